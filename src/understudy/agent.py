@@ -1,0 +1,87 @@
+"""Who acts: an agent turns what it is shown into a reply, and records both in the trajectory.
+
+`EngineAgent` is token exact: it appends the format's tokens and the sampler's, and nothing is ever tokenized twice.
+`GoldAgent`, `SilentAgent` and `HumanAgent` need no model; the first two are the oracle and the floor of every score.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from understudy.engines.base import Sampler, Sampling
+from understudy.formats import ChatFormat
+from understudy.messages import Message, ToolCall, ToolSpec
+from understudy.tasks import Task
+from understudy.trajectory import Trajectory
+
+
+class Agent(Protocol):
+    """Who acts in an episode. One agent may play many episodes at once: all that is an episode's is in its trajectory."""
+
+    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """Append `new` and the reply to the episode, and return the reply."""
+
+
+class EngineAgent:
+    """A model behind an engine, through its chat format."""
+
+    def __init__(self, engine: Sampler, format: ChatFormat, sampling: Sampling) -> None:
+        self._engine, self._format = engine, format
+        self._sampling = sampling.replace(stop_tokens=tuple(sorted(format.stop_tokens)))
+
+    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """Sample one reply. Its seed depends on the episode's seed and the turn alone."""
+        episode.observe(new, self._format.encode(new, tools, episode.tokens))
+        seed = episode.seed * 1009 + episode.turns
+        completion = await self._engine.sample(episode.tokens, self._sampling, seed)
+        parsed = self._format.parse(completion.tokens)
+        status = "cut" if completion.finish == "length" else parsed.status
+        episode.counts[status] = episode.counts.get(status, 0) + 1
+        message = _identified(parsed.message, episode.turns)
+        episode.act(message, completion.tokens, completion.logprobs)
+        episode.version = completion.version
+        return message
+
+
+class GoldAgent:
+    """Plays a task's gold turns in order: the oracle. Past its script it says nothing."""
+
+    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """The next gold turn."""
+        episode.observe(new)
+        turn = episode.turns
+        reply = task.gold[turn] if turn < len(task.gold) else Message(role="assistant")
+        episode.act(message := _identified(reply, turn))
+        return message
+
+
+class SilentAgent:
+    """Says nothing, whatever it is told: the do-nothing floor."""
+
+    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """An empty reply."""
+        episode.observe(new)
+        episode.act(message := Message(role="assistant"))
+        return message
+
+
+class HumanAgent:
+    """A person at a prompt. `ask` shows the new messages and gives the person's reply."""
+
+    def __init__(self, ask: Callable[[Sequence[Message], Sequence[ToolSpec]], Message]) -> None:
+        self._ask = ask
+
+    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """What the person answers."""
+        episode.observe(new)
+        episode.act(message := _identified(self._ask(new, tools), episode.turns))
+        return message
+
+
+def _identified(message: Message, turn: int) -> Message:
+    """Calls get ids that are unique in the episode, where they have none."""
+    if not message.tool_calls:
+        return message
+    calls: tuple[ToolCall, ...] = tuple(
+        call if call.id else call.replace(id=f"call_{turn}_{i}") for i, call in enumerate(message.tool_calls)
+    )
+    return message.replace(tool_calls=calls)

@@ -1,0 +1,1 @@
+"""The mathematics of training: pure functions, tensors in, tensors out."""

@@ -1,0 +1,269 @@
+"""Configuration: records composed into one, read from TOML, every key checked.
+
+    config = load(TrainConfig, "my.toml", ["algorithm.group_size=16", "slice.families=cancel,return"])
+
+Defaults, then the file, then the `key=value` overrides. The docstring under a field is its only documentation; `dump`
+writes it as a comment above the key.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar, get_origin
+
+from pydantic import Field, ValidationError
+
+from understudy.algorithms.options import Advantage, Loss, Per
+from understudy.domains.base import Slice
+from understudy.engines.base import Sampling
+from understudy.engines.local.config import LocalConfig
+from understudy.errors import ConfigError, nearest
+from understudy.records import Record
+from understudy.rollout import Limits
+from understudy.tasks import Split
+
+
+class SFTConfig(Record):
+    """The warm start: imitation of gold demonstrations."""
+
+    steps: int = Field(default=48, ge=0)
+    """Optimizer steps; 0 goes without a warm start."""
+    batch_size: int = Field(default=8, ge=1)
+    """Demonstrations in a step."""
+    learning_rate: float = Field(default=2e-4, gt=0.0)
+    warmup: int = Field(default=4, ge=0)
+    """Steps over which the learning rate rises to its value."""
+    demonstrations: int = Field(default=256, ge=1)
+    """How many different gold episodes are imitated."""
+
+
+class Algorithm(Record):
+    """What a step of reinforcement learning does."""
+
+    advantage: Advantage = "group"
+    """Reward minus the group's mean, that over the group's deviation, or minus the mean of the others."""
+    per: Per = "token"
+    """What weighs the same in the loss: every token, every sequence, or every token whatever the batch holds."""
+    group_size: int = Field(default=8, ge=2)
+    """Episodes of one task."""
+    tasks_per_step: int = Field(default=6, ge=1)
+    """Groups in a step."""
+    learning_rate: float = Field(default=1e-5, gt=0.0)
+    warmup: int = Field(default=2, ge=0)
+    """Steps over which the learning rate rises to its value."""
+    updates_per_step: int = Field(default=1, ge=1)
+    """Optimizer steps on the episodes of one step, each on its share of them."""
+    kl_coefficient: float = Field(default=0.0, ge=0.0)
+    """Weight of the KL penalty against the policy that reinforcement learning started from."""
+    refill: int = Field(default=6, ge=0)
+    """At most so many further groups are sampled in a step to replace groups of equal rewards, which teach nothing."""
+    loss: Loss = Loss()
+
+
+class EvalConfig(Record):
+    """How a model is evaluated while and after it is trained."""
+
+    split: Split = "validation"
+    tasks: int = Field(default=200, ge=1)
+    """How many tasks: the frozen ones of the split first, then generated ones."""
+    trials: int = Field(default=1, ge=1)
+    """Episodes of each task; pass^k is shown for k up to this."""
+    every: int = Field(default=0, ge=0)
+    """Steps between evaluations; 0 evaluates before and after only."""
+    temperature: float = Field(default=0.0, ge=0.0)
+    """0 takes the most likely token."""
+    seed: int = 0
+
+
+class TrainConfig(Record):
+    """All of a training run."""
+
+    domain: str = "retail"
+    """A shipped domain, or `module:attribute` for your own."""
+    slice: Slice = Slice()
+    model: str = "smollm2-135m"
+    """An embedded model, a local folder, or `owner/model` on the Hugging Face hub."""
+    seed: int = 0
+    """The same seed gives the same run."""
+    steps: int = Field(default=12, ge=0)
+    """Steps of reinforcement learning."""
+    save_every: int = Field(default=5, ge=0)
+    """Steps between checkpoints; 0 saves at the end only."""
+    max_fault_rate: float = Field(default=0.1, ge=0.0, le=1.0)
+    """The run stops when more than this share of a step's episodes fails through no fault of the agent."""
+    engine: LocalConfig = LocalConfig()
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    sft: SFTConfig = SFTConfig()
+    algorithm: Algorithm = Algorithm()
+    eval: EvalConfig = EvalConfig()
+
+
+C = TypeVar("C", bound=Record)
+
+
+def presets() -> list[str]:
+    """The names of the configs that ship with the package."""
+    return sorted(Path(f.name).stem for f in _presets().iterdir() if f.name.endswith(".toml"))
+
+
+def load(kind: type[C], source: str | Path = "default", overrides: Sequence[str] = ()) -> C:
+    """The config in a TOML file, or in the preset of that name, with `a.b=value` overrides."""
+    text = _read(source)
+    return parse(kind, text, overrides, where=str(source))
+
+
+def parse(kind: type[C], text: str, overrides: Sequence[str] = (), where: str = "config") -> C:
+    """The config in a TOML text, with `a.b=value` overrides; errors in the text name `where`."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as e:
+        raise ConfigError(f"{where}: not TOML: {e}") from e
+    _check_keys(kind, values, kind, where)
+    for override in overrides:
+        _override(kind, values, override)
+    try:
+        return kind.model_validate(values)
+    except ValidationError as e:
+        raise ConfigError(_explain(e)) from e
+
+
+def dump(config: Record) -> str:
+    """The config as TOML, documented, that `parse` reads back to an equal record."""
+    return "\n".join(_lines(config, ())).lstrip() + "\n"
+
+
+def differences(one: Record, other: Record) -> list[str]:
+    """The dotted keys whose values differ, each with both values."""
+    here, there = dict(_leaves(one)), dict(_leaves(other))
+    keys = [*here, *(k for k in there if k not in here)]
+    return [f"{k}: {here.get(k)!r} and {there.get(k)!r}" for k in keys if here.get(k) != there.get(k)]
+
+
+def _presets() -> Any:
+    return resources.files("understudy") / "presets"
+
+
+def _read(source: str | Path) -> str:
+    path = Path(source)
+    if str(source) in presets():
+        return str((_presets() / f"{source}.toml").read_text(encoding="utf-8"))
+    if path.suffix != ".toml" and not path.exists():
+        raise ConfigError(f"unknown preset {nearest(str(source), presets())}, or the path of a .toml file")
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"config {source}: {e}") from e
+
+
+def _check_keys(kind: type[Record], values: Mapping[str, Any], root: type[Record], where: str, path: str = "") -> None:
+    for key, value in values.items():
+        inner = _record(_has(kind, key, root, where, path), key)
+        if inner and not isinstance(value, dict):
+            raise ConfigError(f"{where}: {path}{key} is a section, not a value")
+        if inner:
+            _check_keys(inner, value, root, where, f"{path}{key}.")
+
+
+def _has(kind: type[C], key: str, root: type[Record], where: str, path: str) -> type[C]:
+    """`kind`, if it has this field; else a `ConfigError` with the nearest one, or a namesake in another section."""
+    if key in kind.model_fields:
+        return kind
+    text = nearest(f"{path}{key}", (f"{path}{field}" for field in kind.model_fields))
+    namesakes = [name for name in _paths(root) if name.rpartition(".")[2] == key]
+    if namesakes and "did you mean" not in text:
+        text = text.replace("; ", f"; did you mean {namesakes[0]!r}? ", 1)
+    raise ConfigError(f"{where}: unknown key {text}")
+
+
+def _paths(kind: type[Record], path: str = "") -> Iterator[str]:
+    for key in kind.model_fields:
+        inner = _record(kind, key)
+        yield from _paths(inner, f"{path}{key}.") if inner else (path + key,)
+
+
+def _record(kind: type[Record], key: str) -> type[Record] | None:
+    """The record that a field holds, if it holds one."""
+    annotation = kind.model_fields[key].annotation
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Record) else None
+
+
+def _override(kind: type[Record], values: dict[str, Any], override: str) -> None:
+    """Set one `a.b=value` in nested values."""
+    name, equals, text = override.partition("=")
+    *sections, key = name.strip().split(".")
+    if not equals or not key:
+        raise ConfigError(f"override {override!r} is not of the form key=value, such as seed=1 or limits.max_turns=20")
+    root, path = kind, ""
+    for section in sections:
+        inner = _record(_has(kind, section, root, override, path), section)
+        if inner is None:
+            raise ConfigError(f"override {override!r}: {path}{section} is a value, not a section")
+        kind, path, values = inner, f"{path}{section}.", values.setdefault(section, {})
+    if _record(_has(kind, key, root, override, path), key):
+        raise ConfigError(f"override {override!r}: {path}{key} is a section, not a value")
+    values[key] = _value(kind.model_fields[key].annotation, text.strip())
+
+
+def _value(annotation: Any, text: str) -> Any:
+    """An override's value: TOML where it is that, plain text else; `a,b` is a list where one is wanted."""
+    if annotation is str:
+        return text
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    if get_origin(annotation) in (tuple, list) and not isinstance(value, list):
+        return [part.strip() for part in str(value).split(",") if part.strip()]
+    return value
+
+
+def _explain(error: ValidationError) -> str:
+    """The first of pydantic's complaints in one line: path, value, what is allowed."""
+    first = error.errors(include_url=False)[0]
+    path = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "literal_error":
+        allowed = re.findall(r"'([^']*)'", first["ctx"]["expected"])
+        return f"{path}: unknown value {nearest(str(first['input']), allowed)}"
+    reason = first["msg"].replace("Input should be", "it should be", 1)
+    return f"{path} = {first['input']!r}: {reason}"
+
+
+def _leaves(config: Record, path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config:
+        yield from _leaves(value, f"{path}{key}.") if isinstance(value, Record) else ((path + key, value),)
+
+
+def _lines(config: Record, path: tuple[str, ...]) -> Iterator[str]:
+    """Plain values first, then a table for each record."""
+    for key, value in config:
+        if not isinstance(value, Record) and value is not None:
+            yield from _comment(type(config).model_fields[key].description)
+            yield f"{key} = {_toml(value)}"
+    for key, value in config:
+        if isinstance(value, Record):
+            yield f"\n[{'.'.join((*path, key))}]"
+            yield from _comment(type(config).model_fields[key].description)
+            yield from _lines(value, (*path, key))
+
+
+def _comment(text: str | None) -> list[str]:
+    return [f"# {line.strip()}" for line in (text or "").splitlines()]
+
+
+def _toml(value: Any) -> str:
+    """One value in TOML. JSON's strings are TOML's, but for the character DEL."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml(str(k))} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, frozenset):
+        return _toml(sorted(value))
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return repr(value)

@@ -1,0 +1,1 @@
+"""Service domains: one folder each."""

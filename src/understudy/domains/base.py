@@ -1,0 +1,198 @@
+"""Domain: where tasks and episodes come from. A domain is one folder whose package holds `DOMAIN = Domain(...)`.
+
+    __init__.py  state.py  tools.py  policy.md  policy_brief.md  tasks.py  tasks/{train,validation,test}.jsonl
+
+`find` gives a shipped domain by its folder's name, and anybody else's by `module:attribute`.
+"""
+
+import dataclasses
+import functools
+import importlib
+import itertools
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from understudy import domains
+from understudy.environment import ConsentGate, ToolEnvironment
+from understudy.errors import ConfigError, TaskError, ToolError, nearest
+from understudy.messages import Message, ToolSpec
+from understudy.records import Record
+from understudy.rewards import product, said_outputs, same_state
+from understudy.state import State
+from understudy.tasks import DIFFICULTIES, Difficulty, Score, Split, Task, read_tasks, select, write_tasks
+from understudy.tools import Toolkit
+from understudy.users import ScriptedUser, User
+
+
+FROZEN: Mapping[Split, int] = {"train": 500, "validation": 100, "test": 100}
+"""How many tasks the frozen splits of a shipped domain hold."""
+
+
+class Slice(Record):
+    """A part of a domain: which tasks, and what the agent is shown. Empty means all."""
+
+    families: tuple[str, ...] = ()
+    difficulties: tuple[Difficulty, ...] = ()
+    tools: tuple[str, ...] = ()
+    """Tools that the agent is shown and may call; a task whose gold calls another one is invalid."""
+    policy: Literal["full", "brief"] = "full"
+    """`full` is policy.md; `brief` is policy_brief.md, for small models and short contexts."""
+
+
+class Generate(Protocol):
+    """A domain's endless supply of tasks."""
+
+    def __call__(
+        self, split: Split, seed: int, families: Sequence[str], difficulties: Sequence[Difficulty]
+    ) -> Iterator[Task]:
+        """Tasks over the split's own users and entities, the same for the same seed, round-robin over the families."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A world, its tools, policy and tasks; `part` narrows them."""
+
+    package: str
+    """The folder's import name (`__name__` in its `__init__`)."""
+    world: Callable[[], State]
+    """Makes the initial state."""
+    toolkit: Callable[[State], Toolkit]
+    generate: Generate
+    families: tuple[str, ...]
+    shared: tuple[str, ...] = ()
+    """Tables that all splits share, such as a catalogue; the rows of all others belong to one split."""
+    part: Slice = Slice()
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.package.rpartition(".")[2]
+
+    def slice(self, part: Slice) -> "Domain":
+        """The same domain narrowed to `part`; a name that the domain does not have is a `ConfigError`."""
+        tools = {spec.name for spec in self._all_specs}
+        for kind, given, known in (("family", part.families, set(self.families)), ("tool", part.tools, tools)):
+            for wrong in sorted(set(given) - known):
+                raise ConfigError(f"{self.name} has no {kind} {nearest(wrong, known)}")
+        return dataclasses.replace(self, part=part)
+
+    def tasks(self, split: Split) -> list[Task]:
+        """The frozen tasks of a split, those of the slice."""
+        return select(read_tasks(self._split(split)), self.part.families, self.part.difficulties)
+
+    def sample(self, split: Split, count: int, seed: int = 0) -> list[Task]:
+        """`count` freshly generated tasks of the slice, over the split's own users and entities."""
+        return list(itertools.islice(self.stream(split, seed), count))
+
+    def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
+        """Generated tasks of the slice without end."""
+        return self.generate(split, seed, self.part.families or self.families, self.part.difficulties or DIFFICULTIES)
+
+    def freeze(self) -> None:
+        """Write the frozen splits anew: what the generator gives first for seed 0."""
+        for split, count in FROZEN.items():
+            write_tasks(self._split(split), self.sample(split, count))
+
+    def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
+        """A fresh episode of `task`, with the scripted user unless another one is given."""
+        state, transcript = self.initial(task), []  # type: State, list[Message]
+        grade = functools.partial(score, task, state, self.goal(task))
+        gate = ConsentGate(self.toolkit(state), state, transcript)
+        return ToolEnvironment(self.policy, gate, user or ScriptedUser(task.scenario, seed), grade, self.specs, transcript)
+
+    def initial(self, task: Task) -> State:
+        """A fresh state of the world with the task's setup applied."""
+        state = self._world.fork()
+        state.patch(task.setup)
+        return state
+
+    def goal(self, task: Task) -> Mapping[str, Any]:
+        """The changes that the task's gold calls make; cached. Gold that a tool refuses is a `TaskError`."""
+        if task.id not in self._goals:
+            self._goals[task.id] = self._run_gold(task)
+        return self._goals[task.id]
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools that the agent is shown."""
+        return tuple(spec for spec in self._all_specs if not self.part.tools or spec.name in self.part.tools)
+
+    @property
+    def policy(self) -> str:
+        """What the agent is told of its job."""
+        return self._texts[self.part.policy]
+
+    def _run_gold(self, task: Task) -> Mapping[str, Any]:
+        state = self.initial(task)
+        toolkit = self.toolkit(state)
+        for call in task.actions:
+            try:
+                toolkit.run(call)
+            except ToolError as e:
+                raise TaskError(f"task {task.id}: the gold call {call.name}({call.arguments}) is refused: {e}") from e
+        return state.changes()
+
+    def _split(self, split: Split) -> Path:
+        return self._file("tasks") / f"{split}.jsonl"
+
+    def _file(self, name: str) -> Path:
+        return Path(str(resources.files(self.package))) / name
+
+    @functools.cached_property
+    def _world(self) -> State:
+        return self.world()
+
+    @functools.cached_property
+    def _goals(self) -> dict[str, Mapping[str, Any]]:
+        return {}
+
+    @functools.cached_property
+    def _all_specs(self) -> tuple[ToolSpec, ...]:
+        return self.toolkit(self._world.fork()).specs()
+
+    @functools.cached_property
+    def _texts(self) -> dict[str, str]:
+        names = {"full": "policy.md", "brief": "policy_brief.md"}
+        return {key: self._file(name).read_text(encoding="utf-8").strip() for key, name in names.items()}
+
+
+def score(task: Task, state: State, goal: Mapping[str, Any], transcript: Sequence[Message], ended: bool) -> Score:
+    """The strict reward: the right final state, every output said, and an episode that no limit cut off."""
+    return product(
+        {"state": same_state(state, goal), "said": said_outputs(transcript, task.outputs), "ended": float(ended)}
+    )
+
+
+def interleave(
+    families: Sequence[str], difficulties: Sequence[Difficulty]
+) -> Iterator[tuple[str, Difficulty, int]]:
+    """Family, difficulty and a running number without end; any prefix is balanced over both, and no two are the same."""
+    for index in itertools.count():
+        for turn in range(len(difficulties)):
+            for place, family in enumerate(families):
+                yield family, difficulties[(turn + place) % len(difficulties)], index
+
+
+def names() -> list[str]:
+    """The shipped domains: the folders of this package."""
+    return sorted(m.name for m in pkgutil.iter_modules(domains.__path__) if m.ispkg)
+
+
+def find(name: str) -> Domain:
+    """A shipped domain by name, or `module:attribute`."""
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        if name not in names():
+            raise ConfigError(f"unknown domain {nearest(name, names())}, or 'module:attribute' for your own")
+        module, attribute = f"{domains.__name__}.{name}", "DOMAIN"
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ModuleNotFoundError, AttributeError) as e:
+        raise ConfigError(f"no domain at {name!r}: {e}") from e
+    if not isinstance(found, Domain):
+        raise ConfigError(f"{name!r} is a {type(found).__name__}, not a Domain")
+    return found

@@ -1,0 +1,1 @@
+FAMILIES: dict[str, object] = {}

@@ -1,0 +1,253 @@
+"""What the agent can do. Every tool acts on the identified customer's own data, and refuses what the policy forbids."""
+
+import re
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import Annotated
+
+from understudy.domains.retail.state import Line, Money, Order, Product, Reason, RetailState, Status, User
+from understudy.domains.retail.arithmetic import calculated
+from understudy.errors import ToolError
+from understudy.records import Record
+from understudy.tools import Toolkit
+
+Address = Annotated[str, "like 12 Oak Street, Denver 80202"]
+
+
+class Found(Record):
+    """Who was found."""
+
+    name: str
+    orders: tuple[str, ...]
+
+
+class Done(Record):
+    """What a change has led to."""
+
+    status: str
+    refund: Money | None = None
+    charge: Money | None = None
+
+
+class RetailTools(Toolkit):
+    """The desk's tools."""
+
+    _state: RetailState
+
+    def find_user(self, email: str) -> Found:
+        """Find the customer by email. Do this first."""
+        return self._identify(email.strip().casefold(), f"no customer has the email {email!r}")
+
+    def find_user_by_name(self, name: str, zip: str) -> Found:
+        """Find the customer by full name and zip, if the email is not known."""
+        for email, user in self._state.users.items():
+            if user.name.casefold() == name.strip().casefold() and user.address.split()[-1] == zip.strip():
+                return self._identify(email, "")
+        raise ToolError(f"no customer has the name {name!r} and the zip {zip!r}")
+
+    def get_user(self) -> User:
+        """Read the customer's address, ways to pay and orders."""
+        return self._customer()
+
+    def get_order(self, order_id: str) -> Order:
+        """Read one order."""
+        return self._order(order_id)
+
+    def get_product(self, name: str) -> Product:
+        """Read the variants of a product, with item ids and prices."""
+        self._customer()
+        return self._product(name)
+
+    def list_products(self) -> list[str]:
+        """List the names of all products."""
+        self._customer()
+        return list(self._state.products)
+
+    def cancel_order(self, order_id: str, reason: Reason) -> Done:
+        """Cancel a pending order."""
+        order = self._in_status(order_id, "pending")
+        self._pay_back(order.payment, order.total)
+        self._save(order.replace(status="cancelled", reason=reason))
+        return Done(status="cancelled", refund=order.total)
+
+    def change_address(self, order_id: str, address: Address) -> Done:
+        """Send a pending order to another address."""
+        order = self._in_status(order_id, "pending")
+        self._save(order.replace(address=_address(address)))
+        return Done(status="address changed")
+
+    def change_payment(self, order_id: str, payment_id: str) -> Done:
+        """Pay a pending order with another of the customer's ways to pay."""
+        order = self._in_status(order_id, "pending")
+        if payment_id == order.payment:
+            raise ToolError(f"order {order_id} is already paid with {payment_id}")
+        self._charge(payment_id, order.total)
+        self._pay_back(order.payment, order.total)
+        self._save(order.replace(payment=payment_id))
+        return Done(status="payment changed", charge=order.total)
+
+    def change_items(self, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_id: str = "") -> Done:
+        """Replace items of a pending order by variants of the same products, once. Without payment_id the order's is used."""
+        order = self._in_status(order_id, "pending")
+        new = self._replacements(order, item_ids, new_item_ids)
+        changed = order.replace(items=tuple(new.get(line.id, line) for line in order.items))
+        difference = self._settle(order, changed.total - order.total, payment_id)
+        self._save(changed.replace(status="pending (items modified)", difference_by=payment_id or order.payment))
+        return difference.replace(status="items changed")
+
+    def return_items(self, order_id: str, item_ids: list[str], refund_to: str = "") -> Done:
+        """Return items of a delivered order. The refund goes to the order's payment, or else to a gift card."""
+        order = self._in_status(order_id, "delivered")
+        lines = [self._line(order, item) for item in _distinct(item_ids)]
+        refund_to = self._refund_target(order, refund_to)
+        self._save(order.replace(status="return requested", returned=_ids(lines), refund_to=refund_to))
+        return Done(status="return requested", refund=_total(lines))
+
+    def exchange_items(self, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_id: str = "") -> Done:
+        """Exchange items of a delivered order for variants of the same products. Without payment_id the order's is used."""
+        order = self._in_status(order_id, "delivered")
+        new = self._replacements(order, item_ids, new_item_ids)
+        old = [line for line in order.items if line.id in new]
+        difference = self._settle(order, _total(new.values()) - _total(old), payment_id)
+        pairs = tuple(sorted((line.id, new[line.id].id) for line in old))
+        self._save(
+            order.replace(status="exchange requested", exchanged=pairs, difference_by=payment_id or order.payment)
+        )
+        return difference.replace(status="exchange requested")
+
+    def change_user_address(self, address: Address) -> Done:
+        """Change the customer's own address. It does not change any order."""
+        self._save_user(self._customer().replace(address=_address(address)))
+        return Done(status="address changed")
+
+    def calculate(self, expression: Annotated[str, "like (12.50 + 30) * 2"]) -> str:
+        """Calculate with numbers, + - * / and brackets."""
+        return calculated(expression)
+
+    def transfer_to_human(self, summary: str) -> Done:
+        """Hand over to a human agent, for what no tool can do. This is your last call."""
+        self._customer()
+        self._state.transferred = True
+        return Done(status="transferred")
+
+    def _identify(self, email: str, unknown: str) -> Found:
+        user = self._state.users.get(email)
+        if user is None:
+            raise ToolError(unknown)
+        if self._state.customer not in ("", email):
+            raise ToolError("this conversation is with another customer; their data alone is open to you")
+        self._state.customer = email
+        return Found(name=user.name, orders=user.orders)
+
+    def _customer(self) -> User:
+        if self._state.transferred:
+            raise ToolError("the customer has been transferred; nothing more can be done here")
+        if not self._state.customer:
+            raise ToolError("find the customer first, by email or by name and zip")
+        return self._state.users[self._state.customer]
+
+    def _order(self, order_id: str) -> Order:
+        if order_id not in self._customer().orders:
+            raise ToolError(f"the customer has no order {order_id!r}")
+        return self._state.orders[order_id]
+
+    def _in_status(self, order_id: str, status: Status) -> Order:
+        order = self._order(order_id)
+        if order.status != status:
+            raise ToolError(f"order {order_id} is {order.status}, not {status}")
+        return order
+
+    def _product(self, name: str) -> Product:
+        product = self._state.products.get(name.strip().casefold())
+        if product is None:
+            raise ToolError(f"there is no product {name!r}")
+        return product
+
+    def _line(self, order: Order, item: str) -> Line:
+        found = next((line for line in order.items if line.id == item), None)
+        if found is None:
+            raise ToolError(f"order {order.id} has no item {item!r}")
+        return found
+
+    def _replacements(self, order: Order, old: Sequence[str], new: Sequence[str]) -> dict[str, Line]:
+        if len(old) != len(new):
+            raise ToolError(f"{len(old)} items cannot become {len(new)}")
+        return {item: self._replacement(self._line(order, item), other) for item, other in zip(_distinct(old), new, strict=True)}
+
+    def _replacement(self, line: Line, item: str) -> Line:
+        variant = self._product(line.name).variants.get(item)
+        if variant is None or item == line.id:
+            raise ToolError(f"{item!r} is not another variant of the {line.name}")
+        if not variant.available:
+            raise ToolError(f"{item} is not available")
+        return Line(id=item, name=line.name, option=variant.option, price=variant.price)
+
+    def _settle(self, order: Order, difference: Decimal, payment_id: str) -> Done:
+        """Charge a difference in price, or pay it back."""
+        payment_id = payment_id or order.payment
+        if difference > 0:
+            self._charge(payment_id, difference)
+            return Done(status="", charge=difference)
+        self._pay_back(payment_id, -difference)
+        return Done(status="", refund=-difference or None)
+
+    def _charge(self, payment_id: str, amount: Decimal) -> None:
+        balance = self._balance(payment_id)
+        if balance is not None and balance < amount:
+            raise ToolError(f"{payment_id} holds {balance}, less than {amount}")
+        self._add(payment_id, -amount)
+
+    def _pay_back(self, payment_id: str, amount: Decimal) -> None:
+        self._balance(payment_id)
+        self._add(payment_id, amount)
+
+    def _balance(self, payment_id: str) -> Decimal | None:
+        payments = self._customer().payments
+        if payment_id not in payments:
+            raise ToolError(f"the customer has no payment {payment_id!r}; they have {', '.join(payments)}")
+        return payments[payment_id].balance
+
+    def _add(self, payment_id: str, amount: Decimal) -> None:
+        """Move a gift card's balance; a card and PayPal have none."""
+        user = self._customer()
+        balance = user.payments[payment_id].balance
+        if balance is not None:
+            changed = user.payments[payment_id].replace(balance=balance + amount)
+            self._save_user(user.replace(payments={**user.payments, payment_id: changed}))
+
+    def _refund_target(self, order: Order, payment_id: str) -> str:
+        target = payment_id or order.payment
+        if target != order.payment and self._balance(target) is None:
+            raise ToolError(f"a refund goes to {order.payment}, which paid the order, or to a gift card")
+        return target
+
+    def _save(self, order: Order) -> None:
+        self._state.orders[order.id] = order
+
+    def _save_user(self, user: User) -> None:
+        self._state.users[self._state.customer] = user
+
+
+def _distinct(items: Sequence[str]) -> Sequence[str]:
+    if not items or len(set(items)) != len(items):
+        raise ToolError("name each item once, and at least one")
+    return items
+
+
+def _ids(lines: Sequence[Line]) -> tuple[str, ...]:
+    return tuple(sorted(line.id for line in lines))
+
+
+def _total(lines: Iterable[Line]) -> Decimal:
+    return sum((line.price for line in lines), Decimal("0.00"))
+
+
+def _address(text: str) -> str:
+    """The address without stray blanks, in the one form that the shop takes."""
+    address = " ".join(text.split())
+    if not _ADDRESS.fullmatch(address):
+        raise ToolError(f"{text!r} is not an address like '12 Oak Street, Denver 80202'")
+    return address
+
+
+_ADDRESS = re.compile(r"\d+ [A-Z][\w .'-]*, [A-Z][\w .'-]* \d{5}")

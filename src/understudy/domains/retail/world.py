@@ -1,0 +1,120 @@
+"""The world: 500 users, 1,000 orders and 50 products, the same for the same seed.
+
+Users, and with them their orders, belong to one split each; the catalogue is shared by all splits.
+"""
+
+import functools
+import itertools
+import random
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+
+from understudy.domains.retail.state import Line, Order, Payment, Product, RetailState, User, Variant
+from understudy.tasks import Split
+
+FIRST = (
+    "Amy Ben Carl Dana Eva Finn Gina Hugo Ines Jack Kira Liam Mona Nils Olga Paul Rosa Sven Tina Uma Vera Will Yara Zoe "
+    "Adam Bella Cora David Elena Frank Grace Henry Ivy James Karen Laura Mark Nina Oscar Petra Quinn Ruth Simon Tara "
+    "Victor Wendy Xavier Yusuf Zara Leo"
+).split()
+LAST = (
+    "Lee Ortiz Brown Kim Silva Novak Meyer Rossi Khan Jones Sato Weber Lopez Moss Reid Stone Clark Young Hart Ford Adams "
+    "Baker Cole Diaz Evans Fox Green Hall Ito Jung King Lane Mason Nash Owens Park Quist Ross Shaw Tran Usher Vance West "
+    "Yang Zhou Bauer Costa Dubois Frank Grant"
+).split()
+STREETS = "Oak Main Hill Lake Park Cedar River Mill Church King Maple Pine Elm Garden Spring Bridge Forest Queen".split()
+CITIES = "Denver Austin Boston Chicago Dallas Fresno Houston Memphis Miami Omaha Phoenix Portland Seattle Tampa".split()
+GOODS = (
+    "backpack,desk lamp,water bottle,coffee mug,yoga mat,wall clock,jacket,blanket,picture frame,towel,pillow,rug,vase,"
+    "basket,tent,umbrella,suitcase,speaker,hat,scarf,shirt,sweater,raincoat,bathrobe,apron,notebook,tray,bowl,teapot,"
+    "kettle,frying pan,cutting board,candle,mirror,bookshelf,stool,cushion,curtain,flower pot,watering can,kite,puzzle,"
+    "toy car,teddy bear,lunch box,wallet,tote bag,beach ball,sleeping bag,phone case"
+).split(",")
+SIZES = ("small", "medium", "large")
+COLORS = ("black", "white", "red", "blue", "green", "grey")
+
+USERS, ORDERS = 500, 1000
+_SPLITS: Mapping[Split, slice] = {"train": slice(400), "validation": slice(400, 450), "test": slice(450, 500)}
+
+
+@functools.cache
+def world(seed: int = 0) -> RetailState:
+    """The state before any task. It is shared: fork it."""
+    rng = random.Random(f"retail/{seed}")
+    products = dict(_products(rng))
+    goods = [Line(id=i, name=n, option=v.option, price=v.price) for n, p in products.items() for i, v in p.variants.items()]
+    orders: dict[str, Order] = {}
+    users: dict[str, User] = {}
+    ids = iter(rng.sample(range(1000, 10000), ORDERS))
+    for name, count in zip(_names(rng), _order_counts(rng), strict=True):
+        address, payments = draw_address(rng), _payments(rng)
+        own = [_order(rng, f"W{next(ids)}", address, list(payments)) for _ in range(count)]
+        filled = _filled(rng, own, goods)
+        users[_email(rng, name)] = User(name=name, address=address, payments=payments, orders=tuple(o.id for o in own))
+        orders |= {order.id: order for order in filled}
+    return RetailState(users=users, orders=orders, products=products)
+
+
+@functools.cache
+def emails(split: Split) -> tuple[str, ...]:
+    """The users of a split."""
+    return tuple(world().users)[_SPLITS[split]]
+
+
+def draw_address(rng: random.Random) -> str:
+    """Any address, in the one form that the shop takes."""
+    street = f"{rng.randint(2, 99)} {rng.choice(STREETS)} Street"
+    return f"{street}, {rng.choice(CITIES)} {rng.randint(10000, 99999)}"
+
+
+def _products(rng: random.Random) -> Iterator[tuple[str, Product]]:
+    ids = iter(rng.sample(range(100, 1000), 4 * len(GOODS)))
+    for name in GOODS:
+        options = itertools.product(sorted(rng.sample(SIZES, 2)), sorted(rng.sample(COLORS, 2)))
+        prices = rng.sample(range(10, 90), 4)
+        yield name, Product(
+            variants={
+                f"i{next(ids)}": Variant(option=f"{size} {color}", price=Decimal(f"{price}.{rng.choice(_CENTS)}"))
+                for (size, color), price in zip(options, prices, strict=True)
+            }
+        )
+
+
+_CENTS = ("00", "50", "90", "25")
+
+
+def _names(rng: random.Random) -> list[str]:
+    return rng.sample([f"{first} {last}" for first in FIRST for last in LAST], USERS)
+
+
+def _email(rng: random.Random, name: str) -> str:
+    return f"{name.lower().replace(' ', '.')}{rng.randint(10, 99)}@mail.com"
+
+
+def _order_counts(rng: random.Random) -> list[int]:
+    counts = [1] * (USERS // 4) + [2] * (USERS // 2) + [3] * (USERS // 4)
+    rng.shuffle(counts)
+    return counts
+
+
+def _payments(rng: random.Random) -> dict[str, Payment]:
+    others = rng.choice((("gift",), ("paypal",), ("gift", "paypal")))
+    numbers = rng.sample(range(10, 100), 1 + len(others))
+    balance = {"gift": Payment(balance=Decimal(f"{rng.randint(5, 150)}.00"))}
+    return {f"{kind}_{n}": balance.get(kind, Payment()) for kind, n in zip(("card", *others), numbers, strict=True)}
+
+
+def _order(rng: random.Random, identity: str, address: str, payments: list[str]) -> Order:
+    status = rng.choice(("pending", "pending", "delivered", "delivered", "shipped", "cancelled"))
+    return Order(id=identity, status=status, address=address, payment=rng.choice(payments), items=())
+
+
+def _filled(rng: random.Random, orders: list[Order], goods: list[Line]) -> Iterator[Order]:
+    """The orders of one user with their items: no product twice, so that any item tells its order."""
+    by_name: dict[str, list[Line]] = {}
+    for line in goods:
+        by_name.setdefault(line.name, []).append(line)
+    names = iter(rng.sample(list(by_name), 3 * len(orders)))
+    for order in orders:
+        count = rng.choice((1, 1, 2, 2, 3))
+        yield order.replace(items=tuple(rng.choice(by_name[next(names)]) for _ in range(count)))

@@ -1,0 +1,1 @@
+"""Engines: weights to sample from, to read and to move."""

@@ -1,0 +1,68 @@
+"""Engine: the five verbs between the package and a model's weights. Engines see token ids, never messages.
+
+Invariants that every engine holds: the tokens of a completion are what was sampled, with the log-probabilities of the
+policy that sampled them; when `update` returns, `sample` uses the new weights; losses are sums, so that how a batch is
+split cannot change a gradient.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from understudy.algorithms.options import Loss
+from understudy.records import Record
+
+if TYPE_CHECKING:
+    from understudy.batch import Batch
+
+
+class Sampling(Record):
+    """How replies are sampled."""
+
+    max_tokens: int = 128
+    """Longest reply, in tokens."""
+    temperature: float = 1.0
+    """0 takes the most likely token; log-probabilities are then those of temperature 1."""
+    stop_tokens: tuple[int, ...] = ()
+    """Tokens that end a reply; an agent takes them from its chat format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What was sampled: tokens with their log-probabilities at the sampling temperature, the stop token included."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    finish: Literal["stop", "length"]
+    version: int = 0
+    """How many updates the weights had seen."""
+
+
+class Sampler(Protocol):
+    """The part of an engine that an agent needs."""
+
+    async def sample(self, prompt: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+        """Continue `prompt`. The same seed, prompt and weights give the same completion; calls may run side by side."""
+
+
+class Engine(Sampler, Protocol):
+    """Weights: sample from them, read them, move them."""
+
+    async def forward(self, batch: "Batch") -> "Batch":
+        """The batch with `logprobs` under the current weights."""
+
+    async def update(self, steps: Sequence["Batch"], loss: Loss, learning_rate: float) -> dict[str, float]:
+        """One optimizer step for each batch, in order; metrics are means over the trained tokens, or over the steps."""
+
+    def fresh_optimizer(self) -> None:
+        """Forget the optimizer's moments: what a new phase of training with another loss starts with."""
+
+    def save(self, path: Path) -> None:
+        """Write everything that `load` needs to go on as if nothing had happened."""
+
+    def load(self, path: Path) -> None:
+        """Take up a checkpoint written by `save`."""
+
+    def close(self) -> None:
+        """Give back memory and processes."""

@@ -1,0 +1,48 @@
+"""Configuration of the local engine. Torch-free, so that reading a config needs no torch."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from understudy.records import Record
+
+
+class Lora(Record):
+    """Low-rank adapters (Hu et al. 2021, arXiv:2106.09685), made by peft."""
+
+    rank: int = Field(default=32, ge=1)
+    alpha: float = Field(default=64.0, gt=0)
+    """The adapter's output is scaled by alpha / rank."""
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    """Names of the linear modules that get an adapter."""
+
+
+class Optimizer(Record):
+    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) on float32 master weights."""
+
+    weight_decay: float = Field(default=0.0, ge=0.0)
+    beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
+    beta2: float = Field(default=0.99, ge=0.0, lt=1.0)
+    max_grad_norm: float = Field(default=1.0, gt=0.0)
+    """The gradient's global norm is scaled down to this."""
+
+
+class LocalConfig(Record):
+    """PyTorch in this process: it samples and trains with the same modules."""
+
+    kind: Literal["local"] = "local"
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """`auto` is bfloat16 where the device multiplies it fast, else float32."""
+    finetune: Literal["full", "lora"] = "full"
+    train_embeddings: bool = False
+    """Whether `full` also trains the embeddings and the output head."""
+    lora: Lora = Lora()
+    optimizer: Optimizer = Optimizer()
+    tokens_per_microbatch: int = Field(default=4096, ge=1)
+    """Tokens of one forward and backward pass; lower it when memory runs out. It cannot change a gradient."""
+    sequences: int = Field(default=64, ge=1)
+    """Live sequences in the sampler's cache; lower it when memory runs out."""
+    threads: int = Field(default=0, ge=0)
+    """CPU threads; 0 leaves torch's choice."""

@@ -1,0 +1,143 @@
+"""The local engine: samples and trains with the same modules, in this process."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from understudy.algorithms import losses
+from understudy.algorithms.options import Loss
+from understudy.batch import Batch, Shared, plan
+from understudy.engines.base import Completion, Sampling
+from understudy.engines.local.config import LocalConfig
+from understudy.engines.local.head import token_logprobs
+from understudy.engines.local.heap import keep_heap
+from understudy.engines.local.model import Model
+from understudy.engines.local.optimizer import MasterAdamW
+from understudy.engines.local.packing import Packing
+from understudy.engines.local.sampler import LocalSampler
+from understudy.errors import ConfigError
+
+STATE = "optimizer.safetensors"
+
+
+class LocalEngine:
+    """See `engines.base.Engine`. `folder` holds a model as transformers reads it."""
+
+    def __init__(self, folder: Path, config: LocalConfig, seed: int = 0) -> None:
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        torch.manual_seed(seed)
+        self._config = config
+        self._model = Model(folder, config)
+        if self._model.device.type == "cpu":
+            keep_heap()
+        self._optimizer = MasterAdamW(self._model.trainable(), config.optimizer)
+        self._sampler = LocalSampler(self._model, config.sequences)
+
+    @property
+    def version(self) -> int:
+        """How many updates the weights have seen."""
+        return self._sampler.version
+
+    async def sample(self, prompt: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+        """Continue a prompt; calls that run side by side are computed together."""
+        with self._memory("engine.sequences", self._config.sequences):
+            return await self._sampler.sample(prompt, sampling, seed)
+
+    async def forward(self, batch: Batch) -> Batch:
+        """The batch with `logprobs` of its trained tokens under the current weights."""
+        logprobs = torch.zeros(batch.tokens.shape)
+        with torch.inference_mode():
+            for pieces in plan(batch, self._config.tokens_per_microbatch):
+                rows, columns, values, _ = self._logprobs(batch, pieces)
+                logprobs[rows, columns] = values.cpu()
+        return batch.with_(logprobs=logprobs.clone())
+
+    async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
+        """One optimizer step a batch; rows without advantage are left out, their gradient is zero."""
+        sums: Counter[str] = Counter()
+        with self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
+            for batch in steps:
+                sums["grad_norm"] += self._step(batch, loss, learning_rate, sums)
+        self._sampler.refresh()
+        trained = max(1.0, sums.pop("trained_tokens", 0.0))
+        steps_taken = {"grad_norm": sums.pop("grad_norm") / max(1, len(steps)), "computed_tokens": sums.pop("computed_tokens", 0.0)}
+        return {key: value / trained for key, value in sums.items()} | steps_taken | {"trained_tokens": trained}
+
+    def fresh_optimizer(self) -> None:
+        """Forget the optimizer's moments."""
+        self._optimizer.reset()
+
+    def save(self, path: Path) -> None:
+        """Master weights and moments, exactly."""
+        tensors = {key: value.contiguous() for key, value in self._optimizer.state().items()}
+        save_file(tensors, path / STATE, {"version": str(self.version)})
+
+    def load(self, path: Path) -> None:
+        """Go on from a checkpoint of `save`."""
+        try:
+            tensors = load_file(path / STATE)
+            self._optimizer.restore(tensors)
+        except (SafetensorError, FileNotFoundError, KeyError, RuntimeError) as e:
+            raise ConfigError(f"{path / STATE}: not a checkpoint of this model and fine-tuning mode: {e}") from e
+        self._sampler.refresh()
+
+    def export(self, folder: Path) -> None:
+        """Write the model (for LoRA, its adapters) as transformers and peft read it."""
+        self._model.export(folder)
+
+    def close(self) -> None:
+        """Forget what the sampler remembers."""
+        self._sampler.refresh()
+
+    def _step(self, batch: Batch, loss: Loss, learning_rate: float, sums: "Counter[str]") -> float:
+        if batch.advantages is None:
+            raise ValueError("a batch without advantages cannot be trained on")
+        live = batch.rows((batch.advantages * batch.mask).any(1).nonzero()[:, 0])
+        for pieces in plan(live, self._config.tokens_per_microbatch):
+            self._accumulate(live, pieces, loss, sums)
+        return self._optimizer.step(learning_rate)
+
+    def _accumulate(self, batch: Batch, pieces: Sequence[Shared], loss: Loss, sums: "Counter[str]") -> None:
+        """Add one micro-batch's gradients."""
+        rows, columns, logprobs, entropy = self._logprobs(batch, pieces, sums)
+        assert batch.advantages is not None
+        old, advantages = (x[rows, columns].to(logprobs.device) for x in (batch.logprobs, batch.advantages))
+        trained = torch.ones_like(logprobs, dtype=torch.bool)
+        value, metrics = losses.compute(loss, logprobs, old, advantages, trained)
+        value.backward()  # type: ignore[no-untyped-call]
+        metrics |= {"loss": value.detach() * len(logprobs), "entropy": entropy.sum(), "trained_tokens": trained.sum()}
+        sums.update({key: float(metric) for key, metric in metrics.items()})
+
+    def _logprobs(
+        self, batch: Batch, pieces: Sequence[Shared], sums: "Counter[str] | None" = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Rows, columns, log-probabilities and entropies of the trained tokens of one micro-batch, each [M]."""
+        packing = Packing(batch, pieces, self._model.query_heads_per_key, self._model.device)
+        hidden = self._model.hidden(packing.tokens, packing.positions, packing)
+        if sums is not None:
+            sums["computed_tokens"] += len(hidden)
+        order = [row for piece in pieces for row in piece.rows]
+        columns = [batch.mask[row].nonzero()[:, 0] for row in order]
+        predicting = torch.cat([packing.flat_positions(row, c - 1) for row, c in zip(order, columns, strict=True)])
+        rows = torch.cat([torch.full_like(c, row) for row, c in zip(order, columns, strict=True)])
+        column = torch.cat(columns)
+        targets = batch.tokens[rows, column].to(hidden.device)
+        states = hidden[predicting.to(hidden.device)]
+        return rows, column, *token_logprobs(states, self._model.head, targets, batch.temperature)
+
+    @contextlib.contextmanager
+    def _memory(self, knob: str, value: int) -> Iterator[None]:
+        """Running out of memory names the knob to turn."""
+        try:
+            yield
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as e:
+            if isinstance(e, RuntimeError) and "memory" not in str(e):
+                raise
+            raise ConfigError(f"out of memory; lower {knob} (now {value}) or use a smaller model: {e}") from e

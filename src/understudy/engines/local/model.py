@@ -1,0 +1,127 @@
+"""A transformers model, run on flat sequences with attention of our own.
+
+Whatever attends through transformers' attention interface works, whole or with LoRA adapters made by peft. Each forward
+pass is given a layout, which says what attends to what; see `packing` (training) and `cache` (sampling).
+"""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from understudy.engines.local.config import LocalConfig, Lora
+from understudy.errors import ConfigError
+
+ATTENTION = "understudy"
+
+
+class Layout(Protocol):
+    """Where the tokens of a flat sequence belong."""
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """Attention of flat queries [N, Hq, d] over flat keys and values [N, H, d] and what the layout remembers."""
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    *,
+    layout: Layout,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention interface: [1, heads, N, d] each, and the result as [1, N, heads, d]."""
+    flat = (x[0].transpose(0, 1) for x in (query, key, value))
+    return layout.attend(int(module.layer_idx), *flat, scaling)[None], None  # type: ignore[arg-type]
+
+
+AttentionInterface.register(ATTENTION, _attention)
+
+
+class Model:
+    """Weights and the two passes over them: tokens to hidden states here, hidden states to log-probabilities in `head`."""
+
+    def __init__(self, folder: Path, config: LocalConfig) -> None:
+        self.device = torch.device(_device(config.device))
+        self.dtype = _dtype(config.dtype, self.device)
+        self.network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=self.dtype, attn_implementation=ATTENTION
+        ).to(self.device)
+        self.config: PretrainedConfig = self.network.config.get_text_config()
+        _refuse_unsupported(self.config, folder)
+        self.adapted = _with_adapters(self.network, config.lora) if config.finetune == "lora" else None
+        self.body: nn.Module = getattr(self.network, self.network.base_model_prefix)
+        self.head: nn.Parameter = self.network.get_output_embeddings().weight
+        self.network.eval()
+        if config.finetune == "full" and not config.train_embeddings:
+            self.network.get_input_embeddings().requires_grad_(False)
+            self.head.requires_grad_(False)
+
+    def hidden(self, tokens: Tensor, positions: Tensor, layout: Layout) -> Tensor:
+        """Final hidden states [N, D] of a flat sequence; tokens and positions [1, N]."""
+        out = self.body(input_ids=tokens, position_ids=positions, use_cache=False, layout=layout)
+        return out.last_hidden_state[0]  # type: ignore[no-any-return]
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """Parameters that training moves, by name."""
+        return {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+
+    @property
+    def query_heads_per_key(self) -> int:
+        """How many query heads share one key head."""
+        return self.config.num_attention_heads // self.config.num_key_value_heads  # type: ignore[no-any-return]
+
+    @property
+    def context(self) -> int:
+        """The longest sequence that the model's positions allow."""
+        return int(self.config.max_position_embeddings)
+
+    def export(self, folder: Path) -> None:
+        """Write the model (or its adapters) as transformers and peft read it."""
+        (self.adapted or self.network).save_pretrained(folder)
+
+
+def _with_adapters(network: PreTrainedModel, lora: Lora) -> Any:
+    """The network with adapters put into it; returned is peft's handle on them."""
+    import peft
+
+    names = {name.rpartition(".")[2] for name, module in network.named_modules() if isinstance(module, nn.Linear)}
+    missing = set(lora.targets) - names
+    if missing:
+        raise ConfigError(f"engine.lora.targets: no module {min(missing)!r} in this model; it has {sorted(names)}")
+    adapters = peft.LoraConfig(
+        r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=list(lora.targets)
+    )
+    return peft.get_peft_model(network, adapters, autocast_adapter_dtype=False)
+
+
+def _refuse_unsupported(config: PretrainedConfig, folder: Path) -> None:
+    """What our attention does not compute must not be computed wrongly."""
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    if kinds:
+        raise ConfigError(f"{folder}: layers of kind {min(kinds)!r} are not supported by the local engine, only full attention")
+    for name in ("final_logit_softcapping", "attn_logit_softcapping"):
+        if getattr(config, name, None):
+            raise ConfigError(f"{folder}: {name} is not supported by the local engine")
+
+
+def _device(wanted: str) -> str:
+    found = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if wanted == "auto":
+        return next(name for name in ("cuda", "mps", "cpu") if found[name])
+    if not found[wanted]:
+        have = ", ".join(name for name, there in found.items() if there)
+        raise ConfigError(f"engine.device: there is no {wanted!r} device here; available: {have}")
+    return wanted
+
+
+def _dtype(wanted: str, device: torch.device) -> torch.dtype:
+    if wanted != "auto":
+        return {"bfloat16": torch.bfloat16, "float32": torch.float32}[wanted]
+    fast = device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.bfloat16 if fast else torch.float32

@@ -1,0 +1,43 @@
+"""ChatFormat: tokens to messages and back. Rendering and parsing live in one object because they are inverses.
+
+A conversation is only ever appended to: `encode` gives the tokens that come after those already there, and what was
+sampled stays as it was sampled. `encode(first) + sampled + encode(next)` is what the model's own template would give.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from understudy.messages import Message, ToolSpec
+
+ParseStatus = Literal["text", "calls", "malformed", "empty", "cut"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A reply as a message. `cut` is a reply that ended at the length limit, whatever it held."""
+
+    message: Message
+    status: ParseStatus
+    other_side: bool = False
+    """The reply went on to speak for another role; what followed the role marker is not in `message`."""
+
+
+class ChatFormat(Protocol):
+    """The dialect of one model family, bound to one tokenizer."""
+
+    @property
+    def stop_tokens(self) -> frozenset[int]:
+        """Tokens that end a reply."""
+
+    def encode(self, new: Sequence[Message], tools: Sequence[ToolSpec], before: Sequence[int]) -> list[int]:
+        """The tokens that append `new` after the tokens `before` and open the assistant's turn.
+
+        `before` is empty at the start, and else ends with a reply. `tools` are shown at the start only.
+        """
+
+    def render(self, reply: Message) -> list[int]:
+        """An assistant message as the model would have sampled it, the stop token included."""
+
+    def parse(self, tokens: Sequence[int]) -> Parsed:
+        """What was sampled, as a message. Total: any tokens give text, calls, or a malformed call with its reason."""

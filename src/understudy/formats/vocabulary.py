@@ -1,0 +1,54 @@
+"""Vocabulary: a tokenizer as a format needs it. Text never becomes a control token.
+
+An added token (`<|im_end|>`, `<tool_call>`) in a text is encoded as the characters that it is written with. Only a
+format puts added tokens into a sequence, by id: nothing that a user, a tool or a server says can end or open a turn.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from understudy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+class Vocabulary:
+    """A `tokenizer.json`; `added` are the ids of its added tokens by their text."""
+
+    def __init__(self, tokenizer: "Tokenizer", added: Mapping[str, int]) -> None:
+        self._tokenizer, self.added = tokenizer, added
+
+    @classmethod
+    def load(cls, file: Path) -> "Vocabulary":
+        """Read a `tokenizer.json`. Raises ConfigError if it is not one, or `tokenizers` is not installed."""
+        try:
+            from tokenizers import Tokenizer
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"{file} needs {error.name}; run pip install 'understudy[train]'") from error
+        try:
+            written = json.loads(file.read_text(encoding="utf-8"))
+            added = {token["content"]: token["id"] for token in written["added_tokens"]}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{file} is not a tokenizer that can be read: {error!r}") from error
+        # Only tokens marked as special can be kept out of texts, and Qwen's <tool_call> is not.
+        written["added_tokens"] = [{**token, "special": True} for token in written["added_tokens"]]
+        tokenizer = Tokenizer.from_str(json.dumps(written))
+        tokenizer.encode_special_tokens = True
+        return cls(tokenizer, added)
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, all ordinary. A lone surrogate becomes the replacement character: it has no UTF-8."""
+        if not text.isascii():
+            text = _HALF.sub("\ufffd", text)
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, added ones as they are written. Ids beyond the vocabulary have none."""
+        return self._tokenizer.decode(tokens, skip_special_tokens=False)

@@ -1,0 +1,80 @@
+"""Messages, tool calls and tool descriptions, and their OpenAI wire format.
+
+Source of the wire format: the chat completions API (https://platform.openai.com/docs/api-reference/chat).
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from understudy.records import Record
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class ToolCall(Record):
+    """One call that the model wrote. `malformed` says why it could not be read; such a call is answered, not run."""
+
+    name: str
+    arguments: dict[str, Any] = {}
+    id: str = ""
+    malformed: str = ""
+
+
+class ToolSpec(Record):
+    """What the model is told of a tool; `parameters` is a JSON Schema of type object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+class Message(Record):
+    """One utterance. A tool message answers the call whose id it carries."""
+
+    role: Role
+    content: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+
+
+def to_wire(message: Message) -> dict[str, Any]:
+    """The message as the chat completions API takes it; a malformed call travels as the text it was."""
+    wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        wire["tool_calls"] = [
+            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": json.dumps(c.arguments)}}
+            for c in message.tool_calls
+            if not c.malformed
+        ]
+    if message.tool_call_id:
+        wire["tool_call_id"] = message.tool_call_id
+    return wire
+
+
+def from_wire(wire: Mapping[str, Any]) -> Message:
+    """The inverse of `to_wire`. Arguments that are not a JSON object make the call malformed; none are invented."""
+    calls = tuple(_call_from_wire(call) for call in wire.get("tool_calls") or ())
+    return Message(
+        role=wire["role"],
+        content=wire.get("content") or "",
+        tool_calls=calls,
+        tool_call_id=wire.get("tool_call_id") or "",
+    )
+
+
+def _call_from_wire(wire: Mapping[str, Any]) -> ToolCall:
+    function, identity = wire["function"], wire.get("id") or ""
+    raw = function.get("arguments") or "{}"
+    try:
+        arguments = json.loads(raw) if isinstance(raw, str) else raw
+    except json.JSONDecodeError as e:
+        return ToolCall(name=function["name"], id=identity, malformed=f"the arguments are not JSON: {e}")
+    if not isinstance(arguments, dict):
+        return ToolCall(name=function["name"], id=identity, malformed="the arguments are not a JSON object")
+    return ToolCall(name=function["name"], arguments=arguments, id=identity)
+
+
+def spec_to_wire(spec: ToolSpec) -> dict[str, Any]:
+    """The tool as the chat completions API, and chat templates, take it."""
+    return {"type": "function", "function": spec.model_dump()}

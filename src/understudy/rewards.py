@@ -1,0 +1,88 @@
+"""Graders: pure functions of the final state, the gold changes and the transcript, each giving a number in [0, 1].
+
+They read the live state that the episode left behind (nothing is replayed) and multiply into one strict reward.
+A fact counts as told only where telling it took knowing it:
+
+    a word     has to have been shown by a tool before it is said, so a guessed reason earns nothing;
+    a number   has to stand in a text with few others, so reading out whole records earns nothing.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from understudy.messages import Message
+from understudy.state import State
+from understudy.tasks import Score
+
+SPARE_NUMBERS = 2
+"""How many numbers a text may hold beyond the task's outputs and still tell one: enough to show a sum's two parts."""
+
+# Not inside a word or an id: "W1042", "i482" and "card_41" hold no number.
+_NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
+
+
+def same_state(state: State, gold: Mapping[str, Any]) -> float:
+    """1.0 when the state differs from its world exactly by the gold changes."""
+    return float(state.changes() == gold)
+
+
+def said_outputs(transcript: Sequence[Message], outputs: Sequence[str]) -> float:
+    """1.0 when the agent told the user every output; the module's docstring says what counts."""
+    if not outputs:
+        return 1.0
+    limit = sum(_is_number(output) for output in outputs) + SPARE_NUMBERS
+    told = list(_told(transcript))
+    return float(all(any(_tells(text, shown, output, limit) for text, shown in told) for output in outputs))
+
+
+def _told(transcript: Sequence[Message]) -> Iterator[tuple[str, str]]:
+    """Every text that reached the user, with all that tools had shown before it."""
+    shown = ""
+    for message in transcript:
+        if message.role == "tool":
+            shown += f"{message.content}\n"
+        elif message.role == "assistant" and message.content and not message.tool_calls:
+            yield message.content, shown
+
+
+def _tells(text: str, shown: str, output: str, limit: int) -> bool:
+    if not said(output, text):
+        return False
+    return len(numbers(text)) <= limit if _is_number(output) else said(output, shown)
+
+
+def said(fact: str, text: str) -> bool:
+    """Whether a text tells one fact: a number by value ("$1,200.50" says "1200.5"), else whole words, case-folded.
+
+    Words may have alternatives: "cancel|cancellation".
+    """
+    if _is_number(fact):
+        return _value(fact) in numbers(text)
+    return _words(fact).search(text.casefold()) is not None
+
+
+def numbers(text: str) -> set[float]:
+    """The distinct numbers of a text, by value; the digits of ids are none."""
+    return {_value(number) for number in _NUMBER.findall(text)}
+
+
+def product(parts: Mapping[str, float]) -> Score:
+    """The strict reward: every part has to hold."""
+    return Score(reward=math.prod(parts.values()), parts=dict(parts))
+
+
+def _is_number(fact: str) -> bool:
+    return _NUMBER.fullmatch(fact) is not None
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", ""))
+
+
+@lru_cache(maxsize=4096)
+def _words(fact: str) -> re.Pattern[str]:
+    alternatives = "|".join(re.escape(word) for word in fact.casefold().split("|"))
+    return re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)")

@@ -1,0 +1,246 @@
+"""Run: one training run's folder. Everything in it is written whole or not at all.
+
+    runs/retail-001/
+      config.toml                        what runs
+      metrics.jsonl                      one line a step, all metrics
+      trajectories/step_000010.jsonl     the episodes of a step
+      checkpoints/step_000010/           what the engine saved, and manifest.json, written last
+      result.json  result.md             the result table
+
+A checkpoint is whole when its manifest is there and every file in it has the digest that the manifest gives.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from understudy.config import TrainConfig, differences, dump, load
+from understudy.errors import ConfigError
+from understudy.trajectory import Trajectory, write_trajectories
+
+MANIFEST = "manifest.json"
+_STEP = re.compile(r"step_(\d{6,})")
+
+
+class Run:
+    """A run's folder, to write to. `step` is the last checkpoint's (0 before the first), `last` its folder.
+
+    `warnings` says what was damaged or dropped on resuming.
+    """
+
+    def __init__(self, folder: Path, config: TrainConfig) -> None:
+        self.folder, self.config = folder, config
+        self.step = 0
+        self.last: Path | None = None
+        self.warnings: list[str] = []
+
+    @classmethod
+    def create(cls, folder: Path, config: TrainConfig) -> "Run":
+        """A new run in a folder that is not there, or empty; one that holds anything is a `ConfigError`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            what = "holds another run" if (folder / "config.toml").exists() else "is not empty"
+            raise ConfigError(f"{folder} {what}; go on with it by --resume {folder}, or give another --out")
+        with (folder / "config.toml").open("x", encoding="utf-8") as f:  # of two that race for a folder, one fails
+            f.write(dump(config))
+        for name in ("trajectories", "checkpoints"):
+            (folder / name).mkdir()
+        return cls(folder, config)
+
+    @classmethod
+    def resume(cls, folder: Path, config: TrainConfig | None = None) -> "Run":
+        """A run to go on with from its last whole checkpoint; what was written after it is dropped.
+
+        A `config` that is not the run's own is a `ConfigError` that names the keys.
+        """
+        own = read_config(folder)
+        changed = differences(own, config) if config else []
+        if changed:
+            raise ConfigError(
+                f"{folder} was started with another config (its own, and the one given): {'; '.join(changed)}"
+            )
+        run = cls(folder, own)
+        run._find_checkpoint()
+        run._forget_later()
+        return run
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Append one step's metrics, in one write."""
+        line = json.dumps({"step": step, **{k: _finite(v) for k, v in metrics.items()}}) + "\n"
+        descriptor = os.open(self.folder / "metrics.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+    def keep(self, step: int, trajectories: Iterable[Trajectory]) -> None:
+        """Write one step's episodes."""
+        path = self.folder / "trajectories" / f"{step_name(step)}.jsonl"
+        partial = path.with_suffix(".partial")
+        partial.unlink(missing_ok=True)
+        write_trajectories(partial, trajectories)
+        partial.replace(path)
+
+    @contextlib.contextmanager
+    def checkpoint(self, step: int) -> Iterator[Path]:
+        """A folder to save a checkpoint to; it takes its place, whole, when the block ends without an error."""
+        final = self.folder / "checkpoints" / step_name(step)
+        partial = final.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        yield partial
+        digests = {str(f.relative_to(partial)): _digest(f) for f in _files(partial)}
+        write_whole(partial / MANIFEST, json.dumps({"step": step, "sha256": digests}, indent=1) + "\n")
+        shutil.rmtree(final, ignore_errors=True)
+        partial.rename(final)
+        _sync(final.parent)
+        self.step, self.last = step, final
+
+    def write(self, name: str, text: str) -> None:
+        """Write one file of the run, such as result.md."""
+        write_whole(self.folder / name, text)
+
+    @property
+    def how_to_resume(self) -> str:
+        """The command that goes on with this run."""
+        return f"understudy train --resume {self.folder}"
+
+    def _find_checkpoint(self) -> None:
+        """Take up the last whole checkpoint; each damaged one is named, and all damaged is an error."""
+        folders = checkpoints(self.folder)
+        for step, folder in reversed(folders):
+            fault = damage(folder)
+            if fault is None:
+                self.step, self.last = step, folder
+                return
+            self.warnings.append(f"checkpoint {folder} is damaged ({fault}); it is skipped")
+        if folders:
+            raise ConfigError(f"{'; '.join(self.warnings)}; no whole checkpoint is left: start anew with another --out")
+        self.warnings.append(f"{self.folder} has no checkpoint yet; the run starts from its beginning")
+
+    def _forget_later(self) -> None:
+        """Drop what was written after the checkpoint, and what was left half-written."""
+        last = self.step if self.last else -1
+        kept = [line for line, step in _metric_lines(self.folder) if step is not None and step <= last]
+        if (self.folder / "metrics.jsonl").exists():
+            write_whole(self.folder / "metrics.jsonl", "".join(line + "\n" for line in kept))
+        for path in (*(self.folder / "trajectories").iterdir(), *(self.folder / "checkpoints").iterdir()):
+            step = _step(path)
+            if step is None or step > last:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def read_config(folder: Path) -> TrainConfig:
+    """The config of a run."""
+    if not (folder / "config.toml").is_file():
+        raise ConfigError(f"{folder} is not a run: it has no config.toml")
+    return load(TrainConfig, folder / "config.toml")
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The metrics of each step; lines that are damaged are left out."""
+    return [json.loads(line) for line, step in _metric_lines(folder) if step is not None]
+
+
+def free_folder(name: str, root: Path = Path("runs")) -> Path:
+    """The first of runs/NAME-001, runs/NAME-002, … that is not there."""
+    taken = {path.name for path in root.glob(f"{name}-*")}
+    return root / next(f"{name}-{i:03}" for i in range(1, len(taken) + 2) if f"{name}-{i:03}" not in taken)
+
+
+def checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """The steps and folders of a run's checkpoints, in order, whole or not."""
+    found = [(_step(path), path) for path in (folder / "checkpoints").glob("step_*")]
+    return sorted((step, path) for step, path in found if step is not None)
+
+
+def damage(checkpoint: Path) -> str | None:
+    """What is wrong with a checkpoint, or None when it is whole."""
+    try:
+        digests = json.loads((checkpoint / MANIFEST).read_bytes())["sha256"]
+        wrong = [name for name, digest in digests.items() if _digest(checkpoint / name) != digest]
+    except FileNotFoundError as e:
+        return f"{Path(e.filename).name} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return f"{MANIFEST} or what it names cannot be read"
+    return f"{wrong[0]} does not have the digest of its manifest" if wrong else None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or, after a crash, as it was before."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8") as f:
+        f.write(text)
+        f.flush()
+        os.fsync(f.fileno())
+    partial.replace(path)
+    _sync(path.parent)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Makes the first Ctrl-C a wish that the yielded function tells; the second interrupts at once."""
+    wished = False
+
+    def wish(number: int, frame: FrameType | None) -> None:
+        nonlocal wished
+        wished = True
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, wish)
+    try:
+        yield lambda: wished
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def step_name(step: int) -> str:
+    """How files and folders of a step are called."""
+    return f"step_{step:06}"
+
+
+def _step(path: Path) -> int | None:
+    match = _STEP.fullmatch(path.name.removesuffix(".jsonl"))
+    return int(match[1]) if match else None
+
+
+def _metric_lines(folder: Path) -> Iterator[tuple[str, int | None]]:
+    """Each line of metrics.jsonl with its step, None where the line is damaged."""
+    path = folder / "metrics.jsonl"
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
+        try:
+            step = json.loads(line)["step"]
+        except (ValueError, KeyError, TypeError):
+            step = None
+        yield line, step
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinities and no NaN."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

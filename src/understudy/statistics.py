@@ -1,0 +1,79 @@
+"""How sure a number is. Tasks are the independent draws; trials of one task are not, so each task counts once.
+
+Intervals are closed formulas, not resampling: the same numbers everywhere, and honest at the edges, where a bootstrap
+or a t-interval has no width at all (0 of 200 right is not 0 for sure).
+
+    rate        Wilson's score interval (Wilson 1927), with the number of draws that the spread between tasks is worth
+    difference  Bonett & Price's adjusted interval for paired proportions (2012, J. Educ. Behav. Stat. 37): Wald's,
+                with one more task won and one more lost. It takes mean differences over trials as well.
+"""
+
+import math
+from collections.abc import Sequence
+
+from understudy.records import Record
+
+Z = 1.959963984540054
+"""Two-sided 95% of the normal distribution."""
+
+
+class Rate(Record):
+    """A mean over tasks with its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+    tasks: int
+
+
+def pass_at_k(trials: int, successes: int, k: int) -> float:
+    """Probability that at least one of k trials succeeds (Chen et al. 2021, arXiv:2107.03374); unbiased."""
+    return 1.0 - pass_hat_k(trials, trials - successes, k)
+
+
+def pass_hat_k(trials: int, successes: int, k: int) -> float:
+    """Probability that all of k trials succeed (tau-bench: Yao et al. 2024, arXiv:2406.12045); unbiased."""
+    if not 1 <= k <= trials or not 0 <= successes <= trials:
+        raise ValueError(f"pass^{k} of {successes} successes in {trials} trials is not defined")
+    return math.comb(successes, k) / math.comb(trials, k)
+
+
+def rate(values: Sequence[float]) -> Rate:
+    """The mean of one value a task, each in [0, 1]. Without a task there is no mean: it is NaN, and the interval all.
+
+    For values 0 and 1 this is Wilson's interval. Where a value is a mean over trials, the spread between tasks says how
+    many independent draws they are worth, never fewer than there are tasks.
+    """
+    if not values:
+        return Rate(mean=math.nan, low=0.0, high=1.0, tasks=0)
+    n, mean = len(values), math.fsum(values) / len(values)
+    spread = math.fsum((v - mean) ** 2 for v in values) / n
+    draws = n * max(1.0, mean * (1 - mean) / spread) if spread > 1e-12 else n
+    centre = (mean + Z**2 / (2 * draws)) / (1 + Z**2 / draws)
+    half = Z * math.sqrt(max(mean * (1 - mean), 0.0) / draws + Z**2 / (4 * draws**2)) / (1 + Z**2 / draws)
+    return Rate(mean=mean, low=max(0.0, centre - half), high=min(1.0, centre + half), tasks=n)
+
+
+def difference(new: Sequence[float], old: Sequence[float]) -> Rate:
+    """The mean of `new - old`, task by task; both hold one value a task, each in [0, 1], in the same order."""
+    gains = [a - b for a, b in zip(new, old, strict=True)]
+    if not gains:
+        return Rate(mean=math.nan, low=-1.0, high=1.0, tasks=0)
+    n = len(gains) + 2
+    centre = math.fsum(gains) / n
+    spread = (math.fsum(g * g for g in gains) + 2) / n - centre**2
+    half = Z * math.sqrt(max(spread, 0.0) / n)
+    mean = math.fsum(gains) / len(gains)
+    return Rate(mean=mean, low=max(-1.0, centre - half), high=min(1.0, centre + half), tasks=len(gains))
+
+
+def sentence(gain: Rate, new: str, old: str) -> str:
+    """Whether a paired difference is larger than the noise, in words."""
+    if not gain.tasks:
+        return f"{new} and {old} share no task; they cannot be compared."
+    interval = f"95% interval {gain.low:+.3f} to {gain.high:+.3f}, {gain.tasks} tasks, paired"
+    if gain.low > 0:
+        return f"{new} succeeds more often than {old} by {gain.mean:.3f} ({interval}): larger than the noise."
+    if gain.high < 0:
+        return f"{new} succeeds less often than {old} by {-gain.mean:.3f} ({interval}): larger than the noise."
+    return f"{new} differs from {old} by {gain.mean:+.3f} ({interval}): inside the noise."

@@ -1,0 +1,112 @@
+"""Task: what a user wants, the world it happens in, and the gold episode that fulfils it. One line of JSONL.
+
+`gold` holds the assistant's turns of a perfect episode, calls and texts. The calls alone, run on a fresh state, define
+the state to reach; the turns played against the user are the oracle and the demonstration that warm starts learn from.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from understudy.errors import TaskError
+from understudy.messages import Message, ToolCall
+from understudy.records import Record
+
+Split = Literal["train", "validation", "test"]
+Difficulty = Literal["easy", "medium", "hard"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+DIFFICULTIES: tuple[Difficulty, ...] = ("easy", "medium", "hard")
+
+
+class Fact(Record):
+    """Something the user knows. It is said in the opening, or when an agent asks with one of the `cues`."""
+
+    says: str
+    """The sentence that reveals it."""
+    cues: tuple[str, ...]
+    """Lower-case words; a question that holds one of them asks for this fact."""
+    opened: bool = False
+    """Whether the opening message has told it already."""
+
+
+class Wish(Record):
+    """One thing the user wants, brought up after the wishes before it are settled."""
+
+    says: str
+    """The wish in words; also how a wrong proposal is corrected."""
+    kind: Literal["action", "number", "text"] = "action"
+    """An action is proposed and confirmed; a question is answered by a statement, one with a number in it for `number`."""
+    names: tuple[str, ...] = ()
+    """What a right proposal of an action has to name."""
+    contests: bool = False
+    """Whether the user contests a first refusal before accepting it."""
+
+
+class Scenario(Record):
+    """The user's side of a task: hidden from the agent."""
+
+    instructions: str
+    """The whole of it in prose, for a user played by a language model or a person."""
+    opening: str
+    facts: tuple[Fact, ...] = ()
+    wishes: tuple[Wish, ...] = ()
+    persona: Literal["plain", "chatty", "terse"] = "plain"
+    patience: int = Field(default=3, ge=1)
+    """How many useless turns the user bears before leaving."""
+
+
+class Task(Record):
+    """One task; see the module's docstring for `gold`."""
+
+    id: str
+    domain: str
+    split: Split
+    family: str
+    difficulty: Difficulty
+    scenario: Scenario
+    setup: dict[str, dict[str, Any]] = {}
+    """Changes to the world before the episode: table -> id -> JSON merge patch."""
+    gold: tuple[Message, ...]
+    outputs: tuple[str, ...] = ()
+    """Facts that the agent has to tell the user."""
+
+    @property
+    def actions(self) -> tuple[ToolCall, ...]:
+        """The gold calls, in order."""
+        return tuple(call for message in self.gold for call in message.tool_calls)
+
+
+class Score(Record):
+    """What an episode earned: `reward` is the strict product of `parts`, each in [0, 1]."""
+
+    reward: float
+    parts: dict[str, float] = {}
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """The tasks of a JSONL file. A damaged line is named with its number; nothing is skipped."""
+    tasks = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            tasks.append(Task.model_validate_json(line))
+        except ValidationError as e:
+            raise TaskError(f"{path}:{number}: not a task: {e.errors(include_url=False)[0]['msg']}") from e
+    return tasks
+
+
+def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
+    """Write tasks as JSONL, a line each, without fields that hold their default."""
+    text = "".join(task.model_dump_json(exclude_defaults=True) + "\n" for task in tasks)
+    path.write_text(text, encoding="utf-8")
+
+
+def select(
+    tasks: Sequence[Task], families: Sequence[str] = (), difficulties: Sequence[str] = (), limit: int | None = None
+) -> list[Task]:
+    """The tasks of some families and difficulties (all where empty), the first `limit` of them."""
+    kept = [
+        t for t in tasks if (not families or t.family in families) and (not difficulties or t.difficulty in difficulties)
+    ]
+    return kept[:limit]

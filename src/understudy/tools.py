@@ -1,0 +1,112 @@
+"""Toolkit: a class whose public methods are the tools.
+
+Annotations are the schema (`Literal` becomes an enum, `Annotated[str, "…"]` a description), the docstring is what the
+model reads, and a refusal is `raise ToolError(text)`: whatever the call had written to the state is then undone.
+Any other exception is a bug of the tool and propagates.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ClassVar, Protocol, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+
+from understudy.errors import ToolError, nearest
+from understudy.messages import ToolCall, ToolSpec
+from understudy.state import State
+
+_JSON: TypeAdapter[Any] = TypeAdapter(Any)
+
+
+class Tools(Protocol):
+    """Anything an environment can call: a `Toolkit`, or a server behind a protocol."""
+
+    def specs(self) -> Sequence[ToolSpec]:
+        """The tools, in a fixed order."""
+
+    async def call(self, call: ToolCall) -> str:
+        """Run one call; a refusal is a `ToolError`."""
+
+
+class Toolkit:
+    """Base of a domain's tools; each public method that a subclass defines is one tool. `state` is what they act on."""
+
+    _models: ClassVar[dict[str, type[BaseModel]]] = {}
+    _specs: ClassVar[tuple[ToolSpec, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        methods = {n: f for n, f in vars(cls).items() if not n.startswith("_") and inspect.isfunction(f)}
+        cls._models = {**cls._models, **{name: _arguments(method) for name, method in methods.items()}}
+        cls._specs = tuple(_spec(name, getattr(cls, name), model) for name, model in cls._models.items())
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools in the order of their definition."""
+        return self._specs
+
+    async def call(self, call: ToolCall) -> str:
+        """Validate, run, and render the result as text; the state is as before when this raises `ToolError`."""
+        return self.run(call)
+
+    def run(self, call: ToolCall) -> str:
+        """`call` for callers that are not asynchronous."""
+        arguments = self._validated(call)
+        before = self._state.snapshot()
+        try:
+            result = getattr(self, call.name)(**arguments)
+        except ToolError:
+            self._state.restore(before)
+            raise
+        return result if isinstance(result, str) else _JSON.dump_json(result, exclude_defaults=True).decode()
+
+    def _validated(self, call: ToolCall) -> dict[str, Any]:
+        if call.malformed:
+            raise ToolError(call.malformed, "malformed")
+        model = self._models.get(call.name)
+        if model is None:
+            raise ToolError(f"unknown tool {nearest(call.name, self._models)}", "unknown_tool")
+        try:
+            return dict(model.model_validate(call.arguments))
+        except ValidationError as e:
+            raise ToolError(_explained(call.name, model, e), "bad_arguments") from e
+
+
+def _explained(name: str, model: type[BaseModel], error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_context=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    fields = ", ".join(f if m.is_required() else f"[{f}]" for f, m in model.model_fields.items())
+    return f"bad arguments for {name}: {where}: {first['msg']}; it takes ({fields})"
+
+
+def _arguments(method: Callable[..., Any]) -> type[BaseModel]:
+    """The method's parameters as a model: what validates a call and makes its schema."""
+    hints = get_type_hints(method, include_extras=True)
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    fields: dict[str, Any] = {
+        p.name: (_described(hints[p.name]), ... if p.default is p.empty else p.default) for p in parameters
+    }
+    return create_model(method.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def _described(hint: Any) -> Any:
+    """`Annotated[T, "text"]` as pydantic wants it; every other annotation as it is."""
+    if get_origin(hint) is not Annotated:
+        return hint
+    inner, *notes = get_args(hint)
+    texts = [note for note in notes if isinstance(note, str)]
+    return Annotated[inner, Field(description=texts[0])] if texts else hint
+
+
+def _spec(name: str, method: Callable[..., Any], model: type[BaseModel]) -> ToolSpec:
+    schema: dict[str, Any] = _untitled(model.model_json_schema())
+    schema.pop("description", None)
+    return ToolSpec(name=name, description=inspect.getdoc(method) or "", parameters=schema)
+
+
+def _untitled(schema: Any) -> Any:
+    """The schema without pydantic's generated titles: tokens that tell the model nothing."""
+    if isinstance(schema, dict):
+        return {k: _untitled(v) for k, v in schema.items() if not (k == "title" and isinstance(v, str))}
+    return [_untitled(item) for item in schema] if isinstance(schema, list) else schema

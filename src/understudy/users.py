@@ -1,0 +1,192 @@
+"""Who speaks to the agent. A user sees what is said, never the agent's calls or their results.
+
+`reply` gives the user's next message, or None when the user ends the conversation: only users end conversations.
+"""
+
+import random
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+from understudy.messages import Message
+from understudy.rewards import numbers, said
+from understudy.tasks import Fact, Scenario, Wish
+
+LONGEST_PROPOSAL = 12
+"""A text with more distinct numbers and ids is a list to pick from, and no user says yes to it."""
+
+_SENTENCE = re.compile(r"(?<=[.!?])\s+")
+_WITH_DIGIT = re.compile(r"\w*\d\w*")
+_CONFIRM = re.compile(
+    r"\b(?:confirm|proceed|go ahead|shall i|should i|do you (?:want|agree|accept)|want me to|"
+    r"would you like|(?:is|are|does) (?:that|this|these|it|everything) (?:ok|okay|right|correct|fine|sound|look))\b"
+)
+_REQUEST = re.compile(
+    r"\?|\b(?:please|provide|tell me|give me|let me know|share|could you|can you|may i|need (?:your|the|to know)|what|which|why)\b"
+)
+_REFUSAL = re.compile(
+    r"\b(?:cannot|can't|can not|could not|couldn't|unable|unavailable|too late|no longer possible|can only|"
+    r"not (?:possible|allowed|able|eligible|available|permitted)|only (?:\w+ ){1,4}(?:can|may) be|won't be able)\b"
+)
+_HARMLESS = re.compile(r"\b(?:undone|reversed|reverted|revoked|taken back)\b")
+_HANDOVER = re.compile(
+    r"\bhuman agent\b|\btransfer\w*\b.{0,40}\b(?:human|agent|colleague|specialist|you)\b|"
+    r"\byou (?:are|were|will be|have been)(?: now| being)* transferred\b"
+)
+_CLOSING = re.compile(r"\b(?:anything|something) else\b|\b(?:else|further|more) i can\b|\bfurther assist")
+_CONSENT = re.compile(
+    r"\W*(?:yes|yeah|yep|sure|ok|okay|correct|right|please do|go ahead|confirmed|i confirm)\b", re.IGNORECASE
+)
+
+_YES = ("Yes.", "Yes, please.", "Yes, go ahead.", "Yes, that is right.", "Yes, please do.")
+_CHATTY = ("Thanks for helping! ", "I appreciate it. ", "Let me see. ", "No problem at all. ", "One moment. ")
+
+
+class User(Protocol):
+    """The other side of a conversation."""
+
+    async def reply(self, transcript: Sequence[Message]) -> str | None:
+        """The next message to the agent, or None to end. An empty transcript asks for the opening."""
+
+
+class NoUser:
+    """Nobody answers: the opening is all there is, and the agent's first text ends the episode."""
+
+    def __init__(self, opening: str) -> None:
+        self._opening = opening
+
+    async def reply(self, transcript: Sequence[Message]) -> str | None:
+        """The opening, then None."""
+        return None if transcript else self._opening
+
+
+class ScriptedUser:
+    """A deterministic person: knows facts, wants wishes, and reacts to what each text of the agent does.
+
+    A text, sentence by sentence:
+
+        proposes what a wish names, and asks    -> yes; to the first such wish only
+        asks for facts                          -> the facts, those not told yet first
+        refuses                                 -> accepted; a wish that `contests` does so once
+        proposes anything else                  -> no, and the wish again
+        answers a question, or reports          -> on to the next wish, or leaves when there is none
+        does none of this                       -> the wish again
+
+    Whatever moves nothing costs patience; without any left the user leaves. So a conversation ends whatever the agent
+    says, and no text of the agent can end it with a wish granted that was not. The words vary with the seed.
+    """
+
+    def __init__(self, scenario: Scenario, seed: int = 0) -> None:
+        self._scenario = scenario
+        self._random = random.Random(seed)
+        self._pending = list(scenario.wishes)
+        self._approved: list[Wish] = []
+        self._reported = True
+        self._contested = False
+        self._untold = [fact for fact in scenario.facts if not fact.opened]
+        self._patience = scenario.patience
+
+    async def reply(self, transcript: Sequence[Message]) -> str | None:
+        """The next message: a function of the scenario, the seed and what the agent has said so far."""
+        return self.hear(transcript[-1].content) if transcript else self._scenario.opening
+
+    def hear(self, text: str) -> str | None:
+        """React to one text of the agent."""
+        sentences = [s for s in _SENTENCE.split(text.casefold().strip()) if not _CLOSING.search(s)]
+        refusals = [s for s in sentences if _refuses(s)]
+        rest = " ".join(s for s in sentences if s not in refusals)
+        if any(_HANDOVER.search(s) and "?" not in s for s in sentences):
+            return None
+        if asks_consent(rest) and (wish := self._proposed(rest)):
+            return self._approve(wish)
+        if asked := [fact for s in sentences for fact in self._scenario.facts if _asks_for(s, fact)]:
+            return self._tell(asked)
+        if refusals:
+            return self._refused()
+        if asks_consent(rest):
+            return self._useless(f"No. {self._pending[0].says}" if self._pending else "No, that is all.")
+        return self._told(rest)
+
+    def _proposed(self, text: str) -> Wish | None:
+        """The wish that a text names, one not yet approved if there is any."""
+        if len(set(_WITH_DIGIT.findall(text))) > LONGEST_PROPOSAL:
+            return None
+        wishes = (w for w in (*self._pending, *self._approved) if w.kind == "action")
+        return next((w for w in wishes if all(said(name, text) for name in w.names)), None)
+
+    def _approve(self, wish: Wish) -> str | None:
+        yes = "Yes." if self._scenario.persona == "terse" else self._random.choice(_YES)
+        if wish not in self._pending:
+            return self._useless(yes)
+        self._pending.remove(wish)
+        self._approved.append(wish)
+        self._reported = self._contested = False
+        return yes
+
+    def _tell(self, asked: Sequence[Fact]) -> str | None:
+        """Reveal facts. Of several that answer the same question the later ones are told only on asking again."""
+        fresh: dict[tuple[str, ...], Fact] = {}
+        for fact in self._untold:
+            if fact in asked:
+                fresh.setdefault(fact.cues, fact)
+        if fresh:
+            self._untold = [fact for fact in self._untold if fact not in fresh.values()]
+            return self._voiced(" ".join(fact.says for fact in fresh.values()))
+        latest = {fact.cues: fact.says for fact in asked}
+        return self._useless(" ".join(latest.values()))
+
+    def _refused(self) -> str | None:
+        if self._pending and self._pending[0].contests and not self._contested:
+            self._contested = True
+            return self._voiced("That is not good enough. I ask you to make an exception.")
+        return self._settle()
+
+    def _told(self, text: str) -> str | None:
+        """React to a statement: the answer to a question, a report on what was approved, or nothing of use."""
+        if not self._pending:
+            return None
+        wish = self._pending[0]
+        if _answers(text, wish):
+            return self._settle()
+        if not self._reported:
+            self._reported = True
+            return self._voiced(wish.says)
+        return self._useless(wish.says)
+
+    def _settle(self) -> str | None:
+        """The first wish is done with: bring up the next one, or leave."""
+        del self._pending[:1]
+        self._contested = False
+        return self._voiced(self._pending[0].says) if self._pending else None
+
+    def _useless(self, text: str) -> str | None:
+        self._patience -= 1
+        return text if self._patience > 0 else None
+
+    def _voiced(self, text: str) -> str:
+        return self._random.choice(_CHATTY) + text if self._scenario.persona == "chatty" else text
+
+
+def asks_consent(text: str) -> bool:
+    """Whether a text of the agent asks the user to agree to something."""
+    text = text.casefold()
+    return ("?" in text or "confirm" in text) and _CONFIRM.search(text) is not None
+
+
+def consents(text: str) -> bool:
+    """Whether a text of the user begins with a yes."""
+    return _CONSENT.match(text) is not None
+
+
+def _refuses(sentence: str) -> bool:
+    return _REFUSAL.search(sentence) is not None and not _HARMLESS.search(sentence)
+
+
+def _answers(text: str, wish: Wish) -> bool:
+    if wish.kind == "action" or not text or text.endswith("?"):
+        return False
+    return wish.kind == "text" or bool(numbers(text))
+
+
+def _asks_for(sentence: str, fact: Fact) -> bool:
+    return any(cue in sentence for cue in fact.cues) and _REQUEST.search(sentence) is not None
