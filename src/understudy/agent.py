@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from understudy.engines.base import Sampler, Sampling
+from understudy.errors import TaskError
 from understudy.formats import ChatFormat
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.tasks import Task
@@ -51,6 +52,23 @@ class GoldAgent:
         turn = episode.turns
         reply = task.gold[turn] if turn < len(task.gold) else Message(role="assistant")
         episode.act(message := _identified(reply, turn))
+        return message
+
+
+class DemonstrationAgent:
+    """Plays the gold turns in a model's own tokens: episodes for a warm start to imitate."""
+
+    def __init__(self, format: ChatFormat) -> None:
+        self._format = format
+
+    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """The next gold turn, with the tokens that the model would have sampled for it."""
+        turn = episode.turns
+        if turn >= len(task.gold):
+            raise TaskError(f"task {task.id}: the user still speaks after the {turn} gold turns")
+        episode.observe(new, self._format.encode(new, tools, episode.tokens))
+        tokens = self._format.render(task.gold[turn])
+        episode.act(message := _identified(task.gold[turn], turn), tokens, [0.0] * len(tokens))
         return message
 
 

@@ -107,7 +107,7 @@ C = TypeVar("C", bound=Record)
 
 def presets() -> list[str]:
     """The names of the configs that ship with the package."""
-    return sorted(Path(f.name).stem for f in _presets().iterdir() if f.name.endswith(".toml"))
+    return sorted(path.stem for path in _folder().glob("*.toml"))
 
 
 def load(kind: type[C], source: str | Path = "default", overrides: Sequence[str] = ()) -> C:
@@ -143,14 +143,19 @@ def differences(one: Record, other: Record) -> list[str]:
     return [f"{k}: {here.get(k)!r} and {there.get(k)!r}" for k in keys if here.get(k) != there.get(k)]
 
 
-def _presets() -> Any:
-    return resources.files("understudy") / "presets"
+def preset_text(name: str) -> str:
+    """A preset as it ships."""
+    return (_folder() / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def _folder() -> Path:
+    return Path(str(resources.files("understudy"))) / "presets"
 
 
 def _read(source: str | Path) -> str:
     path = Path(source)
     if str(source) in presets():
-        return str((_presets() / f"{source}.toml").read_text(encoding="utf-8"))
+        return preset_text(str(source))
     if path.suffix != ".toml" and not path.exists():
         raise ConfigError(f"unknown preset {nearest(str(source), presets())}, or the path of a .toml file")
     try:

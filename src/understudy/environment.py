@@ -50,7 +50,7 @@ class Environment(Protocol):
 
 
 class ToolEnvironment:
-    """Policy x tools x user x grade."""
+    """Policy x tools x user x grade. `shown` narrows the tools; `transcript` is a list that others want to read too."""
 
     def __init__(
         self,

@@ -1,8 +1,10 @@
 """The only loop that plays episodes. Limits, retries and the attribution of faults live here and nowhere else."""
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Protocol
 
 from pydantic import Field
 
@@ -23,6 +25,58 @@ class Limits(Record):
     """Tokens of the whole episode; no reply is sampled past it."""
     retries: int = Field(default=2, ge=0)
     """Fresh attempts after a fault of the machinery, before the episode is dropped."""
+
+
+class Source(Protocol):
+    """Where episodes come from: a `Domain`, or anything that makes environments for tasks."""
+
+    def environment(self, task: Task, *, seed: int) -> Environment:
+        """A fresh episode of a task."""
+
+
+async def play(source: Source, task: Task, agent: Agent, limits: Limits, seed: int) -> Trajectory:
+    """One episode of a task, begun anew after a fault of the machinery, at most `limits.retries` times."""
+    for attempt in range(limits.retries + 1):
+        episode = await rollout(task, source.environment(task, seed=seed), agent, limits, seed + attempt)
+        if episode.stop is not Stop.FAULT:
+            break
+    return episode
+
+
+async def play_group(source: Source, task: Task, agent: Agent, limits: Limits, size: int, seed: int) -> list[Trajectory]:
+    """`size` episodes of one task, side by side; they differ in what is sampled, and meet the same user."""
+    seeds = [episode_seed(seed, task, i) for i in range(size)]
+    return list(await asyncio.gather(*(play(source, task, agent, limits, s) for s in seeds)))
+
+
+async def play_groups(
+    source: Source, tasks: Iterator[Task], agent: Agent, limits: Limits, *, size: int, groups: int, refill: int, seed: int
+) -> list[list[Trajectory]]:
+    """Groups of episodes, all side by side. A group that ends with equal rewards is followed by a further one.
+
+    Such groups teach nothing (their advantages are 0) and are returned too; at most `refill` further ones are played.
+    """
+    started = [asyncio.ensure_future(play_group(source, t, agent, limits, size, seed)) for t in islice(tasks, groups)]
+    running, done = set(started), []
+    while running:
+        finished, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for group in sorted(finished, key=started.index):
+            done.append(group.result())
+            if not teaches(done[-1]) and len(started) < groups + refill:
+                further = asyncio.ensure_future(play_group(source, next(tasks), agent, limits, size, seed))
+                started.append(further)
+                running.add(further)
+    return [group.result() for group in started]
+
+
+def teaches(group: Sequence[Trajectory]) -> bool:
+    """Whether the episodes of a group that have a score differ in reward."""
+    return len({episode.reward for episode in group if episode.score is not None}) > 1
+
+
+def episode_seed(seed: int, task: Task, trial: int) -> int:
+    """A seed that is an episode's own, the same in every process."""
+    return zlib.crc32(f"{seed}/{task.id}/{trial}".encode())
 
 
 async def rollout(task: Task, environment: Environment, agent: Agent, limits: Limits, seed: int = 0) -> Trajectory:

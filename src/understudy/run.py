@@ -4,6 +4,7 @@
       config.toml                        what runs
       metrics.jsonl                      one line a step, all metrics
       trajectories/step_000010.jsonl     the episodes of a step
+      evaluations/000010 warm start.json an evaluation after a step
       checkpoints/step_000010/           what the engine saved, and manifest.json, written last
       result.json  result.md             the result table
 
@@ -28,7 +29,8 @@ from understudy.errors import ConfigError
 from understudy.trajectory import Trajectory, write_trajectories
 
 MANIFEST = "manifest.json"
-_STEP = re.compile(r"step_(\d{6,})")
+_BY_STEP = ("trajectories", "evaluations", "checkpoints")
+_STEP = re.compile(r"(?:step_)?(\d{6,})(?: [^.]*)?")
 
 
 class Run:
@@ -52,7 +54,7 @@ class Run:
             raise ConfigError(f"{folder} {what}; go on with it by --resume {folder}, or give another --out")
         with (folder / "config.toml").open("x", encoding="utf-8") as f:  # of two that race for a folder, one fails
             f.write(dump(config))
-        for name in ("trajectories", "checkpoints"):
+        for name in _BY_STEP:
             (folder / name).mkdir()
         return cls(folder, config)
 
@@ -106,8 +108,13 @@ class Run:
         self.step, self.last = step, final
 
     def write(self, name: str, text: str) -> None:
-        """Write one file of the run, such as result.md."""
+        """Write one file of the run, such as `result.md` or `evaluations/000010 warm start.json`."""
         write_whole(self.folder / name, text)
+
+    def withdraw(self) -> None:
+        """Remove the folder of a run that could not do its first step, so that its name is free again."""
+        if self.last is None and not (self.folder / "metrics.jsonl").exists():
+            shutil.rmtree(self.folder)
 
     @property
     def how_to_resume(self) -> str:
@@ -115,17 +122,10 @@ class Run:
         return f"understudy train --resume {self.folder}"
 
     def _find_checkpoint(self) -> None:
-        """Take up the last whole checkpoint; each damaged one is named, and all damaged is an error."""
-        folders = checkpoints(self.folder)
-        for step, folder in reversed(folders):
-            fault = damage(folder)
-            if fault is None:
-                self.step, self.last = step, folder
-                return
-            self.warnings.append(f"checkpoint {folder} is damaged ({fault}); it is skipped")
-        if folders:
-            raise ConfigError(f"{'; '.join(self.warnings)}; no whole checkpoint is left: start anew with another --out")
-        self.warnings.append(f"{self.folder} has no checkpoint yet; the run starts from its beginning")
+        self.last, self.warnings = last_checkpoint(self.folder)
+        self.step = (_step(self.last) or 0) if self.last else 0
+        if self.last is None:
+            self.warnings.append(f"{self.folder} has no checkpoint yet; the run starts from its beginning")
 
     def _forget_later(self) -> None:
         """Drop what was written after the checkpoint, and what was left half-written."""
@@ -133,7 +133,7 @@ class Run:
         kept = [line for line, step in _metric_lines(self.folder) if step is not None and step <= last]
         if (self.folder / "metrics.jsonl").exists():
             write_whole(self.folder / "metrics.jsonl", "".join(line + "\n" for line in kept))
-        for path in (*(self.folder / "trajectories").iterdir(), *(self.folder / "checkpoints").iterdir()):
+        for path in [path for name in _BY_STEP for path in (self.folder / name).glob("*")]:
             step = _step(path)
             if step is None or step > last:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -161,6 +161,23 @@ def checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """The steps and folders of a run's checkpoints, in order, whole or not."""
     found = [(_step(path), path) for path in (folder / "checkpoints").glob("step_*")]
     return sorted((step, path) for step, path in found if step is not None)
+
+
+def last_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
+    """A run's last whole checkpoint, None if none was ever written, and a line for each damaged one after it.
+
+    Where all are damaged, that is a `ConfigError`.
+    """
+    found = checkpoints(folder)
+    damaged: list[str] = []
+    for _, path in reversed(found):
+        fault = damage(path)
+        if fault is None:
+            return path, damaged
+        damaged.append(f"checkpoint {path} is damaged ({fault}); it is skipped")
+    if found:
+        raise ConfigError(f"{'; '.join(damaged)}; no whole checkpoint is left: start anew with another --out")
+    return None, damaged
 
 
 def damage(checkpoint: Path) -> str | None:
@@ -209,7 +226,7 @@ def step_name(step: int) -> str:
 
 
 def _step(path: Path) -> int | None:
-    match = _STEP.fullmatch(path.name.removesuffix(".jsonl"))
+    match = _STEP.fullmatch(path.stem if path.suffix in (".json", ".jsonl") else path.name)
     return int(match[1]) if match else None
 
 

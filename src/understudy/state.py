@@ -4,11 +4,12 @@ A state is a few tables of frozen records over one shared world, plus a few plai
 costs as much as was written, and `changes()` is all that a grader has to compare. Nothing is ever copied whole.
 """
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from typing import Any, Generic, Self, TypeVar, get_args, get_origin
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
+from understudy.errors import TaskError, nearest
 from understudy.records import Record
 
 R = TypeVar("R", bound=Record)
@@ -41,11 +42,22 @@ class Table(MutableMapping[str, R], Generic[R]):
         return (self._written[key] is not None) if key in self._written else key in self._world  # type: ignore[index]
 
     def __iter__(self) -> Iterator[str]:
-        yield from (key for key in self._world if self._written.get(key, key) is not None)
-        yield from (key for key, row in self._written.items() if row is not None and key not in self._world)
+        return iter(self._rows())
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._rows())
+
+    def items(self) -> ItemsView[str, R]:
+        """Ids and rows; what is written meanwhile does not show."""
+        return self._rows().items()
+
+    def values(self) -> ValuesView[R]:
+        """Rows; what is written meanwhile does not show."""
+        return self._rows().values()
+
+    def _rows(self) -> dict[str, R]:
+        rows: dict[str, R | None] = {**self._world, **self._written}
+        return {key: row for key, row in rows.items() if row is not None}
 
     def changes(self) -> dict[str, R | None]:
         """Rows that differ from the world's, None where a row was deleted. Writing back the old value is no change."""
@@ -66,6 +78,10 @@ class State:
     def __init__(self, **tables: Mapping[str, Record]) -> None:
         for name in self._rows:
             setattr(self, name, Table(tables.get(name, {})))
+
+    def tables(self) -> dict[str, Table[Any]]:
+        """The tables by name."""
+        return {name: getattr(self, name) for name in self._rows}
 
     def fork(self) -> Self:
         """An independent state over the same world, with what was written so far."""
@@ -101,29 +117,42 @@ class State:
         return {name: rows for name, rows in tables.items() if rows} | values
 
     def patch(self, setup: Mapping[str, Mapping[str, Any]]) -> None:
-        """Apply `{table: {id: fields}}` as a JSON merge patch (RFC 7386); the rows are validated, and become the world."""
+        """Apply `{table: {id: fields}}` as JSON merge patches (RFC 7386); the rows become the world."""
         for name, rows in setup.items():
+            if name not in self._rows:
+                raise TaskError(f"there is no table {nearest(name, self._rows)}")
             table, row_type = getattr(self, name), self._rows[name]
             patched = {key: _patched(table, row_type, key, fields) for key, fields in rows.items()}
             setattr(self, name, Table({**table._world, **patched}, table._written))
 
     def dump(self) -> dict[str, Any]:
         """All tables and values as JSON-compatible data; `load` is its inverse."""
-        tables = {name: {key: row.model_dump(mode="json") for key, row in getattr(self, name).items()} for name in self._rows}
-        return tables | {name: getattr(self, name) for name in self._values}
+        dumped = {name: getattr(self, name) for name in self._values}
+        for name in self._rows:
+            dumped[name] = {key: row.model_dump(mode="json") for key, row in getattr(self, name).items()}
+        return dumped
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> Self:
         """A state whose world is `data`, validated."""
-        state = cls(**{name: TypeAdapter(dict[str, row]).validate_python(data[name]) for name, row in cls._rows.items()})  # type: ignore[valid-type]
+        tables = {name: _rows(row).validate_python(data[name]) for name, row in cls._rows.items()}
+        state = cls(**tables)
         for name in cls._values:
             setattr(state, name, data[name])
         return state
 
 
+def _rows(row_type: type[Record]) -> TypeAdapter[dict[str, Record]]:
+    return TypeAdapter(dict[str, row_type])  # type: ignore[valid-type]
+
+
 def _patched(table: Table[Any], row_type: type[Record], key: str, fields: Mapping[str, Any]) -> Record:
     before = table[key].model_dump(mode="json") if key in table else {}
-    return row_type.model_validate(merge_patch(before, fields))
+    try:
+        return row_type.model_validate(merge_patch(before, fields))
+    except ValidationError as e:
+        first = e.errors(include_url=False)[0]
+        raise TaskError(f"{key!r} cannot be set up: {'.'.join(map(str, first['loc']))}: {first['msg']}") from e
 
 
 def merge_patch(target: Any, patch: Any) -> Any:

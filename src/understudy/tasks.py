@@ -37,9 +37,11 @@ class Wish(Record):
     says: str
     """The wish in words; also how a wrong proposal is corrected."""
     kind: Literal["action", "number", "text"] = "action"
-    """An action is proposed and confirmed; a question is answered by a statement, one with a number in it for `number`."""
+    """An action is proposed and confirmed; a question is answered by a statement, for `number` one with a number."""
     names: tuple[str, ...] = ()
-    """What a right proposal of an action has to name."""
+    """What a right proposal of an action has to name; "cancel|cancellation" stands for either."""
+    facts: tuple[Fact, ...] = ()
+    """What the user knows about this wish, and tells while it is the one at hand."""
     contests: bool = False
     """Whether the user contests a first refusal before accepting it."""
 
@@ -70,7 +72,7 @@ class Task(Record):
     """Changes to the world before the episode: table -> id -> JSON merge patch."""
     gold: tuple[Message, ...]
     outputs: tuple[str, ...] = ()
-    """Facts that the agent has to tell the user."""
+    """Facts that the agent has to tell the user; "available|in stock" stands for either."""
 
     @property
     def actions(self) -> tuple[ToolCall, ...]:
@@ -87,6 +89,8 @@ class Score(Record):
 
 def read_tasks(path: Path) -> list[Task]:
     """The tasks of a JSONL file. A damaged line is named with its number; nothing is skipped."""
+    if not path.is_file():
+        raise TaskError(f"there are no tasks at {path}")
     tasks = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
@@ -106,7 +110,5 @@ def select(
     tasks: Sequence[Task], families: Sequence[str] = (), difficulties: Sequence[str] = (), limit: int | None = None
 ) -> list[Task]:
     """The tasks of some families and difficulties (all where empty), the first `limit` of them."""
-    kept = [
-        t for t in tasks if (not families or t.family in families) and (not difficulties or t.difficulty in difficulties)
-    ]
-    return kept[:limit]
+    kept = (t for t in tasks if t.family in (families or (t.family,)))
+    return [t for t in kept if t.difficulty in (difficulties or (t.difficulty,))][:limit]

@@ -68,7 +68,7 @@ class Toolkit:
         if model is None:
             raise ToolError(f"unknown tool {nearest(call.name, self._models)}", "unknown_tool")
         try:
-            return dict(model.model_validate(call.arguments))
+            return vars(model.model_validate(call.arguments))
         except ValidationError as e:
             raise ToolError(_explained(call.name, model, e), "bad_arguments") from e
 
@@ -100,13 +100,20 @@ def _described(hint: Any) -> Any:
 
 
 def _spec(name: str, method: Callable[..., Any], model: type[BaseModel]) -> ToolSpec:
-    schema: dict[str, Any] = _untitled(model.model_json_schema())
+    schema: dict[str, Any] = _shown(model.model_json_schema())
     schema.pop("description", None)
     return ToolSpec(name=name, description=inspect.getdoc(method) or "", parameters=schema)
 
 
-def _untitled(schema: Any) -> Any:
-    """The schema without pydantic's generated titles: tokens that tell the model nothing."""
-    if isinstance(schema, dict):
-        return {k: _untitled(v) for k, v in schema.items() if not (k == "title" and isinstance(v, str))}
-    return [_untitled(item) for item in schema] if isinstance(schema, list) else schema
+def _shown(schema: Any) -> Any:
+    """The schema, type first, without what tells a model nothing: generated titles, and that other keys are refused."""
+    if isinstance(schema, list):
+        return [_shown(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: _shown(value) for key, value in schema.items() if not _tells_nothing(key, value)}
+    return {"type": kept.pop("type"), **kept} if "type" in kept else kept
+
+
+def _tells_nothing(key: str, value: Any) -> bool:
+    return (key == "title" and isinstance(value, str)) or (key == "additionalProperties" and value is False)

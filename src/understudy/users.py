@@ -22,17 +22,20 @@ _CONFIRM = re.compile(
     r"would you like|(?:is|are|does) (?:that|this|these|it|everything) (?:ok|okay|right|correct|fine|sound|look))\b"
 )
 _REQUEST = re.compile(
-    r"\?|\b(?:please|provide|tell me|give me|let me know|share|could you|can you|may i|need (?:your|the|to know)|what|which|why)\b"
+    r"\?|\b(?:please|provide|tell me|give me|let me know|share|could you|can you|may i|what|which|why|"
+    r"need (?:your|the|to know))\b"
 )
 _REFUSAL = re.compile(
-    r"\b(?:cannot|can't|can not|could not|couldn't|unable|unavailable|too late|no longer possible|can only|"
-    r"not (?:possible|allowed|able|eligible|available|permitted)|only (?:\w+ ){1,4}(?:can|may) be|won't be able)\b"
+    r"\b(?:cannot|can't|can not|could not|couldn't|unable|unavailable|ineligible|unfortunately|too late|can only|"
+    r"(?:not|\w+n't|no longer|not be) (?:possible|allowed|able|eligible|available|permitted)|"
+    r"only\b.{1,60}\b(?:can|may) be)\b"
 )
 _HARMLESS = re.compile(r"\b(?:undone|reversed|reverted|revoked|taken back)\b")
 _HANDOVER = re.compile(
     r"\bhuman agent\b|\btransfer\w*\b.{0,40}\b(?:human|agent|colleague|specialist|you)\b|"
     r"\byou (?:are|were|will be|have been)(?: now| being)* transferred\b"
 )
+_ANNOUNCES = re.compile(r"\b(?:let me|one moment|a moment|please wait|hold on|i will|i'll|i am going to)\b")
 _CLOSING = re.compile(r"\b(?:anything|something) else\b|\b(?:else|further|more) i can\b|\bfurther assist")
 _CONSENT = re.compile(
     r"\W*(?:yes|yeah|yep|sure|ok|okay|correct|right|please do|go ahead|confirmed|i confirm)\b", re.IGNORECASE
@@ -70,7 +73,7 @@ class ScriptedUser:
         refuses                                 -> accepted; a wish that `contests` does so once
         proposes anything else                  -> no, and the wish again
         answers a question, or reports          -> on to the next wish, or leaves when there is none
-        does none of this                       -> the wish again
+        does none of this                       -> the wish again; or, if it is empty, "Are you still there?"
 
     Whatever moves nothing costs patience; without any left the user leaves. So a conversation ends whatever the agent
     says, and no text of the agent can end it with a wish granted that was not. The words vary with the seed.
@@ -81,9 +84,9 @@ class ScriptedUser:
         self._random = random.Random(seed)
         self._pending = list(scenario.wishes)
         self._approved: list[Wish] = []
-        self._reported = True
+        self._at_hand = next(iter(scenario.wishes), None)
         self._contested = False
-        self._untold = [fact for fact in scenario.facts if not fact.opened]
+        self._revealed: set[Fact] = set()
         self._patience = scenario.patience
 
     async def reply(self, transcript: Sequence[Message]) -> str | None:
@@ -92,19 +95,22 @@ class ScriptedUser:
 
     def hear(self, text: str) -> str | None:
         """React to one text of the agent."""
+        if not text.strip():
+            return self._useless("Are you still there?")
         sentences = [s for s in _SENTENCE.split(text.casefold().strip()) if not _CLOSING.search(s)]
         refusals = [s for s in sentences if _refuses(s)]
         rest = " ".join(s for s in sentences if s not in refusals)
-        if any(_HANDOVER.search(s) and "?" not in s for s in sentences):
-            return None
-        if asks_consent(rest) and (wish := self._proposed(rest)):
+        asks = asks_consent(rest)
+        if asks and (wish := self._proposed(rest)):
             return self._approve(wish)
-        if asked := [fact for s in sentences for fact in self._scenario.facts if _asks_for(s, fact)]:
+        if not asks and _HANDOVER.search(rest):
+            return None
+        if asked := [fact for fact in self._known() if any(_asks_for(s, fact) for s in sentences)]:
             return self._tell(asked)
         if refusals:
             return self._refused()
-        if asks_consent(rest):
-            return self._useless(f"No. {self._pending[0].says}" if self._pending else "No, that is all.")
+        if asks:
+            return self._object()
         return self._told(rest)
 
     def _proposed(self, text: str) -> Wish | None:
@@ -120,44 +126,50 @@ class ScriptedUser:
             return self._useless(yes)
         self._pending.remove(wish)
         self._approved.append(wish)
-        self._reported = self._contested = False
+        self._at_hand, self._contested = wish, False
         return yes
+
+    def _known(self) -> Sequence[Fact]:
+        """What the user can tell now: of the person, and of the wish at hand."""
+        return self._scenario.facts + (self._at_hand.facts if self._at_hand else ())
 
     def _tell(self, asked: Sequence[Fact]) -> str | None:
         """Reveal facts. Of several that answer the same question the later ones are told only on asking again."""
         fresh: dict[tuple[str, ...], Fact] = {}
-        for fact in self._untold:
-            if fact in asked:
+        for fact in asked:
+            if not fact.opened and fact not in self._revealed:
                 fresh.setdefault(fact.cues, fact)
+        self._revealed.update(fresh.values())
         if fresh:
-            self._untold = [fact for fact in self._untold if fact not in fresh.values()]
             return self._voiced(" ".join(fact.says for fact in fresh.values()))
         latest = {fact.cues: fact.says for fact in asked}
         return self._useless(" ".join(latest.values()))
 
     def _refused(self) -> str | None:
-        if self._pending and self._pending[0].contests and not self._contested:
+        if self._at_hand and self._at_hand.contests and not self._contested:
             self._contested = True
             return self._voiced("That is not good enough. I ask you to make an exception.")
         return self._settle()
 
-    def _told(self, text: str) -> str | None:
-        """React to a statement: the answer to a question, a report on what was approved, or nothing of use."""
+    def _object(self) -> str | None:
+        """Answer a proposal of something else."""
         if not self._pending:
-            return None
-        wish = self._pending[0]
-        if _answers(text, wish):
-            return self._settle()
-        if not self._reported:
-            self._reported = True
-            return self._voiced(wish.says)
-        return self._useless(wish.says)
+            return self._useless("No, that is all.")
+        self._at_hand = self._pending[0]
+        return self._useless(f"No. {self._at_hand.says}")
+
+    def _told(self, text: str) -> str | None:
+        """React to a statement: a report on what was approved, the answer to a question, or nothing of use."""
+        wish = self._at_hand
+        if wish in self._pending and not _answers(text, wish):
+            return self._useless(wish.says)
+        return self._settle()
 
     def _settle(self) -> str | None:
-        """The first wish is done with: bring up the next one, or leave."""
-        del self._pending[:1]
-        self._contested = False
-        return self._voiced(self._pending[0].says) if self._pending else None
+        """The wish at hand is done with: bring up the next one, or leave."""
+        self._pending = [wish for wish in self._pending if wish is not self._at_hand]
+        self._at_hand, self._contested = next(iter(self._pending), None), False
+        return self._voiced(self._at_hand.says) if self._at_hand else None
 
     def _useless(self, text: str) -> str | None:
         self._patience -= 1
@@ -185,7 +197,7 @@ def _refuses(sentence: str) -> bool:
 def _answers(text: str, wish: Wish) -> bool:
     if wish.kind == "action" or not text or text.endswith("?"):
         return False
-    return wish.kind == "text" or bool(numbers(text))
+    return bool(numbers(text)) if wish.kind == "number" else not _ANNOUNCES.search(text)
 
 
 def _asks_for(sentence: str, fact: Fact) -> bool:

@@ -2,18 +2,23 @@
 
 Every mean and normalization is folded in here, so that a loss is a plain sum (see `losses`). Shapes: B episodes, T tokens.
 
-    GRPO      group_advantages(scale=True) + per_token("sequence")     Shao et al. 2024, arXiv:2402.03300
-    Dr. GRPO  group_advantages(scale=False) + per_token("constant")    Liu et al. 2025, arXiv:2503.20783
-    DAPO      group_advantages(scale=True) + per_token("token")        Yu et al. 2025, arXiv:2503.14476
-    RLOO      leave_one_out + per_token("constant")                    Ahmadian et al. 2024, arXiv:2402.14740
+    GRPO      group_advantages(scale=True), token_weights("sequence")     Shao et al. 2024, arXiv:2402.03300
+    Dr. GRPO  group_advantages(scale=False), token_weights("constant")    Liu et al. 2025, arXiv:2503.20783
+    DAPO      group_advantages(scale=True), token_weights("token")        Yu et al. 2025, arXiv:2503.14476
+    RLOO      leave_one_out, token_weights("constant")                    Ahmadian et al. 2024, arXiv:2402.14740
 """
-
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-Per = Literal["token", "sequence", "constant"]
+from understudy.algorithms.options import Advantage, Per
+
+
+def episode_advantages(kind: Advantage, rewards: Tensor, group: Tensor) -> Tensor:
+    """The advantage [B] of each episode by the estimator of that name."""
+    if kind == "leave_one_out":
+        return leave_one_out(rewards, group)
+    return group_advantages(rewards, group, scale=kind == "group_std")
 
 
 def group_advantages(rewards: Tensor, group: Tensor, scale: bool) -> Tensor:
@@ -36,24 +41,22 @@ def leave_one_out(rewards: Tensor, group: Tensor) -> Tensor:
     return torch.where(count[index] > 1, rewards - others, torch.zeros_like(rewards))
 
 
-def per_token(advantages: Tensor, mask: Tensor, per: Per, constant: float = 1.0) -> Tensor:
-    """Spread episode advantages [B] over the sampled tokens of `mask` [B, T], with the loss's mean folded in: [B, T].
+def token_weights(mask: Tensor, per: Per, constant: float = 1.0) -> Tensor:
+    """What each sampled token of `mask` [B, T] weighs in the loss: its mean, [B, T].
 
     `token`: every token of the batch weighs the same. `sequence`: every episode does. `constant`: each token weighs
     1 / (B * constant), whatever the lengths.
     """
-    weights = mask.to(advantages.dtype)
+    weights = mask.float()
     if per == "token":
-        weights = weights / weights.sum().clamp(min=1)
-    elif per == "sequence":
-        weights = weights / weights.sum(1, keepdim=True).clamp(min=1) / len(weights)
-    else:
-        weights = weights / (len(weights) * constant)
-    return advantages[:, None] * weights
+        return weights / weights.sum().clamp(min=1)
+    if per == "sequence":
+        return weights / weights.sum(1, keepdim=True).clamp(min=1) / len(weights)
+    return weights / (len(weights) * constant)
 
 
 def kl_shaped(advantages: Tensor, logprobs: Tensor, reference: Tensor, mask: Tensor, coefficient: float) -> Tensor:
-    """Advantages [B, T] with a KL penalty against a reference policy folded in, before any mean is.
+    """Advantages [B, T] with a KL penalty against a reference policy folded in; take the mean afterwards.
 
     The gradient of KL(policy || reference), estimated on sampled tokens, is that of a per-token reward of minus the log
     ratio (k1); adding it here costs the loss nothing. `logprobs` and `reference` are both [B, T] and without gradient.

@@ -27,7 +27,6 @@ from understudy.tasks import DIFFICULTIES, Difficulty, Score, Split, Task, read_
 from understudy.tools import Toolkit
 from understudy.users import ScriptedUser, User
 
-
 FROZEN: Mapping[Split, int] = {"train": 500, "validation": 100, "test": 100}
 """How many tasks the frozen splits of a shipped domain hold."""
 
@@ -41,6 +40,9 @@ class Slice(Record):
     """Tools that the agent is shown and may call; a task whose gold calls another one is invalid."""
     policy: Literal["full", "brief"] = "full"
     """`full` is policy.md; `brief` is policy_brief.md, for small models and short contexts."""
+
+
+WHOLE = Slice()
 
 
 class Generate(Protocol):
@@ -65,7 +67,7 @@ class Domain:
     families: tuple[str, ...]
     shared: tuple[str, ...] = ()
     """Tables that all splits share, such as a catalogue; the rows of all others belong to one split."""
-    part: Slice = Slice()
+    part: Slice = WHOLE
 
     @property
     def name(self) -> str:
@@ -102,12 +104,17 @@ class Domain:
         state, transcript = self.initial(task), []  # type: State, list[Message]
         grade = functools.partial(score, task, state, self.goal(task))
         gate = ConsentGate(self.toolkit(state), state, transcript)
-        return ToolEnvironment(self.policy, gate, user or ScriptedUser(task.scenario, seed), grade, self.specs, transcript)
+        return ToolEnvironment(
+            self.policy, gate, user or ScriptedUser(task.scenario, seed), grade, self.specs, transcript
+        )
 
     def initial(self, task: Task) -> State:
-        """A fresh state of the world with the task's setup applied."""
+        """A fresh state of the world with the task's setup applied. One that does not fit is a `TaskError`."""
         state = self._world.fork()
-        state.patch(task.setup)
+        try:
+            state.patch(task.setup)
+        except TaskError as e:
+            raise TaskError(f"task {task.id}: its setup does not fit: {e}") from e
         return state
 
     def goal(self, task: Task) -> Mapping[str, Any]:
@@ -167,10 +174,8 @@ def score(task: Task, state: State, goal: Mapping[str, Any], transcript: Sequenc
     )
 
 
-def interleave(
-    families: Sequence[str], difficulties: Sequence[Difficulty]
-) -> Iterator[tuple[str, Difficulty, int]]:
-    """Family, difficulty and a running number without end; any prefix is balanced over both, and no two are the same."""
+def interleave(families: Sequence[str], difficulties: Sequence[Difficulty]) -> Iterator[tuple[str, Difficulty, int]]:
+    """Family, difficulty and number without end: no two are the same, and any prefix is balanced over families."""
     for index in itertools.count():
         for turn in range(len(difficulties)):
             for place, family in enumerate(families):

@@ -7,7 +7,6 @@ it does not know. Templates come with the weights and are not trusted: they run 
 """
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
@@ -34,7 +33,7 @@ _TOOLS = tuple(ToolSpec(name=name, description="d", parameters={"type": "object"
 def find(folder: Path, *, thinking: bool = False) -> ChatFormat:
     """The format of the model in `folder`; `thinking` lets a model think that can be told not to.
 
-    Raises ConfigError for a model of no supported family, and where `thinking` would change nothing.
+    Raises ConfigError for a model of no supported family, and for `thinking` where the model does not think.
     """
     source = _source(folder)
     if START not in source or END not in source:
@@ -43,7 +42,7 @@ def find(folder: Path, *, thinking: bool = False) -> ChatFormat:
     if thinking and "<think>" not in source:
         raise ConfigError(f"{folder} is a model that does not think; leave out thinking")
     render = partial(_compiled(folder, source), enable_thinking=thinking)
-    tools = _TOOLS if "tools" in source else ()
+    tools = _TOOLS if render(_TALK, _TOOLS) != render(_TALK) else ()
     vocabulary = Vocabulary.load(folder / "tokenizer.json")
     format = _chatml(vocabulary, render, tools)
     talk = (*_TALK, *_CALLS) if tools else _TALK
@@ -74,7 +73,8 @@ def _around(render: Template, tools: Sequence[ToolSpec]) -> tuple[str, str]:
 def _compare(folder: Path, ours: str, theirs: str) -> None:
     if ours == theirs:
         return
-    at = len(os.path.commonprefix((ours, theirs)))
+    pairs = zip(ours, theirs, strict=False)
+    at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ours), len(theirs)))
     text = f"{folder} has a ChatML template that is not supported so far: it says {theirs[at : at + 40]!r}"
     raise ConfigError(f"{text} where Hermes tools, or no tools, would make it {ours[at : at + 40]!r}")
 

@@ -4,7 +4,6 @@ An added token (`<|im_end|>`, `<tool_call>`) in a text is encoded as the charact
 format puts added tokens into a sequence, by id: nothing that a user, a tool or a server says can end or open a turn.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,24 +25,25 @@ class Vocabulary:
 
     @classmethod
     def load(cls, file: Path) -> "Vocabulary":
-        """Read a `tokenizer.json`. Raises ConfigError if it is not one, or `tokenizers` is not installed."""
+        """Read a `tokenizer.json`. Raises ConfigError if it is not there, or `tokenizers` is not installed."""
         try:
-            from tokenizers import Tokenizer
+            from tokenizers import AddedToken, Tokenizer
         except ModuleNotFoundError as error:
             raise ConfigError(f"{file} needs {error.name}; run pip install 'understudy[train]'") from error
-        try:
-            written = json.loads(file.read_text(encoding="utf-8"))
-            added = {token["content"]: token["id"] for token in written["added_tokens"]}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{file} is not a tokenizer that can be read: {error!r}") from error
-        # Only tokens marked as special can be kept out of texts, and Qwen's <tool_call> is not.
-        written["added_tokens"] = [{**token, "special": True} for token in written["added_tokens"]]
-        tokenizer = Tokenizer.from_str(json.dumps(written))
+        if not file.is_file():
+            raise ConfigError(f"there is no {file}; save the model's fast tokenizer there")
+        tokenizer = Tokenizer.from_file(str(file))
+        added = {token.content: index for index, token in tokenizer.get_added_tokens_decoder().items()}
+        # Only tokens that are marked as special can be kept out of texts, and Qwen's <tool_call> is not.
+        tokenizer.add_special_tokens([AddedToken(text, special=True) for text in added])
         tokenizer.encode_special_tokens = True
         return cls(tokenizer, added)
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text, all ordinary. A lone surrogate becomes the replacement character: it has no UTF-8."""
+        """The tokens of a text, all ordinary. A lone surrogate becomes the replacement character: it has no UTF-8.
+
+        Bytes that the tokenizer has no token for are lost, as they are in the model's own (SmolLM2 lacks a few).
+        """
         if not text.isascii():
             text = _HALF.sub("\ufffd", text)
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids

@@ -1,4 +1,4 @@
-"""Retail: the support desk of a web shop. Orders are cancelled, changed, returned and exchanged; questions are answered."""
+"""Retail: the support desk of a web shop, where orders are cancelled, changed, returned, exchanged and asked about."""
 
 from understudy.domains.base import Domain
 from understudy.domains.retail.families import FAMILIES

@@ -1,4 +1,4 @@
-"""The shop's database. Records are also what tools show, so they are short: fields that hold their default are left out."""
+"""The shop's database. Records are also what tools show, so they are short: fields with default values are left out."""
 
 from decimal import Decimal
 from typing import Annotated, Literal

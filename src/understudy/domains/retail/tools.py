@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Annotated
 
-from understudy.domains.retail.state import Line, Money, Order, Product, Reason, RetailState, Status, User
 from understudy.domains.retail.arithmetic import calculated
+from understudy.domains.retail.state import Line, Money, Order, Product, Reason, RetailState, Status, User
 from understudy.errors import ToolError
 from understudy.records import Record
 from understudy.tools import Toolkit
@@ -40,10 +40,9 @@ class RetailTools(Toolkit):
 
     def find_user_by_name(self, name: str, zip: str) -> Found:
         """Find the customer by full name and zip, if the email is not known."""
-        for email, user in self._state.users.items():
-            if user.name.casefold() == name.strip().casefold() and user.address.split()[-1] == zip.strip():
-                return self._identify(email, "")
-        raise ToolError(f"no customer has the name {name!r} and the zip {zip!r}")
+        name, zip = name.strip().casefold(), zip.strip()
+        found = (e for e, u in self._state.users.items() if u.name.casefold() == name and u.address.endswith(f" {zip}"))
+        return self._identify(next(found, ""), f"no customer has the name {name!r} and the zip {zip!r}")
 
     def get_user(self) -> User:
         """Read the customer's address, ways to pay and orders."""
@@ -87,7 +86,7 @@ class RetailTools(Toolkit):
         return Done(status="payment changed", charge=order.total)
 
     def change_items(self, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_id: str = "") -> Done:
-        """Replace items of a pending order by variants of the same products, once. Without payment_id the order's is used."""
+        """Replace items of a pending order by other variants, once. The order's payment is used unless one is given."""
         order = self._in_status(order_id, "pending")
         new = self._replacements(order, item_ids, new_item_ids)
         changed = order.replace(items=tuple(new.get(line.id, line) for line in order.items))
@@ -96,7 +95,7 @@ class RetailTools(Toolkit):
         return difference.replace(status="items changed")
 
     def return_items(self, order_id: str, item_ids: list[str], refund_to: str = "") -> Done:
-        """Return items of a delivered order. The refund goes to the order's payment, or else to a gift card."""
+        """Return items of a delivered order. The order's payment is refunded unless a gift card is given."""
         order = self._in_status(order_id, "delivered")
         lines = [self._line(order, item) for item in _distinct(item_ids)]
         refund_to = self._refund_target(order, refund_to)
@@ -104,7 +103,7 @@ class RetailTools(Toolkit):
         return Done(status="return requested", refund=_total(lines))
 
     def exchange_items(self, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_id: str = "") -> Done:
-        """Exchange items of a delivered order for variants of the same products. Without payment_id the order's is used."""
+        """Exchange items of a delivered order for other variants. The order's payment is used unless one is given."""
         order = self._in_status(order_id, "delivered")
         new = self._replacements(order, item_ids, new_item_ids)
         old = [line for line in order.items if line.id in new]
@@ -172,7 +171,10 @@ class RetailTools(Toolkit):
     def _replacements(self, order: Order, old: Sequence[str], new: Sequence[str]) -> dict[str, Line]:
         if len(old) != len(new):
             raise ToolError(f"{len(old)} items cannot become {len(new)}")
-        return {item: self._replacement(self._line(order, item), other) for item, other in zip(_distinct(old), new, strict=True)}
+        return {
+            item: self._replacement(self._line(order, item), other)
+            for item, other in zip(_distinct(old), new, strict=True)
+        }
 
     def _replacement(self, line: Line, item: str) -> Line:
         variant = self._product(line.name).variants.get(item)

@@ -12,24 +12,29 @@ from decimal import Decimal
 from understudy.domains.retail.state import Line, Order, Payment, Product, RetailState, User, Variant
 from understudy.tasks import Split
 
-FIRST = (
-    "Amy Ben Carl Dana Eva Finn Gina Hugo Ines Jack Kira Liam Mona Nils Olga Paul Rosa Sven Tina Uma Vera Will Yara Zoe "
-    "Adam Bella Cora David Elena Frank Grace Henry Ivy James Karen Laura Mark Nina Oscar Petra Quinn Ruth Simon Tara "
-    "Victor Wendy Xavier Yusuf Zara Leo"
-).split()
-LAST = (
-    "Lee Ortiz Brown Kim Silva Novak Meyer Rossi Khan Jones Sato Weber Lopez Moss Reid Stone Clark Young Hart Ford Adams "
-    "Baker Cole Diaz Evans Fox Green Hall Ito Jung King Lane Mason Nash Owens Park Quist Ross Shaw Tran Usher Vance West "
-    "Yang Zhou Bauer Costa Dubois Frank Grant"
-).split()
-STREETS = "Oak Main Hill Lake Park Cedar River Mill Church King Maple Pine Elm Garden Spring Bridge Forest Queen".split()
-CITIES = "Denver Austin Boston Chicago Dallas Fresno Houston Memphis Miami Omaha Phoenix Portland Seattle Tampa".split()
-GOODS = (
-    "backpack,desk lamp,water bottle,coffee mug,yoga mat,wall clock,jacket,blanket,picture frame,towel,pillow,rug,vase,"
-    "basket,tent,umbrella,suitcase,speaker,hat,scarf,shirt,sweater,raincoat,bathrobe,apron,notebook,tray,bowl,teapot,"
-    "kettle,frying pan,cutting board,candle,mirror,bookshelf,stool,cushion,curtain,flower pot,watering can,kite,puzzle,"
-    "toy car,teddy bear,lunch box,wallet,tote bag,beach ball,sleeping bag,phone case"
-).split(",")
+
+def _words(*lines: str) -> tuple[str, ...]:
+    return tuple(word.replace("_", " ") for line in lines for word in line.split())
+
+
+FIRST = _words(
+    "Amy Ben Carl Dana Eva Finn Gina Hugo Ines Jack Kira Liam Mona Nils Olga Paul Rosa Sven Tina Uma Vera Will Yara",
+    "Zoe Adam Bella Cora David Elena Frank Grace Henry Ivy James Karen Laura Mark Nina Oscar Petra Quinn Ruth Simon",
+    "Tara Victor Wendy Xavier Yusuf Zara Leo",
+)
+LAST = _words(
+    "Lee Ortiz Brown Kim Silva Novak Meyer Rossi Khan Jones Sato Weber Lopez Moss Reid Stone Clark Young Hart Ford",
+    "Adams Baker Cole Diaz Evans Fox Green Hall Ito Jung King Lane Mason Nash Owens Park Quist Ross Shaw Tran Usher",
+    "Vance West Yang Zhou Bauer Costa Dubois Frank Grant",
+)
+STREETS = _words("Oak Main Hill Lake Park Cedar River Mill Church King Maple Pine Elm Garden Spring Bridge Forest")
+CITIES = _words("Denver Austin Boston Chicago Dallas Fresno Houston Memphis Miami Omaha Phoenix Portland Seattle Tampa")
+GOODS = _words(
+    "backpack desk_lamp water_bottle coffee_mug yoga_mat wall_clock jacket blanket picture_frame towel pillow rug vase",
+    "basket tent umbrella suitcase speaker hat scarf shirt sweater raincoat bathrobe apron notebook tray bowl teapot",
+    "kettle frying_pan cutting_board candle mirror bookshelf stool cushion curtain flower_pot watering_can kite puzzle",
+    "toy_car teddy_bear lunch_box wallet tote_bag beach_ball sleeping_bag phone_case",
+)
 SIZES = ("small", "medium", "large")
 COLORS = ("black", "white", "red", "blue", "green", "grey")
 
@@ -42,7 +47,9 @@ def world(seed: int = 0) -> RetailState:
     """The state before any task. It is shared: fork it."""
     rng = random.Random(f"retail/{seed}")
     products = dict(_products(rng))
-    goods = [Line(id=i, name=n, option=v.option, price=v.price) for n, p in products.items() for i, v in p.variants.items()]
+    goods = [
+        Line(id=i, name=n, option=v.option, price=v.price) for n, p in products.items() for i, v in p.variants.items()
+    ]
     orders: dict[str, Order] = {}
     users: dict[str, User] = {}
     ids = iter(rng.sample(range(1000, 10000), ORDERS))
@@ -72,15 +79,20 @@ def _products(rng: random.Random) -> Iterator[tuple[str, Product]]:
     for name in GOODS:
         options = itertools.product(sorted(rng.sample(SIZES, 2)), sorted(rng.sample(COLORS, 2)))
         prices = rng.sample(range(10, 90), 4)
-        yield name, Product(
-            variants={
-                f"i{next(ids)}": Variant(option=f"{size} {color}", price=Decimal(f"{price}.{rng.choice(_CENTS)}"))
-                for (size, color), price in zip(options, prices, strict=True)
-            }
+        yield (
+            name,
+            Product(
+                variants={
+                    f"i{next(ids)}": _variant(rng, f"{size} {color}", price)
+                    for (size, color), price in zip(options, prices, strict=True)
+                }
+            ),
         )
 
 
-_CENTS = ("00", "50", "90", "25")
+def _variant(rng: random.Random, option: str, price: int) -> Variant:
+    cents = rng.choice(("00", "25", "50", "90"))
+    return Variant(option=option, price=Decimal(f"{price}.{cents}"), available=rng.random() < 0.8)
 
 
 def _names(rng: random.Random) -> list[str]:

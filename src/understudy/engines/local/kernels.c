@@ -6,13 +6,18 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef uint16_t bf16;
 
 #define LOG2E 1.44269504088896341f
 #define LOWEST -1e30f
-#define PARALLEL _Pragma("omp parallel for schedule(static)")
+#define INLINE inline __attribute__((always_inline))
+#define PRAGMA(text) _Pragma(#text)
+#define PARALLEL PRAGMA(omp parallel for schedule(static))
+
+enum { PAD = 32, MOST_DIM = 256 };
 
 static inline float wide(bf16 x) {
     uint32_t bits = (uint32_t)x << 16;
@@ -29,21 +34,21 @@ static inline bf16 narrow(float x) {
 
 static inline float rounded(float x) { return wide(narrow(x)); }
 
-/* 2^x for x < 127, relative error below 2e-7; 0 below 2^-125. */
+/* 2^x for x < 127, relative error below 2e-7; below -125 it stays 2^-125. */
 static inline float pow2(float x) {
-    float clamped = x < -125.0f ? -125.0f : x;
-    float whole = rintf(clamped), part = clamped - whole;
-    float y = 1.8775767e-3f;
-    y = y * part + 8.9893397e-3f;
-    y = y * part + 5.5826318e-2f;
-    y = y * part + 2.4015361e-1f;
-    y = y * part + 6.9315308e-1f;
-    y = y * part + 9.9999994e-1f;
+    x = x < -125.0f ? -125.0f : x;
+    float whole = rintf(x), part = x - whole;
+    float y = 0.00132647273f;
+    y = y * part + 0.00967151273f;
+    y = y * part + 0.0555073374f;
+    y = y * part + 0.240222421f;
+    y = y * part + 0.693146978f;
+    y = y * part + 1.0f;
     int32_t bits;
     memcpy(&bits, &y, sizeof bits);
     bits += (int32_t)whole * (1 << 23);
     memcpy(&y, &bits, sizeof y);
-    return x < -125.0f ? 0.0f : y;
+    return y;
 }
 
 static inline float sigmoid(float x) {
@@ -51,41 +56,42 @@ static inline float sigmoid(float x) {
     return 1.0f / (1.0f + pow2(t > 126.0f ? 126.0f : t));
 }
 
-/* ---- rows of a softmax: probabilities are 2^(a*x - b) ---- */
-
-static float row_max(const bf16 *x, int64_t n, float max) {
-    for (int64_t i = 0; i < n; i++) {
-        float y = wide(x[i]);
-        max = y > max ? y : max;
-    }
-    return max;
+static void widen_row(const bf16 *x, int64_t n, float *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = wide(x[i]);
 }
 
-static float row_sum(const bf16 *x, int64_t n, float a, float b) {
-    float sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += pow2(a * wide(x[i]) - b);
+static void narrow_row(const float *x, int64_t n, float scale, bf16 *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = narrow(x[i] * scale);
+}
+
+/* x becomes 2^(a * (x - max(x))); returns the sum. x has room for PAD more. */
+static float exponentials(float *x, int64_t n, float a) {
+    for (int64_t i = 0; i < PAD; i++) x[n + i] = LOWEST;
+    n = (n + PAD - 1) / PAD * PAD;
+    float max = LOWEST, sum = 0;
+    for (int64_t i = 0; i < n; i++) max = x[i] > max ? x[i] : max;
+    for (int64_t i = 0; i < n; i++) sum += x[i] = pow2(a * (x[i] - max));
     return sum;
-}
-
-static void row_exp(bf16 *x, int64_t n, float a, float b) {
-    for (int64_t i = 0; i < n; i++) x[i] = narrow(pow2(a * wide(x[i]) - b));
 }
 
 /* ---- attention of prefill and training ---- */
 
 void joint_softmax(bf16 *prefix, bf16 *own, const int32_t *limits, int64_t heads, int64_t rows, int64_t np, int64_t no,
                    float scale) {
-    float a = scale * LOG2E;
-    PARALLEL
-    for (int64_t r = 0; r < heads * rows; r++) {
-        bf16 *p = prefix + r * np, *o = own + r * no;
-        int64_t n = limits[r % rows];
-        float max = row_max(o, n, row_max(p, np, LOWEST));
-        float sum = row_sum(p, np, a, a * max) + row_sum(o, n, a, a * max);
-        float b = a * max + log2f(sum);
-        row_exp(p, np, a, b);
-        row_exp(o, n, a, b);
-        memset(o + n, 0, (size_t)(no - n) * sizeof *o);
+    PRAGMA(omp parallel) {
+        float *x = malloc((size_t)(np + no + PAD) * sizeof *x);
+        PRAGMA(omp for schedule(static))
+        for (int64_t r = 0; r < heads * rows; r++) {
+            bf16 *p = prefix + r * np, *o = own + r * no;
+            int64_t n = limits[r % rows] < no ? limits[r % rows] : no;
+            widen_row(p, np, x);
+            widen_row(o, n, x + np);
+            float sum = exponentials(x, np + n, scale * LOG2E);
+            narrow_row(x, np, 1.0f / sum, p);
+            narrow_row(x + np, n, 1.0f / sum, o);
+            memset(o + n, 0, (size_t)(no - n) * sizeof *o);
+        }
+        free(x);
     }
 }
 
@@ -201,78 +207,220 @@ void rope(const bf16 *x, const float *cosine, const float *sine, bf16 *y, int64_
 
 /* ---- decode attention: one step of many sequences over a cache of keys and values ---- */
 
-enum { MOST_GROUP = 16, MOST_DIM = 256, BLOCK = 64 };
+enum { AHEAD = 16 }; /* keys to prefetch */
 
+typedef float lanes __attribute__((vector_size(64)));
+typedef uint32_t pairs __attribute__((vector_size(64), aligned(2), may_alias));
+
+/* Elements 0, 2, .. and 1, 3, .. of 32 bf16: widened without a shuffle, and sums do not mind the order. */
+static inline lanes even(pairs x) { return (lanes)(x << 16); }
+static inline lanes odd(pairs x) { return (lanes)(x & 0xffff0000u); }
+
+static inline pairs rounded_bits(lanes x) {
+    pairs bits = (pairs)x;
+    return bits + 0x7fff + ((bits >> 16) & 1);
+}
+
+static inline pairs narrow_pairs(lanes evens, lanes odds) {
+    return (rounded_bits(evens) >> 16) | (rounded_bits(odds) & 0xffff0000u);
+}
+
+/* What a thread works on: one sequence's keys and values [n, d], its weights [queries, np + n], rows `stride` apart. */
 typedef struct {
-    int64_t group, d;
-    float max[MOST_GROUP], sum[MOST_GROUP];
-    float q[MOST_GROUP * MOST_DIM], out[MOST_GROUP * MOST_DIM]; /* [group, d] */
-    float weights[MOST_GROUP * BLOCK];                         /* [group, BLOCK] */
-} Row;
+    const bf16 *keys, *values;
+    int64_t n, np, chunks, stride; /* d is 32 * chunks */
+    float scale, *weights;
+} Sequence;
 
-/* weights = q . keys for the next n keys, in powers of two; the running maximum, sum and output follow. */
-static void scores_of_block(Row *row, const bf16 *keys, int64_t n) {
-    int64_t d = row->d;
-    for (int64_t j = 0; j < n; j++)
-        for (int64_t g = 0; g < row->group; g++) {
-            float dot = 0;
-            for (int64_t i = 0; i < d; i++) dot += row->q[g * d + i] * wide(keys[j * d + i]);
-            row->weights[g * BLOCK + j] = dot;
+/* The next functions are for at most 4 queries; inlined where their number is known, they hold all sums in registers. */
+
+static INLINE void dot_keys(const Sequence *s, const lanes *q, int queries) {
+    for (int64_t j = 0; j < s->n; j++) {
+        lanes sums[4] = {0};
+        for (int64_t c = 0; c < s->chunks; c++) {
+            const bf16 *key = s->keys + (j * s->chunks + c) * 32;
+            __builtin_prefetch(key + AHEAD * s->chunks * 32);
+            lanes evens = even(*(const pairs *)key), odds = odd(*(const pairs *)key);
+            for (int g = 0; g < queries; g++) {
+                sums[g] += q[(g * s->chunks + c) * 2] * evens;
+                sums[g] += q[(g * s->chunks + c) * 2 + 1] * odds;
+            }
         }
-}
-
-static void softmax_of_block(Row *row, int64_t n) {
-    for (int64_t g = 0; g < row->group; g++) {
-        float *weights = row->weights + g * BLOCK, *out = row->out + g * row->d, max = row->max[g], sum = 0;
-        for (int64_t j = 0; j < n; j++) max = weights[j] > max ? weights[j] : max;
-        for (int64_t j = 0; j < n; j++) sum += weights[j] = pow2(weights[j] - max);
-        float shrink = pow2(row->max[g] - max);
-        for (int64_t i = 0; i < row->d; i++) out[i] *= shrink;
-        row->sum[g] = row->sum[g] * shrink + sum;
-        row->max[g] = max;
+        for (int g = 0; g < queries; g++) {
+            float sum = 0;
+            for (int i = 0; i < 16; i++) sum += sums[g][i];
+            s->weights[g * s->stride + s->np + j] = sum;
+        }
     }
 }
 
-static void add_values_of_block(Row *row, const bf16 *values, int64_t n) {
-    int64_t d = row->d;
-    for (int64_t j = 0; j < n; j++)
-        for (int64_t g = 0; g < row->group; g++) {
-            float weight = row->weights[g * BLOCK + j];
-            for (int64_t i = 0; i < d; i++) row->out[g * d + i] += weight * wide(values[j * d + i]);
+static INLINE void add_values(const Sequence *s, const float *scales, bf16 *out, int queries) {
+    const float *weights = s->weights + s->np;
+    for (int64_t c = 0; c < s->chunks; c++) {
+        lanes evens[4] = {0}, odds[4] = {0};
+        for (int64_t j = 0; j < s->n; j++) {
+            const bf16 *value = s->values + (j * s->chunks + c) * 32;
+            __builtin_prefetch(value + AHEAD * s->chunks * 32);
+            for (int g = 0; g < queries; g++) {
+                evens[g] += weights[g * s->stride + j] * even(*(const pairs *)value);
+                odds[g] += weights[g * s->stride + j] * odd(*(const pairs *)value);
+            }
+        }
+        for (int g = 0; g < queries; g++)
+            *(pairs *)(out + (g * s->chunks + c) * 32) = narrow_pairs(evens[g] * scales[g], odds[g] * scales[g]);
+    }
+}
+
+static INLINE void decode(const Sequence *s, const bf16 *q, bf16 *prefix, bf16 *out, int queries) {
+    lanes split[4 * MOST_DIM / 16];
+    float scales[4];
+    for (int64_t i = 0; i < queries * s->chunks; i++) {
+        split[2 * i] = even(*(const pairs *)(q + 32 * i));
+        split[2 * i + 1] = odd(*(const pairs *)(q + 32 * i));
+    }
+    dot_keys(s, split, queries);
+    for (int g = 0; g < queries; g++) {
+        float *weights = s->weights + g * s->stride;
+        widen_row(prefix + g * s->np, s->np, weights);
+        scales[g] = 1.0f / exponentials(weights, s->np + s->n, s->scale * LOG2E);
+        narrow_row(weights, s->np, scales[g], prefix + g * s->np);
+    }
+    add_values(s, scales, out, queries);
+}
+
+static void decode_sequence(const Sequence *s, const bf16 *q, bf16 *prefix, bf16 *out, int64_t group) {
+    int64_t d = s->chunks * 32, np = s->np;
+    for (int64_t g = 0; g < group; g += 4) switch (group - g) {
+        case 1: decode(s, q + g * d, prefix + g * np, out + g * d, 1); break;
+        case 2: decode(s, q + g * d, prefix + g * np, out + g * d, 2); break;
+        case 3: decode(s, q + g * d, prefix + g * np, out + g * d, 3); break;
+        default: decode(s, q + g * d, prefix + g * np, out + g * d, 4);
         }
 }
 
-static void decode_row(Row *row, bf16 *prefix, int64_t np, const bf16 *keys, const bf16 *values, int64_t n, float a) {
-    for (int64_t g = 0; g < row->group; g++) {
-        row->max[g] = np ? a * row_max(prefix + g * np, np, LOWEST) : LOWEST;
-        row->sum[g] = row_sum(prefix + g * np, np, a, row->max[g]);
+/* q and out [heads, rows, group, d], prefix [heads, rows, group, np]; keys and values [heads, slots, cap, d] with strides
+   over heads and slots. Row r attends to the first lengths[r] of slots[r]; length 0 makes zeros. d is a multiple of 32, at
+   most MOST_DIM. */
+void decode_attention(const bf16 *q, bf16 *prefix, const bf16 *keys, const bf16 *values, const int32_t *slots,
+                      const int32_t *lengths, bf16 *out, int64_t heads, int64_t rows, int64_t group, int64_t d,
+                      int64_t np, int64_t head_stride, int64_t slot_stride, float scale) {
+    int64_t longest = 0;
+    for (int64_t r = 0; r < rows; r++) longest = lengths[r] > longest ? lengths[r] : longest;
+    PRAGMA(omp parallel) {
+        Sequence s = {.np = np, .chunks = d / 32, .stride = np + longest + PAD, .scale = scale};
+        s.weights = malloc((size_t)(4 * s.stride) * sizeof(float));
+        PRAGMA(omp for schedule(dynamic))
+        for (int64_t i = 0; i < heads * rows; i++) {
+            int64_t r = i % rows, start = i / rows * head_stride + slots[r] * slot_stride;
+            bf16 *p = prefix + i * group * np, *o = out + i * group * d;
+            s.keys = keys + start, s.values = values + start, s.n = lengths[r];
+            if (s.n > 0) {
+                decode_sequence(&s, q + i * group * d, p, o, group);
+            } else {
+                memset(o, 0, (size_t)(group * d) * sizeof *o);
+                memset(p, 0, (size_t)(group * np) * sizeof *p);
+            }
+        }
+        free(s.weights);
     }
-    memset(row->out, 0, (size_t)(row->group * row->d) * sizeof(float));
-    for (int64_t start = 0; start < n; start += BLOCK) {
-        int64_t size = n - start < BLOCK ? n - start : BLOCK;
-        scores_of_block(row, keys + start * row->d, size);
-        softmax_of_block(row, size);
-        add_values_of_block(row, values + start * row->d, size);
-    }
-    for (int64_t g = 0; g < row->group; g++) row_exp(prefix + g * np, np, a, row->max[g] + log2f(row->sum[g]));
 }
 
-/* q and out [heads, rows, group, d], prefix [heads, rows, group, np]; keys and values with strides over heads and rows. */
-void decode_attention(const bf16 *q, bf16 *prefix, const bf16 *keys, const bf16 *values, const int32_t *lengths,
-                      bf16 *out, int64_t heads, int64_t rows, int64_t group, int64_t d, int64_t np, int64_t head_stride,
-                      int64_t row_stride, float scale) {
-    float a = scale * LOG2E;
-    _Pragma("omp parallel for schedule(dynamic)")
-    for (int64_t r = 0; r < heads * rows; r++) {
-        Row row = {.group = group, .d = d};
-        int64_t start = r / rows * head_stride + r % rows * row_stride;
-        if (!lengths[r % rows]) {
-            memset(out + r * group * d, 0, (size_t)(group * d) * sizeof *out);
-            memset(prefix + r * group * np, 0, (size_t)(group * np) * sizeof *out);
-            continue;
+/* ---- log-probabilities ---- */
+
+#define BELOW_ONE 0x1.fffffep-1f
+
+enum { CHUNKS = 64 };
+
+/* Sums over a row of logits x, of e = 2^t with t = a * (x - max): fp32 within a chunk of columns, double between. */
+typedef struct {
+    float max;
+    int64_t width;                   /* of a chunk; the last ones may be empty */
+    double sum, sum_t, sums[CHUNKS]; /* of e, of e * t, of e in each chunk */
+} Total;
+
+static Total total_of(const bf16 *x, int64_t n, float a) {
+    Total total = {.max = LOWEST, .width = (n + CHUNKS * PAD - 1) / (CHUNKS * PAD) * PAD};
+    float max = LOWEST;
+    for (int64_t i = 0; i < n; i++) max = wide(x[i]) > max ? wide(x[i]) : max;
+    for (int64_t c = 0; c < CHUNKS; c++) {
+        int64_t start = c * total.width, stop = start + total.width < n ? start + total.width : n;
+        float sum = 0, sum_t = 0;
+        for (int64_t i = start; i < stop; i++) {
+            float t = a * (wide(x[i]) - max), e = pow2(t);
+            sum += e;
+            sum_t += e * (t < -125.0f ? -125.0f : t);
         }
-        for (int64_t i = 0; i < group * d; i++) row.q[i] = a * wide(q[r * group * d + i]);
-        decode_row(&row, prefix + r * group * np, np, keys + start, values + start, lengths[r % rows], a);
-        for (int64_t i = 0; i < group * d; i++) out[r * group * d + i] = narrow(row.out[i] / row.sum[i / d]);
+        total.sum += total.sums[c] = sum;
+        total.sum_t += sum_t;
+    }
+    total.max = max;
+    return total;
+}
+
+/* Of bf16 logits [rows, n] / temperature: the target's log-probability, and the entropy. */
+void token_logprobs(const bf16 *logits, const int64_t *targets, float *logprobs, float *entropy, int64_t rows, int64_t n,
+                    float temperature) {
+    PARALLEL
+    for (int64_t r = 0; r < rows; r++) {
+        const bf16 *x = logits + r * n;
+        Total total = total_of(x, n, LOG2E / temperature);
+        double log_sum = log(total.sum);
+        logprobs[r] = (float)((wide(x[targets[r]]) - total.max) / temperature - log_sum);
+        entropy[r] = (float)(log_sum - total.sum_t / total.sum / LOG2E);
+    }
+}
+
+/* Logits become their gradient: grad * (onehot - probability) / temperature. */
+void token_logprobs_backward(bf16 *logits, const int64_t *targets, const float *logprobs, const float *grad,
+                             int64_t rows, int64_t n, float temperature) {
+    PARALLEL
+    for (int64_t r = 0; r < rows; r++) {
+        bf16 *x = logits + r * n;
+        float a = LOG2E / temperature, slope = grad[r] / temperature, target = wide(x[targets[r]]);
+        float log_sum = a * target - LOG2E * logprobs[r]; /* to base 2 */
+        for (int64_t i = 0; i < n; i++) x[i] = narrow(-slope * pow2(a * wide(x[i]) - log_sum));
+        x[targets[r]] = narrow(slope * (1.0f - pow2(a * target - log_sum)));
+    }
+}
+
+/* ---- sampling ---- */
+
+/* The first column at which the running sum of e passes uniform * total; never one that e rounds to nothing. */
+static int64_t drawn(const bf16 *x, int64_t n, const Total *total, float a, float uniform) {
+    double left = (uniform < BELOW_ONE ? uniform : BELOW_ONE) * total->sum;
+    int64_t chunk = 0, last = 0;
+    while (left >= total->sums[chunk]) left -= total->sums[chunk++];
+    for (int64_t start = chunk * total->width; start < n; start += PAD) {
+        int64_t size = n - start < PAD ? n - start : PAD;
+        float t[PAD], e[PAD];
+        for (int64_t i = 0; i < size; i++) t[i] = a * (wide(x[start + i]) - total->max), e[i] = pow2(t[i]);
+        for (int64_t i = 0; i < size; i++) {
+            if (t[i] < -125.0f) continue;
+            last = start + i;
+            left -= e[i];
+            if (left < 0) return last;
+        }
+    }
+    return last;
+}
+
+static int64_t argmax(const bf16 *x, float max) {
+    int64_t i = 0;
+    while (wide(x[i]) < max) i++;
+    return i;
+}
+
+/* A token of each row of bf16 logits [rows, n] / temperature, and its log-probability; temperature 0 is the argmax,
+   with its log-probability at temperature 1. */
+void sample(const bf16 *logits, const float *uniforms, int64_t *tokens, float *logprobs, int64_t rows, int64_t n,
+            float temperature) {
+    PARALLEL
+    for (int64_t r = 0; r < rows; r++) {
+        const bf16 *x = logits + r * n;
+        float scale = temperature > 0 ? 1.0f / temperature : 1.0f;
+        Total total = total_of(x, n, scale * LOG2E);
+        int64_t token = temperature > 0 ? drawn(x, n, &total, scale * LOG2E, uniforms[r]) : argmax(x, total.max);
+        tokens[r] = token;
+        logprobs[r] = (float)((wide(x[token]) - total.max) * scale - log(total.sum));
     }
 }

@@ -10,8 +10,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
+from understudy.engines.local import kernels
 from understudy.engines.local.config import LocalConfig, Lora
+from understudy.engines.local.fuse import fuse
 from understudy.errors import ConfigError
 
 ATTENTION = "understudy"
@@ -49,11 +52,14 @@ class Model:
     def __init__(self, folder: Path, config: LocalConfig) -> None:
         self.device = torch.device(_device(config.device))
         self.dtype = _dtype(config.dtype, self.device)
+        transformers_logging.disable_progress_bar()
         self.network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             folder, dtype=self.dtype, attn_implementation=ATTENTION
         ).to(self.device)
         self.config: PretrainedConfig = self.network.config.get_text_config()
         _refuse_unsupported(self.config, folder)
+        if self.device.type == "cpu" and self.dtype == torch.bfloat16 and kernels.available():
+            fuse(self.network)
         self.adapted = _with_adapters(self.network, config.lora) if config.finetune == "lora" else None
         self.body: nn.Module = getattr(self.network, self.network.base_model_prefix)
         self.head: nn.Parameter = self.network.get_output_embeddings().weight
@@ -66,6 +72,10 @@ class Model:
         """Final hidden states [N, D] of a flat sequence; tokens and positions [1, N]."""
         out = self.body(input_ids=tokens, position_ids=positions, use_cache=False, layout=layout)
         return out.last_hidden_state[0]  # type: ignore[no-any-return]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [N, V] of hidden states [N, D], without gradient."""
+        return self.network.get_output_embeddings()(hidden)  # type: ignore[no-any-return]
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """Parameters that training moves, by name."""

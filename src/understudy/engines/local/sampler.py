@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 
 from understudy.batch import shared_prefixes
 from understudy.engines.base import Completion, Sampling
@@ -163,7 +162,7 @@ class LocalSampler:
 
     def _pick(self, rows: Sequence[Request], hidden: torch.Tensor) -> None:
         """Sample the next token of every row, and hand over the replies that are complete."""
-        logits = F.linear(hidden, self._model.head)
+        logits = self._model.logits(hidden)
         for temperature in sorted({r.sampling.temperature for r in rows}):
             index = [i for i, r in enumerate(rows) if r.sampling.temperature == temperature]
             uniforms = torch.tensor([rows[i].random.random() for i in index], device=hidden.device)

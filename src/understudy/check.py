@@ -1,0 +1,171 @@
+"""Check a domain before anybody trains on it: play every frozen task with the gold turns, and by doing nothing.
+
+A domain whose gold fails, or that rewards doing nothing, teaches the wrong thing and still shows a rising curve.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+
+from understudy.agent import Agent, GoldAgent, SilentAgent
+from understudy.domains.base import Domain
+from understudy.errors import TaskError
+from understudy.records import Record
+from understudy.rollout import Limits, rollout
+from understudy.state import State
+from understudy.tasks import SPLITS, Score, Split, Task
+from understudy.users import consents
+
+Tasks = Mapping[Split, Sequence[Task]]
+_LIMITS = Limits(max_turns=100)
+
+
+class SplitReport(Record):
+    """One frozen split."""
+
+    split: Split
+    tasks: int
+    families: dict[str, int]
+    """Tasks by family."""
+    floor: float
+    """Mean reward of doing nothing; 0.0 in a sound domain."""
+    oracle: float
+    """Mean reward of the gold turns; 1.0 in a sound domain."""
+    gold_turns: float
+    """Replies of the agent in a gold episode, on average."""
+
+
+class Report(Record):
+    """What a domain is made of, and what is wrong with it."""
+
+    domain: str
+    splits: tuple[SplitReport, ...]
+    unused_tools: tuple[str, ...]
+    """Tools that no gold episode calls."""
+    problems: tuple[str, ...]
+    """A sentence each, naming the task. A sound domain has none."""
+
+
+def check(domain: Domain) -> Report:
+    """Play all frozen tasks of the domain's slice, and compare them with each other."""
+    return asyncio.run(_checked(domain))
+
+
+async def _checked(domain: Domain) -> Report:
+    tasks: Tasks = {split: domain.tasks(split) for split in SPLITS}
+    problems = [*_duplicates(tasks), *_leaks(domain, tasks)]
+    splits = [await _played(domain, split, tasks[split], problems) for split in SPLITS]
+    called = {call.name for split in SPLITS for task in tasks[split] for call in task.actions}
+    unused = tuple(spec.name for spec in domain.specs if spec.name not in called)
+    return Report(domain=domain.name, splits=tuple(splits), unused_tools=unused, problems=tuple(problems))
+
+
+async def _played(domain: Domain, split: Split, tasks: Sequence[Task], problems: list[str]) -> SplitReport:
+    floor, oracle = 0.0, 0.0
+    for task in tasks:
+        problems += _own_problems(domain, split, task)
+        try:
+            gold, silent = await _score(domain, task, GoldAgent()), await _score(domain, task, SilentAgent())
+        except TaskError as e:
+            problems.append(str(e))
+            continue
+        problems += _reward_problems(task, gold, silent)
+        oracle, floor = oracle + gold.reward, floor + silent.reward
+    count = max(1, len(tasks))
+    return SplitReport(
+        split=split,
+        tasks=len(tasks),
+        families=dict(Counter(task.family for task in tasks)),
+        floor=floor / count,
+        oracle=oracle / count,
+        gold_turns=sum(len(task.gold) for task in tasks) / count,
+    )
+
+
+async def _score(domain: Domain, task: Task, agent: Agent) -> Score:
+    episode = await rollout(task, domain.environment(task), agent, _LIMITS)
+    if episode.score is None:
+        raise TaskError(f"task {task.id}: its episode failed ({episode.fault}): {episode.error}")
+    return episode.score
+
+
+def _reward_problems(task: Task, gold: Score, silent: Score) -> Iterator[str]:
+    if gold.reward < 1.0:
+        failed = ", ".join(name for name, part in gold.parts.items() if part < 1.0)
+        yield f"task {task.id}: its gold turns earn {gold.reward:g} instead of 1.0; failed: {failed}"
+    if silent.reward > 0.0:
+        yield f"task {task.id}: doing nothing earns {silent.reward:g}"
+
+
+def _own_problems(domain: Domain, split: Split, task: Task) -> Iterator[str]:
+    """What is wrong with a task by itself."""
+    shown = {spec.name for spec in domain.specs}
+    for name in sorted({call.name for call in task.actions} - shown):
+        yield f"task {task.id}: its gold calls {name}, which is not among the tools shown"
+    if (task.domain, task.split) != (domain.name, split):
+        yield f"task {task.id}: it is in {domain.name}/{split} but says {task.domain}/{task.split}"
+    if task.family not in domain.families:
+        yield f"task {task.id}: the domain has no family {task.family!r}"
+    for text in filter(consents, _user_texts(task)):
+        yield f"task {task.id}: the user's words {text!r} would be taken for a yes"
+
+
+def _user_texts(task: Task) -> Iterator[str]:
+    scenario = task.scenario
+    yield scenario.opening
+    yield from (wish.says for wish in scenario.wishes)
+    yield from (fact.says for facts in (scenario.facts, *(w.facts for w in scenario.wishes)) for fact in facts)
+
+
+def _duplicates(tasks: Tasks) -> Iterator[str]:
+    """Tasks with one id, and tasks of a split that differ in their wording alone."""
+    for first, second in _pairs((t for split in SPLITS for t in tasks[split]), lambda task: task.id):
+        yield f"task {second.id}: the id is also that of a task in {first.split}"
+    for split in SPLITS:
+        for first, second in _pairs(tasks[split], _substance):
+            yield f"task {second.id}: it differs from {first.id} in its wording alone"
+
+
+def _substance(task: Task) -> Hashable:
+    """What a task is about, without the words of the user and of the agent."""
+    calls = tuple(call.model_dump_json(exclude={"id"}) for call in task.actions)
+    return task.family, calls, task.outputs, repr(task.setup)
+
+
+def _pairs(tasks: Iterable[Task], key: Callable[[Task], Hashable]) -> Iterator[tuple[Task, Task]]:
+    """Tasks with the same key: each with the first of them."""
+    seen: dict[Hashable, Task] = {}
+    for task in tasks:
+        first = seen.setdefault(key(task), task)
+        if first is not task:
+            yield first, task
+
+
+def _leaks(domain: Domain, tasks: Tasks) -> Iterator[str]:
+    """What a later split shares with an earlier one: users and other rows, or a whole scenario."""
+    world, owner = domain.world(), dict[Hashable, Task]()
+    for split in SPLITS:
+        for task in tasks[split]:
+            scenario = (task.scenario.opening, task.scenario.facts, task.scenario.wishes)
+            for thing in (scenario, *_rows(domain, world, task)):
+                first = owner.setdefault(thing, task)
+                if first.split != split:
+                    what = "its scenario" if thing is scenario else " ".join(map(str, thing))
+                    yield f"task {task.id}: it shares {what} with {first.id}"
+
+
+def _rows(domain: Domain, world: State, task: Task) -> Iterator[tuple[str, str]]:
+    """The rows that a task is about: those of its setup, and those that its gold calls name."""
+    named = {text for call in task.actions for value in call.arguments.values() for text in _strings(value)}
+    for table, rows in world.tables().items():
+        if table not in domain.shared:
+            keys = task.setup.get(table, {}).keys() | (named & rows.keys())
+            yield from ((table, key) for key in sorted(keys))
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)

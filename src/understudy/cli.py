@@ -1,0 +1,177 @@
+"""The command line: verbs only. Each is a function of the library of the same name; what it needs is imported late."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from understudy.errors import ConfigError, RolloutError, TaskError
+
+if TYPE_CHECKING:
+    from understudy.check import Report
+    from understudy.config import TrainConfig
+
+EPILOG = """\
+Settings are key=value, the keys of a config file: slice.families=cancel,return algorithm.group_size=16 seed=1.
+`understudy train --keys` prints all of them with what they mean.
+"""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Train language models to use tools in conversations, by reinforcement learning that really executes them.\n\n"
+    "Begin with `understudy train`: it trains the embedded model on the default tasks and says how much better it got.",
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+What = Annotated[
+    str, typer.Argument(metavar="DOMAIN", help="A domain, module:attribute, a preset, a config.toml or a run.")
+]
+Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Such as slice.policy=brief.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """List domains, models, formats, engines and presets."""
+    from understudy.available import as_text, available
+
+    found = available()
+    print(json.dumps(found, indent=1) if as_json else as_text(found))
+
+
+@app.command()
+def check(what: What, settings: Settings = None, as_json: AsJson = False) -> None:
+    """Prove that a domain's tasks are sound.
+
+    Gold earns 1.0 and doing nothing 0.0 on each task, and all else holds that training relies on.
+    """
+    from understudy import check as checks
+    from understudy.domains.base import find
+
+    config = _config(what, settings)
+    report = checks.check(find(config.domain).slice(config.slice))
+    print(report.model_dump_json(indent=1) if as_json else _report_text(report))
+    raise typer.Exit(1 if report.problems else 0)
+
+
+@app.command()
+def play(
+    what: What,
+    settings: Settings = None,
+    role: Annotated[Literal["agent", "user"], typer.Option("--as", help="Whom you play.")] = "agent",
+    task: Annotated[str, typer.Option(help="Id of the task; the first of the split if not given.")] = "",
+    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Where the task is from.")] = "train",
+    model: Annotated[str, typer.Option(help="The model that you meet as the user; the gold turns if not given.")] = "",
+) -> None:
+    """Play an episode yourself, as agent or as user."""
+    from understudy import play as plays
+    from understudy.domains.base import find
+    from understudy.evaluate import named_agent
+
+    config = _config(what, [*(settings or ()), *([f"model={model}"] if model else ())])
+    domain = find(config.domain).slice(config.slice)
+    agent = named_agent("model" if model else "gold", config)
+    plays.play(domain, plays.find_task(domain, task, split), role, agent)
+
+
+@app.command("eval")
+def evaluate(
+    what: What,
+    settings: Settings = None,
+    agent: Annotated[str, typer.Option(help="model, gold or silent.")] = "model",
+    model: Annotated[str, typer.Option(help="An embedded model, a folder, or owner/model on Hugging Face.")] = "",
+    split: Annotated[str, typer.Option(help="train, validation or test.")] = "",
+    tasks: Annotated[int, typer.Option(min=0, help="How many tasks.")] = 0,
+    trials: Annotated[int, typer.Option(min=0, help="Episodes of each task; shows pass^k for k up to this.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how often a model succeeds.
+
+    Shown with its 95% interval, beside the do-nothing floor and the gold oracle.
+    """
+    from understudy import results
+    from understudy.evaluate import named_agent
+    from understudy.run import last_checkpoint
+
+    given = {"model": model, "eval.split": split, "eval.tasks": tasks, "eval.trials": trials}
+    config = _config(what, [*(settings or ()), *(f"{key}={value}" for key, value in given.items() if value)])
+    checkpoint, _ = last_checkpoint(Path(what))
+    player = named_agent(agent, config, checkpoint)
+    rows = asyncio.run(results.compare(model or agent, player, config, _progress))
+    print(json.dumps(results.as_json(rows), indent=1) if as_json else results.as_text(rows))
+
+
+@app.command()
+def train(
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="CONFIG|KEY=VALUE", help="A preset or a config.toml first.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME-001 and so on if not given.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    keys: Annotated[bool, typer.Option("--keys", help="Print the config with every key, and do nothing.")] = False,
+) -> None:
+    """Train a model, and say how much better it got.
+
+    A warm start on gold demonstrations, then reinforcement learning; at the end, the result table.
+    """
+    from understudy import launch
+
+    if keys:
+        return print(launch.keys(settings or ()))
+    try:
+        print(launch.train(settings or (), out, resume))
+    except KeyboardInterrupt as e:
+        typer.echo(str(e), err=True)
+        raise typer.Exit(130) from e
+
+
+@app.command()
+def view(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    step: Annotated[int | None, typer.Option(help="The step whose episodes are shown.")] = None,
+    episode: Annotated[int | None, typer.Option(help="Show this episode of the step in full, from 1.")] = None,
+) -> None:
+    """Look at a run: curves, result, episodes."""
+    from understudy import view as views
+
+    print(views.view(run, step, episode))
+
+
+def main() -> None:
+    """The program. What the user got wrong is one line and exit code 2."""
+    try:
+        app()
+    except (ConfigError, TaskError, RolloutError) as e:
+        typer.secho(f"understudy: {e}", fg="red", err=True)
+        sys.exit(1 if isinstance(e, RolloutError) else 2)
+
+
+def _config(what: str, settings: list[str] | None) -> "TrainConfig":
+    """A config for the name of a domain or a preset, for a config's file or a run's folder."""
+    from understudy.config import TrainConfig, load, parse, presets
+
+    if Path(what, "config.toml").is_file():
+        return load(TrainConfig, Path(what, "config.toml"), settings or ())
+    if what in presets() or what.endswith(".toml"):
+        return load(TrainConfig, what, settings or ())
+    return parse(TrainConfig, "", [f"domain={what}", *(settings or ())])
+
+
+def _report_text(report: "Report") -> str:
+    head = f"{report.domain:<12} tasks  floor  oracle  gold turns"
+    body = [f"{s.split:<12}{s.tasks:>6}{s.floor:>7.2f}{s.oracle:>8.2f}{s.gold_turns:>12.1f}" for s in report.splits]
+    unused = [f"tools that no gold episode calls: {', '.join(report.unused_tools)}"] if report.unused_tools else []
+    verdict = f"{len(report.problems)} problems" if report.problems else "sound: gold earns 1.0 and doing nothing 0.0"
+    return "\n".join([head, *body, *unused, *report.problems, verdict])
+
+
+def _progress(done: int, of: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\repisode {done}/{of} ", end="" if done < of else "\n", file=sys.stderr, flush=True)

@@ -1,0 +1,393 @@
+"""Fused kernels for bfloat16 on a CPU: what is left of a step once the matrix products are fast.
+
+`kernels.c` is compiled once, on first use, with the C compiler of the machine, and shares torch's OpenMP threads. Each
+function stands beside the same mathematics in torch, which serves every other dtype, device and memory layout, and
+everything where there is no compiler; `why` tells. Results agree within the rounding of bfloat16; the kernels' do not
+depend on the number of threads. Names ending in `_` overwrite their arguments and are not differentiable.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+from understudy.models import cache_folder
+
+_SOURCE = Path(__file__).with_suffix(".c")
+_FLAGS = ("-std=c11", "-O3", "-march=native", "-mprefer-vector-width=512", "-ffast-math", "-fopenmp", "-fPIC")
+_SIGNATURES = {  # p: tensor or None, i: integer, f: number
+    "joint_softmax": "pppiiiif",
+    "joint_softmax_backward": "pppppiiif",
+    "row_dot": "pppii",
+    "decode_attention": "pppppppiiiiiiif",
+    "rms_norm": "ppppppiif",
+    "rms_norm_backward": "pppppppiii",
+    "swiglu": "pppiiii",
+    "swiglu_backward": "pppppiiii",
+    "rope": "ppppiiiif",
+    "token_logprobs": "ppppiif",
+    "token_logprobs_backward": "ppppiif",
+    "sample": "ppppiif",
+}
+_CTYPES: dict[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
+
+
+class _Unavailable(Exception):
+    """Why there are no kernels here."""
+
+
+def available() -> bool:
+    """Whether the kernels are compiled and loaded; the first call compiles them."""
+    return isinstance(_library(), ctypes.CDLL)
+
+
+def why() -> str:
+    """Why they are not available, in one line; empty if they are."""
+    library = _library()
+    return library if isinstance(library, str) else ""
+
+
+@cache
+def _library() -> ctypes.CDLL | str:
+    """The compiled kernels, or why there are none."""
+    try:
+        if (sys.platform, platform.machine(), platform.libc_ver()[0]) != ("linux", "x86_64", "glibc"):
+            raise _Unavailable("the kernels are for Linux on x86-64 with glibc")
+        ctypes.CDLL(_openmp_of_torch(), mode=ctypes.RTLD_GLOBAL)
+        library = ctypes.CDLL(str(_compiled()))
+    except (_Unavailable, OSError) as error:
+        return str(error)
+    for name, signature in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = [_CTYPES[kind] for kind in signature], None
+    return library
+
+
+def _openmp_of_torch() -> str:
+    """The OpenMP runtime that torch has loaded: its threads are ours, a second pool would fight it for the cores."""
+    mapped = {line.split(maxsplit=5)[5] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
+    runtimes = [path for path in mapped if re.match(r"lib(gomp|iomp5|omp)\b", Path(path).name)]
+    if not runtimes:
+        raise _Unavailable("this torch was built without OpenMP")
+    beside_torch = str(Path(torch.__file__).parent)
+    return min(runtimes, key=lambda path: (not path.startswith(beside_torch), path))
+
+
+def _compiled() -> Path:
+    """The shared library, compiled for this source, these flags and this processor unless it is cached."""
+    recipe = (_SOURCE.read_text(encoding="utf-8"), *_FLAGS, _processor())
+    library = cache_folder() / "kernels" / f"{hashlib.sha256(repr(recipe).encode()).hexdigest()[:20]}.so"
+    if not library.exists():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=library.parent, ignore_cleanup_errors=True) as staging:
+            unlinked, linked = f"{staging}/kernels.o", f"{staging}/kernels.so"
+            compiler = _compiler()
+            _run([*compiler, *_FLAGS, "-c", str(_SOURCE), "-o", unlinked])
+            _run([*compiler, "-shared", unlinked, "-o", linked, "-lm"])  # without -fopenmp: torch's is loaded
+            os.replace(linked, library)
+    return library
+
+
+def _processor() -> str:
+    """Model and instruction set of the first processor."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return "".join(next((line for line in lines if line.startswith(field)), "") for field in ("model name", "flags"))
+
+
+def _compiler() -> list[str]:
+    for command in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
+        words = shlex.split(command)
+        if words and shutil.which(words[0]):
+            return words
+    raise _Unavailable("no C compiler was found ($CC, cc, gcc, clang)")
+
+
+def _run(command: list[str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        errors = [line for line in result.stderr.splitlines() if "error" in line] or [f"status {result.returncode}"]
+        raise _Unavailable(f"{command[0]} could not compile the kernels: {errors[0]}")
+
+
+def _fit(*tensors: Tensor) -> bool:
+    """Whether the kernels can take these tensors."""
+    return all(x.dtype == torch.bfloat16 and x.is_cpu and x.is_contiguous() for x in tensors) and available()
+
+
+def _call(name: str, *arguments: Tensor | float | None) -> None:
+    torch.get_num_threads()  # a thread's first call sets the number of OpenMP threads that torch would use in it
+    getattr(_library(), name)(*(x.data_ptr() if isinstance(x, Tensor) else x for x in arguments))
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+# ---- attention ----
+
+
+def joint_softmax_(prefix_scores: Tensor | None, own_scores: Tensor, limits: Tensor, scale: float) -> None:
+    """Softmax over [prefix | own] of scale * scores, in place.
+
+    Scores [H, b, M, P] (P may be 0) and [H, b, M, L]; query m of row b sees the first limits[b, m] (int32) of its own
+    columns. Columns that it does not see get probability 0, and all do if it sees none.
+    """
+    prefix = own_scores[..., :0].contiguous() if prefix_scores is None else prefix_scores
+    heads, rows, queries, own = own_scores.shape
+    if _fit(prefix, own_scores):
+        limits = limits.contiguous()
+        _call(
+            "joint_softmax", prefix, own_scores, limits, heads, rows * queries, prefix.shape[-1], own, scale
+        )
+        return
+    hidden = torch.arange(own, device=limits.device) >= limits[..., None]  # [b, M, L]
+    scores = torch.cat([_wide(prefix), _wide(own_scores).masked_fill(hidden, -torch.inf)], -1)
+    probs = (scale * scores).softmax(-1)
+    prefix.copy_(probs[..., : prefix.shape[-1]])
+    own_scores.copy_(probs[..., prefix.shape[-1] :].masked_fill(hidden, 0))
+
+
+def joint_softmax_backward_(
+    prefix_grad: Tensor, own_grad: Tensor, prefix_probs: Tensor, own_probs: Tensor, delta: Tensor, scale: float
+) -> None:
+    """Gradients of probabilities become gradients of scores, in place: p * (grad - delta) * scale.
+
+    delta [H, b, M] fp32 is the sum of p * grad over a query's columns, which is `row_dot` of the attention's result and
+    its gradient.
+    """
+    if _fit(prefix_grad, own_grad, prefix_probs, own_probs):
+        sizes = (delta.numel(), prefix_grad.shape[-1], own_grad.shape[-1])
+        _call("joint_softmax_backward", prefix_grad, own_grad, prefix_probs, own_probs, delta.contiguous(), *sizes, scale)
+        return
+    for grad, probs in ((prefix_grad, prefix_probs), (own_grad, own_probs)):
+        grad.copy_(_wide(probs) * (_wide(grad) - delta[..., None]) * scale)
+
+
+def row_dot(a: Tensor, b: Tensor) -> Tensor:
+    """Sum of a * b over the last dimension, in fp32."""
+    a, b = a.contiguous(), b.contiguous()
+    if not _fit(a, b):
+        return (_wide(a) * _wide(b)).sum(-1)
+    out = a.new_empty(a.shape[:-1], dtype=torch.float32)
+    _call("row_dot", a, b, out, out.numel(), a.shape[-1])
+    return out
+
+
+def decode_attention(
+    q: Tensor, prefix_scores: Tensor | None, keys: Tensor, values: Tensor, slots: Tensor, lengths: Tensor, scale: float
+) -> Tensor:
+    """One step of decoding: G queries of each sequence over its own keys, beside a prefix that many share.
+
+    q [H, S, G, d]; keys and values [H, slots, cap, d], of which sequence s sees the first lengths[s] of slots[s] (both
+    int32), and nothing else is read. `prefix_scores` [H, S, G, P] are products of queries and prefix keys, without scale;
+    they become the prefix's probabilities. Returns the own part [H, S, G, d]; the caller adds probabilities @ prefix
+    values. A sequence of length 0 is idle: zeros everywhere.
+    """
+    prefix = q.new_empty(*q.shape[:-1], 0) if prefix_scores is None else prefix_scores
+    heads, rows, group, dim = q.shape
+    q = q.contiguous()
+    if not (_fit(q, prefix) and _same_cache(keys, values) and dim % 32 == 0 and dim <= 256):
+        return _decode_attention(q, prefix, keys, values, slots, lengths, scale)
+    out = torch.empty_like(q)
+    sizes = (heads, rows, group, dim, prefix.shape[-1], keys.stride(0), keys.stride(1))
+    _call("decode_attention", q, prefix, keys, values, slots.contiguous(), lengths.contiguous(), out, *sizes, scale)
+    return out
+
+
+def _same_cache(keys: Tensor, values: Tensor) -> bool:
+    alike = keys.stride() == values.stride() and keys.stride()[2:] == (keys.shape[3], 1)
+    return alike and keys.is_cpu and values.is_cpu and keys.dtype == values.dtype == torch.bfloat16
+
+
+def _decode_attention(
+    q: Tensor, prefix: Tensor, keys: Tensor, values: Tensor, slots: Tensor, lengths: Tensor, scale: float
+) -> Tensor:
+    longest = int(lengths.max())
+    unseen = torch.arange(longest, device=q.device) >= lengths[:, None]  # [S, longest]
+    keys, values = (x[:, slots, :longest].masked_fill(unseen[..., None], 0) for x in (keys, values))
+    own = q @ keys.transpose(2, 3)
+    joint_softmax_(prefix, own, lengths[:, None].expand(-1, q.shape[2]), scale)
+    prefix.masked_fill_((lengths == 0)[:, None, None], 0)
+    return own @ values
+
+
+# ---- normalization ----
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """weight * x / rms(x) over the last dimension; statistics in fp32, rounded as transformers' LlamaRMSNorm does."""
+    x = x.contiguous()
+    if _fit(x, weight):
+        return _RMSNorm.apply(x, None, weight, eps)  # type: ignore[no-any-return, no-untyped-call]
+    wide = _wide(x)
+    return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+def add_rms_norm(residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The sum of residual and x, and its `rms_norm`."""
+    residual, x = residual.contiguous(), x.contiguous()
+    if _fit(residual, x, weight):
+        return _RMSNorm.apply(x, residual, weight, eps)  # type: ignore[no-any-return, no-untyped-call]
+    total = residual + x
+    return total, rms_norm(total, weight, eps)
+
+
+class _RMSNorm(Function):
+    PARTS = 64  # of the rows, each summed in order, for the weight's gradient
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Any:  # noqa: D102
+        dim = x.shape[-1]
+        y, rstd = torch.empty_like(x), x.new_empty(x.shape[:-1], dtype=torch.float32)
+        total = x if residual is None else torch.empty_like(x)
+        _call("rms_norm", x, residual, total, weight, y, rstd, rstd.numel(), dim, eps)
+        ctx.save_for_backward(total, weight, rstd)
+        return y if residual is None else (total, y)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # noqa: D102
+        total, weight, rstd = ctx.saved_tensors
+        rows, dim = rstd.numel(), total.shape[-1]
+        through = grads[0].contiguous() if len(grads) == 2 else None
+        parts = total.new_zeros(_RMSNorm.PARTS, dim, dtype=torch.float32) if ctx.needs_input_grad[2] else None
+        dx = torch.empty_like(total)
+        sizes = (rows if parts is None else len(parts), rows, dim)
+        _call("rms_norm_backward", grads[-1].contiguous(), through, total, weight, rstd, dx, parts, *sizes)
+        dweight = None if parts is None else parts.sum(0).to(weight.dtype)
+        return dx, None if through is None else dx, dweight, None
+
+
+# ---- SwiGLU ----
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """silu(gate) * up. Both may be views of one wider tensor: only their last dimension must be contiguous."""
+    if _rows_fit(gate) and _rows_fit(up) and available():
+        return _SwiGLU.apply(gate, up)  # type: ignore[no-any-return, no-untyped-call]
+    return F.silu(gate) * up
+
+
+def _rows_fit(x: Tensor) -> bool:
+    """Whether a bf16 tensor is rows at one distance from each other."""
+    leading = range(x.dim() - 2)
+    regular = all(x.shape[i] == 1 or x.stride(i) == x.stride(i + 1) * x.shape[i + 1] for i in leading)
+    return regular and x.is_cpu and x.dtype == torch.bfloat16 and x.stride(-1) == 1
+
+
+class _SwiGLU(Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:  # noqa: D102
+        ctx.save_for_backward(gate, up)
+        y = torch.empty(gate.shape, dtype=gate.dtype)
+        _call("swiglu", gate, up, y, *_SwiGLU.sizes(gate, up))
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]  # noqa: D102
+        gate, up = ctx.saved_tensors
+        dgate, dup = torch.empty(gate.shape, dtype=gate.dtype), torch.empty(gate.shape, dtype=gate.dtype)
+        _call("swiglu_backward", grad.contiguous(), gate, up, dgate, dup, *_SwiGLU.sizes(gate, up))
+        return dgate, dup
+
+    @staticmethod
+    def sizes(gate: Tensor, up: Tensor) -> tuple[int, ...]:
+        """Rows, width and the strides of the rows."""
+        return gate.numel() // gate.shape[-1], gate.shape[-1], gate.stride(-2), up.stride(-2)
+
+
+# ---- rotary position embedding ----
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Each head of x [N, H, d] rotated by its position's angles: cos and sin [N, d], both halves alike, as in transformers.
+
+    The rows of x may be views of wider ones.
+    """
+    dense = x.stride(2) == 1 and (x.shape[1] == 1 or x.stride(1) == x.shape[2])
+    if dense and x.is_cpu and x.dtype == torch.bfloat16 and available():
+        return _Rope.apply(x, cos.float().contiguous(), sin.float().contiguous())  # type: ignore[no-any-return, no-untyped-call]
+    first, second = x.chunk(2, -1)
+    return x * cos[:, None].to(x.dtype) + torch.cat((-second, first), -1) * sin[:, None].to(x.dtype)
+
+
+class _Rope(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # noqa: D102
+        ctx.save_for_backward(cos, sin)
+        return _Rope.turned(x, cos, sin, 1.0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]  # noqa: D102
+        return _Rope.turned(grad.contiguous(), *ctx.saved_tensors, -1.0), None, None
+
+    @staticmethod
+    def turned(x: Tensor, cos: Tensor, sin: Tensor, sign: float) -> Tensor:
+        """The rotation, or with sign -1 its inverse."""
+        y = torch.empty(x.shape, dtype=x.dtype)
+        _call("rope", x, cos, sin, y, *x.shape, x.stride(0), sign)
+        return y
+
+
+# ---- log-probabilities ----
+
+
+def token_logprobs(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of targets [M] under logits [M, V] / temperature, and entropies; [M] fp32 each."""
+    if _fit(logits):
+        logprobs, entropy = torch.empty(2, len(logits)).unbind()
+        _call("token_logprobs", logits, targets.contiguous(), logprobs, entropy, *logits.shape, temperature)
+        return logprobs, entropy
+    every = (_wide(logits) / temperature).log_softmax(-1)
+    return every.gather(-1, targets[:, None])[:, 0], -(every.exp() * every).sum(-1)
+
+
+def token_logprobs_backward_(
+    logits: Tensor, targets: Tensor, grad: Tensor, temperature: float, logprobs: Tensor | None = None
+) -> None:
+    """Logits become their gradient, given the gradient [M] of the targets' log-probabilities.
+
+    `logprobs` are what `token_logprobs` returned for the same logits; without them they are computed again.
+    """
+    if _fit(logits):
+        if logprobs is None:
+            logprobs, _ = token_logprobs(logits, targets, temperature)
+        vectors = (x.contiguous() for x in (targets, logprobs, grad.float()))
+        _call("token_logprobs_backward", logits, *vectors, *logits.shape, temperature)
+        return
+    slope = (grad / temperature)[:, None].to(torch.promote_types(logits.dtype, torch.float32))
+    probs = (_wide(logits) / temperature).softmax(-1)
+    logits.copy_((-slope * probs).scatter_add(-1, targets[:, None], slope))
+
+
+def sample(logits: Tensor, temperature: float, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """One token for each row of logits [S, V], and its log-probability: int64 and fp32 [S].
+
+    The token is the inverse of the cumulative distribution, in the vocabulary's order, at uniforms [S] of [0, 1).
+    Temperature 0 takes the first most likely token, and its log-probability at temperature 1.
+    """
+    if _fit(logits):
+        tokens, logprobs = torch.empty(len(logits), dtype=torch.int64), torch.empty(len(logits))
+        _call("sample", logits, uniforms.float().contiguous(), tokens, logprobs, *logits.shape, temperature)
+        return tokens, logprobs
+    every = (logits.double() / (temperature or 1.0)).log_softmax(-1)
+    if temperature:
+        sums = every.exp().cumsum(-1)
+        below_one = uniforms.double().clamp(max=1 - 2**-24)[:, None]
+        tokens = torch.searchsorted(sums, below_one * sums[:, -1:], right=True)
+    else:
+        tokens = every.argmax(-1, keepdim=True)
+    return tokens[:, 0], every.gather(-1, tokens)[:, 0].float()

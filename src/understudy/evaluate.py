@@ -1,0 +1,192 @@
+"""Evaluation: how often an agent succeeds on given tasks. The floor and the oracle are evaluations too.
+
+An episode that the machinery failed has no result: it is counted by whose fault it was, and left out. The same seed
+gives each task and trial the same user, whoever the agent is; that is what makes differences paired (see `results`).
+"""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from understudy import formats
+from understudy.agent import Agent, EngineAgent, GoldAgent, SilentAgent
+from understudy.config import TrainConfig
+from understudy.domains.base import Domain
+from understudy.errors import ConfigError, nearest
+from understudy.models import find_model
+from understudy.records import Record
+from understudy.rollout import Limits, episode_seed, play
+from understudy.statistics import Rate, pass_at_k, pass_hat_k, rate
+from understudy.tasks import Split, Task
+from understudy.trajectory import Trajectory
+
+Progress = Callable[[int, int], None]
+Kind = Literal["agent", "floor", "oracle"]
+
+
+class TaskResult(Record):
+    """One task's trials, in order."""
+
+    task: str
+    family: str
+    difficulty: str
+    rewards: tuple[float | None, ...]
+    """None where the machinery failed."""
+
+    @property
+    def successes(self) -> tuple[bool | None, ...]:
+        """Whether each trial earned the whole reward; None where it has no result."""
+        return tuple(None if reward is None else reward >= 1.0 - 1e-9 for reward in self.rewards)
+
+
+class Evaluation(Record):
+    """What an agent's episodes came to."""
+
+    domain: str
+    kind: Kind = "agent"
+    """Who played: a real agent, nobody (`floor`), or the gold turns (`oracle`)."""
+    seed: int
+    trials: int
+    results: tuple[TaskResult, ...]
+    parts: dict[str, float] = {}
+    """Mean of each part of the score over the episodes."""
+    stops: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    """Replies by parse status, tool errors by kind."""
+    faults: dict[str, int] = {}
+    """Episodes without a result, by whose fault it was."""
+    turns: float = 0.0
+    """Replies of the agent, mean over the episodes."""
+    tokens: float = 0.0
+    """Sampled tokens, mean over the episodes."""
+
+    @property
+    def success(self) -> Rate:
+        """Share of successes: the mean over tasks of the share of each task's trials."""
+        return self.passing("hat", 1)
+
+    def passing(self, kind: Literal["at", "hat"], k: int) -> Rate:
+        """pass@k or pass^k, over the tasks that have at least k results."""
+        estimate = pass_at_k if kind == "at" else pass_hat_k
+        each = [[s for s in result.successes if s is not None] for result in self.results]
+        return rate([estimate(len(s), sum(s), k) for s in each if len(s) >= k])
+
+    def among(self, kept: Callable[[TaskResult], bool]) -> Rate:
+        """Success among some of the tasks."""
+        return self.replace(results=tuple(filter(kept, self.results))).success
+
+
+async def evaluate(
+    domain: Domain,
+    agent: Agent,
+    tasks: Sequence[Task],
+    limits: Limits | None = None,
+    trials: int = 1,
+    seed: int = 0,
+    concurrency: int = 64,
+    on_progress: Progress | None = None,
+    kind: Kind = "agent",
+) -> Evaluation:
+    """Play `trials` episodes of each task, at most `concurrency` at a time.
+
+    `on_progress` is told how many episodes are done, and of how many.
+    """
+    gate, done = asyncio.Semaphore(concurrency), itertools.count(1)
+
+    async def episode(task: Task, trial: int) -> Trajectory:
+        async with gate:
+            played = await play(domain, task, agent, limits or Limits(), episode_seed(seed, task, trial))
+        if on_progress:
+            on_progress(next(done), len(tasks) * trials)
+        return played
+
+    played = await asyncio.gather(*(episode(task, trial) for task in tasks for trial in range(trials)))
+    groups = [played[i : i + trials] for i in range(0, len(played), trials)]
+    return _summary(groups, domain.name, seed, trials).replace(kind=kind)
+
+
+async def floor(domain: Domain, tasks: Sequence[Task]) -> Evaluation:
+    """What saying nothing earns: 0, or the tasks are at fault."""
+    return await evaluate(domain, SilentAgent(), tasks, kind="floor")
+
+
+async def oracle(domain: Domain, tasks: Sequence[Task]) -> Evaluation:
+    """What playing the gold turns earns: 1, or the tasks are at fault."""
+    return await evaluate(domain, GoldAgent(), tasks, kind="oracle")
+
+
+def named_agent(name: str, config: TrainConfig, checkpoint: Path | None = None) -> Agent:
+    """The agent called `gold`, `silent`, or `model`: the config's, with a checkpoint's weights where one is given."""
+    agents: dict[str, Callable[[], Agent]] = {
+        "gold": GoldAgent,
+        "silent": SilentAgent,
+        "model": lambda: model_agent(config, checkpoint),
+    }
+    if name not in agents:
+        raise ConfigError(f"unknown agent {nearest(name, agents)}")
+    return agents[name]()
+
+
+def model_agent(config: TrainConfig, checkpoint: Path | None = None) -> EngineAgent:
+    """The config's model, sampling as it does in evaluation."""
+    folder = find_model(config.model)
+    format = formats.find(folder)
+    try:
+        from understudy.engines.local.engine import LocalEngine  # torch, which agents without a model do not need
+    except ModuleNotFoundError as e:
+        raise ConfigError(f"model {config.model!r} needs {e.name}; run pip install 'understudy[train]'") from e
+    engine = LocalEngine(folder, config.engine, config.seed)
+    if checkpoint:
+        engine.load(checkpoint)
+    return EngineAgent(engine, format, config.sampling.replace(temperature=config.eval.temperature))
+
+
+def held_out(domain: Domain, split: Split, count: int, seed: int = 0) -> list[Task]:
+    """`count` different tasks of a split, or as many as there are: the frozen ones first, then generated ones."""
+    generated = itertools.islice(domain.stream(split, seed), 20 * count)
+    return list(itertools.islice(_different(itertools.chain(domain.tasks(split), generated)), count))
+
+
+def _different(tasks: Iterable[Task]) -> Iterator[Task]:
+    """The tasks without those that repeat the content or the name of one before."""
+    seen: set[str] = set()
+    for task in tasks:
+        content = task.model_dump_json(exclude={"id"})
+        if not seen & {task.id, content}:
+            yield task
+        seen |= {task.id, content}
+
+
+def _summary(groups: Sequence[Sequence[Trajectory]], domain: str, seed: int, trials: int) -> Evaluation:
+    every = [episode for group in groups for episode in group]
+    whole = [episode for episode in every if episode.score]
+    return Evaluation(
+        domain=domain,
+        seed=seed,
+        trials=trials,
+        results=tuple(_result(group) for group in groups),
+        parts=_mean_parts(whole),
+        stops=dict(Counter(str(episode.stop) for episode in whole)),
+        counts=dict(sum((Counter(episode.counts) for episode in whole), Counter[str]())),
+        faults=dict(Counter(str(episode.fault) for episode in every if not episode.score)),
+        turns=_mean([episode.turns for episode in whole]),
+        tokens=_mean([sum(episode.mask) for episode in whole]),
+    )
+
+
+def _result(group: Sequence[Trajectory]) -> TaskResult:
+    first = group[0]
+    rewards = tuple(episode.score.reward if episode.score else None for episode in group)
+    return TaskResult(task=first.task, family=first.family, difficulty=first.difficulty, rewards=rewards)
+
+
+def _mean_parts(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    parts = [episode.score.parts for episode in episodes if episode.score]
+    return {name: _mean([p[name] for p in parts if name in p]) for name in dict.fromkeys(itertools.chain(*parts))}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,51 @@
+"""From a command line to a training run: its config, its folder, its live view, and its result."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from understudy import results
+from understudy.config import TrainConfig, dump, load
+from understudy.errors import ConfigError, TaskError
+from understudy.live import Live
+from understudy.run import Run, free_folder
+
+
+def train(settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None) -> str:
+    """Train in a new folder, or go on in an old one; the result table as text, which the folder keeps as well."""
+    run = open_run(settings, out, resume)
+    try:
+        from understudy.train import train as run_all  # torch, which a mistake in the settings need not wait for
+
+        with Live(run.config.sft.steps + run.config.steps, str(run.folder), done=run.step) as live:
+            for warning in run.warnings:
+                live.note(warning)
+            rows = run_all(run.config, run, live.report)
+    except ModuleNotFoundError as e:
+        run.withdraw()
+        raise ConfigError(f"training needs {e.name}; run pip install 'understudy[train]'") from e
+    except (ConfigError, TaskError):
+        run.withdraw()
+        raise
+    results.keep(run, rows)
+    return f"{results.as_text(rows)}\n\nEverything is in {run.folder}; look at it by: understudy view {run.folder}"
+
+
+def open_run(settings: Sequence[str], out: Path | None, resume: Path | None) -> Run:
+    """A new run, or one to go on with, which takes no settings but its own."""
+    if resume is None:
+        name, config = read(settings)
+        return Run.create(out or free_folder(name), config)
+    if out is not None:
+        raise ConfigError("give --resume a run to go on with, or --out a folder for a new one, not both")
+    return Run.resume(resume, read(settings)[1] if settings else None)
+
+
+def read(settings: Sequence[str]) -> tuple[str, TrainConfig]:
+    """A config and its name, from `[CONFIG] [key=value]…`; without a config it is the default preset."""
+    source, overrides = ("default", settings) if not settings or "=" in settings[0] else (settings[0], settings[1:])
+    return Path(source).stem, load(TrainConfig, source, overrides)
+
+
+def keys(settings: Sequence[str]) -> str:
+    """The config of these settings, with every key and what it means."""
+    return dump(read(settings)[1])

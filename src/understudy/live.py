@@ -1,0 +1,111 @@
+"""A live view of training: progress, curves, the last metrics. Where there is no terminal, one plain line a step."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live as Display
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from understudy.view import sparkline
+
+CURVES = ("reward", "success")
+"""Metrics that are drawn; a moving mean of each stands beside its curve."""
+
+
+class Live:
+    """What is going on, while it goes on.
+
+    with Live(total_steps=60, title="retail") as live:
+        live.phase("sampling")
+        live.update(step, {"reward": 0.4, "tokens_per_second": 900.0})
+    """
+
+    def __init__(self, total_steps: int, title: str, console: Console | None = None, done: int = 0) -> None:
+        self._console = console or Console(stderr=True)
+        self._title, self._total, self._first = title, total_steps, done
+        self._curves: dict[str, deque[float]] = {name: deque(maxlen=200) for name in CURVES}
+        self._metrics: Mapping[str, object] = {}
+        self._notes: deque[str] = deque(maxlen=5)
+        columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=self._console)
+        self._bar = self._progress.add_task("starting", total=total_steps, completed=done)
+        self._display = Display(get_renderable=self._render, console=self._console, refresh_per_second=4)
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._display.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._console.is_terminal:
+            self._display.stop()
+
+    def report(self, phase: str, done: int, total: int, metrics: Mapping[str, object]) -> None:
+        """What `train` tells of its progress: a finished step where there are metrics, else how far a phase is."""
+        if metrics:
+            self._progress.update(self._bar, total=total)
+            self._total = total
+            self.update(done, metrics)
+        self.phase(phase if metrics else f"{phase} {done}/{total}")
+
+    def phase(self, text: str) -> None:
+        """What is being done now."""
+        self._progress.update(self._bar, description=text)
+
+    def note(self, text: str) -> None:
+        """A line that stays: a warning, a checkpoint, an evaluation."""
+        if self._console.is_terminal:
+            self._notes.append(text)
+        else:
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def update(self, step: int, metrics: Mapping[str, object]) -> None:
+        """A step is done."""
+        self._metrics = metrics
+        for name, curve in self._curves.items():
+            value = metrics.get(name)
+            if isinstance(value, int | float) and math.isfinite(value):
+                curve.append(float(value))
+        self._progress.update(self._bar, completed=step)
+        if not self._console.is_terminal:
+            self._console.print(self._line(step), markup=False, highlight=False, soft_wrap=True)
+
+    def _line(self, step: int) -> str:
+        values = " ".join(f"{name}={_short(value)}" for name, value in self._metrics.items())
+        return f"step {step}/{self._total} {values} left={self._left(step)}"
+
+    def _left(self, step: int) -> str:
+        done = step - self._first
+        seconds = (time.monotonic() - self._started) / done * (self._total - step) if done > 0 else 0.0
+        return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+    def _render(self) -> Panel:
+        curves = [Text(self._curve(name, values)) for name, values in self._curves.items() if values]
+        notes = [Text(note, style="yellow") for note in self._notes]
+        return Panel(Group(self._progress, *curves, self._table(), *notes), title=self._title, title_align="left")
+
+    def _curve(self, name: str, values: deque[float]) -> str:
+        recent = list(values)[-10:]
+        mean = sum(recent) / len(recent)
+        return f"{name:<8} {sparkline(list(values))} {values[-1]:.3f}, mean of the last {len(recent)} {mean:.3f}"
+
+    def _table(self) -> Table:
+        """The last metrics, in three columns."""
+        table = Table.grid(padding=(0, 2))
+        cells = [f"{name} {_short(value)}" for name, value in self._metrics.items()]
+        for i in range(0, len(cells), 3):
+            table.add_row(*cells[i : i + 3])
+        return table
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

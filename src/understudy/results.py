@@ -1,0 +1,169 @@
+"""The result table: agents side by side, with the do-nothing floor, the gold oracle, and how sure each number is.
+
+rows = [("do nothing", floor), ("gold", oracle), ("base", base), ("warm start", warm), ("trained", trained)]
+for table in tables(rows): console.print(table)
+print(verdict(rows))
+"""
+
+import io
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from understudy.agent import Agent
+from understudy.config import TrainConfig
+from understudy.domains.base import find
+from understudy.errors import ConfigError
+from understudy.evaluate import Evaluation, Progress, TaskResult, evaluate, floor, held_out, oracle
+from understudy.run import Run
+from understudy.statistics import Rate, difference, sentence
+from understudy.tasks import DIFFICULTIES
+
+Row = tuple[str, Evaluation]
+Cells = list[list[str]]
+
+
+async def compare(name: str, agent: Agent, config: TrainConfig, on_progress: Progress | None = None) -> list[Row]:
+    """The rows for one agent: the floor, the oracle, and the agent on the config's domain, as its `eval` says."""
+    domain, how = find(config.domain).slice(config.slice), config.eval
+    tasks = held_out(domain, how.split, how.tasks, how.seed)
+    if not tasks:
+        raise ConfigError(f"domain {config.domain} has no {how.split} tasks in this slice")
+    rows = [("do nothing", await floor(domain, tasks)), ("gold oracle", await oracle(domain, tasks))]
+    at_once = config.engine.sequences
+    own = await evaluate(domain, agent, tasks, config.limits, how.trials, how.seed, at_once, on_progress)
+    return [*rows, (name, own)]
+
+
+def as_text(rows: Sequence[Row]) -> str:
+    """Both tables and the verdict as plain text."""
+    console = Console(width=max(100, shutil.get_terminal_size().columns), file=io.StringIO())
+    with console.capture() as capture:
+        console.print(*tables(rows), sep="\n")
+    return f"{capture.get()}\n{verdict(rows)}"
+
+
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """For a terminal: success with its interval and gain, then success by family and difficulty."""
+    titles = {"Success on held-out tasks": _successes(rows), "By family and difficulty": _groups(rows)}
+    return [_table(title, cells) for title, cells in titles.items()]
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The same as Markdown, with the verdict."""
+    return "\n".join([*_markdown(_successes(rows)), "", verdict(rows), "", *_markdown(_groups(rows)), ""])
+
+
+def keep(run: Run, rows: Sequence[Row]) -> None:
+    """Write result.json and result.md into a run's folder."""
+    run.write("result.json", json.dumps(as_json(rows), indent=1) + "\n")
+    run.write("result.md", markdown(rows))
+
+
+def as_json(rows: Sequence[Row]) -> dict[str, Any]:
+    """The same as plain values, with every task's rewards."""
+    return {"verdict": verdict(rows), "rows": [_row(rows, i) for i in range(len(rows))]}
+
+
+def verdict(rows: Sequence[Row]) -> str:
+    """One plain sentence: is the last agent's gain over the one before it larger than the noise?"""
+    agents = [row for row in rows if row[1].kind == "agent"]
+    if len(agents) < 2:
+        rate = agents[0][1].success if agents else None
+        return (
+            f"{agents[0][0]} succeeds on {interval(rate)} of {rate.tasks} tasks." if rate else "No agent was evaluated."
+        )
+    (old, before), (new, after) = agents[-2:]
+    return sentence(gain(after, before), new, old)
+
+
+def gain(new: Evaluation, old: Evaluation) -> Rate:
+    """The paired difference in success: task by task, over the trials that both have."""
+    before = {result.task: result.successes for result in old.results}
+    pairs = [list(_shared(r.successes, before.get(r.task, ()))) for r in new.results]
+    means = [tuple(sum(side) / len(pair) for side in zip(*pair, strict=True)) for pair in pairs if pair]
+    return difference([after for after, _ in means], [before for _, before in means])
+
+
+def interval(rate: Rate, signed: bool = False) -> str:
+    """A rate with its interval, as text."""
+    sign = "+" if signed else ""
+    return f"{rate.mean:{sign}.3f} [{rate.low:{sign}.3f}, {rate.high:{sign}.3f}]"
+
+
+def _shared(new: Sequence[bool | None], old: Sequence[bool | None]) -> Iterator[tuple[bool, bool]]:
+    for after, before in zip(new, old, strict=False):
+        if after is not None and before is not None:
+            yield after, before
+
+
+def _gain_at(rows: Sequence[Row], place: int) -> Rate | None:
+    """An agent's gain over the row before it, where that is an agent too."""
+    if place == 0 or {rows[place][1].kind, rows[place - 1][1].kind} != {"agent"}:
+        return None
+    return gain(rows[place][1], rows[place - 1][1])
+
+
+def _successes(rows: Sequence[Row]) -> Cells:
+    trials = max((evaluation.trials for _, evaluation in rows), default=1)
+    head = ["", "success [95%]", *(f"pass^{k}" for k in range(2, trials + 1)), "gain on the row before", "tasks"]
+    faulty = any(evaluation.faults for _, evaluation in rows)
+    cells = [head + ["faults"] * faulty]
+    for place, (name, evaluation) in enumerate(rows):
+        paired = _gain_at(rows, place)
+        passes = [
+            f"{evaluation.passing('hat', k).mean:.3f}" if k <= evaluation.trials else "" for k in range(2, trials + 1)
+        ]
+        line = [name, interval(evaluation.success), *passes, interval(paired, signed=True) if paired else ""]
+        cells.append([*line, str(evaluation.success.tasks), *[str(sum(evaluation.faults.values()))] * faulty])
+    return cells
+
+
+def _groups(rows: Sequence[Row]) -> Cells:
+    """A line for each family, then for each difficulty; a column for each row's success."""
+    results = rows[0][1].results if rows else ()
+    families = sorted({result.family for result in results})
+    levels = [level for level in DIFFICULTIES if any(result.difficulty == level for result in results)]
+    cells = [["", "tasks", *(name for name, _ in rows)]]
+    for field, values in (("family", families), ("difficulty", levels)):
+        cells += [_group(rows, field, value) for value in values]
+    return cells
+
+
+def _group(rows: Sequence[Row], field: str, value: str) -> list[str]:
+    def kept(result: TaskResult) -> bool:
+        return bool(getattr(result, field) == value)
+
+    rates = [evaluation.among(kept) for _, evaluation in rows]
+    return [value, str(rates[0].tasks), *(f"{rate.mean:.2f}" for rate in rates)]
+
+
+def _row(rows: Sequence[Row], place: int) -> dict[str, Any]:
+    name, evaluation = rows[place]
+    paired = _gain_at(rows, place)
+    return {
+        "name": name,
+        "success": evaluation.success.model_dump(),
+        "pass_hat_k": [evaluation.passing("hat", k + 1).mean for k in range(evaluation.trials)],
+        "pass_at_k": [evaluation.passing("at", k + 1).mean for k in range(evaluation.trials)],
+        "gain": paired.model_dump() if paired else None,
+        "evaluation": evaluation.model_dump(),
+    }
+
+
+def _table(title: str, cells: Cells) -> Table:
+    table = Table(title=title, title_justify="left")
+    for place, name in enumerate(cells[0]):
+        table.add_column(name, justify="right" if place else "left")
+    for line in cells[1:]:
+        table.add_row(*line)
+    return table
+
+
+def _markdown(cells: Cells) -> list[str]:
+    rule = ["---", *["---:"] * (len(cells[0]) - 1)]
+    return [f"| {' | '.join(line)} |" for line in (cells[0], rule, *cells[1:])]

@@ -1,0 +1,309 @@
+"""Training: a warm start on gold demonstrations, then reinforcement learning. One loop, one count of steps.
+
+Steps 1 … sft.steps imitate; the steps after them play groups of episodes and move the weights by their advantages. All
+that a step does follows from the config, its number and the weights, so that a resumed run equals an uninterrupted one.
+"""
+
+import asyncio
+import itertools
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from understudy import formats
+from understudy.agent import DemonstrationAgent, EngineAgent
+from understudy.algorithms.advantages import episode_advantages, kl_shaped, token_weights
+from understudy.algorithms.options import Loss
+from understudy.batch import Batch, collate
+from understudy.config import TrainConfig
+from understudy.domains.base import Domain, find
+from understudy.engines.base import Engine
+from understudy.engines.local.engine import LocalEngine
+from understudy.errors import RolloutError, TaskError
+from understudy.evaluate import Evaluation, evaluate, floor, held_out, oracle
+from understudy.formats import ChatFormat
+from understudy.models import find_model
+from understudy.rollout import play, play_groups, teaches
+from understudy.run import Run, interruptible
+from understudy.tasks import Task
+from understudy.trajectory import Stop, Trajectory
+
+PROGRESS = "progress.json"
+Metrics = dict[str, float]
+Report = Callable[[str, int, int, Mapping[str, float]], None]
+"""Told of progress: phase, how much of it is done, how much there is, and the metrics of a finished step."""
+
+
+@dataclass
+class Training:
+    """What a run is made of, and how many tasks of the stream it has used."""
+
+    config: TrainConfig
+    run: Run
+    domain: Domain
+    engine: Engine
+    format: ChatFormat
+    report: Report
+    tasks_used: int = 0
+    demonstrations: list[Trajectory] = field(default_factory=list)
+
+    @property
+    def agent(self) -> EngineAgent:
+        """The policy in training."""
+        return EngineAgent(self.engine, self.format, self.config.sampling)
+
+    @property
+    def total(self) -> int:
+        """Steps of both phases."""
+        return self.config.sft.steps + self.config.steps
+
+
+def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Evaluation]]:
+    """Train to the end, or to Ctrl-C, which writes a checkpoint. Returns the rows of the result table."""
+    folder = find_model(config.model)
+    domain = find(config.domain).slice(config.slice)
+    engine = LocalEngine(folder, config.engine, config.seed)
+    training = Training(config, run, domain, engine, formats.find(folder), report)
+    return asyncio.run(_train(training))
+
+
+async def _train(training: Training) -> list[tuple[str, Evaluation]]:
+    config, run = training.config, training.run
+    _resume(training)
+    with interruptible() as interrupted:
+        for step in range(run.step + 1, training.total + 1):
+            if step == 1:
+                await _evaluate(training, 0, "base model")
+            if step <= config.sft.steps:
+                metrics = await sft_step(training, step)
+            else:
+                if step == config.sft.steps + 1:
+                    await _begin_reinforcement(training, step)
+                metrics = await reinforce_step(training, step)
+            run.log(step, metrics)
+            training.report("train", step, training.total, metrics)
+            if interrupted():
+                _save(training, step)
+                raise KeyboardInterrupt(f"stopped after step {step}; go on with: {run.how_to_resume}")
+            if _due(step, config.save_every) or step in (config.sft.steps, training.total):
+                _save(training, step)
+            if step > config.sft.steps and _due(step - config.sft.steps, config.eval.every) and step < training.total:
+                await _evaluate(training, step, f"step {step}")
+    return await _results(training)
+
+
+async def sft_step(training: Training, step: int) -> Metrics:
+    """Imitate one batch of demonstrations."""
+    config = training.config.sft
+    started = time.perf_counter()
+    if not training.demonstrations:
+        training.demonstrations = await demonstrate(training)
+    order = _order(len(training.demonstrations), training.config.seed)
+    chosen = itertools.islice(order, (step - 1) * config.batch_size, step * config.batch_size)
+    batch = collate([training.demonstrations[i] for i in chosen])
+    batch = batch.with_(advantages=token_weights(batch.mask, "token"))
+    rate = learning_rate(step, config.steps, config.learning_rate, config.warmup, final=0.1)
+    metrics = await training.engine.update([batch], Loss(kind="nll"), rate)
+    seconds = time.perf_counter() - started
+    return metrics | {"learning_rate": rate, "seconds": seconds, "tokens_per_second": metrics["computed_tokens"] / seconds}
+
+
+async def demonstrate(training: Training) -> list[Trajectory]:
+    """Gold episodes in the model's own tokens: the first tasks of the training stream."""
+    agent = DemonstrationAgent(training.format)
+    count, limits = training.config.sft.demonstrations, training.config.limits
+    tasks = itertools.islice(_stream(training, 0), count)
+    episodes = [await play(training.domain, task, agent, limits, training.config.seed) for task in tasks]
+    failed = next((episode for episode in episodes if episode.reward < 1.0), None)
+    if failed:
+        raise TaskError(f"the gold episode of task {failed.task} earns {failed.score}; see: understudy check")
+    training.tasks_used = max(training.tasks_used, count)
+    return episodes
+
+
+async def reinforce_step(training: Training, step: int) -> Metrics:
+    """Play groups of episodes, then move the weights by their advantages."""
+    config = training.config
+    algorithm = config.algorithm
+    started = time.perf_counter()
+    groups = await play_groups(
+        training.domain,
+        _stream(training, training.tasks_used),
+        training.agent,
+        config.limits,
+        size=algorithm.group_size,
+        groups=algorithm.tasks_per_step,
+        refill=algorithm.refill,
+        seed=_seed(config.seed, step),
+    )
+    training.tasks_used += len(groups)
+    training.run.keep(step, itertools.chain.from_iterable(groups))
+    _refuse_faulty(groups, config.max_fault_rate)
+    sampled = time.perf_counter()
+    number = step - config.sft.steps
+    rate = learning_rate(number, config.steps, algorithm.learning_rate, algorithm.warmup, final=1.0)
+    metrics = await _learn(training, [_scored(group) for group in groups if teaches(group)], rate)
+    seconds = {"sampling_seconds": sampled - started, "update_seconds": time.perf_counter() - sampled}
+    return summarize(groups) | metrics | seconds | {"learning_rate": rate, "seconds": sum(seconds.values())}
+
+
+async def _learn(training: Training, groups: Sequence[Sequence[Trajectory]], rate: float) -> Metrics:
+    if not groups:
+        return {}
+    algorithm = training.config.algorithm
+    episodes = [episode for group in groups for episode in group]
+    numbers = [i for i, group in enumerate(groups) for _ in group]
+    batch = collate(episodes, numbers, temperature=training.config.sampling.temperature or 1.0)
+    if algorithm.kl_coefficient:
+        batch = await training.engine.reference(batch)
+    steps = optimizer_steps(with_advantages(batch, training.config), algorithm.updates_per_step, training.config)
+    return await training.engine.update(steps, algorithm.loss, rate)
+
+
+def with_advantages(batch: Batch, config: TrainConfig) -> Batch:
+    """The batch with every token's advantage; the loss's mean is folded in by `optimizer_steps`."""
+    algorithm = config.algorithm
+    advantages = episode_advantages(algorithm.advantage, batch.rewards, batch.group)[:, None] * batch.mask
+    if batch.ref_logprobs is not None:
+        args = batch.logprobs, batch.ref_logprobs, batch.mask, algorithm.kl_coefficient
+        advantages = kl_shaped(advantages, *args)
+    return batch.with_(advantages=advantages)
+
+
+def optimizer_steps(batch: Batch, count: int, config: TrainConfig) -> list[Batch]:
+    """The batch in `count` parts of whole rows, interleaved so that each has some of every group; means folded in."""
+    assert batch.advantages is not None
+    parts = [batch.rows(torch.arange(i, len(batch), count)) for i in range(min(count, len(batch)))]
+    limit = config.limits.max_turns * config.sampling.max_tokens
+    weigh = [token_weights(part.mask, config.algorithm.per, limit) for part in parts]
+    return [part.with_(advantages=part.advantages * w) for part, w in zip(parts, weigh, strict=True)]  # type: ignore[operator]
+
+
+def summarize(groups: Sequence[Sequence[Trajectory]]) -> Metrics:
+    """What one step's episodes came to. Rates of replies and tool errors are per reply of the agent."""
+    episodes = [episode for group in groups for episode in group]
+    whole = [episode for episode in episodes if episode.score]
+    turns = sum(episode.turns for episode in whole)
+    counts = sum((Counter(episode.counts) for episode in whole), Counter[str]())
+    stops = Counter(str(episode.stop) for episode in episodes)
+    n = max(1, len(whole))
+    return {
+        "reward": sum(episode.reward for episode in whole) / n,
+        "success": sum(episode.reward >= 1.0 for episode in whole) / n,
+        "episodes": float(len(episodes)),
+        "groups": float(len(groups)),
+        "equal_groups": float(sum(not teaches(group) for group in groups)),
+        "turns": turns / n,
+        "sampled_tokens": float(sum(sum(episode.mask) for episode in whole)),
+        "episode_tokens": sum(len(episode.tokens) for episode in whole) / n,
+        **{f"replies/{name}": count / max(1, turns) for name, count in sorted(counts.items())},
+        **{f"stop/{name}": count / len(episodes) for name, count in sorted(stops.items())},
+        **_fault_rates(episodes),
+    }
+
+
+def learning_rate(step: int, steps: int, peak: float, warmup: int, final: float) -> float:
+    """Rises linearly over `warmup` steps, then falls linearly to `final` times the peak. Steps count from 1."""
+    rising = min(1.0, step / max(1, warmup))
+    falling = 1.0 - (1.0 - final) * max(0, step - warmup) / max(1, steps - warmup)
+    return peak * rising * falling
+
+
+def _order(count: int, seed: int) -> Iterator[int]:
+    """Demonstrations in endless epochs, each shuffled anew."""
+    for epoch in itertools.count():
+        yield from random.Random(f"{seed}/{epoch}").sample(range(count), count)
+
+
+def _stream(training: Training, used: int) -> Iterator[Task]:
+    """The training tasks after the first `used`."""
+    return itertools.islice(training.domain.stream("train", training.config.seed), used, None)
+
+
+def _seed(seed: int, step: int) -> int:
+    return seed * 1_000_003 + step
+
+
+def _scored(group: Sequence[Trajectory]) -> list[Trajectory]:
+    return [episode for episode in group if episode.score is not None]
+
+
+def _fault_rates(episodes: Sequence[Trajectory]) -> Metrics:
+    faults = Counter(str(episode.fault) for episode in episodes if episode.stop is Stop.FAULT)
+    return {f"fault/{name}": count / len(episodes) for name, count in sorted(faults.items())}
+
+
+def _refuse_faulty(groups: Sequence[Sequence[Trajectory]], most: float) -> None:
+    """Stop when the machinery fails too often: what is left of the episodes is no fair sample."""
+    episodes = [episode for group in groups for episode in group]
+    faulty = [episode for episode in episodes if episode.stop is Stop.FAULT]
+    if len(faulty) > most * len(episodes):
+        first = faulty[0]
+        raise RolloutError(
+            f"{len(faulty)} of {len(episodes)} episodes failed, more than max_fault_rate = {most}; "
+            f"the first, task {first.task}: {first.error}",
+            first.fault or "engine",
+        )
+
+
+async def _begin_reinforcement(training: Training, step: int) -> None:
+    """Between the phases: how good is the warm start, and forget imitation's momentum."""
+    training.tasks_used = max(training.tasks_used, training.config.sft.demonstrations if training.config.sft.steps else 0)
+    if training.config.sft.steps:
+        await _evaluate(training, step - 1, "warm start")
+    training.engine.fresh_optimizer()
+    if training.config.algorithm.kl_coefficient:
+        training.engine.keep_reference()
+
+
+async def _evaluate(training: Training, step: int, name: str) -> None:
+    """Evaluate the current weights, and keep what it came to."""
+    config = training.config.eval
+    tasks = held_out(training.domain, config.split, config.tasks, config.seed)
+    sampling = training.config.sampling.replace(temperature=config.temperature)
+    evaluation = await evaluate(
+        training.domain,
+        EngineAgent(training.engine, training.format, sampling),
+        tasks,
+        training.config.limits,
+        config.trials,
+        config.seed,
+        training.config.engine.sequences,
+        lambda done, total: training.report(f"evaluate {name}", done, total, {}),
+    )
+    training.run.write(f"evaluations/{step:06} {name}.json", evaluation.model_dump_json())
+
+
+async def _results(training: Training) -> list[tuple[str, Evaluation]]:
+    """The rows of the result table: floor, oracle, and the model at each stage."""
+    config = training.config
+    last = "trained" if config.steps else "warm start"
+    await _evaluate(training, training.total, last)
+    tasks = held_out(training.domain, config.eval.split, config.eval.tasks, config.eval.seed)
+    rows = [("do nothing", await floor(training.domain, tasks)), ("gold", await oracle(training.domain, tasks))]
+    for path in sorted((training.run.folder / "evaluations").glob("*.json")):
+        rows.append((path.stem.partition(" ")[2], Evaluation.model_validate_json(path.read_text(encoding="utf-8"))))
+    return rows
+
+
+def _save(training: Training, step: int) -> None:
+    with training.run.checkpoint(step) as folder:
+        training.engine.save(folder)
+        (folder / PROGRESS).write_text(json.dumps({"tasks_used": training.tasks_used}), encoding="utf-8")
+
+
+def _resume(training: Training) -> None:
+    """Take up the run's last checkpoint, where there is one."""
+    if training.run.last is not None:
+        training.engine.load(training.run.last)
+        progress = json.loads((training.run.last / PROGRESS).read_text(encoding="utf-8"))
+        training.tasks_used = progress["tasks_used"]
+
+
+def _due(step: int, every: int) -> bool:
+    return bool(every) and step % every == 0

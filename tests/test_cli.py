@@ -1,0 +1,229 @@
+"""The command line: each verb once, and every mistake as one line with exit code 2."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from toy import DOMAIN
+from understudy import launch
+from understudy.cli import main
+from understudy.config import TrainConfig, parse
+from understudy.errors import ConfigError, RolloutError
+from understudy.evaluate import Evaluation
+from understudy.run import Run, read_config, read_metrics
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Calls the program: exit code, stdout, stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["understudy", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = capsys.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture
+def trainer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """`understudy.train` without torch: two steps, a checkpoint, one row."""
+
+    def train(config: TrainConfig, run: Run, report: Callable[..., None]) -> list[tuple[str, Evaluation]]:
+        for step in range(run.step + 1, 3):
+            run.log(step, {"reward": step / 2})
+            report("train", step, 2, {"reward": step / 2})
+            with run.checkpoint(step) as folder:
+                (folder / "weights").write_text("w")
+        result = {"task": "t", "family": "f", "difficulty": "easy", "rewards": (1.0,)}
+        row = Evaluation.model_validate({"domain": "toy", "seed": 0, "trials": 1, "results": (result,)})
+        return [("trained", row)]
+
+    module = ModuleType("understudy.train")
+    vars(module).update(train=train)
+    monkeypatch.setitem(sys.modules, "understudy.train", module)
+    return module
+
+
+def test_list(call: Call) -> None:
+    code, text, _ = call("list")
+    assert code == 0
+    assert "smollm2-135m" in text
+    found = json.loads(call("list", "--json")[1])
+    assert found.keys() == {"domains", "models", "formats", "engines", "presets"}
+    assert "retail" in found["domains"]
+    assert all(line for entries in found.values() for line in entries.values())
+
+
+def test_check(call: Call) -> None:
+    code, text, _ = call("check", "toy:DOMAIN")
+    assert code == 0
+    assert "sound: gold earns 1.0" in text
+    report = json.loads(call("check", "toy:DOMAIN", "--json")[1])
+    assert report["problems"] == []
+    assert [(s["split"], s["tasks"], s["floor"], s["oracle"]) for s in report["splits"]] == [
+        ("train", 12, 0.0, 1.0),
+        ("validation", 12, 0.0, 1.0),
+        ("test", 12, 0.0, 1.0),
+    ]
+
+
+def test_check_of_an_unsound_slice(call: Call) -> None:
+    code, text, _ = call("check", "toy:DOMAIN", "slice.tools=find_lamp")
+    assert code == 1
+    assert "its gold calls switch_lamp, which is not among the tools shown" in text
+    assert text.rstrip().endswith("problems")
+
+
+def test_eval(call: Call) -> None:
+    code, text, _ = call("eval", "toy:DOMAIN", "--agent", "gold", "--tasks", "10", "--trials", "2", "--split", "train")
+    assert code == 0
+    assert "gold succeeds on 1.000" in text
+    assert "pass^2" in text
+    found = json.loads(call("eval", "toy:DOMAIN", "slice.families=one", "--agent", "silent", "--json")[1])
+    assert [row["success"]["mean"] for row in found["rows"]] == [0.0, 1.0, 0.0]
+    assert {r["family"] for r in found["rows"][2]["evaluation"]["results"]} == {"one"}
+
+
+def test_eval_takes_the_domain_of_a_config_or_a_run(call: Call, tmp_path: Path) -> None:
+    config = parse(TrainConfig, "", ["domain=toy:DOMAIN", "slice.families=two", "eval.tasks=3"])
+    run = Run.create(tmp_path / "run", config)
+    for what in (run.folder, run.folder / "config.toml"):
+        found = json.loads(call("eval", str(what), "--agent", "gold", "--json")[1])
+        assert [r["family"] for r in found["rows"][2]["evaluation"]["results"]] == ["two"] * 3
+
+
+def test_play(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = iter(["Hello, a lamp please.", "Yes.", ""])
+    monkeypatch.setattr("builtins.input", lambda _: next(typed))
+    code, text, _ = call("play", "toy:DOMAIN", "--as", "user", "--task", DOMAIN.tasks("test")[0].id, "--split", "test")
+    assert code == 0
+    assert "reward 1 " in text
+
+
+def test_train_and_view(call: Call, trainer: ModuleType, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    code, text, err = call("train", "domain=toy:DOMAIN", "seed=4", "--out", str(folder))
+    assert code == 0
+    assert "trained succeeds on 1.000" in text
+    assert f"understudy view {folder}" in text
+    assert "step 2/2 reward=1 left=" in err
+    assert read_config(folder).seed == 4
+    assert (folder / "result.md").exists()
+    code, text, _ = call("view", str(folder))
+    assert code == 0
+    assert "reward                       ▁█" in text
+
+
+def test_resume(call: Call, trainer: ModuleType, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    call("train", "domain=toy:DOMAIN", "--out", str(folder))
+    (folder / "checkpoints" / "step_000002" / "weights").write_text("damaged")
+    code, _, err = call("train", "--resume", str(folder))
+    assert code == 0
+    assert "step_000002 is damaged" in err
+    assert [line["step"] for line in read_metrics(folder)] == [1, 2]
+    assert call("train", "--resume", str(folder), "--out", "x")[0] == 2
+    assert "seed: 0 and 9" in call("train", "seed=9", "--resume", str(folder))[2]
+
+
+def test_train_never_writes_over_a_run(call: Call, trainer: ModuleType, tmp_path: Path) -> None:
+    call("train", "--out", str(tmp_path / "run"))
+    code, _, err = call("train", "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert "holds another run" in err
+
+
+def test_keys(call: Call) -> None:
+    code, text, _ = call("train", "default", "seed=9", "--keys")
+    assert code == 0
+    assert "# Episodes of one task.\ngroup_size = " in text
+    assert parse(TrainConfig, text).seed == 9
+
+
+def test_launch_reads_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert launch.read([])[0] == "default"
+    assert launch.read(["seed=2"])[1].seed == 2
+    (tmp_path / "mine.toml").write_text("seed = 3")
+    assert launch.read([str(tmp_path / "mine.toml"), "steps=1"]) == ("mine", TrainConfig(seed=3, steps=1))
+    monkeypatch.chdir(tmp_path)
+    assert [launch.open_run([], None, None).folder.name for _ in range(2)] == ["default-001", "default-002"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["trian"], "Did you mean 'train'?"),
+        (["train", "--resme", "x"], "--resume"),
+        (["train", "algorithm.group_sise=3"], "did you mean 'algorithm.group_size'?"),
+        (["train", "defualt"], "unknown preset 'defualt'; did you mean 'default'?"),
+        (["train", "--resume", "nowhere"], "nowhere is not a run"),
+        (["check", "retial"], "unknown domain 'retial'; did you mean 'retail'?"),
+        (["check", "toy:NOTHING"], "no domain at 'toy:NOTHING'"),
+        (["check", "toy:DOMAIN", "slice.families=onne"], "did you mean 'one'?"),
+        (["eval", "toy:DOMAIN", "--agent", "glod"], "did you mean 'gold'?"),
+        (["eval", "toy:DOMAIN", "--model", "smolm2-135m"], "did you mean 'smollm2-135m'?"),
+        (["eval", "toy:DOMAIN", "--split", "tset"], "did you mean 'test'?"),
+        (["play", "toy:DOMAIN", "--task", "toy/x"], "unknown task 'toy/x'"),
+        (["play", "toy:DOMAIN", "--as", "usr"], "'user'"),
+        (["view", "nowhere"], "nowhere is not a run"),
+    ],
+)
+def test_mistakes(call: Call, arguments: list[str], said: str) -> None:
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    if err.startswith("understudy: "):
+        assert err.count("\n") == 1
+
+
+def test_how_training_stops(call: Call, trainer: ModuleType, tmp_path: Path) -> None:
+    def raising(error: BaseException) -> Mapping[str, Any]:
+        def train(*_: object) -> None:
+            raise error
+
+        return {"train": train}
+
+    vars(trainer).update(raising(KeyboardInterrupt("stopped; go on with: understudy train --resume x")))
+    code, _, err = call("train", "--out", str(tmp_path / "a"))
+    assert (code, err.splitlines()[-1]) == (130, "stopped; go on with: understudy train --resume x")
+    vars(trainer).update(raising(RolloutError("9 of 10 episodes failed", "engine")))
+    code, _, err = call("train", "--out", str(tmp_path / "b"))
+    assert (code, err) == (1, "understudy: 9 of 10 episodes failed\n")
+    vars(trainer).update(raising(ConfigError("no such device")))
+    assert call("train", "--out", str(tmp_path / "c"))[0] == 2
+    assert [(tmp_path / name).exists() for name in "abc"] == [True, True, False]
+
+
+def test_without_torch_training_says_what_to_install(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "understudy.train", raising=False)
+    code, _, err = call("train", "--out", str(tmp_path / "run"))
+    assert (code, err) == (2, "understudy: training needs torch; run pip install 'understudy[train]'\n")
+    assert not (tmp_path / "run").exists()
+
+
+def test_help_says_what_there_is_and_loads_little() -> None:
+    code = (
+        "import sys, time; start = time.perf_counter(); sys.argv = ['understudy', '--help']\n"
+        "from understudy.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print({'torch', 'understudy.evaluate', 'understudy.config'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    for verb in ("list", "check", "play", "eval", "train", "view"):
+        assert f"\n  {verb} " in done.stdout
+    assert done.stdout.rstrip().endswith("set()")

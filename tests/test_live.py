@@ -1,0 +1,55 @@
+"""The live view, on a terminal and without one."""
+
+import io
+
+from rich.console import Console
+
+from understudy.live import Live
+
+
+def console(terminal: bool) -> Console:
+    return Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
+
+
+def written(of: Console) -> str:
+    assert isinstance(of.file, io.StringIO)
+    return of.file.getvalue()
+
+
+def test_without_a_terminal_each_step_is_a_plain_line() -> None:
+    where = console(terminal=False)
+    with Live(4, "retail", where, done=1) as live:
+        live.phase("sampling")
+        live.update(2, {"reward": 0.25, "faults": 0, "note": "[red]x"})
+        live.note("checkpoint written")
+        live.report("train", 3, 4, {"reward": 0.5})
+        live.report("evaluate", 5, 200, {})
+    lines = written(where).splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("step 2/4 reward=0.25 faults=0 note=[red]x left=")
+    assert lines[1] == "checkpoint written"
+    assert lines[2].startswith("step 3/4 reward=0.5 left=")
+
+
+def test_on_a_terminal_progress_curves_and_metrics_are_drawn() -> None:
+    where = console(terminal=True)
+    with Live(4, "retail", where) as live:
+        live.report("train", 1, 8, {"reward": 0.25, "success": 0.5, "tokens_per_second": 912.34})
+        live.report("train", 2, 8, {"reward": 0.75, "success": float("nan"), "tokens_per_second": 912.34})
+        live.report("evaluate", 5, 200, {})
+        live.note("something to know")
+    text = written(where)
+    for part in ("retail", "evaluate 5/200", "2/8", "▁█ 0.750, mean of the last 2 0.500", "success  ▁ 0.500"):
+        assert part in text
+    assert "tokens_per_second 912.3" in text
+    assert "something to know" in text
+
+
+def test_an_error_ends_the_display() -> None:
+    where = console(terminal=True)
+    try:
+        with Live(4, "retail", where):
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        where.print("after")
+    assert written(where).rstrip().endswith("after")

@@ -1,0 +1,508 @@
+"""The rules of retail's policy, one test for each row of rules.md; the world; and policies that must not pay."""
+
+import asyncio
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from understudy.agent import Agent
+from understudy.domains import retail
+from understudy.domains.retail import DOMAIN
+from understudy.domains.retail.arithmetic import LONGEST, calculated
+from understudy.domains.retail.state import Line, Order, Payment, Product, RetailState, User, Variant
+from understudy.domains.retail.tasks import make
+from understudy.domains.retail.tools import RetailTools
+from understudy.domains.retail.world import emails, world
+from understudy.errors import ToolError
+from understudy.messages import Message, ToolCall
+from understudy.rollout import Limits, rollout
+from understudy.tasks import SPLITS, Score, Task
+
+AMY, BEN = "amy.lee42@mail.com", "ben.ortiz17@mail.com"
+ADDRESS, ELSEWHERE = "12 Oak Street, Denver 80202", "7 Mill Street, Austin 73301"
+LAMP = Line.model_validate({"id": "i1", "name": "lamp", "option": "small red", "price": "20.00"})
+VASE = Line.model_validate({"id": "i5", "name": "vase", "option": "large blue", "price": "9.90"})
+
+
+def shop() -> RetailState:
+    """Two customers. Amy has a pending, a delivered and a shipped order, of a lamp and a vase each; Ben has one."""
+    lamps = {
+        "i1": Variant.model_validate({"option": "small red", "price": "20.00"}),
+        "i2": Variant.model_validate({"option": "large red", "price": "32.50"}),
+        "i3": Variant.model_validate({"option": "large blue", "price": "15.00", "available": False}),
+        "i4": Variant.model_validate({"option": "small blue", "price": "15.00"}),
+    }
+    vases = {"i5": Variant.model_validate({"option": "large blue", "price": "9.90"})}
+    payments = {"card_1": Payment(), "gift_2": Payment.model_validate({"balance": "25.00"}), "paypal_3": Payment()}
+    statuses = {"W1": "pending", "W2": "delivered", "W3": "shipped", "W9": "pending"}
+    orders = {
+        key: Order.model_validate(
+            {"id": key, "status": status, "address": ADDRESS, "payment": "card_1", "items": (LAMP, VASE)}
+        )
+        for key, status in statuses.items()
+    }
+    return RetailState(
+        users={
+            AMY: User(name="Amy Lee", address=ADDRESS, payments=payments, orders=("W1", "W2", "W3")),
+            BEN: User(name="Ben Ortiz", address=ELSEWHERE, payments={"card_1": Payment()}, orders=("W9",)),
+        },
+        orders=orders,
+        products={"lamp": Product(variants=lamps), "vase": Product(variants=vases)},
+    )
+
+
+class Desk:
+    """The tools on the small shop, with Amy found unless said otherwise."""
+
+    def __init__(self, customer: str = AMY) -> None:
+        self.state = shop()
+        self._tools = RetailTools(self.state)
+        if customer:
+            self.do("find_user", email=customer)
+
+    def do(self, tool: str, /, **arguments: Any) -> Any:
+        return json.loads(self._tools.run(ToolCall(name=tool, arguments=arguments)))
+
+    def refusal(self, tool: str, /, **arguments: Any) -> str:
+        before = self.state.changes()
+        with pytest.raises(ToolError) as caught:
+            self.do(tool, **arguments)
+        assert self.state.changes() == before
+        return str(caught.value)
+
+    def balance(self) -> str:
+        return str(self.state.users[AMY].payments["gift_2"].balance)
+
+
+class Script:
+    """An agent that says and calls what it is given, then falls silent."""
+
+    def __init__(self, *replies: Message) -> None:
+        self._replies = replies
+
+    async def act(self, task: Task, episode: Any, new: Any, tools: Any) -> Message:
+        episode.observe(new)
+        reply = self._replies[episode.turns] if episode.turns < len(self._replies) else Message(role="assistant")
+        episode.act(reply)
+        return reply
+
+
+def call(tool: str, /, **arguments: Any) -> Message:
+    return Message(role="assistant", tool_calls=(ToolCall(name=tool, arguments=arguments),))
+
+
+def say(text: str) -> Message:
+    return Message(role="assistant", content=text)
+
+
+def play(task: Task, agent: Agent) -> tuple[Score, list[Message]]:
+    episode = asyncio.run(rollout(task, DOMAIN.environment(task), agent, Limits()))
+    assert episode.score is not None
+    return episode.score, episode.messages
+
+
+def drawn(family: str, granted: bool, difficulty: str = "easy") -> Task:
+    """A task whose request can be granted, or not."""
+    tasks = (make("train", 1, family, difficulty, n) for n in range(100))  # type: ignore[arg-type]
+    return next(t for t in tasks if granted == any(c.name not in READS for c in t.actions))
+
+
+READS = {"find_user", "find_user_by_name", "get_user", "get_order", "get_product", "list_products", "calculate"}
+
+
+# ---- the rules, row by row ----
+
+
+def test_a_text_beside_calls_is_not_said() -> None:
+    task = drawn("price", granted=False)
+    *before, answer = task.gold
+    beside = answer.replace(tool_calls=call("get_user").tool_calls)
+    score, messages = play(task, Script(*before, beside))
+    assert score.parts["said"] == 0.0
+    assert play(task, Script(*before, answer))[0].reward == 1.0
+    assert messages[[m.content for m in messages].index(answer.content) + 1].role == "tool"
+
+
+@pytest.mark.parametrize("tool", sorted(spec.name for spec in DOMAIN.specs))
+def test_nothing_works_before_the_customer_is_found(tool: str) -> None:
+    arguments: dict[str, Any] = {
+        "order_id": "W1", "item_ids": ["i1"], "new_item_ids": ["i2"], "payment_id": "gift_2", "address": ELSEWHERE,
+        "reason": "no longer needed", "name": "lamp", "summary": "help", "expression": "1+1",
+    }  # fmt: skip
+    required = next(spec for spec in DOMAIN.specs if spec.name == tool).parameters.get("required", ())
+    if tool not in ("find_user", "find_user_by_name", "calculate"):
+        assert "find the customer first" in Desk("").refusal(tool, **{name: arguments[name] for name in required})
+
+
+def test_the_customer_is_found_by_email_or_by_name_and_zip() -> None:
+    for tool, arguments in (
+        ("find_user", {"email": f" {AMY.upper()} "}),
+        ("find_user_by_name", {"name": "amy lee", "zip": "80202"}),
+    ):
+        desk = Desk("")
+        assert desk.do(tool, **arguments) == {"name": "Amy Lee", "orders": ["W1", "W2", "W3"]}
+        assert desk.state.customer == AMY
+    assert "no customer" in Desk("").refusal("find_user_by_name", name="Amy Lee", zip="73301")
+    assert "no customer" in Desk("").refusal("find_user_by_name", name="Amy Lee", zip="0202")
+
+
+def test_guessed_values_are_refused_or_unrewarded() -> None:
+    desk = Desk()
+    assert "no customer" in Desk("").refusal("find_user", email="amy@mail.com")
+    assert "no order" in desk.refusal("get_order", order_id="W4")
+    assert "no item" in Desk().refusal("return_items", order_id="W2", item_ids=["i2"])
+    assert "no payment" in desk.refusal("change_payment", order_id="W1", payment_id="card_2")
+    assert "not an address" in desk.refusal("change_address", order_id="W1", address="somewhere")
+    task = drawn("address", granted=True)
+    wrong = [_with_address(m, ELSEWHERE) for m in task.gold]
+    assert play(task, Script(*wrong))[0].parts["state"] == 0.0
+
+
+def _with_address(message: Message, address: str) -> Message:
+    calls = tuple(
+        c.replace(arguments={**c.arguments, "address": address}) if "address" in c.arguments else c
+        for c in message.tool_calls
+    )
+    return message.replace(tool_calls=calls)
+
+
+def test_one_customer_per_conversation() -> None:
+    desk = Desk()
+    assert "another customer" in desk.refusal("find_user", email=BEN)
+    assert "another customer" in desk.refusal("find_user_by_name", name="Ben Ortiz", zip="73301")
+    assert desk.do("find_user", email=AMY)["name"] == "Amy Lee"
+
+
+def test_the_data_of_others_is_closed() -> None:
+    desk = Desk()
+    assert desk.refusal("get_order", order_id="W9") == desk.refusal("get_order", order_id="W8").replace("W8", "W9")
+    assert "no order" in desk.refusal("cancel_order", order_id="W9", reason="no longer needed")
+    assert "no order" in desk.refusal("change_address", order_id="W9", address=ELSEWHERE)
+    assert desk.do("get_user")["orders"] == ["W1", "W2", "W3"]
+
+
+def test_a_fact_counts_once_a_tool_has_shown_it() -> None:
+    task = drawn("cancel", granted=False)
+    found = next(m for m in task.gold if m.tool_calls)
+    asks = [m for m in task.gold[:1] if not m.tool_calls]
+    assert play(task, Script(*asks, found, task.gold[-1]))[0].parts == {"state": 1.0, "said": 0.0, "ended": 1.0}
+
+
+def test_a_change_needs_a_yes() -> None:
+    task = drawn("cancel", granted=True)
+    change = next(m for m in task.gold if m.tool_calls and m.tool_calls[0].name == "cancel_order")
+    before = task.gold[: task.gold.index(change) - 1]
+    score, messages = play(task, Script(*before, change, say("Done.")))
+    assert score.reward == 0.0
+    assert any("has not confirmed" in m.content for m in messages if m.role == "tool")
+
+
+def test_one_yes_covers_one_change() -> None:
+    task = next(
+        t
+        for t in (make("train", 1, "several", "medium", n) for n in range(100))
+        if len([c for c in t.actions if c.name not in READS]) == 2
+    )
+    first, second = (m for m in task.gold if m.tool_calls and m.tool_calls[0].name not in READS)
+    both = first.replace(tool_calls=first.tool_calls + second.tool_calls)
+    _, messages = play(task, Script(*task.gold[: task.gold.index(first)], both))
+    assert any("confirmed one change" in m.content for m in messages if m.role == "tool")
+
+
+def test_the_user_says_yes_to_the_right_proposal_alone() -> None:
+    task = drawn("return", granted=True)
+    proposal = next(m for m in task.gold if "Do you confirm?" in m.content)
+    before = task.gold[: task.gold.index(proposal)]
+    assert play(task, Script(*before, proposal))[1][-2].content.startswith("Are you still there")
+    for wrong in (
+        proposal.content.replace("return", "cancel"),
+        re.sub(r"W\d+", "W0000", proposal.content),
+        "I will do it. Do you confirm?",
+        proposal.content.replace("I will", "I cannot"),
+    ):
+        _, messages = play(task, Script(*before, say(wrong)))
+        assert not any(m.content.startswith("Yes") for m in messages if m.role == "user")
+
+
+def test_a_number_in_a_list_does_not_count() -> None:
+    task = drawn("price", granted=False)
+    *before, answer = task.gold
+    dump = say(answer.content + " " + ", ".join(f"{n}.50" for n in range(200, 210)))
+    assert play(task, Script(*before, dump))[0].parts["said"] == 0.0
+
+
+def test_a_refusal_names_its_reason() -> None:
+    task = drawn("return", granted=False)
+    *before, _ = task.gold
+    assert play(task, Script(*before, say("I am sorry, I cannot do that.")))[0].parts["said"] == 0.0
+    assert play(task, Script(*task.gold))[0].reward == 1.0
+
+
+@pytest.mark.parametrize(("order", "status"), [("W2", "delivered"), ("W3", "shipped")])
+def test_only_pending_orders_are_cancelled(order: str, status: str) -> None:
+    desk = Desk()
+    assert f"is {status}" in desk.refusal("cancel_order", order_id=order, reason="no longer needed")
+    desk.do("cancel_order", order_id="W1", reason="no longer needed")
+    assert desk.state.orders["W1"].status == "cancelled"
+    assert "is cancelled" in desk.refusal("cancel_order", order_id="W1", reason="no longer needed")
+
+
+def test_there_are_two_reasons_to_cancel() -> None:
+    desk = Desk()
+    assert "'no longer needed' or 'ordered by mistake'" in desk.refusal("cancel_order", order_id="W1", reason="bored")
+    desk.do("cancel_order", order_id="W1", reason="ordered by mistake")
+    assert desk.state.orders["W1"].reason == "ordered by mistake"
+
+
+def test_a_cancelled_order_is_paid_back() -> None:
+    desk = Desk()
+    desk.state.patch({"orders": {"W1": {"payment": "gift_2"}}})
+    assert desk.do("cancel_order", order_id="W1", reason="no longer needed")["refund"] == "29.90"
+    assert desk.balance() == "54.90"
+
+
+@pytest.mark.parametrize("order", ["W2", "W3"])
+def test_only_pending_orders_are_sent_elsewhere(order: str) -> None:
+    desk = Desk()
+    assert "not pending" in desk.refusal("change_address", order_id=order, address=ELSEWHERE)
+    desk.do("change_address", order_id="W1", address=f"  {ELSEWHERE.replace(' ', '  ')} ")
+    assert desk.state.orders["W1"].address == ELSEWHERE
+
+
+def test_payments_change_between_the_customers_own() -> None:
+    desk = Desk()
+    assert "not pending" in desk.refusal("change_payment", order_id="W2", payment_id="paypal_3")
+    assert "already paid" in desk.refusal("change_payment", order_id="W1", payment_id="card_1")
+    desk.do("change_payment", order_id="W1", payment_id="paypal_3")
+    assert desk.state.orders["W1"].payment == "paypal_3"
+
+
+def test_a_gift_card_has_to_hold_the_charge() -> None:
+    desk = Desk()
+    assert "holds 25.00, less than 29.90" in desk.refusal("change_payment", order_id="W1", payment_id="gift_2")
+    desk.state.patch({"users": {AMY: {"payments": {"gift_2": {"balance": "12.49"}}}}})
+    for tool, order in (("change_items", "W1"), ("exchange_items", "W2")):
+        swap: dict[str, Any] = {"order_id": order, "item_ids": ["i1"], "new_item_ids": ["i2"], "payment_id": "gift_2"}
+        assert "holds 12.49, less than 12.50" in desk.refusal(tool, **swap)
+    desk.state.patch({"users": {AMY: {"payments": {"gift_2": {"balance": "29.90"}}}}})
+    desk.do("change_payment", order_id="W1", payment_id="gift_2")
+    assert desk.balance() == "0.00"
+
+
+def test_items_change_once_to_an_available_variant() -> None:
+    desk = Desk()
+    for new, text in (("i3", "not available"), ("i5", "not another variant"), ("i1", "not another variant")):
+        assert text in desk.refusal("change_items", order_id="W1", item_ids=["i1"], new_item_ids=[new])
+    assert "each item once" in desk.refusal(
+        "change_items", order_id="W1", item_ids=["i1", "i1"], new_item_ids=["i2"] * 2
+    )
+    assert "cannot become" in desk.refusal("change_items", order_id="W1", item_ids=["i1"], new_item_ids=[])
+    assert "not pending" in desk.refusal("change_items", order_id="W2", item_ids=["i1"], new_item_ids=["i2"])
+    desk.do("change_items", order_id="W1", item_ids=["i1"], new_item_ids=["i2"])
+    assert [line.id for line in desk.state.orders["W1"].items] == ["i2", "i5"]
+    assert "items modified" in desk.refusal("change_items", order_id="W1", item_ids=["i2"], new_item_ids=["i1"])
+    assert "items modified" in desk.refusal("cancel_order", order_id="W1", reason="no longer needed")
+
+
+def test_delivered_items_are_returned_once() -> None:
+    desk = Desk()
+    assert "not delivered" in desk.refusal("return_items", order_id="W1", item_ids=["i1"])
+    assert "at least one" in desk.refusal("return_items", order_id="W2", item_ids=[])
+    assert desk.do("return_items", order_id="W2", item_ids=["i5", "i1"])["refund"] == "29.90"
+    assert desk.state.orders["W2"].returned == ("i1", "i5")
+    assert "return requested" in desk.refusal("return_items", order_id="W2", item_ids=["i1"])
+    assert "return requested" in desk.refusal("exchange_items", order_id="W2", item_ids=["i1"], new_item_ids=["i2"])
+
+
+def test_a_refund_goes_to_the_payment_or_a_gift_card() -> None:
+    for target, stored in (("", "card_1"), ("card_1", "card_1"), ("gift_2", "gift_2")):
+        desk = Desk()
+        desk.do("return_items", order_id="W2", item_ids=["i1"], refund_to=target)
+        assert desk.state.orders["W2"].refund_to == stored
+    assert "card_1" in Desk().refusal("return_items", order_id="W2", item_ids=["i1"], refund_to="paypal_3")
+    assert "no payment" in Desk().refusal("return_items", order_id="W2", item_ids=["i1"], refund_to="gift_9")
+
+
+def test_delivered_items_are_exchanged_once() -> None:
+    desk = Desk()
+    assert "not delivered" in desk.refusal("exchange_items", order_id="W1", item_ids=["i1"], new_item_ids=["i2"])
+    assert "not available" in desk.refusal("exchange_items", order_id="W2", item_ids=["i1"], new_item_ids=["i3"])
+    desk.do("exchange_items", order_id="W2", item_ids=["i1"], new_item_ids=["i4"])
+    assert desk.state.orders["W2"].exchanged == (("i1", "i4"),)
+    assert "exchange requested" in desk.refusal("return_items", order_id="W2", item_ids=["i1"])
+
+
+def test_a_difference_is_charged_or_paid_back() -> None:
+    for tool, order in (("change_items", "W1"), ("exchange_items", "W2")):
+        swap = {"order_id": order, "item_ids": ["i1"], "payment_id": "gift_2"}
+        desk = Desk()
+        assert desk.do(tool, **swap, new_item_ids=["i2"])["charge"] == "12.50"
+        assert desk.balance() == "12.50"
+        desk = Desk()
+        assert desk.do(tool, **swap, new_item_ids=["i4"])["refund"] == "5.00"
+        assert desk.balance() == "30.00"
+        desk = Desk()
+        desk.do(tool, order_id=order, item_ids=["i1"], new_item_ids=["i4"])
+        assert desk.balance() == "25.00"
+        assert desk.state.orders[order].difference_by == "card_1"
+
+
+def test_the_accounts_address_changes_no_order() -> None:
+    desk = Desk()
+    desk.do("change_user_address", address=ELSEWHERE)
+    assert desk.state.users[AMY].address == ELSEWHERE
+    assert "orders" not in desk.state.changes()
+
+
+def test_a_transfer_is_the_last_call() -> None:
+    desk = Desk()
+    desk.do("transfer_to_human", summary="a broken parcel")
+    assert "has been transferred" in desk.refusal("get_order", order_id="W1")
+    assert "has been transferred" in desk.refusal("change_user_address", address=ELSEWHERE)
+
+
+def test_a_needless_transfer_earns_nothing() -> None:
+    for task in (drawn("cancel", granted=False), drawn("price", granted=False)):
+        *before, last = task.gold
+        assert play(task, Script(*before, call("transfer_to_human", summary="no"), last))[0].parts["state"] == 0.0
+
+
+def test_half_of_the_requests_earn_nothing() -> None:
+    task = next(
+        t
+        for t in (make("train", 1, "several", "medium", n) for n in range(100))
+        if len([c for c in t.actions if c.name not in READS]) == 2
+    )
+    first = next(i for i, m in enumerate(task.gold) if m.tool_calls and m.tool_calls[0].name not in READS)
+    assert play(task, Script(*task.gold[: first + 1], say("Done.")))[0].reward == 0.0
+
+
+def test_each_rule_has_its_test() -> None:
+    rules = (Path(str(retail.__path__[0])) / "rules.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| .* \| .* \| (\w+) \|$", rules, re.MULTILINE)[1:]
+    assert len(rows) > 20
+    assert [name for name in rows if f"test_{name}" not in globals()] == []
+
+
+# ---- the world ----
+
+
+def test_the_world_has_its_size_and_splits() -> None:
+    state = world()
+    assert (len(state.users), len(state.orders), len(state.products)) == (500, 1000, 50)
+    assert [len(emails(split)) for split in SPLITS] == [400, 50, 50]
+    assert len({email for split in SPLITS for email in emails(split)}) == 500
+
+
+def test_references_of_the_world_are_intact() -> None:
+    state = world()
+    owners = Counter(order for user in state.users.values() for order in user.orders)
+    assert owners == Counter(dict.fromkeys(state.orders, 1))
+    for user in state.users.values():
+        names = [line.name for key in user.orders for line in state.orders[key].items]
+        assert len(names) == len(set(names)), "an item has to tell its order"
+        for key in user.orders:
+            assert state.orders[key].payment in user.payments
+            assert 1 <= len(state.orders[key].items) <= 3
+    for key, order in state.orders.items():
+        assert order.id == key
+        for line in order.items:
+            variant = state.products[line.name].variants[line.id]
+            assert (variant.option, variant.price) == (line.option, line.price)
+
+
+def test_the_world_is_the_same_for_the_same_seed() -> None:
+    again = world.__wrapped__(0)
+    assert again is not world()
+    assert again.dump() == world().dump()
+    assert world.__wrapped__(1).dump() != world().dump()
+
+
+def test_what_tools_show_is_short() -> None:
+    """Counted in characters: a small model needs about one token for each 2.4 of them."""
+    tools = RetailTools(state := world().fork())
+    for email in emails("train")[:50]:
+        state.customer = email
+        assert len(tools.run(ToolCall(name="get_user"))) < 90 * 2.8
+        for key in state.users[email].orders:
+            if len(state.orders[key].items) <= 2:
+                shown = tools.run(ToolCall(name="get_order", arguments={"order_id": key}))
+                assert len(shown) < 110 * 2.8
+                assert "null" not in shown
+
+
+# ---- sums ----
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("12.50 + 30", "42.50"),
+        ("0.1 + 0.2", "0.30"),
+        ("(12.50+30)*2", "85.00"),
+        ("-$5 + 1", "-4.00"),
+        ("10/3", "3.33"),
+        ("2*-3", "-6.00"),
+    ],
+)
+def test_sums(expression: str, value: str) -> None:
+    assert calculated(expression) == value
+
+
+NO_SUMS = "1/0 2**99 9//2 1_2 () (1 abs(1) __import__('os') 1e9 True 1,5 5(3) 007 1.2.3 ( + 1+".split()  # noqa: SIM905
+TOO_LONG = ["9" * 99 + "*" + "9" * 99, "(" * 100 + "1" + ")" * 99, "+" * LONGEST, "1" * (LONGEST + 1), "1 2", ""]
+
+
+@pytest.mark.parametrize("expression", [*NO_SUMS, *TOO_LONG])
+def test_what_is_no_sum_is_refused(expression: str) -> None:
+    with pytest.raises(ToolError):
+        calculated(expression)
+
+
+# ---- what must not pay ----
+
+
+def _mean(agent: Agent, tasks: list[Task]) -> float:
+    return sum(play(task, agent)[0].reward for task in tasks) / len(tasks)
+
+
+class Guesser:
+    """Finds the customer if the opening names the email, then refuses with a reason that is often right."""
+
+    async def act(self, task: Task, episode: Any, new: Any, tools: Any) -> Message:
+        episode.observe(new)
+        email = re.search(r"[\w.]+@mail\.com", episode.messages[1].content)
+        found = [call("find_user", email=email[0])] if email else []
+        plan = [*found, *[say("I cannot do that: it is pending, shipped, delivered, cancelled or unavailable.")] * 9]
+        episode.act(reply := plan[min(episode.turns, len(plan) - 1)])
+        return reply
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        Script(call("transfer_to_human", summary="help"), say("You are transferred to a human agent.")),
+        Script(*[say("I am sorry, I cannot do that, because the order is delivered.")] * 9),
+        Script(*[say("I will do it. Do you confirm?"), say("Done.")] * 4),
+        Guesser(),
+    ],
+    ids=["transfers", "refuses", "pretends", "guesses"],
+)
+def test_trivial_policies_earn_nothing(agent: Agent) -> None:
+    assert _mean(agent, DOMAIN.sample("validation", 300, seed=5)) == 0.0
+
+
+def test_openings_do_not_tell_whether_a_request_is_granted() -> None:
+    """The most telling word of easy openings is nearly as frequent in granted as in refused requests."""
+    tasks = [make("train", 2, family, "easy", n) for family in ("cancel", "return", "address") for n in range(300)]
+    refused = [t for t in tasks if t.outputs]
+    assert 0.22 < len(refused) / len(tasks) < 0.34
+    words = [set(re.findall(r"[a-z]{2,}", t.scenario.opening.lower())) for t in tasks]
+    for word, count in Counter(w for each in words for w in each).items():
+        if count > 200:
+            share = sum(word in w and bool(t.outputs) for w, t in zip(words, tasks, strict=True)) / count
+            assert 0.15 < share < 0.42, word

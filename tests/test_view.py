@@ -1,0 +1,102 @@
+"""A run as text: head, curves, result, and episodes that can be read."""
+
+from pathlib import Path
+
+import pytest
+
+from understudy.config import TrainConfig
+from understudy.errors import ConfigError
+from understudy.messages import Message, ToolCall
+from understudy.run import Run
+from understudy.tasks import Score
+from understudy.trajectory import Stop, Trajectory
+from understudy.view import sparkline, transcript, view
+
+CALL = ToolCall(name="switch", arguments={"id": "L1", "on": True})
+MESSAGES = [
+    Message(role="system", content="Be kind.\nAlways."),
+    Message(role="user", content="Switch on L1."),
+    Message(
+        role="assistant", content="On it.", tool_calls=(ToolCall(name="switch", arguments={"id": "L1", "on": True}),)
+    ),
+    Message(role="tool", content="done", tool_call_id="call_1"),
+    Message(role="assistant", tool_calls=(ToolCall(name="switch", malformed="not JSON"),)),
+    Message(role="assistant"),
+]
+
+
+def episode(task: str, reward: float | None) -> Trajectory:
+    score = None if reward is None else Score(reward=reward, parts={"state": reward})
+    stop = Stop.FAULT if reward is None else Stop.DONE
+    fault = "engine" if reward is None else None
+    return Trajectory(
+        task, messages=list(MESSAGES), score=score, stop=stop, fault=fault, error="gone" * (reward is None)
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    run = Run.create(tmp_path / "run", TrainConfig(seed=3))
+    for step in range(1, 5):
+        run.log(step, {"reward": step / 4, "note": "text", "flag": True, "lost": float("nan")})
+    run.keep(2, [episode("early", 0.0)])
+    run.keep(4, [episode("bad", 0.0), episode("good", 1.0), episode("worse", 0.0), episode("failed", None)])
+    run.write("result.md", "| the | table |\n")
+    return run.folder
+
+
+def test_summary(folder: Path) -> None:
+    text = view(folder)
+    assert "domain     retail" in text
+    assert "seed 3" in text
+    assert "reward                       ▁▃▆█" in text
+    assert "0.25 -> 1 " in text
+    assert "| the | table |" in text
+    assert "episode 1: bad: reward 0 (state 0), done, 3 turns" in text
+    assert "episode 2: good: reward 1" in text
+    assert "episode 3" not in text
+    assert "lost" not in text
+    assert "flag" not in text
+
+
+def test_a_run_that_has_done_nothing_yet(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", TrainConfig())
+    assert "no step is done yet" in view(run.folder)
+    with pytest.raises(ConfigError, match="keeps no episodes yet"):
+        view(run.folder, episode=1)
+
+
+def test_one_episode(folder: Path) -> None:
+    assert view(folder, episode=3).startswith("step_000004, episode 3: worse")
+    assert view(folder, step=2).startswith("step_000002, episode 1: early")
+    assert "failed: no score (engine: gone)" in view(folder, episode=4)
+    with pytest.raises(ConfigError, match=r"has no episode 5; it has 1 to 4"):
+        view(folder, episode=5)
+    with pytest.raises(ConfigError, match=r"no episodes of step 3; it does of: 2, 4"):
+        view(folder, step=3)
+
+
+def test_damaged_episodes_are_named(folder: Path) -> None:
+    with (folder / "trajectories" / "step_000004.jsonl").open("a") as f:
+        f.write("{\n")
+    assert "step_000004.jsonl:5: skipped, not a trajectory" in view(folder)
+
+
+def test_transcript() -> None:
+    assert transcript(MESSAGES).splitlines() == [
+        "   system | Be kind.",
+        "          | Always.",
+        "     user | Switch on L1.",
+        "assistant | On it.",
+        "assistant > switch(id='L1', on=True)",
+        "     tool | done",
+        "assistant > switch (malformed: not JSON)",
+        "assistant | (nothing)",
+    ]
+
+
+def test_sparkline() -> None:
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([2.0, 2.0]) == "▁▁"
+    assert sparkline([float(i) for i in range(100)], width=10) == "▁▂▃▃▄▅▆▆▇█"
+    assert len(sparkline([0.0] * 41, width=40)) == 21
