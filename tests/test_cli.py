@@ -1,5 +1,6 @@
 """The command line: each verb once, and every mistake as one line with exit code 2."""
 
+import io
 import json
 import subprocess
 import sys
@@ -104,8 +105,7 @@ def test_eval_takes_the_domain_of_a_config_or_a_run(call: Call, tmp_path: Path) 
 
 
 def test_play(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    typed = iter(["Hello, a lamp please.", "Yes.", ""])
-    monkeypatch.setattr("builtins.input", lambda _: next(typed))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Hello, a lamp please.\nYes.\n\n"))
     code, text, _ = call("play", "toy:DOMAIN", "--as", "user", "--task", DOMAIN.tasks("test")[0].id, "--split", "test")
     assert code == 0
     assert "reward 1 " in text

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from understudy.errors import ConfigError
 from understudy.formats import ChatML, Vocabulary, find, hermes
-from understudy.formats.signature import signature
+from understudy.formats.signature import example, signature
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.models import TINY_TEMPLATE, find_model, make_tiny
 from understudy.state import State
@@ -213,12 +213,31 @@ def test_signature_of_one_parameter(schema: Any, kind: str) -> None:
     assert signature(spec) == f"f(x: {kind})"
 
 
+def test_examples_of_calls_are_valid() -> None:
+    for spec in Orders(Nothing()).specs():
+        Orders(Nothing()).run(example(spec))
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [(True, "..."), ({}, "..."), ({"type": ["integer", "null"]}, 1), ({"oneOf": [{"const": 3}, {}]}, 3)]
+    + [
+        ({"type": kind}, value)
+        for kind, value in (("integer", 1), ("boolean", True), ("object", {}), ("array", ["..."]))
+    ],
+)
+def test_example_of_one_parameter(schema: Any, value: Any) -> None:
+    spec = ToolSpec(name="f", description="", parameters={"properties": {"x": schema}, "required": ["x"]})
+    assert example(spec).arguments == {"x": value}
+
+
 def test_signature_style_is_short_and_reads_its_own_calls(tiny: Path) -> None:
     format = ChatML(Vocabulary.load(tiny / "tokenizer.json"), "signature")
     tools = Orders(Nothing()).specs()
     text = text_of(tiny, format.encode([SYSTEM, USER], tools, []))
     lines = "\n".join(map(signature, tools))
-    how = 'To use a tool, write <tool_call>{"name": "tool", "arguments": {"key": "value"}}</tool_call>'
+    call = '{"name": "cancel_order", "arguments": {"order_id": "...", "reason": "no longer needed"}}'
+    how = f"To use a tool, reply with only a line such as\n<tool_call>{call}</tool_call>"
     turns = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     assert text == f"<|im_start|>system\nBe kind.\n\n# Tools\n{lines}\n{how}<|im_end|>\n{turns}"
     reply = format.render(Message(role="assistant", tool_calls=(CALL,)))

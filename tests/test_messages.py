@@ -37,11 +37,15 @@ def test_arguments_that_are_no_object_make_a_malformed_call(arguments: str) -> N
     assert (read.name, read.arguments) == ("f", {})
 
 
-def test_a_malformed_call_does_not_travel_as_a_call() -> None:
-    calls = (ToolCall(name="f", malformed="no JSON"), ToolCall(name="g", id="c2"))
+def test_a_malformed_call_travels_without_arguments() -> None:
+    """An API refuses a tool message that answers no call, and a call without a name."""
+    calls = (ToolCall(name="f", malformed="no JSON", id="c1"), ToolCall(name="", malformed="no name", id="c2"))
     wire = to_wire(Message(role="assistant", tool_calls=calls))
-    assert [call["function"]["name"] for call in wire["tool_calls"]] == ["g"]
-    assert "tool_calls" not in to_wire(Message(role="assistant", tool_calls=calls[:1]))
+    assert [(call["id"], call["function"]) for call in wire["tool_calls"]] == [
+        ("c1", {"name": "f", "arguments": "{}"}),
+        ("c2", {"name": "unknown", "arguments": "{}"}),
+    ]
+    assert "tool_calls" not in to_wire(Message(role="assistant"))
 
 
 def test_calls_without_arguments_have_none() -> None:

@@ -56,13 +56,14 @@ def shop() -> RetailState:
 
 
 class Desk:
-    """The tools on the small shop, with Amy found unless said otherwise."""
+    """The tools on the small shop, with Amy found and her orders read unless said otherwise."""
 
-    def __init__(self, customer: str = AMY) -> None:
+    def __init__(self, customer: str = AMY, read: bool = True) -> None:
         self.state = shop()
         self._tools = RetailTools(self.state)
-        if customer:
-            self.do("find_user", email=customer)
+        found = self.do("find_user", email=customer) if customer else {"orders": []}
+        for order in found["orders"] if read else ():
+            self.do("get_order", order_id=order)
 
     def do(self, tool: str, /, **arguments: Any) -> Any:
         return json.loads(self._tools.run(ToolCall(name=tool, arguments=arguments)))
@@ -192,6 +193,18 @@ def test_a_fact_counts_once_a_tool_has_shown_it() -> None:
     assert play(task, Script(*asks, found, task.gold[-1]))[0].parts == {"state": 1.0, "said": 0.0, "ended": 1.0}
 
 
+def test_an_order_is_read_before_it_is_changed() -> None:
+    desk = Desk(read=False)
+    item: dict[str, Any] = {"order_id": "W2", "item_ids": ["i1"]}
+    assert "read order W1 first" in desk.refusal("cancel_order", order_id="W1", reason="no longer needed")
+    assert "read order W1 first" in desk.refusal("change_address", order_id="W1", address=ELSEWHERE)
+    assert "read order W1 first" in desk.refusal("change_payment", order_id="W1", payment_id="paypal_3")
+    assert "read order W2 first" in desk.refusal("return_items", **item)
+    assert "read order W2 first" in desk.refusal("exchange_items", **item, new_item_ids=["i2"])
+    desk.do("get_order", order_id="W2")
+    desk.do("return_items", **item)
+
+
 def test_a_change_needs_a_yes() -> None:
     task = drawn("cancel", granted=True)
     change = next(m for m in task.gold if m.tool_calls and m.tool_calls[0].name == "cancel_order")
@@ -291,6 +304,8 @@ def test_a_gift_card_has_to_hold_the_charge() -> None:
     desk.state.patch({"users": {AMY: {"payments": {"gift_2": {"balance": "29.90"}}}}})
     desk.do("change_payment", order_id="W1", payment_id="gift_2")
     assert desk.balance() == "0.00"
+    desk.do("change_payment", order_id="W1", payment_id="card_1")
+    assert desk.balance() == "29.90"
 
 
 def test_items_change_once_to_an_available_variant() -> None:

@@ -50,7 +50,7 @@ def test_a_table_behaves_like_a_dict(writes: list[tuple[str, int | None]]) -> No
     assert (set(state.rows), len(state.rows)) == (set(model), len(model))
     assert all((key in state.rows) == (key in model) for key in "abc")
     assert sorted(row.n for row in state.rows.values()) == sorted(row.n for row in model.values())
-    assert WORLD == {"a": Row(n=1), "b": Row(n=2)}
+    assert {"a": Row(n=1), "b": Row(n=2)} == WORLD
 
 
 @given(WRITES)

@@ -136,20 +136,20 @@ def _pairs(tasks: Iterable[Task], key: Callable[[Task], Hashable]) -> Iterator[t
     """Tasks with the same key: each with the first of them."""
     seen: dict[Hashable, Task] = {}
     for task in tasks:
-        first = seen.setdefault(key(task), task)
-        if first is not task:
-            yield first, task
+        if (known := key(task)) in seen:
+            yield seen[known], task
+        seen.setdefault(known, task)
 
 
 def _leaks(domain: Domain, tasks: Tasks) -> Iterator[str]:
     """What a later split shares with an earlier one: users and other rows, or a whole scenario."""
-    world, owner = domain.world(), dict[Hashable, Task]()
+    world, owners = domain.world(), dict[Hashable, tuple[Split, Task]]()
     for split in SPLITS:
         for task in tasks[split]:
             scenario = (task.scenario.opening, task.scenario.facts, task.scenario.wishes)
             for thing in (scenario, *_rows(domain, world, task)):
-                first = owner.setdefault(thing, task)
-                if first.split != split:
+                owner, first = owners.setdefault(thing, (split, task))
+                if owner != split:
                     what = "its scenario" if thing is scenario else " ".join(map(str, thing))
                     yield f"task {task.id}: it shares {what} with {first.id}"
 

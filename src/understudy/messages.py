@@ -39,17 +39,21 @@ class Message(Record):
 
 
 def to_wire(message: Message) -> dict[str, Any]:
-    """The message as the chat completions API takes it; a malformed call travels as the text it was."""
+    """The message as the chat completions API takes it.
+
+    A malformed call travels with its name and no arguments, so that the error which answers it has a call to answer.
+    """
     wire: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
-        wire["tool_calls"] = [
-            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": json.dumps(c.arguments)}}
-            for c in message.tool_calls
-            if not c.malformed
-        ]
+        wire["tool_calls"] = [_call_to_wire(call) for call in message.tool_calls]
     if message.tool_call_id:
         wire["tool_call_id"] = message.tool_call_id
     return wire
+
+
+def _call_to_wire(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name or "unknown", "arguments": json.dumps(call.arguments)}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def from_wire(wire: Mapping[str, Any]) -> Message:

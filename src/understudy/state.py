@@ -4,6 +4,7 @@ A state is a few tables of frozen records over one shared world, plus a few plai
 costs as much as was written, and `changes()` is all that a grader has to compare. Nothing is ever copied whole.
 """
 
+import inspect
 from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from typing import Any, Generic, Self, TypeVar, get_args, get_origin
 
@@ -26,7 +27,7 @@ class Table(MutableMapping[str, R], Generic[R]):
         self._written: dict[str, R | None] = written or {}
 
     def __getitem__(self, key: str) -> R:
-        row = self._written[key] if key in self._written else self._world[key]
+        row = self._row(key)
         if row is None:
             raise KeyError(key)
         return row
@@ -39,7 +40,7 @@ class Table(MutableMapping[str, R], Generic[R]):
         self._written[key] = None
 
     def __contains__(self, key: object) -> bool:
-        return (self._written[key] is not None) if key in self._written else key in self._world  # type: ignore[index]
+        return isinstance(key, str) and self._row(key) is not None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows())
@@ -54,6 +55,9 @@ class Table(MutableMapping[str, R], Generic[R]):
     def values(self) -> ValuesView[R]:
         """Rows; what is written meanwhile does not show."""
         return self._rows().values()
+
+    def _row(self, key: str) -> R | None:
+        return self._written[key] if key in self._written else self._world.get(key)
 
     def _rows(self) -> dict[str, R]:
         rows: dict[str, R | None] = {**self._world, **self._written}
@@ -71,7 +75,7 @@ class State:
     _values: dict[str, Any]
 
     def __init_subclass__(cls) -> None:
-        hints = cls.__annotations__
+        hints: dict[str, Any] = inspect.get_annotations(cls, eval_str=True)
         cls._rows = {name: get_args(hint)[0] for name, hint in hints.items() if get_origin(hint) is Table}
         cls._values = {name: getattr(cls, name) for name in hints if name not in cls._rows and not name.startswith("_")}
 

@@ -29,7 +29,7 @@ class Tools(Protocol):
 
 
 class Toolkit:
-    """Base of a domain's tools; each public method that a subclass defines is one tool. `state` is what they act on."""
+    """Base of a domain's tools: each public method that a subclass defines is one. An object serves one episode."""
 
     _models: ClassVar[dict[str, type[BaseModel]]] = {}
     _specs: ClassVar[tuple[ToolSpec, ...]] = ()

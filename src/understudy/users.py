@@ -42,7 +42,7 @@ _CONSENT = re.compile(
 )
 
 _YES = ("Yes.", "Yes, please.", "Yes, go ahead.", "Yes, that is right.", "Yes, please do.")
-_CHATTY = ("Thanks for helping! ", "I appreciate it. ", "Let me see. ", "No problem at all. ", "One moment. ")
+_CHATTY = ("Thanks for helping! ", "I appreciate your help. ", "Let me see. ", "Let me think. ", "One moment. ")
 
 
 class User(Protocol):
@@ -148,7 +148,7 @@ class ScriptedUser:
     def _refused(self) -> str | None:
         if self._at_hand and self._at_hand.contests and not self._contested:
             self._contested = True
-            return self._voiced("That is not good enough. I ask you to make an exception.")
+            return "That is not good enough. I ask you to make an exception."
         return self._settle()
 
     def _object(self) -> str | None:

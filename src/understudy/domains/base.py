@@ -29,6 +29,8 @@ from understudy.users import ScriptedUser, User
 
 FROZEN: Mapping[Split, int] = {"train": 500, "validation": 100, "test": 100}
 """How many tasks the frozen splits of a shipped domain hold."""
+REMEMBERED = 20_000
+"""How many tasks' goals a domain keeps: a run without end meets new tasks without end."""
 
 
 class Slice(Record):
@@ -101,12 +103,11 @@ class Domain:
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
         """A fresh episode of `task`, with the scripted user unless another one is given."""
-        state, transcript = self.initial(task), []  # type: State, list[Message]
+        state, transcript = self.initial(task), list[Message]()
         grade = functools.partial(score, task, state, self.goal(task))
         gate = ConsentGate(self.toolkit(state), state, transcript)
-        return ToolEnvironment(
-            self.policy, gate, user or ScriptedUser(task.scenario, seed), grade, self.specs, transcript
-        )
+        user = user or ScriptedUser(task.scenario, seed)
+        return ToolEnvironment(self.policy, gate, user, grade, self.specs, transcript)
 
     def initial(self, task: Task) -> State:
         """A fresh state of the world with the task's setup applied. One that does not fit is a `TaskError`."""
@@ -120,6 +121,8 @@ class Domain:
     def goal(self, task: Task) -> Mapping[str, Any]:
         """The changes that the task's gold calls make; cached. Gold that a tool refuses is a `TaskError`."""
         if task.id not in self._goals:
+            if len(self._goals) >= REMEMBERED:
+                self._goals.clear()
             self._goals[task.id] = self._run_gold(task)
         return self._goals[task.id]
 

@@ -55,6 +55,12 @@ class Engine(Sampler, Protocol):
     async def update(self, steps: Sequence["Batch"], loss: Loss, learning_rate: float) -> dict[str, float]:
         """One optimizer step for each batch, in order; metrics are means over the trained tokens, or over the steps."""
 
+    def keep_reference(self) -> None:
+        """Freeze a copy of the weights as they are now, to measure how far the policy moves from here."""
+
+    async def reference(self, batch: "Batch") -> "Batch":
+        """The batch with `ref_logprobs` under the frozen copy."""
+
     def fresh_optimizer(self) -> None:
         """Forget the optimizer's moments: what a new phase of training with another loss starts with."""
 

@@ -21,7 +21,7 @@ from typing import Literal
 from understudy.errors import ConfigError
 from understudy.formats import hermes
 from understudy.formats.base import Parsed, ParseStatus
-from understudy.formats.signature import signature
+from understudy.formats.signature import example, signature
 from understudy.formats.vocabulary import Vocabulary
 from understudy.messages import Message, ToolSpec, spec_to_wire
 
@@ -38,10 +38,7 @@ QWEN_TOOLS = (
     '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>',
 )
 """What stands before and after the tools in Qwen's system message."""
-_SIGNATURES = (
-    "# Tools\n",
-    '\nTo use a tool, write <tool_call>{"name": "tool", "arguments": {"key": "value"}}</tool_call>',
-)
+_SIGNATURES = ("# Tools\n", "\nTo use a tool, reply with only a line such as\n")
 
 
 def wire_text(spec: ToolSpec) -> str:
@@ -111,10 +108,14 @@ class ChatML:
         return tuple(self._ids(self._turn("system", [*said, *(self._shown(tools) if tools else [])])))
 
     def _shown(self, tools: Sequence[str]) -> list[Piece]:
+        before, after = self._around
         if self._style == "signature":
-            tools = [signature(ToolSpec(**json.loads(tool)["function"])) for tool in tools]
-        before, after = map(self._marked, self._around)
-        return [*before, "\n".join(tools), *after]
+            specs = [ToolSpec(**json.loads(tool)["function"]) for tool in tools]
+            tools, after = (
+                [signature(spec) for spec in specs],
+                after + hermes.write("", (example(specs[0]),), margin=""),
+            )
+        return [*self._marked(before), "\n".join(tools), *self._marked(after)]
 
     def _turns(self, messages: Iterable[Message]) -> Iterator[Piece]:
         for role, group in groupby(messages, key=lambda message: message.role):

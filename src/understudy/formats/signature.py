@@ -10,11 +10,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from understudy.messages import ToolSpec
+from understudy.messages import ToolCall, ToolSpec
 
 _SHORT = 60  # the longest description of a parameter that is shown, in characters
 _DEPTH = 2  # how many definitions inside of each other are written out
 _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+_SAMPLES = {"integer": 1, "number": 1.5, "boolean": True, "null": None}
 
 
 def signature(spec: ToolSpec) -> str:
@@ -23,6 +24,32 @@ def signature(spec: ToolSpec) -> str:
     parameters = ", ".join(_fields(schema, schema.get("$defs", {}), _DEPTH, notes=True))
     description = " ".join(spec.description.split())
     return f"{spec.name}({parameters})" + (f" - {description}" if description else "")
+
+
+def example(spec: ToolSpec) -> ToolCall:
+    """A call of the tool with its required parameters: what a call looks like, with values that say nothing."""
+    arguments = _sample({**spec.parameters, "type": "object"}, spec.parameters.get("$defs", {}), _DEPTH)
+    return ToolCall(name=spec.name, arguments=arguments)
+
+
+def _sample(schema: Any, defs: Mapping[str, Any], depth: int) -> Any:
+    if not isinstance(schema, dict):
+        return "..."
+    if "$ref" in schema:
+        return _sample(defs.get(schema["$ref"].rpartition("/")[2]) if depth else None, defs, depth - 1)
+    for union in ("anyOf", "oneOf", "allOf"):
+        if union in schema:
+            return _sample(schema[union][0], defs, depth)
+    if "enum" in schema or "const" in schema:
+        return schema.get("enum", [schema.get("const")])[0]
+    kinds = schema.get("type", "any")
+    kind = kinds if isinstance(kinds, str) else kinds[0]
+    if kind == "array":
+        return [_sample(schema.get("items"), defs, depth)]
+    if kind == "object":
+        fields = schema.get("properties", {})
+        return {name: _sample(fields.get(name), defs, depth) for name in schema.get("required", ())}
+    return _SAMPLES.get(kind, "...")
 
 
 def _fields(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int, notes: bool = False) -> list[str]:

@@ -43,13 +43,11 @@ def gold(draft: Draft, talk: Talk) -> Iterator[Message]:
 
 def _asks(talk: Talk) -> Iterator[Message]:
     ref = talk.wants[0].ref
-    missing = ["email"] * (talk.identity != "opened") + ["order number"] * (
-        ref is not None and ref.knows in ("asked", "vague")
-    )
-    if len(missing) == 2:
+    missing = {"email": talk.identity != "opened", "order number": ref is not None and ref.knows in ("asked", "vague")}
+    if all(missing.values()):
         yield say("What are your email and your order number?")
-    elif missing:
-        yield say(f"What is your {missing[0]}?")
+    elif any(missing.values()):
+        yield say(f"What is your {max(missing, key=lambda name: missing[name])}?")
 
 
 def _reads(draft: Draft, ref: Ref, read: set[str]) -> Iterator[Message]:
@@ -71,10 +69,8 @@ def _read(order_id: str, read: set[str]) -> Iterator[Message]:
 def _opening(draft: Draft, talk: Talk) -> str:
     first, *others = talk.wants
     texts = [first.says(first.ref.said if first.ref else "")]
-    if others and draft.likely(0.5):
-        texts += [
-            draft.pick(phrases.SECOND) + _lower(other.says(other.ref.known if other.ref else "")) for other in others
-        ]
+    for want in others if draft.likely(0.5) else ():
+        texts.append(draft.pick(phrases.SECOND) + _lower(want.says(want.ref.known if want.ref else "")))
     if talk.identity == "opened":
         texts.insert(draft.random.choice((0, len(texts))), draft.pick(phrases.EMAIL, email=draft.email))
     return draft.pick(phrases.GREETINGS) + " ".join(texts)

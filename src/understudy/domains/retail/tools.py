@@ -9,6 +9,7 @@ from understudy.domains.retail.arithmetic import calculated
 from understudy.domains.retail.state import Line, Money, Order, Product, Reason, RetailState, Status, User
 from understudy.errors import ToolError
 from understudy.records import Record
+from understudy.state import State
 from understudy.tools import Toolkit
 
 Address = Annotated[str, "like 12 Oak Street, Denver 80202"]
@@ -34,6 +35,10 @@ class RetailTools(Toolkit):
 
     _state: RetailState
 
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self._read: set[str] = set()
+
     def find_user(self, email: str) -> Found:
         """Find the customer by email. Do this first."""
         return self._identify(email.strip().casefold(), f"no customer has the email {email!r}")
@@ -50,7 +55,9 @@ class RetailTools(Toolkit):
 
     def get_order(self, order_id: str) -> Order:
         """Read one order."""
-        return self._order(order_id)
+        order = self._order(order_id)
+        self._read.add(order_id)
+        return order
 
     def get_product(self, name: str) -> Product:
         """Read the variants of a product, with item ids and prices."""
@@ -152,6 +159,8 @@ class RetailTools(Toolkit):
 
     def _in_status(self, order_id: str, status: Status) -> Order:
         order = self._order(order_id)
+        if order_id not in self._read:
+            raise ToolError(f"read order {order_id} first")
         if order.status != status:
             raise ToolError(f"order {order_id} is {order.status}, not {status}")
         return order

@@ -3,13 +3,14 @@
 `ok` says whether the request can be granted. If not, the opening looks the same; only reading the order tells.
 """
 
+import functools
 from dataclasses import replace
 from decimal import Decimal
 from typing import Protocol, get_args
 
 from understudy.domains.retail import phrases
 from understudy.domains.retail.drafts import Draft, Knowledge, Ref, Want, call, say
-from understudy.domains.retail.state import Line, Order, Reason, Status
+from understudy.domains.retail.state import Line, Order, Reason, RetailState, Status
 from understudy.domains.retail.world import draw_address
 from understudy.messages import Message
 from understudy.tasks import Fact
@@ -199,18 +200,16 @@ def status(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -
 
 def stock(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
     """Ask what a variant costs now; or, not as easy, which of some things is sold at all and what it costs at least."""
-    item = draft.random.choice(list(draft.world.products))
-    offers = draft.world.products[item].variants.values()
+    item, cheapest = draft.random.choice(_cheapest(draft.world))
     if easy:
-        offer = draft.random.choice(list(offers))
+        offer = draft.random.choice(list(draft.world.products[item].variants.values()))
         text, cost = draft.pick(phrases.STOCK, item=item, option=offer.option), f"{offer.price}"
         answer = (call("get_product", name=item), say(f"The {offer.option} {item} costs {cost}."))
         return Want(text, turns=answer, kind="number", outputs=(cost,))
     things = ", ".join(draft.random.sample([item, *draft.random.sample(phrases.UNSOLD, 2)], 3))
-    cost = f"{min(offer.price for offer in offers)}"
     reads = (call("list_products"), call("get_product", name=item))
-    turns = (*reads, say(f"We sell the {item}, the cheapest one costs {cost}."))
-    return Want(draft.pick(phrases.SOLD, things=things), turns=turns, kind="number", outputs=(cost,))
+    turns = (*reads, say(f"We sell the {item}, the cheapest one costs {cheapest}."))
+    return Want(draft.pick(phrases.SOLD, things=things), turns=turns, kind="number", outputs=(cheapest,))
 
 
 def outside(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
@@ -293,6 +292,13 @@ def _other_variant(draft: Draft, line: Line) -> tuple[str, str]:
     variants = draft.world.products[line.name].variants
     item = draft.random.choice([key for key in variants if key != line.id])
     return item, variants[item].option
+
+
+@functools.cache
+def _cheapest(world: RetailState) -> list[tuple[str, str]]:
+    """Products whose cheapest variant is available, so that nobody can argue which one that is, and its price."""
+    offers = {name: min(product.variants.values(), key=lambda v: v.price) for name, product in world.products.items()}
+    return [(name, f"{offer.price}") for name, offer in offers.items() if offer.available]
 
 
 def _payment(draft: Draft, kind: str, current: str) -> str:

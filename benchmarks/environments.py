@@ -1,0 +1,75 @@
+"""How fast domains play: whole episodes with the gold turns, on one core.
+
+    taskset -c 1 python benchmarks/environments.py [--domain retail] [--tasks 2000] [--repeats 5] [--json]
+
+An episode is everything but the model: the environment made with its setup, policy and opening, every tool call
+validated, run and rendered, every text answered by the scripted user, and the score. A step is one reply of the agent.
+The best of the repeats is shown: the others tell what else the machine was doing.
+"""
+
+import argparse
+import asyncio
+import json
+import time
+
+from rich.console import Console
+from rich.table import Table
+
+from understudy.agent import GoldAgent
+from understudy.domains.base import Domain, find, names
+from understudy.rollout import Limits, rollout
+from understudy.tasks import Task
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--domain", choices=names(), nargs="*", default=names())
+    parser.add_argument("--tasks", type=int, default=2000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = [measure(find(name), options.tasks, options.repeats) for name in options.domain]
+    show(rows, as_json=options.json)
+
+
+def measure(domain: Domain, count: int, repeats: int) -> dict[str, float | str]:
+    started = time.perf_counter()
+    tasks = domain.sample("train", count)
+    generated = time.perf_counter() - started
+    timings = [asyncio.run(play(domain, tasks)) for _ in range(repeats)]
+    seconds, steps = min(timings)
+    return {
+        "domain": domain.name,
+        "episodes_per_second": round(count / seconds),
+        "steps_per_second": round(steps / seconds),
+        "steps_per_episode": round(steps / count, 2),
+        "first_pass_episodes_per_second": round(count / timings[0][0]),
+        "tasks_generated_per_second": round(count / generated),
+    }
+
+
+async def play(domain: Domain, tasks: list[Task]) -> tuple[float, int]:
+    """Seconds, and the agent's replies. The first pass also runs each task's gold calls to know its goal."""
+    agent, limits, steps = GoldAgent(), Limits(max_turns=60), 0
+    started = time.perf_counter()
+    for task in tasks:
+        episode = await rollout(task, domain.environment(task), agent, limits)
+        assert episode.reward == 1.0, task.id
+        steps += len(task.gold)
+    return time.perf_counter() - started, steps
+
+
+def show(rows: list[dict[str, float | str]], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    table = Table(title="gold episodes on one core")
+    for name in rows[0]:
+        table.add_column(name.replace("_", " "), justify="left" if name == "domain" else "right")
+    for row in rows:
+        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
