@@ -13,6 +13,7 @@ import pytest
 
 from toy import DOMAIN
 from understudy import launch
+from understudy.agent import GoldAgent
 from understudy.cli import main
 from understudy.config import TrainConfig, parse
 from understudy.errors import ConfigError, RolloutError
@@ -102,6 +103,27 @@ def test_eval_takes_the_domain_of_a_config_or_a_run(call: Call, tmp_path: Path) 
     for what in (run.folder, run.folder / "config.toml"):
         found = json.loads(call("eval", str(what), "--agent", "gold", "--json")[1])
         assert [r["family"] for r in found["rows"][2]["evaluation"]["results"]] == ["two"] * 3
+
+
+def test_eval_of_a_run_takes_its_last_whole_checkpoint(
+    call: Call, trainer: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    (tmp_path / "toy.toml").write_text('domain = "toy:DOMAIN"')
+    call("train", str(tmp_path / "toy.toml"), "--out", str(folder))
+    (folder / "checkpoints" / "step_000002" / "weights").write_text("damaged")
+    taken: list[Path | None] = []
+
+    def agent(name: str, config: TrainConfig, checkpoint: Path | None = None) -> GoldAgent:
+        taken.append(checkpoint)
+        return GoldAgent()
+
+    monkeypatch.setattr("understudy.evaluate.named_agent", agent)
+    code, _, err = call("eval", str(folder), "--tasks", "3")
+    assert (code, taken) == (0, [folder / "checkpoints" / "step_000001"])
+    assert "step_000002 is damaged" in err
+    Run.create(tmp_path / "new", TrainConfig())
+    assert "has no checkpoint yet" in call("eval", str(tmp_path / "new"))[2]
 
 
 def test_play(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,8 @@ class EngineAgent:
         parsed = self._format.parse(completion.tokens)
         status = "cut" if completion.finish == "length" else parsed.status
         episode.counts[status] = episode.counts.get(status, 0) + 1
+        if parsed.other_side:
+            episode.counts["other_side"] = episode.counts.get("other_side", 0) + 1
         message = _identified(parsed.message, episode.turns)
         episode.act(message, completion.tokens, completion.logprobs)
         episode.version = completion.version

@@ -98,12 +98,10 @@ def evaluate(
     """
     from understudy import results
     from understudy.evaluate import named_agent
-    from understudy.run import last_checkpoint
 
     given = {"model": model, "eval.split": split, "eval.tasks": tasks, "eval.trials": trials}
     config = _config(what, [*(settings or ()), *(f"{key}={value}" for key, value in given.items() if value)])
-    checkpoint, _ = last_checkpoint(Path(what))
-    player = named_agent(agent, config, checkpoint)
+    player = named_agent(agent, config, _checkpoint(what) if agent == "model" else None)
     rows = asyncio.run(results.compare(model or agent, player, config, _progress))
     print(json.dumps(results.as_json(rows), indent=1) if as_json else results.as_text(rows))
 
@@ -162,6 +160,20 @@ def _config(what: str, settings: list[str] | None) -> "TrainConfig":
     if what in presets() or what.endswith(".toml"):
         return load(TrainConfig, what, settings or ())
     return parse(TrainConfig, "", [f"domain={what}", *(settings or ())])
+
+
+def _checkpoint(what: str) -> Path | None:
+    """The last whole checkpoint, where `what` is a run; damaged ones are named."""
+    from understudy.run import last_checkpoint
+
+    if not Path(what, "config.toml").is_file():
+        return None
+    checkpoint, damaged = last_checkpoint(Path(what))
+    for warning in damaged:
+        typer.secho(warning, fg="yellow", err=True)
+    if checkpoint is None:
+        raise ConfigError(f"{what} has no checkpoint yet; go on with it by: understudy train --resume {what}")
+    return checkpoint
 
 
 def _report_text(report: "Report") -> str:

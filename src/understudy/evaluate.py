@@ -137,11 +137,18 @@ def model_agent(config: TrainConfig, checkpoint: Path | None = None) -> EngineAg
     try:
         from understudy.engines.local.engine import LocalEngine  # torch, which agents without a model do not need
     except ModuleNotFoundError as e:
-        raise ConfigError(f"model {config.model!r} needs {e.name}; run pip install 'understudy[train]'") from e
+        raise not_installed(e, f"model {config.model!r}") from e
     engine = LocalEngine(folder, config.engine, config.seed)
     if checkpoint:
         engine.load(checkpoint)
     return EngineAgent(engine, format, config.sampling.replace(temperature=config.eval.temperature))
+
+
+def not_installed(error: ModuleNotFoundError, what: str) -> Exception:
+    """What to tell a user who lacks a package; a module of our own that is missing is a bug and stays one."""
+    if error.name is None or error.name.startswith("understudy"):
+        return error
+    return ConfigError(f"{what} needs {error.name}; run pip install 'understudy[train]'")
 
 
 def held_out(domain: Domain, split: Split, count: int, seed: int = 0) -> list[Task]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from understudy import results
 from understudy.config import TrainConfig, dump, load
 from understudy.errors import ConfigError, TaskError
+from understudy.evaluate import not_installed
 from understudy.live import Live
 from understudy.run import Run, free_folder
 
@@ -22,7 +23,7 @@ def train(settings: Sequence[str] = (), out: Path | None = None, resume: Path | 
             rows = run_all(run.config, run, live.report)
     except ModuleNotFoundError as e:
         run.withdraw()
-        raise ConfigError(f"training needs {e.name}; run pip install 'understudy[train]'") from e
+        raise not_installed(e, "training") from e
     except (ConfigError, TaskError):
         run.withdraw()
         raise

@@ -14,10 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from understudy.view import sparkline
-
-CURVES = ("reward", "success")
-"""Metrics that are drawn; a moving mean of each stands beside its curve."""
+from understudy.view import FIRST, sparkline
 
 
 class Live:
@@ -31,7 +28,7 @@ class Live:
     def __init__(self, total_steps: int, title: str, console: Console | None = None, done: int = 0) -> None:
         self._console = console or Console(stderr=True)
         self._title, self._total, self._first = title, total_steps, done
-        self._curves: dict[str, deque[float]] = {name: deque(maxlen=200) for name in CURVES}
+        self._curves: dict[str, deque[float]] = {name: deque(maxlen=200) for name in FIRST}
         self._metrics: Mapping[str, object] = {}
         self._notes: deque[str] = deque(maxlen=5)
         columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())

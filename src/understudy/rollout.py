@@ -1,7 +1,7 @@
 """The only loop that plays episodes. Limits, retries and the attribution of faults live here and nowhere else."""
 
 import asyncio
-import zlib
+import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Protocol
@@ -44,7 +44,7 @@ async def play(source: Source, task: Task, agent: Agent, limits: Limits, seed: i
 
 
 async def play_group(source: Source, task: Task, agent: Agent, limits: Limits, size: int, seed: int) -> list[Trajectory]:
-    """`size` episodes of one task, side by side; they differ in what is sampled, and meet the same user."""
+    """`size` episodes of one task, side by side; each has a seed of its own, for its samples and its user's words."""
     seeds = [episode_seed(seed, task, i) for i in range(size)]
     return list(await asyncio.gather(*(play(source, task, agent, limits, s) for s in seeds)))
 
@@ -76,7 +76,7 @@ def teaches(group: Sequence[Trajectory]) -> bool:
 
 def episode_seed(seed: int, task: Task, trial: int) -> int:
     """A seed that is an episode's own, the same in every process."""
-    return zlib.crc32(f"{seed}/{task.id}/{trial}".encode())
+    return int.from_bytes(hashlib.sha256(f"{seed}/{task.id}/{trial}".encode()).digest()[:4])
 
 
 async def rollout(task: Task, environment: Environment, agent: Agent, limits: Limits, seed: int = 0) -> Trajectory:

@@ -11,6 +11,8 @@ from understudy.messages import Message, ToolCall
 from understudy.run import read_config, read_metrics
 from understudy.trajectory import Trajectory, read_trajectories
 
+FIRST = ("reward", "success")
+"""Metrics that are looked at first."""
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 40
 
@@ -73,7 +75,7 @@ def _curves(metrics: Sequence[Mapping[str, Any]]) -> str:
     """Each metric that is a number: its curve, its first and its last value."""
     if not metrics:
         return "no step is done yet"
-    names = dict.fromkeys(itertools.chain(*metrics))
+    names = dict.fromkeys([*FIRST, *itertools.chain(*metrics)])
     series = {name: _numbers(metrics, name) for name in names if name != "step"}
     rows = [
         f"{name:<28} {sparkline(values):<{_WIDTH}} {values[0]:>9.4g} -> {values[-1]:<9.4g}"

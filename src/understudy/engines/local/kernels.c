@@ -1,8 +1,9 @@
 /* Fused pointwise kernels and decode attention for bfloat16 on a CPU; kernels.py holds the Python side of each.
 
-   Plain C11 that gcc and clang vectorise; matrix products stay with torch. Tensors are contiguous except where a stride
-   is an argument; all sizes and strides count elements. Arithmetic is fp32, stores round to nearest even. Every row is
-   computed by one thread in one order, so results do not depend on the number of threads. */
+   C11 that gcc and clang vectorise, with their vector types where they would not; matrix products stay with torch.
+   Tensors are contiguous except where a stride is an argument; all sizes and strides count elements. Arithmetic is
+   fp32, stores round to nearest even. Every row is computed by one thread in one order, so results do not depend on
+   the number of threads. */
 
 #include <math.h>
 #include <stdint.h>
@@ -13,6 +14,7 @@ typedef uint16_t bf16;
 
 #define LOG2E 1.44269504088896341f
 #define LOWEST -1e30f
+#define FLOOR -100.0f
 #define INLINE inline __attribute__((always_inline))
 #define PRAGMA(text) _Pragma(#text)
 #define PARALLEL(work) PRAGMA(omp parallel for schedule(static) if ((work) > GRAIN))
@@ -34,9 +36,9 @@ static inline bf16 narrow(float x) {
 
 static inline float rounded(float x) { return wide(narrow(x)); }
 
-/* 2^x for x < 127, relative error below 2e-7; below -125 it stays 2^-125. */
+/* 2^x for x < 127, relative error below 2e-7. Below FLOOR it stays 2^FLOOR: denormal products would be slow. */
 static inline float pow2(float x) {
-    x = x < -125.0f ? -125.0f : x;
+    x = x < FLOOR ? FLOOR : x;
     float whole = rintf(x), part = x - whole;
     float y = 0.00132647273f;
     y = y * part + 0.00967151273f;
@@ -161,7 +163,8 @@ void rms_norm_backward(const bf16 *grad, const bf16 *grad_sum, const bf16 *x, co
 
 /* ---- SwiGLU ---- */
 
-void swiglu(const bf16 *gate, const bf16 *up, bf16 *y, int64_t rows, int64_t d, int64_t gate_stride, int64_t up_stride) {
+void swiglu(const bf16 *gate, const bf16 *up, bf16 *y, int64_t rows, int64_t d, int64_t gate_stride,
+            int64_t up_stride) {
     PARALLEL(rows * d)
     for (int64_t r = 0; r < rows; r++) {
         const bf16 *g = gate + r * gate_stride, *u = up + r * up_stride;
@@ -170,8 +173,8 @@ void swiglu(const bf16 *gate, const bf16 *up, bf16 *y, int64_t rows, int64_t d, 
     }
 }
 
-void swiglu_backward(const bf16 *grad, const bf16 *gate, const bf16 *up, bf16 *dgate, bf16 *dup, int64_t rows, int64_t d,
-                     int64_t gate_stride, int64_t up_stride) {
+void swiglu_backward(const bf16 *grad, const bf16 *gate, const bf16 *up, bf16 *dgate, bf16 *dup, int64_t rows,
+                     int64_t d, int64_t gate_stride, int64_t up_stride) {
     PARALLEL(rows * d)
     for (int64_t r = 0; r < rows; r++) {
         const bf16 *dy = grad + r * d, *g = gate + r * gate_stride, *u = up + r * up_stride;
@@ -186,14 +189,14 @@ void swiglu_backward(const bf16 *grad, const bf16 *gate, const bf16 *up, bf16 *d
 
 /* ---- rotary position embedding ---- */
 
-/* Halves (x1, x2) of each head become (x1 cos - x2 sin, x2 cos + x1 sin); `sign` -1 rotates back. cosine and sine [rows, d]
-   are fp32, or else bf16; both halves of a row are alike, and the first is read. d is at most 2 * MOST_DIM. */
+/* Halves (x1, x2) of each head become (x1 cos - x2 sin, x2 cos + x1 sin); `sign` -1 rotates back. cosine and sine
+   [rows, d] are fp32, or else bf16; both halves of a row are alike, and the first is read. d is at most MOST_DIM. */
 void rope(const bf16 *x, const void *cosine, const void *sine, bf16 *y, int64_t rows, int64_t heads, int64_t d,
           int64_t stride, int64_t fp32, float sign) {
     int64_t half = d / 2;
     PARALLEL(rows * heads * d)
     for (int64_t r = 0; r < rows; r++) {
-        float c[MOST_DIM], s[MOST_DIM];
+        float c[MOST_DIM / 2], s[MOST_DIM / 2];
         for (int64_t i = 0; i < half; i++) {
             c[i] = fp32 ? ((const float *)cosine)[r * d + i] : wide(((const bf16 *)cosine)[r * d + i]);
             s[i] = sign * (fp32 ? ((const float *)sine)[r * d + i] : wide(((const bf16 *)sine)[r * d + i]));
@@ -212,12 +215,19 @@ void rope(const bf16 *x, const void *cosine, const void *sine, bf16 *y, int64_t 
 
 /* ---- decode attention: one step of many sequences over a cache of keys and values ---- */
 
-enum { AHEAD = 16 }; /* keys to prefetch */
+#if defined __AVX512F__
+enum { VECTOR = 64 }; /* bytes */
+#elif defined __AVX__
+enum { VECTOR = 32 };
+#else
+enum { VECTOR = 16 };
+#endif
+enum { LANES = VECTOR / 4, CHUNK = VECTOR / 2, AHEAD = 32 /* keys to prefetch */ };
 
-typedef float lanes __attribute__((vector_size(64)));
-typedef uint32_t pairs __attribute__((vector_size(64), aligned(2), may_alias));
+typedef float lanes __attribute__((vector_size(VECTOR)));
+typedef uint32_t pairs __attribute__((vector_size(VECTOR), aligned(2), may_alias));
 
-/* Elements 0, 2, .. and 1, 3, .. of 32 bf16: widened without a shuffle, and sums do not mind the order. */
+/* Elements 0, 2, .. and 1, 3, .. of a chunk of bf16: widened without a shuffle, and sums do not mind the order. */
 static inline lanes even(pairs x) { return (lanes)(x << 16); }
 static inline lanes odd(pairs x) { return (lanes)(x & 0xffff0000u); }
 
@@ -233,18 +243,19 @@ static inline pairs narrow_pairs(lanes evens, lanes odds) {
 /* What a thread works on: one sequence's keys and values [n, d], its weights [queries, np + n], rows `stride` apart. */
 typedef struct {
     const bf16 *keys, *values;
-    int64_t n, np, chunks, stride; /* d is 32 * chunks */
+    int64_t n, np, chunks, stride; /* d is CHUNK * chunks */
     float scale, *weights;
 } Sequence;
 
-/* The next functions are for at most 4 queries; inlined where their number is known, they hold all sums in registers. */
+/* The next three are for at most 4 queries; inlined where their number is known, they hold all sums in registers. */
 
 static INLINE void dot_keys(const Sequence *s, const lanes *q, int queries) {
     for (int64_t j = 0; j < s->n; j++) {
         lanes sums[4] = {0};
         for (int64_t c = 0; c < s->chunks; c++) {
-            const bf16 *key = s->keys + (j * s->chunks + c) * 32;
-            __builtin_prefetch(key + AHEAD * s->chunks * 32);
+            const bf16 *key = s->keys + (j * s->chunks + c) * CHUNK;
+            __builtin_prefetch(key + AHEAD * s->chunks * CHUNK);
+            __builtin_prefetch(s->values + (j * s->chunks + c) * CHUNK, 0, 2); /* kept in the second cache until then */
             lanes evens = even(*(const pairs *)key), odds = odd(*(const pairs *)key);
             for (int g = 0; g < queries; g++) {
                 sums[g] += q[(g * s->chunks + c) * 2] * evens;
@@ -253,7 +264,7 @@ static INLINE void dot_keys(const Sequence *s, const lanes *q, int queries) {
         }
         for (int g = 0; g < queries; g++) {
             float sum = 0;
-            for (int i = 0; i < 16; i++) sum += sums[g][i];
+            for (int i = 0; i < LANES; i++) sum += sums[g][i];
             s->weights[g * s->stride + s->np + j] = sum;
         }
     }
@@ -264,24 +275,23 @@ static INLINE void add_values(const Sequence *s, const float *scales, bf16 *out,
     for (int64_t c = 0; c < s->chunks; c++) {
         lanes evens[4] = {0}, odds[4] = {0};
         for (int64_t j = 0; j < s->n; j++) {
-            const bf16 *value = s->values + (j * s->chunks + c) * 32;
-            __builtin_prefetch(value + AHEAD * s->chunks * 32);
+            const bf16 *value = s->values + (j * s->chunks + c) * CHUNK;
             for (int g = 0; g < queries; g++) {
                 evens[g] += weights[g * s->stride + j] * even(*(const pairs *)value);
                 odds[g] += weights[g * s->stride + j] * odd(*(const pairs *)value);
             }
         }
         for (int g = 0; g < queries; g++)
-            *(pairs *)(out + (g * s->chunks + c) * 32) = narrow_pairs(evens[g] * scales[g], odds[g] * scales[g]);
+            *(pairs *)(out + (g * s->chunks + c) * CHUNK) = narrow_pairs(evens[g] * scales[g], odds[g] * scales[g]);
     }
 }
 
 static INLINE void decode(const Sequence *s, const bf16 *q, bf16 *prefix, bf16 *out, int queries) {
-    lanes split[4 * MOST_DIM / 16];
+    lanes split[4 * MOST_DIM / LANES];
     float scales[4];
     for (int64_t i = 0; i < queries * s->chunks; i++) {
-        split[2 * i] = even(*(const pairs *)(q + 32 * i));
-        split[2 * i + 1] = odd(*(const pairs *)(q + 32 * i));
+        split[2 * i] = even(*(const pairs *)(q + CHUNK * i));
+        split[2 * i + 1] = odd(*(const pairs *)(q + CHUNK * i));
     }
     dot_keys(s, split, queries);
     for (int g = 0; g < queries; g++) {
@@ -294,7 +304,7 @@ static INLINE void decode(const Sequence *s, const bf16 *q, bf16 *prefix, bf16 *
 }
 
 static void decode_sequence(const Sequence *s, const bf16 *q, bf16 *prefix, bf16 *out, int64_t group) {
-    int64_t d = s->chunks * 32, np = s->np;
+    int64_t d = s->chunks * CHUNK, np = s->np;
     for (int64_t g = 0; g < group; g += 4) switch (group - g) {
         case 1: decode(s, q + g * d, prefix + g * np, out + g * d, 1); break;
         case 2: decode(s, q + g * d, prefix + g * np, out + g * d, 2); break;
@@ -303,9 +313,9 @@ static void decode_sequence(const Sequence *s, const bf16 *q, bf16 *prefix, bf16
         }
 }
 
-/* q and out [heads, rows, group, d], prefix [heads, rows, group, np]; keys and values [heads, slots, cap, d] with strides
-   over heads and slots. Row r attends to the first lengths[r] of slots[r]; length 0 makes zeros. d is a multiple of 32, at
-   most MOST_DIM. */
+/* q and out [heads, rows, group, d], prefix [heads, rows, group, np]; keys and values [heads, slots, cap, d] with
+   strides over heads and slots. Row r attends to the first lengths[r] of slots[r]; length 0 makes zeros. d is a
+   multiple of 32, at most MOST_DIM. */
 void decode_attention(const bf16 *q, bf16 *prefix, const bf16 *keys, const bf16 *values, const int32_t *slots,
                       const int32_t *lengths, bf16 *out, int64_t heads, int64_t rows, int64_t group, int64_t d,
                       int64_t np, int64_t head_stride, int64_t slot_stride, float scale) {
@@ -313,7 +323,7 @@ void decode_attention(const bf16 *q, bf16 *prefix, const bf16 *keys, const bf16 
     for (int64_t r = 0; r < rows; r++) longest = lengths[r] > longest ? lengths[r] : longest;
     int64_t stride = np + longest + PAD;
     PRAGMA(omp parallel if (heads * rows * group * stride > GRAIN)) {
-        Sequence s = {.np = np, .chunks = d / 32, .stride = stride, .scale = scale};
+        Sequence s = {.np = np, .chunks = d / CHUNK, .stride = stride, .scale = scale};
         s.weights = malloc((size_t)(4 * stride) * sizeof(float));
         PRAGMA(omp for schedule(dynamic))
         for (int64_t i = 0; i < heads * rows; i++) {
@@ -335,37 +345,36 @@ void decode_attention(const bf16 *q, bf16 *prefix, const bf16 *keys, const bf16 
 
 #define BELOW_ONE 0x1.fffffep-1f
 
-enum { CHUNKS = 64 };
+enum { PARTS = 64 };
 
-/* Sums over a row of logits x, of e = 2^t with t = a * (x - max): fp32 within a chunk of columns, double between. */
+/* Sums over a row of logits x, of e = 2^t with t = a * (x - max): fp32 within a part of the columns, double between. */
 typedef struct {
     float max;
-    int64_t width;                   /* of a chunk; the last ones may be empty */
-    double sum, sum_t, sums[CHUNKS]; /* of e, of e * t, of e in each chunk */
+    int64_t width;                  /* of a part; the last ones may be empty */
+    double sum, sum_t, sums[PARTS]; /* of e, of e * t, of e in each part */
 } Total;
 
 static Total total_of(const bf16 *x, int64_t n, float a) {
-    Total total = {.max = LOWEST, .width = (n + CHUNKS * PAD - 1) / (CHUNKS * PAD) * PAD};
     float max = LOWEST;
     for (int64_t i = 0; i < n; i++) max = wide(x[i]) > max ? wide(x[i]) : max;
-    for (int64_t c = 0; c < CHUNKS; c++) {
-        int64_t start = c * total.width, stop = start + total.width < n ? start + total.width : n;
+    Total total = {.max = max, .width = (n + PARTS * PAD - 1) / (PARTS * PAD) * PAD};
+    for (int64_t part = 0; part < PARTS; part++) {
+        int64_t start = part * total.width, stop = start + total.width < n ? start + total.width : n;
         float sum = 0, sum_t = 0;
         for (int64_t i = start; i < stop; i++) {
             float t = a * (wide(x[i]) - max), e = pow2(t);
             sum += e;
-            sum_t += e * (t < -125.0f ? -125.0f : t);
+            sum_t += e * (t < FLOOR ? FLOOR : t);
         }
-        total.sum += total.sums[c] = sum;
+        total.sum += total.sums[part] = sum;
         total.sum_t += sum_t;
     }
-    total.max = max;
     return total;
 }
 
 /* Of bf16 logits [rows, n] / temperature: the target's log-probability, and the entropy. */
-void token_logprobs(const bf16 *logits, const int64_t *targets, float *logprobs, float *entropy, int64_t rows, int64_t n,
-                    float temperature) {
+void token_logprobs(const bf16 *logits, const int64_t *targets, float *logprobs, float *entropy, int64_t rows,
+                    int64_t n, float temperature) {
     PARALLEL(rows * n)
     for (int64_t r = 0; r < rows; r++) {
         const bf16 *x = logits + r * n;
@@ -394,14 +403,14 @@ void token_logprobs_backward(bf16 *logits, const int64_t *targets, const float *
 /* The first column at which the running sum of e passes uniform * total; never one that e rounds to nothing. */
 static int64_t drawn(const bf16 *x, int64_t n, const Total *total, float a, float uniform) {
     double left = (uniform < BELOW_ONE ? uniform : BELOW_ONE) * total->sum;
-    int64_t chunk = 0, last = 0;
-    while (left >= total->sums[chunk]) left -= total->sums[chunk++];
-    for (int64_t start = chunk * total->width; start < n; start += PAD) {
+    int64_t part = 0, last = 0;
+    while (part < PARTS - 1 && left >= total->sums[part]) left -= total->sums[part++];
+    for (int64_t start = part * total->width; start < n; start += PAD) {
         int64_t size = n - start < PAD ? n - start : PAD;
         float t[PAD], e[PAD];
         for (int64_t i = 0; i < size; i++) t[i] = a * (wide(x[start + i]) - total->max), e[i] = pow2(t[i]);
         for (int64_t i = 0; i < size; i++) {
-            if (t[i] < -125.0f) continue;
+            if (t[i] < FLOOR) continue;
             last = start + i;
             left -= e[i];
             if (left < 0) return last;
@@ -410,9 +419,9 @@ static int64_t drawn(const bf16 *x, int64_t n, const Total *total, float a, floa
     return last;
 }
 
-static int64_t argmax(const bf16 *x, float max) {
+static int64_t argmax(const bf16 *x, int64_t n, float max) {
     int64_t i = 0;
-    while (wide(x[i]) < max) i++;
+    while (i < n - 1 && wide(x[i]) < max) i++;
     return i;
 }
 
@@ -425,7 +434,7 @@ void sample(const bf16 *logits, const float *uniforms, int64_t *tokens, float *l
         const bf16 *x = logits + r * n;
         float scale = temperature > 0 ? 1.0f / temperature : 1.0f;
         Total total = total_of(x, n, scale * LOG2E);
-        int64_t token = temperature > 0 ? drawn(x, n, &total, scale * LOG2E, uniforms[r]) : argmax(x, total.max);
+        int64_t token = temperature > 0 ? drawn(x, n, &total, scale * LOG2E, uniforms[r]) : argmax(x, n, total.max);
         tokens[r] = token;
         logprobs[r] = (float)((wide(x[token]) - total.max) * scale - log(total.sum));
     }

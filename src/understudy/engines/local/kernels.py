@@ -43,6 +43,7 @@ _SIGNATURES = {  # p: tensor or None, i: integer, f: number
     "token_logprobs_backward": "ppppiif",
     "sample": "ppppiif",
 }
+_MOST_DIM = 256  # of a head
 _CTYPES: dict[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 
 
@@ -206,7 +207,7 @@ def decode_attention(
     prefix = q.new_empty(*q.shape[:-1], 0) if prefix_scores is None else prefix_scores
     heads, rows, group, dim = q.shape
     q = q.contiguous()
-    if not (_fit(q, prefix) and _same_cache(keys, values) and dim % 32 == 0 and dim <= 256):
+    if not (_fit(q, prefix) and _same_cache(keys, values) and dim % 32 == 0 and dim <= _MOST_DIM):
         return _decode_attention(q, prefix, keys, values, slots, lengths, scale)
     out = torch.empty_like(q)
     slots, lengths = slots.int().contiguous(), lengths.int().contiguous()
@@ -344,7 +345,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def _heads_fit(x: Tensor) -> bool:
     dense = x.stride(2) == 1 and (x.shape[1] == 1 or x.stride(1) == x.shape[2])
-    return dense and x.is_cpu and x.dtype == torch.bfloat16 and x.shape[2] % 2 == 0 and x.shape[2] <= 512
+    return dense and x.is_cpu and x.dtype == torch.bfloat16 and x.shape[2] % 2 == 0 and x.shape[2] <= _MOST_DIM
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor, sign: float) -> Tensor:

@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
@@ -42,7 +43,7 @@ class Request:
         return self.slot
 
     @property
-    def finish(self) -> str | None:
+    def finish(self) -> Literal["stop", "length"] | None:
         """Why the reply is over, or None while it is not."""
         if self.tokens and self.tokens[-1] in self.sampling.stop_tokens:
             return "stop"
@@ -60,6 +61,7 @@ class LocalSampler:
         self._cache = Cache(layers, heads, dim, sequences, model.dtype, model.device)
         self._queue: list[Request] = []
         self._active: list[Request] = []
+        self._unanswered: set[Request] = set()
         self._driver: asyncio.Task[None] | None = None
         self.version = 0
 
@@ -75,6 +77,7 @@ class LocalSampler:
         loop = asyncio.get_running_loop()
         request = Request(list(prompt), sampling, random.Random(seed), loop.create_future())
         self._queue.append(request)
+        self._unanswered.add(request)
         if self._driver is None or self._driver.done():
             self._driver = loop.create_task(self._drive())
             self._driver.add_done_callback(self._ended)
@@ -88,13 +91,15 @@ class LocalSampler:
                 self._turn()
 
     def _ended(self, driver: "asyncio.Task[None]") -> None:
-        """Whatever stopped the driver reaches everyone who waits for it."""
-        waiting = [*self._queue, *self._active]
+        """A driver that failed tells everyone who waits for it; one that ran out of work leaves later requests alone."""
+        error = asyncio.CancelledError() if driver.cancelled() else driver.exception()
+        if error is None:
+            return
+        waiting, self._unanswered = self._unanswered, set()
         self._queue, self._active = [], []
+        self._cache.clear()
         for request in waiting:
-            if driver.cancelled():
-                request.future.cancel()
-            elif not request.future.done() and (error := driver.exception()):
+            if not request.future.done():
                 request.future.set_exception(error)
 
     def _turn(self) -> None:
@@ -108,6 +113,7 @@ class LocalSampler:
 
     def _admit(self) -> list[Request]:
         """Give waiting requests their slots, as far as there are any."""
+        self._unanswered -= {request for request in self._queue if request.future.done()}
         self._queue = [request for request in self._queue if not request.future.done()]
         for request in self._queue:
             found = self._cache.find(request.prompt)
@@ -174,11 +180,10 @@ class LocalSampler:
         self._hand_over()
 
     def _hand_over(self) -> None:
-        for request in self._active:
-            finish = request.finish
-            if finish or request.future.done():
-                request.live.busy = False
-                if not request.future.done():
-                    reason = "stop" if finish == "stop" else "length"
-                    request.future.set_result(Completion(request.tokens, request.logprobs, reason, self.version))
-        self._active = [request for request in self._active if request.live.busy and not request.future.done()]
+        """Answer the requests whose reply is complete, and drop those that nobody waits for any more."""
+        for request in [r for r in self._active if r.finish or r.future.done()]:
+            self._active.remove(request)
+            self._unanswered.discard(request)
+            request.live.busy = False
+            if request.finish and not request.future.done():
+                request.future.set_result(Completion(request.tokens, request.logprobs, request.finish, self.version))
