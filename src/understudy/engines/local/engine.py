@@ -25,6 +25,7 @@ from understudy.engines.local.sampler import LocalSampler
 from understudy.errors import ConfigError
 
 STATE = "optimizer.safetensors"
+RESERVE = 6 << 30  # bytes of address space for activations; memory is used only where they are written
 
 
 class LocalEngine:
@@ -37,7 +38,7 @@ class LocalEngine:
         self._config = config
         self._model = Model(folder, config)
         if self._model.device.type == "cpu":
-            keep_heap()
+            keep_heap(reserve=RESERVE)
         self._optimizer = MasterAdamW(self._model.trainable(), config.optimizer)
         self._sampler = LocalSampler(self._model, config.sequences)
         self._reference: Reference | None = None

@@ -27,7 +27,7 @@ def fuse(body: nn.Module) -> None:
     }
     for module in body.modules():
         forward = forwards.get(type(module).__name__)
-        if forward and not (forward is _gated and not isinstance(module.act_fn, nn.SiLU)):
+        if forward and not (forward is _gated and "SiLU" not in type(module.act_fn).__name__):
             module.forward = types.MethodType(forward, module)
 
 

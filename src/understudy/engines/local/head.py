@@ -27,25 +27,25 @@ class TokenLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:  # noqa: D102
-        ctx.save_for_backward(hidden, head, targets)
         ctx.temperature = temperature
         parts = [
             kernels.token_logprobs(F.linear(x, head), y, temperature)
             for x, y in zip(hidden.split(CHUNK), targets.split(CHUNK), strict=True)
         ]
         logprobs, entropy = (torch.cat(part) for part in zip(*parts, strict=True))
+        ctx.save_for_backward(hidden, head, targets, logprobs)
         ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
-        hidden, head, targets = ctx.saved_tensors
+        hidden, head, targets, logprobs = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
         grad_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
         for start in range(0, len(hidden), CHUNK):
             part = slice(start, start + CHUNK)
             logits = F.linear(hidden[part], head)
-            kernels.token_logprobs_backward_(logits, targets[part], grads[0][part], ctx.temperature)
+            kernels.token_logprobs_backward_(logits, targets[part], grads[0][part], ctx.temperature, logprobs[part])
             grad_hidden[part] = logits @ head
             if grad_head is not None:
                 grad_head += logits.T @ hidden[part]
