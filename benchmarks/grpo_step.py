@@ -3,8 +3,8 @@
     python benchmarks/grpo_step.py                    # 4 prompts of about 650 tokens, groups of 8, 64 new tokens
     python benchmarks/grpo_step.py --rounds 3 --json
 
-TRL runs in a virtual environment of its own (made on first use in the cache folder). The two sides take turns, so that a
-drift of the machine's speed meets both; a round is one warm process a side, its first step not counted.
+TRL runs in a virtual environment of its own (made on first use in the cache folder). The two sides take turns, so that
+a drift of the machine's speed meets both; a round is one warm process a side, its first step not counted.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def prompts(count: int, length: int, tokenizer: Path) -> list[str]:
 
     from tokenizers import Tokenizer
 
-    words = [
+    words = (
         "lamp",
         "order",
         "blue",
@@ -40,7 +40,7 @@ def prompts(count: int, length: int, tokenizer: Path) -> list[str]:
         "green",
         "refund",
         "chair",
-    ]
+    )
     encode = Tokenizer.from_file(str(tokenizer))
     texts = []
     for i in range(count):
@@ -210,7 +210,7 @@ def main() -> None:
         print(json.dumps({"seconds": seconds, "medians": medians, "ratio": ratio, "trl": TRL}))
     else:
         for side, name in (("ours", "understudy"), ("theirs", TRL)):
-            print(f"{name:12} {medians[side]:7.2f} s a step   {['%.2f' % s for s in seconds[side]]}")
+            print(f"{name:12} {medians[side]:7.2f} s a step   {' '.join(f'{s:.2f}' for s in seconds[side])}")
         print(f"{ratio:.1f} times faster")
 
 

@@ -16,7 +16,7 @@ from understudy.trajectory import Trajectory
 
 
 class Agent(Protocol):
-    """Who acts in an episode. One agent may play many episodes at once: all that is an episode's is in its trajectory."""
+    """Who acts in an episode. One agent may play many at once: all that is an episode's is in its trajectory."""
 
     async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """Append `new` and the reply to the episode, and return the reply."""
@@ -26,14 +26,13 @@ class EngineAgent:
     """A model behind an engine, through its chat format."""
 
     def __init__(self, engine: Sampler, format: ChatFormat, sampling: Sampling) -> None:
-        self._engine, self._format = engine, format
-        self._sampling = sampling.replace(stop_tokens=tuple(sorted(format.stop_tokens)))
+        self._engine, self._format, self._sampling = engine, format, sampling
 
     async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """Sample one reply. Its seed depends on the episode's seed and the turn alone."""
         episode.observe(new, self._format.encode(new, tools, episode.tokens))
         seed = episode.seed * 1009 + episode.turns
-        completion = await self._engine.sample(episode.tokens, self._sampling, seed)
+        completion = await self._engine.sample(episode.tokens, self._sampling, seed, self._format.stop_tokens)
         parsed = self._format.parse(completion.tokens)
         status = "cut" if completion.finish == "length" else parsed.status
         episode.counts[status] = episode.counts.get(status, 0) + 1

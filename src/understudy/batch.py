@@ -1,11 +1,12 @@
 """Batch: the tensors of many trajectories, and how they are cut into what a machine can hold.
 
-Index convention: `logprobs[b, t]` is the log-probability of `tokens[b, t]` given `tokens[b, :t]`; `mask[:, 0]` is False.
-Rows are padded at the right; engines drop the padding, and compute a prefix that rows share only once (`plan`).
+Index convention: `logprobs[b, t]` is the log-probability of `tokens[b, t]` given `tokens[b, :t]`; `mask[:, 0]` is
+False. Rows are padded at the right; engines drop the padding, and compute a prefix that rows share only once (`plan`).
 """
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -39,7 +40,9 @@ class Batch:
     def rows(self, index: Sequence[int] | Tensor) -> Self:
         """The rows of `index`, in its order."""
         chosen = torch.as_tensor(index)
-        tensors = {f.name: v[chosen] for f in dataclasses.fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
+        tensors = {
+            f.name: v[chosen] for f in dataclasses.fields(self) if isinstance(v := getattr(self, f.name), Tensor)
+        }
         return dataclasses.replace(self, **tensors)  # type: ignore[arg-type]
 
 
@@ -76,26 +79,44 @@ class Shared:
 
 
 def shared_prefixes(sequences: Sequence[Sequence[int]], limits: Sequence[int]) -> list[Shared]:
-    """Partition sequences so that the tokens saved by computing each part's common prefix once are the most.
+    """Partition sequences so that computing each part's common prefix once saves many tokens.
 
-    Row i shares at most its first `limits[i]` tokens. One level of sharing: O(n log n) comparisons.
+    Row i shares at most its first `limits[i]` tokens. One level of sharing; parts are neighbours in sorted order.
     """
     order = sorted(range(len(sequences)), key=lambda i: list(sequences[i][: limits[i]]))
     heads = [sequences[i][: limits[i]] for i in order]
-    common = [_common(a, b) for a, b in zip(heads, heads[1:], strict=False)]
+    common = [_common(a, b) for a, b in itertools.pairwise(heads)]
+    return [Shared(tuple(order[low:high]), prefix) for low, high, prefix in _parts(common)] if order else []
 
-    def best(low: int, high: int) -> tuple[int, list[tuple[int, int, int]]]:
-        if high - low == 1:
-            return 0, [(low, high, 0)]
-        cut = min(range(low, high - 1), key=common.__getitem__)
+
+def _parts(common: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Spans [low, high) of sorted sequences and what each shares, where neighbours i and i + 1 share `common[i]`.
+
+    A span is cut where its neighbours share least, if its two sides save more tokens than the whole. No recursion: as
+    many sequences as there are may be alike.
+    """
+    cuts: dict[tuple[int, int], int] = {}
+    todo = [(0, len(common) + 1)]
+    while todo:
+        low, high = span = todo.pop()
+        if high - low > 1:
+            cuts[span] = cut = min(range(low, high - 1), key=common.__getitem__)
+            todo += [(low, cut + 1), (cut + 1, high)]
+    saved: dict[tuple[int, int], int] = {}
+    whole: dict[tuple[int, int], int] = {}
+    for (low, high), cut in reversed(cuts.items()):  # sides before the span that they are of
+        apart = saved.get((low, cut + 1), 0) + saved.get((cut + 1, high), 0)
         together = common[cut] * (high - low - 1)
-        left, right = best(low, cut + 1), best(cut + 1, high)
-        if left[0] + right[0] > together or not common[cut]:
-            return left[0] + right[0], left[1] + right[1]
-        return together, [(low, high, common[cut])]
-
-    parts = best(0, len(order))[1] if order else []
-    return [Shared(tuple(order[low:high]), prefix) for low, high, prefix in parts]
+        saved[low, high] = max(apart, together)
+        if together and together >= apart:
+            whole[low, high] = common[cut]
+    todo = [(0, len(common) + 1)]
+    while todo:
+        low, high = span = todo.pop()
+        if span in whole or span not in cuts:
+            yield low, high, whole.get(span, 0)
+        else:
+            todo += [(cuts[span] + 1, high), (low, cuts[span] + 1)]
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
@@ -113,7 +134,7 @@ def plan(batch: Batch, budget: int) -> list[list[Shared]]:
     are a row's own; it is computed once in each micro-batch that needs it. A single row may exceed the budget.
     """
     lengths = batch.lengths.tolist()
-    first = [int(row.nonzero()[0]) if row.any() else n for row, n in zip(batch.mask, lengths, strict=True)]
+    first = [int(row.nonzero()[0]) if row.any() else n - 1 for row, n in zip(batch.mask, lengths, strict=True)]
     rows = [row[:n] for row, n in zip(batch.tokens.tolist(), lengths, strict=True)]
     pieces: list[Shared] = []
     for part in shared_prefixes(rows, first):
@@ -122,7 +143,7 @@ def plan(batch: Batch, budget: int) -> list[list[Shared]]:
 
 
 def _within(part: Shared, lengths: Sequence[int], budget: int) -> list[Shared]:
-    """Cut one group of rows, sorted by length, where its padded own tokens exceed the budget or a tenth is padding."""
+    """Cut one group of rows, sorted by length, where its padded own tokens exceed the budget."""
     pieces: list[list[int]] = []
     for row in sorted(part.rows, key=lambda r: -lengths[r]):
         current = pieces[-1] if pieces else []

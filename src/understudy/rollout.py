@@ -22,7 +22,7 @@ class Limits(Record):
     max_turns: int = Field(default=30, ge=1)
     """Replies of the agent."""
     max_tokens: int = Field(default=8192, ge=1)
-    """Tokens of the whole episode; no reply is sampled past it."""
+    """Tokens of the whole episode; one that has so many gets no further reply."""
     retries: int = Field(default=2, ge=0)
     """Fresh attempts after a fault of the machinery, before the episode is dropped."""
 
@@ -43,29 +43,44 @@ async def play(source: Source, task: Task, agent: Agent, limits: Limits, seed: i
     return episode
 
 
-async def play_group(source: Source, task: Task, agent: Agent, limits: Limits, size: int, seed: int) -> list[Trajectory]:
+async def play_group(
+    source: Source, task: Task, agent: Agent, limits: Limits, size: int, seed: int
+) -> list[Trajectory]:
     """`size` episodes of one task, side by side; each has a seed of its own, for its samples and its user's words."""
     seeds = [episode_seed(seed, task, i) for i in range(size)]
     return list(await asyncio.gather(*(play(source, task, agent, limits, s) for s in seeds)))
 
 
 async def play_groups(
-    source: Source, tasks: Iterator[Task], agent: Agent, limits: Limits, *, size: int, groups: int, refill: int, seed: int
+    source: Source,
+    tasks: Iterator[Task],
+    agent: Agent,
+    limits: Limits,
+    *,
+    size: int,
+    groups: int,
+    refill: int,
+    seed: int,
 ) -> list[list[Trajectory]]:
     """Groups of episodes, all side by side. A group that ends with equal rewards is followed by a further one.
 
     Such groups teach nothing (their advantages are 0) and are returned too; at most `refill` further ones are played.
     """
     started = [asyncio.ensure_future(play_group(source, t, agent, limits, size, seed)) for t in islice(tasks, groups)]
-    running, done = set(started), []
-    while running:
-        finished, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        for group in sorted(finished, key=started.index):
-            done.append(group.result())
-            if not teaches(done[-1]) and len(started) < groups + refill:
-                further = asyncio.ensure_future(play_group(source, next(tasks), agent, limits, size, seed))
-                started.append(further)
-                running.add(further)
+    running = set(started)
+    try:
+        while running:
+            finished, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for group in sorted(finished, key=started.index):
+                more = not teaches(group.result()) and len(started) < groups + refill
+                for task in islice(tasks, int(more)):
+                    further = asyncio.ensure_future(play_group(source, task, agent, limits, size, seed))
+                    started.append(further)
+                    running.add(further)
+    finally:  # when one group ends with an error, the others are not left to play on
+        for group in running:
+            group.cancel()
+        await asyncio.gather(*started, return_exceptions=True)
     return [group.result() for group in started]
 
 

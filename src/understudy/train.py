@@ -10,8 +10,9 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn, TypeVar
 
 import torch
 
@@ -34,6 +35,8 @@ from understudy.tasks import Task
 from understudy.trajectory import Stop, Trajectory
 
 PROGRESS = "progress.json"
+PATIENCE = 0.2  # seconds until Ctrl-C is noticed in an evaluation
+T = TypeVar("T")
 Metrics = dict[str, float]
 Report = Callable[[str, int, int, Mapping[str, float]], None]
 """Told of progress: phase, how much of it is done, how much there is, and the metrics of a finished step."""
@@ -51,6 +54,8 @@ class Training:
     report: Report
     tasks_used: int = 0
     demonstrations: list[Trajectory] = field(default_factory=list)
+    interrupted: Callable[[], bool] = field(default=lambda: False)
+    """Whether the user wishes the run to end (Ctrl-C)."""
 
     @property
     def agent(self) -> EngineAgent:
@@ -75,26 +80,30 @@ def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Eval
 async def _train(training: Training) -> list[tuple[str, Evaluation]]:
     config, run = training.config, training.run
     _resume(training)
-    with interruptible() as interrupted:
+    with interruptible() as training.interrupted:
         for step in range(run.step + 1, training.total + 1):
-            if step == 1:
-                await _evaluate(training, 0, "base model")
-            if step <= config.sft.steps:
-                metrics = await sft_step(training, step)
-            else:
-                if step == config.sft.steps + 1:
-                    await _begin_reinforcement(training, step)
-                metrics = await reinforce_step(training, step)
+            await _before(training, step)
+            metrics = await (sft_step if step <= config.sft.steps else reinforce_step)(training, step)
             run.log(step, metrics)
             training.report("train", step, training.total, metrics)
-            if interrupted():
-                _save(training, step)
-                raise KeyboardInterrupt(f"stopped after step {step}; go on with: {run.how_to_resume}")
             if _due(step, config.save_every) or step in (config.sft.steps, training.total):
                 _save(training, step)
-            if step > config.sft.steps and _due(step - config.sft.steps, config.eval.every) and step < training.total:
-                await _evaluate(training, step, f"step {step}")
-    return await _results(training)
+            if training.interrupted():
+                _stop(training, step)
+        return await _results(training)
+
+
+async def _before(training: Training, step: int) -> None:
+    """What a step waits for: the evaluation of the weights that it finds, and the beginning of reinforcement."""
+    done = step - 1 - training.config.sft.steps  # steps of reinforcement
+    if step == 1:
+        await _evaluate(training, 0, "base model")
+    elif done == 0:
+        await _evaluate(training, step - 1, "warm start")
+    elif done > 0 and _due(done, training.config.eval.every):
+        await _evaluate(training, step - 1, f"step {step - 1}")
+    if done == 0:
+        _begin_reinforcement(training)
 
 
 async def sft_step(training: Training, step: int) -> Metrics:
@@ -110,7 +119,11 @@ async def sft_step(training: Training, step: int) -> Metrics:
     rate = learning_rate(step, config.steps, config.learning_rate, config.warmup, final=0.1)
     metrics = await training.engine.update([batch], Loss(kind="nll"), rate)
     seconds = time.perf_counter() - started
-    return metrics | {"learning_rate": rate, "seconds": seconds, "tokens_per_second": metrics["computed_tokens"] / seconds}
+    return metrics | {
+        "learning_rate": rate,
+        "seconds": seconds,
+        "tokens_per_second": metrics["computed_tokens"] / seconds,
+    }
 
 
 async def demonstrate(training: Training) -> list[Trajectory]:
@@ -251,22 +264,21 @@ def _refuse_faulty(groups: Sequence[Sequence[Trajectory]], most: float) -> None:
         )
 
 
-async def _begin_reinforcement(training: Training, step: int) -> None:
-    """Between the phases: how good is the warm start, and forget imitation's momentum."""
-    training.tasks_used = max(training.tasks_used, training.config.sft.demonstrations if training.config.sft.steps else 0)
-    if training.config.sft.steps:
-        await _evaluate(training, step - 1, "warm start")
+def _begin_reinforcement(training: Training) -> None:
+    """Leave the demonstrated tasks behind, forget imitation's momentum, and remember the weights where it matters."""
+    demonstrated = training.config.sft.demonstrations if training.config.sft.steps else 0
+    training.tasks_used = max(training.tasks_used, demonstrated)
     training.engine.fresh_optimizer()
     if training.config.algorithm.kl_coefficient:
         training.engine.keep_reference()
 
 
 async def _evaluate(training: Training, step: int, name: str) -> None:
-    """Evaluate the current weights, and keep what it came to."""
+    """Evaluate the current weights, those after `step`, and keep what it came to."""
     config = training.config.eval
     tasks = held_out(training.domain, config.split, config.tasks, config.seed)
     sampling = training.config.sampling.replace(temperature=config.temperature)
-    evaluation = await evaluate(
+    evaluating = evaluate(
         training.domain,
         EngineAgent(training.engine, training.format, sampling),
         tasks,
@@ -276,7 +288,20 @@ async def _evaluate(training: Training, step: int, name: str) -> None:
         training.config.engine.sequences,
         lambda done, total: training.report(f"evaluate {name}", done, total, {}),
     )
+    evaluation = await _unless_interrupted(training, evaluating, step)
     training.run.write(f"evaluations/{step:06} {name}.json", evaluation.model_dump_json())
+
+
+async def _unless_interrupted(training: Training, work: Coroutine[None, None, T], step: int) -> T:
+    """What the work comes to; Ctrl-C gives it up and ends the run, which on resuming does it again."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        await asyncio.wait([task], timeout=PATIENCE)
+        if training.interrupted() and not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+            _stop(training, step)
+    return task.result()
 
 
 async def _results(training: Training) -> list[tuple[str, Evaluation]]:
@@ -289,6 +314,13 @@ async def _results(training: Training) -> list[tuple[str, Evaluation]]:
     for path in sorted((training.run.folder / "evaluations").glob("*.json")):
         rows.append((path.stem.partition(" ")[2], Evaluation.model_validate_json(path.read_text(encoding="utf-8"))))
     return rows
+
+
+def _stop(training: Training, step: int) -> NoReturn:
+    """End the run after `step`, so that it can be resumed from there."""
+    if training.run.step != step:
+        _save(training, step)
+    raise KeyboardInterrupt(f"stopped after step {step}; go on with: {training.run.how_to_resume}")
 
 
 def _save(training: Training, step: int) -> None:

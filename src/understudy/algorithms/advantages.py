@@ -1,6 +1,7 @@
 """Advantages: what each sampled token is worth, from one reward per episode.
 
-Every mean and normalization is folded in here, so that a loss is a plain sum (see `losses`). Shapes: B episodes, T tokens.
+Every mean and normalization is folded in here, so that a loss is a plain sum (see `losses`). Shapes: B episodes, T
+tokens.
 
     GRPO      group_advantages(scale=True), token_weights("sequence")     Shao et al. 2024, arXiv:2402.03300
     Dr. GRPO  group_advantages(scale=False), token_weights("constant")    Liu et al. 2025, arXiv:2503.20783
@@ -26,7 +27,7 @@ def group_advantages(rewards: Tensor, group: Tensor, scale: bool) -> Tensor:
 
     The deviation is the sample's (n - 1), as in GRPO; a group of equal rewards, or of one, has advantage 0.
     """
-    _, index, count = torch.unique(group, return_inverse=True, return_counts=True)
+    index, count = _members(group)
     centred = rewards - _group_sum(rewards, index, count)[index] / count[index]
     if not scale:
         return centred
@@ -36,7 +37,7 @@ def group_advantages(rewards: Tensor, group: Tensor, scale: bool) -> Tensor:
 
 def leave_one_out(rewards: Tensor, group: Tensor) -> Tensor:
     """Reward minus the mean of the others in its group [B]; a group of one has advantage 0."""
-    _, index, count = torch.unique(group, return_inverse=True, return_counts=True)
+    index, count = _members(group)
     others = (_group_sum(rewards, index, count)[index] - rewards) / (count[index] - 1).clamp(min=1)
     return torch.where(count[index] > 1, rewards - others, torch.zeros_like(rewards))
 
@@ -62,6 +63,12 @@ def kl_shaped(advantages: Tensor, logprobs: Tensor, reference: Tensor, mask: Ten
     ratio (k1); adding it here costs the loss nothing. `logprobs` and `reference` are both [B, T] and without gradient.
     """
     return advantages - coefficient * (logprobs - reference) * mask
+
+
+def _members(group: Tensor) -> tuple[Tensor, Tensor]:
+    """The place [B] of each episode's group, and the size of the group at each place."""
+    _, index, count = torch.unique(group, return_inverse=True, return_counts=True)
+    return index, count
 
 
 def _group_sum(values: Tensor, index: Tensor, count: Tensor) -> Tensor:

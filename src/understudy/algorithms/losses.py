@@ -14,7 +14,7 @@ def policy_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The clipped surrogate of PPO (Schulman et al. 2017, arXiv:1707.06347, eq. 7), negated and summed.
 
-    At ratio 1 its gradient is the policy gradient, -advantages * grad(logprobs): an on-policy first step is not a fault.
+    At ratio 1 its gradient is the policy gradient, -advantages * grad(logprobs): a first step on policy is no fault.
     """
     log_ratio = torch.where(mask, logprobs - old, torch.zeros_like(logprobs))
     ratio = log_ratio.exp()

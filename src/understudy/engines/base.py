@@ -5,10 +5,12 @@ policy that sampled them; when `update` returns, `sample` uses the new weights; 
 split cannot change a gradient.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
+
+from pydantic import Field
 
 from understudy.algorithms.options import Loss
 from understudy.records import Record
@@ -20,12 +22,10 @@ if TYPE_CHECKING:
 class Sampling(Record):
     """How replies are sampled."""
 
-    max_tokens: int = 128
+    max_tokens: int = Field(default=128, ge=1)
     """Longest reply, in tokens."""
-    temperature: float = 1.0
+    temperature: float = Field(default=1.0, ge=0.0)
     """0 takes the most likely token; log-probabilities are then those of temperature 1."""
-    stop_tokens: tuple[int, ...] = ()
-    """Tokens that end a reply; an agent takes them from its chat format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,10 @@ class Completion:
 class Sampler(Protocol):
     """The part of an engine that an agent needs."""
 
-    async def sample(self, prompt: Sequence[int], sampling: Sampling, seed: int) -> Completion:
-        """Continue `prompt`. The same seed, prompt and weights give the same completion; calls may run side by side."""
+    async def sample(
+        self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_tokens: Collection[int] = ()
+    ) -> Completion:
+        """Continue `prompt` up to a stop token. The same calls side by side, from the same weights, give the same."""
 
 
 class Engine(Sampler, Protocol):

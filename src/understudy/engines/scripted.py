@@ -1,7 +1,7 @@
-"""A sampler without weights: it replays given texts, byte by byte. For tests and documentation of everything above engines."""
+"""A sampler without weights: it replays given texts. For tests and documentation of everything above engines."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from understudy.engines.base import Completion, Sampling
 
@@ -14,7 +14,9 @@ class ScriptedSampler:
         self._encode = encode
         self.prompts: list[list[int]] = []
 
-    async def sample(self, prompt: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+    async def sample(
+        self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_tokens: Collection[int] = ()
+    ) -> Completion:
         """The next text, cut at `sampling.max_tokens`."""
         self.prompts.append(list(prompt))
         tokens = self._encode(next(self._texts))

@@ -4,8 +4,8 @@ The prefix's keys are multiplied once for all rows, as one matrix product; query
 into the length. The same products serve training, prefill and decoding, so that sampler and trainer compute alike.
 
 Shapes: H key heads, b rows, M queries a row (query heads of a group x positions), P prefix tokens, L own tokens, d head
-dimension. Queries [H, b, M, d], prefix keys and values [H, P, d], own keys and values [H, b, L, d]; `limits` [b, M] says
-how many of its own tokens each query sees (the causal mask). The result is [H, b, M, d].
+dimension. Queries [H, b, M, d], prefix keys and values [H, P, d], own keys and values [H, b, L, d]; `limits` [b, M]
+says how many of its own tokens each query sees (the causal mask). The result is [H, b, M, d].
 """
 
 from typing import NamedTuple

@@ -48,7 +48,11 @@ class Slot:
         """Whether the prompt goes on from exactly what is cached."""
         length = len(self.tokens)
         tail = max(0, length - 16)
-        return 0 < length < len(prompt) and prompt[tail:length] == self.tokens[tail:] and prompt[:tail] == self.tokens[:tail]
+        return (
+            0 < length < len(prompt)
+            and prompt[tail:length] == self.tokens[tail:]
+            and prompt[:tail] == self.tokens[:tail]
+        )
 
 
 class Cache:
@@ -108,11 +112,14 @@ class Cache:
         fitting = [p for p in self.prefixes if len(p) < len(prompt) and prompt[: len(p)] == p.tokens]
         return max(fitting, key=len, default=None)
 
-    def new_prefix(self, tokens: Sequence[int]) -> Prefix:
-        """A prefix to be filled. Where there are many already, those that no slot uses are forgotten."""
+    def forget_prefixes(self) -> None:
+        """Where there are many prefixes, forget those that no slot uses."""
         if len(self.prefixes) >= KEPT_PREFIXES:
             used = {id(slot.prefix) for slot in self.slots}
             self.prefixes = [prefix for prefix in self.prefixes if id(prefix) in used]
+
+    def new_prefix(self, tokens: Sequence[int]) -> Prefix:
+        """A prefix to be filled."""
         self._clock += 1
         self.prefixes.append(Prefix(list(tokens), self._clock))
         return self.prefixes[-1]

@@ -13,7 +13,6 @@ class Lora(Record):
     rank: int = Field(default=32, ge=1)
     alpha: float = Field(default=64.0, gt=0)
     """The adapter's output is scaled by alpha / rank."""
-    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     """Names of the linear modules that get an adapter."""
 

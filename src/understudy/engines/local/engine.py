@@ -1,13 +1,13 @@
 """The local engine: samples and trains with the same modules, in this process."""
 
 import contextlib
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from understudy.algorithms import losses
@@ -25,6 +25,7 @@ from understudy.engines.local.sampler import LocalSampler
 from understudy.errors import ConfigError
 
 STATE = "optimizer.safetensors"
+Sums = defaultdict[str, float]
 RESERVE = 6 << 30  # bytes of address space for activations; memory is used only where they are written
 
 
@@ -48,15 +49,17 @@ class LocalEngine:
         """How many updates the weights have seen."""
         return self._sampler.version
 
-    async def sample(self, prompt: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+    async def sample(
+        self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_tokens: Collection[int] = ()
+    ) -> Completion:
         """Continue a prompt; calls that run side by side are computed together."""
         with self._memory("engine.sequences", self._config.sequences):
-            return await self._sampler.sample(prompt, sampling, seed)
+            return await self._sampler.sample(prompt, sampling, seed, stop_tokens)
 
     async def forward(self, batch: Batch) -> Batch:
         """The batch with `logprobs` of its trained tokens under the current weights."""
         logprobs = torch.zeros(batch.tokens.shape)
-        with torch.inference_mode():
+        with torch.inference_mode(), self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
             for pieces in plan(batch, self._config.tokens_per_microbatch):
                 rows, columns, values, _ = self._logprobs(batch, pieces)
                 logprobs[rows, columns] = values.cpu()
@@ -75,11 +78,11 @@ class LocalEngine:
 
     async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
         """One optimizer step a batch; rows without advantage are left out, their gradient is zero."""
-        sums: Counter[str] = Counter()
+        sums: Sums = defaultdict(float)
         with self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
             for batch in steps:
                 sums["grad_norm"] += self._step(batch, loss, learning_rate, sums)
-        self._sampler.refresh()
+        self._sampler.refresh(self.version + 1)
         per = {"loss": len(steps), "grad_norm": len(steps), "computed_tokens": 1, "trained_tokens": 1}
         return {key: value / max(1, per.get(key, sums["trained_tokens"])) for key, value in sums.items()}
 
@@ -88,21 +91,27 @@ class LocalEngine:
         self._optimizer.reset()
 
     def save(self, path: Path) -> None:
-        """Master weights and moments, exactly, and the reference's weights where one is kept."""
+        """Master weights and moments, exactly, and the reference's weights where one is kept.
+
+        The sampler forgets its cache, so that this engine goes on to the bit as one that loads the checkpoint.
+        """
         tensors = {key: value.contiguous() for key, value in self._optimizer.state().items()}
         if self._reference is not None:
             tensors |= {f"reference.{name}": value for name, value in self._reference.weights.items()}
         save_file(tensors, path / STATE, {"version": str(self.version)})
+        self._sampler.refresh(self.version)
 
     def load(self, path: Path) -> None:
         """Go on from a checkpoint of `save`."""
         try:
-            tensors = load_file(path / STATE)
+            with safe_open(path / STATE, framework="pt") as file:
+                version = int(file.metadata()["version"])
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             self._optimizer.restore(tensors)
             self._restore_reference(tensors)
-        except (SafetensorError, FileNotFoundError, KeyError, RuntimeError) as e:
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as e:
             raise ConfigError(f"{path / STATE}: not a checkpoint of this model and fine-tuning mode: {e}") from e
-        self._sampler.refresh()
+        self._sampler.refresh(version)
 
     def export(self, folder: Path) -> None:
         """Write the model (for LoRA, its adapters) as transformers and peft read it."""
@@ -110,16 +119,18 @@ class LocalEngine:
 
     def close(self) -> None:
         """Forget what the sampler remembers."""
-        self._sampler.refresh()
+        self._sampler.refresh(self.version)
 
     def _restore_reference(self, tensors: Mapping[str, Tensor]) -> None:
-        frozen = {key.removeprefix("reference."): value for key, value in tensors.items() if key.startswith("reference.")}
+        frozen = {
+            key.removeprefix("reference."): value for key, value in tensors.items() if key.startswith("reference.")
+        }
         if frozen:
             self.keep_reference()
             assert self._reference is not None
             self._reference.weights = frozen
 
-    def _step(self, batch: Batch, loss: Loss, learning_rate: float, sums: "Counter[str]") -> float:
+    def _step(self, batch: Batch, loss: Loss, learning_rate: float, sums: Sums) -> float:
         if batch.advantages is None:
             raise ValueError("a batch without advantages cannot be trained on")
         live = batch.rows((batch.advantages * batch.mask).any(1).nonzero()[:, 0])
@@ -127,7 +138,7 @@ class LocalEngine:
             self._accumulate(live, pieces, loss, sums)
         return self._optimizer.step(learning_rate)
 
-    def _accumulate(self, batch: Batch, pieces: Sequence[Shared], loss: Loss, sums: "Counter[str]") -> None:
+    def _accumulate(self, batch: Batch, pieces: Sequence[Shared], loss: Loss, sums: Sums) -> None:
         """Add one micro-batch's gradients."""
         rows, columns, logprobs, entropy = self._logprobs(batch, pieces, sums)
         assert batch.advantages is not None
@@ -136,10 +147,11 @@ class LocalEngine:
         value, metrics = losses.compute(loss, logprobs, old, advantages, trained)
         value.backward()  # type: ignore[no-untyped-call]
         metrics |= {"loss": value.detach(), "entropy": entropy.sum(), "trained_tokens": trained.sum()}
-        sums.update({key: float(metric) for key, metric in metrics.items()})
+        for key, metric in metrics.items():
+            sums[key] += float(metric)
 
     def _logprobs(
-        self, batch: Batch, pieces: Sequence[Shared], sums: "Counter[str] | None" = None
+        self, batch: Batch, pieces: Sequence[Shared], sums: Sums | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Rows, columns, log-probabilities and entropies of the trained tokens of one micro-batch, each [M]."""
         packing = Packing(batch, pieces, self._model.query_heads_per_key, self._model.device)

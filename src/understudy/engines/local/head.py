@@ -30,7 +30,7 @@ class TokenLogprobs(torch.autograd.Function):
         ctx.temperature = temperature
         parts = [
             kernels.token_logprobs(F.linear(x, head), y, temperature)
-            for x, y in zip(hidden.split(CHUNK), targets.split(CHUNK), strict=True)
+            for x, y in zip(torch.split(hidden, CHUNK), torch.split(targets, CHUNK), strict=True)
         ]
         logprobs, entropy = (torch.cat(part) for part in zip(*parts, strict=True))
         ctx.save_for_backward(hidden, head, targets, logprobs)

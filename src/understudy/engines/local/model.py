@@ -39,15 +39,15 @@ def _attention(
     **_: Any,
 ) -> tuple[Tensor, None]:
     """transformers' attention interface: [1, heads, N, d] each, and the result as [1, N, heads, d]."""
-    flat = (x[0].transpose(0, 1) for x in (query, key, value))
-    return layout.attend(int(module.layer_idx), *flat, scaling)[None], None  # type: ignore[arg-type]
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    return layout.attend(int(module.layer_idx), q, k, v, scaling)[None], None  # type: ignore[arg-type]
 
 
 AttentionInterface.register(ATTENTION, _attention)
 
 
 class Model:
-    """Weights and the two passes over them: tokens to hidden states here, hidden states to log-probabilities in `head`."""
+    """Weights and the two passes over them: tokens to hidden states here, and these to log-probabilities in `head`."""
 
     def __init__(self, folder: Path, config: LocalConfig) -> None:
         self.device = torch.device(_device(config.device))
@@ -104,9 +104,7 @@ def _with_adapters(network: PreTrainedModel, lora: Lora) -> Any:
     missing = set(lora.targets) - names
     if missing:
         raise ConfigError(f"engine.lora.targets: no module {min(missing)!r} in this model; it has {sorted(names)}")
-    adapters = peft.LoraConfig(
-        r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=list(lora.targets)
-    )
+    adapters = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets))
     return peft.get_peft_model(network, adapters, autocast_adapter_dtype=False)
 
 
@@ -114,7 +112,9 @@ def _refuse_unsupported(config: PretrainedConfig, folder: Path) -> None:
     """What our attention does not compute must not be computed wrongly."""
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if kinds:
-        raise ConfigError(f"{folder}: layers of kind {min(kinds)!r} are not supported by the local engine, only full attention")
+        raise ConfigError(
+            f"{folder}: layers of kind {min(kinds)!r} are not supported by the local engine, only full attention"
+        )
     for name in ("final_logit_softcapping", "attn_logit_softcapping"):
         if getattr(config, name, None):
             raise ConfigError(f"{folder}: {name} is not supported by the local engine")

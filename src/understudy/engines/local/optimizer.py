@@ -22,7 +22,7 @@ class MasterAdamW:
         self.masters = {name: p.detach().float().clone() for name, p in self._parameters.items()}
         for name, parameter in self._parameters.items():
             self.masters[name].grad = torch.zeros_like(self.masters[name])
-            parameter.register_post_accumulate_grad_hook(self._collector(self.masters[name]))
+            parameter.register_post_accumulate_grad_hook(self._collector(self.masters[name]))  # type: ignore[no-untyped-call]
         self.reset()
 
     def reset(self) -> None:
@@ -35,7 +35,7 @@ class MasterAdamW:
         )
 
     def step(self, learning_rate: float) -> float:
-        """Move the weights by the gradients summed up since the last step; returns the norm they had before clipping."""
+        """Move the weights by the gradients summed up since the last step; returns their norm before clipping."""
         for group in self._adam.param_groups:
             group["lr"] = learning_rate
         norm = nn.utils.clip_grad_norm_(self.masters.values(), self._config.max_grad_norm).item()
@@ -62,12 +62,17 @@ class MasterAdamW:
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """The inverse of `state`."""
+        """The inverse of `state`. Tensors of other parameters are a ValueError, and change nothing."""
+        theirs = {key: value.shape for key, value in tensors.items() if key.startswith("master.")}
+        ours = {f"master.{name}": master.shape for name, master in self.masters.items()}
+        if theirs != ours:
+            differing = min(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
+            raise ValueError(f"{differing} is {theirs.get(differing)} there and {ours.get(differing)} here")
         self.reset()
         for name, master in self.masters.items():
             master.copy_(tensors[f"master.{name}"])
             state: dict[str, Any] = {
-                key: tensors[f"{key}.{name}"].clone()
+                key: tensors[f"{key}.{name}"].to(master.device, copy=True)
                 for key in ("step", "exp_avg", "exp_avg_sq")
                 if f"{key}.{name}" in tensors
             }
@@ -78,7 +83,8 @@ class MasterAdamW:
     @staticmethod
     def _collector(master: Tensor) -> Any:
         def collect(parameter: Tensor) -> None:
-            assert master.grad is not None and parameter.grad is not None
+            assert master.grad is not None
+            assert parameter.grad is not None
             master.grad += parameter.grad
             parameter.grad = None
 

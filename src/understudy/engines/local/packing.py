@@ -104,7 +104,9 @@ class PackedAttention(torch.autograd.Function):
                 out[prefix] = _prefix(q[prefix], k[prefix], v[prefix], scale)
             shared = _heads_first(k[prefix]), _heads_first(v[prefix])
             for block in piece.blocks:
-                result, weights = attend(_fold(q, block, packing.fold), *shared, *_rows(k, v, block), block.limits, scale)
+                result, weights = attend(
+                    _fold(q, block, packing.fold), *shared, *_rows(k, v, block), block.limits, scale
+                )
                 _unfold(result, block, packing.fold, out)
                 saved += weights
         ctx.save_for_backward(q, k, v, out, *saved)
@@ -151,7 +153,12 @@ def _fold(x: Tensor, block: Block, fold: int) -> Tensor:
     """Flat [N, Hq, d] to a block's [H, b, G * L, d]."""
     rows, length = block.index.shape
     heads = x.shape[1] // fold
-    return x[block.index].view(rows, length, heads, fold, -1).permute(2, 0, 3, 1, 4).reshape(heads, rows, fold * length, -1)
+    return (
+        x[block.index]
+        .view(rows, length, heads, fold, -1)
+        .permute(2, 0, 3, 1, 4)
+        .reshape(heads, rows, fold * length, -1)
+    )
 
 
 def _folded_valid(block: Block, fold: int) -> Tensor:
@@ -175,13 +182,13 @@ def _scatter(g: Gradients, block: Block, fold: int, grad_q: Tensor, grad_k: Tens
 
 def _prefix(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """A prefix attends to itself, causally: [P, Hq, d]."""
-    heads_first = (x.transpose(0, 1)[None] for x in (q, k, v))
-    return F.scaled_dot_product_attention(*heads_first, is_causal=True, scale=scale, enable_gqa=True)[0].transpose(0, 1)
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)[0].transpose(0, 1)
 
 
 def _prefix_gradients(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, ...]:
     """Through a second forward pass: it is short, and keeps no scores between the passes."""
-    inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+    q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
     with torch.enable_grad():
-        out = _prefix(*inputs, scale)
-    return torch.autograd.grad(out, inputs, grad)
+        out = _prefix(q, k, v, scale)
+    return torch.autograd.grad(out, (q, k, v), grad)

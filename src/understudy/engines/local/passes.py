@@ -58,41 +58,43 @@ def grouped(slots: Sequence[Slot]) -> list[Group]:
 
 
 class Prefill:
-    """Several new tokens a row, padded to the longest. `slots` are ordered by prefix."""
+    """Several new tokens a row, one flat sequence without padding. `slots` are ordered by prefix."""
 
-    def __init__(self, cache: Cache, slots: Sequence[Slot], new: Sequence[Sequence[int]], fold: int, device: torch.device) -> None:
+    def __init__(
+        self, cache: Cache, slots: Sequence[Slot], new: Sequence[Sequence[int]], fold: int, device: torch.device
+    ) -> None:
         self._cache, self._fold = cache, fold
         self._groups = grouped(slots)
-        longest = max(len(tokens) for tokens in new)
-        self._shape = (len(slots), longest)
         lengths = torch.tensor([len(tokens) for tokens in new])[:, None]
         own = torch.tensor([slot.own for slot in slots])[:, None]
-        prefix = torch.tensor([len(slot.tokens) - slot.own for slot in slots])[:, None]
-        column = torch.arange(longest)[None].minimum(lengths - 1)  # padding repeats the last token, and is written nowhere
-        padded = torch.tensor([[*tokens, *[tokens[-1]] * (longest - len(tokens))] for tokens in new])
-        valid = torch.arange(longest)[None] < lengths
-        self._slots = torch.tensor([slot.index for slot in slots], device=device)
-        self._columns = (own + column).to(device)  # [b, T]
+        cached = torch.tensor([len(slot.tokens) for slot in slots])[:, None]
+        start = lengths.cumsum(0) - lengths
+        column = torch.arange(int(lengths.max()))[None]
+        valid = column < lengths  # [b, T]
+        column = column.minimum(lengths - 1)  # padding repeats the row's last token, in attention alone
+        self._index = (start + column).to(device)  # [b, T] flat positions
         self._valid = valid.to(device)
+        self._slots = torch.tensor([slot.index for slot in slots], device=device)
+        self._flat_slots = self._slots.repeat_interleave(lengths[:, 0].to(device))  # [N]
+        self._flat_columns = (own + column)[valid].to(device)  # [N]
         self._limits = (own + column + 1).repeat(1, fold).to(device, torch.int32).contiguous()
-        self.seen = int((own + lengths).max())
-        self.tokens = padded.reshape(1, -1).to(device)
-        self.positions = (prefix + own + column).reshape(1, -1).to(device)
-        self.last = (torch.arange(len(slots)) * longest + lengths[:, 0] - 1).to(device)  # [b] flat index of the last token
+        self._seen = int((own + lengths).max())
+        self.tokens = torch.tensor([token for tokens in new for token in tokens], device=device)[None]
+        self.positions = (cached + column)[valid][None].to(device)
+        self.last = (start + lengths - 1)[:, 0].to(device)  # [b] flat position of each row's last token
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Store the new keys and values, then attend to [prefix | own]."""
-        rows, length = self._shape
+        self._cache.write(layer, self._flat_slots, self._flat_columns, k, v)
+        rows, length = self._index.shape
         heads, dim = k.shape[1:]
-        valid = self._valid.reshape(-1)
-        slots = self._slots[:, None].expand(rows, length).reshape(-1)[valid]
-        self._cache.write(layer, slots, self._columns.reshape(-1)[valid], k[valid], v[valid])
-        folded = q.reshape(rows, length, heads, self._fold, dim).permute(2, 0, 3, 1, 4).reshape(heads, rows, -1, dim)
-        own_k = self._cache.keys[layer][:, self._slots, : self.seen]
-        own_v = self._cache.values[layer][:, self._slots, : self.seen]
+        folded = q[self._index].view(rows, length, heads, self._fold, dim).permute(2, 0, 3, 1, 4)
+        folded = folded.reshape(heads, rows, -1, dim)
+        own_k = self._cache.keys[layer][:, self._slots, : self._seen]
+        own_v = self._cache.values[layer][:, self._slots, : self._seen]
         parts = [self._attend(g, layer, folded, k, own_k, own_v, scale) for g in self._groups]
         out = torch.cat(parts, 1).view(heads, rows, self._fold, length, dim)
-        return out.permute(1, 3, 0, 2, 4).reshape(rows * length, -1, dim)
+        return out.permute(1, 3, 0, 2, 4).reshape(rows, length, -1, dim)[self._valid]
 
     def _attend(self, group: Group, layer: int, q: Tensor, like: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         part = slice(group.start, group.stop)
@@ -103,7 +105,9 @@ class Prefill:
 class Decode:
     """One new token a row. `slots` are ordered by prefix."""
 
-    def __init__(self, cache: Cache, slots: Sequence[Slot], tokens: Sequence[int], fold: int, device: torch.device) -> None:
+    def __init__(
+        self, cache: Cache, slots: Sequence[Slot], tokens: Sequence[int], fold: int, device: torch.device
+    ) -> None:
         self._cache, self._fold = cache, fold
         self._groups = grouped(slots)
         self._slots = torch.tensor([slot.index for slot in slots], device=device)

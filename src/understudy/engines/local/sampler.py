@@ -1,13 +1,13 @@
 """Continuous batching over live episodes: whoever asks is answered together with whoever else is asking.
 
-`sample` calls of many episodes run side by side in one event loop. A driver task takes turns: it lets episodes that got a
-reply step their environments and come back, prefills what is new, and decodes one token for every live reply. With
+`sample` calls of many episodes run side by side in one event loop. A driver task takes turns: it lets episodes that got
+a reply step their environments and come back, prefills what is new, and decodes one token for every live reply. With
 environments that don't wait for the outside world the order of all this is fixed, and so is every bit of the result.
 """
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -30,6 +30,7 @@ class Request:
 
     prompt: list[int]
     sampling: Sampling
+    stop_tokens: Collection[int]
     random: random.Random
     future: "asyncio.Future[Completion]"
     slot: Slot | None = None
@@ -45,7 +46,7 @@ class Request:
     @property
     def finish(self) -> Literal["stop", "length"] | None:
         """Why the reply is over, or None while it is not."""
-        if self.tokens and self.tokens[-1] in self.sampling.stop_tokens:
+        if self.tokens and self.tokens[-1] in self.stop_tokens:
             return "stop"
         return "length" if len(self.tokens) >= self.sampling.max_tokens else None
 
@@ -65,17 +66,19 @@ class LocalSampler:
         self._driver: asyncio.Task[None] | None = None
         self.version = 0
 
-    def refresh(self) -> None:
-        """The weights have changed: nothing cached holds any more."""
+    def refresh(self, version: int) -> None:
+        """Forget what is cached: the weights are now those of `version`."""
         self._cache.clear()
-        self.version += 1
+        self.version = version
 
-    async def sample(self, prompt: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+    async def sample(
+        self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_tokens: Collection[int] = ()
+    ) -> Completion:
         """Continue a prompt; see `engines.base.Sampler`."""
         if not prompt:
             raise ValueError("an empty prompt cannot be continued")
         loop = asyncio.get_running_loop()
-        request = Request(list(prompt), sampling, random.Random(seed), loop.create_future())
+        request = Request(list(prompt), sampling, stop_tokens, random.Random(seed), loop.create_future())
         self._queue.append(request)
         self._unanswered.add(request)
         if self._driver is None or self._driver.done():
@@ -91,7 +94,7 @@ class LocalSampler:
                 self._turn()
 
     def _ended(self, driver: "asyncio.Task[None]") -> None:
-        """A driver that failed tells everyone who waits for it; one that ran out of work leaves later requests alone."""
+        """A driver that failed tells all who wait for it; one that ran out of work leaves later requests alone."""
         error = asyncio.CancelledError() if driver.cancelled() else driver.exception()
         if error is None:
             return
@@ -103,13 +106,14 @@ class LocalSampler:
                 request.future.set_exception(error)
 
     def _turn(self) -> None:
-        """Prefill when enough is waiting, else decode."""
+        """Prefill when enough is waiting, else decode. Nothing is left to do when those who waited went away."""
         if self._queue and (len(self._queue) >= max(2, len(self._active) // 4) or not self._active):
             admitted = self._admit()
             if admitted:
                 self._prefill(admitted)
                 return
-        self._decode()
+        if self._active:
+            self._decode()
 
     def _admit(self) -> list[Request]:
         """Give waiting requests their slots, as far as there are any."""
@@ -131,6 +135,7 @@ class LocalSampler:
 
     def _share(self, prompts: Sequence[Sequence[int]]) -> None:
         """Compute the prefixes that new prompts share, where none is cached yet."""
+        self._cache.forget_prefixes()
         new = [prompt for prompt in prompts if self._cache.prefix_of(prompt) is None]
         for part in shared_prefixes(new, [len(prompt) - 1 for prompt in new]):
             if part.prefix >= MIN_PREFIX:
