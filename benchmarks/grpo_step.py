@@ -129,7 +129,8 @@ def theirs(arguments: argparse.Namespace) -> list[float]:
         output_dir=arguments.scratch,
         use_cpu=True,
         bf16=True,
-        per_device_train_batch_size=size,
+        per_device_train_batch_size=arguments.group,  # all at once needs more than 24 GB
+        gradient_accumulation_steps=arguments.prompts,
         generation_batch_size=size,
         num_generations=arguments.group,
         max_completion_length=arguments.new_tokens,

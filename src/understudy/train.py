@@ -83,6 +83,8 @@ async def _train(training: Training) -> list[tuple[str, Evaluation]]:
     with interruptible() as training.interrupted:
         for step in range(run.step + 1, training.total + 1):
             await _before(training, step)
+            if training.interrupted():
+                _stop(training, step - 1)
             metrics = await (sft_step if step <= config.sft.steps else reinforce_step)(training, step)
             run.log(step, metrics)
             training.report("train", step, training.total, metrics)

@@ -79,10 +79,10 @@ class LocalEngine:
     async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
         """One optimizer step a batch; rows without advantage are left out, their gradient is zero."""
         sums: Sums = defaultdict(float)
+        self._sampler.refresh(self.version + 1)  # first, so that its cache makes room for the activations
         with self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
             for batch in steps:
                 sums["grad_norm"] += self._step(batch, loss, learning_rate, sums)
-        self._sampler.refresh(self.version + 1)
         per = {"loss": len(steps), "grad_norm": len(steps), "computed_tokens": 1, "trained_tokens": 1}
         return {key: value / max(1, per.get(key, sums["trained_tokens"])) for key, value in sums.items()}
 

@@ -44,7 +44,7 @@ def _layer(self: Any, hidden_states: Tensor, *, position_embeddings: Any, layout
     )
     norm = self.post_attention_layernorm
     hidden_states, normed = kernels.add_rms_norm(hidden_states, attended, norm.weight, norm.variance_epsilon)
-    return hidden_states + self.mlp.forward(normed)
+    return hidden_states + self.mlp.forward(normed)  # type: ignore[no-any-return]
 
 
 def _gated(self: Any, x: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ def _attention(
     """As the layers call it: hidden states [1, N, D], cosines and sines [1, N, d]."""
     count = hidden_states.shape[1]
     projected = _projected(self, hidden_states[0], (self.q_proj, self.k_proj, self.v_proj))
-    q, k, v = (x.unflatten(-1, (-1, self.head_dim)) for x in projected)
+    q, k, v = (x.view(count, -1, self.head_dim) for x in projected)
     if hasattr(self, "q_norm"):
         q, k = self.q_norm(q), self.k_norm(k)
     cos, sin = (x[0] for x in position_embeddings)
@@ -73,11 +73,14 @@ def _linear(self: Any, x: Tensor) -> Tensor:
 
 
 def _projected(owner: Any, x: Tensor, linears: tuple[Any, ...]) -> tuple[Tensor, ...]:
-    """What several linear layers make of one input; in sampling by one product, where they are plain layers."""
-    if torch.is_grad_enabled() or not _packs() or any(type(linear) is not nn.Linear for linear in linears):
+    """What several linear layers make of one input: by one product, where they are plain layers."""
+    if any(type(linear) is not nn.Linear for linear in linears):
         return tuple(linear(x) for linear in linears)
-    joined = _multiplied(owner, x, linears)
-    return joined.split([linear.out_features for linear in linears], -1)
+    if torch.is_grad_enabled() or not _packs():
+        joined = F.linear(x, *_joined(linears))
+    else:
+        joined = _multiplied(owner, x, linears)
+    return torch.split(joined, [linear.out_features for linear in linears], -1)
 
 
 def _packs() -> bool:
@@ -94,7 +97,14 @@ def _multiplied(owner: Any, x: Tensor, linears: tuple[Any, ...]) -> Tensor:
 
 
 def _packed(linears: tuple[Any, ...], rows: int) -> tuple[Tensor, Tensor | None]:
-    weight = torch.cat([linear.weight.detach() for linear in linears])
-    biased = linears[0].bias is not None
-    bias = torch.cat([linear.bias.detach() for linear in linears]) if biased else None
-    return torch.ops.mkldnn._reorder_linear_weight(weight, rows), bias
+    with torch.no_grad():
+        weight, bias = _joined(linears)
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), rows), bias
+
+
+def _joined(linears: tuple[Any, ...]) -> tuple[Tensor, Tensor | None]:
+    """The weights and biases of several layers as those of one."""
+    if len(linears) == 1:
+        return linears[0].weight, linears[0].bias
+    bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
+    return torch.cat([linear.weight for linear in linears]), bias

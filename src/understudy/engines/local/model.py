@@ -4,6 +4,7 @@ Whatever attends through transformers' attention interface works, whole or with 
 pass is given a layout, which says what attends to what; see `packing` (training) and `cache` (sampling).
 """
 
+import warnings
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -105,7 +106,9 @@ def _with_adapters(network: PreTrainedModel, lora: Lora) -> Any:
     if missing:
         raise ConfigError(f"engine.lora.targets: no module {min(missing)!r} in this model; it has {sorted(names)}")
     adapters = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets))
-    return peft.get_peft_model(network, adapters, autocast_adapter_dtype=False)
+    with warnings.catch_warnings():  # peft reads a property that transformers has renamed
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        return peft.get_peft_model(network, adapters, autocast_adapter_dtype=False)
 
 
 def _refuse_unsupported(config: PretrainedConfig, folder: Path) -> None:

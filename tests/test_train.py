@@ -1,0 +1,379 @@
+"""Training, whole, with a random model of 115 thousand parameters and one lamp: it learns, the same way each time,
+and a run that was interrupted ends as one that was not."""
+
+import asyncio
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import load_file  # noqa: E402
+
+from toy import LampTools, house, task  # noqa: E402
+from understudy import train as training  # noqa: E402
+from understudy.config import TrainConfig, parse  # noqa: E402
+from understudy.domains.base import Domain, interleave  # noqa: E402
+from understudy.environment import ToolEnvironment  # noqa: E402
+from understudy.errors import RolloutError, TaskError  # noqa: E402
+from understudy.messages import Message  # noqa: E402
+from understudy.models import make_tiny  # noqa: E402
+from understudy.run import Run, read_metrics  # noqa: E402
+from understudy.tasks import Difficulty, Score, Split, Task  # noqa: E402
+from understudy.train import learning_rate, optimizer_steps, summarize, train, with_advantages  # noqa: E402
+from understudy.trajectory import Stop, Trajectory  # noqa: E402
+from understudy.users import NoUser, User  # noqa: E402
+
+TIMINGS = {"seconds", "sampling_seconds", "update_seconds", "tokens_per_second"}
+
+
+class OneLamp(Domain):
+    """Always the same lamp, and a user of always the same words."""
+
+    def tasks(self, split: Split) -> list[Task]:
+        """None are frozen."""
+        return []
+
+    def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
+        return super().environment(task, FaultyUser() if LOST and LOST.pop() else user, 0)
+
+
+class FaultyUser:
+    """Is not there."""
+
+    async def reply(self, transcript: Sequence[Message]) -> str | None:
+        raise RolloutError("the line is dead", "user")
+
+
+LOST: list[bool] = []
+"""Which of the next episodes lose their user, the last first."""
+
+
+def lamp(split: Split, seed: int, families: Sequence[str], difficulties: Sequence[Difficulty]) -> Iterator[Task]:
+    for family, difficulty, index in interleave(families, difficulties):
+        yield task(f"{split}/{seed}/{family}/{difficulty}/{index}", split, family, difficulty, ["L7"])
+
+
+def question(split: Split, seed: int, families: Sequence[str], difficulties: Sequence[Difficulty]) -> Iterator[Task]:
+    """Tasks that a few letters answer: all that so small a model can learn in seconds."""
+    for each in lamp(split, seed, families, difficulties):
+        scenario = each.scenario.replace(opening="How much does a lamp draw?", wishes=())
+        yield each.replace(scenario=scenario, gold=(Message(role="assistant", content="71 W"),), outputs=("71",))
+
+
+class Watts(OneLamp):
+    """The user hears one answer and goes."""
+
+    def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
+        return super().environment(task, user or NoUser(task.scenario.opening), 0)
+
+
+ONE_LAMP = OneLamp("toy", house, LampTools, lamp, ("one",))
+WATTS = Watts("toy", house, LampTools, question, ("one", "two"))
+SMALL = (
+    "domain=test_train:ONE_LAMP",
+    "slice.policy=brief",
+    "slice.tools=switch_lamp",
+    "engine.device=cpu",
+    "engine.dtype=float32",
+    "engine.train_embeddings=true",
+    "sampling.max_tokens=12",
+    "limits.max_turns=2",
+    "eval.tasks=2",
+    "eval.temperature=1.0",
+    "sft.steps=2",
+    "sft.batch_size=2",
+    "sft.demonstrations=3",
+    "steps=3",
+    "save_every=1",
+    "algorithm.tasks_per_step=2",
+    "algorithm.group_size=3",
+    "algorithm.refill=1",
+    "algorithm.learning_rate=1e-3",
+)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rewards that untrained models differ in: the share of spaces in what they say."""
+
+    monkeypatch.setattr("understudy.domains.base.score", rewarded)
+
+
+def rewarded(task: Task, state: Any, goal: Any, transcript: Sequence[Message], ended: bool) -> Score:
+    said = "".join(m.content for m in transcript if m.role == "assistant")
+    gold = any(m.content == task.gold[0].content for m in transcript)
+    return Score(reward=1.0 if gold else min(1.0, len(set(said)) / 25))
+
+
+def config(model: Path, *settings: str) -> TrainConfig:
+    return parse(TrainConfig, "", [f"model={model}", *SMALL, *settings])
+
+
+def silent(phase: str, done: int, of: int, metrics: Mapping[str, float]) -> None:
+    pass
+
+
+def run_of(folder: Path, model: Path, *settings: str, report: training.Report = silent) -> Run:
+    run = Run.create(folder, config(model, *settings))
+    train(run.config, run, report)
+    return run
+
+
+def metrics(run: Run) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.items() if k not in TIMINGS} for line in read_metrics(run.folder)]
+
+
+def saved(run: Run, step: int | None = None) -> dict[str, Any]:
+    folder = run.folder / "checkpoints" / f"step_{run.step if step is None else step:06}"
+    return load_file(folder / "optimizer.safetensors") | {
+        "progress": json.loads((folder / "progress.json").read_text())
+    }
+
+
+def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    equal = (torch.equal(one[k], other[k]) if isinstance(one[k], torch.Tensor) else one[k] == other[k] for k in one)
+    return one.keys() == other.keys() and all(equal)
+
+
+def trajectories(run: Run) -> list[str]:
+    """All episodes of a run, without how long they took."""
+    lines = [line for p in sorted((run.folder / "trajectories").iterdir()) for line in p.read_text().splitlines()]
+    return [json.dumps({k: v for k, v in json.loads(line).items() if k != "seconds"}) for line in lines]
+
+
+def evaluations(run: Run) -> dict[str, str]:
+    return {path.name: path.read_text() for path in (run.folder / "evaluations").iterdir()}
+
+
+# ---- pieces ----
+
+
+def test_learning_rate_by_hand() -> None:
+    rates = [learning_rate(step, 6, 2.0, 2, final=0.1) for step in range(1, 7)]
+    assert rates == pytest.approx([1.0, 2.0, 1.55, 1.1, 0.65, 0.2])
+    assert [learning_rate(step, 3, 2.0, 0, final=1.0) for step in (1, 2, 3)] == [2.0, 2.0, 2.0]
+    assert [learning_rate(step, 2, 1.0, 4, final=0.1) for step in (1, 2)] == [0.25, 0.5]
+
+
+def episodes(*rewards: float | None, tokens: int = 2) -> list[Trajectory]:
+    found = []
+    for i, reward in enumerate(rewards):
+        score = None if reward is None else Score(reward=reward)
+        stop = Stop.DONE if score else Stop.FAULT
+        episode = Trajectory("t", score=score, stop=stop, fault=None if score else "user", counts={"text": 1})
+        episode.observe([], [1])
+        episode.act(Message(role="assistant", content="x"), [2] * (tokens + i), [-1.0] * (tokens + i))
+        found.append(episode)
+    return found
+
+
+def test_summary_by_hand() -> None:
+    found = summarize([episodes(0.0, 1.0), episodes(0.5, 0.5), episodes(1.0, None)])
+    assert found == {
+        "reward": 3 / 5,
+        "success": 2 / 5,
+        "episodes": 6,
+        "groups": 3,
+        "equal_groups": 2,
+        "turns": 1,
+        "sampled_tokens": 2 + 3 + 2 + 3 + 2,
+        "episode_tokens": (5 + 12) / 5,
+        "replies/text": 1,
+        "stop/done": 5 / 6,
+        "stop/fault": 1 / 6,
+        "fault/user": 1 / 6,
+    }
+
+
+def test_advantages_and_steps_of_a_batch(tiny: Path) -> None:
+    from understudy.batch import collate
+
+    batch = collate(episodes(0.0, 1.0, 1.0, 0.0), [0, 0, 1, 1])
+    settings = config(tiny, "algorithm.advantage=group", "algorithm.per=constant")
+    whole = with_advantages(batch, settings)
+    assert whole.advantages is not None
+    assert whole.advantages[:, 1].tolist() == [-0.5, 0.5, 0.5, -0.5]
+    assert not whole.advantages[~batch.mask].any()
+    penalized = with_advantages(
+        batch.with_(ref_logprobs=batch.logprobs - 2.0),
+        settings.replace(algorithm=settings.algorithm.replace(kl_coefficient=0.1)),
+    )
+    assert penalized.advantages is not None
+    assert penalized.advantages[:, 1].tolist() == pytest.approx([-0.7, 0.3, 0.3, -0.7])
+    parts = optimizer_steps(whole, 2, settings)
+    assert [part.group.tolist() for part in parts] == [[0, 1], [0, 1]]
+    # Constant: over 2 episodes of a part, at most 2 turns of 12 tokens each.
+    assert [part.advantages[:, 1].tolist() for part in parts] == [  # type: ignore[index]
+        pytest.approx([-0.5 / 48, 0.5 / 48]),
+        pytest.approx([0.5 / 48, -0.5 / 48]),
+    ]
+    assert len(optimizer_steps(whole, 9, settings)) == 4
+
+
+# ---- whole runs ----
+
+
+def test_a_random_model_learns_from_a_few_demonstrations_and_then_from_reward(tiny: Path, tmp_path: Path) -> None:
+    learning = ("domain=test_train:WATTS", "sampling.max_tokens=8", "save_every=0", "eval.trials=20", "eval.tasks=6")
+    warm = ("sft.steps=4", "sft.batch_size=4", "sft.demonstrations=8", "sft.learning_rate=1e-2")
+    groups = ("algorithm.tasks_per_step=4", "algorithm.group_size=16", "algorithm.refill=0")
+    run = Run.create(
+        tmp_path / "run", config(tiny, *learning, *warm, *groups, "steps=16", "algorithm.learning_rate=2e-3")
+    )
+    rates = {name: evaluation.success for name, evaluation in train(run.config, run, silent)}
+    assert rates.keys() == {"do nothing", "gold", "base model", "warm start", "trained"}
+    assert [rates[name].mean for name in ("do nothing", "gold", "base model")] == [0.0, 1.0, 0.0]
+    assert 0.2 < rates["warm start"].mean < 0.7
+    assert rates["trained"].mean > 0.9
+    rewards = [line["reward"] for line in metrics(run) if "reward" in line]
+    assert sum(rewards[-4:]) / 4 > 0.9 > 0.6 > sum(rewards[:2]) / 2
+
+
+@pytest.mark.usefixtures("short")
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tiny: Path, tmp_path: Path) -> None:
+    one, other, third = (run_of(tmp_path / str(i), tiny, f"seed={seed}") for i, seed in enumerate((0, 0, 1)))
+    assert metrics(one) == metrics(other)
+    assert same(saved(one), saved(other))
+    assert trajectories(one) == trajectories(other)
+    assert evaluations(one) == evaluations(other)
+    assert trajectories(one) != trajectories(third)
+    assert [line["step"] for line in metrics(one)] == [1, 2, 3, 4, 5]
+    assert sorted(evaluations(one)) == ["000000 base model.json", "000002 warm start.json", "000005 trained.json"]
+    lines = metrics(one)
+    assert lines[1]["nll"] < lines[0]["nll"]
+    assert all(line["episodes"] == 3 * line["groups"] and 2 <= line["groups"] <= 3 for line in lines[2:])
+    assert saved(one)["progress"] == {"tasks_used": 3 + sum(line["groups"] for line in lines[2:])}
+
+
+class Stopper:
+    """A report that presses Ctrl-C when a phase has got so far."""
+
+    def __init__(self, phase: str, done: int) -> None:
+        self._at = (phase, done)
+
+    def __call__(self, phase: str, done: int, of: int, metrics: Mapping[str, float]) -> None:
+        if (phase, done) == self._at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(
+    ("phase", "done", "after"),
+    [
+        ("train", 1, 1),
+        ("train", 4, 4),
+        ("evaluate base model", 1, 0),
+        ("evaluate warm start", 1, 2),
+        ("evaluate step 4", 1, 4),
+        ("evaluate trained", 1, 5),
+    ],
+)
+def test_a_run_that_was_interrupted_ends_as_one_that_was_not(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, done: int, after: int
+) -> None:
+    monkeypatch.setattr(training, "PATIENCE", 0.0)
+    settings = ("save_every=0", "eval.every=2", "algorithm.kl_coefficient=0.05", "engine.finetune=lora")
+    whole = run_of(tmp_path / "whole", tiny, *settings)
+    assert "000004 step 4.json" in evaluations(whole)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt, match=f"stopped after step {after}; go on with: understudy train --resume"):
+        run_of(tmp_path / "parts", tiny, *settings, report=Stopper(phase, done))
+    assert signal.getsignal(signal.SIGINT) is before
+    resumed = Run.resume(tmp_path / "parts")
+    assert resumed.step == after
+    train(resumed.config, resumed, silent)
+    assert metrics(resumed) == metrics(whole)
+    assert same(saved(resumed), saved(whole))
+    assert trajectories(resumed) == trajectories(whole)
+    assert evaluations(resumed) == evaluations(whole)
+
+
+def test_ctrl_c_in_an_evaluation_is_noticed_at_once(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def endless(*_: object) -> None:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(training, "evaluate", endless)
+    with pytest.raises(KeyboardInterrupt, match="stopped after step 0"):
+        run_of(tmp_path / "run", tiny)
+    assert not evaluations(Run.resume(tmp_path / "run"))
+
+
+@pytest.mark.usefixtures("short")
+def test_a_kl_penalty_changes_the_update_and_pulls_back(tiny: Path, tmp_path: Path) -> None:
+    free, bound = (run_of(tmp_path / k, tiny, f"algorithm.kl_coefficient={k}") for k in ("0.0", "0.5"))
+    weights = [saved(run) for run in (free, bound)]
+    moved = [
+        sum(float((w[k] - v).square().sum()) for k, v in saved(run, 2).items() if k.startswith("master."))
+        for run, w in zip((free, bound), weights, strict=True)
+    ]
+    assert moved[0] > 0
+    assert not same(
+        {k: v for k, v in weights[0].items() if k.startswith("master.")},
+        {k: v for k, v in weights[1].items() if k.startswith("master.")},
+    )
+    reference = {k.removeprefix("reference."): v for k, v in weights[1].items() if k.startswith("reference.")}
+    assert reference, "the reference is in the checkpoint"
+    warm = saved(bound, 2)
+    assert all(torch.equal(v, warm[f"master.{k}"]) for k, v in reference.items()), "and it is the warm start"
+    assert not any(k.startswith("reference.") for k in weights[0])
+
+
+def test_equal_groups_teach_nothing(tiny: Path, tmp_path: Path) -> None:
+    """A random model never switches the lamp: no reward, no update, and it is said so."""
+    run = run_of(tmp_path / "run", tiny, "sft.steps=0", "steps=2")
+    lines = metrics(run)
+    assert [line["equal_groups"] for line in lines] == [3, 3]
+    assert [line["groups"] for line in lines] == [3, 3]
+    assert [line["reward"] for line in lines] == [0.0, 0.0]
+    assert all("grad_norm" not in line for line in lines)
+    before, after = saved(run, 1), saved(run, 2)
+    assert same(
+        {k: v for k, v in before.items() if k != "progress"}, {k: v for k, v in after.items() if k != "progress"}
+    )
+    assert (before["progress"], after["progress"]) == ({"tasks_used": 3}, {"tasks_used": 6})
+    assert sorted(evaluations(run)) == ["000000 base model.json", "000002 trained.json"]
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(("lost", "stops"), [(1, False), (3, True)])
+def test_a_run_with_too_many_faults_stops(tiny: Path, tmp_path: Path, lost: int, stops: bool) -> None:
+    """Of six episodes, `lost` have no user; a third may fail."""
+    settings = ("sft.steps=0", "steps=1", "limits.retries=0", "max_fault_rate=0.34", "algorithm.refill=0")
+
+    def report(phase: str, done: int, of: int, metrics: Mapping[str, float]) -> None:
+        if (phase, done) == ("evaluate base model", 2):
+            LOST.extend([True] * lost)
+
+    LOST.clear()
+    if not stops:
+        run = run_of(tmp_path / "run", tiny, *settings, report=report)
+        (line,) = metrics(run)
+        assert (line["episodes"], line["stop/fault"], line["fault/user"]) == (6, 1 / 6, 1 / 6)
+        assert line["reward"] > 0.0, "and it is no reward of 0"
+        return
+    with pytest.raises(RolloutError, match=r"3 of 6 episodes failed, more than max_fault_rate = 0.34; .*line is dead"):
+        run_of(tmp_path / "run", tiny, *settings, report=report)
+    assert len(trajectories(Run(tmp_path / "run", config(tiny)))) == 6, "they can be looked at"
+
+
+def test_a_demonstration_that_earns_less_than_1_is_refused(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("understudy.domains.base.score", lambda *_: Score(reward=0.5))
+    with pytest.raises(TaskError, match=r"the gold episode of task train/0/one/easy/0 earns .*0.5.*understudy check"):
+        run_of(tmp_path / "run", tiny)
