@@ -169,3 +169,14 @@ def test_a_prompt_that_a_group_shares_is_computed_once() -> None:
     (pieces,) = plan(batch, 1000)
     assert sum(computed_tokens(p, batch.lengths.tolist()) for p in pieces) == 50 + 8 * 3 + 52
     assert len(plan(batch, 60)) > 1
+
+
+def test_blocks_by_hand() -> None:
+    """Own lengths within a tenth of the longest stand in one block."""
+    prefix = [1] * 20
+    batch = batch_of([(prefix, [i] * length) for i, length in enumerate((100, 89, 90, 95, 81, 80, 10))])
+    ((shared,),) = plan(batch, 10_000)
+    (piece,) = Packing(batch, [shared], 1, torch.device("cpu")).pieces
+    lengths = [block.valid.sum(1).tolist() for block in piece.blocks]
+    assert lengths == [[100, 95, 90], [89, 81], [80], [10]]
+    assert piece.length == 20

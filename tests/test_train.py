@@ -251,6 +251,8 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tiny: Path, t
     assert trajectories(one) != trajectories(third)
     assert [line["step"] for line in metrics(one)] == [1, 2, 3, 4, 5]
     assert sorted(evaluations(one)) == ["000000 base model.json", "000002 warm start.json", "000005 trained.json"]
+    moments = [{float(v) for k, v in saved(one, step).items() if k.startswith("step.")} for step in range(1, 6)]
+    assert moments == [{1}, {2}, {1}, {2}, {3}], "reinforcement begins with moments of its own"
     lines = metrics(one)
     assert lines[1]["nll"] < lines[0]["nll"]
     assert all(line["episodes"] == 3 * line["groups"] and 2 <= line["groups"] <= 3 for line in lines[2:])
@@ -276,6 +278,7 @@ class Stopper:
         ("train", 4, 4),
         ("evaluate base model", 1, 0),
         ("evaluate warm start", 1, 2),
+        ("evaluate warm start", 2, 2),
         ("evaluate step 4", 1, 4),
         ("evaluate trained", 1, 5),
     ],
@@ -283,7 +286,7 @@ class Stopper:
 def test_a_run_that_was_interrupted_ends_as_one_that_was_not(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, done: int, after: int
 ) -> None:
-    monkeypatch.setattr(training, "PATIENCE", 0.0)
+    monkeypatch.setattr(training, "PATIENCE", 0.0 if done == 1 else 60.0)  # the second episode is the last
     settings = ("save_every=0", "eval.every=2", "algorithm.kl_coefficient=0.05", "engine.finetune=lora")
     whole = run_of(tmp_path / "whole", tiny, *settings)
     assert "000004 step 4.json" in evaluations(whole)

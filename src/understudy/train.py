@@ -29,7 +29,7 @@ from understudy.errors import RolloutError, TaskError
 from understudy.evaluate import Evaluation, evaluate, floor, held_out, oracle
 from understudy.formats import ChatFormat
 from understudy.models import find_model
-from understudy.rollout import play, play_groups, teaches
+from understudy.rollout import episode_seed, play, play_groups, teaches
 from understudy.run import Run, interruptible
 from understudy.tasks import Task
 from understudy.trajectory import Stop, Trajectory
@@ -133,7 +133,8 @@ async def demonstrate(training: Training) -> list[Trajectory]:
     agent = DemonstrationAgent(training.format)
     count, limits = training.config.sft.demonstrations, training.config.limits
     tasks = itertools.islice(_stream(training, 0), count)
-    episodes = [await play(training.domain, task, agent, limits, training.config.seed) for task in tasks]
+    seed = training.config.seed
+    episodes = [await play(training.domain, task, agent, limits, episode_seed(seed, task, 0)) for task in tasks]
     failed = next((episode for episode in episodes if episode.reward < 1.0), None)
     if failed:
         raise TaskError(f"the gold episode of task {failed.task} earns {failed.score}; see: understudy check")

@@ -17,11 +17,12 @@ from torch import Tensor  # noqa: E402
 
 from understudy.algorithms import losses  # noqa: E402
 from understudy.algorithms.options import Loss  # noqa: E402
-from understudy.batch import Batch, collate  # noqa: E402
+from understudy.batch import Batch, collate, plan  # noqa: E402
 from understudy.engines.base import Completion, Sampling  # noqa: E402
-from understudy.engines.local import fuse, kernels  # noqa: E402
+from understudy.engines.local import fuse, head, kernels  # noqa: E402
 from understudy.engines.local.config import LocalConfig, Lora, Optimizer  # noqa: E402
 from understudy.engines.local.engine import STATE, LocalEngine  # noqa: E402
+from understudy.engines.local.packing import Packing  # noqa: E402
 from understudy.engines.scripted import ScriptedSampler  # noqa: E402
 from understudy.errors import ConfigError  # noqa: E402
 from understudy.messages import Message  # noqa: E402
@@ -295,6 +296,27 @@ def test_a_next_turn_computes_what_is_new(counted: tuple[LocalEngine, list[int]]
     assert passes == [31], "but not beyond an update"
 
 
+def test_what_only_looks_alike_is_computed(counted: tuple[LocalEngine, list[int]]) -> None:
+    """Another beginning and the same end; another prefix, which is cached; and less than what is cached."""
+    engine, passes = counted
+    (reply,) = sample_all(engine, [[1, *range(30)]])
+    passes.clear()
+    sample_all(engine, [[2, *range(30), *reply.tokens, 7]])
+    assert sum(passes) == 33
+    sample_all(engine, [[3, *range(40), 1], [3, *range(40), 2]])
+    passes.clear()
+    sample_all(engine, [[4, *range(60)]])
+    sample_all(engine, [[3, *range(39)]])
+    assert passes == [61, 40]
+
+
+def test_prefixes_that_nobody_uses_are_forgotten(tiny: Path) -> None:
+    engine = LocalEngine(tiny, config(sequences=2))
+    for first in range(0, 90, 6):
+        sample_all(engine, [[group, *range(20), i] for group in range(first, first + 6) for i in range(2)])
+    assert len(engine._sampler._cache.prefixes) <= 16 + 6
+
+
 # ---- gradients ----
 
 
@@ -327,8 +349,9 @@ def close(found: dict[str, Tensor], expected: dict[str, Tensor], most: float) ->
 @pytest.mark.parametrize("loss", [Loss(clip_low=0.1, clip_high=0.1), Loss(kind="nll")], ids=["policy", "nll"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_gradients_are_those_of_transformers_whatever_is_shared(
-    folders: dict[str, Path], architecture: str, loss: Loss
+    folders: dict[str, Path], architecture: str, loss: Loss, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(head, "CHUNK", 50)  # several chunks of positions
     folder = folders[architecture]
     engine = LocalEngine(folder, config(train_embeddings=True))
     batch, _ = episodes(engine)
@@ -348,6 +371,35 @@ def test_gradients_are_those_of_transformers_whatever_is_shared(
     for key, total in expected_metrics.items():
         assert metrics[key] == pytest.approx(total.item() / count, abs=1e-4)
     assert metrics["computed_tokens"] < batch.lengths.sum(), "something is shared"
+
+
+def test_rows_of_nearly_one_length_are_padded_in_attention_alone(tiny: Path) -> None:
+    """Two prefixes, and rows of a block that differ in length, so that attention sees padding."""
+    generator = torch.Generator().manual_seed(3)
+
+    def drawn(count: int) -> list[int]:
+        found: list[int] = torch.randint(0, 256, (count,), generator=generator).tolist()
+        return found
+
+    done = []
+    for prefix, lengths in ((drawn(20), (40, 38, 40, 37)), (drawn(9), (24, 22)), (drawn(1), (30,))):
+        for length in lengths:
+            episode = Trajectory("t", score=Score(reward=0.0))
+            episode.observe([], prefix + drawn(length - 12))
+            episode.act(REPLY, reply := drawn(12), [-5.0] * len(reply))
+            done.append(episode)
+    batch = collate(done)
+    batch = batch.with_(advantages=torch.randn(batch.tokens.shape, generator=generator) * batch.mask)
+    engine = LocalEngine(tiny, config())
+    (pieces,) = plan(batch, 4096)
+    blocks = [b for piece in Packing(batch, pieces, 2, torch.device("cpu")).pieces for b in piece.blocks]
+    assert sum(not block.valid.all() for block in blocks) == 2
+    model, loss = plain(tiny), Loss(kind="nll")
+    logprobs = plain_logprobs(model, batch)
+    losses.compute(loss, logprobs, batch.logprobs, batch.advantages, batch.mask)[0].backward()
+    assert apart(run(engine.forward(batch)).logprobs, logprobs.detach(), batch.mask) < 1e-4
+    found, _ = gradients(engine, batch, loss)
+    close(found, {name: p.grad for name, p in model.named_parameters() if name in found}, 1e-5)
 
 
 @pytest.mark.parametrize("finetune", ["full", "lora"])
@@ -677,6 +729,22 @@ def test_when_all_go_away_nothing_is_left_to_do(tiny: Path, caplog: pytest.LogCa
 
     assert len(asyncio.run(all_leave()).tokens) == 2
     assert not caplog.records
+
+
+def test_a_reply_that_nobody_waits_for_is_not_finished(tiny: Path) -> None:
+    engine = LocalEngine(tiny, config())
+
+    async def leave() -> bool:
+        call = asyncio.ensure_future(engine.sample([1, 2, 3], Sampling(max_tokens=100_000), 0))
+        for _ in range(30):
+            await asyncio.sleep(0)
+        call.cancel()
+        for _ in range(30):
+            await asyncio.sleep(0)
+        assert engine._sampler._driver is not None
+        return engine._sampler._driver.done()
+
+    assert asyncio.run(leave())
 
 
 def test_one_event_loop_after_the_other(tiny: Path) -> None:
