@@ -5,12 +5,13 @@
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from understudy.messages import Message
+from understudy.errors import ToolError
+from understudy.messages import Message, ToolCall
 from understudy.rewards import numbers, said
-from understudy.tasks import Fact, Scenario, Wish
+from understudy.tasks import Deed, Fact, Scenario, Wish
 
 LONGEST_PROPOSAL = 12
 """A text with more distinct numbers and ids is a list to pick from, and no user says yes to it."""
@@ -35,6 +36,11 @@ _HANDOVER = re.compile(
     r"\bhuman agent\b|\btransfer\w*\b.{0,40}\b(?:human|agent|colleague|specialist|you)\b|"
     r"\byou (?:are|were|will be|have been)(?: now| being)* transferred\b"
 )
+_INSTRUCTS = re.compile(
+    r"\?|\b(?:please|try|turn|toggle|switch|restart|reboot|open|close|check|look|run|set|reset|remove|insert|reseat|enable|"
+    r"disable|connect|disconnect|select|choose|tap|go to|you (?:need|have|should|can)|now|next|then|first)\b"
+)
+_REPORTS = re.compile(r"\b(?:i|we)(?:'ve|'ll| have| will| did| can| could| am| was)\b")
 _ANNOUNCES = re.compile(r"\b(?:let me|one moment|a moment|please wait|hold on|i will|i'll|i am going to)\b")
 _CLOSING = re.compile(r"\b(?:anything|something) else\b|\b(?:else|further|more) i can\b|\bfurther assist")
 _CONSENT = re.compile(
@@ -69,6 +75,7 @@ class ScriptedUser:
     A text, sentence by sentence:
 
         proposes what a wish names, and asks    -> yes; to the first such wish only
+        tells them to do what they can do       -> does it, by a tool of their own, and says what that shows
         asks for facts                          -> the facts, those not told yet first
         refuses                                 -> accepted; a wish that `contests` does so once
         proposes anything else                  -> no, and the wish again
@@ -79,8 +86,10 @@ class ScriptedUser:
     says, and no text of the agent can end it with a wish granted that was not. The words vary with the seed.
     """
 
-    def __init__(self, scenario: Scenario, seed: int = 0) -> None:
-        self._scenario = scenario
+    def __init__(self, scenario: Scenario, seed: int = 0, device: Callable[[ToolCall], str] | None = None) -> None:
+        """`device` runs a call of the user's own tools and gives its result; without it no deed is done."""
+        self._scenario, self._device = scenario, device
+        self._shown: dict[int, str] = {}
         self._random = random.Random(seed)
         self._pending = list(scenario.wishes)
         self._approved: list[Wish] = []
@@ -105,6 +114,8 @@ class ScriptedUser:
             return self._approve(wish)
         if not asks and _HANDOVER.search(rest):
             return None
+        if deeds := [deed for sentence in sentences for deed in self._told_to_do(sentence)]:
+            return self._do(deeds)
         if asked := [fact for fact in self._known() if any(_asks_for(s, fact) for s in sentences)]:
             return self._tell(asked)
         if refusals:
@@ -128,6 +139,29 @@ class ScriptedUser:
         self._approved.append(wish)
         self._at_hand, self._contested = wish, False
         return yes
+
+    def _told_to_do(self, sentence: str) -> list[Deed]:
+        if self._device is None or not _INSTRUCTS.search(sentence) or _REPORTS.search(sentence):
+            return []
+        return [deed for deed in self._scenario.deeds if all(said(name, sentence) for name in deed.names)]
+
+    def _do(self, deeds: Sequence[Deed]) -> str | None:
+        """Do them in turn. What shows nothing new moves nothing."""
+        before = dict(self._shown)
+        texts = []
+        for deed in deeds:
+            index = self._scenario.deeds.index(deed)
+            self._shown[index] = self._result(deed.call)
+            texts.append(deed.says.replace("{result}", self._shown[index]))
+        text = " ".join(dict.fromkeys(texts))
+        return self._useless(text) if self._shown == before else self._voiced(text)
+
+    def _result(self, call: ToolCall) -> str:
+        assert self._device is not None
+        try:
+            return self._device(call)
+        except ToolError as e:
+            return str(e)
 
     def _known(self) -> Sequence[Fact]:
         """What the user can tell now: of the person, and of the wish at hand."""

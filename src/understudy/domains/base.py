@@ -67,6 +67,8 @@ class Domain:
     toolkit: Callable[[State], Toolkit]
     generate: Generate
     families: tuple[str, ...]
+    device: Callable[[State], Toolkit] | None = None
+    """Tools of the user's own, on the same state, such as a phone."""
     shared: tuple[str, ...] = ()
     """Tables that all splits share, such as a catalogue; the rows of all others belong to one split."""
     part: Slice = WHOLE
@@ -104,9 +106,9 @@ class Domain:
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
         """A fresh episode of `task`, with the scripted user unless another one is given."""
         state, transcript = self.initial(task), list[Message]()
-        grade = functools.partial(score, task, state, self.goal(task))
         gate = ConsentGate(self.toolkit(state), state, transcript)
-        user = user or ScriptedUser(task.scenario, seed)
+        grade = functools.partial(score, task, state, self.goal(task), gate)
+        user = user or ScriptedUser(task.scenario, seed, self.device(state).run if self.device else None)
         return ToolEnvironment(self.policy, gate, user, grade, self.specs, transcript)
 
     def initial(self, task: Task) -> State:
@@ -138,8 +140,11 @@ class Domain:
 
     def _run_gold(self, task: Task) -> Mapping[str, Any]:
         state = self.initial(task)
-        toolkit = self.toolkit(state)
-        for call in task.actions:
+        toolkits = {"assistant": self.toolkit(state), "user": self.device(state) if self.device else None}
+        for role, call in ((message.role, call) for message in task.gold for call in message.tool_calls):
+            toolkit = toolkits[role]
+            if toolkit is None:
+                raise TaskError(f"task {task.id}: the user calls {call.name}, but {self.name} has no tools for users")
             try:
                 toolkit.run(call)
             except ToolError as e:
@@ -170,11 +175,17 @@ class Domain:
         return {key: self._file(name).read_text(encoding="utf-8").strip() for key, name in names.items()}
 
 
-def score(task: Task, state: State, goal: Mapping[str, Any], transcript: Sequence[Message], ended: bool) -> Score:
-    """The strict reward: the right final state, every output said, and an episode that no limit cut off."""
-    return product(
-        {"state": same_state(state, goal), "said": said_outputs(transcript, task.outputs), "ended": float(ended)}
-    )
+def score(
+    task: Task, state: State, goal: Mapping[str, Any], gate: ConsentGate, transcript: Sequence[Message], ended: bool
+) -> Score:
+    """The strict reward: the right final state, every output said, and an episode that no limit cut off.
+
+    Told beside it: `policy`, 1.0 where no call broke it, and `turns`, the gold turns as a share of those it took.
+    """
+    strict = {"state": same_state(state, goal), "said": said_outputs(transcript, task.outputs), "ended": float(ended)}
+    turns = sum(message.role == "assistant" for message in transcript)
+    beside = {"policy": float(not gate.violations), "turns": min(1.0, len(task.turns) / max(1, turns))}
+    return product(strict, beside)
 
 
 def interleave(families: Sequence[str], difficulties: Sequence[Difficulty]) -> Iterator[tuple[str, Difficulty, int]]:
