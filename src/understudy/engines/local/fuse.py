@@ -5,6 +5,7 @@ in the layout that the matrix unit wants, made anew whenever the weights have ch
 other devices, run as transformers wrote them.
 """
 
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -83,8 +84,9 @@ def _projected(owner: Any, x: Tensor, linears: tuple[Any, ...]) -> tuple[Tensor,
     return torch.split(joined, [linear.out_features for linear in linears], -1)
 
 
+@functools.cache
 def _packs() -> bool:
-    return hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    return hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def _multiplied(owner: Any, x: Tensor, linears: tuple[Any, ...]) -> Tensor:
