@@ -785,7 +785,7 @@ def test_one_event_loop_after_the_other(tiny: Path) -> None:
     expected = sample_all(engine, [[1, 2, 3]], 5)
     with pytest.raises(ZeroDivisionError):
         asyncio.run(give_up())
-    assert sample_all(engine, [[1, 2, 3]], 5) == expected
+    assert sample_all(engine, [[1, 2, 3]], 5)[0].tokens == expected[0].tokens
     assert sample_all(engine, [[1, 2, 3]] * 4, 5)[0].tokens == expected[0].tokens
 
 

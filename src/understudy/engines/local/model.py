@@ -70,7 +70,7 @@ class Model:
         ).to(self.device)
         self.config: PretrainedConfig = self.network.config.get_text_config()
         _refuse_unsupported(self.config, folder)
-        if self.device.type == "cpu" and self.dtype == torch.bfloat16 and kernels.available():
+        if self.device.type == "cpu" and kernels.available(self.dtype):
             fuse(self.network)
         self.adapted = _with_adapters(self.network, config.lora) if config.finetune == "lora" else None
         self.body: nn.Module = getattr(self.network, self.network.base_model_prefix)
