@@ -1,26 +1,19 @@
-"""Who speaks to the agent. A user sees what is said, never the agent's calls or their results.
-
-`reply` gives the user's next message, or None when the user ends the conversation: only users end conversations.
-"""
+"""ScriptedUser: a deterministic person, who needs no model."""
 
 import random
 import re
 from collections.abc import Sequence
-from typing import Protocol
 
 from understudy.messages import Message
 from understudy.rewards import numbers, said
 from understudy.tasks import Fact, Scenario, Wish
+from understudy.users.consent import asks_consent
 
 LONGEST_PROPOSAL = 12
 """A text with more distinct numbers and ids is a list to pick from, and no user says yes to it."""
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 _WITH_DIGIT = re.compile(r"\w*\d\w*")
-_CONFIRM = re.compile(
-    r"\b(?:confirm|proceed|go ahead|shall i|should i|do you (?:want|agree|accept)|want me to|"
-    r"would you like|(?:is|are|does) (?:that|this|these|it|everything) (?:ok|okay|right|correct|fine|sound|look))\b"
-)
 _REQUEST = re.compile(
     r"\?|\b(?:please|provide|tell me|give me|let me know|share|could you|can you|may i|what|which|why|"
     r"need (?:your|the|to know))\b"
@@ -37,30 +30,8 @@ _HANDOVER = re.compile(
 )
 _ANNOUNCES = re.compile(r"\b(?:let me|one moment|a moment|please wait|hold on|i will|i'll|i am going to)\b")
 _CLOSING = re.compile(r"\b(?:anything|something) else\b|\b(?:else|further|more) i can\b|\bfurther assist")
-_CONSENT = re.compile(
-    r"\W*(?:yes|yeah|yep|sure|ok|okay|correct|right|please do|go ahead|confirmed|i confirm)\b", re.IGNORECASE
-)
-
 _YES = ("Yes.", "Yes, please.", "Yes, go ahead.", "Yes, that is right.", "Yes, please do.")
 _CHATTY = ("Thanks for helping! ", "I appreciate your help. ", "Let me see. ", "Let me think. ", "One moment. ")
-
-
-class User(Protocol):
-    """The other side of a conversation."""
-
-    async def reply(self, transcript: Sequence[Message]) -> str | None:
-        """The next message to the agent, or None to end. An empty transcript asks for the opening."""
-
-
-class NoUser:
-    """Nobody answers: the opening is all there is, and the agent's first text ends the episode."""
-
-    def __init__(self, opening: str) -> None:
-        self._opening = opening
-
-    async def reply(self, transcript: Sequence[Message]) -> str | None:
-        """The opening, then None."""
-        return None if transcript else self._opening
 
 
 class ScriptedUser:
@@ -177,17 +148,6 @@ class ScriptedUser:
 
     def _voiced(self, text: str) -> str:
         return self._random.choice(_CHATTY) + text if self._scenario.persona == "chatty" else text
-
-
-def asks_consent(text: str) -> bool:
-    """Whether a text of the agent asks the user to agree to something."""
-    text = text.casefold()
-    return ("?" in text or "confirm" in text) and _CONFIRM.search(text) is not None
-
-
-def consents(text: str) -> bool:
-    """Whether a text of the user begins with a yes."""
-    return _CONSENT.match(text) is not None
 
 
 def _refuses(sentence: str) -> bool:
