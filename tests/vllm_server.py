@@ -1,9 +1,9 @@
-"""A real OpenAI-compatible server on loopback: vLLM on the CPU, in a virtual environment of its own under the user's cache.
+"""A real OpenAI-compatible server on loopback: vLLM on the CPU, in an environment of its own in the user's cache.
 
-    python tests/vllm_server.py install      makes the environment (3 GB, a few minutes; once)
+    python tests/vllm_server.py      makes the environment (3 GB, a few minutes; once)
 
-vLLM pins versions that disagree with the project's, so it is a process and never an import. Its requirements on sound and
-pictures (torchvision, torchaudio, torchcodec) have no CPU build and text models do not need them: they are left out.
+vLLM pins versions that disagree with the project's, so it is a process and never an import. What it requires for sound
+and pictures (torchvision, torchaudio, torchcodec) has no CPU build and text models do not need it: it is left out.
 """
 
 import contextlib

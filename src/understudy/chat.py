@@ -124,7 +124,7 @@ class _Passing(Exception):
 class ChatModel:
     """A model behind an endpoint. One object serves a whole run: its limit and its totals are the run's.
 
-    `fault` is whose fault a failure is: the user's, where the model plays one. Nothing is sent before the first `reply`.
+    `fault` is whose fault a failure is: the user's, where the model plays one. Nothing is sent before the first reply.
     """
 
     def __init__(self, config: ChatConfig, fault: Fault) -> None:

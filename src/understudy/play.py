@@ -4,9 +4,13 @@ import ast
 import asyncio
 import json
 import re
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from rich.console import Console
+from rich.text import Text
 
 from understudy.agent import Agent, GoldAgent, HumanAgent
 from understudy.domains.base import Domain
@@ -15,22 +19,35 @@ from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.rollout import Limits, rollout
 from understudy.tasks import Split, Task
 from understudy.trajectory import Trajectory
-from understudy.users import User
+from understudy.users import HumanUser, ask_person
 from understudy.view import episode_title, transcript
 
 _CALL = re.compile(r"(\w*)\s*(.*)", re.DOTALL)
+_ARGUMENT = re.compile(r"(\w+)=(.*)", re.DOTALL)
+_SPEAKER = re.compile(r" *(\w*) [|>] ")
+_STYLES = {"system": "dim", "user": "green", "assistant": "cyan", "agent": "cyan", "tool": "yellow"}
 HELP = """\
-Type text to say it to the user. Type a call to make it:
-    find_order(order_id="W1")    or    find_order {"order_id": "W1"}
-/tools lists the tools, /tool NAME shows one, /quit leaves."""
+Type text to say it to the user. Type a call to make it, in one of these ways:
+    find_order order_id=W1    find_order(order_id="W1")    find_order {"order_id": "W1"}
+A list is a,b; what has spaces stands in quotes. A line ends a message; one that begins with a tool's name is a call.
+/tools lists the tools, /tool NAME shows one, /help shows this, /quit leaves without a result."""
+
+
+def print_coloured(text: str) -> None:
+    """Print a conversation with a colour for each speaker, where the terminal has colours."""
+    console, style = Console(highlight=False, soft_wrap=True), ""
+    for line in text.splitlines() or [""]:
+        speaker = _SPEAKER.match(line)
+        style = (_STYLES.get(speaker[1], "") if speaker[1] else style) if speaker else ""
+        console.print(Text(line, style))
 
 
 @dataclass
 class Person:
     """You, at a prompt: `ask` reads a line, `show` prints."""
 
-    ask: Callable[[str], str] = input
-    show: Callable[[str], None] = print
+    ask: Callable[[str], str] = ask_person
+    show: Callable[[str], None] = print_coloured
     welcomed: bool = False
 
     def act(self, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
@@ -49,14 +66,6 @@ class Person:
             except ValueError as e:
                 self.show(f"That is not a call: {e}")
 
-    async def reply(self, messages: Sequence[Message]) -> str | None:
-        """What you say as the user; an empty line ends the conversation."""
-        self.show(transcript(messages[-1:]))
-        line = self.ask("user> ").strip()
-        if line == "/quit":
-            raise EOFError
-        return line or None
-
 
 def play(
     domain: Domain,
@@ -65,18 +74,17 @@ def play(
     agent: Agent | None = None,
     person: Person | None = None,
 ) -> Trajectory | None:
-    """Play a task at a prompt and see what it earned; None when you leave before its end.
+    """Play a task at a prompt and see what it earned; None when you leave before its end, also by Ctrl-D or Ctrl-C.
 
     As the user you meet `agent`, the gold turns unless another one is given.
     """
     person = person or Person()
-    user: User | None = person if role == "user" else None
-    if role == "user":
-        person.show(f"You are the user. {task.scenario.instructions}\nAn empty line ends the conversation.\n")
+    user = HumanUser(task.scenario, person.ask, person.show) if role == "user" else None
     actor = HumanAgent(person.act) if role == "agent" else agent or GoldAgent()
     try:
         episode = asyncio.run(rollout(task, domain.environment(task, user), actor, Limits(max_turns=100)))
-    except EOFError:
+    except (EOFError, KeyboardInterrupt):
+        person.show("\nYou left before the end: no result.")
         return None
     person.show(f"\n{episode_title(episode)}")
     return episode
@@ -95,13 +103,40 @@ def find_task(domain: Domain, name: str = "", split: Split = "train") -> Task:
 def read_reply(line: str, tools: Sequence[ToolSpec]) -> Message:
     """A typed line as a reply: a call where it is a tool's name and a bracket, text else. Nothing is executed."""
     name, rest = _CALL.match(line).groups()  # type: ignore[union-attr]  # the pattern matches any line
-    known = {tool.name for tool in tools}
+    known = {tool.name: tool for tool in tools}
     if name not in known and re.fullmatch(r"\(.*\)|\{.*\}", rest):
         raise ValueError(f"no tool {nearest(name, known)}")
-    if name not in known or rest[:1] not in ("", "(", "{"):
+    arguments = _arguments(rest, known[name].parameters.get("properties", {})) if name in known else None
+    if arguments is None:
         return Message(role="assistant", content=line)
-    arguments = _literals(rest) if rest.startswith("(") else json.loads(rest or "{}")
     return Message(role="assistant", tool_calls=(ToolCall(name=name, arguments=arguments),))
+
+
+def _arguments(text: str, properties: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What stands behind a tool's name, as arguments: `(a="b")`, `{"a": "b"}` or `a=b`; None if it is plain text."""
+    if text[:1] in ("", "{"):
+        return dict(json.loads(text or "{}"))
+    if text.startswith("("):
+        return _literals(text)
+    if not _ARGUMENT.match(text):
+        return None
+    pairs = [_ARGUMENT.fullmatch(word) for word in shlex.split(text)]
+    if None in pairs:
+        raise ValueError("put what has spaces in quotes, such as reason='no longer needed'")
+    return {pair[1]: _typed(pair[2], properties.get(pair[1], {})) for pair in pairs if pair}
+
+
+def _typed(text: str, schema: Mapping[str, Any]) -> Any:
+    """A typed word as the value that the schema wants; where it cannot be one it stays text, and the tool says so."""
+    kinds = {branch.get("type") for branch in (schema, *schema.get("anyOf", ()))}
+    if "string" in kinds or "enum" in schema:
+        return text
+    if "array" in kinds and not text.startswith("["):
+        return [_typed(part.strip(), schema.get("items", {})) for part in text.split(",")]
+    try:
+        return json.loads(text.lower() if text.lower() in ("true", "false", "null") else text)
+    except json.JSONDecodeError:
+        return text
 
 
 def _literals(text: str) -> dict[str, Any]:

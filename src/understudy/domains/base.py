@@ -23,7 +23,7 @@ from understudy.messages import Message, ToolSpec
 from understudy.records import Record
 from understudy.rewards import product, said_outputs, same_state
 from understudy.state import State
-from understudy.tasks import DIFFICULTIES, Difficulty, Score, Split, Task, read_tasks, select, write_tasks
+from understudy.tasks import DIFFICULTIES, Difficulty, Scenario, Score, Split, Task, read_tasks, select, write_tasks
 from understudy.tools import Toolkit
 from understudy.users import ScriptedUser, User
 
@@ -70,6 +70,8 @@ class Domain:
     shared: tuple[str, ...] = ()
     """Tables that all splits share, such as a catalogue; the rows of all others belong to one split."""
     part: Slice = WHOLE
+    user: Callable[[Scenario, int], User] = ScriptedUser
+    """Makes the user of an episode from the task's scenario and a seed."""
 
     @property
     def name(self) -> str:
@@ -83,6 +85,10 @@ class Domain:
             for wrong in sorted(set(given) - known):
                 raise ConfigError(f"{self.name} has no {kind} {nearest(wrong, known)}")
         return dataclasses.replace(self, part=part)
+
+    def with_users(self, user: Callable[[Scenario, int], User]) -> "Domain":
+        """The same domain with other users."""
+        return dataclasses.replace(self, user=user)
 
     def tasks(self, split: Split) -> list[Task]:
         """The frozen tasks of a split, those of the slice."""
@@ -102,11 +108,11 @@ class Domain:
             write_tasks(self._split(split), self.sample(split, count))
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
-        """A fresh episode of `task`, with the scripted user unless another one is given."""
+        """A fresh episode of `task`, with the domain's user unless another one is given."""
         state, transcript = self.initial(task), list[Message]()
         grade = functools.partial(score, task, state, self.goal(task))
         gate = ConsentGate(self.toolkit(state), state, transcript)
-        user = user or ScriptedUser(task.scenario, seed)
+        user = user or self.user(task.scenario, seed)
         return ToolEnvironment(self.policy, gate, user, grade, self.specs, transcript)
 
     def initial(self, task: Task) -> State:

@@ -3,8 +3,26 @@
 `reply` gives the user's next message, or None when the user ends the conversation: only users end conversations.
 """
 
+from understudy.users.cast import Cast, UserConfig
 from understudy.users.consent import asks_consent, consents
+from understudy.users.human import HumanUser, ask_person
+from understudy.users.language import LanguageUser, ReactUser, ReflectingUser, VerifiedUser
 from understudy.users.scripted import LONGEST_PROPOSAL, ScriptedUser
 from understudy.users.user import NoUser, User
 
-__all__ = ["LONGEST_PROPOSAL", "NoUser", "ScriptedUser", "User", "asks_consent", "consents"]
+__all__ = [
+    "LONGEST_PROPOSAL",
+    "Cast",
+    "HumanUser",
+    "LanguageUser",
+    "NoUser",
+    "ReactUser",
+    "ReflectingUser",
+    "ScriptedUser",
+    "User",
+    "UserConfig",
+    "VerifiedUser",
+    "ask_person",
+    "asks_consent",
+    "consents",
+]
