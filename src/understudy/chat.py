@@ -276,13 +276,15 @@ def _completion(content: bytes) -> Reply:
         wire = json.loads(content)
         choice = wire["choices"][0]
         message, usage = choice["message"], wire.get("usage") or {}
-        return Reply(
+        reply = Reply(
             message=from_wire({**message, "role": "assistant"}),
             finish=choice.get("finish_reason") or "",
             refusal=message.get("refusal") or "",
             prompt_tokens=usage.get("prompt_tokens") or 0,
             completion_tokens=usage.get("completion_tokens") or 0,
         )
+        reply.model_dump_json()  # half a surrogate pair is a ValueError here, and later would be one on disk
+        return reply
     except IndexError as e:
         raise _Passing("an answer without a choice") from e
     except (ValueError, KeyError, TypeError, AttributeError) as e:  # not JSON, or not of that shape
