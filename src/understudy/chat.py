@@ -8,6 +8,7 @@ environment variable and stands nowhere else: not in configs, the cache or a tex
 
 import asyncio
 import email.utils
+import functools
 import hashlib
 import json
 import os
@@ -240,6 +241,9 @@ class ChatModel:
         return f"chat model {self.config.model!r} at {self.config.base_url}"
 
 
+_certificates = functools.cache(httpx2.create_ssl_context)  # read once: it takes longer than a request on loopback
+
+
 class _Connections:
     """The connections of one event loop, closed when it ends."""
 
@@ -249,7 +253,7 @@ class _Connections:
         # Attempts have a time limit of their own, and the gate limits connections.
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=config.concurrency)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.http = httpx2.AsyncClient(headers=headers, timeout=None, limits=limits)
+        self.http = httpx2.AsyncClient(headers=headers, timeout=None, limits=limits, verify=_certificates())
         self.closing = self._until_the_loop_ends()
 
     async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
