@@ -131,8 +131,14 @@ def _typed(text: str, schema: Mapping[str, Any]) -> Any:
     kinds = {branch.get("type") for branch in (schema, *schema.get("anyOf", ()))}
     if "string" in kinds or "enum" in schema:
         return text
-    if "array" in kinds and not text.startswith("["):
-        return [_typed(part.strip(), schema.get("items", {})) for part in text.split(",")]
+    value = _json(text)
+    if "array" not in kinds or isinstance(value, list):
+        return value
+    parts = (part.strip() for part in text.strip("[]").split(","))
+    return [_typed(part, schema.get("items", {})) for part in parts if part]
+
+
+def _json(text: str) -> Any:
     try:
         return json.loads(text.lower() if text.lower() in ("true", "false", "null") else text)
     except json.JSONDecodeError:
