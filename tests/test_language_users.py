@@ -109,6 +109,9 @@ SAID = {
     "Line one.\nLine two.": "Line one.\nLine two.",
     "My agent said it's fine.": "My agent said it's fine.",
     "I have cancelled orders before.": "I have cancelled orders before.",
+    "Will you give me a refund?": "Will you give me a refund?",
+    "Sorry for the inconvenience.": "Sorry for the inconvenience.",
+    "I am unable to find it.": "I am unable to find it.",
 }
 
 
@@ -171,6 +174,11 @@ UNUSABLE = {
     "Is there anything else I can help you with?": AGENT,
     "As an AI language model I cannot do that.": AGENT,
     "I am a chatbot.": AGENT,
+    "I'm sorry for any misunderstanding. I'm just a chatbot.": AGENT,
+    "No. You don't confirm. I am going to give you a refund.": AGENT,
+    "I'm sorry I'm unable to assist you now.": AGENT,
+    "Hello, I'm here to assist you in any way possible.": AGENT,
+    "I apologize for any inconvenience you may have had.": AGENT,
 }
 
 

