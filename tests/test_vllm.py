@@ -100,7 +100,7 @@ def test_whole_episodes_with_each_kind_of_user(url: str, kind: str, tmp_path: Pa
 def assert_attributed(episode: Trajectory) -> None:
     if episode.stop is Stop.FAULT:
         assert (episode.fault, episode.score) == ("user", None)
-        assert "no usable message in 3 attempts" in episode.error
+        assert "gave no usable message in 3 attempts" in episode.error
     else:
         assert episode.score is not None
 

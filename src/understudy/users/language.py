@@ -77,7 +77,9 @@ class LanguageUser:
             if not problem:
                 self._parting = draft.parting
                 return None if draft.leaves else draft.text
-        raise RolloutError(f"no usable message in {self._attempts} attempts; at last: {problem}", "user")
+        raise RolloutError(
+            f"the user's model gave no usable message in {self._attempts} attempts; at last: {problem}", "user"
+        )
 
     async def _draft(self, talk: Sequence[Message], last: Draft, problem: str, seed: int) -> Draft:
         """A message; `last` is the draft before it, and `problem` what was wrong with that."""
