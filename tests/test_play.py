@@ -1,5 +1,6 @@
 """Playing at a prompt: what is typed becomes text or a call, and nothing of it is executed."""
 
+import io
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from toy import DOMAIN
+from understudy.cli import main
 from understudy.errors import ConfigError
 from understudy.messages import ToolCall, ToolSpec
 from understudy.play import Person, find_task, play, print_coloured, read_reply
@@ -176,3 +178,25 @@ def test_find_task() -> None:
     assert find_task(DOMAIN, TASK.id, "test") == TASK
     with pytest.raises(ConfigError, match=r"unknown task .*; did you mean"):
         find_task(DOMAIN, TASK.id + "x", "test")
+
+
+def evaluated(monkeypatch: pytest.MonkeyPatch, typed: str) -> int:
+    """The exit code of an evaluation of gold with a person as the user, who types this and closes the terminal."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    command = ["understudy", "eval", "toy:DOMAIN", "slice.families=one", "--agent", "gold", "--tasks", "2"]
+    monkeypatch.setattr(sys, "argv", [*command, "user.kind=human"])
+    try:
+        main()
+    except SystemExit as e:
+        return int(e.code or 0)
+    return 0
+
+
+def test_a_person_as_the_user_of_an_evaluation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluated(monkeypatch, "A lamp, please.\nYes, please.\n\nA lamp, please.\nNo.\n\n") == 0
+    shown = capsys.readouterr().out
+    assert "gold succeeds on 0.500" in shown  # one episode after the other: the first got its yes, the second did not
+    assert shown.count("You are the user.") == 2
+    assert evaluated(monkeypatch, "A lamp, please.\n") == 1

@@ -76,7 +76,7 @@ def test_episodes_meet_it_and_demonstrations_do_not(tmp_path: Path, tiny: Path) 
 
 def test_a_user_who_fails_stops_the_run_and_is_named(tmp_path: Path, tiny: Path) -> None:
     with serving(lambda _: says("Agent: I am the agent.")) as endpoint:
-        with pytest.raises(RolloutError, match="the user.s model gave") as caught:
+        with pytest.raises(RolloutError, match=r"the user.s model gave") as caught:
             trained(tmp_path / "run", tiny, endpoint, "user.attempts=2")
         assert "no usable message in 2 attempts" in str(caught.value)
 

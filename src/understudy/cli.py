@@ -151,8 +151,6 @@ def main() -> None:
     except (ConfigError, TaskError, RolloutError) as e:
         typer.secho(f"understudy: {e}", fg="red", err=True)
         sys.exit(1 if isinstance(e, RolloutError) else 2)
-    except EOFError:  # a person at a prompt has left
-        sys.exit(130)
 
 
 def _config(what: str, settings: list[str] | None) -> "TrainConfig":
