@@ -17,7 +17,7 @@ import understudy
 LAYERS = """
     errors records
     messages state
-    tools tasks
+    tools tasks chat typed
     rewards
     users trajectory
     environment

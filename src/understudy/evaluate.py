@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from understudy import formats
-from understudy.agent import Agent, EngineAgent, GoldAgent, SilentAgent
+from understudy.agent import Agent, ChatAgent, EngineAgent, GoldAgent, SilentAgent
+from understudy.chat import ChatModel, Usage
 from understudy.config import TrainConfig
 from understudy.domains.base import Domain
 from understudy.errors import ConfigError, nearest
@@ -22,6 +23,7 @@ from understudy.rollout import Limits, episode_seed, play
 from understudy.statistics import Rate, pass_at_k, pass_hat_k, rate
 from understudy.tasks import Split, Task
 from understudy.trajectory import Trajectory
+from understudy.users import Cast
 
 Progress = Callable[[int, int], None]
 Kind = Literal["agent", "floor", "oracle"]
@@ -62,6 +64,8 @@ class Evaluation(Record):
     """Replies of the agent, mean over the episodes."""
     tokens: float = 0.0
     """Sampled tokens, mean over the episodes."""
+    usage: dict[str, Usage] = {}
+    """What endpoints were asked: for the users, for the agent."""
 
     @property
     def success(self) -> Rate:
@@ -118,11 +122,20 @@ async def oracle(domain: Domain, tasks: Sequence[Task]) -> Evaluation:
     return await evaluate(domain, GoldAgent(), tasks, kind="oracle")
 
 
+def inhabited(domain: Domain, users: Cast) -> Domain:
+    """The domain with these users; scripted ones are its own already."""
+    return domain if users.scripted else domain.with_users(users)
+
+
 def named_agent(name: str, config: TrainConfig, checkpoint: Path | None = None) -> Agent:
-    """The agent called `gold`, `silent`, or `model`: the config's, with a checkpoint's weights where one is given."""
+    """The agent called `gold`, `silent`, `chat` (the endpoint of the config's `chat`), or `model`.
+
+    `model` is the config's, with a checkpoint's weights where one is given.
+    """
     agents: dict[str, Callable[[], Agent]] = {
         "gold": GoldAgent,
         "silent": SilentAgent,
+        "chat": lambda: ChatAgent(ChatModel(config.chat, "agent")),
         "model": lambda: model_agent(config, checkpoint),
     }
     if name not in agents:

@@ -25,7 +25,7 @@ from understudy.rewards import product, said_outputs, same_state
 from understudy.state import State
 from understudy.tasks import DIFFICULTIES, Difficulty, Score, Split, Task, read_tasks, select, write_tasks
 from understudy.tools import Toolkit
-from understudy.users import ScriptedUser, User
+from understudy.users import MakeUser, ScriptedUser, User
 
 FROZEN: Mapping[Split, int] = {"train": 500, "validation": 100, "test": 100}
 """How many tasks the frozen splits of a shipped domain hold."""
@@ -72,6 +72,8 @@ class Domain:
     shared: tuple[str, ...] = ()
     """Tables that all splits share, such as a catalogue; the rows of all others belong to one split."""
     part: Slice = WHOLE
+    user: MakeUser = ScriptedUser
+    """Makes the user of an episode."""
 
     @property
     def name(self) -> str:
@@ -85,6 +87,10 @@ class Domain:
             for wrong in sorted(set(given) - known):
                 raise ConfigError(f"{self.name} has no {kind} {nearest(wrong, known)}")
         return dataclasses.replace(self, part=part)
+
+    def with_users(self, user: MakeUser) -> "Domain":
+        """The same domain with other users."""
+        return dataclasses.replace(self, user=user)
 
     def tasks(self, split: Split) -> list[Task]:
         """The frozen tasks of a split, those of the slice."""
@@ -104,11 +110,11 @@ class Domain:
             write_tasks(self._split(split), self.sample(split, count))
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
-        """A fresh episode of `task`, with the scripted user unless another one is given."""
+        """A fresh episode of `task`, with the domain's user unless another one is given."""
         state, transcript = self.initial(task), list[Message]()
         gate = ConsentGate(self.toolkit(state), state, transcript)
         grade = functools.partial(score, task, state, self.goal(task), gate)
-        user = user or ScriptedUser(task.scenario, seed, self.device(state).run if self.device else None)
+        user = user or self.user(task.scenario, seed, self.device(state) if self.device else None)
         return ToolEnvironment(self.policy, gate, user, grade, self.specs, transcript)
 
     def initial(self, task: Task) -> State:
