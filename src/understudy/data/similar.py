@@ -6,16 +6,20 @@ Two tasks are near-duplicates when they have
     words of the user (opening, facts, wishes) that share at least OVERLAP of their shingles (Jaccard index).
 
 A shingle is SHINGLE words in a row, case-folded. The words of the whole user count and not the opening alone: "I want
-to return something" begins many different talks. Two sets with a Jaccard index of at least t share an element of their
-first n - ceil(t n) + 1 ones in any fixed order, so an index of those finds every pair; the order puts shingles with
-digits first, which are the rare ones (S. Chaudhuri et al., "A primitive operator for similarity joins in data
-cleaning", ICDE 2006).
+to return something" begins many different talks.
+
+Every shingle is indexed. A set of n shingles with a Jaccard index of at least t to another shares at least s = ceil(t n)
+of them with it, so k of any n - s + k of them: those that the fewest tasks have are looked up, and only tasks found k
+times are compared (the prefix filter of Chaudhuri et al., "A primitive operator for similarity joins in data cleaning",
+ICDE 2006, with an order that may change with every task, because what is indexed is not cut short).
 """
 
+import itertools
 import math
 import re
 from array import array
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from understudy.tasks import Task
@@ -24,7 +28,9 @@ SHINGLE = 3
 OVERLAP = Fraction(7, 10)
 
 _WORD = re.compile(r"\w+")
-_COMMON = 1 << 62
+_SHARE, _OF = OVERLAP.as_integer_ratio()
+_HITS = 8
+"""k is this part of s: fewer hits make more comparisons, more hits longer lists to look through."""
 
 
 class Similar:
@@ -33,7 +39,8 @@ class Similar:
     def __init__(self) -> None:
         self._calls: dict[int, int] = {}
         self._shingles: list[array[int]] = []
-        self._having: dict[int, list[int]] = {}
+        self._having: dict[int, int | list[int]] = {}
+        """The tasks that have a shingle; most shingles are one task's alone, which needs no list."""
 
     def add(self, task: Task) -> list[int]:
         """Add a task, and give what `find` gives for it."""
@@ -41,8 +48,8 @@ class Similar:
         found = self._near(mine, calls)
         self._calls.setdefault(calls, number)
         self._shingles.append(mine)
-        for shingle in _prefix(mine):
-            self._having.setdefault(shingle, []).append(number)
+        for shingle in mine:
+            self._index(shingle, number)
         return found
 
     def find(self, task: Task) -> list[int]:
@@ -56,21 +63,35 @@ class Similar:
         same = {self._calls[calls]} if calls in self._calls else set()
         return sorted(same | set(self._overlapping(mine)))
 
+    def _index(self, shingle: int, number: int) -> None:
+        having = self._having.setdefault(shingle, number)
+        if isinstance(having, list):
+            having.append(number)
+        elif having != number:
+            self._having[shingle] = [having, number]
+
     def _overlapping(self, mine: "array[int]") -> Iterator[int]:
-        own = set(mine)
-        for number in {n for shingle in _prefix(mine) for n in self._having.get(shingle, ())}:
+        lists = sorted((self._tasks(shingle) for shingle in mine), key=len)
+        own, shared = set(mine), math.ceil(OVERLAP * len(mine))
+        needed = max(1, shared // _HITS)
+        found = Counter(itertools.chain.from_iterable(lists[: len(mine) - shared + needed]))
+        for number in (n for n, hits in found.items() if hits >= needed):
             other = self._shingles[number]
-            if OVERLAP * max(len(own), len(other)) <= min(len(own), len(other)):
-                shared = len(own.intersection(other))
-                if shared >= OVERLAP * (len(own) + len(other) - shared):
+            if min(len(own), len(other)) * _OF >= _SHARE * max(len(own), len(other)):
+                both = len(own.intersection(other))
+                if both * _OF >= _SHARE * (len(own) + len(other) - both):
                     yield number
+
+    def _tasks(self, shingle: int) -> Sequence[int]:
+        having = self._having.get(shingle, ())
+        return (having,) if isinstance(having, int) else having
 
 
 def shingles(task: Task) -> "array[int]":
-    """The shingles of the user's words as sorted 63-bit hashes, those with digits first; good within one process."""
+    """The shingles of the user's words as 64-bit hashes, good within one process."""
     words = said_words(task)
     runs = (tuple(words[i : i + SHINGLE]) for i in range(max(1, len(words) - SHINGLE + 1)))
-    return array("q", sorted({hash(run) % _COMMON | (0 if _has_digit(run) else _COMMON) for run in runs}))
+    return array("q", {hash(run) for run in runs})
 
 
 def said_words(task: Task) -> list[str]:
@@ -80,14 +101,6 @@ def said_words(task: Task) -> list[str]:
     for wish in user.wishes:
         texts += [wish.says, *(fact.says for fact in wish.facts)]
     return _WORD.findall(" ".join(texts).casefold())
-
-
-def _has_digit(words: tuple[str, ...]) -> bool:
-    return any(character.isdigit() for word in words for character in word)
-
-
-def _prefix(mine: "array[int]") -> "array[int]":
-    return mine[: len(mine) - math.ceil(OVERLAP * len(mine)) + 1]
 
 
 def _calls(task: Task) -> int:
