@@ -54,7 +54,8 @@ def synthesize(
     families: Annotated[str, typer.Option(help="Only these, with commas.")] = "",
     difficulties: Annotated[str, typer.Option(help="Only these, with commas.")] = "",
     by_model: Annotated[str, typer.Option(metavar="MODEL", help="A language model that proposes tasks.")] = "",
-    url: Annotated[str, typer.Option(help="Its endpoint, such as http://localhost:8000/v1.")] = "",
+    url: Annotated[str, typer.Option(help="Its endpoint.")] = "http://127.0.0.1:8000/v1",
+    key_variable: Annotated[str, typer.Option(help="The environment variable that holds the endpoint's key.")] = "",
     max_tools: Annotated[int, typer.Option(min=1, help="Gold calls of a proposed task.")] = 12,
     max_turns: Annotated[int, typer.Option(min=1, help="Gold messages of a proposed task.")] = 24,
     attempts: Annotated[int, typer.Option(min=1, help="Proposals for each task before giving up.")] = 10,
@@ -78,7 +79,9 @@ def synthesize(
         wanted = Wanted(
             split=split, count=count, seed=seed, max_calls=max_tools, max_turns=max_turns, attempts=attempts
         )
-        yields = asyncio.run(making.propose(_chat(by_model, url), chosen, out, wanted, watch, resume))
+        yields = asyncio.run(
+            making.propose(making.endpoint(by_model, url, key_variable), chosen, out, wanted, watch, resume)
+        )
     print(making.as_text(yields))
     _wrote(out, yields["kept"])
 
@@ -226,7 +229,7 @@ def _target(
     form_of_files = out.suffix[1:] if one else "jsonl" if to == "tasks" else format
     if to == "tasks" and form_of_files == "parquet":
         raise ConfigError(f"{out}: tasks are written as .jsonl; parquet holds rows (--to rows)")
-    text = policy.read_text(encoding="utf-8").strip() if policy else ""
+    text = _text(policy) if policy else ""
     encode = rows_encoder(domains, text) if to == "rows" else lambda task: task
     of_folder = parts or ((source.split,) if source.split else SPLITS)
     return Target(out, encode, "parquet" if form_of_files == "parquet" else "jsonl", () if one else of_folder, resume)
@@ -245,22 +248,18 @@ def _domains(names: list[str], families: str, difficulties: str) -> "list[Domain
     return [find(name).slice(part) for name in names]
 
 
-def _chat(model: str, url: str) -> Any:
-    """The language model behind an endpoint."""
-    from importlib import import_module
-
-    try:
-        chat = import_module("understudy.chat")
-    except ModuleNotFoundError as e:
-        raise ConfigError(f"--by-model needs {e.name}") from e
-    return chat.ChatModel(model=model, url=url)
-
-
 def _format(model: str) -> Any:
     from understudy import formats
     from understudy.models import find_model
 
     return formats.find(find_model(model))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path} cannot be read: {e}") from e
 
 
 def _words(text: str) -> set[str]:

@@ -33,6 +33,8 @@ def literals(path: Path) -> Iterator[Item[Any] | Bad]:
             yield Item(where, _value(element))
         except TaskError as e:
             yield Bad(where, "", str(e), "unreadable")
+        except RecursionError:
+            yield Bad(where, "", "it is nested too deeply", "unreadable")
 
 
 def _list(path: Path, tree: ast.Module) -> ast.List:

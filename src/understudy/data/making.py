@@ -9,15 +9,38 @@ from typing import Any
 from pydantic import ValidationError
 
 from understudy.data.items import Bad, strict
-from understudy.data.read import read
+from understudy.data.read import needed, read
 from understudy.data.specs import samples
 from understudy.data.synthesize import Chat, Wanted, generated, proposed
 from understudy.data.write import output, partial_lines, refuse_existing
 from understudy.domains.base import Domain
 from understudy.errors import ConfigError, TaskError
+from understudy.messages import Message
 from understudy.tasks import Split, Task
 
+LONGEST_REPLY = 8192
+"""Tokens of a proposal, with what the model thinks before it."""
+
 Watch = Callable[[Iterable[Any], str], Iterable[Any]]
+
+
+class _Endpoint:
+    """A `Chat` of `understudy.chat.ChatModel`."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    async def complete(self, messages: Sequence[Message], seed: int) -> str:
+        """The text of the model's reply."""
+        reply = await self._model.reply(messages, seed=seed)
+        return str(reply.message.content)
+
+
+def endpoint(model: str, url: str, key_variable: str) -> Chat:
+    """A language model behind an OpenAI-compatible endpoint."""
+    chat = needed("understudy.chat", "--by-model")
+    config = chat.ChatConfig(model=model, base_url=url, key_variable=key_variable, max_tokens=LONGEST_REPLY)
+    return _Endpoint(chat.ChatModel(config, "agent"))
 
 
 def generate(

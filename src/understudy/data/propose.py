@@ -97,6 +97,11 @@ class Brief:
         return Message(role="system", content=ask), Message(role="user", content=about)
 
     @property
+    def sampling_seed(self) -> int:
+        """The seed of the model's reply: the proposal's own."""
+        return self.seed * 1_000_003 + self.number
+
+    @property
     def identity(self) -> str:
         """The proposed task's id."""
         like = self.example

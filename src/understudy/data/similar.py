@@ -8,7 +8,7 @@ Two tasks are near-duplicates when they have
 A shingle is SHINGLE words in a row, case-folded. The words of the whole user count and not the opening alone: "I want
 to return something" begins many different talks.
 
-Every shingle is indexed. A set of n shingles with a Jaccard index of at least t to another shares at least s = ceil(t n)
+Every shingle is indexed. A set of n shingles with a Jaccard index of at least t to another shares s = ceil(t n) or more
 of them with it, so k of any n - s + k of them: those that the fewest tasks have are looked up, and only tasks found k
 times are compared (the prefix filter of Chaudhuri et al., "A primitive operator for similarity joins in data cleaning",
 ICDE 2006, with an order that may change with every task, because what is indexed is not cut short).

@@ -10,7 +10,7 @@ from pydantic import Field
 from understudy.data.items import Bad
 from understudy.data.propose import Brief
 from understudy.data.similar import Similar
-from understudy.data.verify import Fault, gold_fault, played_fault
+from understudy.data.verify import Fault, fresh, gold_fault, played_fault
 from understudy.domains.base import Domain
 from understudy.errors import ConfigError
 from understudy.messages import Message
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Chat(Protocol):
     """A language model: all that is needed of it."""
 
-    async def complete(self, messages: Sequence[Message]) -> str:
+    async def complete(self, messages: Sequence[Message], seed: int) -> str:
         """The text of the model's reply."""
 
 
@@ -58,6 +58,7 @@ async def proposed(
     `kept` are the tasks of an earlier attempt with the same options: they come first, and it goes on after them.
     Ends when enough are kept, or after `attempts` proposals for each of them.
     """
+    domains = [fresh(domain) for domain in domains]
     similar, known, count = Similar(), {_number(task): task for task in kept}, 0
     briefs = itertools.islice(_briefs(domains, wanted), wanted.count * wanted.attempts)
     for brief in itertools.islice(briefs, max(known, default=-1) + 1):
@@ -69,7 +70,7 @@ async def proposed(
     for batch in _batches(briefs, wanted.parallel):
         if count >= wanted.count:
             return
-        replies = await asyncio.gather(*(chat.complete(brief.messages()) for brief in batch))
+        replies = await asyncio.gather(*(chat.complete(brief.messages(), brief.sampling_seed) for brief in batch))
         for brief, reply in zip(batch, replies, strict=True):
             result = await _judged(brief, reply, similar)
             count += isinstance(result, Task)

@@ -29,7 +29,7 @@ class Fault(NamedTuple):
 
 
 class Domains:
-    """The domains that tasks may be of: those that are shipped, and one that is given by name or module:attribute."""
+    """The domains that the tasks of one file may be of: those shipped, and one given by name or module:attribute."""
 
     def __init__(self, given: str = "", unchecked: bool = False) -> None:
         self._found: dict[str, Domain] = {}
@@ -37,7 +37,7 @@ class Domains:
         self.given = given
         if ":" in given or given in names():
             self.given = (domain := find(given)).name
-            self._found[self.given] = domain
+            self._found[self.given] = fresh(domain)
         elif given and not unchecked:
             raise ConfigError(
                 f"unknown domain {nearest(given, names())}; or module:attribute for your own, "
@@ -47,7 +47,7 @@ class Domains:
     def find(self, name: str) -> Domain | None:
         """A domain by its name; None if it is not at hand and its tasks are taken unchecked."""
         if name not in self._found and name in names():
-            self._found[name] = find(name)
+            self._found[name] = fresh(find(name))
         return self._found.get(name)
 
     def fault(self, task: Task) -> Fault | None:
@@ -78,13 +78,17 @@ def checked(items: Iterable[Item[Task] | Bad], domains: Domains) -> Iterator[Ite
 
 def proven(items: Iterable[Item[Task] | Bad], domains: Domains) -> Iterator[Item[Task] | Bad]:
     """`checked`, and each task played twice."""
-    with asyncio.Runner() as runner:
-        for item in checked(items, domains):
-            domain = None if isinstance(item, Bad) else domains.find(item.value.domain)
-            if isinstance(item, Bad) or domain is None:
-                yield item
-            else:
-                yield _judged(item, runner.run(played_fault(domain, item.value)))
+    for item in checked(items, domains):
+        domain = None if isinstance(item, Bad) else domains.find(item.value.domain)
+        if isinstance(item, Bad) or domain is None:
+            yield item
+        else:
+            yield _judged(item, asyncio.run(played_fault(domain, item.value)))
+
+
+def fresh(domain: Domain) -> Domain:
+    """The same domain with no goals remembered: it does so by a task's id, and two files may use an id twice."""
+    return domain.slice(domain.part)
 
 
 def gold_fault(domain: Domain, task: Task) -> Fault | None:
