@@ -20,8 +20,8 @@ from understudy.messages import Message, spec_to_wire
 from understudy.records import Record
 from understudy.tasks import Scenario, Task
 
-_REACH = 2
-"""How far references between rows are followed: from a user to its orders, and from those to what was ordered."""
+_REACH = 3
+"""How far references between rows are followed: from an order to its user, the user's others, and what was ordered."""
 
 _ASK = """\
 You write tasks that train an assistant which talks to users and calls tools. A program plays the user of your task and
