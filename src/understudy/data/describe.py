@@ -116,7 +116,7 @@ def token_lengths(format: ChatFormat, domains: Domains) -> Measure:
 def as_text(description: Description) -> str:
     """The description for a terminal."""
     d = description
-    head = f"{d.tasks} tasks" + (f", and {d.bad} items that are none" if d.bad else "")
+    head = f"{d.tasks} tasks" + (f", and {d.bad} bad" if d.bad else "")
     spread = [f"{'':<14}{'mean':>8}{'min':>7}{'median':>8}{'p90':>7}{'max':>7}"] if d.lengths else []
     for name, s in d.lengths.items():
         spread.append(f"{name:<14}{s.mean:>8.1f}{s.min:>7}{s.median:>8}{s.p90:>7}{s.max:>7}")
