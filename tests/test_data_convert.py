@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from data_kit import FIND, ORDER, address, call, retail, tasks, tau, write_lines, write_tau
 from understudy.check import earned, substance
@@ -28,6 +28,7 @@ TASK = retail(1)[0]
 
 
 @given(tasks)
+@settings(deadline=None)
 def test_a_task_comes_back_from_its_row(task: Task) -> None:
     row = Row.model_validate_json(to_row(task, "the policy").model_dump_json())
     back = from_row(Item("here", row))

@@ -41,7 +41,7 @@ _texts = st.lists(st.sampled_from(["a", "b", "c", "1", "2"]), max_size=14).map("
 
 
 @given(st.lists(_texts, max_size=12))
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_every_pair_is_found_and_no_other(texts: list[str]) -> None:
     tasks = [task(number, words) for number, words in enumerate(texts)]
     similar = Similar()
@@ -102,6 +102,7 @@ def dealt(tasks: list[Task], ratios: tuple[float, ...] = (0.8, 0.1, 0.1), seed: 
     st.sampled_from([(0.8, 0.1, 0.1), (0.5, 0.5), (0.9, 0.1)]),
     st.integers(0, 3),
 )
+@settings(deadline=None)
 def test_no_near_duplicates_in_two_parts(drawn: list[tuple[str, str]], ratios: tuple[float, ...], seed: int) -> None:
     tasks = [task(number, words, family) for number, (words, family) in enumerate(drawn)]
     parts = dealt(tasks, ratios, seed)
@@ -111,6 +112,7 @@ def test_no_near_duplicates_in_two_parts(drawn: list[tuple[str, str]], ratios: t
 
 
 @given(st.integers(0, 5), st.lists(st.sampled_from(["one", "two", "three"]), min_size=30, max_size=200))
+@settings(deadline=None)
 def test_strata_and_the_whole_keep_the_ratios(seed: int, families: list[str]) -> None:
     tasks = [task(n, f"a{n} b{n} c{n}", family) for n, family in enumerate(families)]
     parts = dealt(tasks, (0.8, 0.1, 0.1), seed)
