@@ -384,6 +384,7 @@ def test_convert_resumes(tmp_path: Path) -> None:
         (("retail", "tasks.parquet", "--to", "tasks"), "tasks are written as .jsonl"),
         (("retail", "rows.parquet", "--train-ratio", 0.9), "rows.parquet is one file; parts are written to a folder"),
         (("retail", "rows", "--train-ratio", 1.5), "positive numbers that sum to 1 are needed"),
+        (("folder", "rows.parquet"), "the folder folder holds no file of tasks"),
         (("retail", "no/such/rows.parquet"), "there is no folder"),
         (("t.json", "rows"), "tau-style tasks say no split; give --train-ratio"),
         (("none.json", "rows.parquet"), "there is no file 'none.json'"),
@@ -396,11 +397,12 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tu
     monkeypatch.chdir(tmp_path)
     write_tau(tmp_path / "t.json", [tau()])
     (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "folder").mkdir()
     code, out, err = call("convert", *arguments)
     assert (code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
-    assert {path.name for path in tmp_path.iterdir()} == {"t.json", "empty.jsonl"}
+    assert {path.name for path in tmp_path.iterdir()} == {"t.json", "empty.jsonl", "folder"}
 
 
 def test_what_is_earned_by_silence_is_what_verify_says() -> None:

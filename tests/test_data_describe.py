@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from data_kit import call, retail, write_lines
+from understudy.check import rows
 from understudy.data.describe import Description, as_text, describe, token_lengths
 from understudy.data.items import Bad, Item
 from understudy.data.plots import bars, histogram, pictures
@@ -36,14 +37,14 @@ def worded(number: int, words: int) -> Task:
 
 
 def test_lengths_by_hand() -> None:
-    found = describe(items(*(worded(i, count) for i, count in enumerate([1, 2, 2, 3, 12]))))
+    found = describe(items(*(worded(i, count) for i, count in enumerate([1, 2, 2, 3, 12]))), Domains())
     words = found.lengths["user words"]
     assert (words.mean, words.min, words.median, words.p90, words.max) == (4.0, 1, 2, 12, 12)
     assert words.counts == {1: 1, 2: 2, 3: 1, 12: 1}
 
 
 def test_counts() -> None:
-    found = describe(items(*TASKS))
+    found = describe(items(*TASKS), Domains())
     assert found.tasks == 42
     assert found.families == dict.fromkeys(DOMAIN.families, 3)
     assert sum(found.difficulties.values()) == 42
@@ -57,17 +58,30 @@ def test_duplicates_and_leaks() -> None:
     one, two, *_ = TASKS
     copy = one.replace(id="copy", scenario=one.scenario.replace(opening="Something else, entirely."))
     near = two.replace(id="near", split="test", outputs=("more",))
-    found = describe(iter([*items(one, two, copy, near, one), Bad("x:1", "", "bad")]))
+    found = describe(iter([*items(one, two, copy, near, one), Bad("x:1", "", "bad")]), Domains())
     assert (found.tasks, found.bad) == (5, 1)
     assert (found.same_ids, found.duplicates, found.near_duplicates, found.leaks) == (1, 2, 3, 1)
-    (leak,) = found.leaked
-    assert (leak.task, leak.split, leak.of, leak.of_split) == ("near", "test", two.id, "train")
-    assert f"leak: near (test) is like {two.id} (train)" in as_text(found)
+    words, *shared = found.leaked
+    assert (words.task, words.split, words.of, words.of_split) == ("near", "test", two.id, "train")
+    assert f"near (test) shares words or calls with {two.id} (train)" in as_text(found)
+    about = {f"{table} {key}" for table, key in rows(DOMAIN, DOMAIN.world(), two)}
+    assert found.shared_rows == len(about) > 1
+    assert {leak.what for leak in shared} == about
+
+
+def test_leaks_between_files_of_a_folder(tmp_path: Path) -> None:
+    call("split", write_lines(tmp_path / "t.jsonl", retail(280)), "--out", tmp_path / "parts")
+    found = Description.model_validate_json(call("stats", tmp_path / "parts", "--json")[1])
+    assert (found.tasks, found.splits) == (280, {"train": 224, "validation": 28, "test": 28})
+    assert found.leaks == 0
+    assert found.shared_rows > 0, "a split by tasks shares users"
+    frozen = Description.model_validate_json(call("stats", "retail", "--json")[1])
+    assert (frozen.leaks, frozen.shared_rows) == (0, 0)
 
 
 def test_tokens_are_those_of_the_models_format() -> None:
     format = find(find_model("tiny"))
-    found = describe(items(*TASKS[:3]), token_lengths(format, Domains()))
+    found = describe(items(*TASKS[:3]), Domains(), token_lengths(format, Domains()))
     prompts = [
         format.encode(
             [Message(role="system", content=DOMAIN.policy), Message(role="user", content=t.scenario.opening)],
@@ -81,7 +95,7 @@ def test_tokens_are_those_of_the_models_format() -> None:
 
 
 def test_nothing_is_described_too() -> None:
-    found = describe(iter([Bad("x:1", "", "bad")]))
+    found = describe(iter([Bad("x:1", "", "bad")]), Domains())
     assert as_text(found).startswith("0 tasks, and 1 bad\n")
     assert pictures(found) == {}
 
@@ -91,10 +105,10 @@ def test_stats(tmp_path: Path) -> None:
     assert code == 0
     assert text.startswith("700 tasks\n")
     assert "splits        train 500, validation 100, test 100" in text
-    assert text.rstrip().endswith("0 used ids, 0 duplicates, 0 near-duplicates, 0 leaks")
+    assert text.rstrip().endswith("0 near-duplicates, 0 rows")
     path = write_lines(tmp_path / "t.jsonl", TASKS)
     found = Description.model_validate_json(call("stats", path, "--json")[1])
-    assert found == describe(items(*TASKS))
+    assert found == describe(items(*TASKS), Domains())
 
 
 def test_plots(tmp_path: Path) -> None:

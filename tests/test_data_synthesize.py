@@ -392,11 +392,12 @@ def test_the_endpoint_speaks_the_chat_models_interface(monkeypatch: pytest.Monke
         (("retial",), "unknown domain 'retial'; did you mean 'retail'?"),
         (("retail", "--families", "cancl"), "retail has no family 'cancl'; did you mean 'cancel'?"),
         (("retail", "--difficulties", "esay"), "unknown difficulty 'esay'; allowed: easy, medium, hard"),
+        (("retail", "--out", "t.parquet"), "t.parquet: tasks are written as .jsonl"),
         (("retail", "--from-specs", "x.json"), "--from-specs takes neither domains nor --by-model"),
     ],
 )
 def test_mistakes(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
-    code, out, err = call("synthesize", *arguments, "--out", tmp_path / "t.jsonl")
+    code, out, err = call("synthesize", "--out", tmp_path / "t.jsonl", *arguments)
     assert (code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1

@@ -28,7 +28,10 @@ app = typer.Typer(
 )
 
 SplitName = Literal["train", "validation", "test"]
-What = Annotated[str, typer.Argument(metavar="PATH|DOMAIN", help="Tasks, SkyRL rows, tau-style tasks; or a domain.")]
+What = Annotated[
+    str,
+    typer.Argument(metavar="PATH|DOMAIN", help="A file of tasks, rows or tau-style tasks; a folder of them; a domain."),
+]
 DomainOption = Annotated[str, typer.Option("--domain", help="The tasks' domain, or module:attribute for your own.")]
 Unchecked = Annotated[
     bool, typer.Option("--unchecked", help="Take tasks of a domain that is not at hand by their shape alone.")
@@ -62,10 +65,11 @@ def synthesize(
     from_specs: Annotated[Path | None, typer.Option(help="Make compact samples of these dependent specs.")] = None,
     resume: Resume = False,
 ) -> None:
-    """Make tasks: by a domain's generator, by a language model, or from specs."""
+    """Make tasks, by a domain's generator, a language model, or from specs."""
     from understudy.data import making
     from understudy.data.synthesize import Wanted
 
+    making.lines_file(out)
     if from_specs is not None:
         if domains or by_model:
             raise ConfigError("--from-specs takes neither domains nor --by-model")
@@ -154,7 +158,7 @@ def stats(
     source, domains = _source(what, domain, True, None)
     measure = describe.token_lengths(_format(model), domains) if model else lambda task: {}
     with _watched() as watch:
-        found = describe.describe(watch(source.items(), "reading"), measure)
+        found = describe.describe(watch(source.items(), "reading"), domains, measure)
     written = write_pictures(found, plots) if plots else []
     print(found.model_dump_json(indent=1) if as_json else describe.as_text(found))
     for path in written if not as_json else ():

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from understudy.check import substance
+from understudy.check import rows, substance
 from understudy.data.items import Bad, Item
 from understudy.data.similar import Similar, said_words
 from understudy.data.verify import Domains
@@ -32,8 +32,10 @@ class Lengths(Record):
 
 
 class Leak(Record):
-    """A task that is a near-duplicate of an earlier one of another split."""
+    """A task that shares something with an earlier one of another split."""
 
+    what: str
+    """"words or calls" of a near-duplicate, or the table and the key of a row."""
     task: str
     split: Split
     of: str
@@ -61,19 +63,20 @@ class Description(Record):
     """Tasks that are near-duplicates of an earlier one, those included."""
     leaks: int = 0
     """Near-duplicates of a task in another split."""
+    shared_rows: int = 0
+    """Rows, of tables that splits should not share, that tasks of several splits are about; of domains at hand."""
     leaked: tuple[Leak, ...] = Field(default=(), max_length=NAMED)
-    """The first of them."""
+    """The first of both."""
 
 
 Measure = Callable[[Task], dict[str, int]]
 
 
-def describe(items: Iterable[Item[Task] | Bad], measure: Measure = lambda task: {}) -> Description:
+def describe(items: Iterable[Item[Task] | Bad], domains: Domains, measure: Measure = lambda task: {}) -> Description:
     """Look at all items once. `measure` gives further lengths of a task."""
     counts = {name: Counter[str]() for name in ("splits", "families", "difficulties", "tools")}
-    lengths, similar, owners = dict[str, Counter[int]](), Similar(), list[tuple[str, Split]]()
-    ids, substances, found = set[str](), set[int](), Counter[str]()
-    leaked: list[Leak] = []
+    lengths, found, leaks = dict[str, Counter[int]](), Counter[str](), _Leaks(domains)
+    ids, substances = set[str](), set[int]()
     for item in items:
         if isinstance(item, Bad):
             found["bad"] += 1
@@ -85,18 +88,48 @@ def describe(items: Iterable[Item[Task] | Bad], measure: Measure = lambda task: 
         counts["families"][task.family] += 1
         counts["difficulties"][task.difficulty] += 1
         counts["tools"].update(call.name for call in task.actions)
+        found["tasks"] += 1
         found["same_ids"] += _again(ids, task.id)
         found["duplicates"] += _again(substances, hash(substance(task)))
-        near = similar.add(task)
-        owners.append((task.id, task.split))
-        found["near_duplicates"] += bool(near)
-        other = next((owners[n] for n in near if owners[n][1] != task.split), None)
-        if other is not None:
-            found["leaks"] += 1
-            leaked += [Leak(task=task.id, split=task.split, of=other[0], of_split=other[1])][: NAMED - len(leaked)]
+        found.update(leaks.add(task))
     spread = {name: _spread(counter) for name, counter in lengths.items()}
     ordered = {name: dict(counter.most_common()) for name, counter in counts.items()}
-    return Description(tasks=len(owners), lengths=spread, leaked=tuple(leaked), **ordered, **found)
+    return Description(lengths=spread, leaked=tuple(leaks.named), **ordered, **{"tasks": 0, **found})
+
+
+class _Leaks:
+    """Near-duplicates, and what tasks of different splits share."""
+
+    def __init__(self, domains: Domains) -> None:
+        self.named: list[Leak] = []
+        self._domains, self._similar = domains, Similar()
+        self._tasks: list[tuple[str, Split]] = []
+        self._owners: dict[tuple[str, ...], tuple[str, Split]] = {}
+        self._shared: set[tuple[str, ...]] = set()
+
+    def add(self, task: Task) -> dict[str, int]:
+        """The next task; what it adds to the counts of a description."""
+        near = self._similar.add(task)
+        self._tasks.append((task.id, task.split))
+        other = next((self._tasks[n] for n in near if self._tasks[n][1] != task.split), None)
+        if other is not None:
+            self._name("words or calls", task, other)
+        return {"near_duplicates": bool(near), "leaks": other is not None, "shared_rows": self._rows(task)}
+
+    def _rows(self, task: Task) -> int:
+        """How many rows this task is the first to share."""
+        domain, before = self._domains.find(task.domain), len(self._shared)
+        for table, key in rows(domain, domain.initial(task), task) if domain else ():
+            row = (task.domain, table, key)
+            owner = self._owners.setdefault(row, (task.id, task.split))
+            if owner[1] != task.split and row not in self._shared:
+                self._shared.add(row)
+                self._name(f"{table} {key}", task, owner)
+        return len(self._shared) - before
+
+    def _name(self, what: str, task: Task, of: tuple[str, Split]) -> None:
+        if len(self.named) < NAMED:
+            self.named.append(Leak(what=what, task=task.id, split=task.split, of=of[0], of_split=of[1]))
 
 
 def token_lengths(format: ChatFormat, domains: Domains) -> Measure:
@@ -124,9 +157,10 @@ def as_text(description: Description) -> str:
         f"{name:<14}" + ", ".join(f"{key} {count}" for key, count in getattr(d, name).items())
         for name in ("splits", "families", "difficulties", "tools")
     ]
-    same = f"{d.same_ids} used ids, {d.duplicates} duplicates, {d.near_duplicates} near-duplicates, {d.leaks} leaks"
-    leaks = [f"leak: {leak.task} ({leak.split}) is like {leak.of} ({leak.of_split})" for leak in d.leaked]
-    return "\n".join([head, *spread, *listed, f"{'alike':<14}{same}", *leaks])
+    same = f"{d.same_ids} used ids, {d.duplicates} duplicates, {d.near_duplicates} near-duplicates"
+    across = f"{d.leaks} near-duplicates, {d.shared_rows} rows"
+    leaks = [f"{k.task} ({k.split}) shares {k.what} with {k.of} ({k.of_split})" for k in d.leaked]
+    return "\n".join([head, *spread, *listed, f"{'alike':<14}{same}", f"{'in two splits':<14}{across}", *leaks])
 
 
 def _lengths(task: Task) -> dict[str, int]:

@@ -43,6 +43,13 @@ def endpoint(model: str, url: str, key_variable: str) -> Chat:
     return _Endpoint(chat.ChatModel(config, "agent"))
 
 
+def lines_file(out: Path) -> Path:
+    """The path, which has to be that of a JSONL file."""
+    if out.suffix != ".jsonl":
+        raise ConfigError(f"{out}: tasks are written as .jsonl")
+    return out
+
+
 def generate(
     domains: Sequence[Domain], out: Path, split: Split, count: int, seed: int, watch: Watch, resume: bool
 ) -> int:

@@ -18,6 +18,7 @@ from understudy.data.items import Bad, Item
 from understudy.data.literals import literals
 from understudy.errors import ConfigError, nearest
 
+SUFFIXES = (".json", ".jsonl", ".parquet", ".py")
 LISTS = {"": "item", "tasks": "tasks.item", "dependent_dataset": "dependent_dataset.item"}
 """Where a JSON file may have its list, and what ijson calls the list's items."""
 

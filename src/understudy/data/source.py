@@ -1,4 +1,4 @@
-"""Source: a file of any kind, or a domain's frozen tasks, as a stream of tasks that can be begun again."""
+"""Source: files of any kind, or a domain's frozen tasks, as a stream of tasks that can be begun again."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from understudy.data.items import Bad, Item, malformed
-from understudy.data.read import read
+from understudy.data.read import SUFFIXES, read
 from understudy.data.rows import Row, from_row
 from understudy.data.tau import TauTask, from_tau
 from understudy.domains.base import Domain, find, names
@@ -20,10 +20,10 @@ Form = Literal["tasks", "rows", "tau"]
 
 @dataclass(frozen=True)
 class Source:
-    """Where tasks come from: a file, or a domain."""
+    """Where tasks come from: files, or a domain."""
 
     name: str
-    path: Path | None
+    paths: tuple[Path, ...] = ()
     domain: Domain | None = None
     named: str = ""
     """The domain of tau-style tasks that name none."""
@@ -37,25 +37,40 @@ class Source:
                 yield item
 
     def form(self) -> Form:
-        """What the file's first readable value is."""
-        values = (item.value for item in read(self.path) if isinstance(item, Item)) if self.path else iter(())
+        """What the first readable value is."""
+        values = (item.value for path in self.paths for item in read(path) if isinstance(item, Item))
         return _form(next(values, None))
 
     def _items(self) -> Iterator[Item[Task] | Bad]:
-        if self.path is None:
-            assert self.domain is not None
-            return (Item(t.id, t) for s in SPLITS if self.split in (None, s) for t in self.domain.tasks(s))
-        stem = self.path.stem
-        return (_task(item, f"{stem}/{number}", self.named) for number, item in enumerate(read(self.path)))
+        if self.domain is not None:
+            for split in SPLITS if self.split is None else (self.split,):
+                yield from (Item(task.id, task) for task in self.domain.tasks(split))
+        for path in self.paths:
+            yield from (_task(item, f"{path.stem}/{n}", self.named) for n, item in enumerate(read(path)))
 
 
 def source(what: str, named: str = "", split: Split | None = None) -> Source:
-    """A file, or a domain by name; `named` is the domain of a file's tasks that name none."""
-    if Path(what).is_file():
-        return Source(what, Path(what), named=named, split=split)
-    if ":" in what or what in names():
-        return Source(what, None, find(what), split=split)
+    """A domain by name, a file, or a folder's files; `named` is the domain of a file's tasks that name none.
+
+    A shipped domain wins over a file of the same name; write `./retail` for that.
+    """
+    if what in names():
+        return Source(what, domain=find(what), split=split)
+    path = Path(what)
+    if path.is_file():
+        return Source(what, (path,), named=named, split=split)
+    if path.is_dir():
+        return Source(what, _files(path), named=named, split=split)
+    if ":" in what:
+        return Source(what, domain=find(what), split=split)
     raise ConfigError(f"there is no file {what!r}, and no domain {nearest(what, names())}")
+
+
+def _files(folder: Path) -> tuple[Path, ...]:
+    found = tuple(path for path in sorted(folder.iterdir()) if path.suffix in SUFFIXES)
+    if not found:
+        raise ConfigError(f"the folder {folder} holds no file of tasks; such end in {', '.join(SUFFIXES)}")
+    return found
 
 
 def _form(value: Any) -> Form:

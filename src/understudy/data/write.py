@@ -46,6 +46,7 @@ class Lines:
         data, self.count = line.encode() + b"\n", self.count + 1
         if not self.left:
             self._file.write(data)
+            self._file.flush()  # a proposal of a language model is dear
             return
         self.left -= 1
         if self._file.readline() != data:
