@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import signal
+import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -24,7 +27,7 @@ from understudy.domains.base import Slice
 from understudy.domains.retail import DOMAIN
 from understudy.errors import ConfigError, RolloutError, TaskError
 from understudy.messages import Message
-from understudy.tasks import Task, read_tasks
+from understudy.tasks import Task, read_tasks, write_tasks
 
 Reply = Callable[[Brief], str]
 WANTED = Wanted(count=4, seed=3, parallel=3)
@@ -123,6 +126,26 @@ def test_an_interrupted_synthesis_goes_on(tmp_path: Path) -> None:
     assert len((tmp_path / "broken.jsonl.partial").read_bytes().splitlines()) == 11
     make(tmp_path / "broken.jsonl", True, False)
     assert (tmp_path / "broken.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_a_stopped_process_is_gone_on_with(tmp_path: Path, how: signal.Signals, code: int) -> None:
+    out, partial = tmp_path / "t.jsonl", tmp_path / "t.jsonl.partial"
+    arguments = ("synthesize", "retail", "--count", "3000", "--seed", "1", "--out", str(out))
+    program = [sys.executable, "-c", "from understudy.cli import main; main()", "data", *arguments]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
+        while not partial.is_file() or partial.stat().st_size < 50_000:
+            assert process.poll() is None, "it ended before it could be stopped"
+            time.sleep(0.005)
+        process.send_signal(how)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert err == ("" if how == signal.SIGKILL else "stopped; what is written is kept, and --resume goes on with it\n")
+    assert not out.exists()
+    assert 20 <= len(partial.read_bytes().splitlines()) < 3000
+    assert call(*arguments, "--resume")[0] == 0
+    write_tasks(tmp_path / "whole.jsonl", DOMAIN.sample("train", 3000, 1))
+    assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
 # ---- by a model ----
