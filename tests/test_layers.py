@@ -28,6 +28,7 @@ LAYERS = """
     agent
     rollout
     check statistics config
+    data
     run
     evaluate
     results

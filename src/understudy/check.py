@@ -63,9 +63,9 @@ async def _checked(domain: Domain) -> Report:
 async def _played(domain: Domain, split: Split, tasks: Sequence[Task], problems: list[str]) -> SplitReport:
     floor, oracle = 0.0, 0.0
     for task in tasks:
-        problems += _own_problems(domain, split, task)
+        problems += own_problems(domain, split, task)
         try:
-            gold, silent = await _score(domain, task, GoldAgent()), await _score(domain, task, SilentAgent())
+            gold, silent = await earned(domain, task, GoldAgent()), await earned(domain, task, SilentAgent())
         except TaskError as e:
             problems.append(str(e))
             continue
@@ -82,7 +82,8 @@ async def _played(domain: Domain, split: Split, tasks: Sequence[Task], problems:
     )
 
 
-async def _score(domain: Domain, task: Task, agent: Agent) -> Score:
+async def earned(domain: Domain, task: Task, agent: Agent) -> Score:
+    """What an agent earns on a task. An episode that fails is a `TaskError`."""
     episode = await rollout(task, domain.environment(task), agent, _LIMITS)
     if episode.score is None:
         raise TaskError(f"task {task.id}: its episode failed ({episode.fault}): {episode.error}")
@@ -97,7 +98,7 @@ def _reward_problems(task: Task, gold: Score, silent: Score) -> Iterator[str]:
         yield f"task {task.id}: doing nothing earns {silent.reward:g}"
 
 
-def _own_problems(domain: Domain, split: Split, task: Task) -> Iterator[str]:
+def own_problems(domain: Domain, split: Split, task: Task) -> Iterator[str]:
     """What is wrong with a task by itself."""
     shown = {spec.name for spec in domain.specs}
     for name in sorted({call.name for call in task.actions} - shown):
@@ -122,11 +123,11 @@ def _duplicates(tasks: Tasks) -> Iterator[str]:
     for first, second in _pairs((t for split in SPLITS for t in tasks[split]), lambda task: task.id):
         yield f"task {second.id}: the id is also that of a task in {first.split}"
     for split in SPLITS:
-        for first, second in _pairs(tasks[split], _substance):
+        for first, second in _pairs(tasks[split], substance):
             yield f"task {second.id}: it differs from {first.id} in its wording alone"
 
 
-def _substance(task: Task) -> Hashable:
+def substance(task: Task) -> Hashable:
     """What a task is about, without the words of the user and of the agent."""
     calls = tuple(call.model_dump_json(exclude={"id"}) for call in task.actions)
     return task.family, calls, task.outputs, repr(task.setup)
@@ -147,14 +148,14 @@ def _leaks(domain: Domain, tasks: Tasks) -> Iterator[str]:
     for split in SPLITS:
         for task in tasks[split]:
             scenario = (task.scenario.opening, task.scenario.facts, task.scenario.wishes)
-            for thing in (scenario, *_rows(domain, world, task)):
+            for thing in (scenario, *rows(domain, world, task)):
                 owner, first = owners.setdefault(thing, (split, task))
                 if owner != split:
                     what = "its scenario" if thing is scenario else " ".join(map(str, thing))
                     yield f"task {task.id}: it shares {what} with {first.id}"
 
 
-def _rows(domain: Domain, world: State, task: Task) -> Iterator[tuple[str, str]]:
+def rows(domain: Domain, world: State, task: Task) -> Iterator[tuple[str, str]]:
     """The rows that a task is about: those of its setup, and those that its gold calls name."""
     named = {text for call in task.actions for value in call.arguments.values() for text in _strings(value)}
     for table, rows in world.tables().items():
