@@ -22,7 +22,7 @@ from understudy.algorithms.advantages import episode_advantages, kl_shaped, toke
 from understudy.algorithms.options import Loss
 from understudy.batch import Batch, collate
 from understudy.config import TrainConfig
-from understudy.domains.base import Domain, find
+from understudy.domains.base import TaskSource, find
 from understudy.engines.base import Engine
 from understudy.engines.local.engine import LocalEngine
 from understudy.errors import RolloutError, TaskError
@@ -48,7 +48,7 @@ class Training:
 
     config: TrainConfig
     run: Run
-    domain: Domain
+    domain: TaskSource
     engine: Engine
     format: ChatFormat
     report: Report
