@@ -149,7 +149,8 @@ def _leaks(domain: TaskSource, tasks: Tasks) -> Iterator[str]:
     owners = dict[Hashable, tuple[Split, Task]]()
     for split in SPLITS:
         for task in tasks[split]:
-            scenario = (task.scenario.opening, task.scenario.facts, task.scenario.wishes)
+            script = (task.scenario.opening, task.scenario.facts, task.scenario.wishes)
+            scenario = script if any(script) else (task.scenario.instructions,)
             for thing in (scenario, *domain.rows(task)):
                 owner, first = owners.setdefault(thing, (split, task))
                 if owner != split:
