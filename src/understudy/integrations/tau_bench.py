@@ -117,7 +117,7 @@ class TauBench:
         """The tools that the agent is shown."""
         return tuple(spec for spec in self._all_specs if not self.part.tools or spec.name in self.part.tools)
 
-    @property
+    @functools.cached_property
     def policy(self) -> str:
         """The wiki, which is all that tau-bench's tool-calling agent is told; for `brief` the rules."""
         if self.part.policy == "full":
