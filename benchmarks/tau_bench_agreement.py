@@ -2,9 +2,9 @@
 
     TAU_BENCH=/path/to/tau-bench python benchmarks/tau_bench_agreement.py [--recorded FILE ...] [--quick]
 
-For every task of every domain and split: the gold turns, doing nothing, and gold with something wrong; then all recorded
-trajectories (those of the checkout, and the files given), replayed reply by reply. It needs litellm, which tau-bench's own
-`Env` imports; no model is called.
+For every task of every domain and split: the gold turns, doing nothing, and gold with something wrong; then all
+recorded trajectories (those of the checkout, and the files given), replayed reply by reply. It needs litellm, which
+tau-bench's own `Env` imports; no model is called.
 """
 
 import argparse

@@ -39,7 +39,7 @@ DONE = "Done."
 """The last gold turn, where nothing has to be said."""
 _MODULES: Mapping[Split, str] = {"train": "tasks_train", "validation": "tasks_dev", "test": "tasks_test"}
 # Whatever a tool stumbles over is shown to the agent, as tau-bench does; its tools leave most checks to Python.
-_RAISED = (
+RAISED = (
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -216,7 +216,7 @@ class TauTools:
             raise ToolError(f"unknown tool {nearest(call.name, self._tools)}", "unknown_tool")
         try:
             answer = self._tools[call.name].invoke(data=self._data, **call.arguments)
-        except _RAISED as e:
+        except RAISED as e:
             raise ToolError(str(e)) from e
         if answer.startswith("Error: "):
             raise ToolError(answer.removeprefix("Error: "))
