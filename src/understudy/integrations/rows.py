@@ -96,6 +96,7 @@ class Frozen:
     def __init__(self, tables: Mapping[str, Any], canonical: Canonical) -> None:
         self._canonical = canonical
         self._tables = {name: _freeze(table) for name, table in tables.items()}
+        self._texts: dict[_Frozen, str] = {}
 
     def fork(self) -> dict[str, Any]:
         """The tables, to be changed at will."""
@@ -121,8 +122,12 @@ class Frozen:
         yield from ((key, None) for key in before.keys() - after.keys())
 
     def _differs(self, before: _Frozen, after: Any) -> bool:
-        """Equal pickles are equal values; unequal ones may be, so that their texts decide."""
-        return pickle.dumps(after) != before and self._canonical(after) != self._canonical(pickle.loads(before))
+        """Equal pickles are equal values; unequal ones may be (models hold sets), so that their texts decide."""
+        if isinstance(after, dict | list) and pickle.dumps(after) == before:
+            return False
+        if before not in self._texts:
+            self._texts[before] = self._canonical(pickle.loads(before))
+        return self._canonical(after) != self._texts[before]
 
 
 def _freeze(table: Any) -> dict[str, _Frozen] | _Frozen:

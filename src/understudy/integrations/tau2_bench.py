@@ -157,13 +157,12 @@ class Tau2:
         return user
 
     def _side(self, state: Any, requestor: str, include: Sequence[str] | None = None) -> Side:
-        toolkit = state.tools if requestor == "assistant" else state.user_tools
-        tools = toolkit.get_tools().values() if toolkit is not None else ()
-        listed = [_spec(tool) for tool in tools if include is None or tool.name in include]
+        specs = self._all_specs if requestor == "assistant" else self._user_specs
+        listed = [spec for spec in specs if include is None or spec.name in include]
         return Side(state, load("tau2.data_model.message").ToolCall, requestor, listed)
 
     def _start(self, raw: Any) -> Any:
-        """tau2's environment in the task's initial state. Initial data are merged by tau2 into a database as a whole."""
+        """tau2's environment in the task's initial state. Initial data are merged into a database as a whole."""
         begin = raw.initial_state
         data = begin.initialization_data if begin else None
         databases = [world.fork(whole=data is not None) for world in self._worlds]
@@ -242,6 +241,10 @@ class Tau2:
         return tuple(map(_spec, self._first.get_tools()))
 
     @functools.cached_property
+    def _user_specs(self) -> tuple[ToolSpec, ...]:
+        return tuple(map(_spec, self._first.get_user_tools())) if self._first.user_tools is not None else ()
+
+    @functools.cached_property
     def _module(self) -> Any:
         """The domain's environment module, without tau2's top module, which imports litellm and all its agents."""
         load("loguru").logger.disable("tau2")
@@ -291,7 +294,7 @@ def _gold(raw: Any) -> Iterator[Message]:
 
 
 def _acts(raw: Any, hands: Side) -> Callable[[int], Any]:
-    """What the user does after each gold text: its gold actions, in order. One that fails is passed over, as in tau2."""
+    """What the user does after each gold text: its gold actions in order; one that fails is passed over, as in tau2."""
     groups = itertools.groupby(_actions(raw), key=lambda action: action.requestor)
     blocks = [list(actions) for who, actions in groups if who == "user"]
 

@@ -101,7 +101,8 @@ class Grader:
 
     def _assertions(self, transcript: Sequence[Message]) -> bool:
         """All of them run, and may change the state, as in tau2."""
-        return all([self._holds(assertion) for assertion in self.criteria.env_assertions or ()])
+        held = [self._holds(assertion) for assertion in self.criteria.env_assertions or ()]
+        return all(held)
 
     def _holds(self, assertion: Any) -> bool:
         """One about a row that is not there raises, which ends tau2's evaluation; here it does not hold."""
