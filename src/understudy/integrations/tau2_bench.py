@@ -204,20 +204,22 @@ class Tau2:
         return functools.cache(self._read_tasks)
 
     def _read_tasks(self, split: Split) -> list[Task]:
-        return [self.task(raw.id, split, raw) for raw in self._read(self._split_names.get(split))]
+        ids = set(self._splits.get(split, ()))
+        return [self.task(raw.id, split, raw) for raw in self._everything if raw.id in ids]
 
-    def _read(self, name: str | None) -> list[Any]:
-        if name is None:
-            return []
+    @functools.cached_property
+    def _everything(self) -> list[Any]:
+        """tau2's tasks, those of all its splits."""
         try:
-            return list(self._module.get_tasks(None if name == "all" else name))
+            return list(self._module.get_tasks(None))
         except FileNotFoundError as e:
             raise ConfigError(f"the checkout {self.root} lacks a file of {self.domain}: {e.filename}") from e
 
     @functools.cached_property
-    def _split_names(self) -> dict[str, str]:
-        splits = self._module.get_tasks_split() if hasattr(self._module, "get_tasks_split") else None
-        return {name: name for name in ("train", "test")} if splits and "test" in splits else {"test": "all"}
+    def _splits(self) -> dict[str, Sequence[str]]:
+        """Ids by split: tau2's `train` and `test`, or where there is no such split everything in `test`."""
+        named = (self._module.get_tasks_split() if hasattr(self._module, "get_tasks_split") else None) or {}
+        return dict(named) if "test" in named else {"test": [raw.id for raw in self._everything]}
 
     @functools.cached_property
     def _goals(self) -> dict[int, list[Changes]]:
