@@ -22,6 +22,7 @@ LAYERS = """
     users trajectory
     environment
     presets domains
+    integrations
     models formats
     batch algorithms
     engines

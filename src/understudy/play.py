@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from understudy.agent import Agent, GoldAgent, HumanAgent
-from understudy.domains.base import Domain
+from understudy.domains.base import TaskSource
 from understudy.errors import ConfigError, nearest
 from understudy.messages import Message, ToolSpec
 from understudy.rollout import Limits, rollout
@@ -66,7 +66,7 @@ class Person:
 
 
 def play(
-    domain: Domain,
+    domain: TaskSource,
     task: Task,
     role: Literal["agent", "user"] = "agent",
     agent: Agent | None = None,
@@ -89,7 +89,7 @@ def play(
     return episode
 
 
-def find_task(domain: Domain, name: str = "", split: Split = "train") -> Task:
+def find_task(domain: TaskSource, name: str = "", split: Split = "train") -> Task:
     """A task by its id, or the first one of a split."""
     tasks = {task.id: task for task in domain.tasks(split)}
     if not tasks:

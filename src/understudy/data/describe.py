@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from understudy.check import rows, substance
+from understudy.check import substance
 from understudy.data.items import Bad, Item
 from understudy.data.similar import Similar, said_words
 from understudy.data.verify import Domains
@@ -119,7 +119,7 @@ class _Leaks:
     def _rows(self, task: Task) -> int:
         """How many rows this task is the first to share."""
         domain, before = self._domains.find(task.domain), len(self._shared)
-        for table, key in rows(domain, domain.initial(task), task) if domain else ():
+        for table, key in domain.rows(task) if domain else ():
             row = (task.domain, table, key)
             owner = self._owners.setdefault(row, (task.id, task.split))
             if owner[1] != task.split and row not in self._shared:

@@ -7,7 +7,7 @@ from pydantic import Field
 from understudy.chat import ChatConfig, ChatModel, Usage
 from understudy.records import Record
 from understudy.tasks import Scenario
-from understudy.tools import Toolkit
+from understudy.tools import Device
 from understudy.users.human import HumanUser
 from understudy.users.language import LanguageUser, ReactUser, ReflectingUser, VerifiedUser
 from understudy.users.scripted import ScriptedUser
@@ -34,7 +34,7 @@ class Cast:
         self._config = config
         self._model = ChatModel(config.chat, "user") if config.kind in _LANGUAGE else None
 
-    def __call__(self, scenario: Scenario, seed: int, device: Toolkit | None = None) -> User:
+    def __call__(self, scenario: Scenario, seed: int, device: Device | None = None) -> User:
         """The user of one episode."""
         if self._model:
             return _LANGUAGE[self._config.kind](scenario, self._model, seed, self._config.attempts, device)

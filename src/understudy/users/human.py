@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from understudy.errors import ToolError, nearest
 from understudy.messages import Message
 from understudy.tasks import Scenario
-from understudy.tools import Toolkit
+from understudy.tools import Device
 from understudy.typed import read_reply, tool_list
 
 HELP = """\
@@ -35,7 +35,7 @@ class HumanUser:
         self,
         scenario: Scenario,
         seed: int = 0,
-        device: Toolkit | None = None,
+        device: Device | None = None,
         ask: Callable[[str], str] = ask_person,
         show: Callable[[str], None] = print,
     ) -> None:
@@ -63,7 +63,7 @@ class HumanUser:
         self._show(f"You are the user. {self._scenario.instructions}\n\n{HELP}{tools}\n")
 
 
-def _done(device: Toolkit, line: str) -> str:
+def _done(device: Device, line: str) -> str:
     """What a tool shows, or why it does not."""
     try:
         calls = read_reply(line, device.specs()).tool_calls

@@ -18,7 +18,7 @@ from understudy.chat import ChatModel, Reply
 from understudy.errors import RolloutError, ToolError
 from understudy.messages import Message, ToolCall
 from understudy.tasks import Scenario
-from understudy.tools import Toolkit
+from understudy.tools import Device
 from understudy.users.draft import NOT_ALONE, STOP, Draft, read, read_marked, without_thinking
 
 _PART = f"""\
@@ -70,7 +70,7 @@ class LanguageUser:
         model: ChatModel,
         seed: int = 0,
         attempts: int = 3,
-        device: Toolkit | None = None,
+        device: Device | None = None,
     ) -> None:
         """`device` is what the user has as tools: the model may call them before it writes a message."""
         self._scenario, self._model, self._seed, self._attempts = scenario, model, seed, attempts

@@ -8,7 +8,7 @@ from understudy.errors import ToolError
 from understudy.messages import Message, ToolCall
 from understudy.rewards import numbers, said
 from understudy.tasks import Deed, Fact, Scenario, Wish
-from understudy.tools import Toolkit
+from understudy.tools import Device
 from understudy.users.consent import asks_consent
 
 LONGEST_PROPOSAL = 12
@@ -58,7 +58,7 @@ class ScriptedUser:
     says, and no text of the agent can end it with a wish granted that was not. The words vary with the seed.
     """
 
-    def __init__(self, scenario: Scenario, seed: int = 0, device: Toolkit | None = None) -> None:
+    def __init__(self, scenario: Scenario, seed: int = 0, device: Device | None = None) -> None:
         """`device` is what the user has as tools; without it no deed is done."""
         self._scenario, self._device = scenario, device
         self._shown: dict[int, str] = {}

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from understudy.messages import Message
 from understudy.tasks import Scenario
-from understudy.tools import Toolkit
+from understudy.tools import Device
 
 
 class User(Protocol):
@@ -18,7 +18,7 @@ class User(Protocol):
 class MakeUser(Protocol):
     """Makes the user of one episode."""
 
-    def __call__(self, scenario: Scenario, seed: int, device: Toolkit | None) -> User:
+    def __call__(self, scenario: Scenario, seed: int, device: Device | None) -> User:
         """The user of a scenario; `device` is what this user has as tools, if anything."""
 
 
