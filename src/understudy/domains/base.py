@@ -289,7 +289,7 @@ def _strings(value: object) -> Iterator[str]:
 
 
 def find_domain(name: str) -> Domain:
-    """`find` where a folder's domain is needed, because states of its world are made; a benchmark is a `ConfigError`."""
+    """`find` where states of the world are made, which takes a folder's domain; a benchmark is a `ConfigError`."""
     found = find(name)
     if not isinstance(found, Domain):
         raise ConfigError(
