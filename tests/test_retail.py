@@ -13,10 +13,11 @@ from understudy.agent import Agent
 from understudy.domains import retail
 from understudy.domains.arithmetic import LONGEST, calculated
 from understudy.domains.retail import DOMAIN
-from understudy.domains.retail.state import Line, Order, Payment, Product, RetailState, User, Variant
+from understudy.domains.retail.state import Line, Order, Product, RetailState, User, Variant
 from understudy.domains.retail.tasks import make
 from understudy.domains.retail.tools import RetailTools
 from understudy.domains.retail.world import emails, world
+from understudy.domains.wallet import Payment
 from understudy.errors import ToolError
 from understudy.messages import Message, ToolCall
 from understudy.rollout import Limits, rollout
