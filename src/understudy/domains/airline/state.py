@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Literal
 
 from understudy.domains.money import Money
+from understudy.domains.wallet import Payment
 from understudy.records import Record
 from understudy.state import State, Table
 
@@ -58,13 +59,6 @@ class Day(Record):
     """Minutes."""
 
 
-class Payment(Record):
-    """A way to pay; its id says which kind it is: card_41, gift_23, certificate_7."""
-
-    balance: Money | None = None
-    """What a gift card or a travel certificate still holds."""
-
-
 class Customer(Record):
     """A customer, by e-mail address."""
 
@@ -72,6 +66,7 @@ class Customer(Record):
     address: str
     """Street and number, city and zip, as in "12 Oak Street, Denver 80202"."""
     payments: dict[str, Payment]
+    """Credit cards, gift cards and travel certificates."""
     reservations: tuple[str, ...]
     level: Level = "regular"
 

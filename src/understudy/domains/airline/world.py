@@ -5,24 +5,24 @@ Customers, and with them their reservations, belong to one split each; airports 
 
 import functools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 
 from understudy.domains.airline import network
-from understudy.domains.airline.itineraries import paths
+from understudy.domains.airline.itineraries import day_key, paths
 from understudy.domains.airline.state import (
     TODAY,
     AirlineState,
     Cabin,
     Customer,
     Level,
-    Payment,
     Reservation,
     Trip,
 )
 from understudy.domains.airline.terms import INSURANCE, bags_price
 from understudy.domains.people import FIRST, draw_address, draw_email, draw_names, of_split
+from understudy.domains.wallet import Payment
 from understudy.tasks import Split
 
 CUSTOMERS, RESERVATIONS = 400, 700
@@ -69,7 +69,7 @@ def home(customer: Customer) -> str:
 def trip(state: AirlineState, flights: tuple[str, ...], when: str, cabin: Cabin) -> Trip:
     """A trip at the fares of its date."""
     first, last = state.flights[flights[0]], state.flights[flights[-1]]
-    places = [state.days[network.day_key(flight, when)].cabins[cabin] for flight in flights]
+    places = [state.days[day_key(flight, when)].cabins[cabin] for flight in flights]
     fare = sum((place.fare for place in places), Decimal("0.00"))
     return Trip(date=when, route=f"{first.origin}-{last.destination}", flights=flights, fare=fare)
 
