@@ -6,6 +6,4 @@ from understudy.domains.airline.tools import AirlineTools
 from understudy.domains.airline.world import world
 from understudy.domains.base import Domain
 
-DOMAIN = Domain(
-    __name__, world, AirlineTools, generate, tuple(FAMILIES), shared=("flights", "days", "airports")
-)
+DOMAIN = Domain(__name__, world, AirlineTools, generate, tuple(FAMILIES), shared=("flights", "days", "airports"))
