@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from decimal import Decimal
 from typing import Any
 
 from understudy.domains import drafts
@@ -143,15 +144,16 @@ class Draft(drafts.Draft):
     def stand(self, flight: str, when: str, status: FlightStatus, delay: int = 0) -> None:
         """Put a flight in a status on a date."""
         key = day_key(flight, when)
-        day = self.world.days[key]
-        if (day.status, day.delay) != (status, delay) or key in self.setup.get("days", {}):
+        day, known = self.world.days[key], self.setup.get("days", {})
+        if key in known or (day.status, day.delay) != (status, delay):
             self.patch("days", key, status=status, delay=delay)
 
     def leave(self, flight: str, when: str, cabin: Cabin, seats: int) -> None:
         """Leave so many seats of a cabin."""
-        if self.world.days[day_key(flight, when)].cabins[cabin].seats != seats:
-            known = self.setup.get("days", {}).get(day_key(flight, when), {}).get("cabins", {})
-            self.patch("days", day_key(flight, when), cabins={**known, cabin: {"seats": seats}})
+        key = day_key(flight, when)
+        day, known = self.world.days[key], self.setup.get("days", {})
+        if key in known or day.cabins[cabin].seats != seats:
+            self.patch("days", key, cabins={**known.get(key, {}).get("cabins", {}), cabin: {"seats": seats}})
 
     def offer(self, flight: str, when: str, cabin: Cabin) -> None:
         """Have seats in a cabin."""
@@ -162,6 +164,10 @@ class Draft(drafts.Draft):
         """Put a balance on a gift card; a credit card has none."""
         if self.customer.payments[payment_id].balance is not None:
             self.patch("customers", self.email, payments={payment_id: {"balance": balance}})
+
+    def covers(self, payment_id: str, amount: Decimal) -> None:
+        """Put enough on a gift card for an amount."""
+        self.holds(payment_id, f"{max(0, int(amount)) + 10 * self.random.randint(0, 20)}.00")
 
     def payment(self, kind: str, current: str = "") -> str:
         """One of the customer's other payments of this kind, if there is any."""

@@ -58,7 +58,7 @@ def offer(state: AirlineState, flights: Sequence[str], date: str, cabin: Cabin) 
     days = [day(state, flight, date) for flight in flights]
     places = [d.cabins[cabin] for d in days if d is not None and d.status in _OPEN]
     first, last = state.flights[flights[0]], state.flights[flights[-1]]
-    if len(places) < len(flights) or departed(first, date):
+    if len(places) < len(flights) or past(date, first.departs):
         return None
     return Offer(
         flights=tuple(flights),
@@ -70,9 +70,9 @@ def offer(state: AirlineState, flights: Sequence[str], date: str, cabin: Cabin) 
     )
 
 
-def departed(flight: Flight, date: str) -> bool:
-    """Whether its time of departure is past by the airline's clock."""
-    return datetime.fromisoformat(f"{date} {flight.departs}") <= NOW
+def past(date: str, time: str) -> bool:
+    """Whether a time is past by the airline's clock."""
+    return datetime.fromisoformat(f"{date} {time}") <= NOW
 
 
 def flown(state: AirlineState, trips: Sequence[Trip]) -> Iterator[tuple[str, str, str]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from datetime import date, timedelta
 from decimal import Decimal
 
-from understudy.domains.airline.itineraries import day_key, departed
+from understudy.domains.airline.itineraries import day_key, past
 from understudy.domains.airline.state import TODAY, Airport, Cabin, Day, Flight, FlightStatus, Place
 
 PLACES: Mapping[str, tuple[str, float, float]] = {
@@ -102,8 +102,8 @@ def _fate(rng: random.Random, flight: Flight, when: str) -> tuple[FlightStatus, 
         return "cancelled", 0
     if when > TODAY:
         return "scheduled", 0
-    if when < TODAY or departed(flight, when):
-        return "landed" if when < TODAY or chance < 0.8 else "departed", delay
+    if past(when, flight.departs):
+        return "landed" if past(when, flight.arrives) else "departed", delay
     return ("delayed", delay) if delay else ("on time", 0)
 
 

@@ -58,7 +58,7 @@ INSURE = (
 BAGS = (
     "I want to add {bags} to {trip}.",
     "Please add {bags} to {trip}.",
-    "I need {bags} on {trip}.",
+    "I need {bags} on {trip} after all.",
     "Can you put {bags} on {trip}?",
     "I have packed too much, I need {bags} for {trip}.",
 )
@@ -71,7 +71,7 @@ NAME = (
 )
 CABIN = (
     "I want to change {trip} to {cabin}.",
-    "Please put us in {cabin} on {trip}.",
+    "Please switch {trip} to {cabin}.",
     "Can you move {trip} to {cabin}?",
     "I would rather fly in {cabin} on {trip}.",
     "How about {cabin} for {trip}? Please change it.",
@@ -80,7 +80,7 @@ FLIGHTS = (
     "I want to move {which} {trip} to {date}, {best}.",
     "Please change {which} {trip} to {date}, {best}.",
     "Can you rebook {which} {trip} to {date}, {best}?",
-    "I have to fly on {date} instead on {which} {trip}, {best}.",
+    "I have to fly on {date} instead, {best}. Please change {which} {trip}.",
 )
 FLIGHTS_VAGUE = ("I want to fly on another day on {which} {trip}.", "I need another date for {which} {trip}.")
 WHICH = {"only": ("the flight of",), "outbound": ("the outbound flight of",), "return": ("the return flight of",)}
@@ -97,15 +97,15 @@ BOOK = (
     "I need to get from {origin} to {goal} on {date}, {best}. Please book it in {cabin}.",
     "Can you book {cabin} from {origin} to {goal} on {date}, {best}?",
 )
-BACK = ("And back on {date}, {best} again.", "I fly back on {date}, {best} again.")
+BACK = ("And back on {date}, {best}.", "I fly back on {date}, {best}.")
 ALONE = ("I fly alone.", "It is just me.", "Only for me.")
 TOGETHER = ("I fly with {other}.", "{other} comes with me.", "It is for me and {other}.")
 PAY = ("I pay with my {kind}.", "Charge my {kind}.", "My {kind} pays.")
 CERTIFICATE = ("Use my travel certificate first.", "I also have a travel certificate to use up.")
 BEST: Mapping[str, Sequence[str]] = {
     "cheapest": ("whatever is cheapest", "the cheapest one", "at the lowest fare"),
-    "earliest": ("as early as possible", "the one that leaves first", "the earliest one"),
-    "latest": ("as late as possible", "the one that leaves last", "the latest one"),
+    "earliest": ("as early as possible", "the first flight of the day", "the earliest one"),
+    "latest": ("as late as possible", "the last flight of the day", "the latest one"),
 }
 """What a user wants of several offers."""
 STATUS = (
@@ -133,9 +133,9 @@ QUOTE = (
     "all of us insured?",
 )
 BAGS_PRICE = (
-    "What would {bags} more cost on {trip}?",
-    "How much do you charge for {bags} more on {trip}?",
-    "I may take {bags} more on {trip}. How much would that be?",
+    "What would {bags} cost on {trip}?",
+    "How much do you charge for {bags} on {trip}?",
+    "I may take {bags} on {trip}. How much would that be?",
 )
 OUTSIDE = (
     "My suitcase did not arrive and I want to file a claim.",
@@ -155,6 +155,11 @@ NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four"}
 def count(number: int, thing: str) -> str:
     """As in "1 bag" and "2 bags"."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def more_bags(number: int) -> str:
+    """As customers say it."""
+    return count(number, "more checked bag")
 
 
 def best(offers: Sequence[Offer], wanted: str) -> list[Offer]:

@@ -2,7 +2,7 @@
 
 from understudy.domains.airline import phrases
 from understudy.domains.airline.drafts import Draft, spoken
-from understudy.domains.airline.itineraries import departed, paths
+from understudy.domains.airline.itineraries import day_key, past, paths
 from understudy.domains.airline.network import HUBS, PLACES, city
 from understudy.domains.airline.state import TODAY, Cabin, FlightStatus, Reservation
 from understudy.domains.airline.terms import BAG, INSURANCE, bags_price
@@ -29,12 +29,7 @@ def status(draft: Draft, reservation: Reservation, knows: Knowledge, ok: bool, e
     now = draft.today(reservation) if draft.likely(0.75) else draft.ready(reservation, one_way=True)
     trip = now.trips[0]
     number = trip.flights[0]
-    stands: FlightStatus = "scheduled"
-    if trip.date == TODAY:
-        gone = departed(draft.world.flights[number], TODAY)
-        stands = draft.random.choice(("departed", "landed") if gone else ("on time", "delayed", "cancelled"))
-    delay = 5 * draft.random.randint(3, 60) if stands == "delayed" else 0
-    draft.stand(number, trip.date, stands, delay)
+    stands, delay = _stands(draft, number, trip.date)
     text = draft.pick(phrases.STATUS, which="the flight of" if len(trip.flights) == 1 else "the first flight of")
     answer = f"Flight {number} on {spoken(trip.date)} {_SAYS[stands]}" + (f" by {delay} minutes." if delay else ".")
     turns = (call("get_flight_status", flight=number, date=trip.date), say(answer))
@@ -69,7 +64,7 @@ def bags_quote(draft: Draft, reservation: Reservation, knows: Knowledge, ok: boo
         return paid(draft, reservation, knows, ok, easy)
     more = draft.random.choice(dear)
     price = bags_price(draft.customer, now, more)
-    text = draft.pick(phrases.BAGS_PRICE, bags=phrases.count(more, "checked bag"))
+    text = draft.pick(phrases.BAGS_PRICE, bags=phrases.more_bags(more))
     turns = (*times(BAG, int(price / BAG)), say(f"That would be {price}."))
     return Want(text, ref, turns, "number", outputs=(f"{price}",))
 
@@ -97,6 +92,20 @@ def _wanted(draft: Draft) -> Search:
     way = (hub, other) if draft.likely(0.5) else (other, hub)
     cabin: Cabin = draft.random.choice(("basic economy", "economy", "business"))
     return search(draft, way, COMING, cabin, wishes=("cheapest",))
+
+
+def _stands(draft: Draft, number: str, date: str) -> tuple[FlightStatus, int]:
+    """How a flight stands, drawn anew for one of today's that no other request is about."""
+    day = draft.state().days[day_key(number, date)]
+    if date != TODAY or "status" in draft.setup.get("days", {}).get(day_key(number, date), {}):
+        return day.status, day.delay
+    flight = draft.world.flights[number]
+    stands: FlightStatus = draft.random.choice(("on time", "delayed", "cancelled"))
+    if past(date, flight.departs):
+        stands = "landed" if past(date, flight.arrives) else "departed"
+    delay = 5 * draft.random.randint(3, 60) if stands == "delayed" else 0
+    draft.patch("days", day_key(number, date), status=stands, delay=delay)
+    return stands, delay
 
 
 def _on_twelve(time: str) -> str:

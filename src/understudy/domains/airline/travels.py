@@ -135,7 +135,7 @@ def _changing(
     old, heads = now.trips[way == "return"], len(now.passengers)
     amount, reads = difference([(old.fare, new.found.fare)], heads)
     payer = "" if easy or draft.likely(0.6) else _payer(draft, now.payment)
-    draft.holds(payer or now.payment, "2500.00")
+    draft.covers(payer or now.payment, amount)
     arguments: dict[str, Any] = {
         "reservation_id": now.id, "way": way, "flights": list(new.found.flights), "date": new.date
     }  # fmt: skip
@@ -175,7 +175,7 @@ def change_cabin(draft: Draft, reservation: Reservation, knows: Knowledge, ok: b
         return _sold_out(draft, want, searches[which], easy, sum((s.calls for s in searches[: which + 1]), ()))
     pairs = [(trip.fare, one.found.fare) for trip, one in zip(now.trips, searches, strict=True)]
     amount, reads = difference(pairs, len(now.passengers))
-    draft.holds(now.payment, "5000.00")
+    draft.covers(now.payment, amount)
     do = call("change_cabin", reservation_id=now.id, cabin=new)
     turns = change(f"change {ref.named} to {new} {_for(amount)}", do, "The cabin is changed.")
     return replace(want, names=(*want.names, f"{abs(amount)}"), turns=(*calls, reads, *turns))
@@ -209,11 +209,12 @@ def book(draft: Draft, reservation: Reservation, knows: Knowledge, ok: bool, eas
     if not ok and not short:
         return _sold_out(draft, want, trips[0], easy, (*reads, *trips[0].calls))
     reads += searches + _sum([t.found.fare for t in trips], len(names), insured) + (call("get_customer"),)
-    balance = f"{int(total) - draft.random.randint(1, 40)}.00" if short else "3000.00"
-    draft.holds(payer, balance)
     if short:
+        balance = f"{int(total) - draft.random.randint(1, 30)}.00"
+        draft.holds(payer, balance)
         refusal = say(f"Your gift card {payer} holds {balance}, so I cannot book this for {total:.2f}.")
         return refused(draft, want, refusal, balance, easy, reads)
+    draft.covers(payer, total)
     return _booking(draft, want, trips, names, payer, insured, total, reads, easy)
 
 
@@ -291,15 +292,20 @@ def _sum(fares: Sequence[Decimal], heads: int, insured: bool) -> tuple[Message, 
     parts = [f"{fare}" for fare in fares] + [f"{INSURANCE}"] * insured
     if len(parts) * heads == 1:
         return ()
-    text = " + ".join(parts)
-    return (call("calculate", expression=text if heads == 1 else f"({text}) * {heads}"),)
+    return (calculate(" + ".join(parts), heads),)
 
 
 def difference(fares: Sequence[tuple[Decimal, Decimal]], heads: int) -> tuple[Decimal, Message]:
     """From old to new fares, for all passengers; and how a perfect agent calculates it."""
     text = " + ".join(f"{new} - {old}" for old, new in fares)
     amount = heads * sum((new - old for old, new in fares), Decimal(0))
-    return amount, call("calculate", expression=text if heads == 1 else f"({text}) * {heads}")
+    return amount, calculate(text, heads)
+
+
+def calculate(text: str, heads: int) -> Message:
+    """Calculate a sum for all passengers."""
+    each = f"({text})" if " " in text else text
+    return call("calculate", expression=text if heads == 1 else f"{each} * {heads}")
 
 
 def _sold_out(draft: Draft, want: Want, searched: Search, easy: bool, reads: tuple[Message, ...]) -> Want:

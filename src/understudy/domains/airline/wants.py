@@ -91,7 +91,7 @@ def insure(draft: Draft, reservation: Reservation, knows: Knowledge, ok: bool, e
         return unchangeable(draft, want, reservation, "insure it")
     booked = draft.booked(recent=ok, plain=easy)
     now = draft.ready(reservation, insurance=False, booked=booked)
-    draft.holds(now.payment, "300.00")
+    draft.covers(now.payment, price)
     if not ok:
         return _too_late(draft, want, now, "insure it", easy)
     do = call("add_insurance", reservation_id=now.id)
@@ -105,7 +105,7 @@ def bags(draft: Draft, reservation: Reservation, knows: Knowledge, ok: bool, eas
     """Add checked bags; sometimes without saying how many, sometimes with another payment."""
     ref = draft.ref(reservation, knows)
     more, vague = draft.random.randint(1, 1 if easy else 3), not easy and draft.likely(0.3)
-    what = phrases.count(more, "checked bag")
+    what = phrases.more_bags(more)
     text = draft.pick(phrases.BAGS_VAGUE if vague else phrases.BAGS, bags=what)
     facts = (Fact(says=f"{what.capitalize()}.", cues=_HOW_MANY, opened=not vague),)
     want = Want(text, ref, names=(*ref.names, "bag|bags", amounts(more)), facts=facts)
@@ -116,20 +116,20 @@ def bags(draft: Draft, reservation: Reservation, knows: Knowledge, ok: bool, eas
     price = bags_price(draft.customer, now, more)
     payer = "" if easy or draft.likely(0.5) else draft.payment("", now.payment)
     payer = "" if payer.startswith("certificate") else payer
-    draft.holds(payer or now.payment, "300.00")
+    draft.covers(payer or now.payment, price)
     want = replace(want, names=(*want.names, charge(price)))
     return _adding(want, ref, more, price, payer, asks)
 
 
 def _adding(want: Want, ref: Ref, more: int, price: Decimal, payer: str, asks: tuple[Message, ...]) -> Want:
-    what = phrases.count(more, "checked bag")
+    what, done = phrases.count(more, "checked bag"), "The bag is added." if more == 1 else "The bags are added."
     reads = asks + times(BAG, int(price / BAG))
     proposal = f"add {what} to {ref.named}" + (f" for {price}" if price else " for free")
     arguments = {"reservation_id": ref.reservation.id, "bags": more}
     if not payer or not price:
-        return replace(want, turns=reads + change(proposal, call("add_bags", **arguments), "The bags are added."))
+        return replace(want, turns=reads + change(proposal, call("add_bags", **arguments), done))
     kind, do = kind_of(payer), call("add_bags", **arguments, payment_id=payer)
-    turns = (*reads, call("get_customer"), *change(f"{proposal}, with your {kind} {payer}", do, "The bags are added."))
+    turns = (*reads, call("get_customer"), *change(f"{proposal}, with your {kind} {payer}", do, done))
     text = f"{want.text} Charge it to my {kind}."
     return replace(want, text=text, turns=turns, names=(*want.names, f"{kind}|{payer}"))
 
@@ -211,8 +211,10 @@ def other_bags(draft: Draft, reservation: Reservation, knows: Knowledge, ok: boo
     first = bags(draft, reservation, knows, True, True)
     assert isinstance(first.about, Ref)
     ref, more = first.about, draft.random.randint(2, 3)
-    meant = f"{draft.pick(MIND)} {draft.pick(phrases.BAGS, bags=phrases.count(more, 'checked bag'))}"
-    price = bags_price(draft.customer, draft.ready(reservation), more)
+    meant = f"{draft.pick(MIND)} {draft.pick(phrases.BAGS, bags=phrases.more_bags(more))}"
+    now = draft.ready(reservation)
+    price = bags_price(draft.customer, now, more)
+    draft.covers(now.payment, price)
     want = replace(first, meant=meant, names=(*ref.names, "bag|bags", amounts(more), charge(price)))
     proposed = next(i for i, turn in enumerate(first.turns) if "Do you confirm?" in turn.content)
     return _adding(want, ref, more, price, "", first.turns[: proposed + 1])
@@ -223,9 +225,9 @@ def rather_keep(draft: Draft, reservation: Reservation, knows: Knowledge, ok: bo
     ref, reason = draft.ref(reservation, knows), draft.random.choice(get_args(Reason)[:2])
     price = INSURANCE * len(reservation.passengers)
     now = draft.ready(reservation, booked=draft.booked(recent=True, plain=easy), insurance=False)
-    draft.holds(now.payment, "300.00")
+    draft.covers(now.payment, price)
     text = f"{draft.pick(phrases.CANCEL)} {draft.pick(phrases.WHY[reason])}"
-    meant = f"{draft.pick(MIND)} I keep it. {draft.pick(phrases.INSURE)}"
+    meant = f"{draft.pick(MIND)} I will keep it. {draft.pick(phrases.INSURE)}"
     first = propose(f"cancel {ref.named}, reason: {reason}")
     do = call("add_insurance", reservation_id=now.id)
     then = change(f"insure {ref.named} for {price}", do, "The reservation is insured.")
