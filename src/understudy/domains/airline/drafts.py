@@ -169,10 +169,14 @@ class Draft(drafts.Draft):
         """Put enough on a gift card for an amount."""
         self.holds(payment_id, f"{max(0, int(amount)) + 10 * self.random.randint(0, 20)}.00")
 
-    def payment(self, kind: str, current: str = "") -> str:
-        """One of the customer's other payments of this kind, if there is any."""
-        fitting = [key for key in self.customer.payments if key != current and key.startswith(kind)]
-        return self.random.choice(fitting) if fitting else ""
+    def payment(self, kind: str) -> str:
+        """The customer's payment of this kind, if there is any."""
+        return next((key for key in self.customer.payments if key.startswith(kind)), "")
+
+    def other_card(self, current: str) -> str:
+        """Another credit card or gift card of the customer, if there is any."""
+        cards = [key for key in self.customer.payments if key != current and not key.startswith("certificate")]
+        return self.random.choice(cards) if cards else ""
 
     def _asked(self, reservation: Reservation, where: str, knows: Knowledge) -> Fact:
         """What the user says when asked for the reservation."""

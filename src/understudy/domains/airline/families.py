@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from understudy.domains.airline import questions, travels, wants
+from understudy.domains.airline import bookings, questions, travels, wants
 from understudy.domains.airline.drafts import Draft
 from understudy.domains.airline.state import Reservation
 from understudy.domains.airline.wants import MakeWant
@@ -24,7 +24,7 @@ FAMILIES: Mapping[str, Sequence[MakeWant]] = {
     "compensation": (wants.compensate,),
     "flights": (travels.change_flights,),
     "cabin": (travels.change_cabin,),
-    "book": (travels.book,),
+    "book": (bookings.book,),
     "status": (questions.status, questions.times_of_day),
     "fare": (questions.fare, questions.bags_quote),
     "find": _ACTIONS,

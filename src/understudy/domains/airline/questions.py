@@ -4,9 +4,9 @@ from understudy.domains.airline import phrases
 from understudy.domains.airline.drafts import Draft, spoken
 from understudy.domains.airline.itineraries import day_key, past, paths
 from understudy.domains.airline.network import HUBS, PLACES, city
+from understudy.domains.airline.searches import Search, search
 from understudy.domains.airline.state import TODAY, Cabin, FlightStatus, Reservation
 from understudy.domains.airline.terms import BAG, INSURANCE, bags_price
-from understudy.domains.airline.travels import Search, search
 from understudy.domains.airline.wants import times
 from understudy.domains.airline.world import COMING
 from understudy.domains.callers import Knowledge

@@ -1,6 +1,6 @@
 """The airline's database. Records are also what tools show, so they are short: fields with default values are left out.
 
-All times are those of Denver, as in "2025-05-15 12:00"; a date alone is "2025-05-15".
+All times are those of Denver, as in "2025-05-15 10:00"; a date alone is "2025-05-15".
 """
 
 from datetime import datetime, timedelta
@@ -12,7 +12,7 @@ from understudy.domains.wallet import Payment
 from understudy.records import Record
 from understudy.state import State, Table
 
-NOW = datetime(2025, 5, 15, 12)
+NOW = datetime(2025, 5, 15, 10)
 """The airline's clock: it stands still."""
 TODAY = f"{NOW:%Y-%m-%d}"
 

@@ -105,8 +105,10 @@ def bags(draft: Draft, reservation: Reservation, knows: Knowledge, ok: bool, eas
     """Add checked bags; sometimes without saying how many, sometimes with another payment."""
     ref = draft.ref(reservation, knows)
     more, vague = draft.random.randint(1, 1 if easy else 3), not easy and draft.likely(0.3)
+    payer = "" if easy or draft.likely(0.5) else draft.other_card(reservation.payment)
     what = phrases.more_bags(more)
     text = draft.pick(phrases.BAGS_VAGUE if vague else phrases.BAGS, bags=what)
+    text += f" Charge it to my {kind_of(payer)}." if payer else ""
     facts = (Fact(says=f"{what.capitalize()}.", cues=_HOW_MANY, opened=not vague),)
     want = Want(text, ref, names=(*ref.names, "bag|bags", amounts(more)), facts=facts)
     asks = (say("How many bags do you want to add?"),) if vague else ()
@@ -114,24 +116,20 @@ def bags(draft: Draft, reservation: Reservation, knows: Knowledge, ok: bool, eas
         return unchangeable(draft, want, reservation, "add bags", easy, asks)
     now = draft.ready(reservation)
     price = bags_price(draft.customer, now, more)
-    payer = "" if easy or draft.likely(0.5) else draft.payment("", now.payment)
-    payer = "" if payer.startswith("certificate") else payer
     draft.covers(payer or now.payment, price)
-    want = replace(want, names=(*want.names, charge(price)))
-    return _adding(want, ref, more, price, payer, asks)
+    return _adding(replace(want, names=(*want.names, charge(price))), ref, more, price, payer if price else "", asks)
 
 
 def _adding(want: Want, ref: Ref, more: int, price: Decimal, payer: str, asks: tuple[Message, ...]) -> Want:
     what, done = phrases.count(more, "checked bag"), "The bag is added." if more == 1 else "The bags are added."
     reads = asks + times(BAG, int(price / BAG))
-    proposal = f"add {what} to {ref.named}" + (f" for {price}" if price else " for free")
+    proposal = f"add {what} to {ref.named} for {price or 'free'}"
     arguments = {"reservation_id": ref.reservation.id, "bags": more}
-    if not payer or not price:
+    if not payer:
         return replace(want, turns=reads + change(proposal, call("add_bags", **arguments), done))
     kind, do = kind_of(payer), call("add_bags", **arguments, payment_id=payer)
     turns = (*reads, call("get_customer"), *change(f"{proposal}, with your {kind} {payer}", do, done))
-    text = f"{want.text} Charge it to my {kind}."
-    return replace(want, text=text, turns=turns, names=(*want.names, f"{kind}|{payer}"))
+    return replace(want, turns=turns, names=(*want.names, f"{kind}|{payer}"))
 
 
 def correct_name(draft: Draft, reservation: Reservation, knows: Knowledge, ok: bool, easy: bool) -> Want:
