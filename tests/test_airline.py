@@ -15,12 +15,13 @@ from script import Script
 from understudy.agent import Agent
 from understudy.domains import airline
 from understudy.domains.airline import DOMAIN
-from understudy.domains.airline.itineraries import day_key
+from understudy.domains.airline.itineraries import day_key, offers, paths
 from understudy.domains.airline.network import PLACES
 from understudy.domains.airline.state import NOW, TODAY, AirlineState, Airport, Customer, Day, Flight, Reservation
 from understudy.domains.airline.tasks import make
 from understudy.domains.airline.terms import free_bags, misspelt
 from understudy.domains.airline.tools import AirlineTools
+from understudy.domains.airline.world import world
 from understudy.domains.drafts import call, say
 from understudy.errors import ToolError
 from understudy.messages import Message, ToolCall
@@ -295,6 +296,29 @@ def test_flights_come_from_a_search() -> None:
     arguments = desk.book(flights=["KA3", "KA4"])
     assert "no search has offered KA3 and KA4" in desk.refusal("book_flights", **arguments)
     assert "no search" in desk.refusal("book_flights", **desk.book(flights=[]))
+
+
+def test_direct_flights_come_before_connections() -> None:
+    """Gold looks for connections exactly where there is no direct flight, and another trip earns nothing."""
+    for task in (make("train", 4, "book", "medium", n) for n in range(60)):
+        direct = [c.arguments for c in task.actions if c.name == "search_direct"]
+        stops = [c.arguments for c in task.actions if c.name == "search_one_stop"]
+        assert stops == [way for way in direct if not paths(world(), way["origin"], way["destination"], 0)]
+    task = next(t for t in (make("train", 4, "book", "easy", n) for n in range(90)) if _by_detour(t))
+    book = next(m for m in task.gold if m.tool_calls and m.tool_calls[0].name == "book_flights")
+    detour, look = _by_detour(task)[0], next(c for c in task.actions if c.name == "search_direct")
+    *before, _, report = task.gold
+    turns = [*before[:-2], call("search_one_stop", **look.arguments), *before[-2:]]
+    score, messages = play(task, Script(*turns, _with(book, "flights", list(detour)), report))
+    assert any('"status":"booked"' in m.content for m in messages)
+    assert (score.parts["policy"], score.parts["state"]) == (1.0, 0.0)
+
+
+def _by_detour(task: Task) -> list[tuple[str, ...]]:
+    """Connections that could be booked instead of a task's direct flight."""
+    way = next(c.arguments for c in task.actions if c.name == "search_direct")
+    found = paths(world(), way["origin"], way["destination"], 1) if task.actions[-1].name == "book_flights" else []
+    return [o.flights for o in offers(world(), found, way["date"], way["cabin"]) if o.seats != "sold out"]
 
 
 def test_a_change_needs_a_yes() -> None:

@@ -10,6 +10,7 @@ from understudy.domains.airline.itineraries import Offer, offers, paths
 from understudy.domains.airline.state import Cabin, Trip
 from understudy.domains.airline.wants import refused
 from understudy.domains.drafts import Want, call, say
+from understudy.errors import TaskError
 from understudy.messages import Message
 
 
@@ -56,7 +57,7 @@ def search(
             best = phrases.best(made, wanted)
             if len(best) == 1 and best[0].fare not in fares:
                 return Search(*way, date, cabin, wanted, best[0])
-    raise AssertionError(f"no flights from {way[0]} to {way[1]} on any of {dates}")
+    raise TaskError(f"no flights from {way[0]} to {way[1]} in {cabin} can be asked for on any of {', '.join(dates)}")
 
 
 def same(draft: Draft, trip: Trip, cabin: Cabin) -> Search:
@@ -91,3 +92,9 @@ def sold_out(draft: Draft, want: Want, searched: Search, easy: bool, reads: tupl
 def at_price(amount: Decimal) -> str:
     """A difference in price as a proposal names it."""
     return f"for {amount} more" if amount > 0 else f"with {-amount} back"
+
+
+def named(amount: Decimal) -> str:
+    """What a proposal has to name of a difference in price; what is paid back may be written as less than nothing."""
+    back = -amount
+    return f"{amount}" if amount > 0 else f"{back}|{back:,}|{int(back)}|{int(back):,}"

@@ -6,7 +6,7 @@ from typing import Any
 from understudy.domains.airline import phrases
 from understudy.domains.airline.drafts import Draft, Ref, dated, spoken
 from understudy.domains.airline.network import DATES
-from understudy.domains.airline.searches import Search, at_price, difference, same, search, sold_out
+from understudy.domains.airline.searches import Search, at_price, difference, named, same, search, sold_out
 from understudy.domains.airline.state import Cabin, Reservation, Way
 from understudy.domains.airline.wants import kind_of, landed, refused, unchangeable
 from understudy.domains.airline.world import COMING
@@ -35,7 +35,7 @@ def change_flights(draft: Draft, reservation: Reservation, knows: Knowledge, ok:
     want = Want(text, ref, names=(*ref.names, dated(new.date)), facts=(date,))
     asks = (say("To which date do you want to change?"),) if vague else ()
     if cause == "flown":
-        return landed(draft, want, reservation, "change it", asks)
+        return landed(draft, want, reservation, "change it", asks, cabin=cabin)
     if cause == "basic":
         refusal = say(f"Reservation {now.id} is basic economy, so I cannot change its flights.")
         return refused(draft, want, refusal, "basic economy", easy, asks)
@@ -93,7 +93,7 @@ def _changing(
     arguments: dict[str, Any] = {"reservation_id": now.id, "way": way, "flights": list(new.found.flights)}
     arguments["date"] = new.date
     proposal = f"change the {way} trip of {ref.named} to {new.said} {at_price(amount)}"
-    names, get = (*want.names, f"{abs(amount)}"), tuple[Message, ...]()
+    names, get = (*want.names, named(amount)), tuple[Message, ...]()
     if payer:
         arguments["payment_id"], get = payer, (call("get_customer"),)
         proposal += f", with your {kind_of(payer)} {payer}"
@@ -111,7 +111,7 @@ def change_cabin(draft: Draft, reservation: Reservation, knows: Knowledge, ok: b
     want = Want(draft.pick(phrases.CABIN, cabin=new), ref, names=(*ref.names, new))
     cause = "" if ok else draft.random.choice(("basic", "sold out", "other"))
     if cause == "other":
-        return unchangeable(draft, want, reservation, "change its cabin", easy)
+        return unchangeable(draft, want, reservation, "change its cabin", easy, cabin=old)
     now = draft.ready(reservation, cabin="basic economy" if cause == "basic" else old, one_way=easy)
     if cause == "basic":
         refusal = say(f"Reservation {now.id} is basic economy, so I cannot change its cabin.")
@@ -131,4 +131,4 @@ def change_cabin(draft: Draft, reservation: Reservation, knows: Knowledge, ok: b
     draft.covers(now.payment, amount)
     do = call("change_cabin", reservation_id=now.id, cabin=new)
     turns = change(f"change {ref.named} to {new} {at_price(amount)}", do, "The cabin is changed.")
-    return replace(want, names=(*want.names, f"{abs(amount)}"), turns=(*calls, reads, *turns))
+    return replace(want, names=(*want.names, named(amount)), turns=(*calls, reads, *turns))

@@ -5,7 +5,7 @@
 
 from dataclasses import replace
 from decimal import Decimal
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from understudy.domains.airline import phrases
 from understudy.domains.airline.drafts import Draft, Ref, dated, spoken
@@ -43,7 +43,7 @@ def cancel(draft: Draft, reservation: Reservation, knows: Knowledge, ok: bool, e
     want = Want(text, ref, names=(*ref.names, _CANCEL), facts=(Fact(says=why, cues=_WHY, opened=told),))
     asks = () if told else (say("Why do you want to cancel it?"),)
     if cause == "flown":
-        return landed(draft, want, reservation, "cancel it", asks)
+        return landed(draft, want, reservation, "cancel it", asks, cabin="business")
     now = _drawn_for(draft, reservation, cause, easy)
     checks = asks + (_checks(draft, now, off=cause == "called off") if reason == "flight cancelled" else ())
     if not ok:
@@ -88,7 +88,8 @@ def insure(draft: Draft, reservation: Reservation, knows: Knowledge, ok: bool, e
     price = INSURANCE * len(reservation.passengers)
     want = Want(draft.pick(phrases.INSURE), ref, names=(*ref.names, _INSURE, str(price)))
     if not ok and not easy and draft.likely(0.3):
-        return unchangeable(draft, want, reservation, "insure it")
+        draft.ready(reservation, insurance=False, booked=draft.booked(recent=True, plain=easy), cancelled="illness")
+        return _cancelled(draft, want, reservation, "insure it", easy)
     booked = draft.booked(recent=ok, plain=easy)
     now = draft.ready(reservation, insurance=False, booked=booked)
     draft.covers(now.payment, price)
@@ -135,17 +136,14 @@ def _adding(want: Want, ref: Ref, more: int, price: Decimal, payer: str, asks: t
 def correct_name(draft: Draft, reservation: Reservation, knows: Knowledge, ok: bool, easy: bool) -> Want:
     """Correct a passenger's name, or put somebody else in a passenger's place, which is not possible."""
     ref, names = draft.ref(reservation, knows), list(reservation.passengers)
-    place = draft.random.randrange(len(names))
+    place, fixed = draft.random.randrange(len(names)), not ok and not easy and draft.likely(0.3)
     right = names[place]
-    if ok:
-        names[place] = old = _misspelt(draft, right)
-        new = right
-    else:
-        old, new = right, _stranger(draft, right)
+    old, new = (_misspelt(draft, right), right) if ok or fixed else (right, _stranger(draft, right))
+    names[place] = old
     text = draft.pick(phrases.NAME, old=old, new=new)
     want = Want(text, ref, names=(*ref.names, new, "correct|corrected|change|fix|spelled|spelling|name"))
-    if not ok and not easy and draft.likely(0.3):
-        return unchangeable(draft, want, reservation, "change a name")
+    if fixed:
+        return unchangeable(draft, want, reservation, "change a name", passengers=tuple(names))
     now = draft.ready(reservation, passengers=tuple(names))
     if not ok:
         text = "cannot be replaced; only up to three letters of a name can be corrected."
@@ -248,21 +246,30 @@ def unchangeable(
     action: str,
     easy: bool = False,
     reads: tuple[Message, ...] = (),
+    **fields: Any,
 ) -> Want:
-    """The request about a reservation that is cancelled or, not as easy, flown."""
+    """The request about a reservation that is cancelled or, not as easy, flown; and nothing else speaks against it."""
     if not easy and draft.likely(0.5):
-        return landed(draft, want, reservation, action, reads)
-    draft.ready(reservation, cancelled="change of plans")
-    refusal = say(f"Reservation {reservation.id} is cancelled, so I cannot {action}.")
-    return refused(draft, want, refusal, "cancelled|canceled", easy, reads)
+        return landed(draft, want, reservation, action, reads, **fields)
+    draft.ready(reservation, cancelled="change of plans", **fields)
+    return _cancelled(draft, want, reservation, action, easy, reads)
 
 
-def landed(draft: Draft, want: Want, reservation: Reservation, action: str, reads: tuple[Message, ...] = ()) -> Want:
+def landed(
+    draft: Draft, want: Want, reservation: Reservation, action: str, reads: tuple[Message, ...] = (), **fields: Any
+) -> Want:
     """The request about a reservation whose first flight has been flown."""
-    trip = draft.over(reservation).trips[0]
+    trip = draft.over(reservation, **fields).trips[0]
     check = call("get_flight_status", flight=trip.flights[0], date=trip.date)
     refusal = say(f"Flight {trip.flights[0]} on {spoken(trip.date)} has landed, so I cannot {action}.")
     return refused(draft, want, refusal, "landed", False, (*reads, check))
+
+
+def _cancelled(
+    draft: Draft, want: Want, reservation: Reservation, action: str, easy: bool, reads: tuple[Message, ...] = ()
+) -> Want:
+    refusal = say(f"Reservation {reservation.id} is cancelled, so I cannot {action}.")
+    return refused(draft, want, refusal, "cancelled|canceled", easy, reads)
 
 
 def times(price: Decimal, number: int) -> tuple[Message, ...]:
