@@ -91,7 +91,7 @@ def insure(draft: Draft, reservation: Reservation, knows: Knowledge, ok: bool, e
         draft.ready(reservation, insurance=False, booked=draft.booked(recent=True, plain=easy), cancelled="illness")
         return _cancelled(draft, want, reservation, "insure it", easy)
     booked = draft.booked(recent=ok, plain=easy)
-    now = draft.ready(reservation, insurance=False, booked=booked)
+    now = draft.ready(reservation, insurance=False, booked=booked, one_way=easy)
     draft.covers(now.payment, price)
     if not ok:
         return _too_late(draft, want, now, "insure it", easy)
@@ -115,7 +115,7 @@ def bags(draft: Draft, reservation: Reservation, knows: Knowledge, ok: bool, eas
     asks = (say("How many bags do you want to add?"),) if vague else ()
     if not ok:
         return unchangeable(draft, want, reservation, "add bags", easy, asks)
-    now = draft.ready(reservation)
+    now = draft.ready(reservation, one_way=easy)
     price = bags_price(draft.customer, now, more)
     draft.covers(payer or now.payment, price)
     return _adding(replace(want, names=(*want.names, charge(price))), ref, more, price, payer if price else "", asks)
@@ -144,7 +144,7 @@ def correct_name(draft: Draft, reservation: Reservation, knows: Knowledge, ok: b
     want = Want(text, ref, names=(*ref.names, new, "correct|corrected|change|fix|spelled|spelling|name"))
     if fixed:
         return unchangeable(draft, want, reservation, "change a name", passengers=tuple(names))
-    now = draft.ready(reservation, passengers=tuple(names))
+    now = draft.ready(reservation, passengers=tuple(names), one_way=easy)
     if not ok:
         text = "cannot be replaced; only up to three letters of a name can be corrected."
         refusal = say(f"The passengers of reservation {now.id} {text}")
@@ -208,7 +208,7 @@ def other_bags(draft: Draft, reservation: Reservation, knows: Knowledge, ok: boo
     assert isinstance(first.about, Ref)
     ref, more = first.about, draft.random.randint(2, 3)
     meant = f"{draft.pick(MIND)} {draft.pick(phrases.BAGS, bags=phrases.more_bags(more))}"
-    now = draft.ready(reservation)
+    now = draft.ready(reservation, one_way=True)
     price = bags_price(draft.customer, now, more)
     draft.covers(now.payment, price)
     want = replace(first, meant=meant, names=(*ref.names, "bag|bags", amounts(more), charge(price)))
@@ -251,7 +251,7 @@ def unchangeable(
     """The request about a reservation that is cancelled or, not as easy, flown; and nothing else speaks against it."""
     if not easy and draft.likely(0.5):
         return landed(draft, want, reservation, action, reads, **fields)
-    draft.ready(reservation, cancelled="change of plans", **fields)
+    draft.ready(reservation, one_way=easy, cancelled="change of plans", **fields)
     return _cancelled(draft, want, reservation, action, easy, reads)
 
 
