@@ -22,7 +22,7 @@ def test_a_card_has_no_balance() -> None:
 def test_a_charge_is_taken_whole_or_refused(held: Decimal, amount: Decimal) -> None:
     wallet = {"card_1": Payment(), "gift_2": Payment(balance=held)}
     if amount > held:
-        with pytest.raises(ToolError, match="gift_2 holds .*, less than"):
+        with pytest.raises(ToolError, match=r"gift_2 holds .*, less than"):
             charged(wallet, "gift_2", amount)
     else:
         after = charged(wallet, "gift_2", amount)
