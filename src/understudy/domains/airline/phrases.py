@@ -5,7 +5,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from understudy.domains.airline.itineraries import Offer
 from understudy.domains.airline.state import Reason
 
 CODE = ("It is {id}.", "The code is {id}.", "Reservation {id}.", "That is {id}.")
@@ -83,7 +82,7 @@ FLIGHTS = (
     "I have to fly on {date} instead, {best}. Please change {which} {trip}.",
 )
 FLIGHTS_VAGUE = ("I want to fly on another day on {which} {trip}.", "I need another date for {which} {trip}.")
-WHICH = {"only": ("the flight of",), "outbound": ("the outbound flight of",), "return": ("the return flight of",)}
+WHICH = {"only": "the flight of", "outbound": "the outbound flight of", "return": "the return flight of"}
 COMPENSATION = (
     "I want to be compensated for the {what} flight of {trip}.",
     "The {what} flight of {trip} ruined my day. What do I get for it?",
@@ -162,10 +161,3 @@ def count(number: int, thing: str) -> str:
 def more_bags(number: int) -> str:
     """As customers say it."""
     return count(number, "more checked bag")
-
-
-def best(offers: Sequence[Offer], wanted: str) -> list[Offer]:
-    """The offers that are what a user wants of them: more than one where the wish does not tell them apart."""
-    keys = {"cheapest": lambda o: o.fare, "earliest": lambda o: o.departs, "latest": lambda o: o.departs}
-    values = [keys[wanted](o) for o in offers]
-    return [o for o, value in zip(offers, values, strict=True) if value == (max if wanted == "latest" else min)(values)]

@@ -54,7 +54,7 @@ def search(
     for date in draft.random.sample(dates, len(dates)):
         made = [one for one in offers(state, found, date, cabin) if one.seats != "sold out"]
         for wanted in draft.random.sample(wishes, len(wishes)) if made else ():
-            best = phrases.best(made, wanted)
+            best = _best(made, wanted)
             if len(best) == 1 and best[0].fare not in fares:
                 return Search(*way, date, cabin, wanted, best[0])
     raise TaskError(f"no flights from {way[0]} to {way[1]} in {cabin} can be asked for on any of {', '.join(dates)}")
@@ -98,3 +98,13 @@ def named(amount: Decimal) -> str:
     """What a proposal has to name of a difference in price; what is paid back may be written as less than nothing."""
     back = -amount
     return f"{amount}" if amount > 0 else f"{back}|{back:,}|{int(back)}|{int(back):,}"
+
+
+def _best(found: Sequence[Offer], wanted: str) -> list[Offer]:
+    """The offers that are what a user wants of them: more than one where the wish does not tell them apart."""
+    if wanted == "cheapest":
+        least = min(offer.fare for offer in found)
+        return [offer for offer in found if offer.fare == least]
+    times = [offer.departs for offer in found]
+    time = min(times) if wanted == "earliest" else max(times)
+    return [offer for offer in found if offer.departs == time]

@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Annotated, Literal
 
 from understudy.domains.airline.desk import Desk, Done, Found
-from understudy.domains.airline.itineraries import Offer, day, off, offers, paths
+from understudy.domains.airline.itineraries import Offer, day, day_key, off, offers, paths
 from understudy.domains.airline.state import NOW, Cabin, Customer, FlightStatus, Reason, Reservation, Trip, Way
 from understudy.domains.airline.terms import (
     COOLING_OFF,
@@ -85,7 +85,7 @@ class AirlineTools(Desk):
         found = day(self._state, flight, date)
         if found is None:
             raise ToolError(f"there is no flight {flight!r} on {date!r}")
-        self._checked.add(f"{flight} {date}")
+        self._checked.add(day_key(flight, date))
         plan = self._state.flights[flight]
         return Standing(
             flight=flight,
@@ -265,11 +265,11 @@ class AirlineTools(Desk):
         date = next((date for number, date in reservation.flights if number == flight), "")
         if not date:
             raise ToolError(f"reservation {reservation.id} has no flight {flight!r}")
-        if f"{flight} {date}" not in self._checked:
+        if day_key(flight, date) not in self._checked:
             raise ToolError(f"read the status of flight {flight} on {date} first")
         if reservation.compensated:
             raise ToolError(f"reservation {reservation.id} was compensated for flight {reservation.compensated}")
-        found = self._state.days[f"{flight} {date}"]
+        found = self._state.days[day_key(flight, date)]
         if found.status != "cancelled" and found.delay < LONG_DELAY:
             raise ToolError(f"flight {flight} of {date} is {found.status}, its delay {found.delay} minutes")
         return compensation(reservation, cancelled=found.status == "cancelled")

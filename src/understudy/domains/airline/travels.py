@@ -71,7 +71,7 @@ def _other_date(draft: Draft, now: Reservation) -> tuple[Way, Search]:
 
 
 def _flights_text(draft: Draft, now: Reservation, way: Way, new: Search, vague: bool) -> str:
-    which = draft.pick(phrases.WHICH[way if len(now.trips) > 1 else "only"])
+    which = phrases.WHICH[way if len(now.trips) > 1 else "only"]
     best = draft.pick(phrases.BEST[new.wanted])
     texts = phrases.FLIGHTS_VAGUE if vague else phrases.FLIGHTS
     return draft.pick(texts, which=which, date=spoken(new.date), best=best)
