@@ -93,8 +93,8 @@ DISHES: Mapping[Cuisine, tuple[Recipe, ...]] = {
         Recipe("Papaya Salad", 9, ("peanuts", "fish"), ("spicy",)),
     ),
 }
-DRINKS = (Recipe("Lemonade", 3, vegan=True), Recipe("Iced Tea", 3, vegan=True), Recipe("Cola", 3, vegan=True))
+DRINKS = (Recipe("Lemonade", 3), Recipe("Iced Tea", 3), Recipe("Cola", 3))
 ALCOHOL = (
-    Recipe("Lager", 5, ("gluten",), vegan=True, alcohol=True),
-    Recipe("Red Wine", 7, ("sulphites",), vegan=True, alcohol=True),
+    Recipe("Lager", 5, ("gluten",), alcohol=True),
+    Recipe("Red Wine", 7, ("sulphites",), alcohol=True),
 )

@@ -71,7 +71,7 @@ class DoordashTools(Desk):
         self._save(order.replace(status="cancelled", cancellation_fee=fee))
         return self._paid_back("cancelled", order, order.total - (fee or 0))
 
-    def change_items(self, order_id: str, remove: list[str] = [], add: list[Choice] = []) -> Done:  # noqa: B006
+    def change_items(self, order_id: str, remove: tuple[str, ...] = (), add: tuple[Choice, ...] = ()) -> Done:
         """Remove dishes from an order, or add dishes of its restaurant, before it is prepared."""
         order = self._in_status(order_id, OPEN)
         place = self._menu(order.restaurant)
@@ -80,7 +80,7 @@ class DoordashTools(Desk):
         items = (*kept, *self._lines(order.restaurant, place, add, kept)) if add else kept
         if not (remove or add) or not items:
             raise ToolError("name dishes to remove or to add; to remove all of them, cancel the order")
-        changed = order.replace(items=items)
+        changed = order.replace(items=tuple(sorted(items, key=lambda line: line.name)))
         pricing.check_minimum(order.restaurant, place, changed.food)
         if order.promotion:
             self._check_promotion(changed, order.promotion)

@@ -35,6 +35,7 @@ from understudy.tasks import Split
 CUSTOMERS, ORDERS, COURIERS = 400, 800, 40
 STATUSES: Sequence[Status] = ("placed", "accepted", "preparing", "picked up", *["delivered"] * 4, "cancelled")
 PROMOTIONS: Mapping[str, tuple[int, int, str, bool]] = {
+    "LUNCH2": (2, 10, "2025-06-30", False),
     "SAVE3": (3, 15, "2025-05-31", False),
     "TASTY4": (4, 20, "2025-06-30", False),
     "FEAST6": (6, 30, "2025-05-31", False),

@@ -1,0 +1,276 @@
+"""Requests to change an order that is underway: to cancel it, send it elsewhere, or change what is in it or paid for it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import get_args
+
+from understudy.domains.doordash import phrases
+from understudy.domains.doordash.dishes import AREAS
+from understudy.domains.doordash.drafts import Draft, Knowledge, Ref
+from understudy.domains.doordash.pricing import CANCELLATION_FEE
+from understudy.domains.doordash.state import Dish, Dropoff, Order, Status, area_of
+from understudy.domains.doordash.wants import refused, too_late
+from understudy.domains.doordash.world import draw_address
+from understudy.domains.drafts import Want, call, change, propose, say
+from understudy.domains.talks import MIND
+from understudy.messages import Message
+from understudy.tasks import Fact
+
+_CANCEL = "cancel|cancelled|canceled|cancelling|canceling|cancellation"
+_FREE = "free|no fee|without a fee|no charge"
+_REMOVE, _ADD = "remove|take|removing|taking|drop", "add|adding|put"
+_PROMOTION = "promotion|code|discount"
+_WHICH_ADDRESS = ("new address", "which address", "what address", "what is the address", "where")
+_WHICH_DROPOFF = ("handed over", "hand it over", "hand over", "dropoff", "drop-off", "instructions", "how should")
+_WHICH_TIP = ("how much", "what tip", "which tip", "new tip")
+
+_OPEN: Sequence[Status] = ("placed", "accepted")
+_PREPARED: Sequence[Status] = ("preparing", "picked up", "delivered", "cancelled")
+_GONE: Sequence[Status] = ("picked up", "delivered", "cancelled")
+_OVER: Sequence[Status] = ("delivered", "cancelled")
+
+
+def cancel(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
+    """Cancel an order; free, or for a fee that some customers do not want to pay."""
+    ref, free_only = draft.ref(order, knows), not easy and draft.likely(0.4)
+    text = draft.pick(phrases.CANCEL) + (f" {draft.pick(phrases.FREE_ONLY)}" if free_only else "")
+    want = Want(text, ref, names=(*ref.names, _CANCEL))
+    fee = f"{CANCELLATION_FEE}"
+    if free_only:
+        want = replace(want, names=(*want.names, _FREE))
+        if not ok and draft.likely(0.6):
+            draft.in_status(order, "accepted")
+            reason = f"Order {order.id} is accepted, so I cannot cancel it free of charge. The fee is {fee}."
+            return refused(draft, want, (), reason, ("accepted", fee), easy)
+    if not ok:
+        return too_late(draft, want, order, _PREPARED, "cancel it", easy)
+    free = free_only or draft.likely(0.6)
+    draft.in_status(order, "placed" if free else "accepted")
+    proposal = f"cancel {ref.named} {'free of charge' if free else f'for a fee of {fee}'}"
+    turns = change(proposal, call("cancel_order", order_id=order.id), "The order is cancelled.")
+    return replace(want, turns=turns, names=want.names if free else (*want.names, fee))
+
+
+def change_address(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
+    """Send an order elsewhere, perhaps out of its area."""
+    ref, home = draft.ref(order, knows), area_of(order.address)
+    outside, vague = not ok and draft.likely(0.5), not easy and draft.likely(0.3)
+    area = draft.random.choice([other for other in AREAS if other != home]) if outside else home
+    address = draw_address(draft.random, area)
+    text = draft.pick(phrases.ADDRESS_VAGUE if vague else phrases.ADDRESS, address=address)
+    facts = (Fact(says=f"The new address is {address}.", cues=_WHICH_ADDRESS, opened=not vague),)
+    want = Want(text, ref, names=(*ref.names, address.partition(",")[0]), facts=facts)
+    if not ok and not outside:
+        return too_late(draft, want, order, _GONE, "change its address", easy)
+    draft.in_status(order, draft.random.choice((*_OPEN, "preparing")))
+    asks = (say("What is the new address?"),) if vague else ()
+    if outside:
+        reason = f"Order {order.id} can only be delivered in {home}, so I cannot send it to {area}."
+        return refused(draft, want, asks, reason, (home,), easy)
+    return replace(want, turns=asks + _send(ref, address))
+
+
+def change_dropoff(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
+    """Change how an order is handed over."""
+    ref, vague = draft.ref(order, knows), not easy and draft.likely(0.3)
+    dropoff = _other_dropoff(draft, order)
+    texts = phrases.DROPOFF_VAGUE if vague else phrases.DROPOFF[dropoff]
+    facts = (Fact(says=phrases.HANDED[dropoff], cues=_WHICH_DROPOFF, opened=not vague),)
+    want = Want(draft.pick(texts), ref, names=(*ref.names, _dropoff_names(dropoff)), facts=facts)
+    if not ok:
+        return too_late(draft, want, order, _OVER, "change how it is handed over", easy)
+    draft.in_status(order, draft.random.choice((*_OPEN, "preparing", "picked up")))
+    asks = (say("How should it be handed over?"),) if vague else ()
+    return replace(want, turns=asks + _hand_over(ref, dropoff))
+
+
+def change_tip(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
+    """Raise a tip, or lower it while that is possible."""
+    ref, vague = draft.ref(order, knows), not easy and draft.likely(0.3)
+    lower = (not ok and draft.likely(0.6)) or (ok and draft.likely(0.3))
+    low, high = _tips(draft)
+    before, tip = (high, low) if lower else (low, high)
+    draft.patch("orders", order.id, tip=before)
+    text = draft.pick(phrases.TIP_VAGUE if vague else phrases.TIP, tip=tip)
+    facts = (Fact(says=f"Make it {tip}.", cues=_WHICH_TIP, opened=not vague),)
+    want = Want(text, ref, names=(*ref.names, "tip", tip), facts=facts)
+    asks = (say("How much should the tip be?"),) if vague else ()
+    if not ok and not lower:
+        return too_late(draft, want, order, ("cancelled",), "change its tip", easy)
+    if not ok:
+        since = draft.came(order, (0, 6))
+        reason = f"Order {order.id} was delivered at {since}, so I cannot lower its tip."
+        return refused(draft, want, asks, reason, (f"{since}|{since[11:]}|{since[:10]}",), easy)
+    draft.in_status(order, draft.random.choice(("preparing", "picked up") if lower else ("accepted", "delivered")))
+    return replace(want, turns=asks + _give_tip(ref, tip))
+
+
+def change_items(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
+    """Take a dish out of an order, or put one in."""
+    removes = len(order.items) > 1 and draft.likely(0.5)
+    return _remove(draft, order, knows, ok, easy) if removes else _add(draft, order, knows, ok, easy)
+
+
+def _remove(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
+    ref, line = draft.ref(order, knows), draft.random.choice(order.items)
+    want = Want(draft.pick(phrases.REMOVE, item=line.name), ref, names=(*ref.names, line.name, _REMOVE))
+    if not ok and draft.likely(0.6):
+        return too_late(draft, want, order, _PREPARED, "change its items", easy)
+    _no_promotion(draft, order)
+    draft.in_status(order, draft.random.choice(_OPEN))
+    left = order.food - line.price
+    minimum = f"{left + draft.random.randint(1, 4):.2f}" if not ok else f"{min(left, Decimal(8)):.2f}"
+    draft.patch("restaurants", order.restaurant, minimum=minimum)
+    reads = (call("get_restaurant", name=order.restaurant),)
+    if not ok:
+        reason = f"The minimum of {order.restaurant} is {minimum}, so I cannot remove the {line.name}."
+        return refused(draft, want, reads, reason, (minimum,), easy)
+    do = call("change_items", order_id=order.id, remove=[line.name])
+    return replace(want, turns=reads + change(f"remove the {line.name} from {ref.named}", do, "The order is changed."))
+
+
+def _add(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
+    ref, (name, dish) = draft.ref(order, knows), _new_dish(draft, order)
+    text = draft.pick(phrases.ADD, item=name)
+    want = Want(text, ref, names=(*ref.names, name, _ADD, f"{dish.price}"), outputs=(f"{dish.price}",))
+    if not ok and draft.likely(0.5):
+        return too_late(draft, want, order, _PREPARED, "change its items", easy)
+    draft.in_status(order, draft.random.choice(_OPEN))
+    draft.patch("restaurants", order.restaurant, menu={name: {"sold_out": not ok}})
+    reads = (call("get_restaurant", name=order.restaurant),)
+    if not ok:
+        reason = f"The {name} is sold out, so I cannot add it."
+        return refused(draft, want, reads, reason, ("sold out|sold_out",), easy)
+    do = call("change_items", order_id=order.id, add=[{"item": name}])
+    turns = reads + change(f"add a {name} for {dish.price} to {ref.named}", do, "The order is changed.")
+    return replace(want, turns=turns)
+
+
+def apply_promotion(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
+    """Use a promotion code on an order; it may have expired, be for members, need more, or meet another one."""
+    ref, why = draft.ref(order, knows), draft.random.choice(("status", "expired", "members", "minimum", "stacked"))
+    why = "" if ok else why
+    code = draft.random.choice(_CODES.get(why, _CODES[""]))
+    want = Want(draft.pick(phrases.PROMOTION, code=code), ref, names=(*ref.names, code, _PROMOTION))
+    if why == "status":
+        return too_late(draft, want, order, _PREPARED, "apply a promotion", easy)
+    draft.in_status(order, draft.random.choice(_OPEN))
+    if why == "stacked":
+        draft.patch("orders", order.id, promotion="LUNCH2", discount="2.00")
+        reason = f"Order {order.id} has the promotion LUNCH2, and two do not stack, so I cannot apply {code}."
+        return refused(draft, want, (), reason, ("LUNCH2",), easy)
+    _no_promotion(draft, order)
+    reads = (call("get_promotion", code=code),)
+    if why:
+        return _not_for(draft, want, order, code, why, reads, easy)
+    draft.patch("promotions", code, minimum=f"{min(15, int(order.food))}.00")
+    off = draft.world.promotions[code].off
+    do = call("apply_promotion", order_id=order.id, code=code)
+    turns = reads + change(f"apply the promotion {code} to {ref.named}", do, f"You save {off}.")
+    return replace(want, turns=turns, outputs=(f"{off}",))
+
+
+def _not_for(
+    draft: Draft, want: Want, order: Order, code: str, why: str, reads: Sequence[Message], easy: bool
+) -> Want:
+    """A code whose own terms forbid it."""
+    expires = draft.world.promotions[code].expires
+    minimum = f"{int(order.food) + draft.random.randint(1, 6)}.00"
+    draft.patch("promotions", code, minimum="15.00" if why != "minimum" else minimum)
+    if why == "members":
+        draft.account(member=False)
+        reads = (*reads, call("get_customer"))
+    reasons = {
+        "expired": (f"{code} expired on {expires}", expires),
+        "members": (f"{code} is for members only", "members only|members_only|members"),
+        "minimum": (f"{code} has a minimum of {minimum}", minimum),
+    }
+    reason, output = reasons[why]
+    return refused(draft, want, reads, f"{reason}, so I cannot apply it to order {order.id}.", (output,), easy)
+
+
+_CODES: dict[str, Sequence[str]] = {
+    "": ("SAVE3", "TASTY4", "FEAST6"),
+    "expired": ("SPRING5", "EASTER4"),
+    "members": ("PLUS5",),
+}
+
+
+def other_address(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
+    """Name one address, and another one when asked to confirm it."""
+    ref, home = draft.ref(order, knows), area_of(order.address)
+    first, second = (draw_address(draft.random, home) for _ in range(2))
+    draft.in_status(order, draft.random.choice((*_OPEN, "preparing")))
+    proposed = Want(draft.pick(phrases.ADDRESS, address=first), ref, (propose(f"send {ref.named} to {first}"),))
+    return _rather(draft, proposed, phrases.ADDRESS, _send(ref, second), second.partition(",")[0], address=second)
+
+
+def other_tip(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
+    """Name one tip, and another one when asked to confirm it."""
+    ref, (tip, first) = draft.ref(order, knows), _tips(draft)
+    draft.patch("orders", order.id, tip="0.00")
+    draft.in_status(order, draft.random.choice(("preparing", "picked up")))
+    proposed = Want(draft.pick(phrases.TIP, tip=first), ref, (propose(f"change the tip of {ref.named} to {first}"),))
+    return _rather(draft, proposed, phrases.TIP, _give_tip(ref, tip), "tip", tip, tip=tip)
+
+
+def rather_keep(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
+    """Want an order cancelled, and only handed over in another way when asked to confirm that."""
+    ref, dropoff = draft.ref(order, knows), _other_dropoff(draft, order)
+    draft.in_status(order, "placed")
+    proposed = Want(draft.pick(phrases.CANCEL), ref, (propose(f"cancel {ref.named} free of charge"),))
+    texts = [f"I keep it. {text}" for text in phrases.DROPOFF[dropoff]]
+    return _rather(draft, proposed, texts, _hand_over(ref, dropoff), _dropoff_names(dropoff))
+
+
+def _rather(
+    draft: Draft, first: Want, texts: Sequence[str], turns: Sequence[Message], *names: str, **words: str
+) -> Want:
+    """After a first proposal, want something else of the same order."""
+    assert isinstance(first.about, Ref)
+    meant = f"{draft.pick(MIND)} {draft.pick(texts, **words)}"
+    return replace(first, turns=(*first.turns, *turns), names=(*first.about.names, *names), meant=meant)
+
+
+def _send(ref: Ref, address: str) -> tuple[Message, ...]:
+    do = call("change_address", order_id=ref.order.id, address=address)
+    return change(f"send {ref.named} to {address}", do, "The address is changed.")
+
+
+def _hand_over(ref: Ref, dropoff: Dropoff) -> tuple[Message, ...]:
+    do = call("change_dropoff", order_id=ref.order.id, dropoff=dropoff)
+    return change(f"set {ref.named} to: {dropoff}", do, "The courier will see it.")
+
+
+def _give_tip(ref: Ref, tip: str) -> tuple[Message, ...]:
+    do = call("change_tip", order_id=ref.order.id, tip=float(tip))
+    return change(f"change the tip of {ref.named} to {tip}", do, "The tip is changed.")
+
+
+def _tips(draft: Draft) -> tuple[str, str]:
+    """A lower and a higher tip."""
+    low, high = sorted(draft.random.sample(range(1, 13), 2))
+    return f"{low / 2:.2f}", f"{high / 2:.2f}"
+
+
+def _other_dropoff(draft: Draft, order: Order) -> Dropoff:
+    choices: Sequence[Dropoff] = get_args(Dropoff)
+    return draft.random.choice([dropoff for dropoff in choices if dropoff != order.dropoff])
+
+
+def _dropoff_names(dropoff: Dropoff) -> str:
+    """What a proposal has to name for the customer to recognize it."""
+    return dropoff.partition(" ")[2] if dropoff.startswith("leave") else dropoff.replace("hand it to me", "hand|handed")
+
+
+def _no_promotion(draft: Draft, order: Order) -> None:
+    if order.promotion:
+        draft.patch("orders", order.id, promotion="", discount="0.00")
+
+
+def _new_dish(draft: Draft, order: Order) -> tuple[str, Dish]:
+    """A dish of the order's restaurant that is not in the order."""
+    menu = draft.restaurant(order.restaurant).menu
+    taken = {line.name for line in order.items}
+    return draft.random.choice([(k, d) for k, d in menu.items() if k not in taken and not d.alcohol])

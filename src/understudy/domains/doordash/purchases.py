@@ -1,0 +1,268 @@
+"""Requests to buy: an order in the customer's words, an earlier one again, and one that the menu has to decide."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+from understudy.domains.doordash import phrases
+from understudy.domains.doordash.drafts import Draft, Knowledge
+from understudy.domains.doordash.state import Choice, Dish, Order, Restaurant, cost_of
+from understudy.domains.doordash.wants import kind, refused
+from understudy.domains.drafts import Want, call, change, say
+from understudy.messages import Message
+from understudy.tasks import Fact
+
+_HOW = ("how do you want to pay", "how would you like to pay", "which payment", "what payment", "payment method", "pay with")
+
+
+@dataclass(frozen=True)
+class Basket:
+    """What is to be ordered, and how it is paid."""
+
+    restaurant: str
+    choices: tuple[Choice, ...]
+    payment: str
+    tip: str = ""
+
+    def listed(self) -> str:
+        """The dishes in words."""
+        return " and ".join(_worded(choice) for choice in self.choices)
+
+    def summands(self, place: Restaurant, member: bool) -> list[Decimal]:
+        """What the total is made of."""
+        dishes = [choice.quantity * cost_of(place.menu[choice.item], choice.options) for choice in self.choices]
+        extras = [Decimal(0) if member else place.delivery_fee, Decimal(self.tip or 0)]
+        return [*dishes, *(amount for amount in extras if amount)]
+
+    def total(self, place: Restaurant, member: bool) -> Decimal:
+        """All that is to be paid."""
+        return sum(self.summands(place, member), Decimal("0.00"))
+
+    def names(self) -> tuple[str, ...]:
+        """What a proposal has to name."""
+        paid = "credit" if self.payment == "credit" else f"{self.payment}|{kind(self.payment)}"
+        return (*(choice.item for choice in self.choices), self.restaurant, paid)
+
+    def order(self) -> Message:
+        """The call that places it."""
+        items = [choice.model_dump(mode="json", exclude_defaults=True) for choice in self.choices]
+        tip: dict[str, Any] = {"tip": float(self.tip)} if self.tip else {}
+        return call("place_order", restaurant=self.restaurant, items=items, payment=self.payment, **tip)
+
+
+_OBSTACLES = ("closed", "paused", "sold out", "minimum", "alcohol", "far", "credit")
+
+
+def place(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
+    """Order some dishes of a restaurant."""
+    why = "" if ok else draft.random.choice(_OBSTACLES)
+    name, vague = _near(draft, far=why == "far"), not easy and draft.likely(0.3)
+    drinks = why == "alcohol" or (ok and draft.likely(0.2))
+    by_credit = why == "credit" or (ok and draft.likely(0.2))
+    payment = "credit" if by_credit else draft.random.choice(draft.customer.payments)
+    basket = Basket(name, _choices(draft, name, drinks, easy), payment, "" if easy else _tip(draft))
+    how = draft.pick(phrases.PAY, kind=kind(payment))
+    texts = (draft.pick(phrases.PLACE, items=basket.listed(), restaurant=name), *_tipped(draft, basket))
+    text = " ".join(texts if vague else (*texts, how))
+    asks = (say("How do you want to pay?"),) if vague else ()
+    facts = (Fact(says=how, cues=_HOW, opened=not vague),)
+    return _bought(draft, Want(text, turns=asks, names=basket.names(), facts=facts), basket, why, easy)
+
+
+def again(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
+    """Order the same as some time before."""
+    ref, why = draft.ref(order, knows), "" if ok else draft.random.choice(("closed", "paused", "sold out"))
+    choices = tuple(Choice(item=line.name, options=line.options, quantity=line.quantity) for line in order.items)
+    basket = Basket(order.restaurant, choices, order.payment, "" if easy else _tip(draft))
+    text = " ".join((draft.pick(phrases.AGAIN), *_tipped(draft, basket), draft.pick(phrases.SAME_PAYMENT)))
+    draft.in_status(order, "delivered")
+    return _bought(draft, Want(text, ref, names=basket.names()), basket, why, easy)
+
+
+def allergy(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
+    """Want a dish unless the menu lists an allergen for it, else another one."""
+    name, payment = _near(draft), draft.random.choice(draft.customer.payments)
+    first, second, allergen = draft.random.choice(_conflicts(draft, name, ok))
+    basket = Basket(name, (Choice(item=first if ok else second),), payment)
+    text = draft.pick(phrases.ALLERGY, first=first, second=second, allergen=allergen, restaurant=name)
+    want = Want(f"{text} {draft.pick(phrases.PAY, kind=kind(payment))}", names=basket.names())
+    _possible(draft, basket)
+    told = f"The menu lists {'no ' if ok else ''}{allergen} for the {first}. "
+    return _paid(draft, want, basket, _reads(name), told=told)
+
+
+def cheaper(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
+    """Ask which of the open restaurants has a dish for the least, delivery included; perhaps order it there."""
+    choice, names = draft.random.choice(_duels(draft))
+    payment, shut = draft.random.choice(draft.customer.payments), "" if ok else draft.random.choice(names)
+    baskets = [Basket(name, (choice,), payment) for name in names]
+    for basket in baskets:
+        _possible(draft, basket)
+    if shut:
+        draft.patch("restaurants", shut, paused=True)
+    opened = sorted((b for b in baskets if b.restaurant != shut), key=lambda b: _total(draft, b))
+    reads = _comparison(draft, opened)
+    words = {"items": _worded(choice), "cuisine": draft.restaurant(names[0]).cuisine}
+    if not easy and draft.likely(0.5):
+        text = f"{draft.pick(phrases.ORDER_CHEAPEST, **words)} {draft.pick(phrases.PAY, kind=kind(payment))}"
+        return _paid(draft, Want(text, names=opened[0].names()), opened[0], reads, summed=True)
+    total, name = f"{_total(draft, opened[0]):.2f}", opened[0].restaurant
+    answer = say(f"{name} is the cheapest: {total} with delivery.")
+    text = draft.pick(phrases.CHEAPEST, **words)
+    return Want(text, turns=(*reads, answer), kind="number", outputs=(name, total))
+
+
+def _bought(draft: Draft, want: Want, basket: Basket, why: str, easy: bool) -> Want:
+    """The order is placed, unless something stands in its way."""
+    _possible(draft, basket)
+    reads = (*want.turns, *_reads(basket.restaurant))
+    if not why:
+        return _paid(draft, want, basket, reads)
+    reason, output = _obstacle(draft, basket, why)
+    return refused(draft, want, reads, f"{reason}, so I cannot place the order.", (output,), easy)
+
+
+def _paid(
+    draft: Draft, want: Want, basket: Basket, reads: Sequence[Message], told: str = "", summed: bool = False
+) -> Want:
+    """Sum up, propose, place."""
+    total = f"{_total(draft, basket):.2f}"
+    sums = () if summed else _sums(draft, basket)
+    tip = f", tip {basket.tip}" if basket.tip else ""
+    paid = "your delivery credit" if basket.payment == "credit" else f"your {kind(basket.payment)} {basket.payment}"
+    proposal = f"order {basket.listed()} from {basket.restaurant} for {total}{tip}, paid with {paid}"
+    asked, *done = change(proposal, basket.order(), f"You pay {total}.")
+    turns = (*reads, *sums, say(f"{told}{asked.content}"), *done)
+    return replace(want, turns=turns, names=(*want.names, total), outputs=(total,))
+
+
+def _obstacle(draft: Draft, basket: Basket, why: str) -> tuple[str, str]:
+    """Put something in the way of an order: the reason in words, and the fact in it that has to be told."""
+    name, first = basket.restaurant, basket.choices[0].item
+    if why == "closed":
+        closes = draft.random.choice(("15:00", "17:00", "19:00"))
+        draft.patch("restaurants", name, closes=closes)
+        return f"{name} closed at {closes}", closes
+    if why == "paused":
+        draft.patch("restaurants", name, paused=True)
+        return f"{name} has paused", "paused"
+    if why == "sold out":
+        draft.patch("restaurants", name, menu={first: {"sold_out": True}})
+        return f"The {first} is sold out", "sold out|sold_out"
+    if why == "minimum":
+        minimum = f"{_food(draft, basket) + draft.random.randint(1, 5):.2f}"
+        draft.patch("restaurants", name, minimum=minimum)
+        return f"The minimum of {name} is {minimum}", minimum
+    if why == "alcohol":
+        age = draft.random.choice(("under age", "not on file"))
+        draft.account(age=age)
+        return f"Alcohol is for customers of age, and your age is {age}", age
+    if why == "far":
+        area = draft.restaurant(name).area
+        return f"{name} delivers in {area} only", area
+    credit = _total(draft, basket) - draft.random.randint(1, 9)
+    draft.credit(credit)
+    return f"Your credit is {credit:.2f}", f"{credit:.2f}"
+
+
+def _possible(draft: Draft, basket: Basket) -> None:
+    """Let nothing stand in the way of an order."""
+    place, food = draft.restaurant(basket.restaurant), _food(draft, basket)
+    menu = {choice.item: {"sold_out": False} for choice in basket.choices}
+    minimum = f"{min(place.minimum, food):.2f}"
+    draft.patch("restaurants", basket.restaurant, paused=False, minimum=minimum, menu=menu)
+    if any(place.menu[choice.item].alcohol for choice in basket.choices):
+        draft.account(age="of age")
+    if basket.payment == "credit":
+        draft.credit(_total(draft, basket) + draft.random.randint(0, 20))
+
+
+def _reads(name: str) -> tuple[Message, ...]:
+    return call("get_customer"), call("get_restaurant", name=name)
+
+
+def _comparison(draft: Draft, baskets: Sequence[Basket]) -> tuple[Message, ...]:
+    """Read the account, the restaurants and those that are open, and sum up."""
+    cuisine = draft.restaurant(baskets[0].restaurant).cuisine
+    reads = (call("get_customer"), call("search_restaurants", cuisine=cuisine))
+    menus = (call("get_restaurant", name=basket.restaurant) for basket in baskets)
+    return (*reads, *menus, *(turn for basket in baskets for turn in _sums(draft, basket)))
+
+
+def _sums(draft: Draft, basket: Basket) -> tuple[Message, ...]:
+    """The calculation of the total, if there is anything to add up."""
+    summands = basket.summands(draft.restaurant(basket.restaurant), draft.customer.member)
+    return (call("calculate", expression=" + ".join(map(str, summands))),) if len(summands) > 1 else ()
+
+
+def _total(draft: Draft, basket: Basket) -> Decimal:
+    return basket.total(draft.restaurant(basket.restaurant), draft.customer.member)
+
+
+def _food(draft: Draft, basket: Basket) -> Decimal:
+    place = draft.restaurant(basket.restaurant)
+    return sum((c.quantity * cost_of(place.menu[c.item], c.options) for c in basket.choices), Decimal("0.00"))
+
+
+def _near(draft: Draft, far: bool = False) -> str:
+    """A restaurant in the customer's area, or far from it."""
+    area = draft.customer.area
+    return draft.random.choice([k for k, place in draft.world.restaurants.items() if (place.area != area) == far])
+
+
+def _choices(draft: Draft, name: str, drinks: bool, easy: bool) -> tuple[Choice, ...]:
+    """One dish or two, one of them alcohol if the customer `drinks`."""
+    menu = draft.restaurant(name).menu
+    food = draft.random.sample([key for key, dish in menu.items() if not dish.alcohol], 1 if easy else 2)
+    alcohol = [key for key, dish in menu.items() if dish.alcohol]
+    names = (food[0], *alcohol) if drinks else food[: draft.random.randint(1, 2)]
+    return tuple(_choice(draft, key, menu[key], easy) for key in names)
+
+
+def _choice(draft: Draft, name: str, dish: Dish, easy: bool) -> Choice:
+    options = (draft.random.choice(list(dish.options)),) if dish.options and not easy and draft.likely(0.4) else ()
+    return Choice(item=name, options=options, quantity=1 if draft.likely(0.7) else 2)
+
+
+def _tip(draft: Draft) -> str:
+    return draft.random.choice(("", "", "1.00", "2.00", "2.50", "4.00"))
+
+
+def _tipped(draft: Draft, basket: Basket) -> tuple[str, ...]:
+    return (draft.pick(phrases.WITH_TIP, tip=basket.tip),) if basket.tip else ()
+
+
+def _worded(choice: Choice) -> str:
+    """A choice in words, like 2x Margherita (large)."""
+    count = f"{choice.quantity}x " if choice.quantity > 1 else ""
+    return f"{count}{choice.item}" + (f" ({', '.join(choice.options)})" if choice.options else "")
+
+
+def _conflicts(draft: Draft, name: str, ok: bool) -> list[tuple[str, str, str]]:
+    """Two dishes and an allergen that the second has not; the first has it unless `ok`."""
+    menu = {key: dish for key, dish in draft.restaurant(name).menu.items() if dish.allergens and not dish.alcohol}
+    known = sorted({allergen for dish in menu.values() for allergen in dish.allergens})
+    return [
+        (first, second, allergen)
+        for first, second in itertools.permutations(menu, 2)
+        for allergen in known
+        if (allergen not in menu[first].allergens) == ok and allergen not in menu[second].allergens
+    ]
+
+
+def _duels(draft: Draft) -> list[tuple[Choice, tuple[str, str]]]:
+    """Dishes that two restaurants near the customer have, enough of each to reach both minimums, at different totals."""
+    near = {key: place for key, place in draft.world.restaurants.items() if place.area == draft.customer.area}
+    found = []
+    for (one, first), (other, second) in itertools.combinations(near.items(), 2):
+        for dish in [key for key, dish in first.menu.items() if dish.allergens and key in second.menu]:
+            if first.cuisine == second.cuisine:
+                pair = (first, second)
+                choice = Choice(item=dish, quantity=max(math.ceil(p.minimum / p.menu[dish].price) for p in pair))
+                totals = {Basket(name, (choice,), "").total(place, draft.customer.member) for name, place in zip((one, other), pair, strict=True)}
+                if len(totals) == 2:
+                    found.append((choice, (one, other)))
+    return found
