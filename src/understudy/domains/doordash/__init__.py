@@ -1,4 +1,4 @@
-"""Food delivery: a support desk where orders are placed, changed, cancelled, tracked, and put right after the delivery."""
+"""Food delivery: a support desk where orders are placed, changed, cancelled, tracked and put right."""
 
 from understudy.domains.base import Domain
 from understudy.domains.doordash.families import FAMILIES

@@ -1,4 +1,4 @@
-"""Requests to change an order that is underway: to cancel it, send it elsewhere, or change what is in it or paid for it."""
+"""Requests to change an order that is underway: to cancel it, send it elsewhere, or change what is in it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from understudy.domains.doordash.drafts import Draft, Knowledge, Ref
 from understudy.domains.doordash.pricing import CANCELLATION_FEE
 from understudy.domains.doordash.state import Dish, Dropoff, Order, Status, area_of
 from understudy.domains.doordash.wants import refused, too_late
-from understudy.domains.doordash.world import draw_address
+from understudy.domains.doordash.world import PROMOTIONS, draw_address
 from understudy.domains.drafts import Want, call, change, propose, say
 from understudy.domains.talks import MIND
 from understudy.messages import Message
@@ -140,18 +140,17 @@ def _add(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> 
     draft.patch("restaurants", order.restaurant, menu={name: {"sold_out": not ok}})
     reads = (call("get_restaurant", name=order.restaurant),)
     if not ok:
-        reason = f"The {name} is sold out, so I cannot add it."
+        reason = f"{order.restaurant} is sold out of {name}, so I cannot add that."
         return refused(draft, want, reads, reason, ("sold out|sold_out",), easy)
     do = call("change_items", order_id=order.id, add=[{"item": name}])
-    turns = reads + change(f"add a {name} for {dish.price} to {ref.named}", do, "The order is changed.")
+    turns = reads + change(f"add {name} for {dish.price} to {ref.named}", do, "The order is changed.")
     return replace(want, turns=turns)
 
 
 def apply_promotion(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
     """Use a promotion code on an order; it may have expired, be for members, need more, or meet another one."""
     ref, why = draft.ref(order, knows), draft.random.choice(("status", "expired", "members", "minimum", "stacked"))
-    why = "" if ok else why
-    code = draft.random.choice(_CODES.get(why, _CODES[""]))
+    why, code = "" if ok else why, draft.random.choice(list(PROMOTIONS))
     want = Want(draft.pick(phrases.PROMOTION, code=code), ref, names=(*ref.names, code, _PROMOTION))
     if why == "status":
         return too_late(draft, want, order, _PREPARED, "apply a promotion", easy)
@@ -161,40 +160,33 @@ def apply_promotion(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy
         reason = f"Order {order.id} has the promotion LUNCH2, and two do not stack, so I cannot apply {code}."
         return refused(draft, want, (), reason, ("LUNCH2",), easy)
     _no_promotion(draft, order)
-    reads = (call("get_promotion", code=code),)
+    reason, output, reads = _terms(draft, order, code, why)
     if why:
-        return _not_for(draft, want, order, code, why, reads, easy)
-    draft.patch("promotions", code, minimum=f"{min(15, int(order.food))}.00")
+        return refused(draft, want, reads, f"{reason}, so I cannot apply it to order {order.id}.", (output,), easy)
     off = draft.world.promotions[code].off
     do = call("apply_promotion", order_id=order.id, code=code)
     turns = reads + change(f"apply the promotion {code} to {ref.named}", do, f"You save {off}.")
     return replace(want, turns=turns, outputs=(f"{off}",))
 
 
-def _not_for(
-    draft: Draft, want: Want, order: Order, code: str, why: str, reads: Sequence[Message], easy: bool
-) -> Want:
-    """A code whose own terms forbid it."""
-    expires = draft.world.promotions[code].expires
-    minimum = f"{int(order.food) + draft.random.randint(1, 6)}.00"
-    draft.patch("promotions", code, minimum="15.00" if why != "minimum" else minimum)
-    if why == "members":
-        draft.account(member=False)
-        reads = (*reads, call("get_customer"))
+def _terms(draft: Draft, order: Order, code: str, why: str) -> tuple[str, str, tuple[Message, ...]]:
+    """Set the terms of a code: why they forbid it, the fact in that which has to be told, and what tells it."""
+    expires = draft.random.choice(_PAST if why == "expired" else _COMING)
+    minimum = int(order.food) + (draft.random.randint(1, 6) if why == "minimum" else -draft.random.randint(0, 5))
+    members = why == "members" or (why != "minimum" and draft.likely(0.3))
+    draft.patch("promotions", code, expires=expires, minimum=f"{minimum}.00", members_only=members)
+    if members:
+        draft.account(member=why != "members")
     reasons = {
         "expired": (f"{code} expired on {expires}", expires),
         "members": (f"{code} is for members only", "members only|members_only|members"),
-        "minimum": (f"{code} has a minimum of {minimum}", minimum),
+        "minimum": (f"{code} has a minimum of {minimum}.00", f"{minimum}.00"),
     }
-    reason, output = reasons[why]
-    return refused(draft, want, reads, f"{reason}, so I cannot apply it to order {order.id}.", (output,), easy)
+    reads = (call("get_promotion", code=code), *[call("get_customer")] * (members and why != "expired"))
+    return *reasons.get(why, ("", "")), reads
 
 
-_CODES: dict[str, Sequence[str]] = {
-    "": ("SAVE3", "TASTY4", "FEAST6"),
-    "expired": ("SPRING5", "EASTER4"),
-    "members": ("PLUS5",),
-}
+_PAST, _COMING = ("2025-04-30", "2025-05-11", "2025-05-15"), ("2025-05-16", "2025-05-31", "2025-06-30")
 
 
 def other_address(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
@@ -240,7 +232,7 @@ def _send(ref: Ref, address: str) -> tuple[Message, ...]:
 
 def _hand_over(ref: Ref, dropoff: Dropoff) -> tuple[Message, ...]:
     do = call("change_dropoff", order_id=ref.order.id, dropoff=dropoff)
-    return change(f"set {ref.named} to: {dropoff}", do, "The courier will see it.")
+    return change(f"change the dropoff of {ref.named} to: {dropoff}", do, "The courier will see it.")
 
 
 def _give_tip(ref: Ref, tip: str) -> tuple[Message, ...]:

@@ -1,4 +1,4 @@
-"""Requests about a delivery that went wrong: dishes that were missing, a late arrival, and what a human has to decide."""
+"""Requests about a delivery that went wrong: missing dishes, a late arrival, and what a human has to decide."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -51,8 +51,8 @@ def late(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> 
     amount = f"{next(amount for least, amount in LATE_CREDITS if minutes >= least)}"
     do = call("credit_late_delivery", order_id=order.id, amount=float(amount))
     proposal = f"credit {amount} for {ref.named}, which was {minutes} minutes late"
-    turns = (_ACCOUNT, *change(proposal, do, f"You have a credit of {amount}."))
-    return replace(want, turns=turns, names=(*want.names, amount), outputs=(amount,))
+    turns = (_ACCOUNT, *change(proposal, do, f"You get {amount} as credit."))
+    return replace(want, turns=turns, outputs=(amount,))
 
 
 def redeliver(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
@@ -73,8 +73,8 @@ def redeliver(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool
         want = replace(want, names=(*ref.names, lines[0].name), turns=reads)
         return _refund(want, order, lines, "credit", vague=False)
     if why:
-        what = f"{order.restaurant} has paused" if why == "paused" else f"The {lines[0].name} is sold out"
-        reason = f"{what}, so I cannot send it again."
+        what = "has paused" if why == "paused" else f"is sold out of {lines[0].name}"
+        reason = f"{order.restaurant} {what}, so I cannot send that again."
         return refused(draft, want, reads, reason, (why if why == "paused" else "sold out|sold_out",), easy)
     do = call("redeliver_items", order_id=order.id, items=[lines[0].name])
     turns = change(f"send the {lines[0].name} of {ref.named} again", do, "It is on its way.")
@@ -105,9 +105,7 @@ def _transfer(summary: str) -> tuple[Message, ...]:
     return call("transfer_to_human", summary=summary), say("You are transferred to a human agent.")
 
 
-def _not_claimed(
-    draft: Draft, want: Want, order: Order, lines: Sequence[Line], action: str, easy: bool
-) -> Want:
+def _not_claimed(draft: Draft, want: Want, order: Order, lines: Sequence[Line], action: str, easy: bool) -> Want:
     """A claim on an order that was not delivered, or too long ago, or for dishes that were refunded before."""
     why = draft.random.choice(("status", "old", "refunded") if lines else ("status", "old"))
     if why == "status":
@@ -118,7 +116,7 @@ def _not_claimed(
         return refused(draft, want, (), reason, (day,), easy)
     draft.came(order)
     draft.patch("orders", order.id, refunded={line.name: "payment" for line in lines})
-    reason = f"The {_listed(lines)} of order {order.id} was refunded before, so I cannot {action}."
+    reason = f"You were refunded for the {_listed(lines)} of order {order.id} before, so I cannot {action}."
     return refused(draft, want, (), reason, ("refunded",), easy)
 
 

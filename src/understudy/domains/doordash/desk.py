@@ -57,7 +57,9 @@ class Desk(Toolkit):
 
     def get_customer(self) -> Customer:
         """Read the customer's account: address, age, membership, ways to pay, credit, days of earlier refunds."""
-        return self._customer()
+        customer = self._customer()
+        self._read.add("account")
+        return customer
 
     def get_order(self, order_id: str) -> Order:
         """Read one order."""
@@ -119,6 +121,13 @@ class Desk(Toolkit):
         if not self._state.customer:
             raise ToolError("find the customer first, by email or by phone number")
         return self._state.customers[self._state.customer]
+
+    def _account(self) -> Customer:
+        """The customer, whose account was read."""
+        customer = self._customer()
+        if "account" not in self._read:
+            raise ToolError("read the customer's account first")
+        return customer
 
     def _order(self, order_id: str) -> Order:
         if order_id not in self._customer().orders:

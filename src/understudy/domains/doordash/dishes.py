@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import NamedTuple
 
-from understudy.domains.people import words
 from understudy.domains.doordash.state import Cuisine
+from understudy.domains.people import words
 
 AREAS = ("Harbor", "Midtown", "Northgate", "Riverside", "Westside")
 

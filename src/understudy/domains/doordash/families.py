@@ -43,8 +43,8 @@ FAMILIES: Mapping[str, Sequence[MakeWant]] = {
     "correction": (changes.other_address, changes.other_tip, changes.rather_keep),
     "handover": (claims.outside, claims.over_limit),
 }
-"""The request that a family is about. `several` is never one request alone, and in `correction` the customer has another
-mind when asked to confirm."""
+"""The request that a family is about. `several` is never one request alone, and in `correction` the customer has
+another mind when asked to confirm."""
 
 _IDENTITY: Mapping[Difficulty, Sequence[Identity]] = {
     "easy": ("opened", "opened", "opened", "asked", "asked"),

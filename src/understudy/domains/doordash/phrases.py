@@ -1,4 +1,4 @@
-"""Wording. Customers say the same thing in many ways; a perfect agent says it in one, so that little data shows the way.
+"""Wording. Customers say one thing in many ways; a perfect agent says it in one, so that little data shows the way.
 
 `{order}` stands for how the customer calls the order.
 """
@@ -102,9 +102,9 @@ REMOVE = (
 )
 ADD = (
     "Please add the {item} to {order}.",
-    "I forgot the {item} in {order}, can you add one?",
-    "Can you put one {item} into {order}?",
-    "I would like one {item} more in {order}.",
+    "I forgot the {item} in {order}, can you add that?",
+    "Can you put {item} into {order} as well?",
+    "I would like {item} too in {order}.",
 )
 PROMOTION = (
     "I forgot my code {code} for {order}.",
@@ -114,10 +114,10 @@ PROMOTION = (
 )
 
 MISSING = (
-    "The {items} of {order} was not in the bag.",
+    "Somebody forgot the {items} of {order}.",
     "{order} came without the {items}.",
     "I never got the {items} of {order}.",
-    "There was no {items} in {order}.",
+    "I got something else instead of the {items} of {order}.",
 )
 BACK: Mapping[Target, Sequence[str]] = {
     "payment": (
@@ -134,12 +134,12 @@ LATE = (
     "Why is {order} always late? I want to be compensated.",
 )
 REDELIVER = (
-    "The {items} of {order} was missing. Please bring it.",
-    "{order} came without the {items}, can you send it again?",
-    "I never got the {items} of {order} and still want it.",
-    "There was no {items} in {order}. I would like it delivered now.",
+    "Somebody forgot the {items} of {order}. Please bring that now.",
+    "{order} came without the {items}, can you send that again?",
+    "I never got the {items} of {order} and am still hungry. Please deliver that.",
+    "I got something else instead of the {items} of {order}. I want the right thing brought to me.",
 )
-OR_CREDIT = "If that cannot be done, refund it as credit."
+OR_CREDIT = "If that cannot be done, refund me as credit."
 OUTSIDE: Mapping[str, Sequence[str]] = {
     "accident with a courier": ("Your courier hit my parked car.", "The courier drove into my fence."),
     "allergic reaction": ("I had an allergic reaction to what I ate.", "My son got hives from the food you brought."),
@@ -167,8 +167,8 @@ AGAIN = (
 )
 SAME_PAYMENT = ("I pay as I did then.", "Charge it to what I used then.", "Same payment as last time.")
 ALLERGY = (
-    "I want the {first} from {restaurant}, but if it has {allergen}, then the {second}.",
-    "No {allergen} for me. Order the {first} from {restaurant}, or the {second} if the {first} has {allergen} in it.",
+    "I want the {first} from {restaurant}, but if they put {allergen} in there, then the {second}.",
+    "No {allergen} for me. Order the {first} from {restaurant}, or the {second} if there is any in the {first}.",
     "I am allergic to {allergen}. Get me the {first} from {restaurant} if that is safe, else the {second}.",
 )
 CHEAPEST = (
@@ -182,8 +182,8 @@ ORDER_CHEAPEST = (
 )
 
 PRICE = (
-    "How much was the {item} in {order}?",
-    "What did I pay for the {item} of {order}?",
+    "How much did I pay for the {item} in {order}?",
+    "What did you charge for the {item} of {order}?",
     "What was the price of the {item} in {order}?",
     "I want to know what the {item} from {order} cost.",
 )
@@ -201,15 +201,15 @@ WHERE = (
     "When do I get {order}?",
 )
 COST = (
-    "How much is the {item} at {restaurant}?",
-    "What does the {item} cost at {restaurant}?",
-    "I think of getting the {item} from {restaurant}. What is its price?",
+    "How much does {restaurant} charge for the {item}?",
+    "What is the price of the {item} at {restaurant}?",
+    "I think of getting the {item} from {restaurant}. How much would that be?",
 )
 VEGAN = (
     "What is the cheapest vegan dish at {restaurant}, and what does it cost?",
     "I eat vegan. What is the cheapest that I can have from {restaurant}, and for how much?",
 )
 ALLERGENS = (
-    "Which allergens are in the {item} at {restaurant}, and what does it cost?",
-    "What allergens does the {item} of {restaurant} have? I would like its price too.",
+    "Which allergens are in the {item} at {restaurant}? I would like the price too.",
+    "What is the price of the {item} at {restaurant}, and which allergens are in there?",
 )

@@ -4,8 +4,19 @@ import re
 from collections.abc import Iterable
 from decimal import Decimal
 
-from understudy.domains.doordash.state import NOW, Choice, Line, Order, Promotion, Restaurant, ago, area_of, cost_of
-from understudy.domains.doordash.state import minutes_between, stamp
+from understudy.domains.doordash.state import (
+    NOW,
+    Choice,
+    Line,
+    Order,
+    Promotion,
+    Restaurant,
+    ago,
+    area_of,
+    cost_of,
+    minutes_between,
+    stamp,
+)
 from understudy.errors import ToolError
 
 CANCELLATION_FEE = Decimal("5.00")

@@ -10,12 +10,19 @@ from typing import Any
 from understudy.domains.doordash import phrases
 from understudy.domains.doordash.drafts import Draft, Knowledge
 from understudy.domains.doordash.state import Choice, Dish, Order, Restaurant, cost_of
-from understudy.domains.doordash.wants import kind, refused
+from understudy.domains.doordash.wants import CUISINES, kind, refused
 from understudy.domains.drafts import Want, call, change, say
 from understudy.messages import Message
 from understudy.tasks import Fact
 
-_HOW = ("how do you want to pay", "how would you like to pay", "which payment", "what payment", "payment method", "pay with")
+_HOW = (
+    "how do you want to pay",
+    "how would you like to pay",
+    "which payment",
+    "what payment",
+    "payment method",
+    "pay with",
+)
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,7 @@ def cheaper(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) 
         draft.patch("restaurants", shut, paused=True)
     opened = sorted((b for b in baskets if b.restaurant != shut), key=lambda b: _total(draft, b))
     reads = _comparison(draft, opened)
-    words = {"items": _worded(choice), "cuisine": draft.restaurant(names[0]).cuisine}
+    words = {"items": _worded(choice), "cuisine": CUISINES[draft.restaurant(names[0]).cuisine]}
     if not easy and draft.likely(0.5):
         text = f"{draft.pick(phrases.ORDER_CHEAPEST, **words)} {draft.pick(phrases.PAY, kind=kind(payment))}"
         return _paid(draft, Want(text, names=opened[0].names()), opened[0], reads, summed=True)
@@ -131,7 +138,7 @@ def _paid(
     """Sum up, propose, place."""
     total = f"{_total(draft, basket):.2f}"
     sums = () if summed else _sums(draft, basket)
-    tip = f", tip {basket.tip}" if basket.tip else ""
+    tip = f" with a tip of {basket.tip}" if basket.tip else ""
     paid = "your delivery credit" if basket.payment == "credit" else f"your {kind(basket.payment)} {basket.payment}"
     proposal = f"order {basket.listed()} from {basket.restaurant} for {total}{tip}, paid with {paid}"
     asked, *done = change(proposal, basket.order(), f"You pay {total}.")
@@ -151,7 +158,7 @@ def _obstacle(draft: Draft, basket: Basket, why: str) -> tuple[str, str]:
         return f"{name} has paused", "paused"
     if why == "sold out":
         draft.patch("restaurants", name, menu={first: {"sold_out": True}})
-        return f"The {first} is sold out", "sold out|sold_out"
+        return f"{name} is sold out of {first}", "sold out|sold_out"
     if why == "minimum":
         minimum = f"{_food(draft, basket) + draft.random.randint(1, 5):.2f}"
         draft.patch("restaurants", name, minimum=minimum)
@@ -254,15 +261,20 @@ def _conflicts(draft: Draft, name: str, ok: bool) -> list[tuple[str, str, str]]:
 
 
 def _duels(draft: Draft) -> list[tuple[Choice, tuple[str, str]]]:
-    """Dishes that two restaurants near the customer have, enough of each to reach both minimums, at different totals."""
-    near = {key: place for key, place in draft.world.restaurants.items() if place.area == draft.customer.area}
-    found = []
-    for (one, first), (other, second) in itertools.combinations(near.items(), 2):
-        for dish in [key for key, dish in first.menu.items() if dish.allergens and key in second.menu]:
-            if first.cuisine == second.cuisine:
-                pair = (first, second)
-                choice = Choice(item=dish, quantity=max(math.ceil(p.minimum / p.menu[dish].price) for p in pair))
-                totals = {Basket(name, (choice,), "").total(place, draft.customer.member) for name, place in zip((one, other), pair, strict=True)}
-                if len(totals) == 2:
-                    found.append((choice, (one, other)))
-    return found
+    """Dishes that two restaurants near the customer have, so many that both deliver, at different totals."""
+    area, places = draft.customer.area, draft.world.restaurants
+    near = sorted((key for key, place in places.items() if place.area == area), key=lambda key: places[key].cuisine)
+    pairs = [(near[i], near[i + 1]) for i in range(0, len(near), 2)]
+    drawn = [(choice, pair) for pair in pairs for choice in _shared(*(places[key] for key in pair))]
+    return [
+        (choice, pair)
+        for choice, pair in drawn
+        if len({_total(draft, Basket(name, (choice,), "")) for name in pair}) == len(pair)
+    ]
+
+
+def _shared(first: Restaurant, second: Restaurant) -> list[Choice]:
+    """Dishes on both menus, so many of each that both deliver."""
+    dishes = [key for key, dish in first.menu.items() if dish.allergens and not dish.alcohol and key in second.menu]
+    least = {key: max(place.minimum / place.menu[key].price for place in (first, second)) for key in dishes}
+    return [Choice(item=key, quantity=math.ceil(quantity)) for key, quantity in least.items()]

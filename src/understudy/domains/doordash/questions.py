@@ -13,7 +13,7 @@ def paid(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> 
     """Ask what a dish cost; or, not as easy, what was paid in all."""
     ref, line = draft.ref(order, knows), draft.random.choice(order.items)
     if easy:
-        answer = say(f"The {line.name} was {line.price}.")
+        answer = say(f"You paid {line.price} for the {line.name}.")
         return Want(draft.pick(phrases.PRICE, item=line.name), ref, (answer,), "number", outputs=(f"{line.price}",))
     added = [f"{amount}" for amount in (*(line.price for line in order.items), order.delivery_fee, order.tip) if amount]
     total, expression = f"{order.total:.2f}", " + ".join(added) + (f" - {order.discount}" if order.discount else "")
@@ -30,7 +30,7 @@ def track(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) ->
     draft.in_status(order, status)
     text = draft.pick(phrases.WHERE)
     if not ok:
-        return Want(text, ref, (say(f"Order {order.id} is {status}."),), "text", outputs=(said(status),))
+        return Want(text, ref, (say(f"The status of order {order.id} is {status}."),), "text", outputs=(said(status),))
     minutes = draft.random.randint(3, 28)
     draft.patch("trips", order.id, minutes=minutes)
     answer = say(f"Order {order.id} arrives in {minutes} minutes.")
@@ -46,11 +46,16 @@ def menu(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> 
     vegan = sorted((row.price, key) for key, row in place.menu.items() if row.vegan)
     if easy:
         text = draft.pick(phrases.COST, item=dish, restaurant=name)
-        return Want(text, turns=(*reads, say(f"The {dish} is {row.price}.")), kind="number", outputs=(f"{row.price}",))
+        return Want(
+            text,
+            turns=(*reads, say(f"The price of the {dish} is {row.price}.")),
+            kind="number",
+            outputs=(f"{row.price}",),
+        )
     if vegan and draft.likely(0.5):
         price, dish = vegan[0]
         text, answer = draft.pick(phrases.VEGAN, restaurant=name), f"The cheapest vegan dish is the {dish} for {price}."
         return Want(text, turns=(*reads, say(answer)), kind="number", outputs=(dish, f"{price}"))
     text, listed = draft.pick(phrases.ALLERGENS, item=dish, restaurant=name), " and ".join(row.allergens)
-    answer = f"The menu lists {listed} for the {dish}, which is {row.price}."
+    answer = f"The menu lists {listed} for the {dish}, at a price of {row.price}."
     return Want(text, turns=(*reads, say(answer)), kind="number", outputs=(*row.allergens, f"{row.price}"))

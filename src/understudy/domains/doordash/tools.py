@@ -1,4 +1,4 @@
-"""What the agent can change. Every tool acts on the identified customer's own data, and refuses what the policy forbids."""
+"""What the agent can change. Tools act on the identified customer's own data, and refuse what the policy forbids."""
 
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -37,7 +37,7 @@ class DoordashTools(Desk):
         self, restaurant: str, items: list[Choice], payment: str, tip: Amount = Decimal("0.00"), promotion: str = ""
     ) -> Done:
         """Order from a restaurant to the customer's address. The payment is one of the customer's own, or credit."""
-        customer, place = self._customer(), self._menu(restaurant)
+        customer, place = self._account(), self._menu(restaurant)
         if place.area != customer.area:
             raise ToolError(f"{restaurant} delivers in {place.area} only, and the customer lives in {customer.area}")
         pricing.check_open(restaurant, place)
@@ -147,12 +147,14 @@ class DoordashTools(Desk):
         if order.late_credit is not None:
             raise ToolError(f"order {order_id} has its late credit of {order.late_credit} already")
         due = pricing.late_credit(order)
-        if not due or amount != due:
+        if not due:
             late = f"promised for {order.promised} and delivered at {order.delivered}"
-            raise ToolError(f"order {order_id} was {late}; the policy does not give {amount} for that")
-        self._save(order.replace(late_credit=due))
-        self._move("credit", due)
-        return Done(status="credited", refund=due)
+            raise ToolError(f"order {order_id} was {late}; that is not late enough for a credit")
+        if amount not in (steps := [step for _, step in pricing.LATE_CREDITS]):
+            raise ToolError(f"a late credit is never {amount}; it is one of {', '.join(map(str, reversed(steps)))}")
+        self._save(order.replace(late_credit=amount))
+        self._move("credit", amount)
+        return Done(status="credited", refund=amount)
 
     def transfer_to_human(self, summary: str) -> Done:
         """Hand over to a human agent, for what no tool can do. This is your last call."""
@@ -185,9 +187,11 @@ class DoordashTools(Desk):
 
     def _claimed(self, order_id: str) -> Order:
         """An order of which something can be claimed, and the claim noted in the customer's account."""
-        order, customer = self._in_status(order_id, ("delivered",)), self._customer()
+        order, customer = self._in_status(order_id, ("delivered",)), self._account()
         if not pricing.claimable(order):
-            raise ToolError(f"order {order_id} was delivered at {order.delivered}, over {pricing.CLAIM_HOURS} hours ago")
+            raise ToolError(
+                f"order {order_id} was delivered at {order.delivered}, over {pricing.CLAIM_HOURS} hours ago"
+            )
         if (count := pricing.recent(customer.refunds)) >= pricing.REFUNDS:
             raise ToolError(f"{count} refunds in {pricing.REFUND_DAYS} days: a human decides about more")
         self._save_customer(customer.replace(refunds=(*customer.refunds, stamp(NOW)[:10])))

@@ -1,14 +1,14 @@
-"""What the requests of customers share. Each request is one function, in `changes`, `claims`, `purchases` and `questions`.
+"""What requests share. Each is one function, in `changes`, `claims`, `purchases` or `questions`.
 
 `ok` says whether the request can be granted. If not, the opening looks the same; only reading tells.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from understudy.domains.doordash.drafts import Draft, Knowledge
-from understudy.domains.doordash.state import Order, Status
+from understudy.domains.doordash.state import Cuisine, Order, Status
 from understudy.domains.drafts import Want, say
 from understudy.messages import Message
 
@@ -20,7 +20,9 @@ class MakeWant(Protocol):
         """`order` is what it is about, if it is about one; `easy` leaves nothing about the request itself unsaid."""
 
 
-def refused(draft: Draft, want: Want, reads: Sequence[Message], reason: str, outputs: Sequence[str], easy: bool) -> Want:
+def refused(
+    draft: Draft, want: Want, reads: Sequence[Message], reason: str, outputs: Sequence[str], easy: bool
+) -> Want:
     """The request that something forbids. Some customers contest the refusal."""
     contests = not easy and draft.likely(0.5)
     turns = (*reads, *[say(reason)] * (1 + contests))
@@ -31,7 +33,9 @@ def too_late(draft: Draft, want: Want, order: Order, statuses: Sequence[Status],
     """The request on an order in a status that forbids it."""
     status = draft.random.choice(statuses)
     draft.in_status(order, status)
-    return refused(draft, want, (), f"Order {order.id} is {status}, so I cannot {action}.", (said(status),), easy)
+    return refused(
+        draft, want, (), f"The status of order {order.id} is {status}, so I cannot {action}.", (said(status),), easy
+    )
 
 
 def said(status: Status) -> str:
@@ -44,4 +48,6 @@ def kind(payment: str) -> str:
     return KINDS[payment.partition("_")[0]]
 
 
+CUISINES: Mapping[Cuisine, str] = {"burgers": "burger", "indian": "Indian", "pizza": "pizza", "thai": "Thai"}
+"""As words before "restaurant"."""
 KINDS = {"card": "credit card", "paypal": "PayPal account", "credit": "delivery credit"}

@@ -33,7 +33,15 @@ from understudy.domains.people import FIRST, STREETS, draw_email, draw_names, of
 from understudy.tasks import Split
 
 CUSTOMERS, ORDERS, COURIERS = 400, 800, 40
-STATUSES: Sequence[Status] = ("placed", "accepted", "preparing", "picked up", *["delivered"] * 4, "cancelled")
+STATUSES: Mapping[Status, int] = {
+    "placed": 1,
+    "accepted": 1,
+    "preparing": 1,
+    "picked up": 1,
+    "delivered": 4,
+    "cancelled": 1,
+}
+"""How frequent each is among orders."""
 PROMOTIONS: Mapping[str, tuple[int, int, str, bool]] = {
     "LUNCH2": (2, 10, "2025-06-30", False),
     "SAVE3": (3, 15, "2025-05-31", False),
@@ -135,9 +143,7 @@ def _restaurant(rng: random.Random, cuisine: Cuisine, area: str) -> Restaurant:
 def _dish(rng: random.Random, recipe: Recipe) -> Dish:
     price = Decimal(recipe.price + rng.randint(-1, 2)) + Decimal(rng.choice(("0.00", "0.20", "0.50", "0.90")))
     options = {name: OPTIONS[name] for name in recipe.options}
-    return Dish(
-        price=price, options=options, allergens=recipe.allergens, vegan=recipe.vegan, alcohol=recipe.alcohol
-    )
+    return Dish(price=price, options=options, allergens=recipe.allergens, vegan=recipe.vegan, alcohol=recipe.alcohol)
 
 
 def _courier(rng: random.Random, name: str) -> Courier:
@@ -157,7 +163,7 @@ def _order_counts(rng: random.Random) -> list[int]:
 def _customer(rng: random.Random, name: str, phone: str, orders: Sequence[str]) -> Customer:
     kinds = rng.choice((("card",), ("card", "paypal"), ("card", "paypal")))
     numbers = rng.sample(range(10, 100), len(kinds))
-    days = sorted((ago(days=rng.randint(5, 90))[:10] for _ in range(rng.choice((0, 0, 1, 2)))))
+    days = sorted(ago(days=rng.randint(5, 90))[:10] for _ in range(rng.choice((0, 0, 1, 2))))
     return Customer(
         name=name,
         phone=phone,
@@ -172,7 +178,7 @@ def _customer(rng: random.Random, name: str, phone: str, orders: Sequence[str]) 
 
 
 def _orders(rng: random.Random, customer: Customer, near: Mapping[str, Restaurant]) -> Iterator[Order]:
-    """The orders of one customer: often from one restaurant twice, but no dish twice, so that any dish tells its order."""
+    """The orders of one customer: often two of one restaurant, but no dish twice, so that any dish tells its order."""
     names = rng.sample(list(near), 2)
     taken: set[str] = set()
     for key in customer.orders:
@@ -186,13 +192,14 @@ def _order(
     rng: random.Random, customer: Customer, key: str, name: str, place: Restaurant, lines: Sequence[Line]
 ) -> Order:
     """An order that the service could have taken, in some status."""
+    (status,) = rng.choices(list(STATUSES), list(STATUSES.values()))
     saves = rng.random() < 0.3 and sum(line.price for line in lines) >= PROMOTIONS["TASTY4"][1]
     return Order.model_validate(
         {
             "id": key,
             **({"promotion": "TASTY4", "discount": PROMOTIONS["TASTY4"][0]} if saves else {}),
             "restaurant": name,
-            **draw_times(rng, rng.choice(STATUSES)),
+            **draw_times(rng, status),
             "address": customer.address,
             "payment": rng.choice(customer.payments),
             "items": lines,
