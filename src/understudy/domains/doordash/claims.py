@@ -65,7 +65,7 @@ def redeliver(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool
     if why == "claim":
         return _not_claimed(draft, want, order, lines, "send anything again", easy)
     draft.refunded(REFUNDS - len(draft.customer.orders))
-    draft.came(order)
+    draft.came(order, (0, 0))
     menu = {lines[0].name: {"sold_out": why == "sold out"}}
     draft.patch("restaurants", order.restaurant, paused=why == "paused", menu=menu)
     reads = (_ACCOUNT, call("get_restaurant", name=order.restaurant))

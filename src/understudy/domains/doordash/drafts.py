@@ -95,8 +95,9 @@ class Draft(drafts.Draft):
         if order.status != status:
             self._set(order, draw_times(self.random, status))
 
-    def came(self, order: Order, days: tuple[int, int] = (0, 1), late: int = 0) -> str:
-        """Have an order delivered some days ago, some minutes late; when it was delivered."""
+    def came(self, order: Order, days: tuple[int, int] = (0, 1), late: int | None = None) -> str:
+        """Have an order delivered some days ago, perhaps so many minutes late; when it was delivered."""
+        late = self.random.randint(-8, 12) if late is None else late
         times = delivered(draw_past(self.random, *days), late)
         self._set(order, {**draw_times(self.random, "delivered"), **times})
         return str(times["delivered"])

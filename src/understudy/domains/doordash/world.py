@@ -105,7 +105,7 @@ def draw_times(rng: random.Random, status: Status) -> dict[str, Any]:
 
 def draw_past(rng: random.Random, first: int, last: int) -> int:
     """Minutes since a time between noon and this evening, from `first` to `last` days ago."""
-    return rng.randint(first, last) * 24 * 60 + rng.randint(60, 420)
+    return rng.randint(first, last) * 24 * 60 + rng.randint(65, 420)
 
 
 def delivered(since: int, late: int) -> dict[str, Any]:
