@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from understudy.agent import Agent
 from understudy.domains import doordash
@@ -820,6 +822,76 @@ def test_what_tools_show_is_short() -> None:
         assert len(tools.run(ToolCall(name="get_restaurant", arguments={"name": name}))) < 350 * 2.8
 
 
+# ---- wild calls ----
+
+KEYS = st.sampled_from(["D1", "D2", "D3", "D4", "D5", "D6", "D7", "D9", "D9001", "D0"])
+DISHES = st.sampled_from(["Pad Thai", "Cola", "Dal", "Samosas", "Lager", "Fries"])
+AMOUNTS = st.sampled_from([0, 0.5, 2, 3, 6, 10, 40, 501, -1, "1.999"])
+CHOICES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "item": DISHES,
+            "quantity": st.integers(0, 3),
+            "options": st.lists(st.sampled_from(["tofu", "large", "spicy"])),
+        }
+    ),
+    max_size=3,
+)
+CODES = st.sampled_from(["SAVE3", "OLD3", "BIG9", "PLUS5", "NONE"])
+ARGUMENTS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "place_order": {
+        "restaurant": st.sampled_from(["Tamarind", "Lemongrass", "Nowhere"]),
+        "items": CHOICES,
+        "payment": st.sampled_from(["card_1", "credit", "card_9"]),
+        "tip": AMOUNTS,
+        "promotion": st.one_of(st.just(""), CODES),
+    },
+    "cancel_order": {"order_id": KEYS},
+    "change_items": {"order_id": KEYS, "remove": st.lists(DISHES, max_size=2), "add": CHOICES},
+    "change_tip": {"order_id": KEYS, "tip": AMOUNTS},
+    "apply_promotion": {"order_id": KEYS, "code": CODES},
+    "refund_items": {
+        "order_id": KEYS,
+        "items": st.lists(DISHES, max_size=3),
+        "to": st.sampled_from(["payment", "credit"]),
+    },
+    "redeliver_items": {"order_id": KEYS, "items": st.lists(DISHES, max_size=3)},
+    "credit_late_delivery": {"order_id": KEYS, "amount": AMOUNTS},
+    "get_order": {"order_id": KEYS},
+}
+CALLS = st.lists(
+    st.one_of(*(st.tuples(st.just(tool), st.fixed_dictionaries(fields)) for tool, fields in ARGUMENTS.items())),
+    max_size=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(CALLS, st.booleans())
+def test_whatever_is_called_the_books_stay_right(calls: list[tuple[str, dict[str, Any]]], member: bool) -> None:
+    """A refused call changes nothing; a granted one keeps to the minimum, to the credit, and to what was paid."""
+    desk = Desk()
+    desk.account(member=member)
+    theirs = desk.state.orders["D9"]
+    for tool, arguments in calls:
+        before = desk.state.changes()
+        try:
+            desk.do(tool, **arguments)
+        except ToolError:
+            assert desk.state.changes() == before
+    amy = desk.state.customers[AMY]
+    assert amy.credit >= 0
+    assert len(amy.refunds) <= 3
+    assert desk.state.orders["D9"] == theirs
+    for key in amy.orders:
+        order = desk.state.orders[key]
+        assert order.food >= desk.state.restaurants["Tamarind"].minimum
+        assert order.total >= 0
+        assert not order.promotion or order.food >= desk.state.promotions[order.promotion].minimum
+        assert len({line.name for line in order.items}) == len(order.items)
+        assert not set(order.refunded) & set(order.redelivered)
+        assert set(order.refunded) | set(order.redelivered) <= {line.name for line in order.items}
+
+
 # ---- what must not pay ----
 
 
@@ -836,7 +908,8 @@ class Guesser:
         found = [call("find_customer", email=email[0])] if email else []
         reasons = "preparing, picked up, delivered, cancelled, sold out, paused, refunded, under age, for members only"
         plan = [*found, *[say(f"I cannot do that: it is {reasons}.")] * 9]
-        episode.act(reply := plan[min(episode.turns, len(plan) - 1)])
+        reply = plan[min(len(plan) - 1, int(episode.turns))]
+        episode.act(reply)
         return reply
 
 
@@ -885,12 +958,24 @@ def test_reading_out_whole_records_hardly_pays() -> None:
 
 def test_openings_do_not_tell_whether_a_request_is_granted() -> None:
     """The most telling word of easy openings is nearly as frequent in granted as in refused requests."""
-    families = ("cancel", "address", "dropoff", "tip", "missing")
-    tasks = [make("train", 2, family, "easy", n) for family in families for n in range(200)]
+    families = (
+        "cancel",
+        "address",
+        "dropoff",
+        "tip",
+        "items",
+        "promotion",
+        "missing",
+        "late",
+        "redeliver",
+        "place",
+        "again",
+    )
+    tasks = [make("train", 2, family, "easy", n) for family in families for n in range(150)]
     refused = [not writes(task) for task in tasks]
     assert 0.24 < sum(refused) / len(tasks) < 0.36
     words = [set(re.findall(r"[a-z]{2,}", t.scenario.opening.lower())) for t in tasks]
     for word, count in Counter(w for each in words for w in each).items():
         if count > 200:
             share = sum(word in w and no for w, no in zip(words, refused, strict=True)) / count
-            assert 0.2 < share < 0.42, word
+            assert 0.18 < share < 0.44, word

@@ -10,7 +10,7 @@ from understudy.domains.doordash.dishes import AREAS
 from understudy.domains.doordash.drafts import Draft, Knowledge, Ref
 from understudy.domains.doordash.pricing import CANCELLATION_FEE
 from understudy.domains.doordash.state import Dish, Dropoff, Order, Status, area_of
-from understudy.domains.doordash.wants import refused, too_late
+from understudy.domains.doordash.wants import day_said, refused, too_late
 from understudy.domains.doordash.world import PROMOTIONS, draw_address
 from understudy.domains.drafts import Want, call, change, propose, say
 from understudy.domains.talks import MIND
@@ -101,7 +101,7 @@ def change_tip(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: boo
     if not ok:
         since = draft.came(order, (0, 6))
         reason = f"Order {order.id} was delivered at {since}, so I cannot lower its tip."
-        return refused(draft, want, asks, reason, (f"{since}|{since[11:]}|{since[:10]}",), easy)
+        return refused(draft, want, asks, reason, (f"{since[11:]}|{day_said(since[:10])}",), easy)
     draft.in_status(order, draft.random.choice(("preparing", "picked up") if lower else ("accepted", "delivered")))
     return replace(want, turns=asks + _give_tip(ref, tip))
 
@@ -178,7 +178,7 @@ def _terms(draft: Draft, order: Order, code: str, why: str) -> tuple[str, str, t
     if members:
         draft.account(member=why != "members")
     reasons = {
-        "expired": (f"{code} expired on {expires}", expires),
+        "expired": (f"{code} expired on {expires}", day_said(expires)),
         "members": (f"{code} is for members only", "members only|members_only|members"),
         "minimum": (f"{code} has a minimum of {minimum}.00", f"{minimum}.00"),
     }

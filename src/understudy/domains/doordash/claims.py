@@ -7,7 +7,7 @@ from understudy.domains.doordash import phrases
 from understudy.domains.doordash.drafts import Draft, Knowledge, Ref
 from understudy.domains.doordash.pricing import LATE_CREDITS, REFUNDS, refund_of
 from understudy.domains.doordash.state import Line, Order, Status, Target
-from understudy.domains.doordash.wants import kind, refused, too_late
+from understudy.domains.doordash.wants import day_said, kind, refused, too_late
 from understudy.domains.drafts import Want, call, change, say
 from understudy.messages import Message
 from understudy.tasks import Fact
@@ -113,7 +113,7 @@ def _not_claimed(draft: Draft, want: Want, order: Order, lines: Sequence[Line], 
     if why == "old":
         day = draft.came(order, (3, 25), late=40)[:10]
         reason = f"Order {order.id} was delivered on {day}, more than 48 hours ago, so I cannot {action}."
-        return refused(draft, want, (), reason, (day,), easy)
+        return refused(draft, want, (), reason, (day_said(day),), easy)
     draft.came(order)
     draft.patch("orders", order.id, refunded={line.name: "payment" for line in lines})
     reason = f"You were refunded for the {_listed(lines)} of order {order.id} before, so I cannot {action}."

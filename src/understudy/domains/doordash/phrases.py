@@ -158,6 +158,7 @@ PLACE = (
     "The app does not work. I want {items} from {restaurant}.",
 )
 WITH_TIP = ("The tip should be {tip}.", "Add a tip of {tip}.", "{tip} for the courier, please.")
+WITH_CODE = ("I have the code {code}.", "Use the promotion {code}.", "My code is {code}.")
 PAY = ("I pay with my {kind}.", "Please charge my {kind}.", "Take it from my {kind}.")
 AGAIN = (
     "I want the same as in {order} again.",

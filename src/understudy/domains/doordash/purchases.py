@@ -10,7 +10,8 @@ from typing import Any
 from understudy.domains.doordash import phrases
 from understudy.domains.doordash.drafts import Draft, Knowledge
 from understudy.domains.doordash.state import Choice, Dish, Order, Restaurant, cost_of
-from understudy.domains.doordash.wants import CUISINES, kind, refused
+from understudy.domains.doordash.wants import CUISINES, hour_said, kind, refused
+from understudy.domains.doordash.world import PROMOTIONS
 from understudy.domains.drafts import Want, call, change, say
 from understudy.messages import Message
 from understudy.tasks import Fact
@@ -33,6 +34,9 @@ class Basket:
     choices: tuple[Choice, ...]
     payment: str
     tip: str = ""
+    code: str = ""
+    off: Decimal = Decimal(0)
+    """What the promotion of the code takes off."""
 
     def listed(self) -> str:
         """The dishes in words."""
@@ -46,18 +50,19 @@ class Basket:
 
     def total(self, place: Restaurant, member: bool) -> Decimal:
         """All that is to be paid."""
-        return sum(self.summands(place, member), Decimal("0.00"))
+        return sum(self.summands(place, member), Decimal("0.00")) - self.off
 
     def names(self) -> tuple[str, ...]:
         """What a proposal has to name."""
         paid = "credit" if self.payment == "credit" else f"{self.payment}|{kind(self.payment)}"
-        return (*(choice.item for choice in self.choices), self.restaurant, paid)
+        return (*(choice.item for choice in self.choices), self.restaurant, paid, *filter(None, (self.tip, self.code)))
 
     def order(self) -> Message:
         """The call that places it."""
         items = [choice.model_dump(mode="json", exclude_defaults=True) for choice in self.choices]
-        tip: dict[str, Any] = {"tip": float(self.tip)} if self.tip else {}
-        return call("place_order", restaurant=self.restaurant, items=items, payment=self.payment, **tip)
+        extras: dict[str, Any] = {"tip": float(self.tip)} if self.tip else {}
+        extras |= {"promotion": self.code} if self.code else {}
+        return call("place_order", restaurant=self.restaurant, items=items, payment=self.payment, **extras)
 
 
 _OBSTACLES = ("closed", "paused", "sold out", "minimum", "alcohol", "far", "credit")
@@ -71,8 +76,9 @@ def place(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) ->
     by_credit = why == "credit" or (ok and draft.likely(0.2))
     payment = "credit" if by_credit else draft.random.choice(draft.customer.payments)
     basket = Basket(name, _choices(draft, name, drinks, easy), payment, "" if easy else _tip(draft))
+    basket = basket if easy or draft.likely(0.6) else _coded(draft, basket)
     how = draft.pick(phrases.PAY, kind=kind(payment))
-    texts = (draft.pick(phrases.PLACE, items=basket.listed(), restaurant=name), *_tipped(draft, basket))
+    texts = (draft.pick(phrases.PLACE, items=basket.listed(), restaurant=name), *_extras(draft, basket))
     text = " ".join(texts if vague else (*texts, how))
     asks = (say("How do you want to pay?"),) if vague else ()
     facts = (Fact(says=how, cues=_HOW, opened=not vague),)
@@ -84,7 +90,7 @@ def again(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) ->
     ref, why = draft.ref(order, knows), "" if ok else draft.random.choice(("closed", "paused", "sold out"))
     choices = tuple(Choice(item=line.name, options=line.options, quantity=line.quantity) for line in order.items)
     basket = Basket(order.restaurant, choices, order.payment, "" if easy else _tip(draft))
-    text = " ".join((draft.pick(phrases.AGAIN), *_tipped(draft, basket), draft.pick(phrases.SAME_PAYMENT)))
+    text = " ".join((draft.pick(phrases.AGAIN), *_extras(draft, basket), draft.pick(phrases.SAME_PAYMENT)))
     draft.in_status(order, "delivered")
     return _bought(draft, Want(text, ref, names=basket.names()), basket, why, easy)
 
@@ -127,7 +133,8 @@ def _bought(draft: Draft, want: Want, basket: Basket, why: str, easy: bool) -> W
     _possible(draft, basket)
     reads = (*want.turns, *_reads(basket.restaurant))
     if not why:
-        return _paid(draft, want, basket, reads)
+        codes = (call("get_promotion", code=basket.code),) if basket.code else ()
+        return _paid(draft, want, basket, (*reads, *codes))
     reason, output = _obstacle(draft, basket, why)
     return refused(draft, want, reads, f"{reason}, so I cannot place the order.", (output,), easy)
 
@@ -138,9 +145,9 @@ def _paid(
     """Sum up, propose, place."""
     total = f"{_total(draft, basket):.2f}"
     sums = () if summed else _sums(draft, basket)
-    tip = f" with a tip of {basket.tip}" if basket.tip else ""
+    extras = f" with a tip of {basket.tip}" * bool(basket.tip) + f" and the code {basket.code}" * bool(basket.code)
     paid = "your delivery credit" if basket.payment == "credit" else f"your {kind(basket.payment)} {basket.payment}"
-    proposal = f"order {basket.listed()} from {basket.restaurant} for {total}{tip}, paid with {paid}"
+    proposal = f"order {basket.listed()} from {basket.restaurant} for {total}{extras}, paid with {paid}"
     asked, *done = change(proposal, basket.order(), f"You pay {total}.")
     turns = (*reads, *sums, say(f"{told}{asked.content}"), *done)
     return replace(want, turns=turns, names=(*want.names, total), outputs=(total,))
@@ -152,7 +159,7 @@ def _obstacle(draft: Draft, basket: Basket, why: str) -> tuple[str, str]:
     if why == "closed":
         closes = draft.random.choice(("15:00", "17:00", "19:00"))
         draft.patch("restaurants", name, closes=closes)
-        return f"{name} closed at {closes}", closes
+        return f"{name} closed at {closes}", hour_said(closes)
     if why == "paused":
         draft.patch("restaurants", name, paused=True)
         return f"{name} has paused", "paused"
@@ -170,7 +177,7 @@ def _obstacle(draft: Draft, basket: Basket, why: str) -> tuple[str, str]:
     if why == "far":
         area = draft.restaurant(name).area
         return f"{name} delivers in {area} only", area
-    credit = _total(draft, basket) - draft.random.randint(1, 9)
+    credit = max(Decimal(0), _total(draft, basket) - draft.random.randint(1, 9))
     draft.credit(credit)
     return f"Your credit is {credit:.2f}", f"{credit:.2f}"
 
@@ -202,7 +209,9 @@ def _comparison(draft: Draft, baskets: Sequence[Basket]) -> tuple[Message, ...]:
 def _sums(draft: Draft, basket: Basket) -> tuple[Message, ...]:
     """The calculation of the total, if there is anything to add up."""
     summands = basket.summands(draft.restaurant(basket.restaurant), draft.customer.member)
-    return (call("calculate", expression=" + ".join(map(str, summands))),) if len(summands) > 1 else ()
+    if len(summands) == 1 and not basket.off:
+        return ()
+    return (call("calculate", expression=" + ".join(map(str, summands)) + f" - {basket.off}" * bool(basket.off)),)
 
 
 def _total(draft: Draft, basket: Basket) -> Decimal:
@@ -215,9 +224,10 @@ def _food(draft: Draft, basket: Basket) -> Decimal:
 
 
 def _near(draft: Draft, far: bool = False) -> str:
-    """A restaurant in the customer's area, or far from it."""
-    area = draft.customer.area
-    return draft.random.choice([k for k, place in draft.world.restaurants.items() if (place.area != area) == far])
+    """A restaurant in the customer's area, or far from it; none that an order of theirs is from."""
+    area, known = draft.customer.area, {order.restaurant for order in draft.orders()}
+    places = [key for key, place in draft.world.restaurants.items() if (place.area != area) == far and key not in known]
+    return draft.random.choice(places)
 
 
 def _choices(draft: Draft, name: str, drinks: bool, easy: bool) -> tuple[Choice, ...]:
@@ -238,8 +248,18 @@ def _tip(draft: Draft) -> str:
     return draft.random.choice(("", "", "1.00", "2.00", "2.50", "4.00"))
 
 
-def _tipped(draft: Draft, basket: Basket) -> tuple[str, ...]:
-    return (draft.pick(phrases.WITH_TIP, tip=basket.tip),) if basket.tip else ()
+def _extras(draft: Draft, basket: Basket) -> tuple[str, ...]:
+    """What the customer says of tip and promotion."""
+    tip = [draft.pick(phrases.WITH_TIP, tip=basket.tip)] if basket.tip else []
+    return (*tip, *([draft.pick(phrases.WITH_CODE, code=basket.code)] if basket.code else []))
+
+
+def _coded(draft: Draft, basket: Basket) -> Basket:
+    """The basket with a promotion that fits it."""
+    code, food = draft.random.choice(list(PROMOTIONS)), _food(draft, basket)
+    expires, minimum = draft.random.choice(("2025-05-16", "2025-05-31")), f"{min(food, Decimal(12)):.2f}"
+    draft.patch("promotions", code, expires=expires, minimum=minimum, members_only=False)
+    return replace(basket, code=code, off=draft.world.promotions[code].off)
 
 
 def _worded(choice: Choice) -> str:
