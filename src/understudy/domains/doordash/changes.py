@@ -1,6 +1,6 @@
 """Requests to change an order that is underway: to cancel it, send it elsewhere, or change what is in it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import get_args
@@ -21,6 +21,12 @@ _CANCEL = "cancel|cancelled|canceled|cancelling|canceling|cancellation"
 _FREE = "free|no fee|without a fee|no charge"
 _REMOVE, _ADD = "remove|take|removing|taking|drop", "add|adding|put"
 _PROMOTION = "promotion|code|discount"
+_DROPOFF_NAMES: Mapping[Dropoff, str] = {
+    "hand it to me": "hand|handed|in person",
+    "leave at the door": "door",
+    "leave with reception": "reception",
+    "meet outside": "outside",
+}
 _WHICH_ADDRESS = ("new address", "which address", "what address", "what is the address", "where")
 _WHICH_DROPOFF = ("handed over", "hand it over", "hand over", "dropoff", "drop-off", "instructions", "how should")
 _WHICH_TIP = ("how much", "what tip", "which tip", "new tip")
@@ -77,7 +83,7 @@ def change_dropoff(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy:
     dropoff = _other_dropoff(draft, order)
     texts = phrases.DROPOFF_VAGUE if vague else phrases.DROPOFF[dropoff]
     facts = (Fact(says=phrases.HANDED[dropoff], cues=_WHICH_DROPOFF, opened=not vague),)
-    want = Want(draft.pick(texts), ref, names=(*ref.names, _dropoff_names(dropoff)), facts=facts)
+    want = Want(draft.pick(texts), ref, names=(*ref.names, _DROPOFF_NAMES[dropoff]), facts=facts)
     if not ok:
         return too_late(draft, want, order, _OVER, "change how it is handed over", easy)
     draft.in_status(order, draft.random.choice((*_OPEN, "preparing", "picked up")))
@@ -113,7 +119,7 @@ def change_items(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: b
 
 
 def _remove(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
-    ref, line = draft.ref(order, knows), draft.random.choice(order.items)
+    ref, line = draft.ref(order, knows, itemized=True), draft.random.choice(order.items)
     want = Want(draft.pick(phrases.REMOVE, item=line.name), ref, names=(*ref.names, line.name, _REMOVE))
     if not ok and draft.likely(0.6):
         return too_late(draft, want, order, _PREPARED, "change its items", easy)
@@ -213,7 +219,7 @@ def rather_keep(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bo
     draft.in_status(order, "placed")
     proposed = Want(draft.pick(phrases.CANCEL), ref, (propose(f"cancel {ref.named} free of charge"),))
     texts = [f"I keep it. {text}" for text in phrases.DROPOFF[dropoff]]
-    return _rather(draft, proposed, texts, _hand_over(ref, dropoff), _dropoff_names(dropoff))
+    return _rather(draft, proposed, texts, _hand_over(ref, dropoff), _DROPOFF_NAMES[dropoff])
 
 
 def _rather(
@@ -249,11 +255,6 @@ def _tips(draft: Draft) -> tuple[str, str]:
 def _other_dropoff(draft: Draft, order: Order) -> Dropoff:
     choices: Sequence[Dropoff] = get_args(Dropoff)
     return draft.random.choice([dropoff for dropoff in choices if dropoff != order.dropoff])
-
-
-def _dropoff_names(dropoff: Dropoff) -> str:
-    """What a proposal has to name for the customer to recognize it."""
-    return dropoff.partition(" ")[2] if dropoff.startswith("leave") else dropoff.replace("hand it to me", "hand|handed")
 
 
 def _no_promotion(draft: Draft, order: Order) -> None:

@@ -7,14 +7,14 @@ from understudy.domains.doordash import phrases
 from understudy.domains.doordash.drafts import Draft, Knowledge, Ref
 from understudy.domains.doordash.pricing import LATE_CREDITS, REFUNDS, refund_of
 from understudy.domains.doordash.state import Line, Order, Status, Target
-from understudy.domains.doordash.wants import day_said, kind, refused, too_late
+from understudy.domains.doordash.wants import day_said, kind, payment_names, refused, too_late
 from understudy.domains.drafts import Want, call, change, say
 from understudy.messages import Message
 from understudy.tasks import Fact
 
 _REFUND = "refund|refunded|refunding|pay back|give back|credit"
-_AS_CREDIT = "as credit|to credit|delivery credit"
-_AGAIN = "again|redeliver|redelivery|resend|re-send|reorder"
+_AS_CREDIT = "as credit|to credit|in credit|delivery credit|account credit|credit balance"
+_AGAIN = "again|redeliver|redelivered|redelivery|resend|re-send|replacement|new"
 _WHERE_TO = ("as credit", "how do you want", "where should", "where do you want", "payment or")
 _UNDELIVERED: Sequence[Status] = ("placed", "accepted", "preparing", "picked up", "cancelled")
 _ACCOUNT = call("get_customer")
@@ -22,7 +22,7 @@ _ACCOUNT = call("get_customer")
 
 def missing(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
     """Want money back for one dish or two that were not in the bag."""
-    ref, lines = draft.ref(order, knows), _some(draft, order, 1 if easy else 2)
+    ref, lines = draft.ref(order, knows, itemized=True), _some(draft, order, 1 if easy else 2)
     to: Target = draft.random.choice(("payment", "credit"))
     vague = not easy and draft.likely(0.3)
     back = draft.pick(phrases.BACK[to], kind=kind(order.payment))
@@ -39,7 +39,7 @@ def missing(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) 
 def late(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
     """Want something back for a late delivery."""
     ref = draft.ref(order, knows)
-    want = Want(draft.pick(phrases.LATE), ref, names=(*ref.names, "credit"))
+    want = Want(draft.pick(phrases.LATE), ref, names=(*ref.names, "credit|credited|crediting"))
     if not ok and draft.likely(0.6):
         return _not_claimed(draft, want, order, (), "credit anything", easy)
     minutes = draft.random.randint(1, 14) if not ok else draft.random.randint(15, 95)
@@ -57,7 +57,7 @@ def late(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> 
 
 def redeliver(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
     """Want a missing dish brought again; some would else take its price as credit."""
-    ref, lines = draft.ref(order, knows), _some(draft, order, 1)
+    ref, lines = draft.ref(order, knows, itemized=True), _some(draft, order, 1)
     either = not easy and draft.likely(0.5)
     text = draft.pick(phrases.REDELIVER, items=_listed(lines)) + (f" {phrases.OR_CREDIT}" if either else "")
     want = Want(text, ref, names=(*ref.names, lines[0].name, _AGAIN))
@@ -123,13 +123,15 @@ def _not_claimed(draft: Draft, want: Want, order: Order, lines: Sequence[Line], 
 def _refund(want: Want, order: Order, lines: Sequence[Line], to: Target, vague: bool) -> Want:
     """After what the want reads: ask where to, sum up, refund."""
     assert isinstance(want.about, Ref)
-    amount = f"{refund_of(order, lines):.2f}"
+    refund, price = refund_of(order, lines), sum(line.price for line in lines)
+    amount, summed = f"{refund:.2f}", lines if refund == price else order.items
+    expression = " + ".join(f"{line.price}" for line in summed) + f" - {order.discount}" * (refund < price)
     asks = (say("Where should the refund go: to your payment or as credit?"),) if vague else ()
-    sums = (call("calculate", expression=" + ".join(f"{line.price}" for line in lines)),) if len(lines) > 1 else ()
+    sums = (call("calculate", expression=expression),) if expression != amount else ()
     where = "as credit" if to == "credit" else f"to your {kind(order.payment)} {order.payment}"
     do = call("refund_items", order_id=order.id, items=[line.name for line in lines], to=to)
     proposal = f"refund {amount} for the {_listed(lines)} of {want.about.named} {where}"
-    names = (*want.names, _AS_CREDIT if to == "credit" else f"{order.payment}|{kind(order.payment)}", amount)
+    names = (*want.names, _AS_CREDIT if to == "credit" else payment_names(order.payment), amount)
     turns = (*want.turns, *asks, *sums, *change(proposal, do, f"You get {amount} back."))
     return replace(want, turns=turns, names=names, outputs=(amount,))
 

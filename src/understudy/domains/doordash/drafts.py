@@ -69,13 +69,13 @@ class Draft(drafts.Draft):
         """A restaurant of the world."""
         return self.world.restaurants[name]
 
-    def ref(self, order: Order, knows: Knowledge) -> Ref:
-        """The order with what the customer knows of it."""
+    def ref(self, order: Order, knows: Knowledge, itemized: bool = False) -> Ref:
+        """The order with what the customer knows of it; `itemized` when the request names a dish of it anyway."""
         own = [self.world.orders[key] for key in self.customer.orders]
         others = [other for other in own if other.restaurant != order.restaurant]
         if knows == "wrong" and not others:
             knows = "asked"
-        twice = sum(other.restaurant == order.restaurant for other in own) > 1
+        twice = not itemized and len(own) - len(others) > 1
         dish = self.random.choice(order.items).name if twice else ""
         described = self.pick(phrases.WITH if dish else phrases.FROM, item=dish, restaurant=order.restaurant)
         number = f"order {order.id}"

@@ -104,10 +104,10 @@ ADD = (
     "Please add the {item} to {order}.",
     "I forgot the {item} in {order}, can you add that?",
     "Can you put {item} into {order} as well?",
-    "I would like {item} too in {order}.",
+    "I would like {item} in {order} too.",
 )
 PROMOTION = (
-    "I forgot my code {code} for {order}.",
+    "I forgot to use my code {code} for {order}.",
     "Can you apply the code {code} to {order}?",
     "Please use the promotion {code} for {order}.",
     "I have the code {code} and want it on {order}.",
@@ -129,9 +129,9 @@ BACK: Mapping[Target, Sequence[str]] = {
 }
 LATE = (
     "I want something back for {order}, it took far too long.",
-    "What do I get for {order} being late?",
+    "{order} was late. What do I get for that?",
     "The delivery of {order} was late, and I want a credit for that.",
-    "Why is {order} always late? I want to be compensated.",
+    "Why was {order} so late? I want to be compensated.",
 )
 REDELIVER = (
     "Somebody forgot the {items} of {order}. Please bring that now.",

@@ -3,68 +3,19 @@
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
-from typing import Any
 
 from understudy.domains.doordash import phrases
+from understudy.domains.doordash.basket import Basket, worded
 from understudy.domains.doordash.drafts import Draft, Knowledge
-from understudy.domains.doordash.state import Choice, Dish, Order, Restaurant, cost_of
+from understudy.domains.doordash.state import Choice, Dish, Order, Restaurant
 from understudy.domains.doordash.wants import CUISINES, hour_said, kind, refused
-from understudy.domains.doordash.world import PROMOTIONS
 from understudy.domains.drafts import Want, call, change, say
 from understudy.messages import Message
 from understudy.tasks import Fact
 
-_HOW = (
-    "how do you want to pay",
-    "how would you like to pay",
-    "which payment",
-    "what payment",
-    "payment method",
-    "pay with",
-)
-
-
-@dataclass(frozen=True)
-class Basket:
-    """What is to be ordered, and how it is paid."""
-
-    restaurant: str
-    choices: tuple[Choice, ...]
-    payment: str
-    tip: str = ""
-    code: str = ""
-    off: Decimal = Decimal(0)
-    """What the promotion of the code takes off."""
-
-    def listed(self) -> str:
-        """The dishes in words."""
-        return " and ".join(_worded(choice) for choice in self.choices)
-
-    def summands(self, place: Restaurant, member: bool) -> list[Decimal]:
-        """What the total is made of."""
-        dishes = [choice.quantity * cost_of(place.menu[choice.item], choice.options) for choice in self.choices]
-        extras = [Decimal(0) if member else place.delivery_fee, Decimal(self.tip or 0)]
-        return [*dishes, *(amount for amount in extras if amount)]
-
-    def total(self, place: Restaurant, member: bool) -> Decimal:
-        """All that is to be paid."""
-        return sum(self.summands(place, member), Decimal("0.00")) - self.off
-
-    def names(self) -> tuple[str, ...]:
-        """What a proposal has to name."""
-        paid = "credit" if self.payment == "credit" else f"{self.payment}|{kind(self.payment)}"
-        return (*(choice.item for choice in self.choices), self.restaurant, paid, *filter(None, (self.tip, self.code)))
-
-    def order(self) -> Message:
-        """The call that places it."""
-        items = [choice.model_dump(mode="json", exclude_defaults=True) for choice in self.choices]
-        extras: dict[str, Any] = {"tip": float(self.tip)} if self.tip else {}
-        extras |= {"promotion": self.code} if self.code else {}
-        return call("place_order", restaurant=self.restaurant, items=items, payment=self.payment, **extras)
-
-
+_HOW = ("do you want to pay", "would you like to pay", "which payment", "what payment", "payment method", "pay with")
 _OBSTACLES = ("closed", "paused", "sold out", "minimum", "alcohol", "far", "credit")
 
 
@@ -75,57 +26,58 @@ def place(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) ->
     drinks = why == "alcohol" or (ok and draft.likely(0.2))
     by_credit = why == "credit" or (ok and draft.likely(0.2))
     payment = "credit" if by_credit else draft.random.choice(draft.customer.payments)
-    basket = Basket(name, _choices(draft, name, drinks, easy), payment, "" if easy else _tip(draft))
+    basket = _basket(draft, name, _choices(draft, name, drinks, easy), payment, "" if easy else _tip(draft))
     basket = basket if easy or draft.likely(0.6) else _coded(draft, basket)
     how = draft.pick(phrases.PAY, kind=kind(payment))
-    texts = (draft.pick(phrases.PLACE, items=basket.listed(), restaurant=name), *_extras(draft, basket))
+    texts = (draft.pick(phrases.PLACE, items=basket.listed, restaurant=name), *_extras(draft, basket))
     text = " ".join(texts if vague else (*texts, how))
     asks = (say("How do you want to pay?"),) if vague else ()
     facts = (Fact(says=how, cues=_HOW, opened=not vague),)
-    return _bought(draft, Want(text, turns=asks, names=basket.names(), facts=facts), basket, why, easy)
+    return _bought(draft, Want(text, turns=asks, names=basket.names, facts=facts), basket, why, easy)
 
 
 def again(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
     """Order the same as some time before."""
     ref, why = draft.ref(order, knows), "" if ok else draft.random.choice(("closed", "paused", "sold out"))
     choices = tuple(Choice(item=line.name, options=line.options, quantity=line.quantity) for line in order.items)
-    basket = Basket(order.restaurant, choices, order.payment, "" if easy else _tip(draft))
+    basket = _basket(draft, order.restaurant, choices, order.payment, "" if easy else _tip(draft))
     text = " ".join((draft.pick(phrases.AGAIN), *_extras(draft, basket), draft.pick(phrases.SAME_PAYMENT)))
     draft.in_status(order, "delivered")
-    return _bought(draft, Want(text, ref, names=basket.names()), basket, why, easy)
+    return _bought(draft, Want(text, ref, names=basket.names), basket, why, easy)
 
 
 def allergy(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
     """Want a dish unless the menu lists an allergen for it, else another one."""
     name, payment = _near(draft), draft.random.choice(draft.customer.payments)
-    first, second, allergen = draft.random.choice(_conflicts(draft, name, ok))
-    basket = Basket(name, (Choice(item=first if ok else second),), payment)
+    first, second, allergen = draft.random.choice(_conflicts(draft.restaurant(name), ok))
+    basket = _basket(draft, name, (Choice(item=first if ok else second),), payment)
     text = draft.pick(phrases.ALLERGY, first=first, second=second, allergen=allergen, restaurant=name)
-    want = Want(f"{text} {draft.pick(phrases.PAY, kind=kind(payment))}", names=basket.names())
+    want = Want(f"{text} {draft.pick(phrases.PAY, kind=kind(payment))}", turns=_reads(name), names=basket.names)
     _possible(draft, basket)
     told = f"The menu lists {'no ' if ok else ''}{allergen} for the {first}. "
-    return _paid(draft, want, basket, _reads(name), told=told)
+    return _paid(want, basket, _sums(basket), told)
 
 
 def cheaper(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
     """Ask which of the open restaurants has a dish for the least, delivery included; perhaps order it there."""
-    choice, names = draft.random.choice(_duels(draft))
-    payment, shut = draft.random.choice(draft.customer.payments), "" if ok else draft.random.choice(names)
-    baskets = [Basket(name, (choice,), payment) for name in names]
+    baskets = draft.random.choice(_duels(draft))
     for basket in baskets:
         _possible(draft, basket)
+    shut = None if ok else draft.random.choice(baskets)
     if shut:
-        draft.patch("restaurants", shut, paused=True)
-    opened = sorted((b for b in baskets if b.restaurant != shut), key=lambda b: _total(draft, b))
-    reads = _comparison(draft, opened)
-    words = {"items": _worded(choice), "cuisine": CUISINES[draft.restaurant(names[0]).cuisine]}
+        draft.patch("restaurants", shut.restaurant, paused=True)
+    opened = sorted((basket for basket in baskets if basket is not shut), key=lambda basket: basket.total)
+    best, cuisine = opened[0], opened[0].place.cuisine
+    menus = (call("get_restaurant", name=basket.restaurant) for basket in opened)
+    reads = (call("get_customer"), call("search_restaurants", cuisine=cuisine), *menus)
+    sums = tuple(turn for basket in opened for turn in _sums(basket))
+    words = {"items": worded(best.choices[0]), "cuisine": CUISINES[cuisine]}
     if not easy and draft.likely(0.5):
-        text = f"{draft.pick(phrases.ORDER_CHEAPEST, **words)} {draft.pick(phrases.PAY, kind=kind(payment))}"
-        return _paid(draft, Want(text, names=opened[0].names()), opened[0], reads, summed=True)
-    total, name = f"{_total(draft, opened[0]):.2f}", opened[0].restaurant
-    answer = say(f"{name} is the cheapest: {total} with delivery.")
-    text = draft.pick(phrases.CHEAPEST, **words)
-    return Want(text, turns=(*reads, answer), kind="number", outputs=(name, total))
+        text = f"{draft.pick(phrases.ORDER_CHEAPEST, **words)} {draft.pick(phrases.PAY, kind=kind(best.payment))}"
+        return _paid(Want(text, turns=reads, names=best.names), best, sums)
+    total, text = f"{best.total:.2f}", draft.pick(phrases.CHEAPEST, **words)
+    answer = say(f"{best.restaurant} is the cheapest: {total} with delivery.")
+    return Want(text, turns=(*reads, *sums, answer), kind="number", outputs=(best.restaurant, total))
 
 
 def _bought(draft: Draft, want: Want, basket: Basket, why: str, easy: bool) -> Want:
@@ -134,22 +86,16 @@ def _bought(draft: Draft, want: Want, basket: Basket, why: str, easy: bool) -> W
     reads = (*want.turns, *_reads(basket.restaurant))
     if not why:
         codes = (call("get_promotion", code=basket.code),) if basket.code else ()
-        return _paid(draft, want, basket, (*reads, *codes))
+        return _paid(replace(want, turns=(*reads, *codes)), basket, _sums(basket))
     reason, output = _obstacle(draft, basket, why)
     return refused(draft, want, reads, f"{reason}, so I cannot place the order.", (output,), easy)
 
 
-def _paid(
-    draft: Draft, want: Want, basket: Basket, reads: Sequence[Message], told: str = "", summed: bool = False
-) -> Want:
-    """Sum up, propose, place."""
-    total = f"{_total(draft, basket):.2f}"
-    sums = () if summed else _sums(draft, basket)
-    extras = f" with a tip of {basket.tip}" * bool(basket.tip) + f" and the code {basket.code}" * bool(basket.code)
-    paid = "your delivery credit" if basket.payment == "credit" else f"your {kind(basket.payment)} {basket.payment}"
-    proposal = f"order {basket.listed()} from {basket.restaurant} for {total}{extras}, paid with {paid}"
-    asked, *done = change(proposal, basket.order(), f"You pay {total}.")
-    turns = (*reads, *sums, say(f"{told}{asked.content}"), *done)
+def _paid(want: Want, basket: Basket, sums: Sequence[Message], told: str = "") -> Want:
+    """After what the want reads: sum up, propose, place."""
+    total = f"{basket.total:.2f}"
+    proposal, *done = change(basket.proposal, basket.order(), f"You pay {total}.")
+    turns = (*want.turns, *sums, say(f"{told}{proposal.content}"), *done)
     return replace(want, turns=turns, names=(*want.names, total), outputs=(total,))
 
 
@@ -167,7 +113,7 @@ def _obstacle(draft: Draft, basket: Basket, why: str) -> tuple[str, str]:
         draft.patch("restaurants", name, menu={first: {"sold_out": True}})
         return f"{name} is sold out of {first}", "sold out|sold_out"
     if why == "minimum":
-        minimum = f"{_food(draft, basket) + draft.random.randint(1, 5):.2f}"
+        minimum = f"{int(basket.food) + draft.random.randint(1, 5)}.00"
         draft.patch("restaurants", name, minimum=minimum)
         return f"The minimum of {name} is {minimum}", minimum
     if why == "alcohol":
@@ -175,52 +121,33 @@ def _obstacle(draft: Draft, basket: Basket, why: str) -> tuple[str, str]:
         draft.account(age=age)
         return f"Alcohol is for customers of age, and your age is {age}", age
     if why == "far":
-        area = draft.restaurant(name).area
-        return f"{name} delivers in {area} only", area
-    credit = max(Decimal(0), _total(draft, basket) - draft.random.randint(1, 9))
+        return f"{name} delivers in {basket.place.area} only", basket.place.area
+    credit = max(Decimal(0), basket.total - draft.random.randint(1, 9))
     draft.credit(credit)
     return f"Your credit is {credit:.2f}", f"{credit:.2f}"
 
 
 def _possible(draft: Draft, basket: Basket) -> None:
     """Let nothing stand in the way of an order."""
-    place, food = draft.restaurant(basket.restaurant), _food(draft, basket)
     menu = {choice.item: {"sold_out": False} for choice in basket.choices}
-    minimum = f"{min(place.minimum, food):.2f}"
+    minimum = f"{min(basket.place.minimum, int(basket.food)):.2f}"
     draft.patch("restaurants", basket.restaurant, paused=False, minimum=minimum, menu=menu)
-    if any(place.menu[choice.item].alcohol for choice in basket.choices):
+    if basket.has_alcohol:
         draft.account(age="of age")
     if basket.payment == "credit":
-        draft.credit(_total(draft, basket) + draft.random.randint(0, 20))
+        draft.credit(basket.total + draft.random.randint(0, 20))
+
+
+def _basket(draft: Draft, name: str, choices: tuple[Choice, ...], payment: str, tip: str = "") -> Basket:
+    return Basket(name, draft.restaurant(name), choices, payment, draft.customer.member, tip)
 
 
 def _reads(name: str) -> tuple[Message, ...]:
     return call("get_customer"), call("get_restaurant", name=name)
 
 
-def _comparison(draft: Draft, baskets: Sequence[Basket]) -> tuple[Message, ...]:
-    """Read the account, the restaurants and those that are open, and sum up."""
-    cuisine = draft.restaurant(baskets[0].restaurant).cuisine
-    reads = (call("get_customer"), call("search_restaurants", cuisine=cuisine))
-    menus = (call("get_restaurant", name=basket.restaurant) for basket in baskets)
-    return (*reads, *menus, *(turn for basket in baskets for turn in _sums(draft, basket)))
-
-
-def _sums(draft: Draft, basket: Basket) -> tuple[Message, ...]:
-    """The calculation of the total, if there is anything to add up."""
-    summands = basket.summands(draft.restaurant(basket.restaurant), draft.customer.member)
-    if len(summands) == 1 and not basket.off:
-        return ()
-    return (call("calculate", expression=" + ".join(map(str, summands)) + f" - {basket.off}" * bool(basket.off)),)
-
-
-def _total(draft: Draft, basket: Basket) -> Decimal:
-    return basket.total(draft.restaurant(basket.restaurant), draft.customer.member)
-
-
-def _food(draft: Draft, basket: Basket) -> Decimal:
-    place = draft.restaurant(basket.restaurant)
-    return sum((c.quantity * cost_of(place.menu[c.item], c.options) for c in basket.choices), Decimal("0.00"))
+def _sums(basket: Basket) -> tuple[Message, ...]:
+    return (call("calculate", expression=basket.sum),) if basket.sum else ()
 
 
 def _near(draft: Draft, far: bool = False) -> str:
@@ -231,17 +158,22 @@ def _near(draft: Draft, far: bool = False) -> str:
 
 
 def _choices(draft: Draft, name: str, drinks: bool, easy: bool) -> tuple[Choice, ...]:
-    """One dish or two, one of them alcohol if the customer `drinks`."""
+    """A dish, perhaps with another dish or a drink; with alcohol if the customer `drinks`."""
     menu = draft.restaurant(name).menu
-    food = draft.random.sample([key for key, dish in menu.items() if not dish.alcohol], 1 if easy else 2)
     alcohol = [key for key, dish in menu.items() if dish.alcohol]
-    names = (food[0], *alcohol) if drinks else food[: draft.random.randint(1, 2)]
+    first = draft.random.choice([key for key, dish in menu.items() if _is_food(dish)])
+    second = draft.random.choice([key for key in menu if key != first and key not in alcohol])
+    names = (first, *alcohol) if drinks else (first,) if easy or draft.likely(0.5) else (first, second)
     return tuple(_choice(draft, key, menu[key], easy) for key in names)
 
 
 def _choice(draft: Draft, name: str, dish: Dish, easy: bool) -> Choice:
     options = (draft.random.choice(list(dish.options)),) if dish.options and not easy and draft.likely(0.4) else ()
     return Choice(item=name, options=options, quantity=1 if draft.likely(0.7) else 2)
+
+
+def _is_food(dish: Dish) -> bool:
+    return bool(dish.allergens) and not dish.alcohol
 
 
 def _tip(draft: Draft) -> str:
@@ -255,22 +187,19 @@ def _extras(draft: Draft, basket: Basket) -> tuple[str, ...]:
 
 
 def _coded(draft: Draft, basket: Basket) -> Basket:
-    """The basket with a promotion that fits it."""
-    code, food = draft.random.choice(list(PROMOTIONS)), _food(draft, basket)
-    expires, minimum = draft.random.choice(("2025-05-16", "2025-05-31")), f"{min(food, Decimal(12)):.2f}"
+    """The basket with a promotion that fits it, if there is any."""
+    fitting = [(code, row.off) for code, row in draft.world.promotions.items() if row.off < basket.food]
+    if not fitting:
+        return basket
+    code, off = draft.random.choice(fitting)
+    expires, minimum = draft.random.choice(("2025-05-16", "2025-05-31")), f"{min(12, int(basket.food))}.00"
     draft.patch("promotions", code, expires=expires, minimum=minimum, members_only=False)
-    return replace(basket, code=code, off=draft.world.promotions[code].off)
+    return replace(basket, code=code, off=off)
 
 
-def _worded(choice: Choice) -> str:
-    """A choice in words, like 2x Margherita (large)."""
-    count = f"{choice.quantity}x " if choice.quantity > 1 else ""
-    return f"{count}{choice.item}" + (f" ({', '.join(choice.options)})" if choice.options else "")
-
-
-def _conflicts(draft: Draft, name: str, ok: bool) -> list[tuple[str, str, str]]:
+def _conflicts(place: Restaurant, ok: bool) -> list[tuple[str, str, str]]:
     """Two dishes and an allergen that the second has not; the first has it unless `ok`."""
-    menu = {key: dish for key, dish in draft.restaurant(name).menu.items() if dish.allergens and not dish.alcohol}
+    menu = {key: dish for key, dish in place.menu.items() if _is_food(dish)}
     known = sorted({allergen for dish in menu.values() for allergen in dish.allergens})
     return [
         (first, second, allergen)
@@ -280,21 +209,19 @@ def _conflicts(draft: Draft, name: str, ok: bool) -> list[tuple[str, str, str]]:
     ]
 
 
-def _duels(draft: Draft) -> list[tuple[Choice, tuple[str, str]]]:
-    """Dishes that two restaurants near the customer have, so many that both deliver, at different totals."""
-    area, places = draft.customer.area, draft.world.restaurants
-    near = sorted((key for key, place in places.items() if place.area == area), key=lambda key: places[key].cuisine)
-    pairs = [(near[i], near[i + 1]) for i in range(0, len(near), 2)]
-    drawn = [(choice, pair) for pair in pairs for choice in _shared(*(places[key] for key in pair))]
-    return [
-        (choice, pair)
-        for choice, pair in drawn
-        if len({_total(draft, Basket(name, (choice,), "")) for name in pair}) == len(pair)
-    ]
+def _duels(draft: Draft) -> list[tuple[Basket, Basket]]:
+    """The same dish of two restaurants near the customer, so many that both deliver, at different totals."""
+    near = [key for key, place in draft.world.restaurants.items() if place.area == draft.customer.area]
+    payment, found = draft.random.choice(draft.customer.payments), []
+    for pair in itertools.combinations(near, 2):
+        for choice in _common(*(draft.restaurant(name) for name in pair)):
+            one, other = (_basket(draft, name, (choice,), payment) for name in pair)
+            found += [(one, other)] if one.total != other.total else []
+    return found
 
 
-def _shared(first: Restaurant, second: Restaurant) -> list[Choice]:
+def _common(first: Restaurant, second: Restaurant) -> list[Choice]:
     """Dishes on both menus, so many of each that both deliver."""
-    dishes = [key for key, dish in first.menu.items() if dish.allergens and not dish.alcohol and key in second.menu]
+    dishes = [key for key, dish in first.menu.items() if _is_food(dish) and key in second.menu]
     least = {key: max(place.minimum / place.menu[key].price for place in (first, second)) for key in dishes}
     return [Choice(item=key, quantity=math.ceil(quantity)) for key, quantity in least.items()]

@@ -11,7 +11,7 @@ from understudy.domains.drafts import Want, call, say
 
 def paid(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
     """Ask what a dish cost; or, not as easy, what was paid in all."""
-    ref, line = draft.ref(order, knows), draft.random.choice(order.items)
+    ref, line = draft.ref(order, knows, itemized=easy), draft.random.choice(order.items)
     if easy:
         answer = say(f"You paid {line.price} for the {line.name}.")
         return Want(draft.pick(phrases.PRICE, item=line.name), ref, (answer,), "number", outputs=(f"{line.price}",))

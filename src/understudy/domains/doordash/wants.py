@@ -61,6 +61,12 @@ def kind(payment: str) -> str:
     return KINDS[payment.partition("_")[0]]
 
 
+def payment_names(payment: str) -> str:
+    """What a proposal may call a way to pay."""
+    short = {"card": "card", "paypal": "PayPal", "credit": "credit"}[payment.partition("_")[0]]
+    return "|".join(dict.fromkeys((payment, kind(payment), short)))
+
+
 CUISINES: Mapping[Cuisine, str] = {"burgers": "burger", "indian": "Indian", "pizza": "pizza", "thai": "Thai"}
 """As words before "restaurant"."""
 KINDS = {"card": "credit card", "paypal": "PayPal account", "credit": "delivery credit"}

@@ -214,7 +214,9 @@ def _lines(rng: random.Random, place: Restaurant, taken: Container[str]) -> list
     """Some dishes that are not taken, enough of them to reach the restaurant's minimum."""
     menu = {name: dish for name, dish in place.menu.items() if name not in taken and not dish.alcohol}
     count = rng.choice((1, 2, 2, 3)) if len(menu) > 3 else 1
-    lines = [_line(rng, name, menu[name]) for name in rng.sample(list(menu), count)]
+    main = rng.choice([name for name, dish in menu.items() if dish.allergens] or list(menu))
+    others = rng.sample([name for name in menu if name != main], count - 1)
+    lines = [_line(rng, name, menu[name]) for name in (main, *others)]
     short = place.minimum - sum(line.price for line in lines)
     first, each = lines[0], lines[0].price / lines[0].quantity
     more = max(0, math.ceil(short / each))
