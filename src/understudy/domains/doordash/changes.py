@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from typing import get_args
 
 from understudy.domains.doordash import phrases
@@ -18,7 +17,7 @@ from understudy.messages import Message
 from understudy.tasks import Fact
 
 _CANCEL = "cancel|cancelled|canceled|cancelling|canceling|cancellation"
-_FREE = "free|no fee|without a fee|no charge"
+_FREE = "free|no fee|without a fee|no charge|without charge|no cost"
 _REMOVE, _ADD = "remove|take|removing|taking|drop", "add|adding|put"
 _PROMOTION = "promotion|code|discount"
 _DROPOFF_NAMES: Mapping[Dropoff, str] = {
@@ -105,10 +104,13 @@ def change_tip(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: boo
     if not ok and not lower:
         return too_late(draft, want, order, ("cancelled",), "change its tip", easy)
     if not ok:
-        since = draft.came(order, (0, 6))
+        since = draft.came(order, draft.past(0, 6))
         reason = f"Order {order.id} was delivered at {since}, so I cannot lower its tip."
         return refused(draft, want, asks, reason, (f"{since[11:]}|{day_said(since[:10])}",), easy)
-    draft.in_status(order, draft.random.choice(("preparing", "picked up") if lower else ("accepted", "delivered")))
+    if lower and draft.likely(0.5):
+        draft.came(order, draft.random.randint(5, 55))
+    else:
+        draft.in_status(order, draft.random.choice(("accepted", "picked up") if lower else ("accepted", "delivered")))
     return replace(want, turns=asks + _give_tip(ref, tip))
 
 
@@ -125,8 +127,8 @@ def _remove(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) 
         return too_late(draft, want, order, _PREPARED, "change its items", easy)
     _no_promotion(draft, order)
     draft.in_status(order, draft.random.choice(_OPEN))
-    left = order.food - line.price
-    minimum = f"{left + draft.random.randint(1, 4):.2f}" if not ok else f"{min(left, Decimal(8)):.2f}"
+    left = int(order.food - line.price)
+    minimum = f"{min(left, 8) if ok else left + draft.random.randint(1, 4)}.00"
     draft.patch("restaurants", order.restaurant, minimum=minimum)
     reads = (call("get_restaurant", name=order.restaurant),)
     if not ok:
@@ -162,9 +164,10 @@ def apply_promotion(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy
         return too_late(draft, want, order, _PREPARED, "apply a promotion", easy)
     draft.in_status(order, draft.random.choice(_OPEN))
     if why == "stacked":
-        draft.patch("orders", order.id, promotion="LUNCH2", discount="2.00")
-        reason = f"Order {order.id} has the promotion LUNCH2, and two do not stack, so I cannot apply {code}."
-        return refused(draft, want, (), reason, ("LUNCH2",), easy)
+        first = draft.random.choice([other for other in PROMOTIONS if other != code])
+        draft.patch("orders", order.id, promotion=first, discount=f"{draft.world.promotions[first].off}")
+        reason = f"Order {order.id} has the promotion {first}, and two do not stack, so I cannot apply {code}."
+        return refused(draft, want, (), reason, (first,), easy)
     _no_promotion(draft, order)
     reason, output, reads = _terms(draft, order, code, why)
     if why:

@@ -31,7 +31,7 @@ def missing(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) 
     want = Want(text, ref, names=(*ref.names, *(line.name for line in lines), _REFUND), facts=facts)
     if not ok:
         return _not_claimed(draft, want, order, lines, "refund anything", easy)
-    draft.refunded(REFUNDS - len(draft.customer.orders))
+    draft.few_refunds()
     draft.came(order)
     return _refund(replace(want, turns=(_ACCOUNT,)), order, lines, to, vague)
 
@@ -43,7 +43,7 @@ def late(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> 
     if not ok and draft.likely(0.6):
         return _not_claimed(draft, want, order, (), "credit anything", easy)
     minutes = draft.random.randint(1, 14) if not ok else draft.random.randint(15, 95)
-    draft.refunded(REFUNDS - len(draft.customer.orders))
+    draft.few_refunds()
     draft.came(order, late=minutes)
     if not ok:
         reason = f"Order {order.id} was {minutes} minutes late, so I cannot credit anything."
@@ -64,8 +64,8 @@ def redeliver(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool
     why = "" if ok else draft.random.choice(("claim", "paused", "sold out"))
     if why == "claim":
         return _not_claimed(draft, want, order, lines, "send anything again", easy)
-    draft.refunded(REFUNDS - len(draft.customer.orders))
-    draft.came(order, (0, 0))
+    draft.few_refunds()
+    draft.came(order, draft.past(0, 0))
     menu = {lines[0].name: {"sold_out": why == "sold out"}}
     draft.patch("restaurants", order.restaurant, paused=why == "paused", menu=menu)
     reads = (_ACCOUNT, call("get_restaurant", name=order.restaurant))
@@ -111,7 +111,7 @@ def _not_claimed(draft: Draft, want: Want, order: Order, lines: Sequence[Line], 
     if why == "status":
         return too_late(draft, want, order, _UNDELIVERED, action, easy)
     if why == "old":
-        day = draft.came(order, (3, 25), late=40)[:10]
+        day = draft.came(order, draft.past(3, 25), late=40)[:10]
         reason = f"Order {order.id} was delivered on {day}, more than 48 hours ago, so I cannot {action}."
         return refused(draft, want, (), reason, (day_said(day),), easy)
     draft.came(order)

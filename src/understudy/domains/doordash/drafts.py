@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from understudy.domains import drafts
 from understudy.domains.doordash import phrases
+from understudy.domains.doordash.pricing import REFUNDS
 from understudy.domains.doordash.state import Customer, DoordashState, Order, Restaurant, Status, ago
 from understudy.domains.doordash.world import delivered, draw_past, draw_times, draw_trip
 from understudy.tasks import Fact
@@ -95,16 +96,24 @@ class Draft(drafts.Draft):
         if order.status != status:
             self._set(order, draw_times(self.random, status))
 
-    def came(self, order: Order, days: tuple[int, int] = (0, 1), late: int | None = None) -> str:
-        """Have an order delivered some days ago, perhaps so many minutes late; when it was delivered."""
+    def past(self, first: int, last: int) -> int:
+        """Minutes since a time between noon and this evening, from `first` to `last` days ago."""
+        return draw_past(self.random, first, last)
+
+    def came(self, order: Order, since: int | None = None, late: int | None = None) -> str:
+        """Have an order delivered so many minutes ago, so many late; recently and about in time if not said. When."""
         late = self.random.randint(-8, 12) if late is None else late
-        times = delivered(draw_past(self.random, *days), late)
+        times = delivered(self.past(0, 1) if since is None else since, late)
         self._set(order, {**draw_times(self.random, "delivered"), **times})
         return str(times["delivered"])
 
     def account(self, **fields: Any) -> None:
         """Change the customer's account before the episode."""
         self.patch("customers", self.email, **fields)
+
+    def few_refunds(self) -> None:
+        """Give the customer so few recent refunds that one for each of their orders is left."""
+        self.refunded(REFUNDS - len(self.customer.orders))
 
     def refunded(self, recent: int) -> None:
         """Give the customer so many refunds of the last 30 days, and perhaps older ones; once for a task."""
