@@ -65,7 +65,9 @@ def test_guessed_values_are_refused_or_unrewarded() -> None:
     assert "no customer" in Desk("").refusal("find_customer", email="amy@mail.com")
     assert "no order" in desk.refusal("get_order", order_id="D8")
     assert "no 'Fries'" in desk.refusal("refund_items", order_id="D5", items=["Fries"], to="credit")
-    assert "no restaurant" in desk.refusal("get_restaurant", name="Tamarin")
+    for name in ("Tamarin", " Tamarind"):
+        assert "no restaurant" in desk.refusal("get_restaurant", name=name)
+        assert "no restaurant" in desk.refusal("place_order", **desk.place("Pad Thai", restaurant=name))
     assert "no promotion" in desk.refusal("get_promotion", code="SAVE4")
     assert "no option 'spicy'; it has tofu, large" in desk.refusal(
         "place_order", **desk.place() | {"items": [{"item": "Pad Thai", "options": ["spicy"]}]}

@@ -145,7 +145,7 @@ class Desk(Toolkit):
         return order
 
     def _restaurant(self, name: str) -> Restaurant:
-        place = self._state.restaurants.get(name.strip())
+        place = self._state.restaurants.get(name)
         if place is None:
             raise ToolError(f"there is no restaurant {name!r}; search for those of a cuisine")
         return place
@@ -153,7 +153,7 @@ class Desk(Toolkit):
     def _menu(self, name: str) -> Restaurant:
         """A restaurant that was read."""
         place = self._restaurant(name)
-        if name.strip() not in self._read:
+        if name not in self._read:
             raise ToolError(f"read the restaurant {name} first")
         return place
 
