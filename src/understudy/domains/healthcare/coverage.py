@@ -1,4 +1,4 @@
-"""What insurance plans cover. An HMO wants a referral to specialists, and only a PPO covers doctors out of its network."""
+"""What insurance plans cover. An HMO wants a referral to specialists, and only a PPO covers doctors out of network."""
 
 from collections.abc import Sequence
 from decimal import Decimal

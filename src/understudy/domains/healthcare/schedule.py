@@ -31,7 +31,7 @@ def give_back(state: HealthcareState, visit: Appointment) -> None:
     """Make the half hours of a visit free again."""
     day, time = visit.time.split()
     key = f"{visit.doctor} {day}"
-    free = {*state.schedule[key].free, *halves(time, visit.minutes)}
+    free = {*state.schedule.get(key, Day(free=())).free, *halves(time, visit.minutes)}
     state.schedule[key] = Day(free=tuple(t for t in TIMES if t in free))
 
 

@@ -23,6 +23,8 @@ Clinic = Literal["Northside", "Riverside", "Lakeview", "Midtown"]
 Setting = Literal["in person", "telehealth"]
 PlanName = Literal["Cedar HMO", "Harbor HMO", "Summit EPO", "Granite EPO", "Pioneer PPO", "Union PPO"]
 Months = Literal[3, 6, 12]
+Kind = Literal["appointments", "prescriptions", "referrals", "bills", "labs"]
+"""The records of a patient's, by the names of their tables."""
 
 NOW = "2026-03-02 09:00"
 """The clock of the world: a Monday."""
@@ -101,6 +103,15 @@ class Prescription(Record):
     """The day on which what was last handed out is used up."""
     controlled: bool = False
     requested: Literal["", "refill", "renewal"] = ""
+
+    @property
+    def needs_doctor(self) -> str:
+        """Why the pharmacy may not fill it again before its doctor has renewed it, if so."""
+        if self.controlled:
+            return "is controlled"
+        if self.expires < TODAY:
+            return f"expired on {self.expires}"
+        return "" if self.refills else "has no refills left"
 
 
 class Referral(Record):

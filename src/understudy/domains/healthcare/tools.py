@@ -21,6 +21,7 @@ from understudy.domains.healthcare.state import (
     Clinic,
     Doctor,
     HealthcareState,
+    Kind,
     Lab,
     Months,
     Patient,
@@ -40,7 +41,6 @@ from understudy.tools import Toolkit
 Date = Annotated[str, "like 2026-03-05"]
 Time = Annotated[str, "like 10:30"]
 Name = Annotated[str, "last name"]
-Kind = Literal["appointments", "prescriptions", "referrals", "bills", "labs"]
 
 MOST_SHOWN = 5
 """How many free times `get_slots` shows when no date is given."""
@@ -153,8 +153,8 @@ class HealthcareTools(Toolkit):
     def request_refill(self, prescription_id: str) -> Done:
         """Have the pharmacy fill a prescription again."""
         medicine = self._unrequested(prescription_id)
-        if why := _needs_doctor(medicine):
-            raise ToolError(f"{medicine.drug} {why}: request a renewal from Dr. {medicine.doctor}")
+        if medicine.needs_doctor:
+            raise ToolError(f"{medicine.drug} {medicine.needs_doctor}: request a renewal from Dr. {medicine.doctor}")
         if medicine.lasts_until > SOON:
             raise ToolError(f"{medicine.drug} lasts until {medicine.lasts_until}, more than 7 days from {TODAY}")
         self._prescribe(medicine.replace(refills=medicine.refills - 1, requested="refill"))
@@ -163,14 +163,14 @@ class HealthcareTools(Toolkit):
     def request_renewal(self, prescription_id: str) -> Done:
         """Ask the doctor to renew a prescription that is controlled, expired or without refills."""
         medicine = self._unrequested(prescription_id)
-        if not _needs_doctor(medicine):
+        if not medicine.needs_doctor:
             raise ToolError(f"{medicine.drug} has {medicine.refills} refills: request a refill")
         self._prescribe(medicine.replace(requested="renewal"))
         return Done(status="renewal requested")
 
     def change_pharmacy(self, prescription_id: str, pharmacy: Annotated[str, "like Oak Pharmacy"]) -> Done:
         """Move a prescription to another pharmacy."""
-        medicine = self._state.prescriptions[self._own(prescription_id, "prescriptions")]
+        medicine = self._unrequested(prescription_id)
         if medicine.controlled:
             raise ToolError(f"{medicine.drug} is controlled; it stays with {medicine.pharmacy}")
         if pharmacy not in self._state.pharmacies or pharmacy == medicine.pharmacy:
@@ -376,12 +376,3 @@ def _plain(name: str) -> str:
 
 def _late_fee(visit: Appointment) -> Decimal | None:
     return Decimal(LATE_FEE) if visit.time < LATE else visit.fee
-
-
-def _needs_doctor(medicine: Prescription) -> str:
-    """Why a prescription cannot be filled again without its doctor, if so."""
-    if medicine.controlled:
-        return "is controlled"
-    if medicine.expires < TODAY:
-        return f"expired on {medicine.expires}"
-    return "" if medicine.refills else "has no refills left"

@@ -100,6 +100,12 @@ def patients(split: Split) -> tuple[str, ...]:
     return of_split(tuple(world().patients), split)
 
 
+@functools.cache
+def callers() -> tuple[str, ...]:
+    """Those who call for patients; none of them is one."""
+    return tuple(sorted({name for patient in world().patients.values() for name in patient.proxies}))
+
+
 def letters(plan: str) -> str:
     """What a plan's member ids begin with: CH for Cedar HMO."""
     return "".join(word[0] for word in plan.split())
@@ -184,8 +190,11 @@ class _Desk:
         return f"{day} {time}"
 
     def _prescriptions(self, doctor: str, pharmacy: str) -> Iterator[Prescription]:
-        for use in self._rng.sample(list(DRUGS), self._rng.choice((2, 2, 3))):
-            drug, strength = self._rng.choice(DRUGS[use])
+        """Two or three for different uses; the first is not controlled."""
+        uses = self._rng.sample(list(DRUGS), self._rng.choice((2, 2, 3)))
+        for number, use in enumerate(uses):
+            offers = [offer for offer in DRUGS[use] if number or offer[0] not in CONTROLLED]
+            drug, strength = self._rng.choice(offers)
             yield Prescription(
                 id="",
                 drug=drug,
