@@ -22,7 +22,7 @@ def referral(draft: Draft, ok: bool, easy: bool) -> Want:
     want = Want(draft.pick(phrases.REFERRAL, specialty=specialty), turns=read, names=(specialty, "referral"))
     if not needs_referral(plan, specialty):
         text = f"Your plan, {plan}, needs no referral to {specialty}, so I cannot request one."
-        return draft.refused(replace(want, turns=read[:1]), text, plan, easy=easy)
+        return draft.refused(replace(want, turns=read[:1]), text, plan, easy=True)
     if ok:
         draft.refer(specialty)
         do = call("request_referral", specialty=specialty)

@@ -32,7 +32,7 @@ def pay(draft: Draft, ok: bool, easy: bool) -> Want:
         return _refused(draft, want, row, easy)
     asks = (say("Which card do you want to pay with?"),) if vague else ()
     do = call("pay_bill", bill_id=row.id, payment_id=card)
-    turns = change(f"pay {_named(row)} of {row.amount} with your {kind} {card}", do, "The bill is paid.")
+    turns = change(f"pay {row.amount} for {_named(row)} with your {kind} {card}", do, "The bill is paid.")
     return replace(want, turns=(*want.turns, *asks, call("get_patient"), *turns))
 
 

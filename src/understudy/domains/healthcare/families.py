@@ -28,7 +28,7 @@ _GROUPS: Mapping[Sequence[MakeWant], Sequence[MakeWant]] = {
     _BILLS: (),
     _FILE: (on_file,),
 }
-"""Requests in groups: the common ones, and others that touch the same rows. Those of two groups go together in a talk."""
+"""Requests in groups: common ones, and others that touch the same rows. Those of two groups go together in a talk."""
 _QUESTIONS: tuple[MakeWant, ...] = (lab, owed, closing, on_file)
 
 FAMILIES: Mapping[str, Sequence[MakeWant]] = {
@@ -48,7 +48,7 @@ FAMILIES: Mapping[str, Sequence[MakeWant]] = {
     "several": (cancel, move, book, refill, move_medicine, pay, spread, phone),
     "correction": (other_time, rather_move, other_pharmacy),
     "proxy": (cancel, move, refill, move_medicine),
-    "handover": (urgent, advice, outside),
+    "handover": (urgent, advice, outside, outside),
 }
 """The request that a family is about. `several` is never one request alone, in `correction` the caller has another mind
 when asked to confirm, and in `proxy` somebody calls for the patient, who may be on the patient's list or not."""

@@ -22,8 +22,8 @@ def urgent(draft: Draft, ok: bool, easy: bool) -> Want:
 
 def advice(draft: Draft, ok: bool, easy: bool) -> Want:
     """Ask what only somebody with a medical training may answer."""
-    row = draft.random.choice(draft.own("prescriptions"))
-    text = draft.pick(phrases.ADVICE, drug=row.drug, use=row.use)
+    drug, test = draft.random.choice(draft.own("prescriptions")).drug, draft.random.choice(draft.own("labs")).test
+    text = draft.pick(phrases.ADVICE, drug=drug, test=test)
     return _handed(text, "nurse", text)
 
 

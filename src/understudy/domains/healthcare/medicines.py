@@ -120,7 +120,7 @@ def _moved(row: Prescription, target: str) -> tuple[Message, ...]:
 
 
 def _named(row: Prescription) -> str:
-    return f"{row.drug} {row.strength}, prescription {row.id}"
+    return f"{row.drug} {row.strength} (prescription {row.id})"
 
 
 def _busy(draft: Draft, want: Want, row: Prescription, easy: bool) -> Want:

@@ -65,7 +65,7 @@ BOOK = (
     "Please book {visit} with Dr. {doctor} for {when}.",
     "Can I have {visit} with Dr. {doctor} on {when}?",
     "I need {visit} with Dr. {doctor}. Can you do {when}?",
-    "My knee has been a little stiff for some weeks. Can I get {visit} with Dr. {doctor} on {when}?",
+    "I have been a little tired for some weeks. Can I get {visit} with Dr. {doctor} on {when}?",
     "I am due for a check. Please book {visit} with Dr. {doctor} on {when}.",
 )
 BOOK_VAGUE = (
@@ -98,7 +98,7 @@ PHARMACY_VAGUE = (
     "Please move {drug} to another pharmacy.",
     "The pharmacy of {drug} is too far away, please change it.",
 )
-LATER = ("{one} or {two}, whichever closes later", "{one} or {two}, the one that is open longer")
+LATER = ("{one} or {two}, whichever closes later", "{one} or {two}, the one that closes last")
 REFERRAL = (
     "I need a referral to {specialty}.",
     "Can I get a referral to {specialty}?",
@@ -189,6 +189,7 @@ ADVICE = (
     "Is {drug} really the right medicine for me?",
     "I forgot my {drug} this morning. Should I take two tonight?",
     "Which dose of {drug} do you recommend?",
+    "I have seen the result of my {test} test. Is it too high?",
 )
 OUTSIDE = (
     "I need a copy of all my medical records.",

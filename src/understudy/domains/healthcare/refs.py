@@ -94,7 +94,8 @@ def bill(draft: Draft, row: Bill, easy: bool) -> Ref[Bill]:
 
 def _which(kind: str, candidates: Sequence[str]) -> str:
     """The question which of several is meant; none where there is one alone."""
-    return f"Which {kind} is it: {' or '.join(candidates)}?" if len(candidates) > 1 else ""
+    *others, last = candidates
+    return f"Which {kind} is it: {', '.join(others)} or {last}?" if others else ""
 
 
 def reads(ref: Ref[Row], kind: Kind) -> tuple[Message, ...]:

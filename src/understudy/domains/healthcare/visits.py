@@ -87,13 +87,12 @@ def booked(draft: Draft, row: Appointment, late: bool) -> Appointment:
 
 
 def over(draft: Draft, row: Appointment, *statuses: str) -> Appointment:
-    """Have a visit cancelled, completed or missed."""
-    status = draft.random.choice(statuses or tuple(_OVER))
-    past = plus_days(TODAY, -draft.random.choice((4, 5, 6, 11, 12, 13)))
-    day, time = row.time.split()
-    return draft.change(
-        "appointments", row, status=status, time=f"{day if status == 'cancelled' else min(day, past)} {time}"
-    )
+    """Have a visit cancelled, or missed or completed some days ago."""
+    row = draft.change("appointments", row, status="cancelled")
+    status = draft.random.choice(statuses or ("cancelled", "cancelled", "no-show", "completed"))
+    past = f"{plus_days(TODAY, -draft.random.choice((4, 5, 6, 11, 12)))} {row.time[11:]}"
+    time = draft.time(row.doctor, row.minutes) if status == "cancelled" else past
+    return draft.change("appointments", row, status=status, time=time)
 
 
 def dated(row: Appointment) -> str:
@@ -132,4 +131,5 @@ def _fee_names(late: bool) -> tuple[str, ...]:
 def _refused(draft: Draft, want: Want, row: Appointment, action: str, easy: bool) -> Want:
     """The request on a visit that is over. Some callers contest the refusal."""
     text = f"T{dated(row)[1:]} {_OVER[row.status]}, so I cannot {action}."
-    return draft.refused(want, text, _SAID[row.status], easy=easy)
+    settled = action == "cancel it" and row.status == "cancelled"
+    return draft.refused(want, text, _SAID[row.status], easy=easy or settled)
