@@ -64,4 +64,5 @@ def insurance(draft: Draft, ok: bool, easy: bool) -> Want:
     facts = (Fact(says=right, cues=_WHICH_MEMBER, opened=knows == "told"),)
     do = call("update_insurance", plan=plan, member_id=member_id)
     turns = change(f"change your insurance to {plan}, member id {member_id}", do, "Your insurance is changed.")
-    return Want(text, turns=asks.get(knows, ()) + turns, names=(plan, member_id), facts=facts)
+    meant = draft.pick(phrases.INSURANCE, plan=plan, id=member_id) if knows == "wrong" else ""
+    return Want(text, turns=asks.get(knows, ()) + turns, names=(plan, member_id), facts=facts, meant=meant)

@@ -19,6 +19,8 @@ Obstacle = Literal["", "booked", "network", "referral", "ends", "telehealth"]
 """What stands in the way: a visit to the doctor that is booked already, a doctor out of network, no valid referral, one
 that ends before the visit, or no telehealth."""
 
+OUT_OF_NETWORK = "out of network|out-of-network|not in network|not in your network|not in the network|outside"
+"""Ways to say that a doctor does not take the patient's plan."""
 _VIDEO = "telehealth|video"
 
 
@@ -130,9 +132,12 @@ def _refused(draft: Draft, want: Want, name: str, obstacle: Obstacle, time: str,
         text = f"Your referral to {specialty} ends on {until}, so I cannot book a visit after that."
         return draft.refused(want, text, any_day(until), easy=easy)
     reasons = {
-        "network": (f"Dr. {name} is out of network and {plan} does not cover that", "out of network|out-of-network"),
+        "network": (f"Dr. {name} is out of network and {plan} does not cover that", OUT_OF_NETWORK),
         "referral": (f"{plan} needs a valid referral to {specialty}", "valid referral|referral"),
-        "telehealth": (f"Dr. {name} has no telehealth visits", "no telehealth|not offer telehealth"),
+        "telehealth": (
+            f"Dr. {name} has no telehealth visits",
+            "no telehealth|not offer telehealth|n't offer telehealth|not have telehealth",
+        ),
     }
     text, output = reasons[obstacle]
     return draft.refused(want, f"{text}, so I cannot book it.", output, easy=easy)

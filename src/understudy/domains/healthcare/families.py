@@ -93,7 +93,7 @@ def _for_another(draft: Draft, difficulty: Difficulty) -> Sequence[Want]:
         return (request, _one(draft, other, True)) if difficulty == "hard" else (request,)
     want = make(draft, True, difficulty == "easy")
     text = f"{draft.caller} is not on the patient's list, so I cannot help with this."
-    return (draft.refused(replace(want, turns=(), meant=""), text, "list", easy=difficulty == "easy"),)
+    return (draft.refused(replace(want, turns=(), meant=""), text, "list|authorized", easy=difficulty == "easy"),)
 
 
 def _more(draft: Draft, make: MakeWant) -> list[Want]:

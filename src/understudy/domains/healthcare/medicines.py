@@ -125,4 +125,4 @@ def _named(row: Prescription) -> str:
 
 def _busy(draft: Draft, want: Want, row: Prescription, easy: bool) -> Want:
     text = f"A {row.requested} of {row.drug} is requested already, so I cannot do that now."
-    return draft.refused(want, text, "requested", easy=easy)
+    return draft.refused(want, text, "requested|in progress", easy=easy)

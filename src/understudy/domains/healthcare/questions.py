@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from understudy.domains.drafts import Want, call, say
 from understudy.domains.healthcare import phrases, refs
-from understudy.domains.healthcare.bookings import allow
+from understudy.domains.healthcare.bookings import OUT_OF_NETWORK, allow
 from understudy.domains.healthcare.coverage import covered
 from understudy.domains.healthcare.dates import DAYS, any_day, any_time, plus_days
 from understudy.domains.healthcare.drafts import Draft
@@ -22,7 +22,7 @@ def copay(draft: Draft, ok: bool, easy: bool) -> Want:
     want = Want(text, turns=(ask,), kind="number")
     if out:
         text = f"Dr. {name} is out of network and {draft.patient.plan} does not cover that, so I cannot name a co-pay."
-        return draft.refused(want, text, "out of network|out-of-network", easy=easy)
+        return draft.refused(want, text, OUT_OF_NETWORK, easy=easy)
     costs = covered(draft.patient.plan, draft.plan, name, draft.doctor(name), "in person", True, ()).copay
     assert costs is not None
     if times == 1:

@@ -66,7 +66,7 @@ class HealthcareTools(Toolkit):
         key, patient = self._matching(born.strip(), _plain(name), member_id.strip().upper())
         if self._state.patient not in ("", key):
             raise ToolError("this conversation is about another patient; their data alone is open to you", "forbidden")
-        caller = _plain(caller) or self._state.caller
+        caller = self._state.caller if _plain(caller) in ("", _plain(patient.name)) else _plain(caller)
         if caller and caller not in map(_plain, patient.proxies):
             self._state.caller = caller
             return Found(name=patient.name, access=f"denied: {caller.title()} is not on the patient's list")

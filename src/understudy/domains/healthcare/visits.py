@@ -17,7 +17,11 @@ from understudy.domains.talks import MIND
 from understudy.messages import Message
 
 _CANCEL = "cancel|cancelled|canceled|cancelling|canceling|cancellation"
-_SAID = {"cancelled": "cancelled|canceled", "no-show": "no-show|no show|missed", "completed": "completed|took place"}
+_SAID = {
+    "cancelled": "cancelled|canceled",
+    "no-show": "no-show|no show|missed",
+    "completed": "completed|took place|taken place",
+}
 _OVER = {"cancelled": "is cancelled already", "no-show": "was a no-show", "completed": "is completed"}
 
 
