@@ -6,15 +6,17 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from understudy.agent import Agent
 from understudy.domains import healthcare
+from understudy.domains.base import Slice
 from understudy.domains.healthcare import DOMAIN
-from understudy.domains.healthcare.dates import DAYS, TIMES, any_day, any_time, birthday, halves, spoken_day
-from understudy.domains.healthcare.state import LATE, NOW, TODAY, HealthcareState
+from understudy.domains.healthcare.dates import DAYS, TIMES, any_day, any_time, birthday, halves, plus_days, spoken_day
+from understudy.domains.healthcare.state import LATE, LATE_FEE, LEAST_RATE, NOW, SOON, TODAY, HealthcareState
 from understudy.domains.healthcare.tasks import make
 from understudy.domains.healthcare.tools import HealthcareTools
 from understudy.domains.healthcare.world import callers, letters, patients, world
@@ -626,9 +628,23 @@ def test_each_rule_has_its_test() -> None:
 
 
 def test_the_policy_tells_the_clock_and_the_amounts_of_the_tools() -> None:
-    policy = DOMAIN.policy
-    for told in (TODAY, NOW[11:], "40.00", "25.00", "24 hours", "60 minutes"):
-        assert told in policy
+    for told in (TODAY, NOW[11:], LATE_FEE, LEAST_RATE, "24 hours", "60 minutes", "7 days"):
+        assert told in DOMAIN.policy
+    for told in (TODAY, NOW[11:], LATE_FEE, SOON):
+        assert told in DOMAIN.slice(Slice(policy="brief")).policy
+    assert plus_days(TODAY, 1) + NOW[10:] == LATE
+    assert plus_days(TODAY, 7) == SOON
+    assert spoken_day(Random(0), TODAY).partition(",")[0] in ("Monday", "March 2")
+
+
+def test_an_easy_slice_is_short() -> None:
+    """Counted in characters: a small model needs about one token for each 2.4 of them, and has about 1,000."""
+    tools = ("find_patient", "get_records", "cancel_appointment", "request_refill", "request_renewal")
+    part = Slice(families=("cancel", "refill", "labs", "balance"), difficulties=("easy",), tools=tools, policy="brief")
+    for task in DOMAIN.slice(part).sample("train", 200):
+        messages = play(task, Script(*task.gold))[1]
+        assert {c.name for m in messages for c in m.tool_calls} <= set(tools)
+        assert sum(len(m.content) for m in messages[1:]) < 1500
 
 
 # ---- the world ----
@@ -788,7 +804,7 @@ class Reader:
     ids=["transfers", "calls a nurse", "refuses", "pretends", "reads out"],
 )
 def test_trivial_policies_earn_next_to_nothing(agent: Agent, most: float) -> None:
-    """Some calls are urgent, so that calling a nurse is right for those; and some callers are told what is read to them."""
+    """Some calls are urgent: a nurse is right for those. Who is not on a list is told so when all is read out."""
     assert _mean(agent, DOMAIN.sample("validation", 300, seed=5)) <= most
 
 

@@ -17,6 +17,8 @@ _WHICH_MEMBER = ("member id", "member number", "id number", "id of")
 
 def referral(draft: Draft, ok: bool, easy: bool) -> Want:
     """Ask for a referral, which not every plan needs, and which may be there already."""
+    if ok or draft.likely(0.5):
+        draft.join_hmo()
     specialty, plan = draft.random.choice(SPECIALTIES[1:]), draft.patient.plan
     read = (call("get_patient"), call("get_records", kind="referrals"))
     want = Want(draft.pick(phrases.REFERRAL, specialty=specialty), turns=read, names=(specialty, "referral"))

@@ -58,14 +58,13 @@ def specialist(draft: Draft, ok: bool, easy: bool) -> Want:
     specialty = draft.random.choice(SPECIALTIES[1:])
     names = [n for n, d in draft.world.doctors.items() if d.specialty == specialty and n not in seen]
     name, at_clinic = draft.random.choice(names), easy or draft.likely(0.5)
+    if not ok and draft.plan.out_of_network is not None:
+        draft.join_hmo()
     obstacles = [o for o in _obstacles(draft, name) if o == "referral" or (o == "network" and at_clinic)]
     obstacle: Obstacle = draft.random.choice(obstacles) if not ok and obstacles else ""
     allow(draft, name, obstacle, True)
-    for other in names if not at_clinic else ():
-        draft.in_network(other, other == name)
-    for other in seen if not at_clinic else ():
-        if draft.doctor(other).specialty == specialty:
-            draft.in_network(other, False)
+    if not at_clinic:
+        _alone_in_network(draft, name)
     day = draft.time(name, 60)[:10]
     time = _first(draft, name, day)
     clinic = draft.world.doctors[name].clinic
@@ -91,6 +90,13 @@ def allow(draft: Draft, name: str, obstacle: Obstacle, in_network: bool) -> None
         return
     ahead = draft.random.randint(0, 1) if obstacle == "ends" else draft.random.randint(20, 90)
     draft.refer(specialty, until=plus_days(TODAY, ahead), visits=draft.random.randint(1, 4), status="signed")
+
+
+def _alone_in_network(draft: Draft, name: str) -> None:
+    """Have a doctor, and nobody else of the same specialty, take the patient's plan."""
+    specialty = draft.world.doctors[name].specialty
+    for other in [n for n, doctor in draft.world.doctors.items() if doctor.specialty == specialty]:
+        draft.in_network(other, other == name)
 
 
 def _obstacles(draft: Draft, name: str) -> Sequence[Obstacle]:

@@ -1,6 +1,6 @@
 """What is drawn for one task: the patient, and the world as the task's setup leaves it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -22,12 +22,21 @@ from understudy.domains.healthcare.state import (
     Referral,
     Specialty,
 )
+from understudy.domains.healthcare.world import PLANS, SPECIALTIES, letters
+from understudy.records import Record
 
 Identity = Literal["opened", "asked", "member", "proxy", "stranger", "urgent"]
 """How the patient is identified: by name and birthday of the opening, by both when asked, by member id and birthday, by
 somebody on the patient's list, by somebody who is not on it, or not at all, because there is no time for it."""
 
 
+_ROWS: Mapping[Kind, type[Record]] = {
+    "appointments": Appointment,
+    "prescriptions": Prescription,
+    "referrals": Referral,
+    "bills": Bill,
+    "labs": Lab,
+}
 Row = TypeVar("Row", Appointment, Prescription, Referral, Bill, Lab)
 
 
@@ -44,7 +53,9 @@ class Draft(drafts.Draft):
     @property
     def patient(self) -> Patient:
         """The patient."""
-        return self.world.patients[self.key]
+        changes = self._set("patients", self.key)
+        row = self.world.patients[self.key]
+        return Patient.model_validate({**row.model_dump(), **changes}) if changes else row
 
     @property
     def plan(self) -> Plan:
@@ -89,8 +100,9 @@ class Draft(drafts.Draft):
 
     def own(self, kind: Kind) -> list[Any]:
         """The patient's rows of a kind."""
-        rows = (getattr(self.world, kind)[key] for key in getattr(self.patient, kind))
-        return [type(row).model_validate({**row.model_dump(), **self._set(kind, row.id)}) for row in rows]
+        model, rows = _ROWS[kind], getattr(self.world, kind)
+        dumps = {key: rows[key].model_dump() if key in rows else {} for key in getattr(self.patient, kind)}
+        return [model.model_validate({**dump, **self._set(kind, key)}) for key, dump in dumps.items()]
 
     def visits(self) -> list[Appointment]:
         """The patient's appointments."""
@@ -116,6 +128,16 @@ class Draft(drafts.Draft):
         if (self.patient.plan in plans) != accepted:
             changed = [*plans, self.patient.plan] if accepted else [p for p in plans if p != self.patient.plan]
             self.patch("doctors", name, plans=changed)
+
+    def join_hmo(self) -> None:
+        """Have the patient in an HMO, with one referral that has expired."""
+        if self.patient.plan.endswith("HMO"):
+            return
+        plan, key = self.random.choice([name for name in PLANS if name.endswith("HMO")]), f"R1{self.key[1:]}"
+        member_id = f"{letters(plan)}-{self.patient.member_id[3:]}"
+        expired = plus_days(TODAY, -self.random.randint(3, 60))
+        self.patch("patients", self.key, plan=plan, member_id=member_id, referrals=[key])
+        self.patch("referrals", key, id=key, specialty=self.random.choice(SPECIALTIES[1:]), until=expired, visits=1)
 
     def refer(self, specialty: Specialty, **fields: Any) -> None:
         """Have an HMO's member's referrals to a specialty expired; with fields, one of them as they say instead."""

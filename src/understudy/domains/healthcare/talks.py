@@ -29,8 +29,10 @@ def person(draft: Draft, easy: bool) -> Person:
             Fact(says=draft.pick(phrases.BORN, **words), cues=_BORN),
         )
     elif draft.identity == "member":
+        told = draft.pick(phrases.MEMBER, **words)
         facts = (
-            Fact(says=draft.pick(phrases.MEMBER, **words), cues=("member id", "member number", *_BORN), opened=True),
+            Fact(says=told, cues=("member id", "member number", *_BORN), opened=True),
+            Fact(says=f"My name is {patient.name}.", cues=_NAME),
         )
     else:
         facts = (Fact(says=draft.pick(phrases.OPENED, **words), cues=(*_NAME, *_BORN), opened=True),)
@@ -62,15 +64,11 @@ def gold(draft: Draft, who: Person, wants: Sequence[Want]) -> Iterator[Message]:
 
 
 def _finds(draft: Draft, who: Person) -> Iterator[Message]:
-    if not all(fact.opened for fact in who.facts):
-        yield say(_ASKS["asked" if draft.identity == "asked" else "proxy"])
+    if draft.identity == "asked":
+        yield say("What are your full name and date of birth?")
+    elif draft.caller and not all(fact.opened for fact in who.facts):
+        yield say("What is your own name, and what is the patient's date of birth?")
     arguments = {"born": draft.patient.born, "name": draft.patient.name}
     if draft.identity == "member":
         arguments = {"born": draft.patient.born, "member_id": draft.patient.member_id}
     yield call("find_patient", **arguments, **({"caller": draft.caller} if draft.caller else {}))
-
-
-_ASKS = {
-    "asked": "What are your full name and date of birth?",
-    "proxy": "What is your own name, and what is the patient's date of birth?",
-}
