@@ -83,7 +83,9 @@ def _for_doctor(draft: Draft, row: Prescription) -> Prescription:
     """Have the prescription expired or without refills, or take one that is controlled."""
     choice = draft.random.choice(("expired", "used up", "controlled"))
     if choice == "controlled":
-        return _controlled(draft) or _for_doctor(draft, row)
+        controlled = _controlled(draft)
+        same = {"lasts_until": row.lasts_until}
+        return draft.change("prescriptions", controlled, **same) if controlled else _for_doctor(draft, row)
     expired = {"expires": plus_days(TODAY, -draft.random.randint(1, 60))}
     return draft.change("prescriptions", row, **(expired if choice == "expired" else {"refills": 0}))
 

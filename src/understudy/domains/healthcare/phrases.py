@@ -36,7 +36,7 @@ VISIT_WRONG = ("{owner} appointment on {day}", "the appointment on {day}")
 DRUG_DESCRIBED = ("{owner} medicine for {use}", "{owner} {use} medicine")
 DRUG_VAGUE = ("{owner} medicine", "one of {owner} prescriptions", "{owner} prescription")
 BILL_DESCRIBED = ("the bill of {day}", "my bill for the visit on {day}")
-BILL_VAGUE = ("my bill", "a bill that I got", "one of my bills")
+BILL_VAGUE = ("my bill", "a bill of mine", "one of my bills")
 
 CANCEL = (
     "Please cancel {visit}.",
