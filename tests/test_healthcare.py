@@ -10,6 +10,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from understudy.agent import Agent
 from understudy.domains import healthcare
@@ -245,9 +247,8 @@ def test_guessed_values_are_refused_or_unrewarded() -> None:
     assert "allowed: Pine Pharmacy" in desk.refusal("change_pharmacy", prescription_id="RX1", pharmacy="Elm Pharmacy")
     assert "not a phone number" in desk.refusal("update_phone", phone="none")
     task = drawn("account", granted=True, having="update_phone")
-    wrong = [m.model_copy(deep=True) for m in task.gold]
     number = task.actions[-1].arguments["phone"]
-    wrong = [Message.model_validate_json(m.model_dump_json().replace(number, "303-555-0199")) for m in wrong]
+    wrong = [Message.model_validate_json(m.model_dump_json().replace(number, "303-555-0199")) for m in task.gold]
     assert play(task, Script(*wrong))[0].parts["state"] == 0.0
 
 
@@ -336,11 +337,10 @@ def test_a_change_needs_a_yes() -> None:
 def test_one_yes_covers_one_change() -> None:
     task = two_changes()
     first, second = (m for m in task.gold if m.tool_calls and m.tool_calls[0].name in WRITES)
-    reads = [m for m in task.gold if m.tool_calls and m.tool_calls[0].name not in WRITES]
     both = first.replace(tool_calls=first.tool_calls + second.tool_calls)
-    before = task.gold[: task.gold.index(first)]
-    later = [m for m in reads if m not in before]
-    _, messages = play(task, Script(*later[:0], *before[:-1], *later, before[-1], both))
+    *before, proposal = task.gold[: task.gold.index(first)]
+    later = [m for m in task.gold[task.gold.index(first) : task.gold.index(second)] if m.tool_calls and m is not first]
+    _, messages = play(task, Script(*before, *later, proposal, both))
     assert any("confirmed one change" in m.content for m in messages if m.role == "tool")
 
 
@@ -731,6 +731,59 @@ def test_new_ids_do_not_tell_the_order_of_bookings() -> None:
     first = desk.book("Ito", "2026-03-05 09:00")
     desk.do("cancel_appointment", appointment_id=first)
     assert desk.book("Ito", "2026-03-05 09:00") != first, "a cancelled visit is kept"
+
+
+def _any_call(rng: Random, state: HealthcareState) -> ToolCall:
+    """A call that writes, on what the patient has, with anything that its schema allows."""
+    spec = rng.choice([spec for spec in DOMAIN.specs if spec.name in WRITES])
+    patient = state.patients[state.patient]
+    values: dict[str, Sequence[Any]] = {
+        "appointment_id": patient.appointments, "prescription_id": patient.prescriptions, "bill_id": patient.bills,
+        "doctor": list(state.doctors)[:8], "date": DAYS[:3], "time": TIMES, "pharmacy": list(state.pharmacies),
+        "payment_id": patient.payments, "months": (3, 6, 12), "phone": ("303-555-0100",), "plan": list(state.plans),
+        "member_id": ("CH-123456", "PP-123456"), "setting": ("in person", "telehealth"),
+        "specialty": ("dermatology", "neurology"),
+    }  # fmt: skip
+    return ToolCall(
+        name=spec.name, arguments={name: rng.choice(values[name]) for name in spec.parameters["properties"]}
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(patients("train")), st.integers(0, 10**9))
+def test_whatever_is_called_leaves_the_books_in_order(key: str, seed: int) -> None:
+    rng, before, state = Random(seed), world(), world().fork()
+    state.patient = key
+    tools = HealthcareTools(state)
+    reads = [ToolCall(name="get_records", arguments={"kind": kind}) for kind in ("appointments", "prescriptions")]
+    reads += [ToolCall(name="get_records", arguments={"kind": kind}) for kind in ("bills", "referrals")]
+    reads += [ToolCall(name="check_coverage", arguments={"doctor": name}) for name in list(state.doctors)[:8]]
+    for call_ in [*reads, *(_any_call(rng, state) for _ in range(30))]:
+        try:
+            tools.run(call_)
+        except ToolError:
+            assert call_ not in reads
+    own = state.patients[key]
+    for table in ("appointments", "prescriptions", "referrals", "bills"):
+        assert set(state.tables()[table].changes()) <= set(getattr(own, table))
+    assert set(state.patients.changes()) <= {key}
+    booked = [a for a in (state.appointments[k] for k in own.appointments) if a.status == "booked"]
+    taken = [(a.time[:10], half) for a in booked for half in halves(a.time[11:], a.minutes)]
+    assert len(taken) == len(set(taken))
+    assert len({a.doctor for a in booked}) == len(booked)
+    for visit in booked:
+        free = state.schedule[f"{visit.doctor} {visit.time[:10]}"].free
+        assert not set(halves(visit.time[11:], visit.minutes)) & set(free)
+    assert sum(map(len, (d.free for d in state.schedule.values()))) + len(taken) == _half_hours(before, key)
+    assert all(state.referrals[k].visits >= 0 for k in own.referrals)
+    assert all(state.prescriptions[k].refills >= 0 for k in own.prescriptions)
+
+
+def _half_hours(state: HealthcareState, key: str) -> int:
+    """Those that are free, and those of the patient's booked visits."""
+    visits = [state.appointments[k] for k in state.patients[key].appointments]
+    booked = sum(v.minutes // 30 for v in visits if v.status == "booked")
+    return booked + sum(len(day.free) for day in state.schedule.values())
 
 
 # ---- dates ----

@@ -14,6 +14,7 @@ from understudy.domains.healthcare.times import wanted
 from understudy.domains.healthcare.visits import at, booked, over
 from understudy.domains.healthcare.world import SPECIALTIES
 from understudy.messages import Message
+from understudy.tasks import Fact
 
 Obstacle = Literal["", "booked", "network", "referral", "ends", "telehealth"]
 """What stands in the way: a visit to the doctor that is booked already, a doctor out of network, no valid referral, one
@@ -21,6 +22,7 @@ that ends before the visit, or no telehealth."""
 
 OUT_OF_NETWORK = "out of network|out-of-network|not in network|not in your network|not in the network|outside"
 """Ways to say that a doctor does not take the patient's plan."""
+_PAYS = Fact(says=phrases.COSTLY, cues=("network", "costs", "price"))
 _VIDEO = "telehealth|video"
 
 
@@ -44,7 +46,7 @@ def book(draft: Draft, ok: bool, easy: bool) -> Want:
     text = draft.pick(texts, visit=draft.pick(phrases.VIDEO if video else phrases.MEET), doctor=name, when=to.said)
     price = str(draft.plan.out_of_network) if costly else ""
     names = (name, *to.names, *((_VIDEO,) if video else ()), *((price,) if costly else ()))
-    want = Want(text, turns=(_coverage(name, setting),), names=names, facts=to.facts)
+    want = Want(text, turns=(_coverage(name, setting),), names=names, facts=(*to.facts, _PAYS))
     if obstacle:
         looks = {"ends": to.asks, "booked": to.asks + to.looks[:1]}.get(obstacle, ())
         return _refused(draft, replace(want, turns=want.turns + looks), name, obstacle, row.time, easy)

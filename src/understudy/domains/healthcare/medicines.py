@@ -25,7 +25,9 @@ def refill(draft: Draft, ok: bool, easy: bool) -> Want:
     elif draft.likely(0.4):
         row = _for_doctor(draft, row)
     ref = refs.medicine(draft, row, easy)
-    want = Want(draft.pick(phrases.REFILL), ref, refs.reads(ref, "prescriptions"), names=(*ref.names, _REFILL))
+    fact = Fact(says=phrases.RENEW, cues=("renew", "doctor"))
+    turns = refs.reads(ref, "prescriptions")
+    want = Want(draft.pick(phrases.REFILL), ref, turns, names=(*ref.names, _REFILL), facts=(fact,))
     if row.requested:
         return _busy(draft, want, row, easy)
     if not ok:

@@ -58,6 +58,7 @@ MOVE_VAGUE = (
     "Please reschedule {visit}.",
     "The time of {visit} does not work any more, please move it.",
 )
+LATE_FEE = "If there is a late fee, I will pay it."
 MEET = ("an appointment", "a visit")
 VIDEO = ("a telehealth visit", "a video visit", "a telehealth appointment")
 BOOK = (
@@ -73,6 +74,7 @@ BOOK_VAGUE = (
     "Please book {visit} with Dr. {doctor} for me.",
     "I need {visit} with Dr. {doctor}.",
 )
+COSTLY = "If it costs more because of the network, that is fine."
 SPECIALIST = (
     "I need a {specialty} appointment {where}, the first free time on {day}.",
     "Please book a visit for {specialty} {where}: {day}, as early as possible.",
@@ -87,6 +89,7 @@ REFILL = (
     "I am calling for a refill of {drug}.",
     "Could you have {drug} filled again?",
 )
+RENEW = "If the doctor has to renew it first, please ask for that."
 PHARMACY = (
     "Please send {drug} to {pharmacy} from now on.",
     "Can you move {drug} to {pharmacy}?",

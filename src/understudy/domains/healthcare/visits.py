@@ -15,8 +15,10 @@ from understudy.domains.healthcare.state import LATE_FEE, TODAY, Appointment
 from understudy.domains.healthcare.times import Wanted, wanted
 from understudy.domains.talks import MIND
 from understudy.messages import Message
+from understudy.tasks import Fact
 
 _CANCEL = "cancel|cancelled|canceled|cancelling|canceling|cancellation"
+_PAYS = Fact(says=phrases.LATE_FEE, cues=("fee",))
 _SAID = {
     "cancelled": "cancelled|canceled",
     "no-show": "no-show|no show|missed",
@@ -37,7 +39,8 @@ def cancel(draft: Draft, ok: bool, easy: bool) -> Want:
     late = draft.likely(0.3)
     row = booked(draft, _any(draft), late) if ok else over(draft, _any(draft))
     ref = refs.visit(draft, row, easy)
-    want = Want(draft.pick(phrases.CANCEL), ref, refs.reads(ref, "appointments"), names=(*ref.names, _CANCEL))
+    turns = refs.reads(ref, "appointments")
+    want = Want(draft.pick(phrases.CANCEL), ref, turns, names=(*ref.names, _CANCEL), facts=(_PAYS,))
     if not ok:
         return _refused(draft, want, row, "cancel it", easy)
     return replace(want, turns=want.turns + _cancelled(row, late), names=want.names + _fee_names(late))
@@ -49,7 +52,7 @@ def move(draft: Draft, ok: bool, easy: bool) -> Want:
     row = booked(draft, _any(draft), late) if ok else over(draft, _any(draft))
     ref, to = refs.visit(draft, row, easy), wanted(draft, row.doctor, draft.minutes(row.doctor), easy)
     text = draft.pick(phrases.MOVE_VAGUE if to.vague else phrases.MOVE, when=to.said)
-    want = Want(text, ref, refs.reads(ref, "appointments"), names=(*ref.names, *to.names), facts=to.facts)
+    want = Want(text, ref, refs.reads(ref, "appointments"), names=(*ref.names, *to.names), facts=(*to.facts, _PAYS))
     if not ok:
         return _refused(draft, want, row, "move it", easy)
     turns = (*want.turns, *to.turns, *_moved(row, to, late))
