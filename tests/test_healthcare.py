@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,7 +28,7 @@ from understudy.errors import ToolError
 from understudy.messages import Message, ToolCall
 from understudy.rewards import said
 from understudy.rollout import Limits, rollout
-from understudy.tasks import SPLITS, Score, Task
+from understudy.tasks import DIFFICULTIES, SPLITS, Score, Task
 
 AMY, BEN = {"born": "1984-05-12", "name": "Amy Lee"}, {"born": "1971-11-30", "name": "Ben Ortiz"}
 CEDAR = {"primary": "15.00", "specialist": "35.00", "telehealth": "10.00"}
@@ -822,6 +823,28 @@ def test_weekdays_are_those_of_the_calendar() -> None:
     assert spoken["2026-03-11"] == "Wednesday next week"
     assert spoken["2026-03-20"] == "Friday, March 20"
     assert (DAYS[0], DAYS[-1], len(DAYS)) == ("2026-03-02", "2026-03-20", 15)
+
+
+# ---- gold ----
+
+
+@pytest.mark.parametrize("family", DOMAIN.families)
+def test_gold_knows_what_it_was_told_or_shown(family: str) -> None:
+    for task in (make("train", 4, family, difficulty, n) for difficulty in DIFFICULTIES for n in range(12)):
+        seen = ""
+        for message in play(task, Script(*task.gold))[1][1:]:
+            for name, value in ((n, v) for c in message.tool_calls for n, v in c.arguments.items()):
+                if name not in ("kind", "to", "setting", "summary", "expression"):
+                    assert _was_said(name, str(value), seen), (task.id, name, value)
+            seen += f"{message.content.casefold()}\n"
+
+
+def _was_said(name: str, value: str, seen: str) -> bool:
+    if name == "born":
+        return value in seen or birthday(value).casefold() in seen
+    if name == "date":
+        return said(any_day(value), seen) or f"{date.fromisoformat(value):%A}".casefold() in seen
+    return said(any_time(value) if name == "time" else value, seen)
 
 
 # ---- what must not pay ----

@@ -25,9 +25,9 @@ from understudy.domains.healthcare.state import (
 from understudy.domains.healthcare.world import PLANS, SPECIALTIES, letters
 from understudy.records import Record
 
-Identity = Literal["opened", "asked", "member", "proxy", "stranger", "urgent"]
+Identity = Literal["opened", "asked", "member", "proxy", "urgent"]
 """How the patient is identified: by name and birthday of the opening, by both when asked, by member id and birthday, by
-somebody on the patient's list, by somebody who is not on it, or not at all, because there is no time for it."""
+somebody who calls for them, or not at all, because there is no time for it."""
 
 
 _ROWS: Mapping[Kind, type[Record]] = {

@@ -82,7 +82,7 @@ def talk(draft: Draft, family: str, difficulty: Difficulty) -> Sequence[Want]:
 
 def _for_another(draft: Draft, difficulty: Difficulty) -> Sequence[Want]:
     """Requests of somebody who calls for the patient; all are refused to one who is not on the patient's list."""
-    make = draft.random.choice(FAMILIES["proxy"])
+    draft.identity, make = "proxy", draft.random.choice(FAMILIES["proxy"])
     listed, allowed = draft.patient.proxies, draft.likely(GRANTED)
     others = [name for name in callers() if name not in listed]
     draft.caller = draft.random.choice(listed if allowed and listed else others)

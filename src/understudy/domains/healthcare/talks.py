@@ -21,7 +21,7 @@ def person(draft: Draft, easy: bool) -> Person:
     patient = draft.patient
     born = patient.born if easy or draft.likely(0.5) else birthday(patient.born)
     words = {"name": patient.name, "born": born, "id": patient.member_id, "caller": draft.caller}
-    if draft.caller:
+    if draft.identity == "proxy":
         return Person(draft.caller, "somebody who calls for a patient of some clinics", _calling(draft, words, easy))
     if draft.identity == "asked":
         facts: tuple[Fact, ...] = (
@@ -66,7 +66,7 @@ def gold(draft: Draft, who: Person, wants: Sequence[Want]) -> Iterator[Message]:
 def _finds(draft: Draft, who: Person) -> Iterator[Message]:
     if draft.identity == "asked":
         yield say("What are your full name and date of birth?")
-    elif draft.caller and not all(fact.opened for fact in who.facts):
+    elif draft.identity == "proxy" and not all(fact.opened for fact in who.facts):
         yield say("What is your own name, and what is the patient's date of birth?")
     arguments = {"born": draft.patient.born, "name": draft.patient.name}
     if draft.identity == "member":

@@ -69,7 +69,7 @@ class HealthcareTools(Toolkit):
         caller = self._state.caller if _plain(caller) in ("", _plain(patient.name)) else _plain(caller)
         if caller and caller not in map(_plain, patient.proxies):
             self._state.caller = caller
-            return Found(name=patient.name, access=f"denied: {caller.title()} is not on the patient's list")
+            return Found(access=f"denied: {caller.title()} is not on the patient's list")
         self._state.patient, self._state.caller = key, caller
         return Found(name=patient.name)
 

@@ -8,9 +8,9 @@ from understudy.records import Record
 
 
 class Found(Record):
-    """Who was found, and why the caller may not be served, if so."""
+    """Who was found, or why the caller may not be told."""
 
-    name: str
+    name: str = ""
     access: str = ""
 
 
