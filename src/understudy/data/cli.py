@@ -297,10 +297,10 @@ def _numbers(text: str) -> tuple[float, ...]:
 def _watched() -> "Iterator[Watch]":
     """Shows progress on a terminal; an interruption is one line and exit code 130."""
     from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description} {task.completed:,}"), TimeElapsedColumn())
     try:
         with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
 
