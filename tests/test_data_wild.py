@@ -5,12 +5,15 @@ from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_kit import address, retail, tau, values
+from understudy.data.describe import as_text, describe
 from understudy.data.items import Bad, Item
+from understudy.data.plots import pictures
 from understudy.data.rows import to_row
 from understudy.data.source import source
 from understudy.data.specs import samples
@@ -67,6 +70,10 @@ def test_any_file_of_tasks(tmp_path: Path, lines: list[Any]) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = list(proven(source(str(path)).items(), Domains()))
+    described = describe(source(str(path)).items(), Domains())
+    assert described.tasks + described.bad == len(lines)
+    assert as_text(described)
+    assert all(ElementTree.fromstring(picture) is not None for picture in pictures(described).values())
     assert len(found) == len(lines)
     for number, item in enumerate(found, 1):
         assert item.where == f"{path}:{number}"

@@ -119,7 +119,8 @@ class _Leaks:
     def _rows(self, task: Task) -> int:
         """How many rows this task is the first to share."""
         domain, before = self._domains.find(task.domain), len(self._shared)
-        for table, key in rows(domain, domain.initial(task), task) if domain else ():
+        world = domain and domain.initial(task.replace(setup={}))  # a setup need not fit
+        for table, key in rows(domain, world, task) if domain and world else ():
             row = (task.domain, table, key)
             owner = self._owners.setdefault(row, (task.id, task.split))
             if owner[1] != task.split and row not in self._shared:
