@@ -80,8 +80,9 @@ def _bar(x: float, y: float, width: float, height: float, label: str) -> str:
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start", color: str = _DARK) -> str:
+    shown = _plain(text[:LONGEST])
     return (
-        f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' fill='{color}' {_FONT}>{_plain(text[:LONGEST])}</text>"
+        f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' fill='{color}' {_FONT}>{shown}</text>"
     )
 
 
