@@ -103,6 +103,7 @@ FAILURES = {
     "no choices": Answer({"object": "error", "message": "no"}),
     "no message": Answer({"choices": [{"index": 0}]}),
     "a list": Answer("[]"),
+    "a deep list": Answer("[" * 100_000),
     "null": Answer("null"),
     "message is text": Answer({"choices": [{"message": "hi"}]}),
     "content is a list": Answer({"choices": [{"message": {"content": [1]}}]}),

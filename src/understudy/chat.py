@@ -291,7 +291,7 @@ def _completion(content: bytes) -> Reply:
         return reply
     except IndexError as e:
         raise _Passing("an answer without a choice") from e
-    except (ValueError, KeyError, TypeError, AttributeError) as e:  # not JSON, or not of that shape
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:  # not JSON, or not of that shape
         raise _Passing(f"an answer that is no completion ({type(e).__name__})") from e
 
 
