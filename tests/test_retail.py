@@ -11,8 +11,8 @@ import pytest
 
 from understudy.agent import Agent
 from understudy.domains import retail
+from understudy.domains.arithmetic import LONGEST, calculated
 from understudy.domains.retail import DOMAIN
-from understudy.domains.retail.arithmetic import LONGEST, calculated
 from understudy.domains.retail.state import Line, Order, Payment, Product, RetailState, User, Variant
 from understudy.domains.retail.tasks import make
 from understudy.domains.retail.tools import RetailTools
@@ -190,7 +190,7 @@ def test_a_fact_counts_once_a_tool_has_shown_it() -> None:
     task = drawn("cancel", granted=False)
     found = next(m for m in task.gold if m.tool_calls)
     asks = [m for m in task.gold[:1] if not m.tool_calls]
-    assert play(task, Script(*asks, found, task.gold[-1]))[0].parts == {"state": 1.0, "said": 0.0, "ended": 1.0}
+    assert play(task, Script(*asks, found, task.gold[-1]))[0].parts.items() >= {"state": 1.0, "said": 0.0}.items()
 
 
 def test_an_order_is_read_before_it_is_changed() -> None:
@@ -218,7 +218,7 @@ def test_one_yes_covers_one_change() -> None:
     task = next(
         t
         for t in (make("train", 1, "several", "medium", n) for n in range(100))
-        if len([c for c in t.actions if c.name not in READS]) == 2
+        if [c.name in READS for c in t.actions][-2:] == [False, False]
     )
     first, second = (m for m in task.gold if m.tool_calls and m.tool_calls[0].name not in READS)
     both = first.replace(tool_calls=first.tool_calls + second.tool_calls)
@@ -390,7 +390,7 @@ def test_half_of_the_requests_earn_nothing() -> None:
     task = next(
         t
         for t in (make("train", 1, "several", "medium", n) for n in range(100))
-        if len([c for c in t.actions if c.name not in READS]) == 2
+        if [c.name in READS for c in t.actions][-2:] == [False, False]
     )
     first = next(i for i, m in enumerate(task.gold) if m.tool_calls and m.tool_calls[0].name not in READS)
     assert play(task, Script(*task.gold[: first + 1], say("Done.")))[0].reward == 0.0

@@ -74,7 +74,7 @@ class GoldAgent:
         """The next gold turn."""
         episode.observe(new)
         turn = episode.turns
-        reply = task.gold[turn] if turn < len(task.gold) else Message(role="assistant")
+        reply = task.turns[turn] if turn < len(task.turns) else Message(role="assistant")
         episode.act(message := _identified(reply, turn))
         return message
 
@@ -88,11 +88,11 @@ class DemonstrationAgent:
     async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """The next gold turn, with the tokens that the model would have sampled for it."""
         turn = episode.turns
-        if turn >= len(task.gold):
+        if turn >= len(task.turns):
             raise TaskError(f"task {task.id}: the user still speaks after the {turn} gold turns")
         episode.observe(new, self._format.encode(new, tools, episode.tokens))
-        tokens = self._format.render(task.gold[turn])
-        episode.act(message := _identified(task.gold[turn], turn), tokens, [0.0] * len(tokens))
+        tokens = self._format.render(task.turns[turn])
+        episode.act(message := _identified(task.turns[turn], turn), tokens, [0.0] * len(tokens))
         return message
 
 

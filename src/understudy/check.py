@@ -78,7 +78,7 @@ async def _played(domain: Domain, split: Split, tasks: Sequence[Task], problems:
         families=dict(Counter(task.family for task in tasks)),
         floor=floor / count,
         oracle=oracle / count,
-        gold_turns=sum(len(task.gold) for task in tasks) / count,
+        gold_turns=sum(len(task.turns) for task in tasks) / count,
     )
 
 

@@ -47,18 +47,23 @@ def list_(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def check(what: What, settings: Settings = None, as_json: AsJson = False) -> None:
+def check(
+    what: Annotated[str, typer.Argument(metavar="DOMAIN", help="As for eval; every shipped domain if not given.")] = "",
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
     """Prove that a domain's tasks are sound.
 
     Gold earns 1.0 and doing nothing 0.0 on each task, and all else holds that training relies on.
     """
     from understudy import check as checks
-    from understudy.domains.base import find
+    from understudy.domains.base import find, names
 
-    config = _config(what, settings)
-    report = checks.check(find(config.domain).slice(config.slice))
-    print(report.model_dump_json(indent=1) if as_json else _report_text(report))
-    raise typer.Exit(1 if report.problems else 0)
+    configs = [_config(each, settings) for each in ([what] if what else names())]
+    reports = [checks.check(find(config.domain).slice(config.slice)) for config in configs]
+    dumped = [report.model_dump() for report in reports]
+    print(json.dumps(dumped[0] if what else dumped, indent=1) if as_json else "\n\n".join(map(_report_text, reports)))
+    raise typer.Exit(1 if any(report.problems for report in reports) else 0)
 
 
 @app.command()

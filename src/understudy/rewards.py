@@ -69,9 +69,9 @@ def numbers(text: str) -> set[float]:
     return {_value(number) for number in _NUMBER.findall(text)}
 
 
-def product(parts: Mapping[str, float]) -> Score:
-    """The strict reward: every part has to hold."""
-    return Score(reward=math.prod(parts.values()), parts=dict(parts))
+def product(parts: Mapping[str, float], beside: Mapping[str, float] | None = None) -> Score:
+    """The strict reward: every part has to hold. What is told `beside` it has no influence."""
+    return Score(reward=math.prod(parts.values()), parts={**parts, **(beside or {})})
 
 
 def _is_number(fact: str) -> bool:

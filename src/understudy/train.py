@@ -104,7 +104,10 @@ async def _train(training: Training) -> list[tuple[str, Evaluation]]:
                 _save(training, step)
             if training.interrupted():
                 _stop(training, step)
-        return await _results(training)
+        rows = await _results(training)
+    with run.model() as folder:
+        training.engine.export(folder)
+    return rows
 
 
 async def _before(training: Training, step: int) -> None:

@@ -23,9 +23,9 @@ from understudy.messages import Message, ToolSpec
 from understudy.records import Record
 from understudy.rewards import product, said_outputs, same_state
 from understudy.state import State
-from understudy.tasks import DIFFICULTIES, Difficulty, Scenario, Score, Split, Task, read_tasks, select, write_tasks
+from understudy.tasks import DIFFICULTIES, Difficulty, Score, Split, Task, read_tasks, select, write_tasks
 from understudy.tools import Toolkit
-from understudy.users import ScriptedUser, User
+from understudy.users import MakeUser, User, scripted
 
 FROZEN: Mapping[Split, int] = {"train": 500, "validation": 100, "test": 100}
 """How many tasks the frozen splits of a shipped domain hold."""
@@ -67,11 +67,13 @@ class Domain:
     toolkit: Callable[[State], Toolkit]
     generate: Generate
     families: tuple[str, ...]
+    device: Callable[[State], Toolkit] | None = None
+    """Tools of the user's own, on the same state, such as a phone."""
     shared: tuple[str, ...] = ()
     """Tables that all splits share, such as a catalogue; the rows of all others belong to one split."""
     part: Slice = WHOLE
-    user: Callable[[Scenario, int], User] = ScriptedUser
-    """Makes the user of an episode from the task's scenario and a seed."""
+    user: MakeUser = scripted
+    """Makes the user of an episode."""
 
     @property
     def name(self) -> str:
@@ -86,7 +88,7 @@ class Domain:
                 raise ConfigError(f"{self.name} has no {kind} {nearest(wrong, known)}")
         return dataclasses.replace(self, part=part)
 
-    def with_users(self, user: Callable[[Scenario, int], User]) -> "Domain":
+    def with_users(self, user: MakeUser) -> "Domain":
         """The same domain with other users."""
         return dataclasses.replace(self, user=user)
 
@@ -110,9 +112,9 @@ class Domain:
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
         """A fresh episode of `task`, with the domain's user unless another one is given."""
         state, transcript = self.initial(task), list[Message]()
-        grade = functools.partial(score, task, state, self.goal(task))
         gate = ConsentGate(self.toolkit(state), state, transcript)
-        user = user or self.user(task.scenario, seed)
+        grade = functools.partial(score, task, state, self.goal(task), gate)
+        user = user or self.user(task.scenario, seed, self.device(state) if self.device else None)
         return ToolEnvironment(self.policy, gate, user, grade, self.specs, transcript)
 
     def initial(self, task: Task) -> State:
@@ -144,8 +146,11 @@ class Domain:
 
     def _run_gold(self, task: Task) -> Mapping[str, Any]:
         state = self.initial(task)
-        toolkit = self.toolkit(state)
-        for call in task.actions:
+        toolkits = {"assistant": self.toolkit(state), "user": self.device(state) if self.device else None}
+        for role, call in ((message.role, call) for message in task.gold for call in message.tool_calls):
+            toolkit = toolkits[role]
+            if toolkit is None:
+                raise TaskError(f"task {task.id}: the user calls {call.name}, but {self.name} has no tools for users")
             try:
                 toolkit.run(call)
             except ToolError as e:
@@ -176,11 +181,17 @@ class Domain:
         return {key: self._file(name).read_text(encoding="utf-8").strip() for key, name in names.items()}
 
 
-def score(task: Task, state: State, goal: Mapping[str, Any], transcript: Sequence[Message], ended: bool) -> Score:
-    """The strict reward: the right final state, every output said, and an episode that no limit cut off."""
-    return product(
-        {"state": same_state(state, goal), "said": said_outputs(transcript, task.outputs), "ended": float(ended)}
-    )
+def score(
+    task: Task, state: State, goal: Mapping[str, Any], gate: ConsentGate, transcript: Sequence[Message], ended: bool
+) -> Score:
+    """The strict reward: the right final state, every output said, and an episode that no limit cut off.
+
+    Told beside it: `policy`, 1.0 where no call broke it, and `turns`, the gold turns as a share of those it took.
+    """
+    strict = {"state": same_state(state, goal), "said": said_outputs(transcript, task.outputs), "ended": float(ended)}
+    turns = sum(message.role == "assistant" for message in transcript)
+    beside = {"policy": float(not gate.violations), "turns": min(1.0, len(task.turns) / max(1, turns))}
+    return product(strict, beside)
 
 
 def interleave(families: Sequence[str], difficulties: Sequence[Difficulty]) -> Iterator[tuple[str, Difficulty, int]]:

@@ -2,11 +2,13 @@
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from understudy.messages import Message
+from understudy.errors import ToolError
+from understudy.messages import Message, ToolCall
 from understudy.rewards import numbers, said
-from understudy.tasks import Fact, Scenario, Wish
+from understudy.tasks import Deed, Fact, Scenario, Wish
+from understudy.tools import Toolkit
 from understudy.users.consent import asks_consent
 
 LONGEST_PROPOSAL = 12
@@ -28,6 +30,11 @@ _HANDOVER = re.compile(
     r"\bhuman agent\b|\btransfer\w*\b.{0,40}\b(?:human|agent|colleague|specialist|you)\b|"
     r"\byou (?:are|were|will be|have been)(?: now| being)* transferred\b"
 )
+_INSTRUCTS = re.compile(
+    r"\?|\b(?:please|try|turn|toggle|switch|restart|reboot|open|close|check|look|run|set|reset|remove|insert|reseat|enable|"
+    r"disable|connect|disconnect|select|choose|tap|go to|you (?:need|have|should|can)|now|next|then|first)\b"
+)
+_REPORTS = re.compile(r"\b(?:i|we)(?:'ve|'ll| have| will| did| can| could| am| was)\b")
 _ANNOUNCES = re.compile(r"\b(?:let me|one moment|a moment|please wait|hold on|i will|i'll|i am going to)\b")
 _CLOSING = re.compile(r"\b(?:anything|something) else\b|\b(?:else|further|more) i can\b|\bfurther assist")
 _YES = ("Yes.", "Yes, please.", "Yes, go ahead.", "Yes, that is right.", "Yes, please do.")
@@ -40,6 +47,7 @@ class ScriptedUser:
     A text, sentence by sentence:
 
         proposes what a wish names, and asks    -> yes; to the first such wish only
+        tells them to do what they can do       -> does it, by a tool of their own, and says what that shows
         asks for facts                          -> the facts, those not told yet first
         refuses                                 -> accepted; a wish that `contests` does so once
         proposes anything else                  -> no, and the wish again
@@ -50,8 +58,10 @@ class ScriptedUser:
     says, and no text of the agent can end it with a wish granted that was not. The words vary with the seed.
     """
 
-    def __init__(self, scenario: Scenario, seed: int = 0) -> None:
-        self._scenario = scenario
+    def __init__(self, scenario: Scenario, seed: int = 0, device: Callable[[ToolCall], str] | None = None) -> None:
+        """`device` runs a call of the user's own tools and gives its result; without it no deed is done."""
+        self._scenario, self._device = scenario, device
+        self._shown: dict[int, str] = {}
         self._random = random.Random(seed)
         self._pending = list(scenario.wishes)
         self._approved: list[Wish] = []
@@ -76,6 +86,8 @@ class ScriptedUser:
             return self._approve(wish)
         if not asks and _HANDOVER.search(rest):
             return None
+        if deeds := [deed for sentence in sentences for deed in self._told_to_do(sentence)]:
+            return self._do(deeds)
         if asked := [fact for fact in self._known() if any(_asks_for(s, fact) for s in sentences)]:
             return self._tell(asked)
         if refusals:
@@ -99,6 +111,29 @@ class ScriptedUser:
         self._approved.append(wish)
         self._at_hand, self._contested = wish, False
         return yes
+
+    def _told_to_do(self, sentence: str) -> list[Deed]:
+        if self._device is None or not _INSTRUCTS.search(sentence) or _REPORTS.search(sentence):
+            return []
+        return [deed for deed in self._scenario.deeds if all(said(name, sentence) for name in deed.names)]
+
+    def _do(self, deeds: Sequence[Deed]) -> str | None:
+        """Do them in turn. What shows nothing new moves nothing."""
+        before = dict(self._shown)
+        texts = []
+        for deed in deeds:
+            index = self._scenario.deeds.index(deed)
+            self._shown[index] = self._result(deed.call)
+            texts.append(deed.says.replace("{result}", self._shown[index]))
+        text = " ".join(dict.fromkeys(texts))
+        return self._useless(text) if self._shown == before else self._voiced(text)
+
+    def _result(self, call: ToolCall) -> str:
+        assert self._device is not None
+        try:
+            return self._device(call)
+        except ToolError as e:
+            return str(e)
 
     def _known(self) -> Sequence[Fact]:
         """What the user can tell now: of the person, and of the wish at hand."""
@@ -148,6 +183,11 @@ class ScriptedUser:
 
     def _voiced(self, text: str) -> str:
         return self._random.choice(_CHATTY) + text if self._scenario.persona == "chatty" else text
+
+
+def scripted(scenario: Scenario, seed: int, device: Toolkit | None) -> ScriptedUser:
+    """The user that tasks are made and proved with."""
+    return ScriptedUser(scenario, seed, device.run if device else None)
 
 
 def _refuses(sentence: str) -> bool:

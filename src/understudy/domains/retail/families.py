@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from understudy.domains.drafts import Want
 from understudy.domains.retail import wants
-from understudy.domains.retail.drafts import Draft, Identity, Knowledge, Talk, Want
+from understudy.domains.retail.drafts import Draft, Identity, Knowledge
 from understudy.domains.retail.state import Order
 from understudy.domains.retail.wants import MakeWant
 from understudy.tasks import Difficulty
@@ -45,8 +46,8 @@ _KNOWLEDGE: Mapping[Difficulty, Sequence[Knowledge]] = {
 }
 
 
-def talk(draft: Draft, family: str, difficulty: Difficulty) -> Talk:
-    """Draw the requests of one talk, in order, and how the customer is identified.
+def talk(draft: Draft, family: str, difficulty: Difficulty) -> tuple[Identity, Sequence[Want]]:
+    """Draw how the customer is identified, and the requests of one talk in order.
 
     Easy is one request with nothing about it unsaid (`several`: a question, then a request), medium leaves more to find
     out, hard has two requests or three.
@@ -57,10 +58,10 @@ def talk(draft: Draft, family: str, difficulty: Difficulty) -> Talk:
     first, *others = draft.orders()
     if family == "several" and easy:
         question = wants.price(draft, first, "told", True, easy)
-        return Talk(identity, (question, _one_of(draft, _ACTIONS, first, "told", easy)))
+        return identity, (question, _one_of(draft, _ACTIONS, first, "told", easy))
     request = _one_of(draft, FAMILIES[family], first, knows, easy)
     more = _more(draft, family, first, others) if difficulty == "hard" or family == "several" else []
-    return Talk(identity, (*more, request) if family == "handover" else (request, *more))
+    return identity, (*more, request) if family == "handover" else (request, *more)
 
 
 def _more(draft: Draft, family: str, first: Order, others: Sequence[Order]) -> list[Want]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from understudy.domains.retail.state import Reason
 
-GREETINGS = ("", "", "", "Hi. ", "Hello. ", "Hello there. ", "Good morning. ", "Hey. ")
 EMAIL = (
     "My email is {email}.",
     "I am {email}.",
@@ -140,6 +139,4 @@ OUTSIDE = (
     "I have a question about the warranty of something I bought.",
     "Somebody else used my account.",
 )
-SECOND = ("Also, ", "And one more thing: ", "After that, ", "Then, ")
-MIND = ("I changed my mind.", "Wait, that is not right.", "Hold on, I thought again.", "Sorry, I got that wrong.")
 KINDS: Mapping[str, str] = {"card": "credit card", "gift": "gift card", "paypal": "PayPal account"}

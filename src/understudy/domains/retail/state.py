@@ -1,17 +1,11 @@
 """The shop's database. Records are also what tools show, so they are short: fields with default values are left out."""
 
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator
-
+from understudy.domains.money import Money
 from understudy.records import Record
 from understudy.state import State, Table
-
-CENT = Decimal("0.01")
-
-Money = Annotated[Decimal, AfterValidator(lambda amount: amount.quantize(CENT))]
-"""Exact, with two places; "49.90" in JSON."""
 
 Status = Literal[
     "pending",

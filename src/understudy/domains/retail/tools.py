@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Annotated
 
-from understudy.domains.retail.arithmetic import calculated
-from understudy.domains.retail.state import Line, Money, Order, Product, Reason, RetailState, Status, User
+from understudy.domains.arithmetic import calculated
+from understudy.domains.money import Money
+from understudy.domains.retail.state import Line, Order, Product, Reason, RetailState, Status, User
 from understudy.errors import ToolError
 from understudy.records import Record
 from understudy.state import State
@@ -141,7 +142,7 @@ class RetailTools(Toolkit):
         if user is None:
             raise ToolError(unknown)
         if self._state.customer not in ("", email):
-            raise ToolError("this conversation is with another customer; their data alone is open to you")
+            raise ToolError("this conversation is with another customer; their data alone is open to you", "forbidden")
         self._state.customer = email
         return Found(name=user.name, orders=user.orders)
 
@@ -154,7 +155,8 @@ class RetailTools(Toolkit):
 
     def _order(self, order_id: str) -> Order:
         if order_id not in self._customer().orders:
-            raise ToolError(f"the customer has no order {order_id!r}")
+            others = order_id in self._state.orders
+            raise ToolError(f"the customer has no order {order_id!r}", "forbidden" if others else "refused")
         return self._state.orders[order_id]
 
     def _in_status(self, order_id: str, status: Status) -> Order:
