@@ -72,7 +72,9 @@ def test_words_become_what_the_schema_wants() -> None:
         assert read_reply(f"order {typed}", [spec]).tool_calls[0].arguments == {"ids": ids}
 
 
-@pytest.mark.parametrize("line", ["switch_lamp is (I think) a tool", "Lamp (L1) is on.", "", "Agreed?", "f(x) = y"])
+@pytest.mark.parametrize(
+    "line", ["switch_lamp is (I think) a tool", "Lamp id=L1 is on.", "Lamp (L1) is on.", "", "Agreed?", "f(x) = y"]
+)
 def test_all_else_is_said(line: str) -> None:
     assert (read_reply(line, SPECS).content, read_reply(line, SPECS).tool_calls) == (line, ())
 
@@ -91,6 +93,7 @@ def test_all_else_is_said(line: str) -> None:
         "switch_lamp lamp_id=no longer needed",
         "switch_lamp lamp_id='L1",
         "switch_lamp {1}",
+        "swich_lamp lamp_id=L1 on=true",
     ],
 )
 def test_what_is_no_literal_is_refused(line: str) -> None:

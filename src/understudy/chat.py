@@ -59,9 +59,9 @@ class ChatConfig(Record):
     concurrency: int = Field(default=16, ge=1)
     """Requests under way at once; one that waits to be tried again counts."""
     prompt_price: Decimal = Field(default=Decimal(0), ge=0)
-    """Of a million prompt tokens, in any currency."""
+    """What a million prompt tokens cost, in any currency."""
     completion_price: Decimal = Field(default=Decimal(0), ge=0)
-    """Of a million completion tokens."""
+    """What a million completion tokens cost."""
     cache: str = ""
     """Folder that keeps every reply, so that the same run again is free and gives the same; empty keeps none."""
 

@@ -4,6 +4,7 @@ Nothing that is typed is executed; arguments are literals.
 """
 
 import ast
+import contextlib
 import json
 import re
 import shlex
@@ -18,7 +19,11 @@ from rich.text import Text
 from understudy.errors import nearest
 from understudy.messages import Message, ToolCall, ToolSpec
 
+with contextlib.suppress(ModuleNotFoundError):  # not everywhere there
+    import readline  # noqa: F401  # gives `input` a history and keys to edit a line
+
 _CALL = re.compile(r"(\w*)\s*(.*)", re.DOTALL)
+_LIKE_A_CALL = re.compile(r"\(.*\)|\{.*\}|\w+=\S+(?:\s+\w+=\S+)*", re.DOTALL)
 _ARGUMENT = re.compile(r"(\w+)=(.*)", re.DOTALL)
 _SPEAKER = re.compile(r" *(\w*) [|>] ")
 _STYLES = {"system": "dim", "user": "green", "assistant": "cyan", "agent": "cyan", "tool": "yellow"}
@@ -48,7 +53,7 @@ def read_reply(line: str, tools: Sequence[ToolSpec]) -> Message:
     """A typed line as a reply: a call where it is a tool's name and a bracket, text else. Nothing is executed."""
     name, rest = _CALL.match(line).groups()  # type: ignore[union-attr]  # the pattern matches any line
     known = {tool.name: tool for tool in tools}
-    if name not in known and re.fullmatch(r"\(.*\)|\{.*\}", rest):
+    if name not in known and _LIKE_A_CALL.fullmatch(rest):
         raise ValueError(f"no tool {nearest(name, known)}")
     arguments = _arguments(rest, known[name].parameters.get("properties", {})) if name in known else None
     if arguments is None:
