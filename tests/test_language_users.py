@@ -450,6 +450,7 @@ def test_a_whole_episode_has_one_clean_conversation(kind: str) -> None:
         assert (episode.stop, episode.reward, episode.turns) == (Stop.DONE, 1.0, len(TASK.gold))
         assert episode.seed == 3
         assert usage.requests == len(endpoint.requests)
+        assert usage.rejected == (0 if kind == "react" else 2)
         heard = "\n".join(message.content for message in episode.messages)
         for private in ("DRAFT", "THOUGHT", "REFLECTION", STOP):
             assert private not in heard
@@ -459,8 +460,9 @@ def test_a_whole_episode_has_one_clean_conversation(kind: str) -> None:
 
 def test_a_user_who_fails_is_played_again_and_then_dropped() -> None:
     with serving(lambda _: says("Agent: no.")) as endpoint:
-        episode, _ = played("llm", endpoint, retries=2)
+        episode, usage = played("llm", endpoint, retries=2)
         assert (episode.stop, episode.fault, episode.score) == (Stop.FAULT, "user", None)
+        assert usage.rejected == usage.requests == 9
         assert "no usable message" in episode.error
         assert len(endpoint.requests) == 3 * 3
         assert len({request["seed"] for request in endpoint.requests}) == 9
@@ -511,7 +513,10 @@ def test_an_evaluation_meets_the_users_of_the_config_and_says_what_they_cost() -
         assert (floor.success.mean, oracle.success.mean, own.success.mean) == (0.0, 1.0, 0.0)
         assert own.usage == {"users": Usage(requests=6, prompt_tokens=60, completion_tokens=6, cost="0.00012")}  # type: ignore[arg-type]
         assert (floor.usage, oracle.usage) == ({}, {})
-        assert "gold, users: 6 requests, 0 from the cache, 60 prompt and 6 completion tokens" in as_text(rows)
+        assert (
+            "gold, users: 6 requests, 0 from the cache, 0 replies of no use, 60 prompt and 6 completion tokens"
+            in as_text(rows)
+        )
         json.dumps(as_json(rows))
 
 

@@ -87,6 +87,8 @@ class Usage(Record):
     requests: int = 0
     """Completions that were paid for."""
     cached: int = 0
+    rejected: int = 0
+    """Replies that were of no use to who asked for them."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: Decimal = Decimal(0)
@@ -99,7 +101,8 @@ class Usage(Record):
 
     def __str__(self) -> str:
         tokens = f"{self.prompt_tokens:,} prompt and {self.completion_tokens:,} completion tokens"
-        return f"{self.requests:,} requests, {self.cached:,} from the cache, {tokens}, cost {self.cost:.4f}"
+        replies = f"{self.cached:,} from the cache, {self.rejected:,} replies of no use"
+        return f"{self.requests:,} requests, {replies}, {tokens}, cost {self.cost:.4f}"
 
 
 class Reply(Record):
@@ -151,6 +154,10 @@ class ChatModel:
         if entry:
             _write(entry, reply)
         return reply
+
+    def reject(self) -> None:
+        """Count the last reply as one of no use."""
+        self.usage += Usage(rejected=1)
 
     def _body(self, messages: Sequence[Message], tools: Sequence[ToolSpec], seed: int) -> dict[str, Any]:
         config = self.config

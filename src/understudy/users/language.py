@@ -93,6 +93,7 @@ class LanguageUser:
             if not problem:
                 self._parting = draft.parting
                 return None if draft.leaves else draft.text
+            self._model.reject()
         raise RolloutError(
             f"the user's model gave no usable message in {self._attempts} attempts; at last: {problem}", "user"
         )
