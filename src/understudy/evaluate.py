@@ -15,7 +15,7 @@ from understudy import formats
 from understudy.agent import Agent, EngineAgent, GoldAgent, SilentAgent
 from understudy.config import TrainConfig
 from understudy.domains.base import TaskSource
-from understudy.errors import ConfigError, nearest
+from understudy.errors import ConfigError, TaskError, nearest
 from understudy.models import find_model
 from understudy.records import Record
 from understudy.rollout import Limits, episode_seed, play
@@ -116,6 +116,19 @@ async def floor(domain: TaskSource, tasks: Sequence[Task]) -> Evaluation:
 async def oracle(domain: TaskSource, tasks: Sequence[Task]) -> Evaluation:
     """What playing the gold turns earns: 1, or the tasks are at fault."""
     return await evaluate(domain, GoldAgent(), tasks, kind="oracle")
+
+
+async def refuse_free(domain: TaskSource, seed: int = 0) -> None:
+    """A `TaskError` where doing nothing earns train tasks of the slice, a `ConfigError` where there are none at all."""
+    if next(domain.stream("train", seed), None) is None:
+        raise ConfigError(f"{domain.name} has no train tasks in this slice")
+    tasks = domain.tasks("train")
+    free = [result.task for result in (await floor(domain, tasks)).results if any(result.successes)]
+    if free:
+        raise TaskError(
+            f"doing nothing earns {len(free)} of the {len(tasks)} train tasks of {domain.name} ({', '.join(free[:2])}): "
+            "leave them out by slice.families, or train on them all the same by free_tasks=true"
+        )
 
 
 def named_agent(name: str, config: TrainConfig, checkpoint: Path | None = None) -> Agent:

@@ -26,7 +26,7 @@ from understudy.domains.base import TaskSource, find
 from understudy.engines.base import Engine
 from understudy.engines.local.engine import LocalEngine
 from understudy.errors import RolloutError, TaskError
-from understudy.evaluate import Evaluation, evaluate, floor, held_out, oracle
+from understudy.evaluate import Evaluation, evaluate, floor, held_out, oracle, refuse_free
 from understudy.formats import ChatFormat
 from understudy.models import find_model
 from understudy.rollout import episode_seed, play, play_groups, teaches
@@ -72,6 +72,8 @@ def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Eval
     """Train to the end, or to Ctrl-C, which writes a checkpoint. Returns the rows of the result table."""
     folder = find_model(config.model)
     domain = find(config.domain).slice(config.slice)
+    if not config.free_tasks:
+        asyncio.run(refuse_free(domain, config.seed))
     engine = LocalEngine(folder, config.engine, config.seed)
     training = Training(config, run, domain, engine, formats.find(folder), report)
     return asyncio.run(_train(training))

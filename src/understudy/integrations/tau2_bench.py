@@ -9,6 +9,7 @@ episode. Users are language models or people; see `rehearsal`. Those who act are
 """
 
 import functools
+import importlib.util
 import itertools
 import json
 import pickle
@@ -249,7 +250,8 @@ class Tau2:
     @functools.cached_property
     def _module(self) -> Any:
         """The domain's environment module, without tau2's top module, which imports litellm and all its agents."""
-        load("loguru").logger.disable("tau2")
+        if importlib.util.find_spec("loguru"):
+            load("loguru").logger.disable("tau2")
         bare("tau2", self.root / "src" / "tau2")
         return load(f"tau2.domains.{self.domain}.environment")
 
