@@ -115,6 +115,7 @@ def main() -> None:
         ours, env = open_domain(f"{root}#{domain}"), opened(get_env, domain)
         for name, tally in tallies(ours, env, domain, records, 5 if options.quick else None):
             table.add_row(domain, name, *cells(tally))
+            print(domain, name, *cells(tally), file=sys.stderr)
             differences += tally.differences
     console = Console(width=120)
     console.print(table, *speeds(get_env, root), *differences, sep="\n")

@@ -125,8 +125,9 @@ async def refuse_free(domain: TaskSource, seed: int = 0) -> None:
     tasks = domain.tasks("train")
     free = [result.task for result in (await floor(domain, tasks)).results if any(result.successes)]
     if free:
+        some = ", ".join(free[:3])
         raise TaskError(
-            f"doing nothing earns {len(free)} of the {len(tasks)} train tasks of {domain.name} ({', '.join(free[:2])}): "
+            f"doing nothing earns {len(free)} of the {len(tasks)} train tasks of {domain.name} ({some}): "
             "leave them out by slice.families, or train on them all the same by free_tasks=true"
         )
 
