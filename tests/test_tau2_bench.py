@@ -108,9 +108,7 @@ def test_agent_and_user_act_on_one_state(lamp: Tau2) -> None:
 
 
 def test_a_user_that_cannot_act_is_refused_where_it_has_to(lamp: Tau2) -> None:
-    with pytest.raises(
-        ConfigError, match="task light of tau2-lamp has a user who acts, and Mute cannot: it has no equip"
-    ):
+    with pytest.raises(ConfigError, match=r"task light .* has a user who acts, and Mute cannot: it has no equip"):
         lamp.environment(task(lamp, "light"), Mute())
     said = Message(role="assistant", content="It gives 1,000 LUMEN.")
     assert score(lamp, "tell", Mute(), said).parts == {"ended": 1.0, "db": 1.0, "communicate": 1.0}
@@ -140,7 +138,12 @@ def test_a_conversation_that_goes_on_is_told_and_counts(lamp: Tau2) -> None:
 def test_a_judge_is_asked_where_the_task_wants_one(lamp: Tau2) -> None:
     with pytest.raises(TaskError, match=r"task judged: a language model judges its transcript: .*slice.families="):
         lamp.environment(task(lamp, "judged"))
-    kind = replace(lamp, judge=lambda assertions, transcript: ["please" in transcript[-1].content] * len(assertions))
+
+    def judge(assertions: Sequence[str], transcript: Sequence[Message]) -> list[bool]:
+        assert assertions == ["The agent is kind."]
+        return ["please" in message.content for message in transcript if message.role == "assistant"]
+
+    kind = replace(lamp, judge=judge)
     assert score(kind, "judged", Mute(), Message(role="assistant", content="Wait, please.")).reward == 1.0
     assert score(kind, "judged", Mute(), Message(role="assistant", content="Wait.")).reward == 0.0
 
@@ -149,18 +152,16 @@ def test_check_plays_the_gold_of_both_sides(lamp: Tau2) -> None:
     report = check(lamp.slice(Slice(families=("change", "tell", "nothing"))))
     train, _, test = report.splits
     assert (test.tasks, test.floor, test.oracle, train.floor) == (4, 0.0, 1.0, 1.0)
-    assert report.problems == (
-        "task noted: it differs from later in its wording alone",
-        "task free: doing nothing earns 1",
-    )
+    assert "task free: doing nothing earns 1" in report.problems
+    assert not any("gold" in problem for problem in report.problems)
     with pytest.raises(TaskError, match="doing nothing earns 1 of the 1 train tasks"):
         asyncio.run(refuse_free(lamp))
 
 
 def test_episodes_share_nothing_that_they_write(lamp: Tau2) -> None:
-    for name in ("light", "noted"):
-        first = score(lamp, name, Presser(1), call("power", lamp="desk"), DONE)
-        assert (first.reward, score(lamp, name, Presser(1), DONE).reward) == (1.0, 0.0)
+    for name, presses in (("light", 1), ("noted", 0)):
+        first = score(lamp, name, Presser(presses), call("power", lamp="desk"), DONE)
+        assert (first.reward, score(lamp, name, Presser(presses), DONE).reward) == (1.0, 0.0)
 
 
 def test_mistakes_are_one_line(tmp_path: Path, lamp: Tau2) -> None:

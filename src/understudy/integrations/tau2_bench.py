@@ -31,8 +31,8 @@ from understudy.tasks import Scenario, Split, Task, select
 from understudy.users import User
 
 FAMILIES = ("change", "tell", "nothing", "judged")
-"""The state has to change; something has to be said and no more; doing nothing earns the whole reward; a language model
-judges the transcript, so that a judge has to be given."""
+"""The state has to change; something has to be said and no more; doing nothing earns the whole reward; a judge has to be
+given, for the transcript is judged by a language model."""
 
 
 def open_domain(reference: str) -> "Tau2":
@@ -101,7 +101,7 @@ class Tau2:
             id=id,
             domain=self.name,
             split=split,
-            family="judged" if needs_judge(criteria) and not self.judge else self._family(raw),
+            family="judged" if needs_judge(criteria) else self._family(raw),
             difficulty=difficulty(len(criteria.actions or ()) if criteria else 0),
             scenario=Scenario(instructions=instructions, opening=""),
             gold=turns,
