@@ -31,8 +31,8 @@ from understudy.tasks import Scenario, Split, Task, select
 from understudy.users import User
 
 FAMILIES = ("change", "tell", "nothing", "judged")
-"""The state has to change; something has to be said and no more; doing nothing earns the whole reward; a judge has to be
-given, for the transcript is judged by a language model."""
+"""The state has to change; something has to be said and no more; doing nothing earns the whole reward; a language model
+judges the transcript, so that a judge has to be given."""
 
 
 def open_domain(reference: str) -> "Tau2":
