@@ -10,6 +10,7 @@ episode. Users are language models or people; see `rehearsal`. Those who act are
 
 import functools
 import importlib.util
+import inspect
 import itertools
 import json
 import pickle
@@ -253,7 +254,10 @@ class Tau2:
         if importlib.util.find_spec("loguru"):
             load("loguru").logger.disable("tau2")
         bare("tau2", self.root / "src" / "tau2")
-        return load(f"tau2.domains.{self.domain}.environment")
+        module = load(f"tau2.domains.{self.domain}.environment")
+        if next(iter(inspect.signature(module.get_environment).parameters), "") != "db":
+            raise ConfigError(f"{self.name} cannot be played here: its get_environment takes no database of ours")
+        return module
 
 
 class World:
