@@ -114,6 +114,8 @@ def _user_texts(task: Task) -> Iterator[str]:
     scenario = task.scenario
     yield scenario.opening
     yield from (wish.says for wish in scenario.wishes)
+    yield from (deed.says for deed in scenario.deeds)
+    yield from (text for wish in scenario.wishes if wish.proof for text in (wish.proof.says, wish.proof.fails))
     yield from (fact.says for facts in (scenario.facts, *(w.facts for w in scenario.wishes)) for fact in facts)
 
 

@@ -5,13 +5,13 @@
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from understudy.errors import ToolError
-from understudy.messages import Message, ToolCall
+from understudy.deeds import MOST, Device, Hands
+from understudy.messages import Message
 from understudy.rewards import numbers, said
-from understudy.tasks import Deed, Fact, Scenario, Wish
+from understudy.tasks import Deed, Fact, Proof, Scenario, Wish
 
 LONGEST_PROPOSAL = 12
 """A text with more distinct numbers and ids is a list to pick from, and no user says yes to it."""
@@ -36,11 +36,6 @@ _HANDOVER = re.compile(
     r"\bhuman agent\b|\btransfer\w*\b.{0,40}\b(?:human|agent|colleague|specialist|you)\b|"
     r"\byou (?:are|were|will be|have been)(?: now| being)* transferred\b"
 )
-_INSTRUCTS = re.compile(
-    r"\?|\b(?:please|try|turn|toggle|switch|restart|reboot|open|close|check|look|run|set|reset|remove|insert|reseat|enable|"
-    r"disable|connect|disconnect|select|choose|tap|go to|you (?:need|have|should|can)|now|next|then|first)\b"
-)
-_REPORTS = re.compile(r"\b(?:i|we)(?:'ve|'ll| have| will| did| can| could| am| was)\b")
 _ANNOUNCES = re.compile(r"\b(?:let me|one moment|a moment|please wait|hold on|i will|i'll|i am going to)\b")
 _CLOSING = re.compile(r"\b(?:anything|something) else\b|\b(?:else|further|more) i can\b|\bfurther assist")
 _CONSENT = re.compile(
@@ -75,24 +70,25 @@ class ScriptedUser:
     A text, sentence by sentence:
 
         proposes what a wish names, and asks    -> yes; to the first such wish only
-        tells them to do what they can do       -> does it, by a tool of their own, and says what that shows
+        tells them to do what they can do       -> does it, by a tool of their own, and says what that shows; a text
+                                                   that asks for facts gets these before a mere look
         asks for facts                          -> the facts, those not told yet first
         refuses                                 -> accepted; a wish that `contests` does so once
         proposes anything else                  -> no, and the wish again
-        answers a question, or reports          -> on to the next wish, or leaves when there is none
+        answers a question, or reports          -> on to the next wish, or leaves when there is none; a wish that has
+                                                   a proof is tried first, and stays until it holds
         does none of this                       -> the wish again; or, if it is empty, "Are you still there?"
 
     Whatever moves nothing costs patience; without any left the user leaves. So a conversation ends whatever the agent
     says, and no text of the agent can end it with a wish granted that was not. The words vary with the seed.
     """
 
-    def __init__(self, scenario: Scenario, seed: int = 0, device: Callable[[ToolCall], str] | None = None) -> None:
-        """`device` runs a call of the user's own tools and gives its result; without it no deed is done."""
-        self._scenario, self._device = scenario, device
-        self._shown: dict[int, str] = {}
+    def __init__(self, scenario: Scenario, seed: int = 0, device: Device | None = None) -> None:
+        """`device` runs a call of the user's own tools and gives its result; deeds without it are a `TaskError`."""
+        self._scenario, self._hands = scenario, Hands(scenario.deeds, device)
         self._random = random.Random(seed)
         self._pending = list(scenario.wishes)
-        self._approved: list[Wish] = []
+        self._agreed: list[tuple[Wish, tuple[str, ...]]] = []
         self._at_hand = next(iter(scenario.wishes), None)
         self._contested = False
         self._revealed: set[Fact] = set()
@@ -110,58 +106,66 @@ class ScriptedUser:
         refusals = [s for s in sentences if _refuses(s)]
         rest = " ".join(s for s in sentences if s not in refusals)
         asks = asks_consent(rest)
-        if asks and (wish := self._proposed(rest)):
-            return self._approve(wish)
+        if asks and (proposal := self._proposed(rest)):
+            return self._agree(*proposal)
         if not asks and _HANDOVER.search(rest):
             return None
-        if deeds := [deed for sentence in sentences for deed in self._told_to_do(sentence)]:
+        deeds = self._hands.told(rest)
+        if any(not deed.looks for deed in deeds):
             return self._do(deeds)
         if asked := [fact for fact in self._known() if any(_asks_for(s, fact) for s in sentences)]:
             return self._tell(asked)
+        if deeds:
+            return self._do(deeds)
         if refusals:
             return self._refused()
         if asks:
             return self._object()
         return self._told(rest)
 
-    def _proposed(self, text: str) -> Wish | None:
-        """The wish that a text names, one not yet approved if there is any."""
+    def _proposed(self, text: str) -> tuple[Wish, tuple[str, ...]] | None:
+        """The wish that a text names, or a step of it: one not yet agreed to if there is any."""
         if len(set(_WITH_DIGIT.findall(text))) > LONGEST_PROPOSAL:
             return None
-        wishes = (w for w in (*self._pending, *self._approved) if w.kind == "action")
-        return next((w for w in wishes if all(said(name, text) for name in w.names)), None)
+        right = [(wish, names) for wish, names in self._agreeable() if all(said(name, text) for name in names)]
+        return next((proposal for proposal in right if proposal not in self._agreed), next(iter(right), None))
 
-    def _approve(self, wish: Wish) -> str | None:
+    def _agreeable(self) -> Iterator[tuple[Wish, tuple[str, ...]]]:
+        for wish in self._pending:
+            if wish.kind == "action":
+                yield from ((wish, names) for names in wish.agrees)
+                if wish.names or not wish.proof:
+                    yield wish, wish.names
+        yield from self._agreed
+
+    def _agree(self, wish: Wish, names: tuple[str, ...]) -> str | None:
         yes = "Yes." if self._scenario.persona == "terse" else self._random.choice(_YES)
-        if wish not in self._pending:
+        if (wish, names) in self._agreed:
             return self._useless(yes)
-        self._pending.remove(wish)
-        self._approved.append(wish)
+        self._agreed.append((wish, names))
+        if names == wish.names:
+            self._pending.remove(wish)
         self._at_hand, self._contested = wish, False
         return yes
 
-    def _told_to_do(self, sentence: str) -> list[Deed]:
-        if self._device is None or not _INSTRUCTS.search(sentence) or _REPORTS.search(sentence):
-            return []
-        return [deed for deed in self._scenario.deeds if all(said(name, sentence) for name in deed.names)]
-
     def _do(self, deeds: Sequence[Deed]) -> str | None:
-        """Do them in turn. What shows nothing new moves nothing."""
-        before = dict(self._shown)
-        texts = []
-        for deed in deeds:
-            index = self._scenario.deeds.index(deed)
-            self._shown[index] = self._result(deed.call)
-            texts.append(deed.says.replace("{result}", self._shown[index]))
-        text = " ".join(dict.fromkeys(texts))
-        return self._useless(text) if self._shown == before else self._voiced(text)
+        """Do what was told, and notice what it has led to."""
+        if len(deeds) > MOST:
+            return self._useless("That is too much at once. One step after the other, please.")
+        text, new = self._hands.do(deeds)
+        wish = self._at_hand
+        if wish in self._pending and wish.proof and self._hands.proves(wish.proof)[0]:
+            following = self._next()
+            return self._voiced(" ".join((text, wish.proof.says, *([following.says] if following else ()))))
+        return self._voiced(text) if new else self._useless(text)
 
-    def _result(self, call: ToolCall) -> str:
-        assert self._device is not None
-        try:
-            return self._device(call)
-        except ToolError as e:
-            return str(e)
+    def _try(self, wish: Wish, proof: Proof) -> str | None:
+        """Try whether a wish is fulfilled, after the agent has said something that could mean so."""
+        proved, new = self._hands.proves(proof)
+        if not proved:
+            return self._voiced(proof.fails) if new else self._useless(proof.fails)
+        following = self._next()
+        return self._voiced(f"{proof.says} {following.says}") if following else None
 
     def _known(self) -> Sequence[Fact]:
         """What the user can tell now: of the person, and of the wish at hand."""
@@ -195,15 +199,22 @@ class ScriptedUser:
     def _told(self, text: str) -> str | None:
         """React to a statement: a report on what was approved, the answer to a question, or nothing of use."""
         wish = self._at_hand
+        if wish in self._pending and wish.proof and _states(text):
+            return self._try(wish, wish.proof)
         if wish in self._pending and not _answers(text, wish):
             return self._useless(wish.says)
         return self._settle()
 
     def _settle(self) -> str | None:
         """The wish at hand is done with: bring up the next one, or leave."""
+        following = self._next()
+        return self._voiced(following.says) if following else None
+
+    def _next(self) -> Wish | None:
+        """Be done with the wish at hand; the next one is at hand then."""
         self._pending = [wish for wish in self._pending if wish is not self._at_hand]
         self._at_hand, self._contested = next(iter(self._pending), None), False
-        return self._voiced(self._at_hand.says) if self._at_hand else None
+        return self._at_hand
 
     def _useless(self, text: str) -> str | None:
         self._patience -= 1
@@ -232,6 +243,10 @@ def _answers(text: str, wish: Wish) -> bool:
     if wish.kind == "action" or not text or text.endswith("?"):
         return False
     return bool(numbers(text)) if wish.kind == "number" else not _ANNOUNCES.search(text)
+
+
+def _states(text: str) -> bool:
+    return bool(text) and not text.endswith("?") and not _ANNOUNCES.search(text)
 
 
 def _asks_for(sentence: str, fact: Fact) -> bool:

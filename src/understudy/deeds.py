@@ -1,0 +1,105 @@
+"""What a text tells the user to do with tools of their own, and what doing it has shown.
+
+A clause tells the user to do something when it is an order to them: a verb at its start, or after "please", "you",
+"then" and the like. What the agent does or offers to do, what is forbidden, and what depends ("once you have ...") is
+no order. A look is also taken where the text asks about what it shows.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from understudy.errors import TaskError, ToolError
+from understudy.messages import ToolCall
+from understudy.rewards import said
+from understudy.tasks import Deed, Proof
+
+MOST = 3
+"""How many deeds one text can ask for; more is too much at once."""
+OFTEN = 6
+"""How often a deed can show something new. So no conversation goes on for ever."""
+
+Device = Callable[[ToolCall], str]
+"""Runs a call of the user's own tools, and gives its result."""
+
+_DO = (
+    "turn|switch|toggle|set|put|disable|enable|activate|deactivate|allow|restart|reboot|power|reset|restore|remove|take|"
+    "eject|reinsert|re-insert|insert|reseat|pull|push|run|do|start|perform|make|pay|accept|approve|settle|choose|select|"
+    "pick|change|connect|disconnect|stop|tap|swipe|use"
+)
+_LOOK = "check|look|tell|see|read|confirm|verify|describe|share|report|say|try|test|open|load|run|make|measure"
+_ING = (
+    "turning|switching|toggling|setting|putting|disabling|enabling|activating|deactivating|restarting|rebooting|"
+    "resetting|removing|taking|ejecting|reinserting|inserting|reseating|choosing|selecting|changing|disconnecting|paying"
+)
+_LEAD = (
+    r"(?:^\W*|\b(?:please|then|now|next|first|second|finally|and|also|just|kindly|again|to|let's|let us|"
+    r"you(?: (?:can|could|should|must|may))?) (?:please |also |now |then )?)"
+)
+_ORDER = re.compile(rf"{_LEAD}(?:{_DO})\b|\b(?:try|trying|mind|suggest|recommend|by) (?:{_ING})\b")
+_LOOK_ORDER = re.compile(rf"{_LEAD}(?:{_LOOK})\b")
+_ABOUT = re.compile(r"^\W*(?:is|are|was|were|do|does|did|have|has|what|which|why|when|where|who|how)\b.*\?")
+_OFFER = re.compile(
+    r"\b(?:shall|should|may|can|could) (?:i|we) (?!ask)|\bdo you (?:want|agree|accept|confirm)\b|\bwant me to\b|"
+    r"\bwould you (?:like|prefer)\b"
+)
+_FORBIDDEN = re.compile(r"\b(?:do not|don't|never|no need|not need|without|instead of|avoid)\b")
+_DEPENDS = re.compile(r"^\W*(?:once|after|before|when|while|until|if|since|because|as soon as)\b")
+_OWN = re.compile(r"\b(?:i|we)\b(?:(?!\b(?:please|you)\b).)*")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+_CLAUSE = re.compile(r"[,;:]\s+|\s+(?:and|then|but|so)\s+")
+
+
+class Hands:
+    """The user's own tools in use."""
+
+    def __init__(self, deeds: Sequence[Deed], device: Device | None) -> None:
+        """Deeds without a device to do them with are a `TaskError`."""
+        if deeds and device is None:
+            raise TaskError(f"the user has no tools to do {deeds[0].call.name!r} with; give the domain a device")
+        self._deeds, self._device = deeds, device
+        self._shown: dict[str, list[str]] = {}
+
+    def told(self, text: str) -> list[Deed]:
+        """The deeds that a text tells the user to do, in the text's order."""
+        found: list[Deed] = []
+        for sentence in _SENTENCE.split(text.casefold()):
+            found += [deed for deed in self._told_in(sentence) if deed not in found]
+        return found
+
+    def do(self, deeds: Iterable[Deed]) -> tuple[str, bool]:
+        """Do them in turn: what the user says then, and whether any of it has shown something new."""
+        done = [self._do(deed.call, deed.says) for deed in deeds]
+        return " ".join(dict.fromkeys(text for text, _ in done)), any(new for _, new in done)
+
+    def proves(self, proof: Proof) -> tuple[bool, bool]:
+        """Try whether all is well: the answer, and whether the try has shown something new."""
+        text, new = self._do(proof.call, "{result}")
+        return proof.shows in text, new
+
+    def _told_in(self, sentence: str) -> list[Deed]:
+        clauses = [clause for clause in _CLAUSE.split(_OWN.sub(" ", sentence)) if not _DEPENDS.search(clause)]
+        if _OFFER.search(sentence) or any(_FORBIDDEN.search(clause) for clause in clauses):
+            return []
+        # A clause alone, so that "turn off A and turn on B" does not turn off B; else the clauses together, as in
+        # "open the settings of A and turn it off".
+        found = [deed for clause in clauses for deed in self._named(clause, (clause,), sentence)]
+        return found or self._named(sentence, clauses, sentence)
+
+    def _named(self, text: str, clauses: Sequence[str], sentence: str) -> list[Deed]:
+        does = not _ABOUT.search(sentence) and any(_ORDER.search(clause) for clause in clauses)
+        looks = "?" in sentence or any(_LOOK_ORDER.search(clause) for clause in clauses)
+        fitting = [deed for deed in self._deeds if (looks if deed.looks else does)]
+        named = [deed for deed in fitting if all(said(name, text) for name in deed.names)]
+        return [deed for deed in named if not deed.looks] or named
+
+    def _do(self, call: ToolCall, says: str) -> tuple[str, bool]:
+        if self._device is None:
+            raise TaskError(f"the user has no tools to try {call.name!r} with; give the domain a device")
+        try:
+            text = says.replace("{result}", self._device(call))
+        except ToolError as e:
+            text = f"That does not work: {e}."
+        seen = self._shown.setdefault(call.model_dump_json(), [])
+        new = text not in seen and len(seen) < OFTEN
+        seen.append(text)
+        return text, new
