@@ -154,7 +154,7 @@ def test_deeds_and_proofs_without_tools_are_a_fault_of_the_task() -> None:
 def test_a_deed_is_done_and_its_result_is_said() -> None:
     phone = Phone()
     assert user(phone=phone).hear("Please look at the status bar.") == "Airplane True, data False."
-    assert user(phone=phone).hear("Please turn off airplane mode.") == "Airplane mode is off."
+    assert user(phone=phone).hear("Please turn off airplane mode.") == f"Airplane mode is off. {WORKS.fails}"
     assert not phone.airplane
 
 
@@ -195,12 +195,12 @@ def test_facts_come_before_a_look_and_after_an_order() -> None:
     speaker = user(phone=Phone(), facts=(PLACE,))
     assert speaker.hear("In which city are you, and what signal do you have?") == PLACE.says
     ordered = user(phone=Phone(), facts=(PLACE,)).hear("Please restart your phone where you are.")
-    assert ordered == "It has restarted."
+    assert ordered == f"It has restarted. {WORKS.fails}"
 
 
 def test_the_user_notices_that_it_works() -> None:
     speaker = user(phone=Phone())
-    assert speaker.hear("Please turn off airplane mode.") == "Airplane mode is off."
+    assert speaker.hear("Please turn off airplane mode.") == f"Airplane mode is off. {WORKS.fails}"
     assert speaker.hear("Please turn on mobile data.") == f"Mobile data is on. {WORKS.says}"
     assert speaker.hear("I am glad.") is None
 

@@ -153,10 +153,12 @@ class ScriptedUser:
         if len(deeds) > MOST:
             return self._useless("That is too much at once. One step after the other, please.")
         text, new = self._hands.do(deeds)
-        wish = self._at_hand
-        if wish in self._pending and wish.proof and self._hands.proves(wish.proof)[0]:
-            following = self._next()
-            return self._voiced(" ".join((text, wish.proof.says, *([following.says] if following else ()))))
+        wish, changes = self._at_hand, any(not deed.looks for deed in deeds)
+        if wish in self._pending and wish.proof:
+            if self._hands.proves(wish.proof)[0]:
+                following = self._next()
+                return self._voiced(" ".join((text, wish.proof.says, *([following.says] if following else ()))))
+            text = f"{text} {wish.proof.fails}" if changes else text
         return self._voiced(text) if new else self._useless(text)
 
     def _try(self, wish: Wish, proof: Proof) -> str | None:

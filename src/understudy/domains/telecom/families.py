@@ -1,0 +1,91 @@
+"""Families: what the requests of a talk are, at three difficulties."""
+
+from collections.abc import Mapping, Sequence
+
+from understudy.domains.drafts import Want
+from understudy.domains.telecom import wants
+from understudy.domains.telecom.drafts import Draft, Identity, Knowledge
+from understudy.domains.telecom.repairs import Symptom, trouble
+from understudy.domains.telecom.wants import MakeWant
+from understudy.tasks import Difficulty
+
+GRANTED = 0.72
+"""Share of the requests that can be granted, and of the troubles that can be repaired."""
+
+_CHANGES: tuple[MakeWant, ...] = (wants.suspend, wants.plan, wants.data, wants.roaming, wants.sim)
+_QUESTIONS: tuple[MakeWant, ...] = (wants.usage, wants.bill)
+_REQUESTS: Mapping[str, Sequence[MakeWant]] = {
+    "suspend": (wants.suspend,),
+    "resume": (wants.resume,),
+    "plan": (wants.plan,),
+    "data": (wants.data,),
+    "roaming": (wants.roaming,),
+    "sim": (wants.sim,),
+    "pay": (wants.pay,),
+    "bill": (wants.bill,),
+    "usage": (wants.usage,),
+    "ticket": (wants.report, wants.progress),
+    "several": _CHANGES,
+    "correction": (wants.other_plan, wants.rather_plan),
+    "handover": (wants.outside,),
+}
+"""The request that a family is about. `several` is never one request alone, and in `correction` the user has another
+mind when asked to confirm."""
+
+_TROUBLES: Mapping[str, Symptom] = {
+    "no internet": "internet",
+    "no calls": "calls",
+    "slow internet": "slow",
+    "abroad": "abroad",
+}
+"""Something does not work, and customer and desk find out together."""
+
+FAMILIES: tuple[str, ...] = (*_REQUESTS, *_TROUBLES)
+
+_IDENTITY: Mapping[Difficulty, Sequence[Identity]] = {
+    "easy": ("opened", "opened", "opened", "asked", "asked"),
+    "medium": ("opened", "asked", "name"),
+    "hard": ("opened", "asked", "name"),
+}
+_KNOWLEDGE: Mapping[Difficulty, Sequence[Knowledge]] = {
+    "easy": ("told", "told", "told", "asked", "asked"),
+    "medium": ("asked", "described", "vague", "wrong"),
+    "hard": ("told", "asked", "described", "vague", "wrong"),
+}
+
+
+def talk(draft: Draft, family: str, difficulty: Difficulty) -> tuple[Identity, str, Sequence[Want]]:
+    """Draw how the customer is identified, the line that they call from, and the requests of one talk in order.
+
+    Easy is one request with nothing about it unsaid (`several`: a question, then a request), medium leaves more to find
+    out, hard has two requests or more, or two causes of one trouble.
+    """
+    easy, identity = difficulty == "easy", draft.random.choice(_IDENTITY[difficulty])
+    first, *others = draft.lines()
+    if family in _TROUBLES:
+        request = trouble(draft, first, identity, _TROUBLES[family], draft.likely(GRANTED), difficulty)
+        return identity, first, (request, *_more(draft, others)[:1]) if _is_hard(draft, difficulty) else (request,)
+    knows = draft.random.choice(_KNOWLEDGE[difficulty])
+    if family == "several" and easy:
+        return identity, first, (_one_of(draft, _QUESTIONS, first, True), _one_of(draft, _CHANGES, first, True))
+    make = draft.random.choice(_REQUESTS[family])
+    request = make(draft, first, knows, draft.likely(GRANTED), easy)
+    more = _more(draft, others) if difficulty == "hard" or family == "several" else []
+    caller = draft.random.choice(draft.customer.lines)
+    return identity, caller, (*more, request) if family == "handover" else (request, *more)
+
+
+def _is_hard(draft: Draft, difficulty: Difficulty) -> bool:
+    return difficulty == "hard" and draft.likely(0.4)
+
+
+def _more(draft: Draft, others: Sequence[str]) -> list[Want]:
+    """Further requests, about the customer's other lines as far as there are any."""
+    if not others:
+        return [wants.bill(draft, "", "told", True, True)]
+    return [_one_of(draft, _CHANGES + _QUESTIONS, number, False) for number in others]
+
+
+def _one_of(draft: Draft, makers: Sequence[MakeWant], number: str, told: bool) -> Want:
+    knows: Knowledge = "told" if told else draft.random.choice(("told", "described"))
+    return draft.random.choice(makers)(draft, number, knows, draft.likely(GRANTED), True)
