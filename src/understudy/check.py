@@ -148,7 +148,7 @@ def _leaks(domain: Domain, tasks: Tasks) -> Iterator[str]:
     world, owners = domain.world(), dict[Hashable, tuple[Split, Task]]()
     for split in SPLITS:
         for task in tasks[split]:
-            scenario = (task.scenario.opening, task.scenario.facts, task.scenario.wishes)
+            scenario = (task.scenario.opening, task.scenario.facts, repr(task.scenario.wishes))
             for thing in (scenario, *_rows(domain, world, task)):
                 owner, first = owners.setdefault(thing, (split, task))
                 if owner != split:

@@ -32,13 +32,8 @@ _REQUESTS: Mapping[str, Sequence[MakeWant]] = {
 """The request that a family is about. `several` is never one request alone, and in `correction` the user has another
 mind when asked to confirm."""
 
-_TROUBLES: Mapping[str, Symptom] = {
-    "no internet": "internet",
-    "no calls": "calls",
-    "slow internet": "slow",
-    "abroad": "abroad",
-}
-"""Something does not work, and customer and desk find out together."""
+_TROUBLES: Sequence[Symptom] = ("internet", "calls", "slow", "abroad")
+"""Something does not work: no internet, no calls, a slow internet, no internet abroad. Agent and user find out why."""
 
 FAMILIES: tuple[str, ...] = (*_REQUESTS, *_TROUBLES)
 
@@ -62,9 +57,10 @@ def talk(draft: Draft, family: str, difficulty: Difficulty) -> tuple[Identity, s
     """
     easy, identity = difficulty == "easy", draft.random.choice(_IDENTITY[difficulty])
     first, *others = draft.lines()
-    if family in _TROUBLES:
-        request = trouble(draft, first, identity, _TROUBLES[family], draft.likely(GRANTED), difficulty)
-        return identity, first, (request, *_more(draft, others)[:1]) if _is_hard(draft, difficulty) else (request,)
+    if symptom := next((symptom for symptom in _TROUBLES if symptom == family), None):
+        request = trouble(draft, first, identity, symptom, draft.likely(GRANTED), difficulty)
+        further = _more(draft, others)[:1] if difficulty == "hard" and draft.likely(0.4) else []
+        return identity, first, (request,) if _hands_over(request) else (request, *further)
     knows = draft.random.choice(_KNOWLEDGE[difficulty])
     if family == "several" and easy:
         return identity, first, (_one_of(draft, _QUESTIONS, first, True), _one_of(draft, _CHANGES, first, True))
@@ -75,8 +71,8 @@ def talk(draft: Draft, family: str, difficulty: Difficulty) -> tuple[Identity, s
     return identity, caller, (*more, request) if family == "handover" else (request, *more)
 
 
-def _is_hard(draft: Draft, difficulty: Difficulty) -> bool:
-    return difficulty == "hard" and draft.likely(0.4)
+def _hands_over(want: Want) -> bool:
+    return any(call.name == "transfer_to_human" for turn in want.turns for call in turn.tool_calls)
 
 
 def _more(draft: Draft, others: Sequence[str]) -> list[Want]:

@@ -153,4 +153,5 @@ ABROAD = (
     "No web page opens on my phone here in {place}.",
     "I am on holiday in {place} and the internet on my phone does not work.",
 )
-WHERE = ("I am in {place}.", "In {place}.", "Right now I am in {place}.")
+HERE = ("I am in {place}.", "At the moment I am in {place}.", "I am in {place} now.")
+WHERE = (*HERE, "In {place}.")

@@ -135,7 +135,7 @@ def _complaint(
     """What the user says and knows. The place of an outage has to be known, so it may have to be asked for."""
     ref = draft.line_ref(number, "vague" if identity == "name" else "told")
     needed, told = symptom in ("internet", "calls"), easy or draft.likely(0.5)
-    where = draft.pick(phrases.WHERE, place=place)
+    where = draft.pick(phrases.HERE if told else phrases.WHERE, place=place)
     facts = (*ref.facts, Fact(says=where, cues=_PLACE, opened=not needed or told))
     about = Trouble("phone", "", "", ref, needed and not told, facts=facts)
     text = draft.pick(KINDS[symptom].says, place=place) + (f" {where}" if needed and told else "")
@@ -157,7 +157,7 @@ def _hopeless(draft: Draft, number: str, symptom: Symptom, place: str) -> tuple[
         return (), refusal, f"{MOST_DATA}"
     if symptom == "abroad" and not wants.others_have(draft, number, "Start"):
         draft.line(number, plan="Start", roaming=False)
-        return (call("list_plans"),), "The Start plan has no roaming, so I cannot enable it.", "Start"
+        return (call("get_plan", plan="Start"),), "The Start plan has no roaming, so I cannot enable it.", "Start"
     if symptom == "abroad" or draft.likely(0.3):
         ended = wants.end_contract(draft, number)
         draft.line(number, **{"roaming": False} if symptom == "abroad" else {"suspended": "long trip"})

@@ -31,11 +31,12 @@ def person(draft: Draft, identity: Identity, number: str) -> Person:
 
 def gold(draft: Draft, identity: Identity, number: str, wants: Sequence[Want]) -> Iterator[Message]:
     """The agent's side: ask for what is missing, find the customer, and deal with each request in turn."""
-    yield from _asks(identity, wants[0].about)
-    if identity == "name":
+    told = _told(wants[0].about)
+    yield from _asks("opened" if told else identity, wants[0].about)
+    if identity == "name" and not told:
         yield call("find_customer_by_name", name=draft.customer.name, birth_date=f"{draft.customer.birth_date}")
     else:
-        yield call("find_customer", number=number)
+        yield call("find_customer", number=told or number)
     read: set[str] = set()
     for i, want in enumerate(wants):
         if i and isinstance(want.about, Trouble) and want.about.asks_place:
@@ -48,6 +49,13 @@ def gold(draft: Draft, identity: Identity, number: str, wants: Sequence[Want]) -
 
 
 _PLACE = "where are you now, in which city or country"
+
+
+def _told(about: object) -> str:
+    """The number of the line as the opening tells it, if it does: it finds the customer as well as any other."""
+    if isinstance(about, LineRef):
+        return about.wrong or (about.number if about.knows == "told" else "")
+    return ""
 
 
 def _asks(identity: Identity, about: object) -> Iterator[Message]:

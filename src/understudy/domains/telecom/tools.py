@@ -17,7 +17,6 @@ from understudy.domains.telecom.state import (
     Customer,
     Gigabytes,
     Line,
-    Plan,
     SuspendReason,
     TelecomState,
     Ticket,
@@ -53,6 +52,20 @@ class LineView(Record):
     new_sim: Literal["", "ordered"] = ""
     seen: Literal["yes", "no"]
     """Whether the network sees the phone."""
+
+
+class Offer(Record):
+    """A plan in short."""
+
+    price: Money
+    data: Gigabytes
+
+
+class PlanView(Offer):
+    """A plan, with prices of what is not in it."""
+
+    extra_gb: Money
+    roaming_day: Money | Literal["no roaming"]
 
 
 class Usage(Record):
@@ -131,10 +144,16 @@ class TelecomTools(Toolkit):
             raise self._not_theirs("ticket", ticket_id, ticket_id in self._state.tickets)
         return self._state.tickets[ticket_id]
 
-    def list_plans(self) -> dict[str, Plan]:
-        """List all plans: price a month, GB, price of an extra GB, price of a day of roaming where there is any."""
+    def list_plans(self) -> dict[str, Offer]:
+        """List all plans: price a month and GB a month."""
         self._customer()
-        return dict(self._state.plans)
+        return {name: Offer(price=plan.price, data=plan.data) for name, plan in self._state.plans.items()}
+
+    def get_plan(self, plan: str) -> PlanView:
+        """Read a plan: price a month, GB a month, price of an extra GB, price of a day of roaming."""
+        self._customer()
+        found = self._state.plans[self._plan(plan)]
+        return PlanView(**{**dict(found), "roaming_day": found.roaming_day or "no roaming"})
 
     def check_outage(self, area: Annotated[str, "a city or a country"]) -> Area | str:
         """Check whether there is an outage where the customer is."""
@@ -177,9 +196,7 @@ class TelecomTools(Toolkit):
     def change_plan(self, number: str, plan: str) -> Done:
         """Change a line's plan from the next bill on."""
         number, line = self._changeable(number)
-        name = plan.strip().title()
-        if name not in self._state.plans:
-            raise ToolError(f"there is no plan {plan!r}; the plans are {', '.join(self._state.plans)}")
+        name = self._plan(plan)
         if line.next_plan:
             raise ToolError(f"line {number} changes to {line.next_plan} already")
         if name == line.plan:
@@ -265,6 +282,12 @@ class TelecomTools(Toolkit):
         if bill_id not in self._customer().bills:
             raise self._not_theirs("bill", bill_id, bill_id in self._state.bills)
         return self._state.bills[bill_id]
+
+    def _plan(self, plan: str) -> str:
+        name = plan.strip().title()
+        if name not in self._state.plans:
+            raise ToolError(f"there is no plan {plan!r}; the plans are {', '.join(self._state.plans)}")
+        return name
 
     def _not_theirs(self, kind: str, key: str, others: bool) -> ToolError:
         return ToolError(f"the customer has no {kind} {key!r}", "forbidden" if others else "refused")

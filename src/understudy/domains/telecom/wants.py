@@ -93,11 +93,11 @@ def plan(draft: Draft, number: str, knows: Knowledge, ok: bool, easy: bool) -> W
     """Change a line's plan; or, not as easy, to the cheapest one with so much data."""
     current = draft.plan_of(number)
     target = draft.random.choice([name for name in PLANS if name != current])
-    text = draft.pick(phrases.PLAN, plan=target)
+    text, read = draft.pick(phrases.PLAN, plan=target), call("get_plan", plan=target)
     if not easy and (bigger := _bigger(draft, number)) and draft.likely(0.6):
-        target, text = bigger[0], draft.pick(phrases.CHEAPEST, data=bigger[1])
+        target, text, read = bigger[0], draft.pick(phrases.CHEAPEST, data=bigger[1]), call("list_plans")
     ref = draft.line_ref(number, knows)
-    want = _planned(draft, Want(text, ref), ref, target)
+    want = _planned(draft, Want(text, ref, (read,)), ref, target)
     if ok:
         return want
     if draft.likely(0.6):
@@ -128,7 +128,7 @@ def data(draft: Draft, number: str, knows: Knowledge, ok: bool, easy: bool) -> W
 def buys(draft: Draft, number: str, named: str, gb: int) -> Iterator[Message]:
     """Sell a line more data."""
     extra = draft.terms(number).extra_gb
-    yield call("list_plans")
+    yield call("get_plan", plan=draft.plan_of(number))
     yield call("calculate", expression=f"{gb} * {extra}")
     do = call("add_data", number=number, gb=gb)
     yield from change(f"add {gb} GB to {named} for {gb * extra}", do, "The data is added.")
@@ -164,7 +164,7 @@ def roaming(draft: Draft, number: str, knows: Knowledge, ok: bool, easy: bool) -
     want = Want(text, ref, names=(*ref.names, "roaming", f"{draft.terms(number).roaming_day}"))
     if without:
         refusal = "The Start plan has no roaming, so I cannot enable it."
-        return _refused(draft, want, (call("list_plans"),), refusal, "Start", easy)
+        return _refused(draft, want, (call("get_plan", plan="Start"),), refusal, "Start", easy)
     if not ok:
         return _barred(draft, want, number, "enable roaming", easy)
     return replace(want, turns=tuple(roams(draft, number, ref.named)))
@@ -179,7 +179,7 @@ def with_roaming(draft: Draft, number: str) -> None:
 
 def roams(draft: Draft, number: str, named: str) -> Iterator[Message]:
     """Enable a line's roaming."""
-    yield call("list_plans")
+    yield call("get_plan", plan=draft.plan_of(number))
     do = call("set_roaming", number=number, on=True)
     proposal = f"enable roaming for {named}, at {draft.terms(number).roaming_day} a day"
     yield from change(proposal, do, "Roaming is enabled for your line.")
@@ -260,10 +260,9 @@ def other_plan(draft: Draft, number: str, knows: Knowledge, ok: bool, easy: bool
     ref = draft.line_ref(number, knows)
     first, second = draft.random.sample([name for name in PLANS if name != ref.plan], 2)
     price = draft.world.plans[first].price
-    turns = (call("list_plans"), propose(_proposal(ref, first, f"{price}")))
-    want = _planned(draft, Want(draft.pick(phrases.PLAN, plan=first), ref), ref, second)
-    meant = f"{draft.pick(MIND)} {draft.pick(phrases.PLAN, plan=second)}"
-    return replace(want, turns=(*turns, *want.turns[1:]), meant=meant)
+    turns = (call("get_plan", plan=first), propose(_proposal(ref, first, f"{price}")), call("get_plan", plan=second))
+    want = _planned(draft, Want(draft.pick(phrases.PLAN, plan=first), ref, turns), ref, second)
+    return replace(want, meant=f"{draft.pick(MIND)} {draft.pick(phrases.PLAN, plan=second)}")
 
 
 def rather_plan(draft: Draft, number: str, knows: Knowledge, ok: bool, easy: bool) -> Want:
@@ -271,18 +270,17 @@ def rather_plan(draft: Draft, number: str, knows: Knowledge, ok: bool, easy: boo
     ref, days = draft.line_ref(number, knows), draft.random.choice((30, 60, 90))
     target = draft.random.choice([name for name in PLANS if name != ref.plan])
     text = f"{draft.pick(phrases.SUSPEND)} {draft.pick(phrases.WHY['long trip'])} Make it {days} days."
-    want = _planned(draft, Want(text, ref), ref, target)
-    meant = f"{draft.pick(MIND)} I keep it active. {draft.pick(phrases.PLAN, plan=target)}"
     first = propose(f"suspend {ref.named} for {days} days, reason: long trip")
-    return replace(want, turns=(first, *want.turns), meant=meant)
+    want = _planned(draft, Want(text, ref, (first, call("get_plan", plan=target))), ref, target)
+    return replace(want, meant=f"{draft.pick(MIND)} I keep it active. {draft.pick(phrases.PLAN, plan=target)}")
 
 
 def _planned(draft: Draft, want: Want, ref: LineRef, target: str) -> Want:
-    """The want to change to a plan, granted."""
+    """The want to change to a plan, granted; its turns so far have found the price."""
     price = f"{draft.world.plans[target].price}"
     do = call("change_plan", number=ref.number, plan=target)
-    turns = (call("list_plans"), *change(_proposal(ref, target, price), do, "The plan is changed."))
-    return replace(want, names=(*ref.names, target, price), turns=turns)
+    turns = change(_proposal(ref, target, price), do, "The plan is changed.")
+    return replace(want, names=(*ref.names, target, price), turns=(*want.turns, *turns))
 
 
 def _proposal(ref: LineRef, plan: str, price: str) -> str:
