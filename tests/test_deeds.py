@@ -10,7 +10,7 @@ from tests.toy import DOMAIN as TOY
 from tests.toy import House
 
 from understudy.agent import GoldAgent
-from understudy.deeds import MOST, OFTEN, Hands
+from understudy.deeds import MOST, OFTEN, REFUSED, Hands
 from understudy.domains.base import Domain
 from understudy.domains.drafts import instruct, say
 from understudy.errors import TaskError, ToolError
@@ -105,6 +105,7 @@ def told(text: str) -> list[str]:
         ("What does the status bar show?", ["status"]),
         ("Is airplane mode on?", ["status"]),
         ("Please check that airplane mode is off.", ["status"]),
+        ("Make sure that airplane mode is off.", ["status"]),
         ("Please confirm what the status bar shows.", ["status"]),
         ("Turn off airplane mode and tell me what the status bar shows.", ["airplane", "status"]),
     ],
@@ -173,10 +174,11 @@ def test_what_is_asked_about_consent_is_not_done() -> None:
 
 def test_too_much_at_once_is_not_done() -> None:
     phone = Phone()
-    text = "Turn off airplane mode. Turn on mobile data. Restart your phone. Look at the status bar."
-    answers = [user(phone=phone, patience=2).hear(text)]
-    assert answers[0] is not None
-    assert answers[0].startswith("That is too much")
+    text = "Turn off airplane mode. Turn on mobile data. Restart your phone."
+    answer = user(phone=phone).hear(text)
+    assert answer is not None
+    assert answer.startswith("That is too much")
+    assert user(phone=phone, patience=1).hear(text) is None
     assert phone.done == []
     assert len(Hands(DEEDS, phone.run).told(text)) == MOST + 1
 
@@ -188,7 +190,13 @@ def test_what_shows_nothing_new_costs_patience() -> None:
 
 
 def test_a_refusal_of_the_device_is_said() -> None:
-    assert user(PLAN, phone=Phone()).hear("Please pay the request.") == "That does not work: there is no request."
+    assert user(PLAN, phone=Phone()).hear("Please pay the request.") == "I cannot do that: there is no request."
+
+
+def test_each_refusal_of_the_device_costs_patience() -> None:
+    speaker = user(PLAN, phone=Phone(), patience=2 * REFUSED)
+    assert speaker.hear("Please restart your phone, and pay the request.") is not None
+    assert speaker.hear("Please pay the request.") is None
 
 
 def test_facts_come_before_a_look_and_after_an_order() -> None:

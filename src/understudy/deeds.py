@@ -13,8 +13,10 @@ from understudy.messages import ToolCall
 from understudy.rewards import said
 from understudy.tasks import Deed, Proof
 
-MOST = 3
+MOST = 2
 """How many deeds one text can ask for; more is too much at once."""
+REFUSED = 2
+"""How many useless turns a refused deed is worth, so that guessing costs more than looking."""
 OFTEN = 6
 """How often a deed can show something new. So no conversation goes on for ever."""
 
@@ -23,10 +25,10 @@ Device = Callable[[ToolCall], str]
 
 _DO = (
     "turn|switch|toggle|set|put|disable|enable|activate|deactivate|allow|restart|reboot|power|reset|restore|remove|take|"
-    "eject|reinsert|re-insert|insert|reseat|pull|push|run|do|start|perform|make|pay|accept|approve|settle|choose|select|"
+    "eject|reinsert|re-insert|insert|reseat|pull|push|run|do|start|perform|make(?! sure)|pay|accept|approve|settle|choose|select|"
     "pick|change|connect|disconnect|stop|tap|swipe|use"
 )
-_LOOK = "check|look|tell|see|read|confirm|verify|describe|share|report|say|try|test|open|load|run|make|measure"
+_LOOK = "make sure|ensure|check|look|tell|see|read|confirm|verify|describe|share|report|say|try|test|open|load|run|make|measure"
 _ING = (
     "turning|switching|toggling|setting|putting|disabling|enabling|activating|deactivating|restarting|rebooting|"
     "resetting|removing|taking|ejecting|reinserting|inserting|reseating|choosing|selecting|changing|disconnecting|paying"
@@ -66,15 +68,15 @@ class Hands:
             found += [deed for deed in self._told_in(sentence) if deed not in found]
         return found
 
-    def do(self, deeds: Iterable[Deed]) -> tuple[str, bool]:
-        """Do them in turn: what the user says then, and whether any of it has shown something new."""
+    def do(self, deeds: Iterable[Deed]) -> tuple[str, int]:
+        """Do them in turn: what the user says then, and how many useless turns that was worth."""
         done = [self._do(deed.call, deed.says) for deed in deeds]
-        return " ".join(dict.fromkeys(text for text, _ in done)), any(new for _, new in done)
+        return " ".join(dict.fromkeys(text for text, _ in done)), sum(useless for _, useless in done)
 
     def proves(self, proof: Proof) -> tuple[bool, bool]:
         """Try whether all is well: the answer, and whether the try has shown something new."""
-        text, new = self._do(proof.call, "{result}")
-        return proof.shows in text, new
+        text, useless = self._do(proof.call, "{result}")
+        return proof.shows in text, not useless
 
     def _told_in(self, sentence: str) -> list[Deed]:
         clauses = [clause for clause in _CLAUSE.split(_OWN.sub(" ", sentence)) if not _DEPENDS.search(clause)]
@@ -92,14 +94,15 @@ class Hands:
         named = [deed for deed in fitting if all(said(name, text) for name in deed.names)]
         return [deed for deed in named if not deed.looks] or named
 
-    def _do(self, call: ToolCall, says: str) -> tuple[str, bool]:
+    def _do(self, call: ToolCall, says: str) -> tuple[str, int]:
+        """What the user says, and 0 useless turns if it is something new."""
         if self._device is None:
             raise TaskError(f"the user has no tools to try {call.name!r} with; give the domain a device")
         try:
             text = says.replace("{result}", self._device(call))
         except ToolError as e:
-            text = f"That does not work: {e}."
+            return f"I cannot do that: {e}.", REFUSED
         seen = self._shown.setdefault(call.model_dump_json(), [])
-        new = text not in seen and len(seen) < OFTEN
+        useless = text in seen or len(seen) >= OFTEN
         seen.append(text)
-        return text, new
+        return text, int(useless)

@@ -152,14 +152,14 @@ class ScriptedUser:
         """Do what was told, and notice what it has led to."""
         if len(deeds) > MOST:
             return self._useless("That is too much at once. One step after the other, please.")
-        text, new = self._hands.do(deeds)
+        text, useless = self._hands.do(deeds)
         wish, changes = self._at_hand, any(not deed.looks for deed in deeds)
         if wish in self._pending and wish.proof:
             if self._hands.proves(wish.proof)[0]:
                 following = self._next()
                 return self._voiced(" ".join((text, wish.proof.says, *([following.says] if following else ()))))
             text = f"{text} {wish.proof.fails}" if changes else text
-        return self._voiced(text) if new else self._useless(text)
+        return self._useless(self._voiced(text), useless)
 
     def _try(self, wish: Wish, proof: Proof) -> str | None:
         """Try whether a wish is fulfilled, after the agent has said something that could mean so."""
@@ -218,8 +218,9 @@ class ScriptedUser:
         self._at_hand, self._contested = next(iter(self._pending), None), False
         return self._at_hand
 
-    def _useless(self, text: str) -> str | None:
-        self._patience -= 1
+    def _useless(self, text: str, count: int = 1) -> str | None:
+        """Bear some useless turns: say something, or leave where the patience is spent."""
+        self._patience -= count
         return text if self._patience > 0 else None
 
     def _voiced(self, text: str) -> str:

@@ -66,19 +66,23 @@ class PhoneTools(Toolkit):
 
     def set_data_saver(self, on: bool) -> str:
         """Turn the data saver on or off."""
-        return self._switch("data_saver", on)
+        return self._switch("data_saver", on, "the data saver")
 
     def set_vpn(self, on: bool) -> str:
         """Turn the VPN on or off."""
-        return self._switch("vpn", on, "The VPN")
+        return self._switch("vpn", on, "the VPN")
 
     def set_network_mode(self, mode: NetworkMode) -> str:
         """Choose which networks the phone uses."""
+        if self._phone().network_mode == mode:
+            raise ToolError(f"the network mode is {mode} already")
         self._save(self._phone().replace(network_mode=mode))
         return f"The network mode is {mode} now."
 
     def reset_access_point(self) -> str:
         """Set the access point (APN) back to the operator's."""
+        if self._phone().apn == "standard":
+            raise ToolError("the access point is the standard one already")
         self._save(self._phone().replace(apn="standard"))
         return "The access point is the standard one now."
 
@@ -119,10 +123,11 @@ class PhoneTools(Toolkit):
         self._state.phones[self._number] = phone
 
     def _switch(self, field: str, on: bool, name: str = "") -> str:
-        phone = self._phone()
-        name, already = name or field.replace("_", " ").capitalize(), getattr(phone, field) == on
+        phone, name = self._phone(), name or field.replace("_", " ")
+        if getattr(phone, field) == on:
+            raise ToolError(f"{name} is {_on(on)} already")
         self._save(phone.replace(**{field: on}))
-        return f"{name} is {_on(on)} {'already' if already else 'now'}."
+        return f"{name[0].upper()}{name[1:]} is {_on(on)} now."
 
     def _mend(self, step: str) -> None:
         """What a restart mends: a stuck radio. On a broken one each step is tried in vain."""

@@ -67,13 +67,14 @@ def _proof(tool: str, shows: str) -> Proof:
     return Proof(call=ToolCall(name=tool), shows=shows)
 
 
+_COMPANY = {"apn": "company"}
 _SLOWING = ({"data_saver": True}, {"vpn": True}, {"network_mode": "3G only"})
 KINDS: Mapping[Symptom, Kind] = {
     "internet": Kind(
         phrases.NO_INTERNET,
         _proof("open_web_page", "A web page opens"),
         ("airplane", "stuck", "data", "apn"),
-        _SLOWING,
+        (*_SLOWING, _COMPANY, _COMPANY),
     ),
     "calls": Kind(
         phrases.NO_CALLS,
@@ -85,13 +86,13 @@ KINDS: Mapping[Symptom, Kind] = {
         phrases.SLOW,
         _proof("run_speed_test", "60 Mbit/s"),
         ("saver", "vpn", "3G"),
-        ({"apn": "company"}, {"roaming": True}),
+        (_COMPANY, {"roaming": True}),
     ),
     "abroad": Kind(
         phrases.ABROAD,
         _proof("open_web_page", "A web page opens"),
         ("airplane", "data", "roaming", "apn"),
-        _SLOWING,
+        (*_SLOWING, _COMPANY, _COMPANY),
     ),
 }
 
