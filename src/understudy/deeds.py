@@ -25,10 +25,13 @@ Device = Callable[[ToolCall], str]
 
 _DO = (
     "turn|switch|toggle|set|put|disable|enable|activate|deactivate|allow|restart|reboot|power|reset|restore|remove|take|"
-    "eject|reinsert|re-insert|insert|reseat|pull|push|run|do|start|perform|make(?! sure)|pay|accept|approve|settle|choose|select|"
-    "pick|change|connect|disconnect|stop|tap|swipe|use"
+    "eject|reinsert|re-insert|insert|reseat|pull|push|run|do|start|perform|make(?! sure)|pay|accept|approve|settle|"
+    "choose|select|pick|change|connect|disconnect|stop|tap|swipe|use"
 )
-_LOOK = "make sure|ensure|check|look|tell|see|read|confirm|verify|describe|share|report|say|try|test|open|load|run|make|measure"
+_LOOK = (
+    "make sure|ensure|check|look|tell|see|read|confirm|verify|describe|share|report|say|try|test|open|load|run|make|"
+    "measure"
+)
 _ING = (
     "turning|switching|toggling|setting|putting|disabling|enabling|activating|deactivating|restarting|rebooting|"
     "resetting|removing|taking|ejecting|reinserting|inserting|reseating|choosing|selecting|changing|disconnecting|paying"
