@@ -228,6 +228,25 @@ def test_a_wish_is_tried_when_the_agent_reports() -> None:
     assert speaker.hear("Done.") == PLAN.says
 
 
+@pytest.mark.parametrize(
+    "text", ["Does it work now?", "Please let me know if it works now.", "Can you confirm that it is working again?"]
+)
+def test_the_user_tries_when_asked_whether_it_works(text: str) -> None:
+    phone = Phone()
+    speaker = user(phone=phone)
+    assert speaker.hear(text) == WORKS.fails
+    phone.airplane, phone.data = False, True
+    assert speaker.hear(text) == WORKS.says
+    assert speaker.hear("I am glad.") is None
+
+
+def test_a_proposal_to_make_it_work_is_no_question_whether_it_does() -> None:
+    phone = Phone()
+    text = "I will repair line L2 so that it works again. Do you confirm?"
+    assert user(phone=phone).hear(text) == f"No. {INTERNET.says}"
+    assert phone.done == []
+
+
 def test_steps_are_agreed_to_once_and_settle_nothing() -> None:
     speaker = user(phone=Phone())
     assert speaker.hear("I will resume line L2. Do you confirm?") == f"No. {INTERNET.says}"

@@ -1,4 +1,4 @@
-"""The rules of telecom's policy, a test for each row of rules.md; service; the world; and policies that must not pay."""
+"""The rules of telecom's policy, a test for each row of rules.md; service, the world, and what must not pay."""
 
 import asyncio
 import itertools
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from understudy.agent import Agent, GoldAgent
+from understudy.deeds import Hands
 from understudy.domains import telecom
 from understudy.domains.base import Slice
 from understudy.domains.telecom import DOMAIN
@@ -26,7 +27,7 @@ from understudy.domains.telecom.world import MONTHS, PLANS, customer_ids, world
 from understudy.errors import ToolError
 from understudy.messages import Message, ToolCall
 from understudy.rollout import Limits, rollout
-from understudy.tasks import SPLITS, Deed, Difficulty, Score, Task
+from understudy.tasks import SPLITS, Difficulty, Score, Task
 
 AMY, BEN = "555-1001", "555-9001"
 TROUBLES = ("internet", "calls", "slow", "abroad")
@@ -837,16 +838,12 @@ def test_the_cheapest_plan_is_the_cheapest() -> None:
 
 
 def test_deeds_are_told_in_words_that_the_user_understands() -> None:
-    """Each step that gold tells is the step that the user then does."""
+    """What gold tells the user is understood as just what the user then does."""
     for family in TROUBLES:
-        for task in tasks(family, "easy", "medium", "hard", count=30):
-            _, messages = play(task, GoldAgent())
-            assert all(deed in task.scenario.deeds for deed in _deeds_of(task))
-            assert "I cannot do that" not in " ".join(m.content for m in messages if m.role == "user")
-
-
-def _deeds_of(task: Task) -> Iterator[Deed]:
-    by_call = {deed.call.model_dump_json(): deed for deed in DEEDS}
-    for message in task.gold:
-        if message.role == "user":
-            yield from (by_call[c.model_dump_json()] for c in message.tool_calls)
+        for task in tasks(family, "easy", "medium", "hard", count=100):
+            hands = Hands(task.scenario.deeds, lambda call: "")
+            for i, turn in enumerate(task.gold):
+                if turn.role == "assistant" and not turn.tool_calls and "confirm" not in turn.content:
+                    after = itertools.takewhile(lambda m: m.role == "user", task.gold[i + 1 :])
+                    done = [c for m in after for c in m.tool_calls]
+                    assert [deed.call for deed in hands.told(turn.content)] == done

@@ -36,6 +36,7 @@ _HANDOVER = re.compile(
     r"\bhuman agent\b|\btransfer\w*\b.{0,40}\b(?:human|agent|colleague|specialist|you)\b|"
     r"\byou (?:are|were|will be|have been)(?: now| being)* transferred\b"
 )
+_WORKS = re.compile(r"\b(?:works?|working|fixed|solved|resolved|better|tr(?:y|ied) (?:it )?(?:again|now))\b")
 _ANNOUNCES = re.compile(r"\b(?:let me|one moment|a moment|please wait|hold on|i will|i'll|i am going to)\b")
 _CLOSING = re.compile(r"\b(?:anything|something) else\b|\b(?:else|further|more) i can\b|\bfurther assist")
 _CONSENT = re.compile(
@@ -119,6 +120,8 @@ class ScriptedUser:
             return self._do(deeds)
         if refusals:
             return self._refused()
+        if (proof := self._unproved()) and any(_WORKS.search(s) and _REQUEST.search(s) for s in sentences):
+            return self._try(proof, asked=True)
         if asks:
             return self._object()
         return self._told(rest)
@@ -153,21 +156,29 @@ class ScriptedUser:
         if len(deeds) > MOST:
             return self._useless("That is too much at once. One step after the other, please.")
         text, useless = self._hands.do(deeds)
-        wish, changes = self._at_hand, any(not deed.looks for deed in deeds)
-        if wish in self._pending and wish.proof:
-            if self._hands.proves(wish.proof)[0]:
-                following = self._next()
-                return self._voiced(" ".join((text, wish.proof.says, *([following.says] if following else ()))))
-            text = f"{text} {wish.proof.fails}" if changes else text
+        if proof := self._unproved():
+            if self._hands.proves(proof)[0]:
+                return self._voiced(f"{text} {self._works(proof)}")
+            text = f"{text} {proof.fails}" if any(not deed.looks for deed in deeds) else text
         return self._useless(self._voiced(text), useless)
 
-    def _try(self, wish: Wish, proof: Proof) -> str | None:
-        """Try whether a wish is fulfilled, after the agent has said something that could mean so."""
+    def _unproved(self) -> Proof | None:
+        """The proof of the wish at hand, while it is wanted."""
+        return self._at_hand.proof if self._at_hand in self._pending else None
+
+    def _try(self, proof: Proof, asked: bool) -> str | None:
+        """Try whether the wish at hand is fulfilled. A user who is not asked and wants nothing more leaves then."""
         proved, new = self._hands.proves(proof)
         if not proved:
             return self._voiced(proof.fails) if new else self._useless(proof.fails)
+        more = len(self._pending) > 1
+        text = self._works(proof)
+        return self._voiced(text) if asked or more else None
+
+    def _works(self, proof: Proof) -> str:
+        """Say that the wish at hand is fulfilled, and bring up the next one."""
         following = self._next()
-        return self._voiced(f"{proof.says} {following.says}") if following else None
+        return f"{proof.says} {following.says}" if following else proof.says
 
     def _known(self) -> Sequence[Fact]:
         """What the user can tell now: of the person, and of the wish at hand."""
@@ -201,8 +212,8 @@ class ScriptedUser:
     def _told(self, text: str) -> str | None:
         """React to a statement: a report on what was approved, the answer to a question, or nothing of use."""
         wish = self._at_hand
-        if wish in self._pending and wish.proof and _states(text):
-            return self._try(wish, wish.proof)
+        if (proof := self._unproved()) and text and not text.endswith("?") and not _ANNOUNCES.search(text):
+            return self._try(proof, asked=False)
         if wish in self._pending and not _answers(text, wish):
             return self._useless(wish.says)
         return self._settle()
@@ -246,10 +257,6 @@ def _answers(text: str, wish: Wish) -> bool:
     if wish.kind == "action" or not text or text.endswith("?"):
         return False
     return bool(numbers(text)) if wish.kind == "number" else not _ANNOUNCES.search(text)
-
-
-def _states(text: str) -> bool:
-    return bool(text) and not text.endswith("?") and not _ANNOUNCES.search(text)
 
 
 def _asks_for(sentence: str, fact: Fact) -> bool:
