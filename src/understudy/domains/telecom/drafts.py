@@ -92,8 +92,8 @@ class Trouble(drafts.Mention):
 
     ref: LineRef
     asks_place: bool
-    by_user: bool = False
-    """Whether the last step to mend it is the user's."""
+    mended: bool = False
+    """Whether it works in the end."""
 
     def reads(self, draft: "Draft", read: set[str]) -> Iterator[Message]:
         """The line first."""

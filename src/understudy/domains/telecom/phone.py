@@ -97,7 +97,7 @@ class PhoneTools(Toolkit):
         if phone.sim == "loose":
             self._save(phone.replace(sim="ok"))
         self._mend("SIM card")
-        return "The SIM card is out and in again."
+        return "The SIM card was out and is in again."
 
     def pay_request(self) -> str:
         """Pay the bill for which the operator has sent a payment request."""

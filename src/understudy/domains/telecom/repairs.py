@@ -194,12 +194,14 @@ def _mended(
     for name in phone_side:
         draft.patch("phones", about.ref.number, **CAUSES[name].fields)
     want = _on_the_line(draft, want, about.ref, line_side)
-    at_phone = tuple(_at_the_phone(phone_side))
-    if line_side and phone_side:  # goes on in one breath, so that the user does not try in vain
-        *before, done = want.turns
-        at_phone = (done.replace(content=f"{done.content} {at_phone[0].content}"), *at_phone[1:])
-        want = replace(want, turns=tuple(before))
-    return replace(want, about=replace(about, by_user=bool(phone_side)), turns=(*checks, *want.turns, *at_phone))
+    turns = (*checks, *_asking(want.turns), *_at_the_phone(phone_side))
+    return replace(want, about=replace(about, mended=True), turns=turns)
+
+
+def _asking(turns: Sequence[Message]) -> Iterator[Message]:
+    """The turns, the last of which says that something is done, and now asks whether it has helped."""
+    yield from turns[:-1]
+    yield from (done.replace(content=f"{done.content} Does it work now?") for done in turns[-1:])
 
 
 def _drawn(draft: Draft, symptom: Symptom, difficulty: Difficulty) -> tuple[str, Sequence[str]]:
@@ -213,7 +215,7 @@ def _on_the_line(draft: Draft, want: Want, ref: LineRef, cause: str) -> Want:
     """The desk's part. Its last turn says that it is done."""
     number = ref.number
     resumes = change(f"resume {ref.named}", call("resume_line", number=number), "The line is active again.")
-    agrees = ((*ref.names, wants.RESUME),)
+    agrees = ((wants.RESUME, *ref.names),)
     match cause:
         case "overdue bill":
             pays, paying = wants.overdue(draft, number)
@@ -240,16 +242,15 @@ def _used_up(draft: Draft, want: Want, ref: LineRef) -> Want:
 
 
 def _at_the_phone(causes: Sequence[str]) -> Iterator[Message]:
-    """Look before each step whether the last one has left something to see."""
-    at_settings = False
-    yield from _STATUS if causes else ()
-    for i, name in enumerate(causes):
-        if CAUSES[name].seen == "settings":
-            yield from () if at_settings else _SETTINGS
-            at_settings = True
-        elif i and name in ("airplane", "loose", "stuck"):
+    """Look before each step, unless the last look has shown all that is left."""
+    looks, seen = True, ""
+    for name in causes:
+        if looks:
             yield from _STATUS
+        if CAUSES[name].seen == "settings" != seen:
+            yield from _SETTINGS
         yield from _mends(name)
+        looks, seen = name in ("airplane", "loose", "stuck"), CAUSES[name].seen
 
 
 def _mends(name: str) -> tuple[Message, ...]:

@@ -44,7 +44,7 @@ def gold(draft: Draft, identity: Identity, number: str, wants: Sequence[Want]) -
         if isinstance(want.about, LineRef | BillRef | Trouble):
             yield from want.about.reads(draft, read)
         yield from want.turns
-    if isinstance(wants[-1].about, Trouble) and wants[-1].about.by_user:
+    if isinstance(wants[-1].about, Trouble) and wants[-1].about.mended:
         yield say("I am glad that it works.")
 
 

@@ -78,7 +78,7 @@ def overdue(draft: Draft, number: str) -> tuple[tuple[Message, ...], tuple[tuple
     bills = draft.customer.bills[::-1]
     reads = [call("get_bill", bill_id=key) for key in bills[: bills.index(bill_id) + 1]]
     turns = (call("get_customer"), *reads, *request(draft, bill_id, f"bill {bill_id}"))
-    return turns, ((bill_id, REQUEST),)
+    return turns, ((REQUEST, bill_id),)
 
 
 def request(draft: Draft, bill_id: str, named: str) -> Iterator[Message]:
