@@ -1,6 +1,7 @@
 """A user with tools of their own: what is taken for an order, what is done and said, and when a wish is fulfilled."""
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -81,6 +82,11 @@ def told(text: str) -> list[str]:
 
 # ---- what is an order ----
 
+_WORDS = [
+    *("please", "turn", "off", "on", "airplane mode", "mobile data", "restart", "pay", "request", "status bar", "and"),
+    *("I", "you", "then", "check", "do not", "if", "shall I", "?", ".", ",", "\n", "try", "restarting", "is", "now"),
+]
+
 
 @pytest.mark.parametrize(
     ("text", "names"),
@@ -138,6 +144,15 @@ def test_what_is_told_is_done(text: str, names: list[str]) -> None:
 )
 def test_what_is_not_told_is_not_done(text: str) -> None:
     assert [name for name in told(text) if name != "status"] == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(_WORDS) | st.text(max_size=6), max_size=14).map(" ".join))
+def test_only_what_a_text_names_is_done(text: str) -> None:
+    """Whatever is said: no deed without all of its names, in one of their forms, somewhere in the text."""
+    words = f" {re.sub(r'[^a-z0-9]', ' ', text.casefold())} "
+    for deed in Hands(DEEDS, Phone().run).told(text):
+        assert all(any(f" {form} " in words for form in name.split("|")) for name in deed.names)
 
 
 def test_deeds_and_proofs_without_tools_are_a_fault_of_the_task() -> None:
@@ -217,6 +232,14 @@ def test_what_does_not_work_is_not_settled_by_words() -> None:
     speaker = user(phone=Phone())
     said = [speaker.hear("Done. It works again.") for _ in range(4)]
     assert said == [WORKS.fails] * 3 + [None]
+
+
+def test_it_costs_no_patience_to_notice_by_oneself_that_it_does_not_work() -> None:
+    speaker = user(phone=Phone(), patience=1)
+    assert speaker.hear("Please look at the status bar.") == "Airplane True, data False."
+    assert speaker.hear("Please turn off airplane mode.") == f"Airplane mode is off. {WORKS.fails}"
+    assert speaker.hear("Does it work now?") == WORKS.fails
+    assert speaker.hear("Does it work now?") is None
 
 
 def test_a_wish_is_tried_when_the_agent_reports() -> None:

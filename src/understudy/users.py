@@ -157,7 +157,7 @@ class ScriptedUser:
             return self._useless("That is too much at once. One step after the other, please.")
         text, useless = self._hands.do(deeds)
         if proof := self._unproved():
-            if self._hands.proves(proof)[0]:
+            if self._hands.works(proof):
                 return self._voiced(f"{text} {self._works(proof)}")
             text = f"{text} {proof.fails}" if any(not deed.looks for deed in deeds) else text
         return self._useless(self._voiced(text), useless)
@@ -168,9 +168,9 @@ class ScriptedUser:
 
     def _try(self, proof: Proof, asked: bool) -> str | None:
         """Try whether the wish at hand is fulfilled. A user who is not asked and wants nothing more leaves then."""
-        proved, new = self._hands.proves(proof)
-        if not proved:
-            return self._voiced(proof.fails) if new else self._useless(proof.fails)
+        if not self._hands.works(proof):
+            text, useless = self._hands.do((Deed(call=proof.call, names=(), says=proof.fails),))
+            return self._useless(self._voiced(text), useless)
         more = len(self._pending) > 1
         text = self._works(proof)
         return self._voiced(text) if asked or more else None

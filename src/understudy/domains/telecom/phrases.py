@@ -9,7 +9,7 @@ from understudy.domains.telecom.state import SuspendReason, Topic
 
 OWN_NUMBER = (
     "My number is {number}.",
-    "I am calling from {number}.",
+    "I have the number {number}.",
     "You find me under {number}.",
     "My phone number is {number}.",
     "Number: {number}.",
