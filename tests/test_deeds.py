@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from understudy.messages import Message, ToolCall
 from understudy.rollout import Limits, rollout
 from understudy.tasks import Deed, Fact, Proof, Scenario, Task, Wish
 from understudy.tools import Toolkit
-from understudy.users import ScriptedUser
+from understudy.users import HandedUser, ScriptedUser
 
 
 def deed(tool: str, *names: str, looks: bool = False, **arguments: object) -> Deed:
@@ -313,6 +314,32 @@ def test_a_conversation_ends_even_if_the_phone_always_shows_something_new(texts:
     assert None in [speaker.hear(texts[i % len(texts)]) for i in range(bound)]
 
 
+# ---- users who only speak ----
+
+
+class Speaker:
+    """Says one thing, and remembers what it was given to answer."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    async def reply(self, transcript: Sequence[Message]) -> str | None:
+        self.heard += [message.content for message in transcript[-1:]]
+        return "Hm."
+
+
+def test_a_user_who_only_speaks_is_given_hands() -> None:
+    speaker, phone = Speaker(), Phone()
+    scenario = Scenario(instructions="", opening="Hi.", wishes=(INTERNET,), deeds=DEEDS)
+    handed = HandedUser(speaker, scenario, phone.run)
+    said = [asyncio.run(handed.reply([]))]
+    texts = ("Hello!", "Turn off airplane mode.", "Does it work now?", "Turn on mobile data.", "Does it work now?")
+    said += [asyncio.run(handed.reply([say(text)])) for text in texts]
+    broken, works = f"Airplane mode is off. {WORKS.fails}", f"Mobile data is on. {WORKS.says}"
+    assert said == ["Hm.", "Hm.", broken, WORKS.fails, works, "Hm."]
+    assert speaker.heard == ["Hello!", "Does it work now?"]
+
+
 # ---- in a domain ----
 
 
@@ -363,6 +390,13 @@ def test_agent_and_user_act_on_one_state() -> None:
     assert [m.content for m in episode.messages if m.role == "user"] == ["It is dark.", "Lamp L1 is on."]
     assert episode.score.parts["state"] == 1.0
     assert episode.score.reward == 1.0
+
+
+def test_another_user_of_the_domain_has_its_hands() -> None:
+    task = dark()
+    environment = PUSHED.environment(task, Speaker())
+    episode = asyncio.run(rollout(task, environment, GoldAgent(), Limits(max_turns=2)))
+    assert [m.content for m in episode.messages if m.role == "user"] == ["Hm.", "Lamp L1 is on."]
 
 
 def test_what_the_user_does_needs_no_consent_and_is_no_violation() -> None:

@@ -50,6 +50,10 @@ _OFFER = re.compile(
 _FORBIDDEN = re.compile(r"\b(?:do not|don't|never|no need|not need|without|instead of|avoid)\b")
 _DEPENDS = re.compile(r"^\W*(?:once|after|before|when|while|until|if|since|because|as soon as)\b")
 _OWN = re.compile(r"\b(?:i|we)\b(?:(?!\b(?:please|you)\b).)*")
+_WORKS = re.compile(
+    r"(?=.*\b(?:works?|working|fixed|solved|resolved|better|tr(?:y|ied) (?:it )?(?:again|now))\b)"
+    r".*(?:\?|\b(?:please|tell me|let me know|could you|can you)\b)"
+)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 _CLAUSE = re.compile(r"[,;:]\s+|\s+(?:and|then|but|so)\s+")
 
@@ -76,9 +80,22 @@ class Hands:
         done = [self._do(deed.call, deed.says) for deed in deeds]
         return " ".join(dict.fromkeys(text for text, _ in done)), sum(useless for _, useless in done)
 
+    def report(self, deeds: Sequence[Deed], proof: Proof | None) -> tuple[str, int, bool]:
+        """Do them, and notice what it has led to: what the user says, the useless turns, and whether all is well."""
+        if len(deeds) > MOST:
+            return "That is too much at once. One step after the other, please.", 1, False
+        text, useless = self.do(deeds)
+        if proof and self.works(proof):
+            return f"{text} {proof.says}", 0, True
+        changes = any(not deed.looks for deed in deeds)
+        return f"{text} {proof.fails}" if proof and changes else text, useless, False
+
     def works(self, proof: Proof) -> bool:
         """Try whether all is well."""
-        return proof.shows in self._result(proof.call)
+        try:
+            return proof.shows in self._result(proof.call)
+        except ToolError:
+            return False
 
     def _told_in(self, sentence: str) -> list[Deed]:
         clauses = [clause for clause in _CLAUSE.split(_OWN.sub(" ", sentence)) if not _DEPENDS.search(clause)]
@@ -111,3 +128,8 @@ class Hands:
         if self._device is None:
             raise TaskError(f"the user has no tools to try {call.name!r} with; give the domain a device")
         return self._device(call)
+
+
+def asks_whether_it_works(text: str) -> bool:
+    """Whether a text of the agent asks the user to try whether all is well now."""
+    return any(_WORKS.search(sentence) for sentence in _SENTENCE.split(text.casefold()))

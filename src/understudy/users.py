@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from understudy.deeds import MOST, Device, Hands
+from understudy.deeds import Device, Hands, asks_whether_it_works
 from understudy.messages import Message
 from understudy.rewards import numbers, said
 from understudy.tasks import Deed, Fact, Proof, Scenario, Wish
@@ -36,7 +36,6 @@ _HANDOVER = re.compile(
     r"\bhuman agent\b|\btransfer\w*\b.{0,40}\b(?:human|agent|colleague|specialist|you)\b|"
     r"\byou (?:are|were|will be|have been)(?: now| being)* transferred\b"
 )
-_WORKS = re.compile(r"\b(?:works?|working|fixed|solved|resolved|better|tr(?:y|ied) (?:it )?(?:again|now))\b")
 _ANNOUNCES = re.compile(r"\b(?:let me|one moment|a moment|please wait|hold on|i will|i'll|i am going to)\b")
 _CLOSING = re.compile(r"\b(?:anything|something) else\b|\b(?:else|further|more) i can\b|\bfurther assist")
 _CONSENT = re.compile(
@@ -63,6 +62,28 @@ class NoUser:
     async def reply(self, transcript: Sequence[Message]) -> str | None:
         """The opening, then None."""
         return None if transcript else self._opening
+
+
+class HandedUser:
+    """Another user's words, and hands: what the agent tells them to do is done by tools of their own, and reported.
+
+    It is for users who only speak, such as a person at a prompt, in a domain where users have tools.
+    """
+
+    def __init__(self, user: User, scenario: Scenario, device: Device) -> None:
+        self._user, self._hands = user, Hands(scenario.deeds, device)
+        self._proof = next((wish.proof for wish in scenario.wishes if wish.proof), None)
+
+    async def reply(self, transcript: Sequence[Message]) -> str | None:
+        """What doing as told has shown; where nothing is to be done, what the other user says."""
+        text = transcript[-1].content if transcript else ""
+        if deeds := self._hands.told(text):
+            said, _, works = self._hands.report(deeds, self._proof)
+            self._proof = None if works else self._proof
+            return said
+        if self._proof and asks_whether_it_works(text):
+            return self._proof.says if self._hands.works(self._proof) else self._proof.fails
+        return await self._user.reply(transcript)
 
 
 class ScriptedUser:
@@ -120,7 +141,7 @@ class ScriptedUser:
             return self._do(deeds)
         if refusals:
             return self._refused()
-        if (proof := self._unproved()) and any(_WORKS.search(s) and _REQUEST.search(s) for s in sentences):
+        if (proof := self._unproved()) and asks_whether_it_works(rest):
             return self._try(proof, asked=True)
         if asks:
             return self._object()
@@ -152,15 +173,10 @@ class ScriptedUser:
         return yes
 
     def _do(self, deeds: Sequence[Deed]) -> str | None:
-        """Do what was told, and notice what it has led to."""
-        if len(deeds) > MOST:
-            return self._useless("That is too much at once. One step after the other, please.")
-        text, useless = self._hands.do(deeds)
-        if proof := self._unproved():
-            if self._hands.works(proof):
-                return self._voiced(f"{text} {self._works(proof)}")
-            text = f"{text} {proof.fails}" if any(not deed.looks for deed in deeds) else text
-        return self._useless(self._voiced(text), useless)
+        """Do what was told. What then works is no longer wanted."""
+        text, useless, works = self._hands.report(deeds, self._unproved())
+        following = self._next() if works else None
+        return self._useless(self._voiced(f"{text} {following.says}" if following else text), useless)
 
     def _unproved(self) -> Proof | None:
         """The proof of the wish at hand, while it is wanted."""
@@ -171,14 +187,10 @@ class ScriptedUser:
         if not self._hands.works(proof):
             text, useless = self._hands.do((Deed(call=proof.call, names=(), says=proof.fails),))
             return self._useless(self._voiced(text), useless)
-        more = len(self._pending) > 1
-        text = self._works(proof)
-        return self._voiced(text) if asked or more else None
-
-    def _works(self, proof: Proof) -> str:
-        """Say that the wish at hand is fulfilled, and bring up the next one."""
         following = self._next()
-        return f"{proof.says} {following.says}" if following else proof.says
+        if not following:
+            return self._voiced(proof.says) if asked else None
+        return self._voiced(f"{proof.says} {following.says}")
 
     def _known(self) -> Sequence[Fact]:
         """What the user can tell now: of the person, and of the wish at hand."""

@@ -25,7 +25,7 @@ from understudy.rewards import product, said_outputs, same_state
 from understudy.state import State
 from understudy.tasks import DIFFICULTIES, Difficulty, Score, Split, Task, read_tasks, select, write_tasks
 from understudy.tools import Toolkit
-from understudy.users import ScriptedUser, User
+from understudy.users import HandedUser, ScriptedUser, User
 
 FROZEN: Mapping[Split, int] = {"train": 500, "validation": 100, "test": 100}
 """How many tasks the frozen splits of a shipped domain hold."""
@@ -104,11 +104,17 @@ class Domain:
             write_tasks(self._split(split), self.sample(split, count))
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
-        """A fresh episode of `task`, with the scripted user unless another one is given."""
+        """A fresh episode of `task`, with the scripted user unless another one is given.
+
+        Where users have tools, another one is given hands: the agent tells them what to do, and that is done.
+        """
         state, transcript = self.initial(task), list[Message]()
         gate = ConsentGate(self.toolkit(state), state, transcript)
         grade = functools.partial(score, task, state, self.goal(task), gate)
-        user = user or ScriptedUser(task.scenario, seed, self.device(state).run if self.device else None)
+        device = self.device(state).run if self.device else None
+        if user and device:
+            user = HandedUser(user, task.scenario, device)
+        user = user or ScriptedUser(task.scenario, seed, device)
         return ToolEnvironment(self.policy, gate, user, grade, self.specs, transcript)
 
     def initial(self, task: Task) -> State:

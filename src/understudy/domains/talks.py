@@ -89,8 +89,8 @@ def _deeds(wants: Sequence[Want]) -> tuple[Deed, ...]:
 def _doing(wants: Sequence[Want]) -> str:
     if not any(want.deeds for want in wants):
         return ""
-    text = "You have tools of your own: use one only when you are told to, and say what it shows. "
-    return text + "You are content once you see that it works. " * any(want.proof for want in wants)
+    text = "You have something in hand: a step that you are told to take is taken and told for you. "
+    return text + "You are content once it works. " * any(want.proof for want in wants)
 
 
 def _steps(wants: Sequence[Want]) -> str:
