@@ -47,6 +47,8 @@ _KNOWLEDGE: Mapping[Difficulty, Sequence[Knowledge]] = {
     "medium": ("asked", "described", "vague", "wrong"),
     "hard": ("told", "asked", "described", "vague", "wrong"),
 }
+_BY_NAME: Sequence[Knowledge] = ("described", "vague")
+"""Who does not know their own number knows none of the others."""
 
 
 def talk(draft: Draft, family: str, difficulty: Difficulty) -> tuple[Identity, str, Sequence[Want]]:
@@ -59,14 +61,14 @@ def talk(draft: Draft, family: str, difficulty: Difficulty) -> tuple[Identity, s
     first, *others = draft.lines()
     if symptom := next((symptom for symptom in _TROUBLES if symptom == family), None):
         request = trouble(draft, first, identity, symptom, draft.likely(GRANTED), difficulty)
-        further = _more(draft, others)[:1] if difficulty == "hard" and draft.likely(0.4) else []
+        further = _more(draft, identity, others)[:1] if difficulty == "hard" and draft.likely(0.4) else []
         return identity, first, (request,) if _hands_over(request) else (request, *further)
-    knows = draft.random.choice(_KNOWLEDGE[difficulty])
+    knows = draft.random.choice(_BY_NAME if identity == "name" else _KNOWLEDGE[difficulty])
     if family == "several" and easy:
-        return identity, first, (_one_of(draft, _QUESTIONS, first, True), _one_of(draft, _CHANGES, first, True))
+        return identity, first, tuple(_one_of(draft, makers, first, "told") for makers in (_QUESTIONS, _CHANGES))
     make = draft.random.choice(_REQUESTS[family])
     request = make(draft, first, knows, draft.likely(GRANTED), easy)
-    more = _more(draft, others) if difficulty == "hard" or family == "several" else []
+    more = _more(draft, identity, others) if difficulty == "hard" or family == "several" else []
     caller = draft.random.choice(draft.customer.lines)
     return identity, caller, (*more, request) if family == "handover" else (request, *more)
 
@@ -75,13 +77,13 @@ def _hands_over(want: Want) -> bool:
     return any(call.name == "transfer_to_human" for turn in want.turns for call in turn.tool_calls)
 
 
-def _more(draft: Draft, others: Sequence[str]) -> list[Want]:
+def _more(draft: Draft, identity: Identity, others: Sequence[str]) -> list[Want]:
     """Further requests, about the customer's other lines as far as there are any."""
     if not others:
         return [wants.bill(draft, "", "told", True, True)]
-    return [_one_of(draft, _CHANGES + _QUESTIONS, number, False) for number in others]
+    known: Sequence[Knowledge] = ("described",) if identity == "name" else ("told", "described")
+    return [_one_of(draft, _CHANGES + _QUESTIONS, number, draft.random.choice(known)) for number in others]
 
 
-def _one_of(draft: Draft, makers: Sequence[MakeWant], number: str, told: bool) -> Want:
-    knows: Knowledge = "told" if told else draft.random.choice(("told", "described"))
+def _one_of(draft: Draft, makers: Sequence[MakeWant], number: str, knows: Knowledge) -> Want:
     return draft.random.choice(makers)(draft, number, knows, draft.likely(GRANTED), True)

@@ -103,9 +103,9 @@ PROGRESS = (
 )
 TOTAL = ("How much is {bill}?", "What is the total of {bill}?", "What do I have to pay for {bill} in all?")
 POSITION = (
-    "How much did you charge for {item} on {bill}?",
-    "What did {item} cost on {bill}?",
-    "There is {item} on {bill}. How much is that?",
+    "How much did you charge for the {item} on {bill}?",
+    "What did the {item} cost on {bill}?",
+    "You charged me for the {item} on {bill}. How much was that?",
 )
 MORE_THAN = (
     "How much more was {bill} than {other}, or how much less?",

@@ -12,7 +12,7 @@ from typing import Protocol, get_args
 from understudy.domains.drafts import Want, call, change, instruct, propose, say
 from understudy.domains.talks import MIND
 from understudy.domains.telecom import phone, phrases
-from understudy.domains.telecom.drafts import Draft, Knowledge, LineRef
+from understudy.domains.telecom.drafts import BILL, Draft, Knowledge, LineRef
 from understudy.domains.telecom.state import TODAY, SuspendReason, Topic
 from understudy.domains.telecom.tools import MOST_DATA, MOST_DAYS
 from understudy.domains.telecom.world import COUNTRIES, PLANS, TOPICS
@@ -232,7 +232,7 @@ def bill(draft: Draft, number: str, knows: Knowledge, ok: bool, easy: bool) -> W
         answer = say(f"{ref.named[0].upper()}{ref.named[1:]} is {total}.")
         return Want(draft.pick(phrases.TOTAL), ref, (answer,), "number", outputs=(total,))
     item = draft.random.choice(ref.bill.items)
-    answer = say(f"For {item.text} it was {item.amount}.")
+    answer = say(f"You were charged {item.amount} for the {item.text}.")
     return Want(draft.pick(phrases.POSITION, item=item.text), ref, (answer,), "number", outputs=(f"{item.amount}",))
 
 
@@ -312,18 +312,19 @@ def _ticket(draft: Draft, number: str, topic: Topic, status: str) -> str:
 
 
 def _difference(draft: Draft, bill_id: str, other: str) -> Want:
-    """How much more one bill is than another."""
+    """How much more one bill is than another. The older one is read last."""
     first, second = (draft.world.bills[key] for key in (bill_id, other))
-    more = abs(first.total - second.total)
     text = draft.pick(phrases.MORE_THAN, bill=f"my {first.month} bill", other=f"my {second.month} bill")
-    order = draft.customer.bills[::-1]
-    reads = [call("get_bill", bill_id=key) for key in order[: max(order.index(bill_id), order.index(other)) + 1]]
+    fact = Fact(says=f"Those of {first.month} and {second.month}.", cues=BILL, opened=True)
+    older = min(bill_id, other, key=draft.customer.bills.index)
     low, high = sorted((first.total, second.total))
-    turns = (
-        *(call("get_customer"), *reads, call("calculate", expression=f"{high} - {low}")),
-        say(f"The difference is {more}."),
+    return Want(
+        text,
+        replace(draft.bill_ref(older, "described"), facts=(fact,)),
+        (call("calculate", expression=f"{high} - {low}"), say(f"The difference is {high - low}.")),
+        "number",
+        outputs=(f"{high - low}",),
     )
-    return Want(text, turns=turns, kind="number", outputs=(f"{more}",))
 
 
 def _barred(draft: Draft, want: Want, number: str, action: str, easy: bool) -> Want:
