@@ -99,6 +99,7 @@ class Office:
         if number:
             for found in self.do("find_customer", number=number)["lines"] if read else ():
                 self.do("get_line", number=found)
+                self.do("get_usage", number=found)
         for key in ("B1", "B2", "B3") if number == AMY and read else ():
             self.do("get_bill", bill_id=key)
         if number and not read:
@@ -279,6 +280,9 @@ def test_lines_and_bills_are_read_before_they_are_acted_on() -> None:
     assert "read bill B2 first" in office.refusal("send_payment_request", bill_id="B2")
     office.do("get_line", number="5551001")
     office.do("set_roaming", number=AMY, on=True)
+    assert f"read usage of {AMY} first" in office.refusal("add_data", number=AMY, gb=2)
+    office.do("get_usage", number=AMY)
+    office.do("add_data", number=AMY, gb=2)
 
 
 def test_a_fact_counts_once_a_tool_has_shown_it() -> None:

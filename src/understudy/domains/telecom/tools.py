@@ -98,7 +98,7 @@ class TelecomTools(Toolkit):
 
     def __init__(self, state: State) -> None:
         super().__init__(state)
-        self._read: set[str] = set()
+        self._read: set[tuple[str, str]] = set()
 
     def find_customer(self, number: Annotated[str, "like 555-2368"]) -> Found:
         """Find the customer by the phone number of any of their lines. Do this first."""
@@ -120,7 +120,7 @@ class TelecomTools(Toolkit):
     def get_line(self, number: str) -> LineView:
         """Read one line: its plan, its state, and whether the network sees its phone."""
         number, line = self._line(number)
-        self._read.add(number)
+        self._read.add(("line", number))
         phone = self._state.phones[number]
         works = service(line, self._state.plans[line.plan], phone, self._state.areas[phone.place])
         shown = line.model_dump(exclude={"data_used", "data_added", "sim_ordered"})
@@ -129,13 +129,14 @@ class TelecomTools(Toolkit):
 
     def get_usage(self, number: str) -> Usage:
         """Read how much data a line has and has used since the last bill."""
-        _, line = self._line(number)
+        number, line = self._line(number)
+        self._read.add(("usage of", number))
         return Usage(plan_data=self._state.plans[line.plan].data, added=line.data_added, used=line.data_used)
 
     def get_bill(self, bill_id: str) -> BillView:
         """Read one bill."""
         bill = self._bill(bill_id)
-        self._read.add(bill_id)
+        self._read.add(("bill", bill_id))
         return BillView(**dict(bill), sum=bill.total)
 
     def get_ticket(self, ticket_id: str) -> Ticket:
@@ -166,7 +167,7 @@ class TelecomTools(Toolkit):
     def send_payment_request(self, bill_id: str) -> Done:
         """Send the customer a request to pay a bill, which they pay on their phone. One at a time."""
         bill = self._bill(bill_id)
-        self._need_read(bill_id, "bill")
+        self._need_read("bill", bill_id)
         if bill.status == "paid":
             raise ToolError(f"bill {bill_id} is paid already")
         waiting = next((key for key in self._customer().bills if self._state.bills[key].requested), None)
@@ -205,8 +206,9 @@ class TelecomTools(Toolkit):
         return Done(status=f"{name} from the next bill on")
 
     def add_data(self, number: str, gb: Annotated[int, Field(ge=1, le=MOST_DATA)]) -> Done:
-        """Add GB to a line until the next bill, at most 10 in all."""
+        """Add GB to a line until the next bill, at most 10 in all. Read its usage first."""
         number, line = self._changeable(number)
+        self._need_read("usage of", number)
         if line.data_added + gb > MOST_DATA:
             raise ToolError(f"{line.data_added} GB are added already, and at most {MOST_DATA} can be")
         self._state.lines[number] = line.replace(data_added=line.data_added + gb)
@@ -233,7 +235,7 @@ class TelecomTools(Toolkit):
     def open_ticket(self, number: str, topic: Topic) -> Done:
         """Open a ticket about a line, unless one is open on the same topic."""
         number, _ = self._line(number)
-        self._need_read(number, "line")
+        self._need_read("line", number)
         for key in self._customer().tickets:
             ticket = self._state.tickets[key]
             if (ticket.number, ticket.topic) == (number, topic) and ticket.status != "solved":
@@ -292,14 +294,14 @@ class TelecomTools(Toolkit):
     def _not_theirs(self, kind: str, key: str, others: bool) -> ToolError:
         return ToolError(f"the customer has no {kind} {key!r}", "forbidden" if others else "refused")
 
-    def _need_read(self, key: str, kind: str) -> None:
-        if key not in self._read:
+    def _need_read(self, kind: Literal["line", "usage of", "bill"], key: str) -> None:
+        if (kind, key) not in self._read:
             raise ToolError(f"read {kind} {key} first")
 
     def _current(self, number: str) -> tuple[str, Line]:
         """A line that was read and whose contract has not ended."""
         number, line = self._line(number)
-        self._need_read(number, "line")
+        self._need_read("line", number)
         if line.contract_until < TODAY:
             raise ToolError(f"the contract of line {number} has ended on {line.contract_until}")
         return number, line
