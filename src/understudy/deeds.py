@@ -14,7 +14,7 @@ from understudy.rewards import said
 from understudy.tasks import Deed, Proof
 
 MOST = 2
-"""How many deeds one text can ask for; more is too much at once."""
+"""How many deeds one text can ask for, beside looks; more is too much at once."""
 REFUSED = 2
 """How many useless turns a refused deed is worth, so that guessing costs more than looking."""
 OFTEN = 6
@@ -25,8 +25,8 @@ Device = Callable[[ToolCall], str]
 
 _DO = (
     "turn|switch|toggle|set|put|disable|enable|activate|deactivate|allow|restart|reboot|power|reset|restore|remove|take|"
-    "eject|reinsert|re-insert|insert|reseat|pull|push|run|do|start|perform|make(?! sure)|pay|accept|approve|settle|"
-    "choose|select|pick|change|connect|disconnect|stop|tap|swipe|use"
+    "eject|reinsert|re-insert|insert|reseat|pull|push|run|do(?= an? )|start|perform|make(?! sure)|pay|accept|approve|"
+    "settle|choose|select|pick|change|connect|disconnect|stop|tap|swipe|use"
 )
 _LOOK = (
     "make sure|ensure|check|look|tell|see|read|confirm|verify|describe|share|report|say|try|test|open|load|run|make|"
@@ -40,7 +40,7 @@ _LEAD = (
     r"(?:^\W*|\b(?:please|then|now|next|first|second|finally|and|also|just|kindly|again|to|let's|let us|"
     r"you(?: (?:can|could|should|must|may))?) (?:please |also |now |then )?)"
 )
-_ORDER = re.compile(rf"{_LEAD}(?:{_DO})\b|\b(?:try|trying|mind|suggest|recommend|by) (?:{_ING})\b")
+_ORDER = re.compile(rf"{_LEAD}(?:{_DO})\b|\b(?:try|trying|mind|suggest|recommend|advise|by) (?:{_ING})\b")
 _LOOK_ORDER = re.compile(rf"{_LEAD}(?:{_LOOK})\b")
 _ABOUT = re.compile(r"^\W*(?:is|are|was|were|do|does|did|have|has|what|which|why|when|where|who|how)\b.*\?")
 _OFFER = re.compile(
@@ -49,7 +49,8 @@ _OFFER = re.compile(
 )
 _FORBIDDEN = re.compile(r"\b(?:do not|don't|never|no need|not need|without|instead of|avoid)\b")
 _DEPENDS = re.compile(r"^\W*(?:once|after|before|when|while|until|if|since|because|as soon as)\b")
-_OWN = re.compile(r"\b(?:i|we)\b(?:(?!\b(?:please|you)\b).)*")
+_IT = re.compile(r"\b(?:it|this|that)\b")
+_OWN = re.compile(r"\b(?:i|we)\b(?!(?:'d| would)? (?:recommend|suggest|advise))(?:(?!\b(?:please|you)\b).)*")
 _WORKS = re.compile(
     r"(?=.*\b(?:works?|working|fixed|solved|resolved|better|tr(?:y|ied) (?:it )?(?:again|now))\b)"
     r".*(?:\?|\b(?:please|tell me|let me know|could you|can you)\b)"
@@ -71,8 +72,11 @@ class Hands:
     def told(self, text: str) -> list[Deed]:
         """The deeds that a text tells the user to do, in the text's order."""
         found: list[Deed] = []
+        before = ""
         for sentence in _SENTENCE.split(text.casefold()):
-            found += [deed for deed in self._told_in(sentence) if deed not in found]
+            for deed in self._told_in(sentence, before):
+                found += [deed] if deed not in found else []
+            before = sentence
         return found
 
     def do(self, deeds: Iterable[Deed]) -> tuple[str, int]:
@@ -82,12 +86,12 @@ class Hands:
 
     def report(self, deeds: Sequence[Deed], proof: Proof | None) -> tuple[str, int, bool]:
         """Do them, and notice what it has led to: what the user says, the useless turns, and whether all is well."""
-        if len(deeds) > MOST:
+        changes = sum(not deed.looks for deed in deeds)
+        if changes > MOST:
             return "That is too much at once. One step after the other, please.", 1, False
         text, useless = self.do(deeds)
         if proof and self.works(proof):
             return f"{text} {proof.says}", 0, True
-        changes = any(not deed.looks for deed in deeds)
         return f"{text} {proof.fails}" if proof and changes else text, useless, False
 
     def works(self, proof: Proof) -> bool:
@@ -97,20 +101,27 @@ class Hands:
         except ToolError:
             return False
 
-    def _told_in(self, sentence: str) -> list[Deed]:
+    def _told_in(self, sentence: str, before: str) -> list[Deed]:
         clauses = [clause for clause in _CLAUSE.split(_OWN.sub(" ", sentence)) if not _DEPENDS.search(clause)]
         if _OFFER.search(sentence) or any(_FORBIDDEN.search(clause) for clause in clauses):
             return []
         # A clause alone, so that "turn off A and turn on B" does not turn off B; else the clauses together, as in
-        # "open the settings of A and turn it off".
+        # "if A is on, turn it off and check B".
         found = [deed for clause in clauses for deed in self._named(clause, (clause,), sentence)]
-        return found or self._named(sentence, clauses, sentence)
+        if all(deed.looks for deed in found):
+            thing = f"{before} {sentence}" if _IT.search(sentence) else sentence
+            together = self._named(sentence, clauses, sentence, thing)
+            return [*(deed for deed in together if not deed.looks), *found] or together
+        return found
 
-    def _named(self, text: str, clauses: Sequence[str], sentence: str) -> list[Deed]:
+    def _named(self, text: str, clauses: Sequence[str], sentence: str, thing: str = "") -> list[Deed]:
+        """The deeds that a text names; the thing itself may be named in a longer text, where this one says "it"."""
         does = not _ABOUT.search(sentence) and any(_ORDER.search(clause) for clause in clauses)
         looks = "?" in sentence or any(_LOOK_ORDER.search(clause) for clause in clauses)
         fitting = [deed for deed in self._deeds if (looks if deed.looks else does)]
-        named = [deed for deed in fitting if all(said(name, text) for name in deed.names)]
+        named = [
+            d for d in fitting if all(said(name, text) for name in d.names[1:]) and said(d.names[0], thing or text)
+        ]
         return [deed for deed in named if not deed.looks] or named
 
     def _do(self, call: ToolCall, says: str) -> tuple[str, int]:

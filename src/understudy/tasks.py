@@ -66,8 +66,9 @@ class Deed(Record):
     """Something the user does with a tool of their own, when the agent tells them to."""
 
     call: ToolCall
-    names: tuple[str, ...]
-    """What a sentence that tells the user to do it has to name; "restart|reboot" stands for either."""
+    names: tuple[str, ...] = Field(min_length=1)
+    """What a sentence that tells the user to do it has to name, the thing first; "restart|reboot" stands for either.
+    Where it says "it", the thing may be named in the sentence before."""
     looks: bool = False
     """Whether it only looks: then it is also done where a text asks about what it shows."""
     says: str = "{result}"

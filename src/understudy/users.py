@@ -185,7 +185,7 @@ class ScriptedUser:
     def _try(self, proof: Proof, asked: bool) -> str | None:
         """Try whether the wish at hand is fulfilled. A user who is not asked and wants nothing more leaves then."""
         if not self._hands.works(proof):
-            text, useless = self._hands.do((Deed(call=proof.call, names=(), says=proof.fails),))
+            text, useless = self._hands.do((Deed(call=proof.call, names=("try",), says=proof.fails),))
             return self._useless(self._voiced(text), useless)
         following = self._next()
         if not following:

@@ -161,7 +161,9 @@ STATUS_BAR = _deed(
 SETTINGS = _deed(
     "look_at_settings", "settings|mobile data|roaming|network mode|apn|access point", looks=True
 )  # fmt: skip
-WEB_PAGE = _deed("open_web_page", "internet|web page|website|page", looks=True)
+WEB_PAGE = _deed(
+    "open_web_page", "web page|webpage|website|page|browse|internet access|internet connection", looks=True
+)
 CALL = _deed("make_call", "a call|test call|call somebody|call someone", looks=True)
 SPEED_TEST = _deed("run_speed_test", "speed test|speed|speedtest", looks=True)
 AIRPLANE_OFF = _deed("set_airplane_mode", "airplane mode|flight mode|aeroplane mode", _OFF, on=False)
