@@ -142,6 +142,7 @@ def test_what_is_told_is_done(text: str, names: list[str]) -> None:
         "Once you restart the phone, it works.",
         "Did you restart your phone?",
         "This will restart your phone.",
+        "Airplane mode is off. Does it work now?",
         "Airplane mode is on. The line is fine. Please turn it off.",
         "Your phone was restarted, and mobile data is on.",
         "The status bar is at the top.",
@@ -150,7 +151,7 @@ def test_what_is_told_is_done(text: str, names: list[str]) -> None:
     ],
 )
 def test_what_is_not_told_is_not_done(text: str) -> None:
-    assert [name for name in told(text) if name != "status"] == []
+    assert told(text) == []
 
 
 @settings(max_examples=200, deadline=None)

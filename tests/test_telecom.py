@@ -669,6 +669,27 @@ def test_the_phone_in_hand_is_set() -> None:
     assert office.state.changes()["phones"].keys() == {AMY}
 
 
+@pytest.mark.parametrize(
+    ("text", "tool"),
+    [
+        ("Please toggle airplane mode.", "toggle_airplane_mode"),
+        ("Turn airplane mode on, wait ten seconds, and turn it off again.", "toggle_airplane_mode"),
+        ("Please make sure airplane mode is off.", "look_at_status_bar"),
+        ("Please turn off airplane mode.", "set_airplane_mode"),
+        ("Please switch your network mode from 3G only to automatic.", "set_network_mode"),
+        ("Please power off your phone, remove the SIM card and reinsert it.", "reseat_sim"),
+        ("Could you go to the network settings and tell me whether roaming is on?", "look_at_settings"),
+        ("Please enable data roaming in your phone's settings.", "set_roaming"),
+        ("Navigate to your APN settings and select 'Reset to default'.", "reset_access_point"),
+        ("Have you received the payment request? If so, please pay it.", "pay_request"),
+        ("Please disconnect from the VPN.", "set_vpn"),
+        ("Please run a speed test and tell me the result.", "run_speed_test"),
+    ],
+)
+def test_what_other_agents_may_say_is_understood(text: str, tool: str) -> None:
+    assert [deed.call.name for deed in Hands(DEEDS, lambda call: "").told(text)] == [tool]
+
+
 def test_restart_and_reseating_mend_what_they_can() -> None:
     for fields, tool, mended in (
         ({"radio": "stuck"}, "restart", True),
@@ -851,3 +872,22 @@ def test_deeds_are_told_in_words_that_the_user_understands() -> None:
                     after = itertools.takewhile(lambda m: m.role == "user", task.gold[i + 1 :])
                     done = [c for m in after for c in m.tool_calls]
                     assert [deed.call for deed in hands.told(turn.content)] == done
+
+
+EASY = Slice(
+    families=("suspend", "sim", "usage", "abroad"),
+    difficulties=("easy",),
+    tools=("find_customer", "get_line", "get_usage", "get_plan", "suspend_line", "replace_sim", "set_roaming"),
+    policy="brief",
+)
+
+
+def test_a_slice_for_small_models_needs_seven_tools() -> None:
+    part = DOMAIN.slice(EASY)
+    for split in SPLITS:
+        for task in part.tasks(split):
+            assert {c.name for c in task.actions} <= set(EASY.tools)
+            assert len(task.turns) <= 8
+            episode = asyncio.run(rollout(task, part.environment(task), GoldAgent(), Limits(max_turns=8)))
+            assert episode.reward == 1.0
+            assert sum(len(m.content) for m in episode.messages) < 1500

@@ -110,8 +110,8 @@ class Hands:
         found = [deed for clause in clauses for deed in self._named(clause, (clause,), sentence)]
         if all(deed.looks for deed in found):
             thing = f"{before} {sentence}" if _IT.search(sentence) else sentence
-            together = self._named(sentence, clauses, sentence, thing)
-            return [*(deed for deed in together if not deed.looks), *found] or together
+            does = [deed for deed in self._named(sentence, clauses, sentence, thing) if not deed.looks]
+            return [*does, *found] or self._named(sentence, clauses, sentence)
         return found
 
     def _named(self, text: str, clauses: Sequence[str], sentence: str, thing: str = "") -> list[Deed]:
@@ -122,7 +122,8 @@ class Hands:
         named = [
             d for d in fitting if all(said(name, text) for name in d.names[1:]) and said(d.names[0], thing or text)
         ]
-        return [deed for deed in named if not deed.looks] or named
+        first = {deed.names[0]: deed for deed in reversed(named) if not deed.looks}
+        return list(reversed(first.values())) or named
 
     def _do(self, call: ToolCall, says: str) -> tuple[str, int]:
         """What the user says, and 0 useless turns if it is something new."""

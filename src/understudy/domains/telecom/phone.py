@@ -56,6 +56,11 @@ class PhoneTools(Toolkit):
         """Turn airplane mode on or off."""
         return self._switch("airplane_mode", on)
 
+    def toggle_airplane_mode(self) -> str:
+        """Turn airplane mode on, and off again."""
+        self._save(self._phone().replace(airplane_mode=False))
+        return "Airplane mode was on for a moment and is off now."
+
     def set_mobile_data(self, on: bool) -> str:
         """Turn mobile data on or off."""
         return self._switch("mobile_data", on)
@@ -151,7 +156,9 @@ def _deed(tool: str, *names: str, looks: bool = False, **arguments: object) -> D
     return Deed(call=ToolCall(name=tool, arguments=arguments), names=names, looks=looks)
 
 
-_OFF, _ON = "off|disable|deactivate|disabling|turning off|toggle", "on|enable|activate|enabling|allow|toggle"
+_OFF, _ON = "off|disable|deactivate|disabling|turning off", "on|enable|activate|enabling|turning on|allow|toggle"
+_AIRPLANE = "airplane mode|flight mode|aeroplane mode"
+_TWICE = "toggle|toggling|on and off|off and on|on and then off|off again|back off|on for"
 _CARD = "sim|sim card|sim tray"
 
 STATUS_BAR = _deed(
@@ -166,7 +173,8 @@ WEB_PAGE = _deed(
 )
 CALL = _deed("make_call", "a call|test call|call somebody|call someone", looks=True)
 SPEED_TEST = _deed("run_speed_test", "speed test|speed|speedtest", looks=True)
-AIRPLANE_OFF = _deed("set_airplane_mode", "airplane mode|flight mode|aeroplane mode", _OFF, on=False)
+AIRPLANE_TOGGLED = _deed("toggle_airplane_mode", _AIRPLANE, _TWICE)
+AIRPLANE_OFF = _deed("set_airplane_mode", _AIRPLANE, _OFF, on=False)
 MOBILE_DATA_ON = _deed("set_mobile_data", "mobile data|cellular data", _ON, on=True)
 ROAMING_ON = _deed("set_roaming", "roaming", _ON, on=True)
 DATA_SAVER_OFF = _deed("set_data_saver", "data saver|data saving|saver mode", _OFF, on=False)
@@ -178,7 +186,18 @@ RESEAT = _deed("reseat_sim", _CARD, "out|reseat|remove|reinsert|re-insert|insert
 PAY = _deed("pay_request", "pay|paying|accept|approve|settle", "request|bill|payment|it")
 
 DEEDS = (
-    *(STATUS_BAR, SETTINGS, WEB_PAGE, CALL, SPEED_TEST, AIRPLANE_OFF, MOBILE_DATA_ON, ROAMING_ON, DATA_SAVER_OFF),
+    *(
+        STATUS_BAR,
+        SETTINGS,
+        WEB_PAGE,
+        CALL,
+        SPEED_TEST,
+        AIRPLANE_TOGGLED,
+        AIRPLANE_OFF,
+        MOBILE_DATA_ON,
+        ROAMING_ON,
+        DATA_SAVER_OFF,
+    ),
     *(VPN_OFF, AUTOMATIC, STANDARD_APN, RESTART, RESEAT, PAY),
 )
-"""What a user does when told to."""
+"""What a user does when told to; of two about one thing the first."""
