@@ -19,6 +19,7 @@ LAYERS = """
     messages state
     tools tasks chat prompt
     rewards
+    deeds
     users trajectory
     environment
     presets domains

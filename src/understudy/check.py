@@ -114,6 +114,8 @@ def _user_texts(task: Task) -> Iterator[str]:
     scenario = task.scenario
     yield scenario.opening
     yield from (wish.says for wish in scenario.wishes)
+    yield from (deed.says for deed in scenario.deeds)
+    yield from (text for wish in scenario.wishes if wish.proof for text in (wish.proof.says, wish.proof.fails))
     yield from (fact.says for facts in (scenario.facts, *(w.facts for w in scenario.wishes)) for fact in facts)
 
 
@@ -150,8 +152,8 @@ def _leaks(domain: TaskSource, tasks: Tasks) -> Iterator[str]:
     owners = dict[Hashable, tuple[Split, Task]]()
     for split in SPLITS:
         for task in tasks[split]:
-            script = (task.scenario.opening, task.scenario.facts, task.scenario.wishes)
-            scenario = script if any(script) else (task.scenario.instructions,)
+            script = (task.scenario.opening, task.scenario.facts, repr(task.scenario.wishes))
+            scenario = script if task.scenario.opening else (task.scenario.instructions,)
             for thing in (scenario, *domain.rows(task)):
                 owner, first = owners.setdefault(thing, (split, task))
                 if owner != split:
