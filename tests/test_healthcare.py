@@ -19,6 +19,7 @@ from understudy.agent import Agent
 from understudy.domains import healthcare
 from understudy.domains.base import Slice
 from understudy.domains.healthcare import DOMAIN
+from understudy.domains.healthcare.coverage import letters
 from understudy.domains.healthcare.dates import (
     DAYS,
     TIMES,
@@ -30,10 +31,10 @@ from understudy.domains.healthcare.dates import (
     plus_days,
     spoken_day,
 )
-from understudy.domains.healthcare.state import LATE, LATE_FEE, LEAST_RATE, NOW, SOON, TODAY, HealthcareState
+from understudy.domains.healthcare.state import LATE, LATE_FEE, LEAST_INSTALLMENT, NOW, SOON, TODAY, HealthcareState
 from understudy.domains.healthcare.tasks import make
 from understudy.domains.healthcare.tools import HealthcareTools
-from understudy.domains.healthcare.world import callers, letters, patients, world
+from understudy.domains.healthcare.world import callers, patients, world
 from understudy.errors import ToolError
 from understudy.messages import Message, ToolCall
 from understudy.rewards import said
@@ -574,7 +575,7 @@ def test_open_bills_are_paid_with_a_card_on_file() -> None:
     assert "is paid" in desk.refusal("set_payment_plan", bill_id="B1", months=3)
 
 
-def test_rates_are_equal_and_not_small() -> None:
+def test_installments_are_equal_and_not_small() -> None:
     desk = Desk()
     assert "less than 25.00" in desk.refusal("set_payment_plan", bill_id="B1", months=6)
     assert "bad arguments" in desk.refusal("set_payment_plan", bill_id="B1", months=4)
@@ -640,7 +641,7 @@ def test_each_rule_has_its_test() -> None:
 
 
 def test_the_policy_tells_the_clock_and_the_amounts_of_the_tools() -> None:
-    for told in (TODAY, NOW[11:], LATE_FEE, LEAST_RATE, "24 hours", "60 minutes", "7 days"):
+    for told in (TODAY, NOW[11:], LATE_FEE, LEAST_INSTALLMENT, "24 hours", "60 minutes", "7 days"):
         assert told in DOMAIN.policy
     for told in (TODAY, NOW[11:], LATE_FEE, SOON):
         assert told in DOMAIN.slice(Slice(policy="brief")).policy
