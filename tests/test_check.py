@@ -61,7 +61,7 @@ def test_gold_that_a_tool_refuses() -> None:
 def test_gold_that_is_not_confirmed() -> None:
     proposal = TASK.gold[TASK.gold.index(CALL) - 1]
     (problem,) = planted(without(TASK, proposal)).problems
-    assert problem == f"task {TASK.id}: its gold turns earn 0 instead of 1.0; failed: state"
+    assert problem == f"task {TASK.id}: its gold turns earn 0 instead of 1.0; failed: state, policy, turns"
 
 
 def test_gold_that_does_not_tell() -> None:

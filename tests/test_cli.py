@@ -80,6 +80,13 @@ def test_check(call: Call) -> None:
     ]
 
 
+def test_check_of_all_domains(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy.domains.base.names", lambda: ["toy:DOMAIN", "toy:DOMAIN"])
+    code, text, _ = call("check")
+    assert (code, text.count("sound: gold earns 1.0")) == (0, 2)
+    assert [report["domain"] for report in json.loads(call("check", "--json")[1])] == ["toy", "toy"]
+
+
 def test_check_of_an_unsound_slice(call: Call) -> None:
     code, text, _ = call("check", "toy:DOMAIN", "slice.tools=find_lamp")
     assert code == 1

@@ -11,7 +11,6 @@ from xml.etree import ElementTree
 import pytest
 
 from data_kit import call, retail, write_lines
-from understudy.check import rows
 from understudy.data.describe import Description, as_text, describe, token_lengths
 from understudy.data.items import Bad, Item
 from understudy.data.plots import bars, histogram, pictures
@@ -64,7 +63,7 @@ def test_duplicates_and_leaks() -> None:
     words, *shared = found.leaked
     assert (words.task, words.split, words.of, words.of_split) == ("near", "test", two.id, "train")
     assert f"near (test) shares words or calls with {two.id} (train)" in as_text(found)
-    about = {f"{table} {key}" for table, key in rows(DOMAIN, DOMAIN.world(), two)}
+    about = {f"{table} {key}" for table, key in DOMAIN.rows(two)}
     assert found.shared_rows == len(about) > 1
     assert {leak.what for leak in shared} == about
 

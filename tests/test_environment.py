@@ -134,7 +134,7 @@ def test_broken_calls_come_back_as_errors(call: ToolCall, kind: str, text: str) 
 def test_a_write_without_a_yes_is_undone() -> None:
     scene = Scene()
     step = scene.call(write("a"))
-    assert step.errors == ("refused",)
+    assert step.errors == ("unconfirmed",)
     assert "has not confirmed" in step.messages[0].content
     assert scene.state.changes() == {}
 
@@ -149,7 +149,7 @@ def test_reading_and_values_need_no_yes() -> None:
 def test_writing_what_is_there_already_is_a_write() -> None:
     scene = Scene()
     scene.state.patch({"notes": {"a": {"text": "x"}}})
-    assert scene.call(write("a")).errors == ("refused",)
+    assert scene.call(write("a")).errors == ("unconfirmed",)
 
 
 def test_one_yes_is_for_one_change() -> None:
@@ -157,7 +157,7 @@ def test_one_yes_is_for_one_change() -> None:
     scene.say("Shall I proceed?")
     step = scene.call(write("a"), write("b"))
     assert [m.content[:30] for m in step.messages] == ["ok", "Error: the user confirmed one "]
-    assert scene.call(write("b")).errors == ("refused",)
+    assert scene.call(write("b")).errors == ("unconfirmed",)
     scene.say("And b, do you confirm?")
     assert scene.call(write("b")).errors == ()
     assert set(scene.state.notes) == {"a", "b"}

@@ -17,11 +17,12 @@ import understudy
 LAYERS = """
     errors records
     messages state
-    tools tasks
+    tools tasks chat typed
     rewards
     users trajectory
     environment
     presets domains
+    integrations
     models formats
     batch algorithms
     engines

@@ -1,6 +1,5 @@
 """The rules of retail's policy, one test for each row of rules.md; the world; and policies that must not pay."""
 
-import asyncio
 import json
 import re
 from collections import Counter
@@ -9,17 +8,20 @@ from typing import Any
 
 import pytest
 
+import script
+from script import Script
 from understudy.agent import Agent
 from understudy.domains import retail
+from understudy.domains.arithmetic import LONGEST, calculated
+from understudy.domains.drafts import call, say
 from understudy.domains.retail import DOMAIN
-from understudy.domains.retail.arithmetic import LONGEST, calculated
-from understudy.domains.retail.state import Line, Order, Payment, Product, RetailState, User, Variant
+from understudy.domains.retail.state import Line, Order, Product, RetailState, User, Variant
 from understudy.domains.retail.tasks import make
 from understudy.domains.retail.tools import RetailTools
 from understudy.domains.retail.world import emails, world
+from understudy.domains.wallet import Payment
 from understudy.errors import ToolError
 from understudy.messages import Message, ToolCall
-from understudy.rollout import Limits, rollout
 from understudy.tasks import SPLITS, Score, Task
 
 AMY, BEN = "amy.lee42@mail.com", "ben.ortiz17@mail.com"
@@ -79,31 +81,8 @@ class Desk:
         return str(self.state.users[AMY].payments["gift_2"].balance)
 
 
-class Script:
-    """An agent that says and calls what it is given, then falls silent."""
-
-    def __init__(self, *replies: Message) -> None:
-        self._replies = replies
-
-    async def act(self, task: Task, episode: Any, new: Any, tools: Any) -> Message:
-        episode.observe(new)
-        reply = self._replies[episode.turns] if episode.turns < len(self._replies) else Message(role="assistant")
-        episode.act(reply)
-        return reply
-
-
-def call(tool: str, /, **arguments: Any) -> Message:
-    return Message(role="assistant", tool_calls=(ToolCall(name=tool, arguments=arguments),))
-
-
-def say(text: str) -> Message:
-    return Message(role="assistant", content=text)
-
-
 def play(task: Task, agent: Agent) -> tuple[Score, list[Message]]:
-    episode = asyncio.run(rollout(task, DOMAIN.environment(task), agent, Limits()))
-    assert episode.score is not None
-    return episode.score, episode.messages
+    return script.play(DOMAIN, task, agent)
 
 
 def drawn(family: str, granted: bool, difficulty: str = "easy") -> Task:
@@ -190,7 +169,7 @@ def test_a_fact_counts_once_a_tool_has_shown_it() -> None:
     task = drawn("cancel", granted=False)
     found = next(m for m in task.gold if m.tool_calls)
     asks = [m for m in task.gold[:1] if not m.tool_calls]
-    assert play(task, Script(*asks, found, task.gold[-1]))[0].parts == {"state": 1.0, "said": 0.0, "ended": 1.0}
+    assert play(task, Script(*asks, found, task.gold[-1]))[0].parts.items() >= {"state": 1.0, "said": 0.0}.items()
 
 
 def test_an_order_is_read_before_it_is_changed() -> None:
@@ -218,7 +197,7 @@ def test_one_yes_covers_one_change() -> None:
     task = next(
         t
         for t in (make("train", 1, "several", "medium", n) for n in range(100))
-        if len([c for c in t.actions if c.name not in READS]) == 2
+        if [c.name in READS for c in t.actions][-2:] == [False, False]
     )
     first, second = (m for m in task.gold if m.tool_calls and m.tool_calls[0].name not in READS)
     both = first.replace(tool_calls=first.tool_calls + second.tool_calls)
@@ -390,7 +369,7 @@ def test_half_of_the_requests_earn_nothing() -> None:
     task = next(
         t
         for t in (make("train", 1, "several", "medium", n) for n in range(100))
-        if len([c for c in t.actions if c.name not in READS]) == 2
+        if [c.name in READS for c in t.actions][-2:] == [False, False]
     )
     first = next(i for i, m in enumerate(task.gold) if m.tool_calls and m.tool_calls[0].name not in READS)
     assert play(task, Script(*task.gold[: first + 1], say("Done.")))[0].reward == 0.0

@@ -122,6 +122,8 @@ class ConsentGate:
     def __init__(self, toolkit: Toolkit, state: State, transcript: Sequence[Message]) -> None:
         self._toolkit, self._state, self._transcript = toolkit, state, transcript
         self._spent: int | None = None
+        self.violations = 0
+        """Calls that broke the policy: writes without consent, and grasps at what belongs to somebody else."""
 
     def specs(self) -> Sequence[ToolSpec]:
         """The toolkit's."""
@@ -130,9 +132,13 @@ class ConsentGate:
     async def call(self, call: ToolCall) -> str:
         """Run the call, and undo it if it wrote without consent."""
         before = self._state.snapshot()
-        result = self._toolkit.run(call)
-        if self._state.wrote_since(before):
-            self._spend(before)
+        try:
+            result = self._toolkit.run(call)
+            if self._state.wrote_since(before):
+                self._spend(before)
+        except ToolError as e:
+            self.violations += e.kind in ("unconfirmed", "forbidden")
+            raise
         return result
 
     def _spend(self, before: Snapshot) -> None:
@@ -141,7 +147,7 @@ class ConsentGate:
             self._spent = consent
             return
         self._state.restore(before)
-        raise ToolError(_NOT_CONFIRMED if consent is None else _ONE_CHANGE)
+        raise ToolError(_NOT_CONFIRMED if consent is None else _ONE_CHANGE, "unconfirmed")
 
 
 def consent_at(transcript: Sequence[Message]) -> int | None:

@@ -12,7 +12,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Literal
 
-CallFault = Literal["refused", "unknown_tool", "bad_arguments", "malformed"]
+CallFault = Literal["refused", "unknown_tool", "bad_arguments", "malformed", "unconfirmed", "forbidden"]
+"""`unconfirmed` is a write without the user's consent, `forbidden` a grasp at what belongs to somebody else."""
 Fault = Literal["agent", "user", "tool", "mcp", "grader", "engine"]
 
 

@@ -1,7 +1,8 @@
 """Task: what a user wants, the world it happens in, and the gold episode that fulfils it. One line of JSONL.
 
-`gold` holds the assistant's turns of a perfect episode, calls and texts. The calls alone, run on a fresh state, define
-the state to reach; the turns played against the user are the oracle and the demonstration that warm starts learn from.
+`gold` holds the assistant's turns of a perfect episode, calls and texts; where the user has tools too, it also holds
+what the user does with them in between, as messages of the user. The calls alone, run on a fresh state, define the
+state to reach; the assistant's turns played against the user are the oracle, and what warm starts imitate.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,7 @@ Split = Literal["train", "validation", "test"]
 Difficulty = Literal["easy", "medium", "hard"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 DIFFICULTIES: tuple[Difficulty, ...] = ("easy", "medium", "hard")
+Persona = Literal["plain", "chatty", "terse"]
 
 
 class Fact(Record):
@@ -46,15 +48,27 @@ class Wish(Record):
     """Whether the user contests a first refusal before accepting it."""
 
 
+class Deed(Record):
+    """Something the user does with a tool of their own, when the agent tells them to."""
+
+    call: ToolCall
+    names: tuple[str, ...]
+    """What a sentence that tells the user to do it has to name; "restart|reboot" stands for either."""
+    says: str = "{result}"
+    """What the user says then; `{result}` is what the tool shows."""
+
+
 class Scenario(Record):
     """The user's side of a task: hidden from the agent."""
 
     instructions: str
     """The whole of it in prose, for a user played by a language model or a person."""
     opening: str
+    """The first words; empty where the user, who then needs a model, is to find its own."""
     facts: tuple[Fact, ...] = ()
     wishes: tuple[Wish, ...] = ()
-    persona: Literal["plain", "chatty", "terse"] = "plain"
+    deeds: tuple[Deed, ...] = ()
+    persona: Persona = "plain"
     patience: int = Field(default=3, ge=1)
     """How many useless turns the user bears before leaving."""
 
@@ -76,15 +90,21 @@ class Task(Record):
 
     @property
     def actions(self) -> tuple[ToolCall, ...]:
-        """The gold calls, in order."""
-        return tuple(call for message in self.gold for call in message.tool_calls)
+        """The agent's gold calls, in order."""
+        return tuple(call for turn in self.turns for call in turn.tool_calls)
+
+    @property
+    def turns(self) -> tuple[Message, ...]:
+        """The agent's gold turns, in order."""
+        return tuple(message for message in self.gold if message.role == "assistant")
 
 
 class Score(Record):
-    """What an episode earned: `reward` is the strict product of `parts`, each in [0, 1]."""
+    """What an episode earned: a reward in [0, 1], and the parts that it is made of or that are told beside it."""
 
     reward: float
     parts: dict[str, float] = {}
+    """Each in [0, 1], 1 is best."""
 
 
 def read_tasks(path: Path) -> list[Task]:

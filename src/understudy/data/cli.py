@@ -256,7 +256,7 @@ def _refuse(ctx: typer.Context, names: Sequence[str]) -> None:
 
 
 def _domains(names: list[str], families: str, difficulties: str) -> "list[Domain]":
-    from understudy.domains.base import Slice, find
+    from understudy.domains.base import Slice, find_domain
     from understudy.tasks import DIFFICULTIES
 
     if not names:
@@ -265,7 +265,7 @@ def _domains(names: list[str], families: str, difficulties: str) -> "list[Domain
     for wrong in sorted(wanted - set(DIFFICULTIES)):
         raise ConfigError(f"unknown difficulty {wrong!r}; allowed: {', '.join(DIFFICULTIES)}")
     part = Slice(families=tuple(sorted(_words(families))), difficulties=tuple(d for d in DIFFICULTIES if d in wanted))
-    return [find(name).slice(part) for name in names]
+    return [find_domain(name).slice(part) for name in names]
 
 
 def _format(model: str) -> Any:

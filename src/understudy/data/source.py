@@ -11,7 +11,7 @@ from understudy.data.items import Bad, Item, malformed
 from understudy.data.read import SUFFIXES, read
 from understudy.data.rows import Row, from_row
 from understudy.data.tau import TauTask, from_tau
-from understudy.domains.base import Domain, find, names
+from understudy.domains.base import Domain, find_domain, names
 from understudy.errors import ConfigError, nearest
 from understudy.tasks import SPLITS, Split, Task
 
@@ -55,14 +55,14 @@ def source(what: str, named: str = "", split: Split | None = None) -> Source:
     A shipped domain wins over a file of the same name; write `./retail` for that.
     """
     if what in names():
-        return Source(what, domain=find(what), split=split)
+        return Source(what, domain=find_domain(what), split=split)
     path = Path(what)
     if path.is_file():
         return Source(what, (path,), named=named, split=split)
     if path.is_dir():
         return Source(what, _files(path), named=named, split=split)
     if ":" in what:
-        return Source(what, domain=find(what), split=split)
+        return Source(what, domain=find_domain(what), split=split)
     raise ConfigError(f"there is no file {what!r}, and no domain {nearest(what, names())}")
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from understudy.agent import GoldAgent, SilentAgent
 from understudy.check import earned, own_problems
 from understudy.data.items import Bad, Item, Kind
-from understudy.domains.base import Domain, find, names
+from understudy.domains.base import Domain, find_domain, names
 from understudy.errors import ConfigError, TaskError, ToolError, nearest
 from understudy.tasks import Task
 
@@ -36,7 +36,7 @@ class Domains:
         self._unchecked = unchecked
         self.given = given
         if ":" in given or given in names():
-            self.given = (domain := find(given)).name
+            self.given = (domain := find_domain(given)).name
             self._found[self.given] = fresh(domain)
         elif given and not unchecked:
             raise ConfigError(
@@ -47,7 +47,7 @@ class Domains:
     def find(self, name: str) -> Domain | None:
         """A domain by its name; None if it is not at hand and its tasks are taken unchecked."""
         if name not in self._found and name in names():
-            self._found[name] = fresh(find(name))
+            self._found[name] = fresh(find_domain(name))
         return self._found.get(name)
 
     def fault(self, task: Task) -> Fault | None:
@@ -93,6 +93,8 @@ def fresh(domain: Domain) -> Domain:
 
 def gold_fault(domain: Domain, task: Task) -> Fault | None:
     """What running the gold calls on a fresh state says against a task."""
+    for role in sorted({message.role for message in task.gold} - {"assistant", "user"}):
+        return Fault("malformed", "gold", f"it has a message of the role {role!r}; allowed: assistant, user")
     try:
         goal = domain.goal(task)
     except TaskError as e:

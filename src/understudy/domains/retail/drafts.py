@@ -1,34 +1,23 @@
-"""Draft: a task in the making, the user's side and the perfect agent's side by side."""
+"""What is drawn for one retail task: the customer, and orders as the customer and the agent call them."""
 
-import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
 
+from understudy.domains import drafts
+from understudy.domains.callers import Knowledge
 from understudy.domains.retail import phrases
 from understudy.domains.retail.state import Line, Order, RetailState, Status, User
-from understudy.messages import Message, ToolCall
-from understudy.tasks import Fact, Wish
+from understudy.tasks import Fact
 
-Identity = Literal["opened", "asked", "name"]
-"""How the user is identified: by the email of the opening, by the email when asked, by name and zip."""
-
-Knowledge = Literal["told", "asked", "described", "vague", "wrong"]
-"""What the user says of the order: its number at once, its number when asked, an item in it at once, an item in it
-when asked, or the number of another order first."""
+_ASKED = ("which order", "what order", "order number", "order id", "number of", "which of", "order you")
 
 
 @dataclass(frozen=True)
-class Ref:
+class Ref(drafts.Mention):
     """An order as the user and the agent call it. `item` is one item of it, which tells it from the user's others."""
 
     order: Order
     item: Line
     knows: Knowledge
-    said: str
-    """In the opening."""
-    known: str
-    """Whenever the user speaks of it later."""
     wrong: str = ""
     """Id of the other order that is named first."""
 
@@ -48,69 +37,17 @@ class Ref:
         return (self.order.id,) if self.by_number else (self.item.name,)
 
 
-@dataclass(frozen=True)
-class Want:
-    """One request: what the user says, what a right proposal names, and the gold turns once its order has been read."""
-
-    text: str
-    """`{order}` stands for the order."""
-    ref: Ref | None = None
-    turns: tuple[Message, ...] = ()
-    kind: Literal["action", "number", "text"] = "action"
-    names: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    facts: tuple[Fact, ...] = ()
-    contests: bool = False
-    meant: str = ""
-    """What the user wants after a change of mind; `text` is then only what is said first."""
-
-    def says(self, mention: str) -> str:
-        """The request with the order called `mention`."""
-        return sentence(self.text.replace("{order}", mention))
-
-    def wish(self) -> Wish:
-        """The request as the user pursues it."""
-        known = self.ref.known if self.ref else ""
-        says = sentence(self.meant.replace("{order}", known)) if self.meant else self.says(known)
-        return Wish(says=says, kind=self.kind, names=self.names, facts=self.facts, contests=self.contests)
-
-
-@dataclass(frozen=True)
-class Talk:
-    """A conversation: who is identified how, and what is wanted, in order."""
-
-    identity: Identity
-    wants: tuple[Want, ...]
-
-
 @dataclass
-class Draft:
-    """What is drawn for one task, and the setup that grows with it."""
+class Draft(drafts.Draft):
+    """One task's draws."""
 
-    random: random.Random
     world: RetailState
     email: str
-    setup: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def user(self) -> User:
         """The customer."""
         return self.world.users[self.email]
-
-    def likely(self, probability: float) -> bool:
-        """True with this probability."""
-        return self.random.random() < probability
-
-    def pick(self, texts: Sequence[str], **words: str) -> str:
-        """One of the texts, its placeholders filled."""
-        text = self.random.choice(texts)
-        for name, word in words.items():
-            text = text.replace(f"{{{name}}}", word)
-        return text
-
-    def patch(self, table: str, key: str, **fields: Any) -> None:
-        """Change the world before the episode."""
-        self.setup.setdefault(table, {}).setdefault(key, {}).update(fields)
 
     def orders(self) -> list[Order]:
         """The customer's orders in random order."""
@@ -123,13 +60,15 @@ class Draft:
         if knows == "wrong" and not others:
             knows = "asked"
         item, number = self.random.choice(order.items), f"order {order.id}"
+        facts = (self._asked(order, item, knows),)
         if knows == "wrong":
             wrong = self.random.choice(others)
             said = f"order {wrong}" if itemized else f"order {wrong} with the {item.name}"
-            return Ref(order, item, knows, said, number, wrong)
+            return Ref("order", said, number, order, item, knows, wrong, facts=facts)
         described = self.pick(phrases.SOMEWHERE if itemized else phrases.DESCRIBED, item=item.name)
         said = {"told": number, "described": described}.get(knows) or self.pick(phrases.VAGUE)
-        return Ref(order, item, knows, said, number if knows in ("told", "asked") else described)
+        known = number if knows in ("told", "asked") else described
+        return Ref("order", said, known, order, item, knows, facts=facts)
 
     def in_status(self, order: Order, status: Status) -> None:
         """Put an order in a status."""
@@ -141,18 +80,9 @@ class Draft:
         if self.user.payments[payment_id].balance is not None:
             self.patch("users", self.email, payments={payment_id: {"balance": balance}})
 
-
-def sentence(text: str) -> str:
-    """The text with a capital at its start and after each full stop."""
-    parts = [part[:1].upper() + part[1:] for part in text.split(". ")]
-    return ". ".join(parts)
-
-
-def call(tool: str, /, **arguments: Any) -> Message:
-    """A gold call."""
-    return Message(role="assistant", tool_calls=(ToolCall(name=tool, arguments=arguments),))
-
-
-def say(text: str) -> Message:
-    """A gold text."""
-    return Message(role="assistant", content=text)
+    def _asked(self, order: Order, item: Line, knows: Knowledge) -> Fact:
+        """What the user says when asked for the order."""
+        if knows in ("described", "vague"):
+            return Fact(says=self.pick(phrases.NO_ORDER, item=item.name), cues=_ASKED)
+        texts = phrases.MISTAKEN if knows == "wrong" else phrases.ORDER
+        return Fact(says=self.pick(texts, id=order.id), cues=_ASKED, opened=knows == "told")

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
+from understudy.domains.callers import IDENTITIES, KNOWLEDGES, Identity, Knowledge
+from understudy.domains.drafts import Want
 from understudy.domains.retail import wants
-from understudy.domains.retail.drafts import Draft, Identity, Knowledge, Talk, Want
+from understudy.domains.retail.drafts import Draft
 from understudy.domains.retail.state import Order
 from understudy.domains.retail.wants import MakeWant
 from understudy.tasks import Difficulty
@@ -33,34 +35,23 @@ FAMILIES: Mapping[str, Sequence[MakeWant]] = {
 """The request that a family is about. In `find` its order is known by an item only, `several` is never one request
 alone, and in `correction` the user has another mind when asked to confirm."""
 
-_IDENTITY: Mapping[Difficulty, Sequence[Identity]] = {
-    "easy": ("opened", "opened", "opened", "asked", "asked"),
-    "medium": ("opened", "asked", "name"),
-    "hard": ("opened", "asked", "name"),
-}
-_KNOWLEDGE: Mapping[Difficulty, Sequence[Knowledge]] = {
-    "easy": ("told", "told", "told", "asked", "asked"),
-    "medium": ("asked", "described", "vague", "wrong"),
-    "hard": ("told", "asked", "described", "vague", "wrong"),
-}
 
-
-def talk(draft: Draft, family: str, difficulty: Difficulty) -> Talk:
-    """Draw the requests of one talk, in order, and how the customer is identified.
+def talk(draft: Draft, family: str, difficulty: Difficulty) -> tuple[Identity, Sequence[Want]]:
+    """Draw how the customer is identified, and the requests of one talk in order.
 
     Easy is one request with nothing about it unsaid (`several`: a question, then a request), medium leaves more to find
     out, hard has two requests or three.
     """
     easy = difficulty == "easy"
-    identity = draft.random.choice(_IDENTITY[difficulty])
-    knows = "described" if family == "find" else draft.random.choice(_KNOWLEDGE[difficulty])
+    identity = draft.random.choice(IDENTITIES[difficulty])
+    knows = "described" if family == "find" else draft.random.choice(KNOWLEDGES[difficulty])
     first, *others = draft.orders()
     if family == "several" and easy:
         question = wants.price(draft, first, "told", True, easy)
-        return Talk(identity, (question, _one_of(draft, _ACTIONS, first, "told", easy)))
+        return identity, (question, _one_of(draft, _ACTIONS, first, "told", easy))
     request = _one_of(draft, FAMILIES[family], first, knows, easy)
     more = _more(draft, family, first, others) if difficulty == "hard" or family == "several" else []
-    return Talk(identity, (*more, request) if family == "handover" else (request, *more))
+    return identity, (*more, request) if family == "handover" else (request, *more)
 
 
 def _more(draft: Draft, family: str, first: Order, others: Sequence[Order]) -> list[Want]:

@@ -7,19 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from understudy.domains.retail.state import Reason
 
-GREETINGS = ("", "", "", "Hi. ", "Hello. ", "Hello there. ", "Good morning. ", "Hey. ")
-EMAIL = (
-    "My email is {email}.",
-    "I am {email}.",
-    "You find me under {email}.",
-    "The email is {email}.",
-    "Email: {email}.",
-)
-NO_EMAIL = (
-    "I do not have my email at hand. My name is {name} and my zip is {zip}.",
-    "I forgot which email I used. I am {name}, zip {zip}.",
-    "Sorry, I do not know it any more. Name: {name}, zip: {zip}.",
-)
 ORDER = ("It is order {id}.", "The number is {id}.", "Order {id}.", "That is {id}.")
 NO_ORDER = (
     "I do not know the number. It is the one with the {item}.",
@@ -140,6 +127,4 @@ OUTSIDE = (
     "I have a question about the warranty of something I bought.",
     "Somebody else used my account.",
 )
-SECOND = ("Also, ", "And one more thing: ", "After that, ", "Then, ")
-MIND = ("I changed my mind.", "Wait, that is not right.", "Hold on, I thought again.", "Sorry, I got that wrong.")
 KINDS: Mapping[str, str] = {"card": "credit card", "gift": "gift card", "paypal": "PayPal account"}

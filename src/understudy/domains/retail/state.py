@@ -1,17 +1,12 @@
 """The shop's database. Records are also what tools show, so they are short: fields with default values are left out."""
 
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator
-
+from understudy.domains.money import Money
+from understudy.domains.wallet import Payment
 from understudy.records import Record
 from understudy.state import State, Table
-
-CENT = Decimal("0.01")
-
-Money = Annotated[Decimal, AfterValidator(lambda amount: amount.quantize(CENT))]
-"""Exact, with two places; "49.90" in JSON."""
 
 Status = Literal[
     "pending",
@@ -38,13 +33,6 @@ class Product(Record):
     """A kind of thing, by its name."""
 
     variants: dict[str, Variant]
-
-
-class Payment(Record):
-    """A way to pay; its id says which kind it is: card_41, paypal_7, gift_23."""
-
-    balance: Money | None = None
-    """What a gift card still holds."""
 
 
 class User(Record):

@@ -8,10 +8,13 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Protocol, get_args
 
+from understudy.domains.callers import Knowledge
+from understudy.domains.drafts import Want, call, change, propose, say
+from understudy.domains.people import draw_address
 from understudy.domains.retail import phrases
-from understudy.domains.retail.drafts import Draft, Knowledge, Ref, Want, call, say
+from understudy.domains.retail.drafts import Draft, Ref
 from understudy.domains.retail.state import Line, Order, Reason, RetailState, Status
-from understudy.domains.retail.world import draw_address
+from understudy.domains.talks import MIND
 from understudy.messages import Message
 from understudy.tasks import Fact
 
@@ -44,7 +47,7 @@ def cancel(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -
     draft.in_status(order, "pending")
     asks = () if told else (say("Why do you want to cancel it?"),)
     do = call("cancel_order", order_id=order.id, reason=reason)
-    return replace(want, turns=asks + _change(f"cancel {ref.named}, reason: {reason}", do, "The order is cancelled."))
+    return replace(want, turns=asks + change(f"cancel {ref.named}, reason: {reason}", do, "The order is cancelled."))
 
 
 def give_back(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
@@ -64,9 +67,9 @@ def give_back(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool
     arguments = {"order_id": order.id, "item_ids": [line.id for line in lines]}
     proposal, done = f"return the {item} of order {order.id}", "The return is open."
     if not gift:
-        return replace(want, turns=asks + _change(proposal, call("return_items", **arguments), done))
+        return replace(want, turns=asks + change(proposal, call("return_items", **arguments), done))
     do = call("return_items", **arguments, refund_to=gift)
-    turns = (*asks, call("get_user"), *_change(f"{proposal} and refund your gift card {gift}", do, done))
+    turns = (*asks, call("get_user"), *change(f"{proposal} and refund your gift card {gift}", do, done))
     text = f"{text} The refund should go to my gift card."
     return replace(want, text=text, turns=turns, names=(*want.names, f"gift card|{gift}"))
 
@@ -104,9 +107,9 @@ def _swap(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool, *,
     proposal = f"{verb} the {ref.item.option} {ref.item.name} of order {order.id} {into} the {option} one"
     arguments = {"order_id": order.id, "item_ids": [ref.item.id], "new_item_ids": [item]}
     if not payer:
-        return replace(want, turns=reads + _change(proposal, call(tool, **arguments), f"The {verb} is made."))
+        return replace(want, turns=reads + change(proposal, call(tool, **arguments), f"The {verb} is made."))
     kind, do = _kind(payer), call(tool, **arguments, payment_id=payer)
-    turns = (*reads, call("get_user"), *_change(f"{proposal}, with your {kind} {payer}", do, f"The {verb} is made."))
+    turns = (*reads, call("get_user"), *change(f"{proposal}, with your {kind} {payer}", do, f"The {verb} is made."))
     text = f"{text} Any difference goes to my {kind}."
     return replace(want, text=text, turns=turns, names=(*want.names, f"{kind}|{payer}"))
 
@@ -138,7 +141,7 @@ def change_profile(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy:
     facts = (Fact(says=f"The new address is {address}.", cues=_WHICH_ADDRESS, opened=not vague),)
     asks = (say("What is the new address?"),) if vague else ()
     do = call("change_user_address", address=address)
-    turns = asks + _change(f"change the address of your account to {address}", do, "Your address is changed.")
+    turns = asks + change(f"change the address of your account to {address}", do, "Your address is changed.")
     return Want(text, turns=turns, names=_parts(address), facts=facts)
 
 
@@ -162,7 +165,7 @@ def change_payment(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy:
         refusal = say(f"Your gift card {target} holds {balance}, so I cannot pay the {order.total} with it.")
         return replace(want, turns=(*reads, refusal), outputs=(balance,))
     do = call("change_payment", order_id=order.id, payment_id=target)
-    turns = reads + _change(f"pay {ref.named} with your {kind} {target}", do, "The payment is changed.")
+    turns = reads + change(f"pay {ref.named} with your {kind} {target}", do, "The payment is changed.")
     return replace(want, turns=turns)
 
 
@@ -223,23 +226,21 @@ def other_address(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: 
     """Name one address, and another one when asked to confirm it."""
     ref, first = draft.ref(order, knows), draw_address(draft.random)
     text = draft.pick(phrases.ADDRESS, address=first)
-    return _rather_send(draft, ref, Want(text, ref, (_propose(f"send {ref.named} to {first}"),)), "")
+    return _rather_send(draft, ref, Want(text, ref, (propose(f"send {ref.named} to {first}"),)), "")
 
 
 def rather_keep(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: bool) -> Want:
     """Want an order cancelled, and sent elsewhere instead when asked to confirm that."""
     ref, reason = draft.ref(order, knows), draft.random.choice(get_args(Reason))
     text = f"{draft.pick(phrases.CANCEL)} {draft.pick(phrases.WHY[reason])}"
-    return _rather_send(
-        draft, ref, Want(text, ref, (_propose(f"cancel {ref.named}, reason: {reason}"),)), " I keep it."
-    )
+    return _rather_send(draft, ref, Want(text, ref, (propose(f"cancel {ref.named}, reason: {reason}"),)), " I keep it.")
 
 
 def _rather_send(draft: Draft, ref: Ref, first: Want, link: str) -> Want:
     """After a first proposal, send the order to an address that was not named before."""
     draft.in_status(ref.order, "pending")
     address = draw_address(draft.random)
-    meant = f"{draft.pick(phrases.MIND)}{link} {draft.pick(phrases.ADDRESS, address=address)}"
+    meant = f"{draft.pick(MIND)}{link} {draft.pick(phrases.ADDRESS, address=address)}"
     names = (*ref.names, *_parts(address))
     return replace(first, turns=first.turns + _send(ref, address), names=names, meant=meant)
 
@@ -263,18 +264,9 @@ def _said(status: Status) -> str:
     return "cancelled|canceled" if status == "cancelled" else status
 
 
-def _propose(proposal: str) -> Message:
-    return say(f"I will {proposal}. Do you confirm?")
-
-
-def _change(proposal: str, do: Message, done: str) -> tuple[Message, ...]:
-    """Propose, do, report."""
-    return _propose(proposal), do, say(f"Done. {done}")
-
-
 def _send(ref: Ref, address: str) -> tuple[Message, ...]:
     do = call("change_address", order_id=ref.order.id, address=address)
-    return _change(f"send {ref.named} to {address}", do, "The address is changed.")
+    return change(f"send {ref.named} to {address}", do, "The address is changed.")
 
 
 def _parts(address: str) -> tuple[str, ...]:

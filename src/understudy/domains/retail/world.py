@@ -9,27 +9,12 @@ import random
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 
-from understudy.domains.retail.state import Line, Order, Payment, Product, RetailState, User, Variant
+from understudy.domains.people import draw_address, draw_email, draw_names, of_split, words
+from understudy.domains.retail.state import Line, Order, Product, RetailState, User, Variant
+from understudy.domains.wallet import Payment
 from understudy.tasks import Split
 
-
-def _words(*lines: str) -> tuple[str, ...]:
-    return tuple(word.replace("_", " ") for line in lines for word in line.split())
-
-
-FIRST = _words(
-    "Amy Ben Carl Dana Eva Finn Gina Hugo Ines Jack Kira Liam Mona Nils Olga Paul Rosa Sven Tina Uma Vera Will Yara",
-    "Zoe Adam Bella Cora David Elena Frank Grace Henry Ivy James Karen Laura Mark Nina Oscar Petra Quinn Ruth Simon",
-    "Tara Victor Wendy Xavier Yusuf Zara Leo",
-)
-LAST = _words(
-    "Lee Ortiz Brown Kim Silva Novak Meyer Rossi Khan Jones Sato Weber Lopez Moss Reid Stone Clark Young Hart Ford",
-    "Adams Baker Cole Diaz Evans Fox Green Hall Ito Jung King Lane Mason Nash Owens Park Quist Ross Shaw Tran Usher",
-    "Vance West Yang Zhou Bauer Costa Dubois Frank Grant",
-)
-STREETS = _words("Oak Main Hill Lake Park Cedar River Mill Church King Maple Pine Elm Garden Spring Bridge Forest")
-CITIES = _words("Denver Austin Boston Chicago Dallas Fresno Houston Memphis Miami Omaha Phoenix Portland Seattle Tampa")
-GOODS = _words(
+GOODS = words(
     "backpack desk_lamp water_bottle coffee_mug yoga_mat wall_clock jacket blanket picture_frame towel pillow rug vase",
     "basket tent umbrella suitcase speaker hat scarf shirt sweater raincoat bathrobe apron notebook tray bowl teapot",
     "kettle frying_pan cutting_board candle mirror bookshelf stool cushion curtain flower_pot watering_can kite puzzle",
@@ -39,7 +24,6 @@ SIZES = ("small", "medium", "large")
 COLORS = ("black", "white", "red", "blue", "green", "grey")
 
 USERS, ORDERS = 500, 1000
-_SPLITS: Mapping[Split, slice] = {"train": slice(400), "validation": slice(400, 450), "test": slice(450, 500)}
 
 
 @functools.cache
@@ -51,11 +35,13 @@ def world(seed: int = 0) -> RetailState:
     users: dict[str, User] = {}
     goods = {name: _lines(name, product) for name, product in products.items()}
     ids = iter(rng.sample(range(1000, 10000), ORDERS))
-    for name, count in zip(_names(rng), _order_counts(rng), strict=True):
+    for name, count in zip(draw_names(rng, USERS), _order_counts(rng), strict=True):
         address, payments = draw_address(rng), _payments(rng)
         own = [_order(rng, f"W{next(ids)}", address, list(payments)) for _ in range(count)]
         filled = _filled(rng, own, goods)
-        users[_email(rng, name)] = User(name=name, address=address, payments=payments, orders=tuple(o.id for o in own))
+        users[draw_email(rng, name)] = User(
+            name=name, address=address, payments=payments, orders=tuple(o.id for o in own)
+        )
         orders |= {order.id: order for order in filled}
     return RetailState(users=users, orders=orders, products=products)
 
@@ -63,13 +49,7 @@ def world(seed: int = 0) -> RetailState:
 @functools.cache
 def emails(split: Split) -> tuple[str, ...]:
     """The users of a split."""
-    return tuple(world().users)[_SPLITS[split]]
-
-
-def draw_address(rng: random.Random) -> str:
-    """Any address, in the one form that the shop takes."""
-    street = f"{rng.randint(2, 99)} {rng.choice(STREETS)} Street"
-    return f"{street}, {rng.choice(CITIES)} {rng.randint(10000, 99999)}"
+    return of_split(tuple(world().users), split)
 
 
 def _products(rng: random.Random) -> Iterator[tuple[str, Product]]:
@@ -84,14 +64,6 @@ def _products(rng: random.Random) -> Iterator[tuple[str, Product]]:
 def _variant(rng: random.Random, option: str, price: int) -> Variant:
     cents = rng.choice(("00", "25", "50", "90"))
     return Variant(option=option, price=Decimal(f"{price}.{cents}"), available=rng.random() < 0.8)
-
-
-def _names(rng: random.Random) -> list[str]:
-    return rng.sample([f"{first} {last}" for first in FIRST for last in LAST], USERS)
-
-
-def _email(rng: random.Random, name: str) -> str:
-    return f"{name.lower().replace(' ', '.')}{rng.randint(10, 99)}@mail.com"
 
 
 def _order_counts(rng: random.Random) -> list[int]:

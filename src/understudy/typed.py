@@ -1,0 +1,81 @@
+"""Calls as a person types them, at a prompt."""
+
+import ast
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from understudy.errors import nearest
+from understudy.messages import Message, ToolCall, ToolSpec
+
+_CALL = re.compile(r"(\w*)\s*(.*)", re.DOTALL)
+_ARGUMENT = re.compile(r"(\w+)=(.*)", re.DOTALL)
+
+
+def read_reply(line: str, tools: Sequence[ToolSpec]) -> Message:
+    """A typed line as a reply: a call where it is a tool's name and a bracket, text else. Nothing is executed."""
+    name, rest = _CALL.match(line).groups()  # type: ignore[union-attr]  # the pattern matches any line
+    known = {tool.name: tool for tool in tools}
+    if name not in known and re.fullmatch(r"\(.*\)|\{.*\}", rest):
+        raise ValueError(f"no tool {nearest(name, known)}")
+    arguments = _arguments(rest, known[name].parameters.get("properties", {})) if name in known else None
+    if arguments is None:
+        return Message(role="assistant", content=line)
+    return Message(role="assistant", tool_calls=(ToolCall(name=name, arguments=arguments),))
+
+
+def _arguments(text: str, properties: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What stands behind a tool's name, as arguments: `(a="b")`, `{"a": "b"}` or `a=b`; None if it is plain text."""
+    if text[:1] in ("", "{"):
+        return dict(json.loads(text or "{}"))
+    if text.startswith("("):
+        return _literals(text)
+    if not _ARGUMENT.match(text):
+        return None
+    pairs = [_ARGUMENT.fullmatch(word) for word in shlex.split(text)]
+    if None in pairs:
+        raise ValueError("put what has spaces in quotes, such as reason='no longer needed'")
+    return {pair[1]: _typed(pair[2], properties.get(pair[1], {})) for pair in pairs if pair}
+
+
+def _typed(text: str, schema: Mapping[str, Any]) -> Any:
+    """A typed word as the value that the schema wants; where it cannot be one it stays text, and the tool says so."""
+    kinds = {branch.get("type") for branch in (schema, *schema.get("anyOf", ()))}
+    if "string" in kinds or "enum" in schema:
+        return text
+    value = _json(text)
+    if "array" not in kinds or isinstance(value, list):
+        return value
+    parts = (part.strip() for part in text.strip("[]").split(","))
+    return [_typed(part, schema.get("items", {})) for part in parts if part]
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text.lower() if text.lower() in ("true", "false", "null") else text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _literals(text: str) -> dict[str, Any]:
+    """The keyword arguments of `(name=literal, …)`."""
+    try:
+        call = ast.parse(f"call{text}", mode="eval").body
+    except SyntaxError as e:
+        raise ValueError(e.msg) from e
+    if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
+        raise ValueError('give each argument its name, such as order_id="W1"')
+    return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+
+
+def tool_list(tools: Sequence[ToolSpec]) -> str:
+    """The tools, two lines each."""
+    return "\n".join(f"  {_signature(tool)}\n      {tool.description.splitlines()[0]}" for tool in tools)
+
+
+def _signature(tool: ToolSpec) -> str:
+    required = tool.parameters.get("required", [])
+    names = tool.parameters.get("properties", {})
+    return f"{tool.name}({', '.join(n if n in required else f'[{n}]' for n in names)})"
