@@ -322,6 +322,13 @@ def test_shown_rows_are_the_tasks_and_what_they_refer_to() -> None:
     assert rows["products"].keys() == {line["name"] for o in rows["orders"].values() for line in o["items"]}
 
 
+def test_the_user_is_shown_who_is_found_by_name() -> None:
+    task = next(t for t in DOMAIN.sample("train", 200) if t.actions[0].name == "find_user_by_name" and t.setup)
+    ((order, _),) = task.setup["orders"].items()
+    (email,) = shown(DOMAIN, task)["users"]
+    assert order in DOMAIN.world().users[email].orders
+
+
 def test_models_propose_for_several_domains_in_turn() -> None:
     def reply(brief: Brief) -> str:
         return good(brief) if brief.domain.name == "retail" else body(brief.example)
