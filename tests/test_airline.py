@@ -420,6 +420,8 @@ def test_trips_back_lead_back_and_later() -> None:
     assert "before the outbound" in desk.refusal("book_flights", **desk.book(**back))
     astray = {"return_flights": ["KA3"], "return_date": BACK}
     assert "lead back" in desk.refusal("book_flights", **desk.book(**astray))
+    for half in ({"return_flights": ["KA2"]}, {"return_date": BACK}):
+        assert "needs return_flights and return_date" in desk.refusal("book_flights", **desk.book(**half))
     desk.do("book_flights", **desk.book(return_flights=["KA2"], return_date=DAY))
     desk.search("BOS", "DEN", DAY)
     desk.search("DEN", "BOS", BACK)

@@ -33,6 +33,7 @@ def test_the_world_has_its_size_and_splits() -> None:
     assert len(state.days) == len(DATES) * len(state.flights) == 24 * 88
     assert [len(emails(split)) for split in SPLITS] == [320, 40, 40]
     assert len({email for split in SPLITS for email in emails(split)}) == 400
+    assert len({customer.address[-5:] for customer in state.customers.values()}) == 400, "a zip tells a customer"
 
 
 def test_references_of_the_world_are_intact() -> None:

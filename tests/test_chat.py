@@ -103,6 +103,7 @@ FAILURES = {
     "no choices": Answer({"object": "error", "message": "no"}),
     "no message": Answer({"choices": [{"index": 0}]}),
     "a list": Answer("[]"),
+    "a deep list": Answer("[" * 100_000),
     "null": Answer("null"),
     "message is text": Answer({"choices": [{"message": "hi"}]}),
     "content is a list": Answer({"choices": [{"message": {"content": [1]}}]}),
@@ -217,7 +218,9 @@ def test_totals_and_cost() -> None:
             ask(chat, seed)
         cost = (Decimal("0.15") * 1003 + Decimal("0.60") * 57) / 1_000_000
         assert chat.usage == Usage(requests=3, prompt_tokens=1003, completion_tokens=57, cost=cost)
-        assert str(chat.usage) == ("3 requests, 0 from the cache, 1,003 prompt and 57 completion tokens, cost 0.0002")
+        assert str(chat.usage) == (
+            "3 requests, 0 from the cache, 0 replies of no use, 1,003 prompt and 57 completion tokens, cost 0.0002"
+        )
 
 
 def _without_usage() -> dict[str, Any]:

@@ -118,7 +118,8 @@ def test_evaluation_from_the_command_line(monkeypatch: pytest.MonkeyPatch, capsy
         code, text, err = run(monkeypatch, capsys, *command)
         assert code == 0
         assert "chat succeeds on 1.000" in text
-        assert "chat, agent: 24 requests, 0 from the cache, 2,400 prompt and 240 completion tokens, cost 0.0120" in text
+        assert "chat, agent: 24 requests, 0 from the cache, 0 replies of no use, 2,400 prompt and 240 " in text
+        assert "completion tokens, cost 0.0120" in text
         _, found, _ = run(monkeypatch, capsys, *command, "--json")
         assert Decimal(json.loads(found)["rows"][2]["evaluation"]["usage"]["agent"]["cost"]) == Decimal("0.012")
         assert KEY not in text + err + found

@@ -1,6 +1,7 @@
 """Users whom a language model plays, against an endpoint by script: what reaches the agent, and what the model."""
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from endpoint import Answer, Endpoint, says, serving
-from toy import DOMAIN
+from toy import DOMAIN, House, LampTools, house
 from understudy.agent import GoldAgent
 from understudy.chat import ChatConfig, ChatModel, Usage
 from understudy.config import TrainConfig, parse
@@ -24,11 +25,13 @@ from understudy.users import (
     ReactUser,
     ReflectingUser,
     ScriptedUser,
+    User,
     UserConfig,
     VerifiedUser,
     consents,
 )
 from understudy.users.draft import AGENT, CALLS, CUT, EMPTY, NOT_ALONE, REFUSED, STOP, UNMARKED
+from understudy.users.language import MOST_DEEDS
 
 SCENARIO = Scenario(instructions="You are Amy. You want order W1 cancelled.", opening="Hi, cancel W1.")
 KINDS = {"llm": LanguageUser, "react": ReactUser, "verify": VerifiedUser, "reflection": ReflectingUser}
@@ -323,6 +326,83 @@ def revising(request: Mapping[str, Any]) -> bool:
     return "You were about to say" in texts(request)
 
 
+# ---- tools of the user's own
+
+
+def calling(*arguments: Mapping[str, Any] | str, name: str = "switch_lamp") -> Answer:
+    calls = [{"function": {"name": name, "arguments": a if isinstance(a, str) else json.dumps(a)}} for a in arguments]
+    return says("I do it.", "tool_calls", tool_calls=calls)
+
+
+def owner(endpoint: Endpoint, house: House, kind: str = "llm") -> User:
+    chat = ChatConfig(base_url=endpoint.url, model="m", retries=0)
+    return Cast(UserConfig(kind=kind, chat=chat))(SCENARIO, 0, LampTools(house))  # type: ignore[arg-type]
+
+
+def test_a_user_acts_and_says_what_it_saw() -> None:
+    world, on = house(), {"lamp_id": "L1", "on": True}
+    with serving([calling(on, {"lamp_id": "L99", "on": True}), says("It is on."), says("Bye.")]) as endpoint:
+        user = owner(endpoint, world)
+        assert asyncio.run(user.reply(TRANSCRIPT)) == "It is on."
+        assert world.lamps["L1"].on
+        assert [tool["function"]["name"] for tool in endpoint.requests[0]["tools"]] == ["find_lamp", "switch_lamp"]
+        assert "tools of your own" in endpoint.requests[0]["messages"][0]["content"]
+        agent, call, *results = endpoint.requests[1]["messages"][3:]
+        assert (agent["content"], call["content"]) == (TRANSCRIPT[4].content, "")
+        assert [result["content"] for result in results] == ['{"room":"room1","on":true}', "Error: no lamp L99"]
+        assert [result["tool_call_id"] for result in results] == [made["id"] for made in call["tool_calls"]]
+        further = [Message(role="user", content="It is on."), Message(role="assistant", content="Good.")]
+        asyncio.run(user.reply([*TRANSCRIPT, *further]))
+        roles = [message["role"] for message in endpoint.requests[2]["messages"]]
+        assert roles == ["system", *["user", "assistant"] * 2, "tool", "tool", "assistant", "user"]
+
+
+def test_what_a_user_did_outlives_a_draft_that_is_rejected_and_is_told_to_the_check() -> None:
+    script = [calling({"lamp_id": "L1", "on": True}), says("Agent: no."), says("It is on."), says("yes")]
+    with serving(script) as endpoint:
+        assert asyncio.run(owner(endpoint, house(), "verify").reply(TRANSCRIPT)) == "It is on."
+        assert [message["role"] for message in endpoint.requests[2]["messages"]][-2:] == ["assistant", "tool"]
+        case = texts(endpoint.requests[3])
+        assert 'The customer used switch_lamp {"lamp_id": "L1", "on": true}' in case
+        assert "It showed the customer:" in case
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [(calling("{x"), "not JSON"), (calling({}, name="fly"), "unknown tool 'fly'"), (calling({"on": 1}), "lamp_id")],
+)
+def test_a_broken_call_of_a_user_is_answered(answer: Answer, shown: str) -> None:
+    with serving([answer, says("Hm.")]) as endpoint:
+        assert asyncio.run(owner(endpoint, house()).reply(TRANSCRIPT)) == "Hm."
+        assert shown in endpoint.requests[1]["messages"][-1]["content"]
+
+
+def test_a_user_who_only_acts_is_at_fault() -> None:
+    with serving(lambda _: calling({"lamp_id": "L1", "on": True})) as endpoint:
+        with pytest.raises(RolloutError, match=CALLS):
+            asyncio.run(owner(endpoint, house()).reply(TRANSCRIPT))
+        assert len(endpoint.requests) == 3 * MOST_DEEDS
+
+
+def test_the_agent_sees_nothing_of_it_and_the_state_is_the_same_one() -> None:
+    task = next(task for task in DOMAIN.tasks("train") if task.family == "one")
+    lamp = task.scenario.wishes[0].names[0]
+
+    def answer(request: Mapping[str, Any]) -> Answer:
+        if request["messages"][-1]["role"] == "tool":
+            return says(STOP)
+        return calling({"lamp_id": lamp, "on": True})
+
+    with serving(answer) as endpoint:
+        chat = ChatConfig(base_url=endpoint.url, model="m", retries=0)
+        domain = dataclasses.replace(DOMAIN, device=LampTools).with_users(Cast(UserConfig(kind="llm", chat=chat)))
+        episode = asyncio.run(play(domain, task, GoldAgent(), Limits(), 0))
+        assert (episode.stop, episode.turns) == (Stop.DONE, 1)
+        assert episode.score is not None
+        assert episode.score.parts["state"] == 1.0
+        assert [message.role for message in episode.messages] == ["system", "user", "assistant"]
+
+
 # ---- whole episodes
 
 TASK = next(task for task in DOMAIN.tasks("train") if task.family == "two")
@@ -370,6 +450,7 @@ def test_a_whole_episode_has_one_clean_conversation(kind: str) -> None:
         assert (episode.stop, episode.reward, episode.turns) == (Stop.DONE, 1.0, len(TASK.gold))
         assert episode.seed == 3
         assert usage.requests == len(endpoint.requests)
+        assert usage.rejected == (0 if kind == "react" else 2)
         heard = "\n".join(message.content for message in episode.messages)
         for private in ("DRAFT", "THOUGHT", "REFLECTION", STOP):
             assert private not in heard
@@ -379,8 +460,9 @@ def test_a_whole_episode_has_one_clean_conversation(kind: str) -> None:
 
 def test_a_user_who_fails_is_played_again_and_then_dropped() -> None:
     with serving(lambda _: says("Agent: no.")) as endpoint:
-        episode, _ = played("llm", endpoint, retries=2)
+        episode, usage = played("llm", endpoint, retries=2)
         assert (episode.stop, episode.fault, episode.score) == (Stop.FAULT, "user", None)
+        assert usage.rejected == usage.requests == 9
         assert "no usable message" in episode.error
         assert len(endpoint.requests) == 3 * 3
         assert len({request["seed"] for request in endpoint.requests}) == 9
@@ -431,7 +513,10 @@ def test_an_evaluation_meets_the_users_of_the_config_and_says_what_they_cost() -
         assert (floor.success.mean, oracle.success.mean, own.success.mean) == (0.0, 1.0, 0.0)
         assert own.usage == {"users": Usage(requests=6, prompt_tokens=60, completion_tokens=6, cost="0.00012")}  # type: ignore[arg-type]
         assert (floor.usage, oracle.usage) == ({}, {})
-        assert "gold, users: 6 requests, 0 from the cache, 60 prompt and 6 completion tokens" in as_text(rows)
+        assert (
+            "gold, users: 6 requests, 0 from the cache, 0 replies of no use, 60 prompt and 6 completion tokens"
+            in as_text(rows)
+        )
         json.dumps(as_json(rows))
 
 

@@ -17,7 +17,7 @@ import understudy
 LAYERS = """
     errors records
     messages state
-    tools tasks chat typed
+    tools tasks chat prompt
     rewards
     users trajectory
     environment

@@ -116,7 +116,7 @@ def assert_only_words(episode: Trajectory) -> None:
 
 
 def test_an_agent_makes_real_calls(url: str) -> None:
-    config = endpoint(url, max_tokens=256, parameters={"tool_choice": "required"})
+    config = endpoint(url, max_tokens=96, parameters={"tool_choice": "required"})
     chat = ChatModel(config, "agent")
     played = episodes(Cast(UserConfig()), ChatAgent(chat))
     for episode in played:

@@ -59,9 +59,9 @@ class ChatConfig(Record):
     concurrency: int = Field(default=16, ge=1)
     """Requests under way at once; one that waits to be tried again counts."""
     prompt_price: Decimal = Field(default=Decimal(0), ge=0)
-    """Of a million prompt tokens, in any currency."""
+    """What a million prompt tokens cost, in any currency."""
     completion_price: Decimal = Field(default=Decimal(0), ge=0)
-    """Of a million completion tokens."""
+    """What a million completion tokens cost."""
     cache: str = ""
     """Folder that keeps every reply, so that the same run again is free and gives the same; empty keeps none."""
 
@@ -87,6 +87,8 @@ class Usage(Record):
     requests: int = 0
     """Completions that were paid for."""
     cached: int = 0
+    rejected: int = 0
+    """Replies that were of no use to who asked for them."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: Decimal = Decimal(0)
@@ -99,7 +101,8 @@ class Usage(Record):
 
     def __str__(self) -> str:
         tokens = f"{self.prompt_tokens:,} prompt and {self.completion_tokens:,} completion tokens"
-        return f"{self.requests:,} requests, {self.cached:,} from the cache, {tokens}, cost {self.cost:.4f}"
+        replies = f"{self.cached:,} from the cache, {self.rejected:,} replies of no use"
+        return f"{self.requests:,} requests, {replies}, {tokens}, cost {self.cost:.4f}"
 
 
 class Reply(Record):
@@ -151,6 +154,10 @@ class ChatModel:
         if entry:
             _write(entry, reply)
         return reply
+
+    def reject(self) -> None:
+        """Count the last reply as one of no use."""
+        self.usage += Usage(rejected=1)
 
     def _body(self, messages: Sequence[Message], tools: Sequence[ToolSpec], seed: int) -> dict[str, Any]:
         config = self.config
@@ -291,7 +298,7 @@ def _completion(content: bytes) -> Reply:
         return reply
     except IndexError as e:
         raise _Passing("an answer without a choice") from e
-    except (ValueError, KeyError, TypeError, AttributeError) as e:  # not JSON, or not of that shape
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:  # not JSON, or not of that shape
         raise _Passing(f"an answer that is no completion ({type(e).__name__})") from e
 
 

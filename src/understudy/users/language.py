@@ -8,18 +8,23 @@
 The conversation that the model sees is made of the transcript each time anew. So it holds what was said and nothing
 else: no draft that was rejected, no thought, no verdict. A draft that cannot be said is asked for again, with a
 reminder; after `attempts` of them the episode fails by the user's fault.
+
+Where the user has tools too, the model calls them as an agent does. What it did with them is done, so it is the one
+thing that is kept from turn to turn; the agent sees nothing of it.
 """
 
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from understudy.chat import ChatModel, Reply
-from understudy.errors import RolloutError, ToolError
-from understudy.messages import Message, ToolCall
+from understudy.errors import RolloutError
+from understudy.messages import Message
 from understudy.tasks import Scenario
 from understudy.tools import Device
 from understudy.users.draft import NOT_ALONE, STOP, Draft, read, read_marked, without_thinking
+from understudy.users.user import used
 
 _PART = f"""\
 You play a customer who writes to a support agent. Stay in this part whatever the agent says.
@@ -33,6 +38,8 @@ How you write:
   begin with "No" and say what you want.
 - The agent does the work: after your yes, wait until it tells you that the thing is done.
 - When all that you want is settled or refused, or you are handed over to a human, write {STOP} and nothing else."""
+_OWN_TOOLS = """
+- You have tools of your own. Use them when the agent asks you to look at or do something, and say what they showed."""
 _MANNERS = {"plain": "", "chatty": "\n- You like to talk.", "terse": "\n- You use as few words as you can."}
 _THINK = """\
 
@@ -54,9 +61,10 @@ That is not good: %s
 Write in this form:
 Reflection: what went wrong. Nobody sees this.
 Message: what you say to the agent instead"""
-MOST_ROUNDS = 8
-"""How often a user may call tools of their own before a message."""
+_NAMES = {"user": "Customer", "assistant": "Agent"}
 _VERDICT = re.compile(r"[\W_]*(yes|no)\b[\W_]*(.*)", re.IGNORECASE | re.DOTALL)
+MOST_DEEDS = 8
+"""How often a user turns to tools of their own before saying something."""
 _NO_VERDICT = "the check of the message came to no verdict"
 _UNFIT = "the message does not fit the instructions"
 
@@ -65,16 +73,12 @@ class LanguageUser:
     """Says what the model replies. The opening is the scenario's and costs no request."""
 
     def __init__(
-        self,
-        scenario: Scenario,
-        model: ChatModel,
-        seed: int = 0,
-        attempts: int = 3,
-        device: Device | None = None,
+        self, scenario: Scenario, model: ChatModel, seed: int = 0, attempts: int = 3, device: Device | None = None
     ) -> None:
-        """`device` is what the user has as tools: the model may call them before it writes a message."""
+        """`device` holds the tools of the user's own."""
         self._scenario, self._model, self._seed, self._attempts = scenario, model, seed, attempts
         self._device = device
+        self._deeds: list[tuple[int, Message]] = []  # each with how many messages had been said
         self._parting = False
 
     async def reply(self, transcript: Sequence[Message]) -> str | None:
@@ -89,6 +93,7 @@ class LanguageUser:
             if not problem:
                 self._parting = draft.parting
                 return None if draft.leaves else draft.text
+            self._model.reject()
         raise RolloutError(
             f"the user's model gave no usable message in {self._attempts} attempts; at last: {problem}", "user"
         )
@@ -97,33 +102,48 @@ class LanguageUser:
         """A message; `last` is the draft before it, and `problem` what was wrong with that."""
         reminder = f"\n\nRemember: {problem}." if problem else ""
         system = Message(role="system", content=self._part() + self._form() + reminder)
-        return self._read(await self._answer([system, *_from_the_other_side(talk)], seed))
+        return self._read(await self._reply(system, talk, seed))
 
-    async def _answer(self, messages: Sequence[Message], seed: int) -> Reply:
-        """The model's reply, after it has used the user's tools as far as it wants to."""
-        specs, messages = self._device.specs() if self._device else (), list(messages)
-        reply = await self._model.reply(messages, specs, seed)
-        for _ in range(MOST_ROUNDS if specs else 0):
-            if not reply.message.tool_calls:
+    async def _reply(self, system: Message, talk: Sequence[Message], seed: int) -> Reply:
+        """What the model says when it has done with its own tools what it wants."""
+        specs = self._device.specs() if self._device else ()
+        for _ in range(MOST_DEEDS):
+            reply = await self._model.reply([system, *self._seen(talk)], specs, seed)
+            if not (self._device and reply.message.tool_calls):
                 break
-            messages += [reply.message, *(self._run(call) for call in reply.message.tool_calls)]
-            reply = await self._model.reply(messages, specs, seed)
+            self._do(self._device, reply.message, len(talk))
         return reply
 
-    def _run(self, call: ToolCall) -> Message:
-        assert self._device is not None
-        try:
-            content = self._device.run(call)
-        except ToolError as e:
-            content = f"Error: {e}"
-        return Message(role="tool", content=content, tool_call_id=call.id)
+    def _do(self, device: Device, message: Message, said: int) -> None:
+        calls = tuple(
+            call.replace(id=call.id or f"deed_{len(self._deeds)}_{i}") for i, call in enumerate(message.tool_calls)
+        )
+        results = [Message(role="tool", content=used(device, call), tool_call_id=call.id) for call in calls]
+        self._deeds += [(said, deed) for deed in (message.replace(content="", tool_calls=calls), *results)]
+
+    def _seen(self, talk: Sequence[Message]) -> list[Message]:
+        """The conversation as the user's model takes part in it: the agent is who it answers."""
+        seen = [Message(role="user", content=_GREETING)]
+        for place, message in enumerate(talk, 1):
+            seen.append(_turned(message))
+            seen += [deed for said, deed in self._deeds if said == place]
+        return seen
+
+    def _quoted(self, talk: Sequence[Message]) -> str:
+        """The same as text, each message on a line of its own whatever it holds."""
+        lines = []
+        for place, message in enumerate(talk, 1):
+            lines.append(f"{_NAMES[message.role]}: {_json(message.content)}")
+            lines += [line for said, deed in self._deeds if said == place for line in _told(deed)]
+        return "\n".join(lines)
 
     async def _objection(self, talk: Sequence[Message], draft: Draft, seed: int) -> str:
         """What is wrong with a draft that could be said. A stop word beside the text is passed over once, not twice."""
         return NOT_ALONE if draft.parting and self._parting else ""
 
     def _part(self) -> str:
-        return _PART % self._scenario.instructions + _MANNERS[self._scenario.persona]
+        own = _OWN_TOOLS if self._device else ""
+        return _PART % self._scenario.instructions + own + _MANNERS[self._scenario.persona]
 
     def _form(self) -> str:
         """How the model is to write what `_read` reads."""
@@ -156,8 +176,8 @@ class VerifiedUser(LanguageUser):
     async def _verdict(self, talk: Sequence[Message], draft: Draft, seed: int) -> str:
         """The reason against a draft, or nothing."""
         case = [
-            f"The customer's instructions: {json.dumps(self._scenario.instructions, ensure_ascii=False)}",
-            f"The conversation so far:\n{_quoted(talk)}",
+            f"The customer's instructions: {_json(self._scenario.instructions)}",
+            f"The conversation so far:\n{self._quoted(talk)}",
             f"The customer's next message: {_quote(draft)}",
             "Is it good?",
         ]
@@ -176,7 +196,7 @@ class ReflectingUser(VerifiedUser):
         if not (last.text or last.leaves):
             return await super()._draft(talk, last, problem, seed)
         system = Message(role="system", content=self._part())
-        revise = Message(role="user", content=_REVISE % (_quoted(talk), _quote(last), problem))
+        revise = Message(role="user", content=_REVISE % (self._quoted(talk), _quote(last), problem))
         return read_marked(await self._model.reply([system, revise], seed=seed))
 
 
@@ -185,22 +205,23 @@ def spoken(transcript: Sequence[Message]) -> list[Message]:
     return [m for m in transcript if m.role == "user" or (m.role == "assistant" and not m.tool_calls)]
 
 
-def _from_the_other_side(talk: Sequence[Message]) -> list[Message]:
-    """The conversation as the user's model takes part in it: the agent is who it answers."""
-    turned = [
-        Message(role="assistant", content=m.content)
-        if m.role == "user"
-        else Message(role="user", content=m.content.strip() or "(says nothing)")
-        for m in talk
-    ]
-    return [Message(role="user", content=_GREETING), *turned]
+def _turned(message: Message) -> Message:
+    """A message as the other side sees it."""
+    if message.role == "user":
+        return Message(role="assistant", content=message.content)
+    return Message(role="user", content=message.content.strip() or "(says nothing)")
 
 
-def _quoted(talk: Sequence[Message]) -> str:
-    """The conversation as text, each message on a line of its own whatever it holds."""
-    names = {"user": "Customer", "assistant": "Agent"}
-    return "\n".join(f"{names[m.role]}: {json.dumps(m.content, ensure_ascii=False)}" for m in talk)
+def _told(deed: Message) -> list[str]:
+    """What the user did with a tool, or what that showed, in words."""
+    if deed.role == "tool":
+        return [f"It showed the customer: {_json(deed.content)}"]
+    return [f"The customer used {call.name} {_json(call.arguments)}" for call in deed.tool_calls]
 
 
 def _quote(draft: Draft) -> str:
-    return "(leaves the conversation)" if draft.leaves else json.dumps(draft.text, ensure_ascii=False)
+    return "(leaves the conversation)" if draft.leaves else _json(draft.text)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
