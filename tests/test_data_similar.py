@@ -74,6 +74,16 @@ def test_the_same_gold_calls_in_one_family_are_near() -> None:
     assert similar.find(named.replace(scenario=others[0].scenario)) == [0], "ids of calls do not count"
 
 
+def test_tasks_without_calls_are_told_apart_by_their_words() -> None:
+    first, other = (task(0, words, gold=(), id=words) for words in ("how late is it", "what is the time now"))
+    similar = Similar()
+    assert [similar.add(first), similar.add(other), similar.add(first)] == [[], [], [0]]
+    groups = Distinct()
+    for one in (first, other, first):
+        groups.add(one)
+    assert list(groups.labels()) == [0, 1, 0]
+
+
 def test_all_that_the_user_says_counts() -> None:
     wish = Wish(says="a b", facts=(Fact(says="c D", cues=("x",)),))
     user = Scenario(instructions="not this", opening="One, two", facts=(Fact(says="three", cues=()),), wishes=(wish,))
