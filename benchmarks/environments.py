@@ -55,7 +55,7 @@ async def play(domain: Domain, tasks: list[Task]) -> tuple[float, int]:
     for task in tasks:
         episode = await rollout(task, domain.environment(task), agent, limits)
         assert episode.reward == 1.0, task.id
-        steps += len(task.gold)
+        steps += len(task.turns)
     return time.perf_counter() - started, steps
 
 

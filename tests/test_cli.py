@@ -62,7 +62,7 @@ def test_list(call: Call) -> None:
     assert code == 0
     assert "smollm2-135m" in text
     found = json.loads(call("list", "--json")[1])
-    assert found.keys() == {"domains", "models", "formats", "engines", "presets"}
+    assert found.keys() == {"domains", "benchmarks", "models", "formats", "engines", "presets"}
     assert "retail" in found["domains"]
     assert all(line for entries in found.values() for line in entries.values())
 
@@ -78,6 +78,13 @@ def test_check(call: Call) -> None:
         ("validation", 12, 0.0, 1.0),
         ("test", 12, 0.0, 1.0),
     ]
+
+
+def test_check_of_all_domains(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy.domains.base.names", lambda: ["toy:DOMAIN", "toy:DOMAIN"])
+    code, text, _ = call("check")
+    assert (code, text.count("sound: gold earns 1.0")) == (0, 2)
+    assert [report["domain"] for report in json.loads(call("check", "--json")[1])] == ["toy", "toy"]
 
 
 def test_check_of_an_unsound_slice(call: Call) -> None:

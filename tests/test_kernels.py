@@ -1,6 +1,7 @@
 """The fused kernels and their fallbacks in torch, both against plain float32 mathematics."""
 
 import ctypes
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,26 @@ from torch import Tensor  # noqa: E402
 from understudy.engines.local import kernels  # noqa: E402
 
 BF16 = torch.bfloat16
+REAL = BF16
+"""The dtype of the test at hand."""
 ROUNDING = {"rtol": 2**-7, "atol": 2**-9}  # two roundings to bf16; values are of order 1
 
 needs_kernels = pytest.mark.skipif(not kernels.available(), reason=kernels.why() or "available")
 both_ways = pytest.mark.usefixtures("way")
-load = kernels._library.__wrapped__
+WAYS = (pytest.param("bfloat16", marks=needs_kernels), pytest.param("float32", marks=needs_kernels), "fallback")
 
 
-@pytest.fixture(params=[pytest.param("kernel", marks=needs_kernels), "fallback"])
+def load() -> ctypes.CDLL | str:
+    return kernels._library.__wrapped__(BF16)
+
+
+@pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test runs with the kernels and without."""
+    """The test runs with the kernels for either dtype and without."""
     if request.param == "fallback":
-        monkeypatch.setattr(kernels, "_library", lambda: "switched off")
+        monkeypatch.setattr(kernels, "_library", lambda dtype: "switched off")
+    else:
+        monkeypatch.setattr(sys.modules[__name__], "REAL", getattr(torch, request.param))
 
 
 @pytest.fixture(autouse=True)
@@ -34,11 +43,14 @@ def seed() -> None:
 
 
 def normal(*shape: int, scale: float = 1.0) -> Tensor:
-    return (scale * torch.randn(*shape)).to(BF16)
+    return (scale * torch.randn(*shape)).to(REAL)
 
 
 def close(actual: Tensor, expected: Tensor, **tolerance: float) -> None:
-    torch.testing.assert_close(actual, expected, check_dtype=False, **(tolerance or ROUNDING))
+    """Tolerances are those of bfloat16; in float32 nothing is off by more than 2^-13 of them."""
+    exact = 2**-13 if torch.float32 == REAL else 1.0
+    allowed = {name: max(exact * value, min(value, 1e-5)) for name, value in (tolerance or ROUNDING).items()}
+    torch.testing.assert_close(actual, expected, check_dtype=False, **allowed)
 
 
 # ---- attention ----
@@ -69,7 +81,7 @@ def test_joint_softmax(prefix_size: int, own_size: int) -> None:
 
 @both_ways
 def test_joint_softmax_of_extreme_scores_and_without_prefix() -> None:
-    own = torch.tensor([80.0, -80.0, 80.0, 1e30]).to(BF16).expand(1, 1, 3, 4).contiguous()
+    own = torch.tensor([80.0, -80.0, 80.0, 1e30]).to(REAL).expand(1, 1, 3, 4).contiguous()
     limits = torch.tensor([[3, 2, 0]], dtype=torch.int32)
     kernels.joint_softmax_(None, own, limits, 1.0)
     close(own[0, 0], torch.tensor([[0.5, 0, 0.5, 0], [1, 0, 0, 0], [0, 0, 0, 0]]))
@@ -77,7 +89,7 @@ def test_joint_softmax_of_extreme_scores_and_without_prefix() -> None:
 
 @both_ways
 def test_joint_softmax_never_reads_what_is_unseen() -> None:
-    own = torch.full((1, 1, 2, 8), torch.nan, dtype=BF16)
+    own = torch.full((1, 1, 2, 8), torch.nan, dtype=REAL)
     own[..., :3] = 1
     kernels.joint_softmax_(None, own, torch.full((1, 2), 3, dtype=torch.int32), 1.0)
     close(own[0, 0, 0], torch.tensor([1 / 3] * 3 + [0.0] * 5))
@@ -96,8 +108,8 @@ def test_gradients_of_the_joint_softmax(prefix_size: int, own_size: int) -> None
     expected = torch.autograd.grad(out, scores, grad.float())
 
     kernels.joint_softmax_(prefix, own, limits, 0.5)
-    delta = kernels.row_dot(grad, out.detach().to(BF16))
-    prefix_grad, own_grad = (grad.float() @ values.T).to(BF16).split([prefix_size, own_size], -1)
+    delta = kernels.row_dot(grad, out.detach().to(REAL))
+    prefix_grad, own_grad = (grad.float() @ values.T).to(REAL).split([prefix_size, own_size], -1)
     prefix_grad, own_grad = prefix_grad.contiguous(), own_grad.contiguous()
     kernels.joint_softmax_backward_(prefix_grad, own_grad, prefix, own, delta, 0.5)
     seen = (limits > 0)[..., None]  # a query that sees nothing has no gradient; the reference has a uniform row there
@@ -123,7 +135,7 @@ LENGTHS = [0, 1, 7, 64, 65, 130]
 def test_decode_attention(group: int, dim: int, prefix_size: int) -> None:
     rows, cap = len(LENGTHS), 140
     q, prefix = normal(2, rows, group, dim), normal(2, rows, group, prefix_size, scale=dim**0.5)
-    cache = torch.full((2, 2, rows + 3, cap, dim), torch.nan, dtype=BF16)  # nothing unseen is read
+    cache = torch.full((2, 2, rows + 3, cap, dim), torch.nan, dtype=REAL)  # nothing unseen is read
     slots, lengths = torch.randperm(rows + 3)[:rows].int(), torch.tensor(LENGTHS, dtype=torch.int32)
     for slot, length in zip(slots, lengths, strict=True):
         cache[:, :, slot, :length] = normal(2, 2, int(length), dim)
@@ -144,8 +156,8 @@ def test_decode_attention(group: int, dim: int, prefix_size: int) -> None:
 
 @both_ways
 def test_decode_attention_without_prefix_and_with_extreme_scores() -> None:
-    q = torch.full((1, 2, 1, 32), 10.0, dtype=BF16)
-    keys = torch.full((1, 2, 3, 32), -0.25, dtype=BF16)
+    q = torch.full((1, 2, 1, 32), 10.0, dtype=REAL)
+    keys = torch.full((1, 2, 3, 32), -0.25, dtype=REAL)
     keys[:, :, 1] = 0.25  # scores of -80, 80, -80
     values = normal(1, 2, 3, 32)
     arguments = torch.tensor([0, 1], dtype=torch.int32), torch.tensor([3, 1], dtype=torch.int32)
@@ -195,11 +207,12 @@ def test_rms_norm(rows: int, dim: int) -> None:
 def test_rms_norm_rounds_as_transformers_does() -> None:
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-    module = LlamaRMSNorm(576, 1e-5).to(BF16)
+    module = LlamaRMSNorm(576, 1e-5).to(REAL)
     module.weight.data = normal(576)
     x = normal(2, 65, 576)
-    different = kernels.rms_norm(x, module.weight, 1e-5) != module(x)
-    assert different.float().mean() < 1e-3  # the sums' order
+    got, want = kernels.rms_norm(x, module.weight, 1e-5), module(x)
+    close(got, want)
+    assert torch.float32 == REAL or (got != want).float().mean() < 1e-3  # the sums' order
 
 
 @both_ways
@@ -225,7 +238,7 @@ def test_swiglu(shape: tuple[int, ...]) -> None:
 @both_ways
 def test_swiglu_of_views_and_of_extreme_values() -> None:
     wide = normal(7, 130)
-    wide[0, :4] = torch.tensor([80.0, -80.0, 1e4, -1e4]).to(BF16)
+    wide[0, :4] = torch.tensor([80.0, -80.0, 1e4, -1e4]).to(REAL)
     check_gradients(lambda x: kernels.swiglu(*x.chunk(2, -1)), lambda x: swiglu_reference(*x.chunk(2, -1)), wide)
 
 
@@ -280,10 +293,9 @@ def test_token_logprobs(vocabulary: int, temperature: float) -> None:
 
 
 @both_ways
-@pytest.mark.parametrize("dtype", [BF16, torch.float32])
 @pytest.mark.parametrize("vocabulary", [1, 7, 65, 5000])
-def test_samples_are_inverse_cumulative_probabilities(vocabulary: int, dtype: torch.dtype) -> None:
-    logits, uniforms = normal(64, vocabulary, scale=3).to(dtype), torch.rand(64)
+def test_samples_are_inverse_cumulative_probabilities(vocabulary: int) -> None:
+    logits, uniforms = normal(64, vocabulary, scale=3), torch.rand(64)
     tokens, logprobs = kernels.sample(logits, 0.7, uniforms)
     every = (logits.double() / 0.7).log_softmax(-1)
     sums = every.exp().cumsum(-1).gather(-1, tokens[:, None])[:, 0]
@@ -305,7 +317,7 @@ def test_greedy_takes_the_first_most_likely_token() -> None:
 @both_ways
 @pytest.mark.parametrize("uniform", [0.0, 0.5, 1.0])  # 1.0 is what a float64 just below it rounds to
 def test_impossible_tokens_are_never_sampled(uniform: float) -> None:
-    logits = torch.full((1, 4097), -torch.inf, dtype=BF16)
+    logits = torch.full((1, 4097), -torch.inf, dtype=REAL)
     logits[0, 100], logits[0, 2000] = 1, 1
     (token,), (logprob,) = kernels.sample(logits, 1.0, torch.tensor([uniform]))
     assert token == (100 if uniform < 0.5 else 2000)
@@ -315,7 +327,7 @@ def test_impossible_tokens_are_never_sampled(uniform: float) -> None:
 @both_ways
 def test_sampling_frequencies() -> None:
     count = 20_000
-    logits = torch.tensor([0.0, 1.0, -1.0, 2.0, 0.5, -2.0, 1.5]).to(BF16)
+    logits = torch.tensor([0.0, 1.0, -1.0, 2.0, 0.5, -2.0, 1.5]).to(REAL)
     tokens, _ = kernels.sample(logits.repeat(count, 1), 1.3, torch.rand(count))
     expected = count * (logits.double() / 1.3).softmax(-1)
     chi_square = ((torch.bincount(tokens, minlength=7) - expected) ** 2 / expected).sum()
@@ -380,7 +392,7 @@ def test_kernels_are_compiled_once(cache: Path, monkeypatch: pytest.MonkeyPatch)
 def test_without_a_compiler_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels.shutil, "which", lambda name: None)
     reason = load()
-    monkeypatch.setattr(kernels, "_library", lambda: reason)
+    monkeypatch.setattr(kernels, "_library", lambda dtype: reason)
     assert not kernels.available()
     assert kernels.why() == "no C compiler was found ($CC, gcc, cc, clang)"
     gate, up = normal(3, 7), normal(3, 7)

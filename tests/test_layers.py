@@ -17,17 +17,19 @@ import understudy
 LAYERS = """
     errors records
     messages state
-    tools tasks
+    tools tasks chat prompt
     rewards
     users trajectory
     environment
     presets domains
+    integrations
     models formats
     batch algorithms
     engines
     agent
     rollout
     check statistics config
+    data
     run
     evaluate
     results

@@ -23,7 +23,7 @@ from understudy.domains.base import Domain, interleave  # noqa: E402
 from understudy.environment import ToolEnvironment  # noqa: E402
 from understudy.errors import RolloutError, TaskError  # noqa: E402
 from understudy.messages import Message  # noqa: E402
-from understudy.models import make_tiny  # noqa: E402
+from understudy.models import find_model, make_tiny  # noqa: E402
 from understudy.run import Run, read_metrics  # noqa: E402
 from understudy.tasks import Difficulty, Score, Split, Task  # noqa: E402
 from understudy.train import learning_rate, optimizer_steps, summarize, train, with_advantages  # noqa: E402
@@ -111,7 +111,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("understudy.domains.base.score", rewarded)
 
 
-def rewarded(task: Task, state: Any, goal: Any, transcript: Sequence[Message], ended: bool) -> Score:
+def rewarded(task: Task, state: Any, goal: Any, gate: Any, transcript: Sequence[Message], ended: bool) -> Score:
     said = "".join(m.content for m in transcript if m.role == "assistant")
     gold = any(m.content == task.gold[0].content for m in transcript)
     return Score(reward=1.0 if gold else min(1.0, len(set(said)) / 25))
@@ -257,6 +257,25 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tiny: Path, t
     assert lines[1]["nll"] < lines[0]["nll"]
     assert all(line["episodes"] == 3 * line["groups"] and 2 <= line["groups"] <= 3 for line in lines[2:])
     assert saved(one)["progress"] == {"tasks_used": 3 + sum(line["groups"] for line in lines[2:])}
+
+
+@pytest.mark.usefixtures("short")
+def test_the_trained_model_is_written_as_others_read_it(tiny: Path, tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", tiny)
+    folder = find_model(str(run.folder / "model"))
+    weights = load_file(folder / "model.safetensors")
+    masters = {k.removeprefix("master."): v for k, v in saved(run).items() if k.startswith("master.")}
+    assert masters
+    assert all(torch.equal(weights[name], master) for name, master in masters.items())
+    again = run_of(tmp_path / "again", folder, "sft.steps=0", "steps=0")
+    before, after = (
+        evaluations(r)[name] for r, name in ((run, "000005 trained.json"), (again, "000000 warm start.json"))
+    )
+    assert before == after
+    adapted = run_of(tmp_path / "lora", tiny, "engine.finetune=lora", "steps=1")
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= {
+        path.name for path in (adapted.folder / "model").iterdir()
+    }
 
 
 class Stopper:

@@ -1,15 +1,18 @@
 """Who acts: an agent turns what it is shown into a reply, and records both in the trajectory.
 
 `EngineAgent` is token exact: it appends the format's tokens and the sampler's, and nothing is ever tokenized twice.
-`GoldAgent`, `SilentAgent` and `HumanAgent` need no model; the first two are the oracle and the floor of every score.
+`ChatAgent` is any model behind an API; without tokens its episodes are scored and never trained on. `GoldAgent`,
+`SilentAgent` and `HumanAgent` need no model; the first two are the oracle and the floor of every score.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from understudy.chat import ChatModel, Usage
 from understudy.engines.base import Sampler, Sampling
 from understudy.errors import TaskError
 from understudy.formats import ChatFormat
+from understudy.formats.base import ParseStatus
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.tasks import Task
 from understudy.trajectory import Trajectory
@@ -31,16 +34,36 @@ class EngineAgent:
     async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """Sample one reply. Its seed depends on the episode's seed and the turn alone."""
         episode.observe(new, self._format.encode(new, tools, episode.tokens))
-        seed = episode.seed * 1009 + episode.turns
+        seed = _turn_seed(episode)
         completion = await self._engine.sample(episode.tokens, self._sampling, seed, self._format.stop_tokens)
         parsed = self._format.parse(completion.tokens)
-        status = "cut" if completion.finish == "length" else parsed.status
-        episode.counts[status] = episode.counts.get(status, 0) + 1
+        _count(episode, "cut" if completion.finish == "length" else parsed.status)
         if parsed.other_side:
-            episode.counts["other_side"] = episode.counts.get("other_side", 0) + 1
+            _count(episode, "other_side")
         message = _identified(parsed.message, episode.turns)
         episode.act(message, completion.tokens, completion.logprobs)
         episode.version = completion.version
+        return message
+
+
+class ChatAgent:
+    """A model behind a chat completions endpoint, with the endpoint's own tool calls."""
+
+    def __init__(self, model: ChatModel) -> None:
+        self._model = model
+
+    @property
+    def usage(self) -> Usage:
+        """What the model was asked so far."""
+        return self._model.usage
+
+    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """The endpoint's reply to all of the episode; a refusal is what the agent says."""
+        episode.observe(new)
+        reply = await self._model.reply(episode.messages, tools, _turn_seed(episode) % 2**31)
+        said = Message(role="assistant", content=reply.refusal) if reply.refusal else reply.message
+        _count(episode, "cut" if reply.finish == "length" else _status(said))
+        episode.act(message := _identified(said, episode.turns))
         return message
 
 
@@ -94,6 +117,20 @@ class HumanAgent:
         episode.observe(new)
         episode.act(message := _identified(self._ask(new, tools), episode.turns))
         return message
+
+
+def _turn_seed(episode: Trajectory) -> int:
+    return episode.seed * 1009 + episode.turns
+
+
+def _count(episode: Trajectory, status: str) -> None:
+    episode.counts[status] = episode.counts.get(status, 0) + 1
+
+
+def _status(message: Message) -> ParseStatus:
+    if message.tool_calls:
+        return "malformed" if any(call.malformed for call in message.tool_calls) else "calls"
+    return "text" if message.content.strip() else "empty"
 
 
 def _identified(message: Message, turn: int) -> Message:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from understudy.data import cli as data
 from understudy.errors import ConfigError, RolloutError, TaskError
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.add_typer(data.app, name="data")
+
 What = Annotated[
     str, typer.Argument(metavar="DOMAIN", help="A domain, module:attribute, a preset, a config.toml or a run.")
 ]
@@ -47,18 +50,23 @@ def list_(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def check(what: What, settings: Settings = None, as_json: AsJson = False) -> None:
+def check(
+    what: Annotated[str, typer.Argument(metavar="DOMAIN", help="As for eval; every shipped domain if not given.")] = "",
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
     """Prove that a domain's tasks are sound.
 
     Gold earns 1.0 and doing nothing 0.0 on each task, and all else holds that training relies on.
     """
     from understudy import check as checks
-    from understudy.domains.base import find
+    from understudy.domains.base import find, names
 
-    config = _config(what, settings)
-    report = checks.check(find(config.domain).slice(config.slice))
-    print(report.model_dump_json(indent=1) if as_json else _report_text(report))
-    raise typer.Exit(1 if report.problems else 0)
+    configs = [_config(each, settings) for each in ([what] if what else names())]
+    reports = [checks.check(find(config.domain).slice(config.slice)) for config in configs]
+    dumped = [report.model_dump() for report in reports]
+    print(json.dumps(dumped[0] if what else dumped, indent=1) if as_json else "\n\n".join(map(_report_text, reports)))
+    raise typer.Exit(1 if any(report.problems for report in reports) else 0)
 
 
 @app.command()
@@ -68,24 +76,26 @@ def play(
     role: Annotated[Literal["agent", "user"], typer.Option("--as", help="Whom you play.")] = "agent",
     task: Annotated[str, typer.Option(help="Id of the task; the first of the split if not given.")] = "",
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Where the task is from.")] = "train",
-    model: Annotated[str, typer.Option(help="The model that you meet as the user; the gold turns if not given.")] = "",
+    agent: Annotated[str, typer.Option(help="Whom you meet as the user: gold, model or chat.")] = "gold",
+    model: Annotated[str, typer.Option(help="The model that you meet as the user, instead of --agent.")] = "",
 ) -> None:
     """Play an episode yourself, as agent or as user."""
     from understudy import play as plays
     from understudy.domains.base import find
-    from understudy.evaluate import named_agent
+    from understudy.evaluate import inhabited, named_agent
+    from understudy.users import Cast
 
     config = _config(what, [*(settings or ()), *([f"model={model}"] if model else ())])
-    domain = find(config.domain).slice(config.slice)
-    agent = named_agent("model" if model else "gold", config)
-    plays.play(domain, plays.find_task(domain, task, split), role, agent)
+    domain = inhabited(find(config.domain).slice(config.slice), Cast(config.user))
+    player = named_agent("model" if model else agent, config) if role == "user" else None
+    plays.play(domain, plays.find_task(domain, task, split), role, player)
 
 
 @app.command("eval")
 def evaluate(
     what: What,
     settings: Settings = None,
-    agent: Annotated[str, typer.Option(help="model, gold or silent.")] = "model",
+    agent: Annotated[str, typer.Option(help="model, chat, gold or silent.")] = "model",
     model: Annotated[str, typer.Option(help="An embedded model, a folder, or owner/model on Hugging Face.")] = "",
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "",
     tasks: Annotated[int, typer.Option(min=0, help="How many tasks.")] = 0,

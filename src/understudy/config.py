@@ -10,6 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
@@ -17,6 +18,7 @@ from typing import Any, TypeVar, get_origin
 from pydantic import Field, ValidationError
 
 from understudy.algorithms.options import Advantage, Loss, Per
+from understudy.chat import ChatConfig
 from understudy.domains.base import Slice
 from understudy.engines.base import Sampling
 from understudy.engines.local.config import LocalConfig
@@ -24,6 +26,7 @@ from understudy.errors import ConfigError, nearest
 from understudy.records import Record
 from understudy.rollout import Limits
 from understudy.tasks import Split
+from understudy.users import UserConfig
 
 
 class SFTConfig(Record):
@@ -82,7 +85,7 @@ class TrainConfig(Record):
     """All of a training run."""
 
     domain: str = "retail"
-    """A shipped domain, or `module:attribute` for your own."""
+    """A shipped domain, `module:attribute` for your own, or a benchmark's, such as `tau-bench:PATH#retail`."""
     slice: Slice = Slice()
     model: str = "smollm2-135m"
     """An embedded model, a local folder, or `owner/model` on the Hugging Face hub."""
@@ -94,9 +97,15 @@ class TrainConfig(Record):
     """Steps between checkpoints; 0 saves at the end only."""
     max_fault_rate: float = Field(default=0.1, ge=0.0, le=1.0)
     """The run stops when more than this share of a step's episodes fails through no fault of the agent."""
+    free_tasks: bool = False
+    """Whether tasks that doing nothing earns may be trained on."""
     engine: LocalConfig = LocalConfig()
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
+    user: UserConfig = UserConfig()
+    """Who the agent speaks to in training and evaluation; demonstrations, floor and oracle keep the scripted user."""
+    chat: ChatConfig = ChatConfig()
+    """The endpoint and model that `--agent chat` plays with."""
     sft: SFTConfig = SFTConfig()
     algorithm: Algorithm = Algorithm()
     eval: EvalConfig = EvalConfig()
@@ -243,11 +252,11 @@ def _leaves(config: Record, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _lines(config: Record, path: tuple[str, ...]) -> Iterator[str]:
-    """Plain values first, then a table for each record."""
+    """Plain values first, then a table for each record. TOML has no null: a key without a value is a comment."""
     for key, value in config:
-        if not isinstance(value, Record) and value is not None:
+        if not isinstance(value, Record):
             yield from _comment(type(config).model_fields[key].description)
-            yield f"{key} = {_toml(value)}"
+            yield f"# {key} =" if value is None else f"{key} = {_toml(value)}"
     for key, value in config:
         if isinstance(value, Record):
             yield f"\n[{'.'.join((*path, key))}]"
@@ -265,6 +274,8 @@ def _toml(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Decimal):
+        return str(value)
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_toml(str(k))} = {_toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, frozenset):

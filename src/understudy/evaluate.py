@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import Literal
 
 from understudy import formats
-from understudy.agent import Agent, EngineAgent, GoldAgent, SilentAgent
+from understudy.agent import Agent, ChatAgent, EngineAgent, GoldAgent, SilentAgent
+from understudy.chat import ChatModel, Usage
 from understudy.config import TrainConfig
-from understudy.domains.base import Domain
-from understudy.errors import ConfigError, nearest
+from understudy.domains.base import TaskSource
+from understudy.errors import ConfigError, TaskError, nearest
 from understudy.models import find_model
 from understudy.records import Record
 from understudy.rollout import Limits, episode_seed, play
 from understudy.statistics import Rate, pass_at_k, pass_hat_k, rate
 from understudy.tasks import Split, Task
 from understudy.trajectory import Trajectory
+from understudy.users import Cast
 
 Progress = Callable[[int, int], None]
 Kind = Literal["agent", "floor", "oracle"]
@@ -62,6 +64,8 @@ class Evaluation(Record):
     """Replies of the agent, mean over the episodes."""
     tokens: float = 0.0
     """Sampled tokens, mean over the episodes."""
+    usage: dict[str, Usage] = {}
+    """What endpoints were asked: for the users, for the agent."""
 
     @property
     def success(self) -> Rate:
@@ -80,7 +84,7 @@ class Evaluation(Record):
 
 
 async def evaluate(
-    domain: Domain,
+    domain: TaskSource,
     agent: Agent,
     tasks: Sequence[Task],
     limits: Limits | None = None,
@@ -108,21 +112,44 @@ async def evaluate(
     return _summary(groups, domain.name, seed, trials).replace(kind=kind)
 
 
-async def floor(domain: Domain, tasks: Sequence[Task]) -> Evaluation:
+async def floor(domain: TaskSource, tasks: Sequence[Task]) -> Evaluation:
     """What saying nothing earns: 0, or the tasks are at fault."""
     return await evaluate(domain, SilentAgent(), tasks, kind="floor")
 
 
-async def oracle(domain: Domain, tasks: Sequence[Task]) -> Evaluation:
+async def oracle(domain: TaskSource, tasks: Sequence[Task]) -> Evaluation:
     """What playing the gold turns earns: 1, or the tasks are at fault."""
     return await evaluate(domain, GoldAgent(), tasks, kind="oracle")
 
 
+def inhabited(domain: TaskSource, users: Cast) -> TaskSource:
+    """The domain with these users; scripted ones are its own already."""
+    return domain if users.scripted else domain.with_users(users)
+
+
+async def refuse_free(domain: TaskSource, seed: int = 0) -> None:
+    """A `TaskError` where doing nothing earns train tasks of the slice, a `ConfigError` where there are none at all."""
+    if next(domain.stream("train", seed), None) is None:
+        raise ConfigError(f"{domain.name} has no train tasks in this slice")
+    tasks = domain.tasks("train")
+    free = [result.task for result in (await floor(domain, tasks)).results if any(result.successes)]
+    if free:
+        some = ", ".join(free[:3])
+        raise TaskError(
+            f"doing nothing earns {len(free)} of the {len(tasks)} train tasks of {domain.name} ({some}): "
+            "leave them out by slice.families, or train on them all the same by free_tasks=true"
+        )
+
+
 def named_agent(name: str, config: TrainConfig, checkpoint: Path | None = None) -> Agent:
-    """The agent called `gold`, `silent`, or `model`: the config's, with a checkpoint's weights where one is given."""
+    """The agent called `gold`, `silent`, `chat` (the endpoint of the config's `chat`), or `model`.
+
+    `model` is the config's, with a checkpoint's weights where one is given.
+    """
     agents: dict[str, Callable[[], Agent]] = {
         "gold": GoldAgent,
         "silent": SilentAgent,
+        "chat": lambda: ChatAgent(ChatModel(config.chat, "agent")),
         "model": lambda: model_agent(config, checkpoint),
     }
     if name not in agents:
@@ -151,7 +178,7 @@ def not_installed(error: ModuleNotFoundError, what: str) -> Exception:
     return ConfigError(f"{what} needs {error.name}; run pip install 'understudy[train]'")
 
 
-def held_out(domain: Domain, split: Split, count: int, seed: int = 0) -> list[Task]:
+def held_out(domain: TaskSource, split: Split, count: int, seed: int = 0) -> list[Task]:
     """`count` different tasks of a split, or as many as there are: the frozen ones first, then generated ones."""
     generated = itertools.islice(domain.stream(split, seed), 20 * count)
     return list(itertools.islice(_different(itertools.chain(domain.tasks(split), generated)), count))

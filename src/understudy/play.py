@@ -1,43 +1,43 @@
 """Play an episode yourself: as the agent, with its policy and tools, or as the user who wants something of it."""
 
-import ast
 import asyncio
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from understudy.agent import Agent, GoldAgent, HumanAgent
-from understudy.domains.base import Domain
+from understudy.domains.base import TaskSource
 from understudy.errors import ConfigError, nearest
-from understudy.messages import Message, ToolCall, ToolSpec
+from understudy.messages import Message, ToolSpec
+from understudy.prompt import ask_person, print_coloured, read_reply, tool_list
 from understudy.rollout import Limits, rollout
-from understudy.tasks import Split, Task
+from understudy.tasks import Scenario, Split, Task
+from understudy.tools import Device
 from understudy.trajectory import Trajectory
-from understudy.users import User
+from understudy.users import HumanUser
 from understudy.view import episode_title, transcript
 
-_CALL = re.compile(r"(\w*)\s*(.*)", re.DOTALL)
 HELP = """\
-Type text to say it to the user. Type a call to make it:
-    find_order(order_id="W1")    or    find_order {"order_id": "W1"}
-/tools lists the tools, /tool NAME shows one, /quit leaves."""
+Type text to say it to the user. Type a call to make it, in one of these ways:
+    find_order order_id=W1    find_order(order_id="W1")    find_order {"order_id": "W1"}
+A list is a,b; what has spaces stands in quotes. A line ends a message; one that begins with a tool's name is a call.
+/tools lists the tools, /tool NAME shows one, /help shows this, /quit leaves without a result."""
 
 
 @dataclass
 class Person:
     """You, at a prompt: `ask` reads a line, `show` prints."""
 
-    ask: Callable[[str], str] = input
-    show: Callable[[str], None] = print
+    ask: Callable[[str], str] = ask_person
+    show: Callable[[str], None] = print_coloured
     welcomed: bool = False
 
     def act(self, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """Your reply as the agent; what cannot be read is asked for again."""
         self.show(transcript(new))
         if not self.welcomed:
-            self.show(f"\n{HELP}\n{_tool_list(tools)}\n")
+            self.show(f"\n{HELP}\n{tool_list(tools)}\n")
             self.welcomed = True
         while True:
             line = self.ask("agent> ").strip()
@@ -49,40 +49,35 @@ class Person:
             except ValueError as e:
                 self.show(f"That is not a call: {e}")
 
-    async def reply(self, messages: Sequence[Message]) -> str | None:
-        """What you say as the user; an empty line ends the conversation."""
-        self.show(transcript(messages[-1:]))
-        line = self.ask("user> ").strip()
-        if line == "/quit":
-            raise EOFError
-        return line or None
-
 
 def play(
-    domain: Domain,
+    domain: TaskSource,
     task: Task,
     role: Literal["agent", "user"] = "agent",
     agent: Agent | None = None,
     person: Person | None = None,
 ) -> Trajectory | None:
-    """Play a task at a prompt and see what it earned; None when you leave before its end.
+    """Play a task at a prompt and see what it earned; None when you leave before its end, also by Ctrl-D or Ctrl-C.
 
     As the user you meet `agent`, the gold turns unless another one is given.
     """
     person = person or Person()
-    user: User | None = person if role == "user" else None
-    if role == "user":
-        person.show(f"You are the user. {task.scenario.instructions}\nAn empty line ends the conversation.\n")
+
+    def user(scenario: Scenario, seed: int, device: Device | None) -> HumanUser:
+        return HumanUser(scenario, device, person.ask, person.show)
+
+    domain = domain.with_users(user) if role == "user" else domain
     actor = HumanAgent(person.act) if role == "agent" else agent or GoldAgent()
     try:
-        episode = asyncio.run(rollout(task, domain.environment(task, user), actor, Limits(max_turns=100)))
-    except EOFError:
+        episode = asyncio.run(rollout(task, domain.environment(task), actor, Limits(max_turns=100)))
+    except (EOFError, KeyboardInterrupt):
+        person.show("\nYou left before the end: no result.")
         return None
     person.show(f"\n{episode_title(episode)}")
     return episode
 
 
-def find_task(domain: Domain, name: str = "", split: Split = "train") -> Task:
+def find_task(domain: TaskSource, name: str = "", split: Split = "train") -> Task:
     """A task by its id, or the first one of a split."""
     tasks = {task.id: task for task in domain.tasks(split)}
     if not tasks:
@@ -92,46 +87,13 @@ def find_task(domain: Domain, name: str = "", split: Split = "train") -> Task:
     return tasks[name] if name else next(iter(tasks.values()))
 
 
-def read_reply(line: str, tools: Sequence[ToolSpec]) -> Message:
-    """A typed line as a reply: a call where it is a tool's name and a bracket, text else. Nothing is executed."""
-    name, rest = _CALL.match(line).groups()  # type: ignore[union-attr]  # the pattern matches any line
-    known = {tool.name for tool in tools}
-    if name not in known and re.fullmatch(r"\(.*\)|\{.*\}", rest):
-        raise ValueError(f"no tool {nearest(name, known)}")
-    if name not in known or rest[:1] not in ("", "(", "{"):
-        return Message(role="assistant", content=line)
-    arguments = _literals(rest) if rest.startswith("(") else json.loads(rest or "{}")
-    return Message(role="assistant", tool_calls=(ToolCall(name=name, arguments=arguments),))
-
-
-def _literals(text: str) -> dict[str, Any]:
-    """The keyword arguments of `(name=literal, …)`."""
-    try:
-        call = ast.parse(f"call{text}", mode="eval").body
-    except SyntaxError as e:
-        raise ValueError(e.msg) from e
-    if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
-        raise ValueError('give each argument its name, such as order_id="W1"')
-    return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-
-
 def _command(line: str, tools: Sequence[ToolSpec]) -> str:
     command, _, name = line.partition(" ")
     if command == "/quit":
         raise EOFError
     if command == "/tools":
-        return _tool_list(tools)
+        return tool_list(tools)
     if command == "/tool":
         known = {tool.name: tool for tool in tools}
         return json.dumps(known[name].model_dump(), indent=2) if name in known else f"no tool {nearest(name, known)}"
     return HELP
-
-
-def _tool_list(tools: Sequence[ToolSpec]) -> str:
-    return "\n".join(f"  {_signature(tool)}\n      {tool.description.splitlines()[0]}" for tool in tools)
-
-
-def _signature(tool: ToolSpec) -> str:
-    required = tool.parameters.get("required", [])
-    names = tool.parameters.get("properties", {})
-    return f"{tool.name}({', '.join(n if n in required else f'[{n}]' for n in names)})"

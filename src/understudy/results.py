@@ -14,14 +14,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from understudy.agent import Agent
+from understudy.agent import Agent, ChatAgent
+from understudy.chat import Usage
 from understudy.config import TrainConfig
 from understudy.domains.base import find
 from understudy.errors import ConfigError
-from understudy.evaluate import Evaluation, Progress, TaskResult, evaluate, floor, held_out, oracle
+from understudy.evaluate import Evaluation, Progress, TaskResult, evaluate, floor, held_out, inhabited, oracle
 from understudy.run import Run
 from understudy.statistics import Rate, difference, sentence
 from understudy.tasks import DIFFICULTIES
+from understudy.users import Cast
 
 Row = tuple[str, Evaluation]
 Cells = list[list[str]]
@@ -34,9 +36,12 @@ async def compare(name: str, agent: Agent, config: TrainConfig, on_progress: Pro
     if not tasks:
         raise ConfigError(f"domain {config.domain} has no {how.split} tasks in this slice")
     rows = [("do nothing", await floor(domain, tasks)), ("gold oracle", await oracle(domain, tasks))]
-    at_once = config.engine.sequences
-    own = await evaluate(domain, agent, tasks, config.limits, how.trials, how.seed, at_once, on_progress)
-    return [*rows, (name, own)]
+    users, at_once = Cast(config.user), 1 if config.user.kind == "human" else config.engine.sequences
+    own = await evaluate(
+        inhabited(domain, users), agent, tasks, config.limits, how.trials, how.seed, at_once, on_progress
+    )
+    usage = {"users": users.usage, "agent": agent.usage if isinstance(agent, ChatAgent) else Usage()}
+    return [*rows, (name, own.replace(usage={who: used for who, used in usage.items() if used != Usage()}))]
 
 
 def as_text(rows: Sequence[Row]) -> str:
@@ -44,7 +49,8 @@ def as_text(rows: Sequence[Row]) -> str:
     console = Console(width=max(100, shutil.get_terminal_size().columns), file=io.StringIO())
     with console.capture() as capture:
         console.print(*tables(rows), sep="\n")
-    return f"{capture.get()}\n{verdict(rows)}"
+    usage = [f"{name}, {who}: {used}" for name, row in rows for who, used in row.usage.items()]
+    return "\n".join([capture.get(), *usage, verdict(rows)])
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
@@ -151,7 +157,7 @@ def _row(rows: Sequence[Row], place: int) -> dict[str, Any]:
         "pass_hat_k": [evaluation.passing("hat", k + 1).mean for k in range(evaluation.trials)],
         "pass_at_k": [evaluation.passing("at", k + 1).mean for k in range(evaluation.trials)],
         "gain": paired.model_dump() if paired else None,
-        "evaluation": evaluation.model_dump(),
+        "evaluation": evaluation.model_dump(mode="json"),
     }
 
 

@@ -35,9 +35,13 @@ class Source(Protocol):
 
 
 async def play(source: Source, task: Task, agent: Agent, limits: Limits, seed: int) -> Trajectory:
-    """One episode of a task, begun anew after a fault of the machinery, at most `limits.retries` times."""
+    """One episode of a task, begun anew after a fault of the machinery, at most `limits.retries` times.
+
+    Each attempt has a seed of its own, for the user too: one who failed would fail again with the same words.
+    """
     for attempt in range(limits.retries + 1):
-        episode = await rollout(task, source.environment(task, seed=seed), agent, limits, seed + attempt)
+        environment = source.environment(task, seed=seed + attempt)
+        episode = await rollout(task, environment, agent, limits, seed + attempt)
         if episode.stop is not Stop.FAULT:
             break
     return episode

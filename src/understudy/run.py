@@ -6,6 +6,7 @@
       trajectories/step_000010.jsonl     the episodes of a step
       evaluations/000010 warm start.json an evaluation after a step
       checkpoints/step_000010/           what the engine saved, and manifest.json, written last
+      model/                             the trained model (for LoRA its adapters), as transformers and peft read it
       result.json  result.md             the result table
 
 A checkpoint is whole when its manifest is there and every file in it has the digest that the manifest gives.
@@ -106,6 +107,17 @@ class Run:
         partial.rename(final)
         _sync(final.parent)
         self.step, self.last = step, final
+
+    @contextlib.contextmanager
+    def model(self) -> Iterator[Path]:
+        """A folder to write the trained model to; it takes its place, whole, when the block ends without an error."""
+        partial, final = self.folder / "model.partial", self.folder / "model"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        yield partial
+        shutil.rmtree(final, ignore_errors=True)
+        partial.rename(final)
+        _sync(final.parent)
 
     def write(self, name: str, text: str) -> None:
         """Write one file of the run, such as `result.md` or `evaluations/000010 warm start.json`."""

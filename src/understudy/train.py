@@ -5,6 +5,7 @@ that a step does follows from the config, its number and the weights, so that a 
 """
 
 import asyncio
+import functools
 import itertools
 import json
 import random
@@ -21,18 +22,20 @@ from understudy.agent import DemonstrationAgent, EngineAgent
 from understudy.algorithms.advantages import episode_advantages, kl_shaped, token_weights
 from understudy.algorithms.options import Loss
 from understudy.batch import Batch, collate
+from understudy.chat import Usage
 from understudy.config import TrainConfig
-from understudy.domains.base import Domain, find
+from understudy.domains.base import TaskSource, find
 from understudy.engines.base import Engine
 from understudy.engines.local.engine import LocalEngine
-from understudy.errors import RolloutError, TaskError
-from understudy.evaluate import Evaluation, evaluate, floor, held_out, oracle
+from understudy.errors import ConfigError, RolloutError, TaskError
+from understudy.evaluate import Evaluation, evaluate, floor, held_out, inhabited, oracle, refuse_free
 from understudy.formats import ChatFormat
 from understudy.models import find_model
 from understudy.rollout import episode_seed, play, play_groups, teaches
 from understudy.run import Run, interruptible
 from understudy.tasks import Task
 from understudy.trajectory import Stop, Trajectory
+from understudy.users import Cast
 
 PROGRESS = "progress.json"
 PATIENCE = 0.2  # seconds until Ctrl-C is noticed in an evaluation
@@ -48,14 +51,20 @@ class Training:
 
     config: TrainConfig
     run: Run
-    domain: Domain
+    domain: TaskSource
     engine: Engine
     format: ChatFormat
     report: Report
+    users: Cast
     tasks_used: int = 0
     demonstrations: list[Trajectory] = field(default_factory=list)
     interrupted: Callable[[], bool] = field(default=lambda: False)
     """Whether the user wishes the run to end (Ctrl-C)."""
+
+    @functools.cached_property
+    def played(self) -> TaskSource:
+        """The domain with the users of the config; demonstrations, floor and oracle keep the scripted ones."""
+        return inhabited(self.domain, self.users)
 
     @property
     def agent(self) -> EngineAgent:
@@ -72,8 +81,13 @@ def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Eval
     """Train to the end, or to Ctrl-C, which writes a checkpoint. Returns the rows of the result table."""
     folder = find_model(config.model)
     domain = find(config.domain).slice(config.slice)
+    if config.user.kind == "human":
+        raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")
+    users = Cast(config.user)
+    if not config.free_tasks:
+        asyncio.run(refuse_free(domain, config.seed))
     engine = LocalEngine(folder, config.engine, config.seed)
-    training = Training(config, run, domain, engine, formats.find(folder), report)
+    training = Training(config, run, domain, engine, formats.find(folder), report, users)
     return asyncio.run(_train(training))
 
 
@@ -92,7 +106,10 @@ async def _train(training: Training) -> list[tuple[str, Evaluation]]:
                 _save(training, step)
             if training.interrupted():
                 _stop(training, step)
-        return await _results(training)
+        rows = await _results(training)
+    with run.model() as folder:
+        training.engine.export(folder)
+    return rows
 
 
 async def _before(training: Training, step: int) -> None:
@@ -146,9 +163,9 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
     """Play groups of episodes, then move the weights by their advantages."""
     config = training.config
     algorithm = config.algorithm
-    started = time.perf_counter()
+    started, used = time.perf_counter(), training.users.usage
     groups = await play_groups(
-        training.domain,
+        training.played,
         _stream(training, training.tasks_used),
         training.agent,
         config.limits,
@@ -165,7 +182,8 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
     rate = learning_rate(number, config.steps, algorithm.learning_rate, algorithm.warmup, final=1.0)
     metrics = await _learn(training, [_scored(group) for group in groups if teaches(group)], rate)
     seconds = {"sampling_seconds": sampled - started, "update_seconds": time.perf_counter() - sampled}
-    return summarize(groups) | metrics | seconds | {"learning_rate": rate, "seconds": sum(seconds.values())}
+    rates = {"learning_rate": rate, "seconds": sum(seconds.values())}
+    return summarize(groups) | metrics | seconds | rates | _spent(training.users, used)
 
 
 async def _learn(training: Training, groups: Sequence[Sequence[Trajectory]], rate: float) -> Metrics:
@@ -221,6 +239,11 @@ def summarize(groups: Sequence[Sequence[Trajectory]]) -> Metrics:
         **{f"stop/{name}": count / len(episodes) for name, count in sorted(stops.items())},
         **_fault_rates(episodes),
     }
+
+
+def _spent(users: Cast, before: Usage) -> Metrics:
+    """What users whom a language model plays were asked since `before`."""
+    return {} if users.scripted else {f"users/{name}": float(value) for name, value in users.usage - before}
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup: int, final: float) -> float:
@@ -282,7 +305,7 @@ async def _evaluate(training: Training, step: int, name: str) -> None:
     tasks = held_out(training.domain, config.split, config.tasks, config.seed)
     sampling = training.config.sampling.replace(temperature=config.temperature)
     evaluating = evaluate(
-        training.domain,
+        training.played,
         EngineAgent(training.engine, training.format, sampling),
         tasks,
         training.config.limits,
@@ -291,7 +314,10 @@ async def _evaluate(training: Training, step: int, name: str) -> None:
         training.config.engine.sequences,
         lambda done, total: training.report(f"evaluate {name}", done, total, {}),
     )
+    used = training.users.usage
     evaluation = await _unless_interrupted(training, evaluating, step)
+    if not training.users.scripted:
+        evaluation = evaluation.replace(usage={"users": training.users.usage - used})
     training.run.write(f"evaluations/{step:06} {name}.json", evaluation.model_dump_json())
 
 

@@ -72,5 +72,8 @@ class Engine(Sampler, Protocol):
     def load(self, path: Path) -> None:
         """Take up a checkpoint written by `save`."""
 
+    def export(self, folder: Path) -> None:
+        """Write the model, for LoRA its adapters, as transformers and peft read it, with its tokenizer."""
+
     def close(self) -> None:
         """Give back memory and processes."""

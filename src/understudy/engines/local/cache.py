@@ -61,7 +61,7 @@ class Cache:
     def __init__(self, layers: int, heads: int, dim: int, slots: int, dtype: torch.dtype, device: torch.device) -> None:
         self._shape = (heads, slots, dim)
         self._layers, self._dtype, self._device = layers, dtype, device
-        self._clock = 0
+        self._clock = self._needed = 0
         self.clear()
 
     def clear(self) -> None:
@@ -77,7 +77,10 @@ class Cache:
         """Make room for `length` own tokens in every slot."""
         if length <= self.capacity:
             return
-        self.capacity = -(-length // GROWTH) * GROWTH
+        self._needed = max(self._needed, -(-length // GROWTH) * GROWTH)
+        self.capacity = (
+            self._needed
+        )  # what was needed once will be again: to grow is to copy, and leaves holes in memory
         self.keys = [self._grown(x) for x in self.keys]
         self.values = [self._grown(x) for x in self.values]
 

@@ -43,5 +43,8 @@ class LocalConfig(Record):
     """Tokens of one forward and backward pass; lower it when memory runs out. It cannot change a gradient."""
     sequences: int = Field(default=64, ge=1)
     """Live sequences in the sampler's cache; lower it when memory runs out."""
+    rows: int = Field(default=160, ge=0)
+    """Rows of a decoding pass that may be filled with guesses at what the replies go on with, so that fewer passes are
+    needed; 0 goes without. It changes no reply."""
     threads: int = Field(default=0, ge=0)
     """CPU threads; 0 leaves torch's choice."""

@@ -41,7 +41,7 @@ class LocalEngine:
         if self._model.device.type == "cpu":
             keep_heap(reserve=RESERVE)
         self._optimizer = MasterAdamW(self._model.trainable(), config.optimizer)
-        self._sampler = LocalSampler(self._model, config.sequences)
+        self._sampler = LocalSampler(self._model, config.sequences, config.rows)
         self._reference: Reference | None = None
 
     @property

@@ -1,10 +1,11 @@
-"""Faster forward passes for the modules that most decoders share, on a CPU in bf16. Weights and names stay as they are.
+"""Faster forward passes for the modules that most decoders share, on a CPU. Weights and names stay as they are.
 
-Normalization, rotation and gating go through fused kernels; linear layers keep, for sampling, a copy of their weights
-in the layout that the matrix unit wants, made anew whenever the weights have changed. Modules of other classes, and
-other devices, run as transformers wrote them.
+Normalization, rotation and gating go through fused kernels. In bfloat16, linear layers keep for sampling a copy of
+their weights in the layout that the matrix unit wants, made anew whenever the weights have changed. Modules of other
+classes, and other devices, run as transformers wrote them.
 """
 
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -67,24 +68,28 @@ def _attention(
 
 
 def _linear(self: Any, x: Tensor) -> Tensor:
-    if torch.is_grad_enabled() or not _packs():
+    if torch.is_grad_enabled() or not _packs(x.dtype):
         return F.linear(x, self.weight, self.bias)
     return _multiplied(self, x, (self,))
 
 
 def _projected(owner: Any, x: Tensor, linears: tuple[Any, ...]) -> tuple[Tensor, ...]:
     """What several linear layers make of one input: by one product, where they are plain layers."""
-    if any(type(linear) is not nn.Linear for linear in linears):
-        return tuple(linear(x) for linear in linears)
-    if torch.is_grad_enabled() or not _packs():
+    plain = all(type(linear) is nn.Linear for linear in linears)
+    if plain and torch.is_grad_enabled():
         joined = F.linear(x, *_joined(linears))
-    else:
+    elif plain and _packs(x.dtype):
         joined = _multiplied(owner, x, linears)
+    else:
+        return tuple(linear(x) for linear in linears)
     return torch.split(joined, [linear.out_features for linear in linears], -1)
 
 
-def _packs() -> bool:
-    return hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+@functools.cache
+def _packs(dtype: torch.dtype) -> bool:
+    """Whether weights in a layout of their own are faster: in bfloat16, where the processor multiplies that."""
+    known = dtype == torch.bfloat16 and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    return known and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _multiplied(owner: Any, x: Tensor, linears: tuple[Any, ...]) -> Tensor:

@@ -1,4 +1,5 @@
-/* Fused pointwise kernels and decode attention for bfloat16 on a CPU; kernels.py holds the Python side of each.
+/* Fused pointwise kernels and decode attention on a CPU, for bfloat16 or, with FP32 defined, for float32; kernels.py
+   holds the Python side of each.
 
    C11 that gcc and clang vectorise, with their vector types where they would not; matrix products stay with torch.
    Tensors are contiguous except where a stride is an argument; all sizes and strides count elements. Arithmetic is
@@ -10,7 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef uint16_t bf16;
+#ifdef FP32
+typedef float real;
+#else
+typedef uint16_t real; /* bfloat16 */
+#endif
 
 #define LOG2E 1.44269504088896341f
 #define LOWEST -1e30f
@@ -21,18 +26,23 @@ typedef uint16_t bf16;
 
 enum { PAD = 32, MOST_DIM = 256, GRAIN = 32768 /* elements that are worth waking a thread for */ };
 
-static inline float wide(bf16 x) {
+#ifdef FP32
+static inline float wide(real x) { return x; }
+static inline real narrow(float x) { return x; }
+#else
+static inline float wide(real x) {
     uint32_t bits = (uint32_t)x << 16;
     float y;
     memcpy(&y, &bits, sizeof y);
     return y;
 }
 
-static inline bf16 narrow(float x) {
+static inline real narrow(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    return (bf16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+    return (real)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
+#endif
 
 static inline float rounded(float x) { return wide(narrow(x)); }
 
@@ -58,11 +68,11 @@ static inline float sigmoid(float x) {
     return 1.0f / (1.0f + pow2(t > 126.0f ? 126.0f : t));
 }
 
-static void widen_row(const bf16 *x, int64_t n, float *y) {
+static void widen_row(const real *x, int64_t n, float *y) {
     for (int64_t i = 0; i < n; i++) y[i] = wide(x[i]);
 }
 
-static void narrow_row(const float *x, int64_t n, float scale, bf16 *y) {
+static void narrow_row(const float *x, int64_t n, float scale, real *y) {
     for (int64_t i = 0; i < n; i++) y[i] = narrow(x[i] * scale);
 }
 
@@ -78,13 +88,13 @@ static float exponentials(float *x, int64_t n, float a) {
 
 /* ---- attention of prefill and training ---- */
 
-void joint_softmax(bf16 *prefix, bf16 *own, const int32_t *limits, int64_t heads, int64_t rows, int64_t np, int64_t no,
+void joint_softmax(real *prefix, real *own, const int32_t *limits, int64_t heads, int64_t rows, int64_t np, int64_t no,
                    float scale) {
     PRAGMA(omp parallel if (heads * rows * (np + no) > GRAIN)) {
         float *x = malloc((size_t)(np + no + PAD) * sizeof *x);
         PRAGMA(omp for schedule(static))
         for (int64_t r = 0; r < heads * rows; r++) {
-            bf16 *p = prefix + r * np, *o = own + r * no;
+            real *p = prefix + r * np, *o = own + r * no;
             int64_t n = limits[r % rows] < no ? limits[r % rows] : no;
             widen_row(p, np, x);
             widen_row(o, n, x + np);
@@ -97,11 +107,11 @@ void joint_softmax(bf16 *prefix, bf16 *own, const int32_t *limits, int64_t heads
     }
 }
 
-static void row_softmax_grad(bf16 *grad, const bf16 *probs, int64_t n, float delta, float scale) {
+static void row_softmax_grad(real *grad, const real *probs, int64_t n, float delta, float scale) {
     for (int64_t i = 0; i < n; i++) grad[i] = narrow(wide(probs[i]) * (wide(grad[i]) - delta) * scale);
 }
 
-void joint_softmax_backward(bf16 *prefix_grad, bf16 *own_grad, const bf16 *prefix, const bf16 *own, const float *delta,
+void joint_softmax_backward(real *prefix_grad, real *own_grad, const real *prefix, const real *own, const float *delta,
                             int64_t rows, int64_t np, int64_t no, float scale) {
     PARALLEL(rows * (np + no))
     for (int64_t r = 0; r < rows; r++) {
@@ -110,7 +120,7 @@ void joint_softmax_backward(bf16 *prefix_grad, bf16 *own_grad, const bf16 *prefi
     }
 }
 
-void row_dot(const bf16 *a, const bf16 *b, float *out, int64_t rows, int64_t d) {
+void row_dot(const real *a, const real *b, float *out, int64_t rows, int64_t d) {
     PARALLEL(rows * d)
     for (int64_t r = 0; r < rows; r++) {
         float sum = 0;
@@ -122,12 +132,12 @@ void row_dot(const bf16 *a, const bf16 *b, float *out, int64_t rows, int64_t d) 
 /* ---- RMSNorm ---- */
 
 /* y = weight * bf16(x / rms(x)); with `residual`, x becomes x + residual, kept in `sums`. */
-void rms_norm(const bf16 *x, const bf16 *residual, bf16 *sums, const bf16 *weight, bf16 *y, float *rstd, int64_t rows,
+void rms_norm(const real *x, const real *residual, real *sums, const real *weight, real *y, float *rstd, int64_t rows,
               int64_t d, float eps) {
     PARALLEL(rows * d)
     for (int64_t r = 0; r < rows; r++) {
-        const bf16 *in = x + r * d;
-        bf16 *out = y + r * d;
+        const real *in = x + r * d;
+        real *out = y + r * d;
         if (residual) {
             for (int64_t i = 0; i < d; i++) sums[r * d + i] = narrow(wide(in[i]) + wide(residual[r * d + i]));
             in = sums + r * d;
@@ -142,13 +152,13 @@ void rms_norm(const bf16 *x, const bf16 *residual, bf16 *sums, const bf16 *weigh
 
 /* dx = rstd * (g - xhat * mean(g * xhat)) + grad_sum with g = grad * weight; dweight = sum over rows of grad * xhat, if
    `partial` [parts, d] is given: one row of it for each of a fixed number of ranges of rows. */
-void rms_norm_backward(const bf16 *grad, const bf16 *grad_sum, const bf16 *x, const bf16 *weight, const float *rstd,
-                       bf16 *dx, float *partial, int64_t parts, int64_t rows, int64_t d) {
+void rms_norm_backward(const real *grad, const real *grad_sum, const real *x, const real *weight, const float *rstd,
+                       real *dx, float *partial, int64_t parts, int64_t rows, int64_t d) {
     PARALLEL(rows * d)
     for (int64_t part = 0; part < parts; part++)
         for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; r++) {
-            const bf16 *g = grad + r * d, *in = x + r * d;
-            bf16 *out = dx + r * d;
+            const real *g = grad + r * d, *in = x + r * d;
+            real *out = dx + r * d;
             float scale = rstd[r], dot = 0;
             for (int64_t i = 0; i < d; i++) dot += wide(g[i]) * wide(weight[i]) * wide(in[i]);
             dot *= scale * scale / (float)d;
@@ -163,22 +173,22 @@ void rms_norm_backward(const bf16 *grad, const bf16 *grad_sum, const bf16 *x, co
 
 /* ---- SwiGLU ---- */
 
-void swiglu(const bf16 *gate, const bf16 *up, bf16 *y, int64_t rows, int64_t d, int64_t gate_stride,
+void swiglu(const real *gate, const real *up, real *y, int64_t rows, int64_t d, int64_t gate_stride,
             int64_t up_stride) {
     PARALLEL(rows * d)
     for (int64_t r = 0; r < rows; r++) {
-        const bf16 *g = gate + r * gate_stride, *u = up + r * up_stride;
-        bf16 *out = y + r * d;
+        const real *g = gate + r * gate_stride, *u = up + r * up_stride;
+        real *out = y + r * d;
         for (int64_t i = 0; i < d; i++) out[i] = narrow(rounded(wide(g[i]) * sigmoid(wide(g[i]))) * wide(u[i]));
     }
 }
 
-void swiglu_backward(const bf16 *grad, const bf16 *gate, const bf16 *up, bf16 *dgate, bf16 *dup, int64_t rows,
+void swiglu_backward(const real *grad, const real *gate, const real *up, real *dgate, real *dup, int64_t rows,
                      int64_t d, int64_t gate_stride, int64_t up_stride) {
     PARALLEL(rows * d)
     for (int64_t r = 0; r < rows; r++) {
-        const bf16 *dy = grad + r * d, *g = gate + r * gate_stride, *u = up + r * up_stride;
-        bf16 *dg = dgate + r * d, *du = dup + r * d;
+        const real *dy = grad + r * d, *g = gate + r * gate_stride, *u = up + r * up_stride;
+        real *dg = dgate + r * d, *du = dup + r * d;
         for (int64_t i = 0; i < d; i++) {
             float x = wide(g[i]), s = sigmoid(x);
             du[i] = narrow(wide(dy[i]) * rounded(x * s));
@@ -190,20 +200,20 @@ void swiglu_backward(const bf16 *grad, const bf16 *gate, const bf16 *up, bf16 *d
 /* ---- rotary position embedding ---- */
 
 /* Halves (x1, x2) of each head become (x1 cos - x2 sin, x2 cos + x1 sin); `sign` -1 rotates back. cosine and sine
-   [rows, d] are fp32, or else bf16; both halves of a row are alike, and the first is read. d is at most MOST_DIM. */
-void rope(const bf16 *x, const void *cosine, const void *sine, bf16 *y, int64_t rows, int64_t heads, int64_t d,
+   [rows, d] are fp32, or else real; both halves of a row are alike, and the first is read. d is at most MOST_DIM. */
+void rope(const real *x, const void *cosine, const void *sine, real *y, int64_t rows, int64_t heads, int64_t d,
           int64_t stride, int64_t fp32, float sign) {
     int64_t half = d / 2;
     PARALLEL(rows * heads * d)
     for (int64_t r = 0; r < rows; r++) {
         float c[MOST_DIM / 2], s[MOST_DIM / 2];
         for (int64_t i = 0; i < half; i++) {
-            c[i] = fp32 ? ((const float *)cosine)[r * d + i] : wide(((const bf16 *)cosine)[r * d + i]);
-            s[i] = sign * (fp32 ? ((const float *)sine)[r * d + i] : wide(((const bf16 *)sine)[r * d + i]));
+            c[i] = fp32 ? ((const float *)cosine)[r * d + i] : wide(((const real *)cosine)[r * d + i]);
+            s[i] = sign * (fp32 ? ((const float *)sine)[r * d + i] : wide(((const real *)sine)[r * d + i]));
         }
         for (int64_t h = 0; h < heads; h++) {
-            const bf16 *in = x + r * stride + h * d;
-            bf16 *out = y + (r * heads + h) * d;
+            const real *in = x + r * stride + h * d;
+            real *out = y + (r * heads + h) * d;
             for (int64_t i = 0; i < half; i++) {
                 float x1 = wide(in[i]), x2 = wide(in[i + half]);
                 out[i] = narrow(x1 * c[i] - x2 * s[i]);
@@ -225,24 +235,45 @@ enum { VECTOR = 16 };
 enum { LANES = VECTOR / 4, CHUNK = VECTOR / 2, AHEAD = 32 /* keys to prefetch */ };
 
 typedef float lanes __attribute__((vector_size(VECTOR)));
+
+/* CHUNK numbers, widened, in two vectors; sums do not mind which goes where. */
+typedef struct {
+    lanes first, second;
+} Chunk;
+
+#ifdef FP32
+typedef float unaligned __attribute__((vector_size(VECTOR), aligned(4), may_alias));
+
+static inline Chunk load(const real *x) {
+    return (Chunk){(lanes)*(const unaligned *)x, (lanes)*(const unaligned *)(x + LANES)};
+}
+
+static inline void store(real *x, lanes first, lanes second) {
+    *(unaligned *)x = (unaligned)first;
+    *(unaligned *)(x + LANES) = (unaligned)second;
+}
+#else
 typedef uint32_t pairs __attribute__((vector_size(VECTOR), aligned(2), may_alias));
 
-/* Elements 0, 2, .. and 1, 3, .. of a chunk of bf16: widened without a shuffle, and sums do not mind the order. */
-static inline lanes even(pairs x) { return (lanes)(x << 16); }
-static inline lanes odd(pairs x) { return (lanes)(x & 0xffff0000u); }
+/* Elements 0, 2, .. and 1, 3, ..: widened without a shuffle. */
+static inline Chunk load(const real *x) {
+    pairs bits = *(const pairs *)x;
+    return (Chunk){(lanes)(bits << 16), (lanes)(bits & 0xffff0000u)};
+}
 
 static inline pairs rounded_bits(lanes x) {
     pairs bits = (pairs)x;
     return bits + 0x7fff + ((bits >> 16) & 1);
 }
 
-static inline pairs narrow_pairs(lanes evens, lanes odds) {
-    return (rounded_bits(evens) >> 16) | (rounded_bits(odds) & 0xffff0000u);
+static inline void store(real *x, lanes first, lanes second) {
+    *(pairs *)x = (rounded_bits(first) >> 16) | (rounded_bits(second) & 0xffff0000u);
 }
+#endif
 
 /* What a thread works on: one sequence's keys and values [n, d], its weights [queries, np + n], rows `stride` apart. */
 typedef struct {
-    const bf16 *keys, *values;
+    const real *keys, *values;
     int64_t n, np, chunks, stride; /* d is CHUNK * chunks */
     float scale, *weights;
 } Sequence;
@@ -253,13 +284,13 @@ static INLINE void dot_keys(const Sequence *s, const lanes *q, int queries) {
     for (int64_t j = 0; j < s->n; j++) {
         lanes sums[4] = {0};
         for (int64_t c = 0; c < s->chunks; c++) {
-            const bf16 *key = s->keys + (j * s->chunks + c) * CHUNK;
+            const real *key = s->keys + (j * s->chunks + c) * CHUNK;
             __builtin_prefetch(key + AHEAD * s->chunks * CHUNK);
             __builtin_prefetch(s->values + (j * s->chunks + c) * CHUNK, 0, 2); /* kept in the second cache until then */
-            lanes evens = even(*(const pairs *)key), odds = odd(*(const pairs *)key);
+            Chunk k = load(key);
             for (int g = 0; g < queries; g++) {
-                sums[g] += q[(g * s->chunks + c) * 2] * evens;
-                sums[g] += q[(g * s->chunks + c) * 2 + 1] * odds;
+                sums[g] += q[(g * s->chunks + c) * 2] * k.first;
+                sums[g] += q[(g * s->chunks + c) * 2 + 1] * k.second;
             }
         }
         for (int g = 0; g < queries; g++) {
@@ -270,28 +301,29 @@ static INLINE void dot_keys(const Sequence *s, const lanes *q, int queries) {
     }
 }
 
-static INLINE void add_values(const Sequence *s, const float *scales, bf16 *out, int queries) {
+static INLINE void add_values(const Sequence *s, const float *scales, real *out, int queries) {
     const float *weights = s->weights + s->np;
     for (int64_t c = 0; c < s->chunks; c++) {
-        lanes evens[4] = {0}, odds[4] = {0};
+        lanes first[4] = {0}, second[4] = {0};
         for (int64_t j = 0; j < s->n; j++) {
-            const bf16 *value = s->values + (j * s->chunks + c) * CHUNK;
+            Chunk v = load(s->values + (j * s->chunks + c) * CHUNK);
             for (int g = 0; g < queries; g++) {
-                evens[g] += weights[g * s->stride + j] * even(*(const pairs *)value);
-                odds[g] += weights[g * s->stride + j] * odd(*(const pairs *)value);
+                first[g] += weights[g * s->stride + j] * v.first;
+                second[g] += weights[g * s->stride + j] * v.second;
             }
         }
         for (int g = 0; g < queries; g++)
-            *(pairs *)(out + (g * s->chunks + c) * CHUNK) = narrow_pairs(evens[g] * scales[g], odds[g] * scales[g]);
+            store(out + (g * s->chunks + c) * CHUNK, first[g] * scales[g], second[g] * scales[g]);
     }
 }
 
-static INLINE void decode(const Sequence *s, const bf16 *q, bf16 *prefix, bf16 *out, int queries) {
+static INLINE void decode(const Sequence *s, const real *q, real *prefix, real *out, int queries) {
     lanes split[4 * MOST_DIM / LANES];
     float scales[4];
     for (int64_t i = 0; i < queries * s->chunks; i++) {
-        split[2 * i] = even(*(const pairs *)(q + CHUNK * i));
-        split[2 * i + 1] = odd(*(const pairs *)(q + CHUNK * i));
+        Chunk part = load(q + CHUNK * i);
+        split[2 * i] = part.first;
+        split[2 * i + 1] = part.second;
     }
     dot_keys(s, split, queries);
     for (int g = 0; g < queries; g++) {
@@ -303,7 +335,7 @@ static INLINE void decode(const Sequence *s, const bf16 *q, bf16 *prefix, bf16 *
     add_values(s, scales, out, queries);
 }
 
-static void decode_sequence(const Sequence *s, const bf16 *q, bf16 *prefix, bf16 *out, int64_t group) {
+static void decode_sequence(const Sequence *s, const real *q, real *prefix, real *out, int64_t group) {
     int64_t d = s->chunks * CHUNK, np = s->np;
     for (int64_t g = 0; g < group; g += 4) switch (group - g) {
         case 1: decode(s, q + g * d, prefix + g * np, out + g * d, 1); break;
@@ -316,8 +348,8 @@ static void decode_sequence(const Sequence *s, const bf16 *q, bf16 *prefix, bf16
 /* q and out [heads, rows, group, d], prefix [heads, rows, group, np]; keys and values [heads, slots, cap, d] with
    strides over heads and slots. Row r attends to the first lengths[r] of slots[r]; length 0 makes zeros. d is a
    multiple of 32, at most MOST_DIM. */
-void decode_attention(const bf16 *q, bf16 *prefix, const bf16 *keys, const bf16 *values, const int32_t *slots,
-                      const int32_t *lengths, bf16 *out, int64_t heads, int64_t rows, int64_t group, int64_t d,
+void decode_attention(const real *q, real *prefix, const real *keys, const real *values, const int32_t *slots,
+                      const int32_t *lengths, real *out, int64_t heads, int64_t rows, int64_t group, int64_t d,
                       int64_t np, int64_t head_stride, int64_t slot_stride, float scale) {
     int64_t longest = 0;
     for (int64_t r = 0; r < rows; r++) longest = lengths[r] > longest ? lengths[r] : longest;
@@ -328,7 +360,7 @@ void decode_attention(const bf16 *q, bf16 *prefix, const bf16 *keys, const bf16 
         PRAGMA(omp for schedule(dynamic))
         for (int64_t i = 0; i < heads * rows; i++) {
             int64_t r = i % rows, start = i / rows * head_stride + slots[r] * slot_stride;
-            bf16 *p = prefix + i * group * np, *o = out + i * group * d;
+            real *p = prefix + i * group * np, *o = out + i * group * d;
             s.keys = keys + start, s.values = values + start, s.n = lengths[r];
             if (s.n > 0) {
                 decode_sequence(&s, q + i * group * d, p, o, group);
@@ -354,7 +386,7 @@ typedef struct {
     double sum, sum_t, sums[PARTS]; /* of e, of e * t, of e in each part */
 } Total;
 
-static Total total_of(const bf16 *x, int64_t n, float a) {
+static Total total_of(const real *x, int64_t n, float a) {
     float max = LOWEST;
     for (int64_t i = 0; i < n; i++) max = wide(x[i]) > max ? wide(x[i]) : max;
     Total total = {.max = max, .width = (n + PARTS * PAD - 1) / (PARTS * PAD) * PAD};
@@ -372,12 +404,12 @@ static Total total_of(const bf16 *x, int64_t n, float a) {
     return total;
 }
 
-/* Of bf16 logits [rows, n] / temperature: the target's log-probability, and the entropy. */
-void token_logprobs(const bf16 *logits, const int64_t *targets, float *logprobs, float *entropy, int64_t rows,
+/* Of logits [rows, n] / temperature: the target's log-probability, and the entropy. */
+void token_logprobs(const real *logits, const int64_t *targets, float *logprobs, float *entropy, int64_t rows,
                     int64_t n, float temperature) {
     PARALLEL(rows * n)
     for (int64_t r = 0; r < rows; r++) {
-        const bf16 *x = logits + r * n;
+        const real *x = logits + r * n;
         Total total = total_of(x, n, LOG2E / temperature);
         double log_sum = log(total.sum);
         logprobs[r] = (float)((wide(x[targets[r]]) - total.max) / temperature - log_sum);
@@ -386,11 +418,11 @@ void token_logprobs(const bf16 *logits, const int64_t *targets, float *logprobs,
 }
 
 /* Logits become their gradient: grad * (onehot - probability) / temperature. */
-void token_logprobs_backward(bf16 *logits, const int64_t *targets, const float *logprobs, const float *grad,
+void token_logprobs_backward(real *logits, const int64_t *targets, const float *logprobs, const float *grad,
                              int64_t rows, int64_t n, float temperature) {
     PARALLEL(rows * n)
     for (int64_t r = 0; r < rows; r++) {
-        bf16 *x = logits + r * n;
+        real *x = logits + r * n;
         float a = LOG2E / temperature, slope = grad[r] / temperature, target = wide(x[targets[r]]);
         float log_sum = a * target - LOG2E * logprobs[r]; /* to base 2 */
         for (int64_t i = 0; i < n; i++) x[i] = narrow(-slope * pow2(a * wide(x[i]) - log_sum));
@@ -401,7 +433,7 @@ void token_logprobs_backward(bf16 *logits, const int64_t *targets, const float *
 /* ---- sampling ---- */
 
 /* The first column at which the running sum of e passes uniform * total; never one that e rounds to nothing. */
-static int64_t drawn(const bf16 *x, int64_t n, const Total *total, float a, float uniform) {
+static int64_t drawn(const real *x, int64_t n, const Total *total, float a, float uniform) {
     double left = (uniform < BELOW_ONE ? uniform : BELOW_ONE) * total->sum;
     int64_t part = 0, last = 0;
     while (part < PARTS - 1 && left >= total->sums[part]) left -= total->sums[part++];
@@ -419,19 +451,19 @@ static int64_t drawn(const bf16 *x, int64_t n, const Total *total, float a, floa
     return last;
 }
 
-static int64_t argmax(const bf16 *x, int64_t n, float max) {
+static int64_t argmax(const real *x, int64_t n, float max) {
     int64_t i = 0;
     while (i < n - 1 && wide(x[i]) < max) i++;
     return i;
 }
 
-/* A token of each row of bf16 logits [rows, n] / temperature, and its log-probability; temperature 0 is the argmax,
+/* A token of each row of logits [rows, n] / temperature, and its log-probability; temperature 0 is the argmax,
    with its log-probability at temperature 1. */
-void sample(const bf16 *logits, const float *uniforms, int64_t *tokens, float *logprobs, int64_t rows, int64_t n,
+void sample(const real *logits, const float *uniforms, int64_t *tokens, float *logprobs, int64_t rows, int64_t n,
             float temperature) {
     PARALLEL(rows * n)
     for (int64_t r = 0; r < rows; r++) {
-        const bf16 *x = logits + r * n;
+        const real *x = logits + r * n;
         float scale = temperature > 0 ? 1.0f / temperature : 1.0f;
         Total total = total_of(x, n, scale * LOG2E);
         int64_t token = temperature > 0 ? drawn(x, n, &total, scale * LOG2E, uniforms[r]) : argmax(x, n, total.max);

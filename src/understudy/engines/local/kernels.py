@@ -1,9 +1,9 @@
-"""Fused kernels for bfloat16 on a CPU: what is left of a step once the matrix products are fast.
+"""Fused kernels for bfloat16 and float32 on a CPU: what is left of a step once the matrix products are fast.
 
-`kernels.c` is compiled once, on first use, with the C compiler of the machine, and shares torch's OpenMP threads. Each
-function stands beside the same mathematics in torch, which serves every other dtype, device and memory layout, and
-everything where there is no compiler; `why` tells. Results agree within the rounding of bfloat16; the kernels' do not
-depend on the number of threads. Names ending in `_` overwrite their arguments and are not differentiable.
+`kernels.c` is compiled once for each, on first use, with the C compiler of the machine, and shares torch's OpenMP
+threads. Each function stands beside the same mathematics in torch, which serves every other dtype, device and memory
+layout, and everything where there is no compiler; `why` tells. Results agree within the dtype's rounding; the kernels'
+do not depend on the number of threads. Names ending in `_` overwrite their arguments and are not differentiable.
 """
 
 import ctypes
@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ _SIGNATURES = {  # p: tensor or None, i: integer, f: number
     "token_logprobs_backward": "ppppiif",
     "sample": "ppppiif",
 }
+_DEFINES: dict[torch.dtype, tuple[str, ...]] = {torch.bfloat16: (), torch.float32: ("-DFP32",)}
 _MOST_DIM = 256  # of a head
 _CTYPES: dict[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 
@@ -51,25 +53,25 @@ class _Unavailable(Exception):
     """Why there are no kernels here."""
 
 
-def available() -> bool:
-    """Whether the kernels are compiled and loaded; the first call compiles them."""
-    return isinstance(_library(), ctypes.CDLL)
+def available(dtype: torch.dtype = torch.bfloat16) -> bool:
+    """Whether the kernels for a dtype are compiled and loaded; the first call compiles them."""
+    return dtype in _DEFINES and isinstance(_library(dtype), ctypes.CDLL)
 
 
-def why() -> str:
+def why(dtype: torch.dtype = torch.bfloat16) -> str:
     """Why they are not available, in one line; empty if they are."""
-    library = _library()
+    library = _library(dtype)
     return library if isinstance(library, str) else ""
 
 
 @cache
-def _library() -> ctypes.CDLL | str:
+def _library(dtype: torch.dtype) -> ctypes.CDLL | str:
     """The compiled kernels, or why there are none."""
     try:
         if (sys.platform, platform.machine(), platform.libc_ver()[0]) != ("linux", "x86_64", "glibc"):
             raise _Unavailable("the kernels are for Linux on x86-64 with glibc")
         ctypes.CDLL(_openmp_of_torch(), mode=ctypes.RTLD_GLOBAL)
-        library = ctypes.CDLL(str(_compiled()))
+        library = ctypes.CDLL(str(_compiled((*_FLAGS, *_DEFINES[dtype]))))
     except (_Unavailable, OSError) as error:
         return str(error)
     for name, signature in _SIGNATURES.items():
@@ -88,16 +90,16 @@ def _openmp_of_torch() -> str:
     return min(runtimes, key=lambda path: (not path.startswith(beside_torch), path))
 
 
-def _compiled() -> Path:
+def _compiled(flags: Sequence[str]) -> Path:
     """The shared library, compiled for this source, these flags and this processor unless it is cached."""
-    recipe = (_SOURCE.read_text(encoding="utf-8"), *_FLAGS, _processor())
+    recipe = (_SOURCE.read_text(encoding="utf-8"), *flags, _processor())
     library = cache_folder() / "kernels" / f"{hashlib.sha256(repr(recipe).encode()).hexdigest()[:20]}.so"
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent, ignore_cleanup_errors=True) as staging:
             unlinked, linked = f"{staging}/kernels.o", f"{staging}/kernels.so"
             compiler = _compiler()
-            _run([*compiler, *_FLAGS, "-c", str(_SOURCE), "-o", unlinked])
+            _run([*compiler, *flags, "-c", str(_SOURCE), "-o", unlinked])
             # Not -fopenmp: torch's runtime is there. Not -ffast-math: it would flush denormals in the whole process.
             _run([*compiler, "-shared", unlinked, "-o", linked, "-lm"])
             ctypes.CDLL(linked)  # what cannot be loaded is not kept
@@ -128,12 +130,15 @@ def _run(command: list[str]) -> None:
 
 def _fit(*tensors: Tensor) -> bool:
     """Whether the kernels can take these tensors."""
-    return all(x.dtype == torch.bfloat16 and x.is_cpu and x.is_contiguous() for x in tensors) and available()
+    dtype = tensors[0].dtype
+    return all(x.dtype == dtype and x.is_cpu and x.is_contiguous() for x in tensors) and available(dtype)
 
 
-def _call(name: str, *arguments: Tensor | float | None) -> None:
+def _call(name: str, first: Tensor, *others: Tensor | float | None) -> None:
+    """Call the kernel for the dtype of its first argument."""
     torch.get_num_threads()  # a thread's first call sets the number of OpenMP threads that torch would use in it
-    getattr(_library(), name)(*(x.data_ptr() if isinstance(x, Tensor) else x for x in arguments))
+    arguments = (first, *others)
+    getattr(_library(first.dtype), name)(*(x.data_ptr() if isinstance(x, Tensor) else x for x in arguments))
 
 
 def _apply(function: type[Function], *arguments: Any) -> Any:
@@ -207,7 +212,9 @@ def decode_attention(
     prefix = q.new_empty(*q.shape[:-1], 0) if prefix_scores is None else prefix_scores
     heads, rows, group, dim = q.shape
     q = q.contiguous()
-    if not (_fit(q, prefix) and _same_cache(keys, values) and dim % 32 == 0 and dim <= _MOST_DIM):
+    if not (
+        _fit(q, prefix) and _same_cache(keys, values) and keys.dtype == q.dtype and dim % 32 == 0 and dim <= _MOST_DIM
+    ):
         return _decode_attention(q, prefix, keys, values, slots, lengths, scale)
     out = torch.empty_like(q)
     slots, lengths = slots.int().contiguous(), lengths.int().contiguous()
@@ -218,7 +225,7 @@ def decode_attention(
 
 def _same_cache(keys: Tensor, values: Tensor) -> bool:
     alike = keys.stride() == values.stride() and keys.stride()[2:] == (keys.shape[3], 1)
-    return alike and keys.is_cpu and values.is_cpu and keys.dtype == values.dtype == torch.bfloat16
+    return alike and keys.is_cpu and values.is_cpu and keys.dtype == values.dtype
 
 
 def _decode_attention(
@@ -290,16 +297,17 @@ class _RMSNorm(Function):
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up. Both may be views of one wider tensor: only their last dimension must be contiguous."""
-    if not (gate.shape == up.shape and _rows_fit(gate) and _rows_fit(up) and available()):
+    alike = gate.shape == up.shape and gate.dtype == up.dtype
+    if not (alike and _rows_fit(gate) and _rows_fit(up) and available(gate.dtype)):
         return F.silu(gate) * up
     return _apply(_SwiGLU, gate, up) if torch.is_grad_enabled() else _swiglu(gate, up)
 
 
 def _rows_fit(x: Tensor) -> bool:
-    """Whether a bf16 tensor is rows at one distance from each other."""
+    """Whether a tensor is rows at one distance from each other."""
     leading = range(x.dim() - 2)
     regular = all(x.shape[i] == 1 or x.stride(i) == x.stride(i + 1) * x.shape[i + 1] for i in leading)
-    return regular and x.is_cpu and x.dtype == torch.bfloat16 and x.dim() > 1 and x.stride(-1) == 1
+    return regular and x.is_cpu and x.dim() > 1 and x.stride(-1) == 1
 
 
 def _rows(x: Tensor, *others: Tensor) -> tuple[int, ...]:
@@ -335,7 +343,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
     cos and sin are [N, d], both halves alike. The rows of x may be views of wider ones.
     """
-    if _heads_fit(x) and cos.shape == sin.shape == (len(x), x.shape[2]) and available():
+    if _heads_fit(x) and cos.shape == sin.shape == (len(x), x.shape[2]) and available(x.dtype):
         cos = (cos if cos.dtype == x.dtype else cos.float()).contiguous()
         sin = sin.to(cos.dtype).contiguous()
         return _apply(_Rope, x, cos, sin) if torch.is_grad_enabled() else _rotated(x, cos, sin, 1.0)
@@ -345,7 +353,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def _heads_fit(x: Tensor) -> bool:
     dense = x.stride(2) == 1 and (x.shape[1] == 1 or x.stride(1) == x.shape[2])
-    return dense and x.is_cpu and x.dtype == torch.bfloat16 and x.shape[2] % 2 == 0 and x.shape[2] <= _MOST_DIM
+    return dense and x.is_cpu and x.shape[2] % 2 == 0 and x.shape[2] <= _MOST_DIM
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor, sign: float) -> Tensor:

@@ -4,6 +4,7 @@ Whatever attends through transformers' attention interface works, whole or with 
 pass is given a layout, which says what attends to what; see `packing` (training) and `cache` (sampling).
 """
 
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +20,15 @@ from understudy.engines.local.fuse import fuse
 from understudy.errors import ConfigError
 
 ATTENTION = "understudy"
+BESIDE_WEIGHTS = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "chat_template*",
+)
+"""Files of a model folder that training leaves as they are, and that whoever loads the model wants."""
 
 
 class Layout(Protocol):
@@ -51,6 +61,7 @@ class Model:
     """Weights and the two passes over them: tokens to hidden states here, and these to log-probabilities in `head`."""
 
     def __init__(self, folder: Path, config: LocalConfig) -> None:
+        self._folder = folder
         self.device = torch.device(_device(config.device))
         self.dtype = _dtype(config.dtype, self.device)
         transformers_logging.disable_progress_bar()
@@ -59,7 +70,7 @@ class Model:
         ).to(self.device)
         self.config: PretrainedConfig = self.network.config.get_text_config()
         _refuse_unsupported(self.config, folder)
-        if self.device.type == "cpu" and self.dtype == torch.bfloat16 and kernels.available():
+        if self.device.type == "cpu" and kernels.available(self.dtype):
             fuse(self.network)
         self.adapted = _with_adapters(self.network, config.lora) if config.finetune == "lora" else None
         self.body: nn.Module = getattr(self.network, self.network.base_model_prefix)
@@ -93,8 +104,11 @@ class Model:
         return int(self.config.max_position_embeddings)
 
     def export(self, folder: Path) -> None:
-        """Write the model (or its adapters) as transformers and peft read it."""
+        """Write the model (or its adapters) as transformers and peft read it, with its tokenizer."""
         (self.adapted or self.network).save_pretrained(folder)
+        for pattern in BESIDE_WEIGHTS:
+            for path in self._folder.glob(pattern):
+                shutil.copy(path, folder)
 
 
 def _with_adapters(network: PreTrainedModel, lora: Lora) -> Any:

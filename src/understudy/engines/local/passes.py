@@ -1,4 +1,4 @@
-"""The sampler's three forward passes, each a layout: fill a prefix, prefill new tokens, decode one token a row.
+"""The sampler's three forward passes, each a layout: fill a prefix, prefill new tokens, decode.
 
 Rows that share a prefix stand together, so that the prefix's keys are multiplied once for all of them.
 """
@@ -103,19 +103,23 @@ class Prefill:
 
 
 class Decode:
-    """One new token a row. `slots` are ordered by prefix."""
+    """The last token of each sequence and guesses at what follows: rows of one token. `slots` are ordered by prefix.
+
+    A guess attends to what stands before it as every row does, because all keys are stored before any row attends.
+    """
 
     def __init__(
-        self, cache: Cache, slots: Sequence[Slot], tokens: Sequence[int], fold: int, device: torch.device
+        self, cache: Cache, slots: Sequence[Slot], fed: Sequence[Sequence[int]], fold: int, device: torch.device
     ) -> None:
         self._cache, self._fold = cache, fold
-        self._groups = grouped(slots)
-        self._slots = torch.tensor([slot.index for slot in slots], device=device)
-        self._columns = torch.tensor([slot.own for slot in slots], device=device)
+        rows = [(slot, i) for slot, tokens in zip(slots, fed, strict=True) for i in range(len(tokens))]
+        self._groups = grouped([slot for slot, _ in rows])
+        self._slots = torch.tensor([slot.index for slot, _ in rows], device=device)
+        self._columns = torch.tensor([slot.own + i for slot, i in rows], device=device)
         self._lengths = (self._columns + 1).to(torch.int32)
         self._slots32 = self._slots.to(torch.int32)
-        self.tokens = torch.tensor(tokens, device=device)[None]
-        self.positions = torch.tensor([len(slot.tokens) for slot in slots], device=device)[None]
+        self.tokens = torch.tensor([token for tokens in fed for token in tokens], device=device)[None]
+        self.positions = torch.tensor([len(slot.tokens) + i for slot, i in rows], device=device)[None]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Store the new keys and values, then attend to [prefix | own], each row to its exact length."""

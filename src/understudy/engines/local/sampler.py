@@ -1,13 +1,16 @@
 """Continuous batching over live episodes: whoever asks is answered together with whoever else is asking.
 
 `sample` calls of many episodes run side by side in one event loop. A driver task takes turns: it lets episodes that got
-a reply step their environments and come back, prefills what is new, and decodes one token for every live reply. With
-environments that don't wait for the outside world the order of all this is fixed, and so is every bit of the result.
+a reply step their environments and come back, prefills what is new, and decodes for every live reply one token, and as
+many more as were guessed right (see `guesses`). With environments that don't wait for the outside world the order of
+all this is fixed, and so is every bit of the result.
 """
 
 import asyncio
+import itertools
 import random
-from collections.abc import Collection, Sequence
+from array import array
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,11 +20,13 @@ from understudy.batch import shared_prefixes
 from understudy.engines.base import Completion, Sampling
 from understudy.engines.local import kernels
 from understudy.engines.local.cache import Cache, Slot
+from understudy.engines.local.guesses import WORD, Replies, guess
 from understudy.engines.local.model import Model
 from understudy.engines.local.passes import Decode, Prefill, PrefixFill
 
 SETTLE = 6  # turns of the event loop in which answered episodes come back with their next prompt
 MIN_PREFIX = 16  # tokens; a shorter common prefix is not worth a pass of its own
+MOST_GUESSES = 8  # of one reply in one pass
 
 
 @dataclass(slots=True, eq=False)
@@ -33,9 +38,11 @@ class Request:
     stop_tokens: Collection[int]
     random: random.Random
     future: "asyncio.Future[Completion]"
+    sequence: "array[int]"
+    """The prompt, and what was sampled."""
     slot: Slot | None = None
-    tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    _uniforms: list[float] = field(default_factory=list)
 
     @property
     def live(self) -> Slot:
@@ -44,18 +51,44 @@ class Request:
         return self.slot
 
     @property
+    def tokens(self) -> list[int]:
+        """What was sampled."""
+        return self.sequence[len(self.prompt) :].tolist()
+
+    @property
+    def left(self) -> int:
+        """How many tokens may still be sampled."""
+        return self.sampling.max_tokens - len(self.logprobs)
+
+    @property
     def finish(self) -> Literal["stop", "length"] | None:
         """Why the reply is over, or None while it is not."""
-        if self.tokens and self.tokens[-1] in self.stop_tokens:
+        if self.logprobs and self.sequence[-1] in self.stop_tokens:
             return "stop"
-        return "length" if len(self.tokens) >= self.sampling.max_tokens else None
+        return "length" if self.left <= 0 else None
+
+    def uniforms(self, count: int) -> list[float]:
+        """The random numbers of the next `count` tokens. Each belongs to its token, however often it is asked for."""
+        first = len(self.logprobs)
+        self._uniforms += [self.random.random() for _ in range(first + count - len(self._uniforms))]
+        return self._uniforms[first : first + count]
+
+    def take(self, guesses: Sequence[int], tokens: Sequence[int], logprobs: Sequence[float]) -> None:
+        """Append sampled tokens: the first, and each further one whose predecessor was guessed right."""
+        for i, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
+            self.sequence.append(token)
+            self.logprobs.append(logprob)
+            if i == len(guesses) or token != guesses[i] or self.finish:
+                return
+            self.live.tokens.append(token)
 
 
 class LocalSampler:
     """Samples from a model's current weights; `refresh` after they change."""
 
-    def __init__(self, model: Model, sequences: int) -> None:
-        self._model = model
+    def __init__(self, model: Model, sequences: int, rows: int) -> None:
+        """`sequences` live ones at most; guesses fill a decoding pass up to `rows`."""
+        self._model, self._rows = model, rows
         config = model.config
         dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         layers, heads = config.num_hidden_layers, config.num_key_value_heads
@@ -64,11 +97,13 @@ class LocalSampler:
         self._active: list[Request] = []
         self._unanswered: set[Request] = set()
         self._driver: asyncio.Task[None] | None = None
+        self._replies = Replies()
         self.version = 0
 
     def refresh(self, version: int) -> None:
         """Forget what is cached: the weights are now those of `version`."""
         self._cache.clear()
+        self._replies = Replies()
         self.version = version
 
     async def sample(
@@ -78,7 +113,8 @@ class LocalSampler:
         if not prompt:
             raise ValueError("an empty prompt cannot be continued")
         loop = asyncio.get_running_loop()
-        request = Request(list(prompt), sampling, stop_tokens, random.Random(seed), loop.create_future())
+        future: asyncio.Future[Completion] = loop.create_future()
+        request = Request(list(prompt), sampling, stop_tokens, random.Random(seed), future, array(WORD, prompt))
         self._queue.append(request)
         self._unanswered.add(request)
         if self._driver is None or self._driver.done():
@@ -154,35 +190,48 @@ class LocalSampler:
         for slot, tokens in zip(slots, new, strict=True):
             slot.tokens += tokens
         self._active += rows
-        self._pick(rows, hidden[layout.last])
+        self._pick(rows, [[] for _ in rows], hidden[layout.last])
 
     def _decode(self) -> None:
         rows = sorted(self._active, key=lambda r: self._order(r.live))
         slots = [r.live for r in rows]
-        self._cache.reserve(max(slot.own for slot in slots) + 1)
-        last = [r.tokens[-1] for r in rows]
-        layout = Decode(self._cache, slots, last, self._model.query_heads_per_key, self._model.device)
+        guesses = self._guess(rows)
+        fed = [[r.sequence[-1], *guessed] for r, guessed in zip(rows, guesses, strict=True)]
+        self._cache.reserve(max(slot.own + len(tokens) for slot, tokens in zip(slots, fed, strict=True)))
+        layout = Decode(self._cache, slots, fed, self._model.query_heads_per_key, self._model.device)
         hidden = self._model.hidden(layout.tokens, layout.positions, layout)
-        for slot, token in zip(slots, last, strict=True):
-            slot.tokens.append(token)
-        self._pick(rows, hidden)
+        for slot, tokens in zip(slots, fed, strict=True):
+            slot.tokens.append(tokens[0])
+        self._pick(rows, guesses, hidden)
+
+    def _guess(self, rows: Sequence[Request]) -> list[list[int]]:
+        """What each reply may go on with, as much as there is room for in one pass."""
+        most = min(MOST_GUESSES, self._rows // len(rows) - 1)
+        return [guess(r.sequence, self._replies, min(most, r.left - 1)) for r in rows]
 
     def _order(self, slot: Slot) -> tuple[int, int]:
         """Rows of one prefix stand together."""
         return (slot.prefix.index if slot.prefix else 0, slot.index)
 
-    def _pick(self, rows: Sequence[Request], hidden: torch.Tensor) -> None:
-        """Sample the next token of every row, and hand over the replies that are complete."""
+    def _pick(self, rows: Sequence[Request], guesses: Sequence[Sequence[int]], hidden: torch.Tensor) -> None:
+        """Sample what follows each row and each of its guesses, and hand over the replies that are complete."""
         logits = self._model.logits(hidden)
+        spans = [0, *itertools.accumulate(len(guessed) + 1 for guessed in guesses)]
         for temperature in sorted({r.sampling.temperature for r in rows}):
-            index = [i for i, r in enumerate(rows) if r.sampling.temperature == temperature]
-            uniforms = torch.tensor([rows[i].random.random() for i in index], device=hidden.device)
-            part = logits if len(index) == len(rows) else logits[index]
-            tokens, logprobs = kernels.sample(part, temperature, uniforms)
-            for i, token, logprob in zip(index, tokens.tolist(), logprobs.tolist(), strict=True):
-                rows[i].tokens.append(token)
-                rows[i].logprobs.append(logprob)
+            chosen = [i for i, r in enumerate(rows) if r.sampling.temperature == temperature]
+            drawn = [u for i in chosen for u in rows[i].uniforms(len(guesses[i]) + 1)]
+            index = [j for i in chosen for j in range(spans[i], spans[i + 1])]
+            part = logits if len(chosen) == len(rows) else logits[index]
+            sampled = kernels.sample(part, temperature, torch.tensor(drawn, device=hidden.device))
+            tokens, logprobs = (iter(x.tolist()) for x in sampled)
+            for i in chosen:
+                self._take(rows[i], guesses[i], tokens, logprobs)
         self._hand_over()
+
+    def _take(self, row: Request, guesses: Sequence[int], tokens: Iterator[int], logprobs: Iterator[float]) -> None:
+        before, count = len(row.sequence), len(guesses) + 1
+        row.take(guesses, list(itertools.islice(tokens, count)), list(itertools.islice(logprobs, count)))
+        self._replies.learn(row.sequence, before)
 
     def _hand_over(self) -> None:
         """Answer the requests whose reply is complete, and drop those that nobody waits for any more."""

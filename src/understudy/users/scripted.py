@@ -1,27 +1,21 @@
-"""Who speaks to the agent. A user sees what is said, never the agent's calls or their results.
-
-`reply` gives the user's next message, or None when the user ends the conversation: only users end conversations.
-"""
+"""ScriptedUser: a deterministic person, who needs no model."""
 
 import random
 import re
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from understudy.errors import ToolError
 from understudy.messages import Message, ToolCall
 from understudy.rewards import numbers, said
 from understudy.tasks import Deed, Fact, Scenario, Wish
+from understudy.tools import Device
+from understudy.users.consent import asks_consent
 
 LONGEST_PROPOSAL = 12
 """A text with more distinct numbers and ids is a list to pick from, and no user says yes to it."""
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 _WITH_DIGIT = re.compile(r"\w*\d\w*")
-_CONFIRM = re.compile(
-    r"\b(?:confirm|proceed|go ahead|shall i|should i|do you (?:want|agree|accept)|want me to|"
-    r"would you like|(?:is|are|does) (?:that|this|these|it|everything) (?:ok|okay|right|correct|fine|sound|look))\b"
-)
 _REQUEST = re.compile(
     r"\?|\b(?:please|provide|tell me|give me|let me know|share|could you|can you|may i|what|which|why|"
     r"need (?:your|the|to know))\b"
@@ -43,30 +37,8 @@ _INSTRUCTS = re.compile(
 _REPORTS = re.compile(r"\b(?:i|we)(?:'ve|'ll| have| will| did| can| could| am| was)\b")
 _ANNOUNCES = re.compile(r"\b(?:let me|one moment|a moment|please wait|hold on|i will|i'll|i am going to)\b")
 _CLOSING = re.compile(r"\b(?:anything|something) else\b|\b(?:else|further|more) i can\b|\bfurther assist")
-_CONSENT = re.compile(
-    r"\W*(?:yes|yeah|yep|sure|ok|okay|correct|right|please do|go ahead|confirmed|i confirm)\b", re.IGNORECASE
-)
-
 _YES = ("Yes.", "Yes, please.", "Yes, go ahead.", "Yes, that is right.", "Yes, please do.")
 _CHATTY = ("Thanks for helping! ", "I appreciate your help. ", "Let me see. ", "Let me think. ", "One moment. ")
-
-
-class User(Protocol):
-    """The other side of a conversation."""
-
-    async def reply(self, transcript: Sequence[Message]) -> str | None:
-        """The next message to the agent, or None to end. An empty transcript asks for the opening."""
-
-
-class NoUser:
-    """Nobody answers: the opening is all there is, and the agent's first text ends the episode."""
-
-    def __init__(self, opening: str) -> None:
-        self._opening = opening
-
-    async def reply(self, transcript: Sequence[Message]) -> str | None:
-        """The opening, then None."""
-        return None if transcript else self._opening
 
 
 class ScriptedUser:
@@ -86,8 +58,8 @@ class ScriptedUser:
     says, and no text of the agent can end it with a wish granted that was not. The words vary with the seed.
     """
 
-    def __init__(self, scenario: Scenario, seed: int = 0, device: Callable[[ToolCall], str] | None = None) -> None:
-        """`device` runs a call of the user's own tools and gives its result; without it no deed is done."""
+    def __init__(self, scenario: Scenario, seed: int = 0, device: Device | None = None) -> None:
+        """`device` is what the user has as tools; without it no deed is done."""
         self._scenario, self._device = scenario, device
         self._shown: dict[int, str] = {}
         self._random = random.Random(seed)
@@ -114,7 +86,7 @@ class ScriptedUser:
             return self._approve(wish)
         if not asks and _HANDOVER.search(rest):
             return None
-        if deeds := [deed for sentence in sentences for deed in self._told_to_do(sentence)]:
+        if deeds := [deed for s in sentences if s not in refusals for deed in self._told_to_do(s)]:
             return self._do(deeds)
         if asked := [fact for fact in self._known() if any(_asks_for(s, fact) for s in sentences)]:
             return self._tell(asked)
@@ -159,7 +131,7 @@ class ScriptedUser:
     def _result(self, call: ToolCall) -> str:
         assert self._device is not None
         try:
-            return self._device(call)
+            return self._device.run(call)
         except ToolError as e:
             return str(e)
 
@@ -211,17 +183,6 @@ class ScriptedUser:
 
     def _voiced(self, text: str) -> str:
         return self._random.choice(_CHATTY) + text if self._scenario.persona == "chatty" else text
-
-
-def asks_consent(text: str) -> bool:
-    """Whether a text of the agent asks the user to agree to something."""
-    text = text.casefold()
-    return ("?" in text or "confirm" in text) and _CONFIRM.search(text) is not None
-
-
-def consents(text: str) -> bool:
-    """Whether a text of the user begins with a yes."""
-    return _CONSENT.match(text) is not None
 
 
 def _refuses(sentence: str) -> bool:

@@ -1,0 +1,338 @@
+"""ChatModel: any OpenAI-compatible chat completions endpoint, for users that a language model plays and for API agents.
+
+What is transient (429, 5xx, a lost connection, silence, an answer that is no completion) is tried again; what the
+endpoint still fails at is a `RolloutError`, and whose fault that is says who made the model. The key is read from an
+environment variable and stands nowhere else: not in configs, the cache or a text. Source of the wire format: see
+`messages`.
+"""
+
+import asyncio
+import email.utils
+import functools
+import hashlib
+import json
+import os
+import random
+import re
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from pydantic import Field, ValidationError, field_validator
+
+from understudy.errors import ConfigError, Fault, RolloutError
+from understudy.messages import Message, ToolSpec, from_wire, spec_to_wire, to_wire
+from understudy.records import Record
+
+LONGEST_WAIT = 120.0
+"""Seconds; an endpoint that wants to be asked again later than this has failed."""
+_TRANSIENT = {408, 409, 425, 429}
+_WRONG_CONFIG = {401: "it does not accept the key", 404: "it has no such path or model"}
+
+
+class ChatConfig(Record):
+    """An endpoint, the model there, and how it is asked."""
+
+    base_url: str = "http://127.0.0.1:8000/v1"
+    """Where `/chat/completions` is."""
+    model: str = ""
+    """The model's name at the endpoint."""
+    key_variable: str = ""
+    """The environment variable that holds the key, such as OPENAI_API_KEY; empty sends no key."""
+    temperature: float | None = Field(default=None, ge=0.0)
+    """The endpoint's own default unless given."""
+    max_tokens: int = Field(default=1024, ge=0)
+    """Longest reply; 0 sends no limit."""
+    send_seed: bool = True
+    """Send each request with a seed that follows from the run's; some endpoints refuse that parameter."""
+    parameters: dict[str, Any] = {}
+    """Further parameters of the request as the endpoint names them, such as {reasoning_effort = "low"}."""
+    timeout: float = Field(default=120.0, gt=0.0)
+    """Seconds that one attempt may take."""
+    retries: int = Field(default=5, ge=0)
+    """Further attempts after an error that may pass."""
+    backoff: float = Field(default=1.0, gt=0.0)
+    """Seconds to wait before the first of them, doubled for each one more, with jitter."""
+    concurrency: int = Field(default=16, ge=1)
+    """Requests under way at once; one that waits to be tried again counts."""
+    prompt_price: Decimal = Field(default=Decimal(0), ge=0)
+    """What a million prompt tokens cost, in any currency."""
+    completion_price: Decimal = Field(default=Decimal(0), ge=0)
+    """What a million completion tokens cost."""
+    cache: str = ""
+    """Folder that keeps every reply, so that the same run again is free and gives the same; empty keeps none."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _plain_url(cls, value: str) -> str:
+        # A ConfigError, not a ValueError: pydantic would quote the value, and here it may hold a secret.
+        if not re.fullmatch(r"https?://(?:[\w.-]+|\[[\da-fA-F:]+\])(?::\d{1,5})?(?:/[\w./~%+-]*)?", value, re.ASCII):
+            raise ConfigError("base_url has to be like https://host:port/v1, without user, password, ? and #")
+        return value.rstrip("/")
+
+    @field_validator("key_variable")
+    @classmethod
+    def _name_of_a_variable(cls, value: str) -> str:
+        if value and not re.fullmatch(r"[A-Za-z_]\w*", value, re.ASCII):
+            raise ConfigError("key_variable has to name an environment variable (letters, digits, _), not be the key")
+        return value
+
+
+class Usage(Record):
+    """What requests came to. Replies from the cache count as that, and cost nothing."""
+
+    requests: int = 0
+    """Completions that were paid for."""
+    cached: int = 0
+    rejected: int = 0
+    """Replies that were of no use to who asked for them."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: Decimal = Decimal(0)
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(**{name: value + getattr(other, name) for name, value in self})
+
+    def __sub__(self, other: "Usage") -> "Usage":
+        return Usage(**{name: value - getattr(other, name) for name, value in self})
+
+    def __str__(self) -> str:
+        tokens = f"{self.prompt_tokens:,} prompt and {self.completion_tokens:,} completion tokens"
+        replies = f"{self.cached:,} from the cache, {self.rejected:,} replies of no use"
+        return f"{self.requests:,} requests, {replies}, {tokens}, cost {self.cost:.4f}"
+
+
+class Reply(Record):
+    """One completion."""
+
+    message: Message
+    finish: str = ""
+    """As the endpoint says it: stop, length, tool_calls, content_filter."""
+    refusal: str = ""
+    """What the model says where it refuses to answer."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Passing(Exception):
+    """A failed attempt that may go better next time; `wait` is how long the endpoint asks to wait."""
+
+    def __init__(self, text: str, wait: float | None = None) -> None:
+        super().__init__(text)
+        self.wait = wait
+
+
+class ChatModel:
+    """A model behind an endpoint. One object serves a whole run: its limit and its totals are the run's.
+
+    `fault` is whose fault a failure is: the user's, where the model plays one. Nothing is sent before the first reply.
+    """
+
+    def __init__(self, config: ChatConfig, fault: Fault) -> None:
+        if not config.model:
+            where = "user.chat" if fault == "user" else "chat"
+            raise ConfigError(f"{where}.model is empty; name a model, and set {where}.base_url to where it is")
+        self.config = config
+        self.usage = Usage()
+        self._fault = fault
+        self._key = _key(config.key_variable)
+        self._connections: _Connections | None = None
+
+    async def reply(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), seed: int = 0) -> Reply:
+        """The model's answer to a conversation. The same request with the same seed may come from the cache."""
+        body = self._body(messages, tools, seed)
+        entry = self._entry(body, seed)
+        if entry and (kept := _read(entry)):
+            self.usage += Usage(cached=1)
+            return kept
+        connections = await self._connected()
+        async with connections.gate:
+            reply = await self._insist(connections.http, body)
+        if entry:
+            _write(entry, reply)
+        return reply
+
+    def reject(self) -> None:
+        """Count the last reply as one of no use."""
+        self.usage += Usage(rejected=1)
+
+    def _body(self, messages: Sequence[Message], tools: Sequence[ToolSpec], seed: int) -> dict[str, Any]:
+        config = self.config
+        body: dict[str, Any] = {"model": config.model, "messages": [to_wire(message) for message in messages]}
+        if tools:
+            body["tools"] = [spec_to_wire(spec) for spec in tools]
+        if config.temperature is not None:
+            body["temperature"] = config.temperature
+        if config.max_tokens:
+            body["max_tokens"] = config.max_tokens
+        if config.send_seed:
+            body["seed"] = seed
+        return body | config.parameters
+
+    def _entry(self, body: Mapping[str, Any], seed: int) -> Path | None:
+        """Where the reply to this request is kept. The seed counts where it is not sent: trials differ."""
+        if not self.config.cache:
+            return None
+        request = json.dumps([self.config.base_url, seed, body], sort_keys=True)
+        name = hashlib.sha256(request.encode()).hexdigest()
+        return Path(self.config.cache).expanduser() / name[:2] / f"{name}.json"
+
+    async def _connected(self) -> "_Connections":
+        """The connections of the running event loop."""
+        if self._connections is None or self._connections.loop is not asyncio.get_running_loop():
+            self._connections = _Connections(self.config, self._key)
+            await anext(self._connections.closing)
+        return self._connections
+
+    async def _insist(self, http: httpx2.AsyncClient, body: Mapping[str, Any]) -> Reply:
+        """Ask until there is an answer, or no more attempts."""
+        jitter = random.Random(json.dumps(body["messages"]))
+        for attempt in range(self.config.retries + 1):
+            try:
+                return await self._attempt(http, body)
+            except _Passing as e:
+                failure = e
+            wait = self.config.backoff * 2**attempt * jitter.uniform(0.5, 1.5)
+            wait = min(LONGEST_WAIT, wait) if failure.wait is None else failure.wait
+            if attempt < self.config.retries and wait <= LONGEST_WAIT:
+                await asyncio.sleep(wait)
+            else:
+                break
+        raise self._failed(f"{failure} (attempts: {attempt + 1})")
+
+    async def _attempt(self, http: httpx2.AsyncClient, body: Mapping[str, Any]) -> Reply:
+        try:
+            async with asyncio.timeout(self.config.timeout):
+                response = await http.post(f"{self.config.base_url}/chat/completions", json=body)
+        except TimeoutError as e:
+            raise _Passing(f"no answer within {self.config.timeout:g} s") from e
+        except httpx2.RequestError as e:
+            raise _Passing(f"no connection ({type(e).__name__})") from e
+        self._check(response)
+        reply = _completion(response.content)
+        self.usage += self._paid(reply)
+        return reply
+
+    def _check(self, response: httpx2.Response) -> None:
+        """Let a success pass, and name anything else."""
+        status = response.status_code
+        if status in _WRONG_CONFIG:
+            raise ConfigError(f"{self._name} answers {status}: {_WRONG_CONFIG[status]}; see the config's chat section")
+        if status in _TRANSIENT or status >= 500:
+            raise _Passing(f"status {status}{self._said(response)}", _retry_after(response))
+        if status != 200:
+            raise self._failed(f"status {status}{self._said(response)}")
+
+    def _said(self, response: httpx2.Response) -> str:
+        """The endpoint's own words, shortened, without the key if they hold it."""
+        text = " ".join(response.text.split())
+        return f": {text.replace(self._key, '…') if self._key else text}"[:300]
+
+    def _paid(self, reply: Reply) -> Usage:
+        price = reply.prompt_tokens * self.config.prompt_price + reply.completion_tokens * self.config.completion_price
+        return Usage(
+            requests=1,
+            prompt_tokens=reply.prompt_tokens,
+            completion_tokens=reply.completion_tokens,
+            cost=price / 1_000_000,
+        )
+
+    def _failed(self, text: str) -> RolloutError:
+        return RolloutError(f"{self._name}: {text}", self._fault)
+
+    @property
+    def _name(self) -> str:
+        return f"chat model {self.config.model!r} at {self.config.base_url}"
+
+
+_certificates = functools.cache(httpx2.create_ssl_context)  # read once: it takes longer than a request on loopback
+
+
+class _Connections:
+    """The connections of one event loop, closed when it ends."""
+
+    def __init__(self, config: ChatConfig, key: str) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.gate = asyncio.Semaphore(config.concurrency)
+        # Attempts have a time limit of their own, and the gate limits connections.
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=config.concurrency)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.http = httpx2.AsyncClient(headers=headers, timeout=None, limits=limits, verify=_certificates())
+        self.closing = self._until_the_loop_ends()
+
+    async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
+        # An event loop that shuts down (asyncio.run does) ends every asynchronous generator that has begun.
+        try:
+            yield
+        finally:
+            await self.http.aclose()
+
+
+def _key(variable: str) -> str:
+    """The key in an environment variable."""
+    key = os.environ.get(variable, "").strip() if variable else ""
+    if variable and not key:
+        raise ConfigError(f"the environment variable {variable}, which key_variable names, is not set")
+    if not (key.isascii() and (key.isprintable() or not key)):
+        raise ConfigError(f"the environment variable {variable} holds no key: keys are printable ASCII")
+    return key
+
+
+def _completion(content: bytes) -> Reply:
+    """Read a response. One that is no completion passes: proxies answer for endpoints that are starting or ending."""
+    try:
+        wire = json.loads(content)
+        choice = wire["choices"][0]
+        message, usage = choice["message"], wire.get("usage") or {}
+        reply = Reply(
+            message=from_wire({**message, "role": "assistant"}),
+            finish=choice.get("finish_reason") or "",
+            refusal=message.get("refusal") or "",
+            prompt_tokens=usage.get("prompt_tokens") or 0,
+            completion_tokens=usage.get("completion_tokens") or 0,
+        )
+        reply.model_dump_json()  # half a surrogate pair is a ValueError here, and later would be one on disk
+        return reply
+    except IndexError as e:
+        raise _Passing("an answer without a choice") from e
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:  # not JSON, or not of that shape
+        raise _Passing(f"an answer that is no completion ({type(e).__name__})") from e
+
+
+def _retry_after(response: httpx2.Response) -> float | None:
+    """Seconds that the endpoint asks to wait, which it says as a number or as a date."""
+    text = response.headers.get("Retry-After", "").strip()
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+def _read(entry: Path) -> Reply | None:
+    """A kept reply; None where there is none, or a damaged one."""
+    try:
+        digest, _, text = entry.read_text(encoding="utf-8").partition("\n")
+        return Reply.model_validate_json(text) if digest == _digest(text) else None
+    except (OSError, UnicodeDecodeError, ValidationError):
+        return None
+
+
+def _write(entry: Path, reply: Reply) -> None:
+    """Keep a reply, whole or not at all."""
+    text = reply.model_dump_json()
+    part = entry.with_suffix(f".{os.getpid()}.part")
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(f"{_digest(text)}\n{text}", encoding="utf-8")
+        os.replace(part, entry)
+    except OSError as e:
+        raise ConfigError(f"cannot write to the cache {entry.parent.parent}: {e.strerror}") from e
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,28 @@
+"""Who speaks to the agent. A user sees what is said, never the agent's calls or their results.
+
+`reply` gives the user's next message, or None when the user ends the conversation: only users end conversations.
+"""
+
+from understudy.users.cast import Cast, UserConfig
+from understudy.users.consent import asks_consent, consents
+from understudy.users.human import HumanUser
+from understudy.users.language import LanguageUser, ReactUser, ReflectingUser, VerifiedUser
+from understudy.users.scripted import LONGEST_PROPOSAL, ScriptedUser
+from understudy.users.user import MakeUser, NoUser, User
+
+__all__ = [
+    "LONGEST_PROPOSAL",
+    "Cast",
+    "HumanUser",
+    "LanguageUser",
+    "MakeUser",
+    "NoUser",
+    "ReactUser",
+    "ReflectingUser",
+    "ScriptedUser",
+    "User",
+    "UserConfig",
+    "VerifiedUser",
+    "asks_consent",
+    "consents",
+]

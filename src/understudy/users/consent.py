@@ -1,0 +1,122 @@
+"""Consent, read from words: does the agent ask for it, and does the user give it?
+
+Both lean to no. An agent whose yes was not understood asks once more; one that is granted a yes which was none changes
+what the user did not want changed. So a yes with a condition, a change or a doubt beside it is none.
+"""
+
+import re
+from collections.abc import Iterator
+
+
+def _any(*patterns: str) -> str:
+    return f"(?:{'|'.join(patterns)})"
+
+
+_GOOD = _any("good", "great", "right", "fine", "perfect", "ok", "okay", "correct")
+
+# ---- the agent's side; all patterns here are for case-folded text
+_ASKS = re.compile(
+    _any(
+        r"\b(?:confirm|proceed|go ahead|shall i|should i|want me to|would you like)\b",
+        r"\bdo you (?:want|agree|accept|approve)\b",
+        r"\bare you (?:sure|ready|ok|okay|fine|happy)\b",
+        r"\b(?:is|are|does) (?:that|this|these|it|everything) (?:all )?(?:ok|okay|right|correct|fine|sound|look)\b",
+        r"\b(?:does|will|would) (?:that|this|it) work\b",
+        r"\bsounds? (?:good|right|ok|okay|fine)\b",
+        r"\b(?:ok|okay|fine|all ?right) (?:with|for|by) you\b",
+        r"\byour (?:approval|consent|permission|go-ahead)\b",
+        r"\b(?:reply|answer|respond|say|type)(?: with)? ['\"*]*yes\b",
+    )
+)
+_WHO_OR_WHICH = _any(
+    r"(?:(?:full|first|last) )?name",
+    r"e-?mail(?: address)?",
+    "identity",
+    r"zip(?: code)?",
+    r"phone(?: number)?",
+    "date of birth",
+    "(?:account|order) (?:number|id)",
+)
+_INQUIRES = re.compile(rf"\bconfirm(?: (?:to|with|for) me)? (?:your|the) {_WHO_OR_WHICH}\b")
+"""To confirm who one is, or which order is meant, agrees to nothing."""
+
+# ---- the user's side
+_SENTENCE = re.compile(r"(?<=[.!?;])\s+|\n+")
+_CLAUSE = re.compile(r"[,;:.!…]+(?=\s|$)|\s+[-\u2013\u2014]+\s+|\s*\u2014\s*")
+_LEAD = r"[\W_]*(?:(?:oh|ah|well|so|and|then|great|perfect|thanks|thank you|hi|hello|i see|also)\b[\W_]*)*"
+_LET = _any("please", "just", "you (?:can|may)", "i(?:'d| would) like (?:you )?to", "let's", "feel free to", "kindly")
+_YES = re.compile(
+    _LEAD
+    + _any(
+        "yes|yeah|yep|yup|sure|certainly|absolutely|definitely|of course|by all means|affirmative|exactly",
+        r"i (?:do |can |hereby |fully )*(?:confirm|agree|accept|approve|consent)(?:ed)?",
+        r"(?:i|please) do(?=\W*$)",
+        "i'm (?:sure|fine with|happy with)",
+        rf"(?:{_LET} )*(?:proceed|go ahead|go for it|do (?:it|that|so|this))",
+        rf"(?:that|this|it|everything|all)(?:'s| is| are| sounds| looks| seems)(?: (?!not\b)\w+)? {_GOOD}",
+        rf"(?:sounds|looks|works) (?:\w+ )?{_GOOD}",
+        "works for me|(?:that|this|it) (?:would |will )?works?",
+        f"all {_GOOD}",
+    )
+    + r"(?![\w'])"
+)
+_WEAK = re.compile(
+    _LEAD + _any("ok", "okay", "right", "correct", "al+ ?right", "fine", "confirmed", "agreed") + r"(?![\w'])"
+)
+"""A yes only where it comes first and nothing is asked: "OK, and what does it cost?" is none."""
+_NO = re.compile(
+    _LEAD
+    + r"(?:(?:please|actually|sorry|hm+|um+|but)\b[\W_]*)*"
+    + _any(
+        r"no(?! (?:problem|worries|objections?|issues?|longer|need|changes?)\b)",
+        "nope|nah|never(?! again)|not (?!an? (?:problem|issue)|needed)",
+        r"wait|hold on|hang on|stop(?=\W*$)",
+        "do(?:n't| not)(?! worry| need| forget)",
+        "i (?:do(?:n't| not)|can(?:'t|not)|won't|will not) (?:yet )?(?:agree|confirm|accept|approve|consent|think so)",
+        "i do(?:n't| not) want (?:that|this|you|to (?:do|go|confirm|proceed|cancel))",
+        "i(?:'d| would) (?:rather|prefer)",
+    )
+    + r"(?![\w'])"
+)
+_LIMITS = re.compile(
+    r"\b"
+    + _any(
+        "but(?! (?:that's|that is|it's) (?:ok|okay|fine))",
+        "except|however|unless|only if|as long as|provided|on (?:the )?condition",
+        "if (?!you (?:could|would|can|don't mind)|possible)",
+        "instead|rather|another|different|the other|changed my mind|never ?mind",
+        "not (?:that|this|the|those|yet|right|sure|now|before|until|correct|quite|exactly|what)",
+        "(?:is|are|'s) (?:wrong|incorrect)|isn't (?:right|correct)",
+        "before (?:you|we|i)|first,? (?:can|could|tell|let|please)|without (?:my|me)",
+        "didn't (?:say|ask|confirm|agree)",
+    )
+    + r"\b"
+)
+_ASKS_BACK = re.compile(r"\b(?:what|which|how|when|where|why|who)\b|^\W*\w+\W*$")
+
+
+def asks_consent(text: str) -> bool:
+    """Whether a text of the agent asks the user to agree to something."""
+    text = _INQUIRES.sub(" ", _plain(text))
+    return any(sign in text for sign in ("?", "confirm", "yes")) and _ASKS.search(text) is not None
+
+
+def consents(text: str) -> bool:
+    """Whether a text of the user says yes, with no objection, condition, change or doubt beside it."""
+    text = _plain(text)
+    if _LIMITS.search(text) or any(_NO.match(clause) for clause in _clauses(text)):
+        return False
+    if _WEAK.match(text) and "?" not in text:
+        return True
+    stated = (s for s in _SENTENCE.split(text) if not (s.rstrip().endswith("?") and _ASKS_BACK.search(s)))
+    return any(_YES.match(clause) for sentence in stated for clause in _clauses(sentence))
+
+
+def _clauses(text: str) -> Iterator[str]:
+    return (clause for clause in _CLAUSE.split(text) if clause.strip())
+
+
+def _plain(text: str) -> str:
+    """Case-folded, with plain apostrophes and no run of white space, over which patterns would go again and again."""
+    lines = (" ".join(line.split()) for line in text.casefold().splitlines())
+    return "\n".join(filter(None, lines)).replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")

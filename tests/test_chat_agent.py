@@ -1,0 +1,144 @@
+"""Agents behind an API: whole episodes with native tool calls, and their evaluation from the command line."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from endpoint import KEY, Answer, Endpoint, says, serving
+from toy import DOMAIN
+from understudy.agent import ChatAgent
+from understudy.chat import ChatConfig, ChatModel
+from understudy.cli import main
+from understudy.config import TrainConfig
+from understudy.errors import ConfigError
+from understudy.evaluate import named_agent
+from understudy.rollout import Limits, play
+from understudy.tasks import Task
+from understudy.trajectory import Stop, Trajectory
+
+TASK = DOMAIN.tasks("test")[0]
+
+
+def lamp(request: Mapping[str, Any]) -> Answer:
+    """An agent that finds the lamp in what the user wants, asks, switches it on, and says so."""
+    messages = request["messages"]
+    last = messages[-1]
+    wanted = [m["content"] for m in messages if m["role"] == "user" and "switch on lamp" in m["content"]][-1]
+    name = wanted.split("switch on lamp ")[1].rstrip(".")
+    if last["role"] == "tool":
+        return says(f"Lamp {name} is on.")
+    if last["content"].startswith("Yes"):
+        arguments = json.dumps({"lamp_id": name, "on": True})
+        call = {"id": "call_x", "type": "function", "function": {"name": "switch_lamp", "arguments": arguments}}
+        return says(None, "tool_calls", tool_calls=[call])  # type: ignore[arg-type]
+    return says(f"I will switch on lamp {name}. Do you want me to proceed?")
+
+
+def episode_of(endpoint: Endpoint, task: Task = TASK, **limits: Any) -> Trajectory:
+    agent = ChatAgent(ChatModel(ChatConfig(base_url=endpoint.url, model="m", retries=0, backoff=0.01), "agent"))
+    return asyncio.run(play(DOMAIN, task, agent, Limits(**limits), seed=2**32 - 1))
+
+
+def test_an_episode_with_native_tool_calls() -> None:
+    with serving(lamp) as endpoint:
+        episode = episode_of(endpoint)
+        assert (episode.reward, episode.stop, episode.turns) == (1.0, Stop.DONE, 3)
+        assert episode.counts == {"text": 2, "calls": 1}
+        assert (episode.tokens, episode.logprobs) == ([], [])
+        last = endpoint.requests[-1]
+        assert [m["role"] for m in last["messages"]] == ["system", "user", "assistant", "user", "assistant", "tool"]
+        assert [tool["function"]["name"] for tool in last["tools"]] == ["find_lamp", "switch_lamp"]
+        assert last["messages"][-1]["tool_call_id"] == last["messages"][-2]["tool_calls"][0]["id"] == "call_x"
+        seeds = [request["seed"] for request in endpoint.requests]
+        assert len(set(seeds)) == 3
+        assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+def test_calls_without_ids_get_them() -> None:
+    call = {"type": "function", "function": {"name": "find_lamp", "arguments": "{}"}}
+    with serving([says("", tool_calls=[call, call]), says("Hm."), says("Hm."), says("Hm.")]) as endpoint:
+        episode = episode_of(endpoint, max_turns=2)
+        assert [message.tool_call_id for message in episode.messages if message.role == "tool"] == [
+            "call_0_0",
+            "call_0_1",
+        ]
+        assert episode.counts["bad_arguments"] == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "count", "said"),
+    [
+        (says(""), "empty", ""),
+        (says("Hm"), "text", "Hm"),
+        (says("Hm", "length"), "cut", "Hm"),
+        (says(None, refusal="I will not."), "text", "I will not."),  # type: ignore[arg-type]
+        (says("", tool_calls=[{"id": "a", "function": {"name": "find_lamp", "arguments": "{x"}}]), "malformed", ""),
+    ],
+)
+def test_what_replies_count_as(answer: Answer, count: str, said: str) -> None:
+    with serving([answer]) as endpoint:
+        episode = episode_of(endpoint, max_turns=1)
+        assert count in episode.counts
+        assert [m.content for m in episode.messages if m.role == "assistant"] == [said]
+
+
+def test_a_failing_endpoint_is_the_agents_fault() -> None:
+    with serving(lambda _: Answer("down", 503)) as endpoint:
+        episode = episode_of(endpoint, retries=1)
+        assert (episode.stop, episode.fault, episode.score) == (Stop.FAULT, "agent", None)
+        assert len(endpoint.requests) == 2
+
+
+def test_an_agent_is_named_by_its_endpoint() -> None:
+    assert isinstance(named_agent("chat", TrainConfig(chat=ChatConfig(model="m"))), ChatAgent)
+    with pytest.raises(ConfigError, match=r"chat\.model is empty"):
+        named_agent("chat", TrainConfig())
+
+
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["understudy", *arguments])
+    try:
+        main()
+        code = 0
+    except SystemExit as e:
+        code = int(e.code or 0)
+    return (code, *capsys.readouterr())
+
+
+def test_evaluation_from_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
+    with serving(lamp) as endpoint:
+        settings = [f"chat.base_url={endpoint.url}", "chat.model=m", "chat.key_variable=MY_KEY", "chat.prompt_price=5"]
+        command = ["eval", "toy:DOMAIN", "slice.families=one", *settings, "--agent", "chat", "--tasks", "8"]
+        code, text, err = run(monkeypatch, capsys, *command)
+        assert code == 0
+        assert "chat succeeds on 1.000" in text
+        assert "chat, agent: 24 requests, 0 from the cache, 0 replies of no use, 2,400 prompt and 240 " in text
+        assert "completion tokens, cost 0.0120" in text
+        _, found, _ = run(monkeypatch, capsys, *command, "--json")
+        assert Decimal(json.loads(found)["rows"][2]["evaluation"]["usage"]["agent"]["cost"]) == Decimal("0.012")
+        assert KEY not in text + err + found
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["--agent", "chat"], "chat.model is empty; name a model"),
+        (["--agent", "chat", "chat.model=m", "chat.key_variable=NOT_THERE"], "NOT_THERE, which key_variable names"),
+        (["--agent", "gold", "user.kind=llm"], "user.chat.model is empty"),
+        (["--agent", "gold", "user.kind=lmm"], "did you mean 'llm'?"),
+        (["--agent", "chat", "chat.base_url=x"], "base_url has to be like"),
+    ],
+)
+def test_what_is_missing_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], settings: list[str], said: str
+) -> None:
+    code, _, err = run(monkeypatch, capsys, "eval", "toy:DOMAIN", *settings)
+    assert code == 2
+    assert said in err
+    assert len(err.splitlines()) == 1

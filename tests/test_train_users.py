@@ -1,0 +1,86 @@
+"""Training against users whom a language model plays: who meets them, what they cost, and whose fault a failure is."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from endpoint import Answer, Endpoint, says, serving
+from understudy.config import TrainConfig, parse
+from understudy.errors import ConfigError, RolloutError
+from understudy.evaluate import Evaluation
+from understudy.models import make_tiny
+from understudy.run import Run, read_metrics
+from understudy.train import train
+from understudy.trajectory import read_trajectories
+from understudy.users.draft import STOP
+
+SMALL = (
+    "domain=toy:DOMAIN",
+    "slice.families=one",
+    "slice.policy=brief",
+    "engine.device=cpu",
+    "engine.dtype=float32",
+    "sampling.max_tokens=8",
+    "limits.max_turns=4",
+    "limits.retries=0",
+    "eval.tasks=2",
+    "sft.steps=1",
+    "sft.batch_size=2",
+    "sft.demonstrations=2",
+    "steps=1",
+    "algorithm.tasks_per_step=2",
+    "algorithm.group_size=2",
+    "algorithm.refill=0",
+    "user.kind=llm",
+    "user.chat.model=m",
+    "user.chat.prompt_price=1000000",
+)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+def trained(folder: Path, model: Path, endpoint: Endpoint, *settings: str) -> Run:
+    chat = [f"user.chat.base_url={endpoint.url}", "user.chat.retries=0"]
+    run = Run.create(folder, parse(TrainConfig, "", [f"model={model}", *SMALL, *chat, *settings]))
+    train(run.config, run, lambda *_: None)
+    return run
+
+
+def test_episodes_meet_it_and_demonstrations_do_not(tmp_path: Path, tiny: Path) -> None:
+    turns = []
+
+    def answer(request: Mapping[str, Any]) -> Answer:
+        turns.append(len(request["messages"]))
+        return says(STOP if len(request["messages"]) > 4 else "Hm?", tokens=(3, 1))
+
+    with serving(answer) as endpoint:
+        run = trained(tmp_path / "run", tiny, endpoint)
+        imitation, reinforcement = read_metrics(run.folder)
+        assert not [name for name in imitation if name.startswith("users/")]
+        asked = reinforcement["users/requests"]
+        assert asked > 0
+        assert (reinforcement["users/prompt_tokens"], reinforcement["users/cost"]) == (3 * asked, 3 * asked)
+        rows = sorted((run.folder / "evaluations").iterdir())
+        used = [Evaluation.model_validate_json(path.read_text()).usage["users"].requests for path in rows]
+        assert sum(used) + asked == len(turns)
+        kept, _ = read_trajectories(run.folder / "trajectories" / "step_000002.jsonl")
+        assert all(m.content == "Hm?" for e in kept for m in e.messages[2:] if m.role == "user")
+
+
+def test_a_user_who_fails_stops_the_run_and_is_named(tmp_path: Path, tiny: Path) -> None:
+    with serving(lambda _: says("Agent: I am the agent.")) as endpoint:
+        with pytest.raises(RolloutError, match=r"the user.s model gave") as caught:
+            trained(tmp_path / "run", tiny, endpoint, "user.attempts=2")
+        assert "no usable message in 2 attempts" in str(caught.value)
+
+
+def test_no_person_plays_the_users_of_a_training_run(tmp_path: Path, tiny: Path) -> None:
+    with serving([]) as endpoint, pytest.raises(ConfigError, match="no person can play the users of a training run"):
+        trained(tmp_path / "run", tiny, endpoint, "user.kind=human")

