@@ -52,6 +52,19 @@ def test_references_of_the_world_are_intact() -> None:
             assert reservation.trips[0].route.startswith(home(customer))
 
 
+def test_references_stay_intact_in_gold_episodes() -> None:
+    for task in DOMAIN.sample("train", 126, seed=7):
+        tools = AirlineTools(state := DOMAIN.initial(task))
+        for each in task.actions:
+            tools.run(each)
+        customer = state.customers[state.customer]
+        assert all(state.reservations[key].payment in customer.payments for key in customer.reservations)
+        assert all(payment.balance is None or payment.balance >= 0 for payment in customer.payments.values())
+        for day in state.days.changes().values():
+            assert day is not None
+            assert all(place.seats >= 0 for place in day.cabins.values())
+
+
 def test_reservations_are_on_flights_of_the_timetable() -> None:
     state = world()
     for key, reservation in state.reservations.items():
