@@ -92,6 +92,8 @@ YES = [
 ]
 
 NO = [
+    "It works now.",
+    "It works again, thanks.",
     "No.",
     "Nope.",
     "No, thank you.",

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 from data_kit import FIND, ORDER, address, call, retail, tasks, tau, write_lines, write_tau
-from understudy.check import earned, substance
+from understudy.check import earned
 from understudy.data.items import Bad, Item
 from understudy.data.rows import Row, from_row, to_row
 from understudy.data.source import source
@@ -21,6 +21,7 @@ from understudy.data.verify import Domains, checked, gold_fault, proven
 from understudy.data.write import output
 from understudy.domains.retail import DOMAIN
 from understudy.errors import ConfigError, TaskError
+from understudy.similar import substance
 from understudy.tasks import Task, read_tasks, write_tasks
 
 TASK = retail(1)[0]

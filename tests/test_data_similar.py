@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_kit import call, retail, write_lines
-from understudy.check import substance
 from understudy.data.parts import Distinct, Near, deal
-from understudy.data.similar import OVERLAP, SHINGLE, Similar, said_words
 from understudy.errors import ConfigError
 from understudy.messages import Message, ToolCall
+from understudy.similar import OVERLAP, SHINGLE, Similar, said_words, substance
 from understudy.tasks import Fact, Scenario, Task, Wish, read_tasks
 
 

@@ -29,7 +29,8 @@ LAYERS = """
     engines
     agent
     rollout
-    check statistics config
+    similar statistics config
+    check
     data
     run
     evaluate

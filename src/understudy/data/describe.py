@@ -7,11 +7,11 @@ from typing import Any
 from pydantic import Field
 
 from understudy.data.items import Bad, Item
-from understudy.data.similar import Similar, said_words, without_wording
 from understudy.data.verify import Domains
 from understudy.formats import ChatFormat
 from understudy.messages import Message
 from understudy.records import Record
+from understudy.similar import Similar, said_words, without_wording
 from understudy.tasks import Split, Task
 
 NAMED = 20

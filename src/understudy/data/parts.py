@@ -13,8 +13,8 @@ from array import array
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
-from understudy.data.similar import Similar, without_wording
 from understudy.errors import ConfigError
+from understudy.similar import Similar, without_wording
 from understudy.tasks import Task
 
 Stratum = tuple[str, str, str]

@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from fractions import Fraction
 
-from understudy.check import substance
 from understudy.tasks import Task
 
 SHINGLE = 3
@@ -91,6 +90,12 @@ class Similar:
 def without_wording(task: Task) -> Hashable:
     """What makes a task the same as another one, wording aside; one without gold calls is nothing but its wording."""
     return substance(task) if task.actions else (substance(task), *said_words(task))
+
+
+def substance(task: Task) -> Hashable:
+    """What a task is about, without the words of the user and of the agent."""
+    calls = tuple(call.model_dump_json(exclude={"id"}) for call in task.actions)
+    return task.family, calls, task.outputs, repr(task.setup)
 
 
 def shingles(task: Task) -> "array[int]":
