@@ -111,11 +111,7 @@ class Domain:
         state, transcript = self.initial(task), list[Message]()
         gate = ConsentGate(self.toolkit(state), state, transcript)
         grade = functools.partial(score, task, state, self.goal(task), gate)
-        device = self.device(state).run if self.device else None
-        if user and device:
-            user = HandedUser(user, task.scenario, device)
-        user = user or ScriptedUser(task.scenario, seed, device)
-        return ToolEnvironment(self.policy, gate, user, grade, self.specs, transcript)
+        return ToolEnvironment(self.policy, gate, self._user(task, state, user, seed), grade, self.specs, transcript)
 
     def initial(self, task: Task) -> State:
         """A fresh state of the world with the task's setup applied. One that does not fit is a `TaskError`."""
@@ -157,6 +153,14 @@ class Domain:
     def policy(self) -> str:
         """What the agent is told of its job."""
         return self._texts[self.part.policy]
+
+    def _user(self, task: Task, state: State, user: User | None, seed: int) -> User:
+        device = self.device(state).run if self.device else None
+        if task.scenario.deeds and not device:
+            raise TaskError(f"task {task.id}: its user has deeds to do, but {self.name} has no tools for users")
+        if user is None:
+            return ScriptedUser(task.scenario, seed, device)
+        return HandedUser(user, task.scenario, device) if device else user
 
     def _split(self, split: Split) -> Path:
         return self._file("tasks") / f"{split}.jsonl"
