@@ -17,17 +17,19 @@ import understudy
 LAYERS = """
     errors records
     messages state
-    tools tasks chat prompt
+    tools tasks chat typed
     rewards
     users trajectory
     environment
     presets domains
+    integrations
     models formats
     batch algorithms
     engines
     agent
     rollout
     check statistics config
+    data
     run
     evaluate
     results

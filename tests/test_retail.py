@@ -1,6 +1,5 @@
 """The rules of retail's policy, one test for each row of rules.md; the world; and policies that must not pay."""
 
-import asyncio
 import json
 import re
 from collections import Counter
@@ -9,17 +8,20 @@ from typing import Any
 
 import pytest
 
+import script
+from script import Script
 from understudy.agent import Agent
 from understudy.domains import retail
 from understudy.domains.arithmetic import LONGEST, calculated
+from understudy.domains.drafts import call, say
 from understudy.domains.retail import DOMAIN
-from understudy.domains.retail.state import Line, Order, Payment, Product, RetailState, User, Variant
+from understudy.domains.retail.state import Line, Order, Product, RetailState, User, Variant
 from understudy.domains.retail.tasks import make
 from understudy.domains.retail.tools import RetailTools
 from understudy.domains.retail.world import emails, world
+from understudy.domains.wallet import Payment
 from understudy.errors import ToolError
 from understudy.messages import Message, ToolCall
-from understudy.rollout import Limits, rollout
 from understudy.tasks import SPLITS, Score, Task
 
 AMY, BEN = "amy.lee42@mail.com", "ben.ortiz17@mail.com"
@@ -79,31 +81,8 @@ class Desk:
         return str(self.state.users[AMY].payments["gift_2"].balance)
 
 
-class Script:
-    """An agent that says and calls what it is given, then falls silent."""
-
-    def __init__(self, *replies: Message) -> None:
-        self._replies = replies
-
-    async def act(self, task: Task, episode: Any, new: Any, tools: Any) -> Message:
-        episode.observe(new)
-        reply = self._replies[episode.turns] if episode.turns < len(self._replies) else Message(role="assistant")
-        episode.act(reply)
-        return reply
-
-
-def call(tool: str, /, **arguments: Any) -> Message:
-    return Message(role="assistant", tool_calls=(ToolCall(name=tool, arguments=arguments),))
-
-
-def say(text: str) -> Message:
-    return Message(role="assistant", content=text)
-
-
 def play(task: Task, agent: Agent) -> tuple[Score, list[Message]]:
-    episode = asyncio.run(rollout(task, DOMAIN.environment(task), agent, Limits()))
-    assert episode.score is not None
-    return episode.score, episode.messages
+    return script.play(DOMAIN, task, agent)
 
 
 def drawn(family: str, granted: bool, difficulty: str = "easy") -> Task:

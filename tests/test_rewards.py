@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from understudy.messages import Message, ToolCall
 from understudy.records import Record
-from understudy.rewards import SPARE_NUMBERS, numbers, product, said, said_outputs, same_state
+from understudy.rewards import MOST_NUMBERS, SPARE_NUMBERS, numbers, product, said, said_outputs, same_state
 from understudy.state import State, Table
 
 
@@ -80,6 +80,12 @@ def test_a_number_may_be_worked_out() -> None:
 def test_a_number_in_a_long_list_does_not_count(others: int) -> None:
     text = "It is 29.90. " + " ".join(str(100 + n) for n in range(others))
     assert told(text, ("29.90",)) == float(others <= SPARE_NUMBERS)
+
+
+@given(st.integers(0, 40))
+def test_a_word_among_many_numbers_does_not_count(others: int) -> None:
+    text = "It is delivered. " + " ".join(str(100 + n) for n in range(others))
+    assert told(text, ("delivered",), shown="delivered") == float(others <= MOST_NUMBERS)
 
 
 def test_each_output_may_be_told_in_a_text_of_its_own() -> None:

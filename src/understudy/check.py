@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from understudy.agent import Agent, GoldAgent, SilentAgent
-from understudy.domains.base import Domain
+from understudy.domains.base import TaskSource
 from understudy.errors import TaskError
 from understudy.records import Record
 from understudy.rollout import Limits, rollout
-from understudy.state import State
 from understudy.tasks import SPLITS, Score, Split, Task
 from understudy.users import consents
 
@@ -46,12 +45,12 @@ class Report(Record):
     """A sentence each, naming the task. A sound domain has none."""
 
 
-def check(domain: Domain) -> Report:
+def check(domain: TaskSource) -> Report:
     """Play all frozen tasks of the domain's slice, and compare them with each other."""
     return asyncio.run(_checked(domain))
 
 
-async def _checked(domain: Domain) -> Report:
+async def _checked(domain: TaskSource) -> Report:
     tasks: Tasks = {split: domain.tasks(split) for split in SPLITS}
     problems = [*_duplicates(tasks), *_leaks(domain, tasks)]
     splits = [await _played(domain, split, tasks[split], problems) for split in SPLITS]
@@ -60,12 +59,12 @@ async def _checked(domain: Domain) -> Report:
     return Report(domain=domain.name, splits=tuple(splits), unused_tools=unused, problems=tuple(problems))
 
 
-async def _played(domain: Domain, split: Split, tasks: Sequence[Task], problems: list[str]) -> SplitReport:
+async def _played(domain: TaskSource, split: Split, tasks: Sequence[Task], problems: list[str]) -> SplitReport:
     floor, oracle = 0.0, 0.0
     for task in tasks:
-        problems += _own_problems(domain, split, task)
+        problems += own_problems(domain, split, task)
         try:
-            gold, silent = await _score(domain, task, GoldAgent()), await _score(domain, task, SilentAgent())
+            gold, silent = await earned(domain, task, GoldAgent()), await earned(domain, task, SilentAgent())
         except TaskError as e:
             problems.append(str(e))
             continue
@@ -82,7 +81,8 @@ async def _played(domain: Domain, split: Split, tasks: Sequence[Task], problems:
     )
 
 
-async def _score(domain: Domain, task: Task, agent: Agent) -> Score:
+async def earned(domain: TaskSource, task: Task, agent: Agent) -> Score:
+    """What an agent earns on a task. An episode that fails is a `TaskError`."""
     episode = await rollout(task, domain.environment(task), agent, _LIMITS)
     if episode.score is None:
         raise TaskError(f"task {task.id}: its episode failed ({episode.fault}): {episode.error}")
@@ -97,7 +97,7 @@ def _reward_problems(task: Task, gold: Score, silent: Score) -> Iterator[str]:
         yield f"task {task.id}: doing nothing earns {silent.reward:g}"
 
 
-def _own_problems(domain: Domain, split: Split, task: Task) -> Iterator[str]:
+def own_problems(domain: TaskSource, split: Split, task: Task) -> Iterator[str]:
     """What is wrong with a task by itself."""
     shown = {spec.name for spec in domain.specs}
     for name in sorted({call.name for call in task.actions} - shown):
@@ -118,15 +118,19 @@ def _user_texts(task: Task) -> Iterator[str]:
 
 
 def _duplicates(tasks: Tasks) -> Iterator[str]:
-    """Tasks with one id, and tasks of a split that differ in their wording alone."""
+    """Tasks with one id, and tasks of a split that differ in their wording alone; those without calls are all words."""
     for first, second in _pairs((t for split in SPLITS for t in tasks[split]), lambda task: task.id):
         yield f"task {second.id}: the id is also that of a task in {first.split}"
     for split in SPLITS:
-        for first, second in _pairs(tasks[split], _substance):
+        for first, second in _pairs(filter(_acts, tasks[split]), substance):
             yield f"task {second.id}: it differs from {first.id} in its wording alone"
 
 
-def _substance(task: Task) -> Hashable:
+def _acts(task: Task) -> bool:
+    return bool(task.actions)
+
+
+def substance(task: Task) -> Hashable:
     """What a task is about, without the words of the user and of the agent."""
     calls = tuple(call.model_dump_json(exclude={"id"}) for call in task.actions)
     return task.family, calls, task.outputs, repr(task.setup)
@@ -141,31 +145,15 @@ def _pairs(tasks: Iterable[Task], key: Callable[[Task], Hashable]) -> Iterator[t
         seen.setdefault(known, task)
 
 
-def _leaks(domain: Domain, tasks: Tasks) -> Iterator[str]:
+def _leaks(domain: TaskSource, tasks: Tasks) -> Iterator[str]:
     """What a later split shares with an earlier one: users and other rows, or a whole scenario."""
-    world, owners = domain.world(), dict[Hashable, tuple[Split, Task]]()
+    owners = dict[Hashable, tuple[Split, Task]]()
     for split in SPLITS:
         for task in tasks[split]:
-            scenario = (task.scenario.opening, task.scenario.facts, task.scenario.wishes)
-            for thing in (scenario, *_rows(domain, world, task)):
+            script = (task.scenario.opening, task.scenario.facts, task.scenario.wishes)
+            scenario = script if any(script) else (task.scenario.instructions,)
+            for thing in (scenario, *domain.rows(task)):
                 owner, first = owners.setdefault(thing, (split, task))
                 if owner != split:
                     what = "its scenario" if thing is scenario else " ".join(map(str, thing))
                     yield f"task {task.id}: it shares {what} with {first.id}"
-
-
-def _rows(domain: Domain, world: State, task: Task) -> Iterator[tuple[str, str]]:
-    """The rows that a task is about: those of its setup, and those that its gold calls name."""
-    named = {text for call in task.actions for value in call.arguments.values() for text in _strings(value)}
-    for table, rows in world.tables().items():
-        if table not in domain.shared:
-            keys = task.setup.get(table, {}).keys() | (named & rows.keys())
-            yield from ((table, key) for key in sorted(keys))
-
-
-def _strings(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _strings(item)

@@ -15,7 +15,7 @@ from understudy import formats
 from understudy.agent import Agent, ChatAgent, EngineAgent, GoldAgent, SilentAgent
 from understudy.chat import ChatModel, Usage
 from understudy.config import TrainConfig
-from understudy.domains.base import Domain
+from understudy.domains.base import TaskSource
 from understudy.errors import ConfigError, nearest
 from understudy.models import find_model
 from understudy.records import Record
@@ -84,7 +84,7 @@ class Evaluation(Record):
 
 
 async def evaluate(
-    domain: Domain,
+    domain: TaskSource,
     agent: Agent,
     tasks: Sequence[Task],
     limits: Limits | None = None,
@@ -112,17 +112,17 @@ async def evaluate(
     return _summary(groups, domain.name, seed, trials).replace(kind=kind)
 
 
-async def floor(domain: Domain, tasks: Sequence[Task]) -> Evaluation:
+async def floor(domain: TaskSource, tasks: Sequence[Task]) -> Evaluation:
     """What saying nothing earns: 0, or the tasks are at fault."""
     return await evaluate(domain, SilentAgent(), tasks, kind="floor")
 
 
-async def oracle(domain: Domain, tasks: Sequence[Task]) -> Evaluation:
+async def oracle(domain: TaskSource, tasks: Sequence[Task]) -> Evaluation:
     """What playing the gold turns earns: 1, or the tasks are at fault."""
     return await evaluate(domain, GoldAgent(), tasks, kind="oracle")
 
 
-def inhabited(domain: Domain, users: Cast) -> Domain:
+def inhabited(domain: TaskSource, users: Cast) -> TaskSource:
     """The domain with these users; scripted ones are its own already."""
     return domain if users.scripted else domain.with_users(users)
 
@@ -164,7 +164,7 @@ def not_installed(error: ModuleNotFoundError, what: str) -> Exception:
     return ConfigError(f"{what} needs {error.name}; run pip install 'understudy[train]'")
 
 
-def held_out(domain: Domain, split: Split, count: int, seed: int = 0) -> list[Task]:
+def held_out(domain: TaskSource, split: Split, count: int, seed: int = 0) -> list[Task]:
     """`count` different tasks of a split, or as many as there are: the frozen ones first, then generated ones."""
     generated = itertools.islice(domain.stream(split, seed), 20 * count)
     return list(itertools.islice(_different(itertools.chain(domain.tasks(split), generated)), count))

@@ -3,7 +3,8 @@
 They read the live state that the episode left behind (nothing is replayed) and multiply into one strict reward.
 A fact counts as told only where telling it took knowing it:
 
-    a word     has to have been shown by a tool before it is said, so a guessed reason earns nothing;
+    a word     has to have been shown by a tool before it is said, so a guessed reason earns nothing, and must not
+               stand among so many numbers that records are being read out;
     a number   has to stand in a text with few others, so reading out whole records earns nothing.
 """
 
@@ -19,6 +20,9 @@ from understudy.tasks import Score
 
 SPARE_NUMBERS = 2
 """How many numbers a text may hold beyond the task's outputs and still tell one: enough to show a sum's two parts."""
+
+MOST_NUMBERS = 12
+"""How many numbers a text may hold and still tell a word: two dates with their times have ten."""
 
 # Not inside a word or an id: "W1042", "i482" and "card_41" hold no number.
 _NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
@@ -51,7 +55,9 @@ def _told(transcript: Sequence[Message]) -> Iterator[tuple[str, str]]:
 def _tells(text: str, shown: str, output: str, limit: int) -> bool:
     if not said(output, text):
         return False
-    return len(numbers(text)) <= limit if _is_number(output) else said(output, shown)
+    if _is_number(output):
+        return len(numbers(text)) <= limit
+    return said(output, shown) and len(numbers(text)) <= MOST_NUMBERS
 
 
 def said(fact: str, text: str) -> bool:

@@ -64,6 +64,7 @@ class Scenario(Record):
     instructions: str
     """The whole of it in prose, for a user played by a language model or a person."""
     opening: str
+    """The first words; empty where the user, who then needs a model, is to find its own."""
     facts: tuple[Fact, ...] = ()
     wishes: tuple[Wish, ...] = ()
     deeds: tuple[Deed, ...] = ()

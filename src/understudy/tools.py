@@ -28,6 +28,16 @@ class Tools(Protocol):
         """Run one call; a refusal is a `ToolError`."""
 
 
+class Device(Protocol):
+    """Tools of the user's own, which answer at once: a `Toolkit` on the agent's state, or a benchmark's."""
+
+    def specs(self) -> Sequence[ToolSpec]:
+        """The tools, in a fixed order."""
+
+    def run(self, call: ToolCall) -> str:
+        """Run one call; a refusal is a `ToolError`."""
+
+
 class Toolkit:
     """Base of a domain's tools: each public method that a subclass defines is one. An object serves one episode."""
 

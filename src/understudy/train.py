@@ -24,7 +24,7 @@ from understudy.algorithms.options import Loss
 from understudy.batch import Batch, collate
 from understudy.chat import Usage
 from understudy.config import TrainConfig
-from understudy.domains.base import Domain, find
+from understudy.domains.base import TaskSource, find
 from understudy.engines.base import Engine
 from understudy.engines.local.engine import LocalEngine
 from understudy.errors import ConfigError, RolloutError, TaskError
@@ -51,7 +51,7 @@ class Training:
 
     config: TrainConfig
     run: Run
-    domain: Domain
+    domain: TaskSource
     engine: Engine
     format: ChatFormat
     report: Report
@@ -62,7 +62,7 @@ class Training:
     """Whether the user wishes the run to end (Ctrl-C)."""
 
     @functools.cached_property
-    def played(self) -> Domain:
+    def played(self) -> TaskSource:
         """The domain with the users of the config; demonstrations, floor and oracle keep the scripted ones."""
         return inhabited(self.domain, self.users)
 

@@ -2,7 +2,8 @@
 
     __init__.py  state.py  tools.py  policy.md  policy_brief.md  tasks.py  tasks/{train,validation,test}.jsonl
 
-`find` gives a shipped domain by its folder's name, and anybody else's by `module:attribute`.
+`find` gives a shipped domain by its folder's name, anybody else's by `module:attribute`, and a benchmark's by
+`benchmark:PATH#domain`, out of your own checkout. Whatever it gives is a `TaskSource`.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from understudy import domains
-from understudy.environment import ConsentGate, ToolEnvironment
+from understudy.environment import ConsentGate, Environment, ToolEnvironment
 from understudy.errors import ConfigError, TaskError, ToolError, nearest
 from understudy.messages import Message, ToolSpec
 from understudy.records import Record
@@ -25,12 +26,17 @@ from understudy.rewards import product, said_outputs, same_state
 from understudy.state import State
 from understudy.tasks import DIFFICULTIES, Difficulty, Score, Split, Task, read_tasks, select, write_tasks
 from understudy.tools import Toolkit
-from understudy.users import MakeUser, User, scripted
+from understudy.users import MakeUser, ScriptedUser, User
 
 FROZEN: Mapping[Split, int] = {"train": 500, "validation": 100, "test": 100}
 """How many tasks the frozen splits of a shipped domain hold."""
 REMEMBERED = 20_000
 """How many tasks' goals a domain keeps: a run without end meets new tasks without end."""
+BENCHMARKS: Mapping[str, str] = {
+    "tau-bench": "understudy.integrations.tau_bench",
+    "tau2": "understudy.integrations.tau2_bench",
+}
+"""What stands before `:PATH#domain`, and the module whose `open_domain` opens it."""
 
 
 class Slice(Record):
@@ -45,6 +51,44 @@ class Slice(Record):
 
 
 WHOLE = Slice()
+
+
+class TaskSource(Protocol):
+    """Where tasks and episodes come from: a `Domain`, or a benchmark that brings its own tools and grades."""
+
+    @property
+    def name(self) -> str:
+        """What tasks and results are filed under."""
+
+    @property
+    def families(self) -> Sequence[str]:
+        """The kinds of tasks that there are."""
+
+    @property
+    def specs(self) -> Sequence[ToolSpec]:
+        """The tools that the agent is shown."""
+
+    @property
+    def policy(self) -> str:
+        """What the agent is told of its job."""
+
+    def with_users(self, user: MakeUser) -> "TaskSource":
+        """The same with other users."""
+
+    def slice(self, part: Slice) -> "TaskSource":
+        """The same narrowed to `part`; a name that is not there is a `ConfigError`."""
+
+    def tasks(self, split: Split) -> list[Task]:
+        """The frozen tasks of a split, those of the slice."""
+
+    def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
+        """Tasks of the slice without end, the same for the same seed; none where the split has none."""
+
+    def environment(self, task: Task, user: User | None = None, seed: int = 0) -> Environment:
+        """A fresh episode of `task`; without a user, with the one that needs no model."""
+
+    def rows(self, task: Task) -> Sequence[tuple[str, str]]:
+        """The rows (table, id) that `task` is about and that must belong to its split alone."""
 
 
 class Generate(Protocol):
@@ -72,7 +116,7 @@ class Domain:
     shared: tuple[str, ...] = ()
     """Tables that all splits share, such as a catalogue; the rows of all others belong to one split."""
     part: Slice = WHOLE
-    user: MakeUser = scripted
+    user: MakeUser = ScriptedUser
     """Makes the user of an episode."""
 
     @property
@@ -133,6 +177,15 @@ class Domain:
                 self._goals.clear()
             self._goals[task.id] = self._run_gold(task)
         return self._goals[task.id]
+
+    def rows(self, task: Task) -> list[tuple[str, str]]:
+        """The rows that a task is about: those of its setup, and those that its gold calls name."""
+        named = {text for call in task.actions for value in call.arguments.values() for text in _strings(value)}
+        found: list[tuple[str, str]] = []
+        for table, rows in self._world.tables().items():
+            if table not in self.shared:
+                found += ((table, key) for key in sorted(task.setup.get(table, {}).keys() | (named & rows.keys())))
+        return found
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -207,12 +260,16 @@ def names() -> list[str]:
     return sorted(m.name for m in pkgutil.iter_modules(domains.__path__) if m.ispkg)
 
 
-def find(name: str) -> Domain:
-    """A shipped domain by name, or `module:attribute`."""
+def find(name: str) -> TaskSource:
+    """A shipped domain by name, `module:attribute`, or `benchmark:PATH#domain`."""
     module, _, attribute = name.partition(":")
+    if module in BENCHMARKS:
+        opened: TaskSource = importlib.import_module(BENCHMARKS[module]).open_domain(attribute)
+        return opened
     if not attribute:
         if name not in names():
-            raise ConfigError(f"unknown domain {nearest(name, names())}, or 'module:attribute' for your own")
+            others = "'module:attribute' for your own, or 'tau-bench:PATH#retail' for a benchmark's"
+            raise ConfigError(f"unknown domain {nearest(name, names())}, or {others}")
         module, attribute = f"{domains.__name__}.{name}", "DOMAIN"
     try:
         found = getattr(importlib.import_module(module), attribute)
@@ -220,4 +277,22 @@ def find(name: str) -> Domain:
         raise ConfigError(f"no domain at {name!r}: {e}") from e
     if not isinstance(found, Domain):
         raise ConfigError(f"{name!r} is a {type(found).__name__}, not a Domain")
+    return found
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)
+
+
+def find_domain(name: str) -> Domain:
+    """`find` where states of the world are made, which takes a folder's domain; a benchmark is a `ConfigError`."""
+    found = find(name)
+    if not isinstance(found, Domain):
+        raise ConfigError(
+            f"{name!r} is a benchmark with a world of its own; allowed: {', '.join(names())}, or your own"
+        )
     return found

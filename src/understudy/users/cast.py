@@ -7,10 +7,10 @@ from pydantic import Field
 from understudy.chat import ChatConfig, ChatModel, Usage
 from understudy.records import Record
 from understudy.tasks import Scenario
-from understudy.tools import Toolkit
+from understudy.tools import Device
 from understudy.users.human import HumanUser
 from understudy.users.language import LanguageUser, ReactUser, ReflectingUser, VerifiedUser
-from understudy.users.scripted import scripted
+from understudy.users.scripted import ScriptedUser
 from understudy.users.user import User
 
 _LANGUAGE = {"llm": LanguageUser, "react": ReactUser, "verify": VerifiedUser, "reflection": ReflectingUser}
@@ -34,11 +34,12 @@ class Cast:
         self._config = config
         self._model = ChatModel(config.chat, "user") if config.kind in _LANGUAGE else None
 
-    def __call__(self, scenario: Scenario, seed: int, device: Toolkit | None = None) -> User:
-        """The user of one episode; `device` holds the user's own tools, where the domain gives them any."""
+    def __call__(self, scenario: Scenario, seed: int, device: Device | None = None) -> User:
+        """The user of one episode."""
         if self._model:
             return _LANGUAGE[self._config.kind](scenario, self._model, seed, self._config.attempts, device)
-        return HumanUser(scenario, device) if self._config.kind == "human" else scripted(scenario, seed, device)
+        person = HumanUser if self._config.kind == "human" else ScriptedUser
+        return person(scenario, seed, device)
 
     @property
     def scripted(self) -> bool:

@@ -19,12 +19,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from understudy.chat import ChatModel, Reply
-from understudy.errors import RolloutError
-from understudy.messages import Message
+from understudy.errors import RolloutError, ToolError
+from understudy.messages import Message, ToolCall
 from understudy.tasks import Scenario
-from understudy.tools import Toolkit
+from understudy.tools import Device
 from understudy.users.draft import NOT_ALONE, STOP, Draft, read, read_marked, without_thinking
-from understudy.users.user import used
 
 _PART = f"""\
 You play a customer who writes to a support agent. Stay in this part whatever the agent says.
@@ -73,7 +72,7 @@ class LanguageUser:
     """Says what the model replies. The opening is the scenario's and costs no request."""
 
     def __init__(
-        self, scenario: Scenario, model: ChatModel, seed: int = 0, attempts: int = 3, device: Toolkit | None = None
+        self, scenario: Scenario, model: ChatModel, seed: int = 0, attempts: int = 3, device: Device | None = None
     ) -> None:
         """`device` holds the tools of the user's own."""
         self._scenario, self._model, self._seed, self._attempts = scenario, model, seed, attempts
@@ -114,11 +113,11 @@ class LanguageUser:
             self._do(self._device, reply.message, len(talk))
         return reply
 
-    def _do(self, device: Toolkit, message: Message, said: int) -> None:
+    def _do(self, device: Device, message: Message, said: int) -> None:
         calls = tuple(
             call.replace(id=call.id or f"deed_{len(self._deeds)}_{i}") for i, call in enumerate(message.tool_calls)
         )
-        results = [Message(role="tool", content=used(device, call), tool_call_id=call.id) for call in calls]
+        results = [Message(role="tool", content=_used(device, call), tool_call_id=call.id) for call in calls]
         self._deeds += [(said, deed) for deed in (message.replace(content="", tool_calls=calls), *results)]
 
     def _seen(self, talk: Sequence[Message]) -> list[Message]:
@@ -203,6 +202,14 @@ class ReflectingUser(VerifiedUser):
 def spoken(transcript: Sequence[Message]) -> list[Message]:
     """What the two sides said to each other: no policy, no calls, no results, and no text beside calls."""
     return [m for m in transcript if m.role == "user" or (m.role == "assistant" and not m.tool_calls)]
+
+
+def _used(device: Device, call: ToolCall) -> str:
+    """What a tool of the user's own shows, or why it refuses."""
+    try:
+        return device.run(call)
+    except ToolError as e:
+        return f"Error: {e}"
 
 
 def _turned(message: Message) -> Message:

@@ -2,13 +2,13 @@
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from understudy.errors import ToolError
 from understudy.messages import Message, ToolCall
 from understudy.rewards import numbers, said
 from understudy.tasks import Deed, Fact, Scenario, Wish
-from understudy.tools import Toolkit
+from understudy.tools import Device
 from understudy.users.consent import asks_consent
 
 LONGEST_PROPOSAL = 12
@@ -58,8 +58,8 @@ class ScriptedUser:
     says, and no text of the agent can end it with a wish granted that was not. The words vary with the seed.
     """
 
-    def __init__(self, scenario: Scenario, seed: int = 0, device: Callable[[ToolCall], str] | None = None) -> None:
-        """`device` runs a call of the user's own tools and gives its result; without it no deed is done."""
+    def __init__(self, scenario: Scenario, seed: int = 0, device: Device | None = None) -> None:
+        """`device` is what the user has as tools; without it no deed is done."""
         self._scenario, self._device = scenario, device
         self._shown: dict[int, str] = {}
         self._random = random.Random(seed)
@@ -86,7 +86,7 @@ class ScriptedUser:
             return self._approve(wish)
         if not asks and _HANDOVER.search(rest):
             return None
-        if deeds := [deed for sentence in sentences for deed in self._told_to_do(sentence)]:
+        if deeds := [deed for s in sentences if s not in refusals for deed in self._told_to_do(s)]:
             return self._do(deeds)
         if asked := [fact for fact in self._known() if any(_asks_for(s, fact) for s in sentences)]:
             return self._tell(asked)
@@ -131,7 +131,7 @@ class ScriptedUser:
     def _result(self, call: ToolCall) -> str:
         assert self._device is not None
         try:
-            return self._device(call)
+            return self._device.run(call)
         except ToolError as e:
             return str(e)
 
@@ -183,11 +183,6 @@ class ScriptedUser:
 
     def _voiced(self, text: str) -> str:
         return self._random.choice(_CHATTY) + text if self._scenario.persona == "chatty" else text
-
-
-def scripted(scenario: Scenario, seed: int, device: Toolkit | None) -> ScriptedUser:
-    """The user that tasks are made and proved with."""
-    return ScriptedUser(scenario, seed, device.run if device else None)
 
 
 def _refuses(sentence: str) -> bool:

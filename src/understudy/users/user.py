@@ -1,12 +1,11 @@
-"""What a user is, and the one who says a single thing."""
+"""The protocol of users, and the one who says a single thing."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from understudy.errors import ToolError
-from understudy.messages import Message, ToolCall
+from understudy.messages import Message
 from understudy.tasks import Scenario
-from understudy.tools import Toolkit
+from understudy.tools import Device
 
 
 class User(Protocol):
@@ -19,8 +18,8 @@ class User(Protocol):
 class MakeUser(Protocol):
     """Makes the user of one episode."""
 
-    def __call__(self, scenario: Scenario, seed: int, device: Toolkit | None) -> User:
-        """The user of a scenario; `device` holds the user's own tools, where the domain gives them any."""
+    def __call__(self, scenario: Scenario, seed: int, device: Device | None) -> User:
+        """The user of a scenario; `device` is what this user has as tools, if anything."""
 
 
 class NoUser:
@@ -32,11 +31,3 @@ class NoUser:
     async def reply(self, transcript: Sequence[Message]) -> str | None:
         """The opening, then None."""
         return None if transcript else self._opening
-
-
-def used(device: Toolkit, call: ToolCall) -> str:
-    """What a tool of the user's own shows, or why it refuses."""
-    try:
-        return device.run(call)
-    except ToolError as e:
-        return f"Error: {e}"

@@ -1,19 +1,12 @@
 """What is drawn for one retail task: the customer, and orders as the customer and the agent call them."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from understudy.domains import drafts
+from understudy.domains.callers import Knowledge
 from understudy.domains.retail import phrases
 from understudy.domains.retail.state import Line, Order, RetailState, Status, User
 from understudy.tasks import Fact
-
-Identity = Literal["opened", "asked", "name"]
-"""How the user is identified: by the email of the opening, by the email when asked, by name and zip."""
-
-Knowledge = Literal["told", "asked", "described", "vague", "wrong"]
-"""What the user says of the order: its number at once, its number when asked, an item in it at once, an item in it
-when asked, or the number of another order first."""
 
 _ASKED = ("which order", "what order", "order number", "order id", "number of", "which of", "order you")
 

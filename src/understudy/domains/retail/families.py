@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
+from understudy.domains.callers import IDENTITIES, KNOWLEDGES, Identity, Knowledge
 from understudy.domains.drafts import Want
 from understudy.domains.retail import wants
-from understudy.domains.retail.drafts import Draft, Identity, Knowledge
+from understudy.domains.retail.drafts import Draft
 from understudy.domains.retail.state import Order
 from understudy.domains.retail.wants import MakeWant
 from understudy.tasks import Difficulty
@@ -34,17 +35,6 @@ FAMILIES: Mapping[str, Sequence[MakeWant]] = {
 """The request that a family is about. In `find` its order is known by an item only, `several` is never one request
 alone, and in `correction` the user has another mind when asked to confirm."""
 
-_IDENTITY: Mapping[Difficulty, Sequence[Identity]] = {
-    "easy": ("opened", "opened", "opened", "asked", "asked"),
-    "medium": ("opened", "asked", "name"),
-    "hard": ("opened", "asked", "name"),
-}
-_KNOWLEDGE: Mapping[Difficulty, Sequence[Knowledge]] = {
-    "easy": ("told", "told", "told", "asked", "asked"),
-    "medium": ("asked", "described", "vague", "wrong"),
-    "hard": ("told", "asked", "described", "vague", "wrong"),
-}
-
 
 def talk(draft: Draft, family: str, difficulty: Difficulty) -> tuple[Identity, Sequence[Want]]:
     """Draw how the customer is identified, and the requests of one talk in order.
@@ -53,8 +43,8 @@ def talk(draft: Draft, family: str, difficulty: Difficulty) -> tuple[Identity, S
     out, hard has two requests or three.
     """
     easy = difficulty == "easy"
-    identity = draft.random.choice(_IDENTITY[difficulty])
-    knows = "described" if family == "find" else draft.random.choice(_KNOWLEDGE[difficulty])
+    identity = draft.random.choice(IDENTITIES[difficulty])
+    knows = "described" if family == "find" else draft.random.choice(KNOWLEDGES[difficulty])
     first, *others = draft.orders()
     if family == "several" and easy:
         question = wants.price(draft, first, "told", True, easy)

@@ -7,18 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from understudy.domains.retail.state import Reason
 
-EMAIL = (
-    "My email is {email}.",
-    "I am {email}.",
-    "You find me under {email}.",
-    "The email is {email}.",
-    "Email: {email}.",
-)
-NO_EMAIL = (
-    "I do not have my email at hand. My name is {name} and my zip is {zip}.",
-    "I forgot which email I used. I am {name}, zip {zip}.",
-    "Sorry, I do not know it any more. Name: {name}, zip: {zip}.",
-)
 ORDER = ("It is order {id}.", "The number is {id}.", "Order {id}.", "That is {id}.")
 NO_ORDER = (
     "I do not know the number. It is the one with the {item}.",

@@ -4,6 +4,7 @@ from decimal import Decimal
 from typing import Literal
 
 from understudy.domains.money import Money
+from understudy.domains.wallet import Payment
 from understudy.records import Record
 from understudy.state import State, Table
 
@@ -32,13 +33,6 @@ class Product(Record):
     """A kind of thing, by its name."""
 
     variants: dict[str, Variant]
-
-
-class Payment(Record):
-    """A way to pay; its id says which kind it is: card_41, paypal_7, gift_23."""
-
-    balance: Money | None = None
-    """What a gift card still holds."""
 
 
 class User(Record):

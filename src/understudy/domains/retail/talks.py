@@ -2,36 +2,23 @@
 
 from collections.abc import Iterator, Sequence
 
+from understudy.domains.callers import Identity, asks, caller
 from understudy.domains.drafts import Want, call, say
-from understudy.domains.retail import phrases
-from understudy.domains.retail.drafts import Draft, Identity, Ref
+from understudy.domains.retail.drafts import Draft, Ref
 from understudy.domains.talks import Person
 from understudy.messages import Message
-from understudy.tasks import Fact
-
-_EMAIL = ("email", "e-mail")
-_NAME, _ZIP = ("your name", "full name", "first name", "last name"), ("zip", "postal code", "postcode")
 
 
 def person(draft: Draft, identity: Identity) -> Person:
     """The customer, and what they know of themselves."""
-    name, zip_code = draft.user.name, _zip(draft)
-    email = (
-        draft.pick(phrases.NO_EMAIL, name=name, zip=zip_code)
-        if identity == "name"
-        else draft.pick(phrases.EMAIL, email=draft.email)
-    )
-    facts = (
-        Fact(says=email, cues=_EMAIL, opened=identity == "opened"),
-        Fact(says=f"My name is {name}.", cues=_NAME),
-        Fact(says=f"My zip is {zip_code}.", cues=_ZIP),
-    )
-    return Person(name, "a customer of a web shop", facts)
+    return caller(draft, identity, draft.user.name, draft.email, _zip(draft), "a customer of a web shop")
 
 
 def gold(draft: Draft, identity: Identity, wants: Sequence[Want]) -> Iterator[Message]:
     """The agent's side: ask for what is missing, find the customer, and deal with each request in turn."""
-    yield from _asks(identity, wants[0].about)
+    first = wants[0].about
+    unnamed = isinstance(first, Ref) and first.knows in ("asked", "vague")
+    yield from asks(identity, "order number" if unnamed else "")
     if identity == "name":
         yield call("find_user_by_name", name=draft.user.name, zip=_zip(draft))
     else:
@@ -41,15 +28,6 @@ def gold(draft: Draft, identity: Identity, wants: Sequence[Want]) -> Iterator[Me
         if isinstance(want.about, Ref):
             yield from _reads(draft, want.about, read)
         yield from want.turns
-
-
-def _asks(identity: Identity, about: object) -> Iterator[Message]:
-    unnamed = isinstance(about, Ref) and about.knows in ("asked", "vague")
-    missing = {"email": identity != "opened", "order number": unnamed}
-    if all(missing.values()):
-        yield say("What are your email and your order number?")
-    elif any(missing.values()):
-        yield say(f"What is your {max(missing, key=lambda name: missing[name])}?")
 
 
 def _reads(draft: Draft, ref: Ref, read: set[str]) -> Iterator[Message]:

@@ -8,6 +8,7 @@ from typing import Annotated
 from understudy.domains.arithmetic import calculated
 from understudy.domains.money import Money
 from understudy.domains.retail.state import Line, Order, Product, Reason, RetailState, Status, User
+from understudy.domains.wallet import balance, charged
 from understudy.errors import ToolError
 from understudy.records import Record
 from understudy.state import State
@@ -73,7 +74,7 @@ class RetailTools(Toolkit):
     def cancel_order(self, order_id: str, reason: Reason) -> Done:
         """Cancel a pending order."""
         order = self._in_status(order_id, "pending")
-        self._pay_back(order.payment, order.total)
+        self._charge(order.payment, -order.total)
         self._save(order.replace(status="cancelled", reason=reason))
         return Done(status="cancelled", refund=order.total)
 
@@ -89,7 +90,7 @@ class RetailTools(Toolkit):
         if payment_id == order.payment:
             raise ToolError(f"order {order_id} is already paid with {payment_id}")
         self._charge(payment_id, order.total)
-        self._pay_back(order.payment, order.total)
+        self._charge(order.payment, -order.total)
         self._save(order.replace(payment=payment_id))
         return Done(status="payment changed", charge=order.total)
 
@@ -197,40 +198,19 @@ class RetailTools(Toolkit):
 
     def _settle(self, order: Order, difference: Decimal, payment_id: str) -> Done:
         """Charge a difference in price, or pay it back."""
-        payment_id = payment_id or order.payment
-        if difference > 0:
-            self._charge(payment_id, difference)
-            return Done(status="", charge=difference)
-        self._pay_back(payment_id, -difference)
-        return Done(status="", refund=-difference or None)
+        self._charge(payment_id or order.payment, difference)
+        return Done(status="", charge=difference) if difference > 0 else Done(status="", refund=-difference or None)
 
     def _charge(self, payment_id: str, amount: Decimal) -> None:
-        balance = self._balance(payment_id)
-        if balance is not None and balance < amount:
-            raise ToolError(f"{payment_id} holds {balance}, less than {amount}")
-        self._add(payment_id, -amount)
-
-    def _pay_back(self, payment_id: str, amount: Decimal) -> None:
-        self._balance(payment_id)
-        self._add(payment_id, amount)
-
-    def _balance(self, payment_id: str) -> Decimal | None:
-        payments = self._customer().payments
-        if payment_id not in payments:
-            raise ToolError(f"the customer has no payment {payment_id!r}; they have {', '.join(payments)}")
-        return payments[payment_id].balance
-
-    def _add(self, payment_id: str, amount: Decimal) -> None:
-        """Move a gift card's balance; a card and PayPal have none."""
+        """A negative amount is paid back."""
         user = self._customer()
-        balance = user.payments[payment_id].balance
-        if balance is not None:
-            changed = user.payments[payment_id].replace(balance=balance + amount)
-            self._save_user(user.replace(payments={**user.payments, payment_id: changed}))
+        payments = charged(user.payments, payment_id, amount)
+        if payments != user.payments:
+            self._save_user(user.replace(payments=payments))
 
     def _refund_target(self, order: Order, payment_id: str) -> str:
         target = payment_id or order.payment
-        if target != order.payment and self._balance(target) is None:
+        if target != order.payment and balance(self._customer().payments, target) is None:
             raise ToolError(f"a refund goes to {order.payment}, which paid the order, or to a gift card")
         return target
 

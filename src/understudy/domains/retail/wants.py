@@ -8,10 +8,11 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Protocol, get_args
 
+from understudy.domains.callers import Knowledge
 from understudy.domains.drafts import Want, call, change, propose, say
 from understudy.domains.people import draw_address
 from understudy.domains.retail import phrases
-from understudy.domains.retail.drafts import Draft, Knowledge, Ref
+from understudy.domains.retail.drafts import Draft, Ref
 from understudy.domains.retail.state import Line, Order, Reason, RetailState, Status
 from understudy.domains.talks import MIND
 from understudy.messages import Message

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 
 from understudy.domains.people import draw_address, draw_email, draw_names, of_split, words
-from understudy.domains.retail.state import Line, Order, Payment, Product, RetailState, User, Variant
+from understudy.domains.retail.state import Line, Order, Product, RetailState, User, Variant
+from understudy.domains.wallet import Payment
 from understudy.tasks import Split
 
 GOODS = words(

@@ -1,0 +1,14 @@
+"""Task files: made, converted, split, described and checked. Each step streams: an iterator in, one out.
+
+items        an item with the place it came from; or what is wrong there
+read         values out of JSONL, JSON, parquet and Python files
+rows, tau    tasks as SkyRL's rows; tasks out of tau-style ones
+source       any file, or a domain, as tasks
+verify       whether a task can be trained on
+similar      near-duplicates
+parts        which part of a split a task goes to
+write        output that is whole or not there, and can be gone on with
+convert      from one form to another, in parts
+synthesize   new tasks from a domain's generator; `propose` from a language model; `specs` from dependent specs
+describe     what a file holds; `plots` as pictures
+"""

@@ -1,0 +1,309 @@
+"""`understudy data …`: verbs only; what they need is imported late.
+
+No verb writes over anything. Ctrl-C leaves a partial output behind that --resume goes on with.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from understudy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from understudy.data.convert import Target, Watch
+    from understudy.data.items import Bad
+    from understudy.data.source import Source
+    from understudy.data.verify import Domains
+    from understudy.domains.base import Domain
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Make, convert, split, describe and check files of tasks.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+SplitName = Literal["train", "validation", "test"]
+What = Annotated[
+    str,
+    typer.Argument(metavar="PATH|DOMAIN", help="A file of tasks, rows or tau-style tasks; a folder of them; a domain."),
+]
+DomainOption = Annotated[str, typer.Option("--domain", help="The tasks' domain, or module:attribute for your own.")]
+Unchecked = Annotated[
+    bool, typer.Option("--unchecked", help="Take tasks of a domain that is not at hand by their shape alone.")
+]
+Policy = Annotated[
+    Path | None, typer.Option(help="What the agent is told, for the rows of a domain that is not at hand.")
+]
+KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Leave out what is bad, and go on; exit code 1.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted attempt has ended.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same output.")]
+Files = Annotated[Literal["parquet", "jsonl"], typer.Option("--format", help="The files of a folder of rows.")]
+
+
+@app.command()
+def synthesize(
+    domains: Annotated[
+        list[str] | None, typer.Argument(metavar="[DOMAIN]...", help="Names, or module:attribute.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The JSONL file to write.")] = Path("tasks.jsonl"),
+    count: Annotated[int, typer.Option(min=1, help="How many tasks.")] = 100,
+    split: Annotated[SplitName, typer.Option(help="Whose users and rows the tasks are about.")] = "train",
+    seed: Seed = 0,
+    families: Annotated[str, typer.Option(help="Only these, with commas.")] = "",
+    difficulties: Annotated[str, typer.Option(help="Only these, with commas.")] = "",
+    by_model: Annotated[str, typer.Option(metavar="MODEL", help="A language model that proposes tasks.")] = "",
+    url: Annotated[str, typer.Option(help="Its endpoint.")] = "http://127.0.0.1:8000/v1",
+    key_variable: Annotated[str, typer.Option(help="The environment variable that holds the endpoint's key.")] = "",
+    max_tools: Annotated[int, typer.Option(min=1, help="Gold calls of a proposed task.")] = 12,
+    max_turns: Annotated[int, typer.Option(min=1, help="Gold messages of a proposed task.")] = 24,
+    attempts: Annotated[int, typer.Option(min=1, help="Proposals for each task before giving up.")] = 10,
+    from_specs: Annotated[Path | None, typer.Option(help="Make compact samples of these dependent specs.")] = None,
+    resume: Resume = False,
+) -> None:
+    """Make tasks, by a domain's generator, a language model, or from specs."""
+    from understudy.data import making
+    from understudy.data.synthesize import Wanted
+
+    making.lines_file(out)
+    if from_specs is not None:
+        if domains or by_model:
+            raise ConfigError("--from-specs takes neither domains nor --by-model")
+        with _watched() as watch:
+            return _wrote(out, making.from_specs(from_specs, out, watch, resume))
+    chosen = _domains(domains or [], families, difficulties)
+    if not by_model:
+        with _watched() as watch:
+            return _wrote(out, making.generate(chosen, out, split, count, seed, watch, resume))
+    with _watched() as watch:
+        wanted = Wanted(
+            split=split, count=count, seed=seed, max_calls=max_tools, max_turns=max_turns, attempts=attempts
+        )
+        yields = asyncio.run(
+            making.propose(making.endpoint(by_model, url, key_variable), chosen, out, wanted, watch, resume)
+        )
+    print(making.as_text(yields))
+    _wrote(out, yields["kept"])
+
+
+@app.command()
+def convert(
+    what: What,
+    out: Annotated[Path, typer.Argument(help="rows.parquet, rows.jsonl, tasks.jsonl, or a folder of parts.")],
+    domain: DomainOption = "",
+    split: Annotated[SplitName | None, typer.Option(help="Only tasks of this split.")] = None,
+    train_ratio: Annotated[float | None, typer.Option(help="Deal distinct tasks to train and validation.")] = None,
+    seed: Seed = 0,
+    to: Annotated[Literal["rows", "tasks"] | None, typer.Option(help="Rows, if the input is no rows.")] = None,
+    format: Files = "parquet",
+    policy: Policy = None,
+    unchecked: Unchecked = False,
+    keep_going: KeepGoing = False,
+    resume: Resume = False,
+) -> None:
+    """Convert tasks to SkyRL rows, or rows to tasks.
+
+    Every task's gold calls are run first: one that would teach to do nothing is refused.
+    """
+    from understudy.data.convert import parts_for
+    from understudy.data.parts import Distinct
+
+    source, domains = _source(what, domain, unchecked, split)
+    groups = None if train_ratio is None else Distinct()
+    ratios = () if train_ratio is None else (train_ratio, 1 - train_ratio)
+    target = _target(out, source, domains, to, format, policy, parts_for(2) if groups else (), resume)
+    _convert(source, target, domains, keep_going, groups=groups, ratios=ratios, seed=seed)
+
+
+@app.command()
+def split(
+    what: What,
+    out: Annotated[Path, typer.Option(help="The folder to write the parts to.")],
+    ratios: Annotated[str, typer.Option(help="Of train, validation and test; two leave out test.")] = "0.8,0.1,0.1",
+    seed: Seed = 0,
+    domain: DomainOption = "",
+    format: Files = "parquet",
+    policy: Policy = None,
+    unchecked: Unchecked = False,
+    keep_going: KeepGoing = False,
+    resume: Resume = False,
+) -> None:
+    """Split tasks by family and difficulty; no near-duplicates in two parts."""
+    from understudy.data.convert import parts_for
+    from understudy.data.parts import Near
+
+    shares = _numbers(ratios)
+    source, domains = _source(what, domain, unchecked, None)
+    to: Literal["rows", "tasks"] = "rows" if source.form() == "rows" else "tasks"
+    target = _target(out, source, domains, to, format, policy, parts_for(len(shares)), resume)
+    _convert(source, target, domains, keep_going, groups=Near(), ratios=shares, seed=seed)
+
+
+@app.command()
+def stats(
+    what: What,
+    domain: DomainOption = "",
+    model: Annotated[str, typer.Option(help="Count tokens as this model's format makes them.")] = "",
+    plots: Annotated[Path | None, typer.Option(help="Write a picture (SVG) of each into this folder.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Describe tasks: lengths, tools, families, duplicates, leaks between splits."""
+    from understudy.data import describe
+    from understudy.data.plots import write_pictures
+
+    source, domains = _source(what, domain, True, None)
+    measure = describe.token_lengths(_format(model), domains) if model else lambda task: {}
+    with _watched() as watch:
+        found = describe.describe(watch(source.items(), "reading"), domains, measure)
+    written = write_pictures(found, plots) if plots else []
+    print(found.model_dump_json(indent=1) if as_json else describe.as_text(found))
+    for path in written if not as_json else ():
+        print(path)
+
+
+@app.command()
+def validate(
+    what: What,
+    domain: DomainOption = "",
+    unchecked: Unchecked = False,
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Name every bad row; exit code 1.")] = False,
+) -> None:
+    """Check every row: its shape, and that its gold earns 1.0 and doing nothing 0.0."""
+    from understudy.data.convert import survey
+    from understudy.data.items import strict
+    from understudy.data.verify import proven
+
+    source, domains = _source(what, domain, unchecked, None)
+    with _watched() as watch:
+        items = proven(watch(source.items(), "checking"), domains)
+        found = survey(items if keep_going else strict(items), report=_report)
+    print(f"{source.name}: {found.good} sound, {len(found.refused)} bad")
+    raise typer.Exit(1 if found.refused else 0)
+
+
+def _convert(source: "Source", target: "Target", domains: "Domains", keep_going: bool, **dealing: Any) -> None:
+    from understudy.data.convert import convert
+
+    with _watched() as watch:
+        counts, refused = convert(
+            source, target, domains, keep_going=keep_going, watch=watch, report=_report, **dealing
+        )
+    for part, count in counts.items():
+        _wrote(target.out / f"{part}.{target.format}" if part else target.out, count)
+    if refused:
+        print(f"{refused} left out")
+        raise typer.Exit(1)
+
+
+def _source(what: str, domain: str, unchecked: bool, split: SplitName | None) -> "tuple[Source, Domains]":
+    from understudy.data.source import source
+    from understudy.data.verify import Domains
+
+    found = source(what, split=split)
+    domains = Domains(what if found.domain and not domain else domain, unchecked)
+    return source(what, domains.given, split), domains
+
+
+def _target(
+    out: Path,
+    source: "Source",
+    domains: "Domains",
+    to: Literal["rows", "tasks"] | None,
+    format: Literal["parquet", "jsonl"],
+    policy: Path | None,
+    parts: tuple[SplitName, ...],
+    resume: bool,
+) -> "Target":
+    """Where to write what: by the name of the output and the form of the input."""
+    from understudy.data.convert import Target, rows_encoder
+    from understudy.data.write import FILES
+    from understudy.tasks import SPLITS
+
+    form = source.form()
+    to = to or ("tasks" if form == "rows" else "rows")
+    one = out.suffix in FILES
+    if one and parts:
+        raise ConfigError(f"{out} is one file; parts are written to a folder, such as {out.with_suffix('')}")
+    if not one and not parts and form == "tau":
+        raise ConfigError("tau-style tasks say no split; give --train-ratio, or one file to write to")
+    form_of_files = out.suffix[1:] if one else "jsonl" if to == "tasks" else format
+    if to == "tasks" and form_of_files == "parquet":
+        raise ConfigError(f"{out}: tasks are written as .jsonl; parquet holds rows (--to rows)")
+    text = _text(policy) if policy else ""
+    encode = rows_encoder(domains, text) if to == "rows" else lambda task: task
+    of_folder = parts or ((source.split,) if source.split else SPLITS)
+    return Target(out, encode, "parquet" if form_of_files == "parquet" else "jsonl", () if one else of_folder, resume)
+
+
+def _domains(names: list[str], families: str, difficulties: str) -> "list[Domain]":
+    from understudy.domains.base import Slice, find_domain
+    from understudy.tasks import DIFFICULTIES
+
+    if not names:
+        raise ConfigError("a domain is needed, such as: understudy data synthesize retail")
+    wanted = _words(difficulties)
+    for wrong in sorted(wanted - set(DIFFICULTIES)):
+        raise ConfigError(f"unknown difficulty {wrong!r}; allowed: {', '.join(DIFFICULTIES)}")
+    part = Slice(families=tuple(sorted(_words(families))), difficulties=tuple(d for d in DIFFICULTIES if d in wanted))
+    return [find_domain(name).slice(part) for name in names]
+
+
+def _format(model: str) -> Any:
+    from understudy import formats
+    from understudy.models import find_model
+
+    return formats.find(find_model(model))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path} cannot be read: {e}") from e
+
+
+def _words(text: str) -> set[str]:
+    return {word.strip() for word in text.split(",") if word.strip()}
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError as e:
+        raise ConfigError(f"ratios {text!r}: numbers with commas are needed, such as 0.8,0.1,0.1") from e
+
+
+@contextlib.contextmanager
+def _watched() -> "Iterator[Watch]":
+    """Shows progress on a terminal; an interruption is one line and exit code 130."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
+    try:
+        with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+
+            def watch(items: Iterable[Any], what: str) -> Iterator[Any]:
+                shown = progress.add_task(what, total=None)
+                for number, item in enumerate(items, 1):
+                    if number < 32 or number % 32 == 0:
+                        progress.update(shown, completed=number)
+                    yield item
+
+            yield watch
+    except KeyboardInterrupt as e:
+        typer.secho("stopped; what is written is kept, and --resume goes on with it", fg="yellow", err=True)
+        raise typer.Exit(130) from e
+
+
+def _report(bad: "Bad") -> None:
+    typer.secho(str(bad), fg="yellow", err=True)
+
+
+def _wrote(path: Path, count: int) -> None:
+    print(f"{path}: {count:,}")

@@ -1,0 +1,85 @@
+"""Rows: tasks as SkyRL reads them (https://docs.skyrl.ai, "dataset preparation"), without loss and back.
+
+    data_source    "understudy/<domain>": what SkyRL reports evaluation metrics by
+    env_class      "understudy": the name under which the environment is registered with skyrl_gym
+    prompt         the policy as system message, and the user's opening; the environment shows the tools
+    reward_spec    method "task", and as ground truth the whole task as JSON: setup, gold and outputs decide the reward
+    extra_info     what to group rows by
+
+The ground truth is JSON text and not nested columns: a table would give every call the arguments of all others, as
+nulls.
+"""
+
+from typing import Literal
+
+from pydantic import ValidationError
+
+from understudy.data.items import Bad, Item, malformed
+from understudy.records import Record
+from understudy.tasks import Difficulty, Split, Task
+
+
+class Said(Record):
+    """One message of a prompt."""
+
+    role: Literal["system", "user"]
+    content: str
+
+
+class RewardSpec(Record):
+    """What the reward is decided by."""
+
+    method: Literal["task"]
+    ground_truth: str
+    """The task as JSON."""
+
+
+class ExtraInfo(Record):
+    """The task's labels."""
+
+    task: str
+    """Its id."""
+    domain: str
+    split: Split
+    family: str
+    difficulty: Difficulty
+
+
+class Row(Record):
+    """One task as a row of SkyRL's."""
+
+    data_source: str
+    env_class: Literal["understudy"]
+    prompt: tuple[Said, Said]
+    reward_spec: RewardSpec
+    extra_info: ExtraInfo
+
+
+def to_row(task: Task, policy: str) -> Row:
+    """The row of a task; `policy` is what the agent is told of its job."""
+    return Row(
+        data_source=f"understudy/{task.domain}",
+        env_class="understudy",
+        prompt=(Said(role="system", content=policy), Said(role="user", content=task.scenario.opening)),
+        reward_spec=RewardSpec(method="task", ground_truth=task.model_dump_json(exclude_defaults=True)),
+        extra_info=_labels(task),
+    )
+
+
+def from_row(item: Item[Row]) -> Item[Task] | Bad:
+    """The task of a row, one whose other columns say the same."""
+    row, where = item.value, item.where
+    try:
+        task = Task.model_validate_json(row.reward_spec.ground_truth)
+    except ValidationError as e:
+        return malformed(where, e, "reward_spec.ground_truth")
+    if row.extra_info != _labels(task):
+        return Bad(where, "extra_info", f"it contradicts reward_spec.ground_truth, which is task {task.id}")
+    roles, opening = tuple(said.role for said in row.prompt), row.prompt[1].content
+    if roles != ("system", "user") or opening != task.scenario.opening:
+        return Bad(where, "prompt", "it is not the policy as system message and then the task's opening")
+    return Item(where, task)
+
+
+def _labels(task: Task) -> ExtraInfo:
+    return ExtraInfo(task=task.id, domain=task.domain, split=task.split, family=task.family, difficulty=task.difficulty)

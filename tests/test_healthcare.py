@@ -1,0 +1,899 @@
+"""The rules of healthcare's policy, one test for each row of rules.md; the world; and policies that must not pay."""
+
+import asyncio
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from understudy.agent import Agent
+from understudy.domains import healthcare
+from understudy.domains.base import Slice
+from understudy.domains.healthcare import DOMAIN
+from understudy.domains.healthcare.dates import DAYS, TIMES, any_day, any_time, birthday, halves, plus_days, spoken_day
+from understudy.domains.healthcare.state import LATE, LATE_FEE, LEAST_RATE, NOW, SOON, TODAY, HealthcareState
+from understudy.domains.healthcare.tasks import make
+from understudy.domains.healthcare.tools import HealthcareTools
+from understudy.domains.healthcare.world import callers, letters, patients, world
+from understudy.errors import ToolError
+from understudy.messages import Message, ToolCall
+from understudy.rewards import said
+from understudy.rollout import Limits, rollout
+from understudy.tasks import DIFFICULTIES, SPLITS, Score, Task
+
+AMY, BEN = {"born": "1984-05-12", "name": "Amy Lee"}, {"born": "1971-11-30", "name": "Ben Ortiz"}
+CEDAR = {"primary": "15.00", "specialist": "35.00", "telehealth": "10.00"}
+UNION = {"primary": "27.50", "specialist": "65.00", "telehealth": "18.00", "out_of_network": "125.00"}
+BOTH = ["Cedar HMO", "Union PPO"]
+ROWS: dict[str, dict[str, dict[str, Any]]] = {
+    "patients": {
+        "P1": {
+            "name": "Amy Lee", "born": "1984-05-12", "phone": "303-555-0142", "plan": "Cedar HMO",
+            "member_id": "CH-204815", "doctor": "Ito", "payments": ["card_1", "hsa_2"], "proxies": ["Hugo Brown"],
+            "appointments": ["A1", "A2", "A3"], "prescriptions": ["RX1", "RX2"], "referrals": ["R1"],
+            "bills": ["B1", "B2"], "labs": ["L1", "L2"],
+        },
+        "P2": {
+            "name": "Ben Ortiz", "born": "1971-11-30", "phone": "512-555-0100", "plan": "Union PPO",
+            "member_id": "UP-111111", "doctor": "Ito", "payments": ["card_9"],
+            "appointments": ["A9"], "prescriptions": ["RX9"], "bills": ["B9"], "labs": [],
+        },
+    },
+    "appointments": {
+        "A1": {"doctor": "Ito", "time": "2025-12-01 09:00", "status": "completed"},
+        "A2": {"doctor": "Novak", "time": "2026-03-05 10:30", "status": "booked", "minutes": 60, "referral": "R1"},
+        "A3": {"doctor": "Weber", "time": "2026-02-20 09:00", "status": "no-show"},
+        "A9": {"doctor": "Reid", "time": "2026-03-06 09:00", "status": "booked", "minutes": 60},
+    },
+    "prescriptions": {
+        "RX1": {"drug": "lisinopril", "strength": "10 mg", "use": "blood pressure"},
+        "RX2": {"drug": "zolpidem", "strength": "5 mg", "use": "sleep", "controlled": True},
+        "RX9": {"drug": "metformin", "strength": "500 mg", "use": "diabetes"},
+    },
+    "referrals": {"R1": {"specialty": "dermatology", "until": "2026-03-10", "visits": 1}},
+    "bills": {
+        "B1": {"doctor": "Ito", "date": "2025-12-01", "amount": "120.00", "status": "open"},
+        "B2": {"doctor": "Novak", "date": "2025-12-09", "amount": "80.00", "status": "in collections"},
+        "B9": {"doctor": "Reid", "date": "2025-12-01", "amount": "50.00", "status": "open"},
+    },
+    "labs": {
+        "L1": {"test": "sodium", "date": "2026-02-20", "status": "released", "result": "140 mmol/L"},
+        "L2": {"test": "ferritin", "date": "2026-02-20", "status": "under review", "result": "90 ng/mL"},
+    },
+    "doctors": {
+        "Ito": {"specialty": "family medicine", "clinic": "Northside", "plans": BOTH, "telehealth": True},
+        "Weber": {"specialty": "family medicine", "clinic": "Midtown", "plans": BOTH},
+        "Novak": {"specialty": "dermatology", "clinic": "Riverside", "plans": BOTH, "telehealth": True},
+        "Cole": {"specialty": "dermatology", "clinic": "Midtown", "plans": BOTH},
+        "Reid": {"specialty": "cardiology", "clinic": "Lakeview", "plans": ["Granite EPO"]},
+    },
+    "schedule": {
+        "Ito 2026-03-02": {"free": ["09:00", "09:30", "10:00"]},
+        "Ito 2026-03-05": {"free": ["09:00", "10:30", "11:00", "11:30"]},
+        "Ito 2026-03-06": {"free": ["09:00"]},
+        "Weber 2026-03-06": {"free": ["09:00", "11:00", "11:30"]},
+        "Novak 2026-03-05": {"free": ["13:00", "13:30"]},
+        "Novak 2026-03-10": {"free": ["09:00", "09:30"]},
+        "Novak 2026-03-11": {"free": ["09:00", "09:30"]},
+        "Cole 2026-03-10": {"free": ["09:00", "09:30"]},
+        "Cole 2026-03-11": {"free": ["09:00", "09:30"]},
+        "Reid 2026-03-06": {"free": ["13:00", "13:30"]},
+    },
+    "pharmacies": {
+        "Oak Pharmacy": {"address": "1 Oak Street, Denver 80202", "closes": "18:00"},
+        "Pine Pharmacy": {"address": "2 Pine Street, Denver 80202", "closes": "22:00"},
+    },
+    "plans": {"Cedar HMO": CEDAR, "Union PPO": UNION},
+}  # fmt: skip
+PRESCRIBED = {
+    "doctor": "Ito", "pharmacy": "Oak Pharmacy", "refills": 2, "expires": "2026-09-01", "lasts_until": "2026-03-09"
+}  # fmt: skip
+for kind in ("appointments", "prescriptions", "referrals", "bills", "labs"):
+    for key, row in ROWS[kind].items():
+        row.update({"id": key, **(PRESCRIBED if kind == "prescriptions" else {})})
+
+
+class Desk:
+    """The tools on two patients' data, with Amy found and her records read unless said otherwise."""
+
+    def __init__(self, patient: dict[str, str] = AMY, read: bool = True, **changes: dict[str, Any]) -> None:
+        self.state = HealthcareState.load({**ROWS, "patient": "", "caller": "", "transferred": ""})
+        self.state.patch(changes)
+        self._tools = HealthcareTools(self.state)
+        if patient:
+            self.do("find_patient", **patient)
+        for kind in ("appointments", "prescriptions", "referrals", "bills", "labs") if patient and read else ():
+            self.do("get_records", kind=kind)
+
+    def do(self, tool: str, /, **arguments: Any) -> Any:
+        return json.loads(self._tools.run(ToolCall(name=tool, arguments=arguments)))
+
+    def refusal(self, tool: str, /, **arguments: Any) -> str:
+        before = self.state.changes()
+        with pytest.raises(ToolError) as caught:
+            self.do(tool, **arguments)
+        assert self.state.changes() == before
+        self.kind = caught.value.kind
+        return str(caught.value)
+
+    def book(self, doctor: str, time: str, **setting: str) -> str:
+        """Book after checking the coverage; the appointment's id."""
+        self.do("check_coverage", doctor=doctor, **setting)
+        day, start = time.split()
+        return str(self.do("book_appointment", doctor=doctor, date=day, time=start, **setting)["id"])
+
+    def no_booking(self, doctor: str, time: str, **setting: str) -> str:
+        """The reason why that cannot be booked."""
+        self.do("check_coverage", doctor=doctor, **setting)
+        day, start = time.split()
+        return self.refusal("book_appointment", doctor=doctor, date=day, time=start, **setting)
+
+    def free(self, day: str) -> tuple[str, ...]:
+        return self.state.schedule[day].free
+
+
+class Script:
+    """An agent that says and calls what it is given, then falls silent."""
+
+    def __init__(self, *replies: Message) -> None:
+        self._replies = replies
+
+    async def act(self, task: Task, episode: Any, new: Any, tools: Any) -> Message:
+        episode.observe(new)
+        reply = self._replies[episode.turns] if episode.turns < len(self._replies) else Message(role="assistant")
+        episode.act(reply)
+        return reply
+
+
+def call(tool: str, /, **arguments: Any) -> Message:
+    return Message(role="assistant", tool_calls=(ToolCall(name=tool, arguments=arguments),))
+
+
+def say(text: str) -> Message:
+    return Message(role="assistant", content=text)
+
+
+def play(task: Task, agent: Agent) -> tuple[Score, list[Message]]:
+    episode = asyncio.run(rollout(task, DOMAIN.environment(task), agent, Limits()))
+    assert episode.score is not None
+    return episode.score, episode.messages
+
+
+WRITES = {
+    "book_appointment", "reschedule_appointment", "cancel_appointment", "request_refill", "request_renewal",
+    "change_pharmacy", "request_referral", "pay_bill", "set_payment_plan", "update_phone", "update_insurance",
+}  # fmt: skip
+
+
+def drawn(family: str, granted: bool, difficulty: str = "easy", having: str = "") -> Task:
+    """A task whose request can be granted, or not; its gold calls or says `having`."""
+    tasks = (make("train", 1, family, difficulty, n) for n in range(400))  # type: ignore[arg-type]
+    fitting = (t for t in tasks if granted == any(c.name in WRITES for c in t.actions))
+    return next(t for t in fitting if having in str(t.gold))
+
+
+def two_changes() -> Task:
+    tasks = (make("train", 1, "several", "medium", n) for n in range(100))
+    return next(t for t in tasks if [c.name in WRITES for c in t.actions].count(True) == 2)
+
+
+# ---- the rules, row by row ----
+
+
+def test_a_text_beside_calls_is_not_said() -> None:
+    task = drawn("labs", granted=False)
+    *before, answer = task.gold
+    beside = answer.replace(tool_calls=call("get_patient").tool_calls)
+    assert play(task, Script(*before, beside))[0].parts["said"] == 0.0
+    assert play(task, Script(*before, answer))[0].reward == 1.0
+
+
+def urgent() -> Task:
+    tasks = (make("train", 1, "handover", "easy", n) for n in range(100))
+    return next(t for t in tasks if t.actions[0].name == "transfer")
+
+
+def test_urgent_symptoms_go_to_a_nurse_at_once() -> None:
+    task = urgent()
+    assert play(task, Script(*task.gold))[0].reward == 1.0
+    born = re.search(r"born (\S+): ", task.actions[0].arguments["summary"])
+    name = str(task.actions[0].arguments["summary"]).partition(",")[0]
+    assert born
+    find = call("find_patient", name=name, born=born[1])
+    assert play(task, Script(find, *task.gold))[0].parts["state"] == 0.0
+    staff = call("transfer", to="staff", summary="help")
+    assert play(task, Script(find, staff, task.gold[-1]))[0].parts["state"] == 0.0
+
+
+@pytest.mark.parametrize("tool", sorted(spec.name for spec in DOMAIN.specs))
+def test_nothing_works_before_the_patient_is_found(tool: str) -> None:
+    arguments: dict[str, Any] = {
+        "kind": "bills", "specialty": "dermatology", "doctor": "Ito", "date": "2026-03-05", "time": "09:00",
+        "appointment_id": "A2", "prescription_id": "RX1", "pharmacy": "Pine Pharmacy", "bill_id": "B1", "months": 3,
+        "payment_id": "card_1", "phone": "303-555-0100", "plan": "Union PPO", "member_id": "UP-123456",
+        "to": "staff", "summary": "help",
+    }  # fmt: skip
+    required = next(spec for spec in DOMAIN.specs if spec.name == tool).parameters.get("required", ())
+    if tool not in ("find_patient", "calculate"):
+        assert "find the patient first" in Desk({}).refusal(tool, **{name: arguments[name] for name in required})
+
+
+def test_the_patient_is_found_by_two_identifiers() -> None:
+    for identifiers in (
+        {"born": "1984-05-12", "name": " amy  LEE"},
+        {"born": "1984-05-12", "member_id": "ch-204815 "},
+        {**AMY, "member_id": "CH-204815"},
+    ):
+        desk = Desk({})
+        assert desk.do("find_patient", **identifiers) == {"name": "Amy Lee"}
+        assert desk.state.patient == "P1"
+    assert "two identifiers" in Desk({}).refusal("find_patient", born="1984-05-12")
+    assert "no patient" in Desk({}).refusal("find_patient", born="1971-11-30", name="Amy Lee")
+    assert "no patient" in Desk({}).refusal("find_patient", born="1984-05-12", name="Amy Lee", member_id="UP-111111")
+
+
+def test_guessed_values_are_refused_or_unrewarded() -> None:
+    desk = Desk()
+    assert "no 'A4'" in desk.refusal("cancel_appointment", appointment_id="A4")
+    assert "no doctor 'House'" in desk.refusal("check_coverage", doctor="Dr. House")
+    assert "no card 'card_9'" in desk.refusal("pay_bill", bill_id="B1", payment_id="card_9")
+    assert "allowed: Pine Pharmacy" in desk.refusal("change_pharmacy", prescription_id="RX1", pharmacy="Elm Pharmacy")
+    assert "not a phone number" in desk.refusal("update_phone", phone="none")
+    task = drawn("account", granted=True, having="update_phone")
+    number = task.actions[-1].arguments["phone"]
+    wrong = [Message.model_validate_json(m.model_dump_json().replace(number, "303-555-0199")) for m in task.gold]
+    assert play(task, Script(*wrong))[0].parts["state"] == 0.0
+
+
+def test_only_those_on_the_list_call_for_a_patient() -> None:
+    desk = Desk({**AMY, "caller": "hugo  brown"})
+    assert desk.do("get_patient")["name"] == "Amy Lee"
+    assert desk.state.caller == "hugo brown"
+    desk = Desk({})
+    assert "Eva Hart is not on" in desk.do("find_patient", **AMY, caller="Eva Hart")["access"]
+    assert "find the patient first" in desk.refusal("get_patient")
+    assert "is not on" in desk.do("find_patient", **AMY)["access"]
+    task = next(
+        t for t in (make("train", 1, "proxy", "easy", n) for n in range(100)) if t.outputs[:1] == ("list|authorized",)
+    )
+    find, refusal = task.gold
+    unnamed = {k: v for k, v in find.tool_calls[0].arguments.items() if k != "caller"}
+    assert play(task, Script(call("find_patient", **unnamed), refusal))[0].reward == 0.0
+    assert play(task, Script(find, refusal, refusal))[0].reward == 1.0
+
+
+def test_the_data_of_others_is_closed() -> None:
+    desk = Desk()
+    assert "another patient" in desk.refusal("find_patient", **BEN)
+    assert desk.kind == "forbidden"
+    for tool, arguments in (
+        ("cancel_appointment", {"appointment_id": "A9"}),
+        ("reschedule_appointment", {"appointment_id": "A9", "date": "2026-03-06", "time": "13:00"}),
+        ("request_refill", {"prescription_id": "RX9"}),
+        ("change_pharmacy", {"prescription_id": "RX9", "pharmacy": "Pine Pharmacy"}),
+        ("pay_bill", {"bill_id": "B9", "payment_id": "card_1"}),
+    ):
+        assert "the patient has no" in desk.refusal(tool, **arguments)
+        assert desk.kind == "forbidden"
+
+
+def test_a_fact_counts_once_a_tool_has_shown_it() -> None:
+    task = drawn("cancel", granted=False)
+    found = next(m for m in task.gold if m.tool_calls)
+    asks = [m for m in task.gold[:1] if not m.tool_calls]
+    assert play(task, Script(*asks, found, task.gold[-1]))[0].parts.items() >= {"state": 1.0, "said": 0.0}.items()
+
+
+def test_records_are_read_before_they_are_changed() -> None:
+    desk = Desk(read=False)
+    for tool, arguments in (
+        ("cancel_appointment", {"appointment_id": "A2"}),
+        ("reschedule_appointment", {"appointment_id": "A2", "date": "2026-03-10", "time": "09:00"}),
+        ("request_refill", {"prescription_id": "RX1"}),
+        ("request_renewal", {"prescription_id": "RX2"}),
+        ("change_pharmacy", {"prescription_id": "RX1", "pharmacy": "Pine Pharmacy"}),
+        ("pay_bill", {"bill_id": "B1", "payment_id": "card_1"}),
+        ("set_payment_plan", {"bill_id": "B1", "months": 3}),
+        ("request_referral", {"specialty": "cardiology"}),
+    ):
+        assert "read the patient's" in desk.refusal(tool, **arguments)
+    desk.do("get_records", kind="appointments")
+    desk.do("cancel_appointment", appointment_id="A2")
+
+
+def test_the_caller_says_yes_to_the_right_proposal_alone() -> None:
+    task = drawn("move", granted=True)
+    proposal = next(m for m in task.gold if "Do you confirm?" in m.content)
+    before = task.gold[: task.gold.index(proposal)]
+    doctor = re.search(r"Dr\. (\w+)", proposal.content)
+    assert doctor
+    assert play(task, Script(*before, proposal))[1][-2].content.startswith("Are you still there")
+    for wrong in (
+        proposal.content.replace(doctor[1], "Nobody"),
+        re.sub(r"\d\d:\d\d", "08:00", proposal.content),
+        re.sub(r"2026-03-\d\d", "2026-03-31", proposal.content),
+        "I will do it. Do you confirm?",
+    ):
+        _, messages = play(task, Script(*before, say(wrong)))
+        assert not any(m.content.startswith("Yes") for m in messages if m.role == "user")
+
+
+def test_a_change_needs_a_yes() -> None:
+    task = drawn("cancel", granted=True)
+    change = next(m for m in task.gold if m.tool_calls and m.tool_calls[0].name == "cancel_appointment")
+    before = task.gold[: task.gold.index(change) - 1]
+    score, messages = play(task, Script(*before, change, say("Done.")))
+    assert score.reward == score.parts["policy"] == 0.0
+    assert any("has not confirmed" in m.content for m in messages if m.role == "tool")
+
+
+def test_one_yes_covers_one_change() -> None:
+    task = two_changes()
+    first, second = (m for m in task.gold if m.tool_calls and m.tool_calls[0].name in WRITES)
+    both = first.replace(tool_calls=first.tool_calls + second.tool_calls)
+    *before, proposal = task.gold[: task.gold.index(first)]
+    later = [m for m in task.gold[task.gold.index(first) : task.gold.index(second)] if m.tool_calls and m is not first]
+    _, messages = play(task, Script(*before, *later, proposal, both))
+    assert any("confirmed one change" in m.content for m in messages if m.role == "tool")
+
+
+def test_what_it_costs_is_part_of_the_proposal() -> None:
+    late, costly = drawn("cancel", True, having="late fee"), drawn("book", True, having="out of network")
+    for task, cost in ((late, r", for a late fee of 40\.00"), (costly, r", which costs you .* of network")):
+        proposal = next(m for m in task.gold if "Do you confirm?" in m.content)
+        before = task.gold[: task.gold.index(proposal)]
+        cheap = say(re.sub(cost, "", proposal.content))
+        assert cheap.content != proposal.content
+        answer = next(m for m in play(task, Script(*before, cheap))[1][::-1] if m.content.startswith(("No.", "Yes")))
+        assert answer.content.startswith("No.")
+        assert play(task, Script(*task.gold))[0].reward == 1.0
+
+
+def test_a_number_in_a_list_does_not_count() -> None:
+    for family in ("balance", "coverage"):
+        task = next(
+            t for t in (make("train", 1, family, "medium", n) for n in range(9)) if re.match(r"\d", t.outputs[0])
+        )
+        *before, answer = task.gold
+        dump = say(answer.content + " " + ", ".join(f"{n}.50" for n in range(200, 210)))
+        assert play(task, Script(*before, dump))[0].parts["said"] == 0.0
+
+
+@pytest.mark.parametrize("family", ["book", "cancel", "refill", "pharmacy", "referral", "bill", "labs", "proxy"])
+def test_a_refusal_names_its_reason(family: str) -> None:
+    task = drawn(family, granted=False)
+    *before, _ = task.gold
+    assert play(task, Script(*before, say("I am sorry, I cannot do that.")))[0].parts["said"] == 0.0
+    assert play(task, Script(*task.gold))[0].reward == 1.0
+
+
+def test_half_of_the_requests_earn_nothing() -> None:
+    task = two_changes()
+    first = next(i for i, m in enumerate(task.gold) if m.tool_calls and m.tool_calls[0].name in WRITES)
+    assert play(task, Script(*task.gold[: first + 1], say("Done.")))[0].reward == 0.0
+
+
+def test_coverage_is_checked_before_booking() -> None:
+    desk = Desk()
+    slot = {"doctor": "Ito", "date": "2026-03-05", "time": "09:00"}
+    assert "check the coverage" in desk.refusal("book_appointment", **slot)
+    desk.do("check_coverage", doctor="Dr. Ito", setting="telehealth")
+    assert "check the coverage" in desk.refusal("book_appointment", **slot)
+    assert desk.do("check_coverage", doctor="ito") == {"network": "in", "copay": "15.00"}
+    desk.do("book_appointment", **slot)
+
+
+def test_only_a_ppo_covers_doctors_out_of_network() -> None:
+    desk = Desk(patients={"P1": {"plan": "Cedar HMO"}}, referrals={"R1": {"specialty": "cardiology"}})
+    assert "out of network" in desk.do("check_coverage", doctor="Reid")["problem"]
+    assert "out of network" in desk.no_booking("Reid", "2026-03-06 13:00")
+    desk = Desk(BEN, appointments={"A9": {"status": "completed", "time": "2026-02-02 09:00"}})
+    assert desk.do("check_coverage", doctor="Reid") == {"network": "out", "copay": "125.00"}
+    desk.book("Reid", "2026-03-06 13:00")
+
+
+@pytest.mark.parametrize(
+    ("change", "day", "refused"),
+    [
+        ({}, "2026-03-10", ""),
+        ({}, "2026-03-11", "valid until 2026-03-10"),
+        ({"until": "2026-03-01"}, "2026-03-10", "needs a valid referral"),
+        ({"visits": 0}, "2026-03-10", "needs a valid referral"),
+        ({"status": "requested"}, "2026-03-10", "needs a valid referral"),
+        ({"specialty": "neurology"}, "2026-03-10", "needs a valid referral to dermatology"),
+    ],
+)
+def test_an_hmo_needs_a_valid_referral_to_a_specialist(change: dict[str, Any], day: str, refused: str) -> None:
+    desk = Desk(referrals={"R1": change})
+    if refused:
+        assert refused in desk.no_booking("Cole", f"{day} 09:00")
+        return
+    desk.book("Cole", f"{day} 09:00")
+    Desk(BEN).book("Cole", "2026-03-11 09:00")
+
+
+def test_a_visit_takes_from_its_referral() -> None:
+    desk = Desk()
+    key = desk.book("Cole", "2026-03-10 09:00")
+    assert (desk.state.referrals["R1"].visits, desk.state.appointments[key].referral) == (0, "R1")
+    desk.do("cancel_appointment", appointment_id=key)
+    assert desk.state.referrals["R1"].visits == 1
+    moved = {"appointment_id": "A2", "time": "09:00"}
+    assert "valid until 2026-03-10" in desk.refusal("reschedule_appointment", **moved, date="2026-03-11")
+    desk.do("reschedule_appointment", **moved, date="2026-03-10")
+
+
+def test_a_visit_begins_at_a_free_time() -> None:
+    desk = Desk()
+    assert desk.do("get_slots", doctor="Ito", date="2026-03-05")["free"] == ["09:00", "10:30", "11:00", "11:30"]
+    assert desk.do("get_slots", doctor="Ito", date=TODAY)["free"] == ["09:30", "10:00"], "nine o'clock is now"
+    assert desk.do("get_slots", doctor="Ito")["free"][:3] == [f"{TODAY} 09:30", f"{TODAY} 10:00", "2026-03-05 09:00"]
+    assert desk.do("get_slots", doctor="Ito", date="2026-03-07")["free"] == []
+    for time in ("2026-03-05 09:30", "2026-03-04 09:00", f"{TODAY} 09:00"):
+        assert "not free" in desk.no_booking("Ito", time)
+    desk.book("Ito", "2026-03-05 09:00")
+    assert desk.free("Ito 2026-03-05") == ("10:30", "11:00", "11:30")
+    visit = {"appointment_id": "A2", "date": "2026-03-05"}
+    assert "not free" in desk.refusal("reschedule_appointment", **visit, time="13:30")
+    desk.do("reschedule_appointment", **visit, time="13:00")
+    assert desk.free("Novak 2026-03-05") == ("10:30", "11:00")
+
+
+def test_a_first_visit_takes_an_hour() -> None:
+    desk = Desk()
+    assert desk.do("get_slots", doctor="Ito", date="2026-03-05")["minutes"] == 30
+    assert desk.do("get_slots", doctor="Weber", date="2026-03-06") == {"minutes": 60, "free": ["11:00"]}
+    assert "not free" in desk.no_booking("Weber", "2026-03-06 09:00")
+    key = desk.book("Weber", "2026-03-06 11:00")
+    assert desk.state.appointments[key].minutes == 60
+    assert desk.free("Weber 2026-03-06") == ("09:00",)
+    assert halves("11:30", 60)[-1] not in TIMES, "nothing goes on over noon"
+
+
+def test_nobody_is_booked_twice() -> None:
+    desk = Desk()
+    assert desk.do("get_slots", doctor="Novak", date="2026-03-10")["booked"] == "2026-03-05 10:30"
+    assert "A2 with Dr. Novak" in desk.no_booking("Novak", "2026-03-10 09:00")
+    assert "A2 with Dr. Novak at 2026-03-05 10:30" in desk.no_booking("Ito", "2026-03-05 11:00")
+    key = desk.book("Ito", "2026-03-05 11:30")
+    twice = {"appointment_id": key, "date": "2026-03-05"}
+    assert "A2 with Dr. Novak" in desk.refusal("reschedule_appointment", **twice, time="10:30")
+    desk.do("reschedule_appointment", **twice, time="09:00")
+
+
+def test_telehealth_is_not_for_first_visits() -> None:
+    desk, video = Desk(), {"setting": "telehealth"}
+    assert desk.do("check_coverage", doctor="Ito", **video) == {"network": "in", "copay": "10.00"}
+    assert "no telehealth" in desk.no_booking("Weber", "2026-03-06 11:00", **video)
+    assert "has to be in person" in desk.no_booking("Novak", "2026-03-10 09:00", **video)
+    key = desk.book("Ito", "2026-03-05 09:00", **video)
+    assert desk.state.appointments[key].setting == "telehealth"
+
+
+@pytest.mark.parametrize(("key", "status"), [("A1", "completed"), ("A3", "no-show"), ("A2", "cancelled")])
+def test_only_booked_visits_are_moved_or_cancelled(key: str, status: str) -> None:
+    desk = Desk(appointments={key: {"status": status}})
+    assert f"is {status}" in desk.refusal("cancel_appointment", appointment_id=key)
+    time = {"date": "2026-03-10", "time": "09:00"}
+    assert f"is {status}" in desk.refusal("reschedule_appointment", appointment_id=key, **time)
+
+
+@pytest.mark.parametrize(("time", "fee"), [("2026-03-02 16:30", "40.00"), (LATE, None), ("2026-03-03 09:30", None)])
+def test_a_late_change_has_a_fee(time: str, fee: str | None) -> None:
+    for tool, arguments in (
+        ("cancel_appointment", {}),
+        ("reschedule_appointment", {"date": "2026-03-10", "time": "09:00"}),
+    ):
+        desk = Desk(appointments={"A2": {"time": time}})
+        assert desk.do(tool, appointment_id="A2", **arguments).get("fee") == fee
+        assert str(desk.state.appointments["A2"].fee) == str(fee)
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        ({}, ""),
+        ({"refills": 0}, "no refills left"),
+        ({"expires": "2026-03-01"}, "expired on 2026-03-01"),
+        ({"expires": TODAY}, ""),
+        ({"controlled": True}, "is controlled"),
+        ({"lasts_until": "2026-03-10"}, "lasts until 2026-03-10"),
+        ({"requested": "refill"}, "requested already"),
+        ({"requested": "renewal"}, "requested already"),
+    ],
+)
+def test_the_pharmacy_refills_what_it_may(change: dict[str, Any], refused: str) -> None:
+    desk = Desk(prescriptions={"RX1": change})
+    if refused:
+        assert refused in desk.refusal("request_refill", prescription_id="RX1")
+        return
+    desk.do("request_refill", prescription_id="RX1")
+    assert (desk.state.prescriptions["RX1"].refills, desk.state.prescriptions["RX1"].requested) == (1, "refill")
+
+
+def test_the_doctor_renews_the_rest() -> None:
+    assert "request a refill" in Desk().refusal("request_renewal", prescription_id="RX1")
+    for change in ({"refills": 0}, {"expires": "2026-03-01"}, {"controlled": True}):
+        desk = Desk(prescriptions={"RX1": change})
+        desk.do("request_renewal", prescription_id="RX1")
+        assert desk.state.prescriptions["RX1"].requested == "renewal"
+        assert "requested already" in desk.refusal("request_renewal", prescription_id="RX1")
+
+
+def test_what_is_controlled_or_requested_stays() -> None:
+    desk = Desk(prescriptions={"RX1": {"requested": "refill"}})
+    assert "is controlled" in desk.refusal("change_pharmacy", prescription_id="RX2", pharmacy="Pine Pharmacy")
+    assert "requested already" in desk.refusal("change_pharmacy", prescription_id="RX1", pharmacy="Pine Pharmacy")
+    desk = Desk()
+    desk.do("change_pharmacy", prescription_id="RX1", pharmacy="Pine Pharmacy")
+    assert desk.state.prescriptions["RX1"].pharmacy == "Pine Pharmacy"
+
+
+def test_a_referral_is_requested_where_one_is_needed() -> None:
+    desk = Desk()
+    assert "valid until 2026-03-10" in desk.refusal("request_referral", specialty="dermatology")
+    assert "needs no referral to family" in desk.refusal("request_referral", specialty="family medicine")
+    key = desk.do("request_referral", specialty="cardiology")["id"]
+    assert desk.state.referrals[key].status == "requested"
+    assert "requested already" in desk.refusal("request_referral", specialty="cardiology")
+    Desk(referrals={"R1": {"until": "2026-03-01"}}).do("request_referral", specialty="dermatology")
+    assert "Union PPO needs no referral" in Desk(BEN).refusal("request_referral", specialty="cardiology")
+
+
+def test_a_result_is_shown_once_it_is_released() -> None:
+    released, other = Desk().do("get_records", kind="labs")
+    assert released["result"] == "140 mmol/L"
+    assert "result" not in other
+
+
+def test_open_bills_are_paid_with_a_card_on_file() -> None:
+    desk = Desk()
+    assert "is in collections" in desk.refusal("pay_bill", bill_id="B2", payment_id="card_1")
+    assert desk.do("pay_bill", bill_id="B1", payment_id="hsa_2") == {"status": "paid", "paid": "120.00"}
+    assert desk.state.bills["B1"].paid_with == "hsa_2"
+    assert "is paid" in desk.refusal("pay_bill", bill_id="B1", payment_id="card_1")
+    assert "is paid" in desk.refusal("set_payment_plan", bill_id="B1", months=3)
+
+
+def test_rates_are_equal_and_not_small() -> None:
+    desk = Desk()
+    assert "less than 25.00" in desk.refusal("set_payment_plan", bill_id="B1", months=6)
+    assert "bad arguments" in desk.refusal("set_payment_plan", bill_id="B1", months=4)
+    assert desk.do("set_payment_plan", bill_id="B1", months=3)["monthly"] == "40.00"
+    assert (desk.state.bills["B1"].status, desk.state.bills["B1"].months) == ("payment plan", 3)
+    Desk(bills={"B1": {"amount": "75.00"}}).do("set_payment_plan", bill_id="B1", months=3)
+    odd = Desk(bills={"B1": {"amount": "100.00"}})
+    assert odd.do("set_payment_plan", bill_id="B1", months=3)["monthly"] == "33.33"
+
+
+def test_a_member_id_fits_its_plan() -> None:
+    desk = Desk()
+    for wrong in ("CH-123456", "UP-12345", "UP123456", "123456", ""):
+        assert "like UP-" in desk.refusal("update_insurance", plan="Union PPO", member_id=wrong)
+    desk.do("update_insurance", plan="Union PPO", member_id=" up-123456")
+    assert (desk.state.patients["P1"].plan, desk.state.patients["P1"].member_id) == ("Union PPO", "UP-123456")
+
+
+def handed(to: str) -> Task:
+    tasks = (make("train", 1, "handover", "easy", n) for n in range(100))
+    return next(t for t in tasks if len(t.actions) == 2 and t.actions[1].arguments["to"] == to)
+
+
+@pytest.mark.parametrize(("right", "wrong"), [("nurse", "staff"), ("staff", "nurse")])
+def test_whom_a_transfer_goes_to(right: str, wrong: str) -> None:
+    *before, _, last = handed(right).gold
+    for to in (right, wrong):
+        turns = (*before, call("transfer", to=to, summary="help"), last)
+        assert play(handed(right), Script(*turns))[0].parts["state"] == float(to == right)
+
+
+def test_medical_questions_go_to_a_nurse() -> None:
+    test_whom_a_transfer_goes_to("nurse", "staff")
+    advice = handed("nurse")
+    before = advice.gold[:-2]
+    assert play(advice, Script(*before, say("Yes, you can take both together."), say("Yes.")))[0].reward == 0.0
+
+
+def test_the_rest_goes_to_staff() -> None:
+    test_whom_a_transfer_goes_to("staff", "nurse")
+    assert "find the patient first" in Desk({}).refusal("transfer", to="staff", summary="a letter")
+
+
+def test_a_transfer_is_the_last_call() -> None:
+    for desk in (Desk(), Desk({})):
+        desk.do("transfer", to="nurse", summary="pain in the chest")
+        assert "has been transferred" in desk.refusal("get_patient")
+        assert "has been transferred" in desk.refusal("find_patient", **AMY)
+        assert "has been transferred" in desk.refusal("transfer", to="staff", summary="help")
+
+
+def test_a_needless_transfer_earns_nothing() -> None:
+    for task in (drawn("cancel", granted=False), drawn("labs", granted=False)):
+        *before, last = task.gold
+        assert play(task, Script(*before, call("transfer", to="staff", summary="no"), last))[0].parts["state"] == 0.0
+
+
+def test_each_rule_has_its_test() -> None:
+    rules = (Path(str(healthcare.__path__[0])) / "rules.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| .* \| .* \| (\w+) \|$", rules, re.MULTILINE)[1:]
+    assert len(rows) > 30
+    assert [name for name in rows if f"test_{name}" not in globals()] == []
+
+
+def test_the_policy_tells_the_clock_and_the_amounts_of_the_tools() -> None:
+    for told in (TODAY, NOW[11:], LATE_FEE, LEAST_RATE, "24 hours", "60 minutes", "7 days"):
+        assert told in DOMAIN.policy
+    for told in (TODAY, NOW[11:], LATE_FEE, SOON):
+        assert told in DOMAIN.slice(Slice(policy="brief")).policy
+    assert plus_days(TODAY, 1) + NOW[10:] == LATE
+    assert plus_days(TODAY, 7) == SOON
+    assert spoken_day(Random(0), TODAY).partition(",")[0] in ("Monday", "March 2")
+
+
+def test_an_easy_slice_is_short() -> None:
+    """Counted in characters: a small model needs about one token for each 2.4 of them, and has about 1,000."""
+    tools = ("find_patient", "get_records", "cancel_appointment", "request_refill", "request_renewal")
+    part = Slice(families=("cancel", "refill", "labs", "balance"), difficulties=("easy",), tools=tools, policy="brief")
+    for task in DOMAIN.slice(part).sample("train", 200):
+        messages = play(task, Script(*task.gold))[1]
+        assert {c.name for m in messages for c in m.tool_calls} <= set(tools)
+        assert sum(len(m.content) for m in messages[1:]) < 1500
+
+
+# ---- the world ----
+
+
+def test_the_world_has_its_size_and_splits() -> None:
+    state = world()
+    sizes = {name: len(table) for name, table in state.tables().items()}
+    assert sizes.items() >= {"patients": 400, "appointments": 700, "doctors": 40, "plans": 6, "pharmacies": 12}.items()
+    assert [len(patients(split)) for split in SPLITS] == [320, 40, 40]
+    assert len({key for split in SPLITS for key in patients(split)}) == 400
+    assert Counter(d.specialty for d in state.doctors.values()) == {
+        "family medicine": 12, "cardiology": 4, "dermatology": 4, "endocrinology": 4, "gastroenterology": 4,
+        "neurology": 4, "ophthalmology": 4, "orthopedics": 4,
+    }  # fmt: skip
+
+
+def test_patients_are_told_apart() -> None:
+    people = world().patients.values()
+    for name in ("name", "born", "member_id"):
+        assert len({getattr(p, name) for p in people}) == 400
+    assert not set(callers()) & {p.name for p in people}
+
+
+@pytest.mark.parametrize("kind", ["appointments", "prescriptions", "referrals", "bills", "labs"])
+def test_each_row_belongs_to_one_patient(kind: str) -> None:
+    rows = world().tables()[kind]
+    owners = Counter(key for patient in world().patients.values() for key in getattr(patient, kind))
+    assert owners == Counter(dict.fromkeys(rows, 1))
+    assert all(row.id == key for key, row in rows.items())
+
+
+def test_references_of_the_world_are_intact() -> None:
+    state = world()
+    for patient in state.patients.values():
+        primary = state.doctors[patient.doctor]
+        assert (primary.specialty, patient.plan in primary.plans) == ("family medicine", True)
+        assert patient.member_id.startswith(letters(patient.plan) + "-")
+        assert bool(patient.referrals) == patient.plan.endswith("HMO")
+        doctors = [state.appointments[key].doctor for key in patient.appointments]
+        assert len(doctors) == len(set(doctors)), "a doctor has to tell the appointment"
+        drugs = [state.prescriptions[key] for key in patient.prescriptions]
+        assert len({p.use for p in drugs}) == len(drugs) >= 2
+        assert not all(p.controlled for p in drugs)
+    for medicine in state.prescriptions.values():
+        assert medicine.doctor in state.doctors
+        assert medicine.pharmacy in state.pharmacies
+    for bill in state.bills.values():
+        assert bill.doctor in state.doctors
+
+
+def test_no_half_hour_of_a_doctor_is_taken_twice() -> None:
+    state = world()
+    taken: Counter[tuple[str, str, str]] = Counter()
+    for visit in state.appointments.values():
+        day, time = visit.time.split()
+        assert (visit.time > NOW) == (visit.status in ("booked", "cancelled"))
+        if visit.status == "booked":
+            taken.update((visit.doctor, day, half) for half in halves(time, visit.minutes))
+    assert set(taken.values()) == {1}
+    assert not any(half in state.schedule[f"{doctor} {day}"].free for doctor, day, half in taken)
+    assert {key.split()[1] for key in state.schedule} == set(DAYS)
+    assert all(set(row.free) <= set(TIMES) for row in state.schedule.values())
+
+
+def test_the_world_is_the_same_for_the_same_seed() -> None:
+    again = world.__wrapped__(0)
+    assert again is not world()
+    assert again.dump() == world().dump()
+    assert world.__wrapped__(1).dump() != world().dump()
+
+
+def test_new_ids_do_not_tell_the_order_of_bookings() -> None:
+    visits = [("Ito", "2026-03-05 09:00"), ("Weber", "2026-03-06 11:00")]
+    ben = {"A9": {"status": "cancelled"}}
+    states = []
+    for order in (visits, visits[::-1]):
+        desk = Desk(BEN, appointments=ben, schedule={"Ito 2026-03-05": {"free": ["09:00", "09:30"]}})
+        for doctor, time in order:
+            desk.book(doctor, time)
+        states.append(desk.state.changes())
+    assert states[0] == states[1]
+    desk = Desk()
+    first = desk.book("Ito", "2026-03-05 09:00")
+    desk.do("cancel_appointment", appointment_id=first)
+    assert desk.book("Ito", "2026-03-05 09:00") != first, "a cancelled visit is kept"
+
+
+def _any_call(rng: Random, state: HealthcareState) -> ToolCall:
+    """A call that writes, on what the patient has, with anything that its schema allows."""
+    spec = rng.choice([spec for spec in DOMAIN.specs if spec.name in WRITES])
+    patient = state.patients[state.patient]
+    doctor = rng.choice([state.appointments[key].doctor for key in patient.appointments] + list(state.doctors)[:4])
+    date = rng.choice([key.split()[1] for key in state.schedule if key.startswith(f"{doctor} ")])
+    values: dict[str, Sequence[Any]] = {
+        "appointment_id": patient.appointments, "prescription_id": patient.prescriptions, "bill_id": patient.bills,
+        "doctor": [doctor], "date": [date], "time": state.schedule[f"{doctor} {date}"].free or TIMES,
+        "pharmacy": list(state.pharmacies), "payment_id": patient.payments, "months": (3, 6, 12),
+        "phone": ["303-555-0100"], "plan": list(state.plans), "member_id": ("CH-123456", "PP-123456"),
+        "setting": ("in person", "telehealth"), "specialty": ("dermatology", "neurology"),
+    }  # fmt: skip
+    return ToolCall(
+        name=spec.name, arguments={name: rng.choice(values[name]) for name in spec.parameters["properties"]}
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(patients("train")), st.integers(0, 10**9))
+def test_whatever_is_called_leaves_the_books_in_order(key: str, seed: int) -> None:
+    rng, before, state = Random(seed), world(), world().fork()
+    state.patient = key
+    tools = HealthcareTools(state)
+    reads = [ToolCall(name="get_records", arguments={"kind": kind}) for kind in ("appointments", "prescriptions")]
+    reads += [ToolCall(name="get_records", arguments={"kind": kind}) for kind in ("bills", "referrals")]
+    reads += [ToolCall(name="check_coverage", arguments={"doctor": name}) for name in state.doctors]
+    for call_ in itertools.chain(reads, (_any_call(rng, state) for _ in range(30))):
+        try:
+            tools.run(call_)
+        except ToolError:
+            assert call_ not in reads
+    own = state.patients[key]
+    for table in ("appointments", "prescriptions", "referrals", "bills"):
+        assert set(state.tables()[table].changes()) <= set(getattr(own, table))
+    assert set(state.patients.changes()) <= {key}
+    booked = [a for a in (state.appointments[k] for k in own.appointments) if a.status == "booked"]
+    taken = [(a.time[:10], half) for a in booked for half in halves(a.time[11:], a.minutes)]
+    assert len(taken) == len(set(taken))
+    assert len({a.doctor for a in booked}) == len(booked)
+    for visit in booked:
+        free = state.schedule[f"{visit.doctor} {visit.time[:10]}"].free
+        assert not set(halves(visit.time[11:], visit.minutes)) & set(free)
+    assert sum(map(len, (d.free for d in state.schedule.values()))) + len(taken) == _half_hours(before, key)
+    assert all(state.referrals[k].visits >= 0 for k in own.referrals)
+    assert all(state.prescriptions[k].refills >= 0 for k in own.prescriptions)
+
+
+def _half_hours(state: HealthcareState, key: str) -> int:
+    """Those that are free, and those of the patient's booked visits."""
+    visits = [state.appointments[k] for k in state.patients[key].appointments]
+    booked = sum(v.minutes // 30 for v in visits if v.status == "booked")
+    return booked + sum(len(day.free) for day in state.schedule.values())
+
+
+# ---- dates ----
+
+
+@pytest.mark.parametrize(
+    ("day", "names", "other"),
+    [
+        ("2026-03-02", "2026-03-02, March 2, march 2nd, 2 March, 2nd of March", "March 22"),
+        ("2026-03-13", "2026-03-13, March 13, March 13th, 13 march", "March 3"),
+        ("2026-03-22", "March 22, March 22nd", "2026-03-02"),
+    ],
+)
+def test_days_have_many_names(day: str, names: str, other: str) -> None:
+    assert all(said(any_day(day), f"on {name}, please") for name in names.split(", "))
+    assert not said(any_day(day), other)
+
+
+def test_times_have_many_names() -> None:
+    assert all(said(any_time("14:00"), f"at {name}.") for name in ("14:00", "2:00 pm", "2 PM", "2pm"))
+    assert all(said(any_time("09:30"), f"at {name}.") for name in ("09:30", "9:30 am", "9:30am"))
+    assert not said(any_time("14:00"), "at 14:30 or 4:00 am")
+    assert birthday("1984-05-02") == "May 2, 1984"
+
+
+def test_weekdays_are_those_of_the_calendar() -> None:
+    class Last:
+        def choice(self, forms: Sequence[str]) -> str:
+            return forms[-1]
+
+    spoken = {day: spoken_day(Last(), day) for day in DAYS}  # type: ignore[arg-type]
+    assert spoken["2026-03-05"] == "this Thursday"
+    assert spoken["2026-03-11"] == "Wednesday next week"
+    assert spoken["2026-03-20"] == "Friday, March 20"
+    assert (DAYS[0], DAYS[-1], len(DAYS)) == ("2026-03-02", "2026-03-20", 15)
+
+
+# ---- gold ----
+
+
+@pytest.mark.parametrize("family", DOMAIN.families)
+def test_gold_knows_what_it_was_told_or_shown(family: str) -> None:
+    for task in (make("train", 4, family, difficulty, n) for difficulty in DIFFICULTIES for n in range(12)):
+        seen = ""
+        for message in play(task, Script(*task.gold))[1][1:]:
+            for name, value in ((n, v) for c in message.tool_calls for n, v in c.arguments.items()):
+                if name not in ("kind", "to", "setting", "summary", "expression"):
+                    assert _was_said(name, str(value), seen), (task.id, name, value)
+            seen += f"{message.content.casefold()}\n"
+
+
+def _was_said(name: str, value: str, seen: str) -> bool:
+    if name == "born":
+        return value in seen or birthday(value).casefold() in seen
+    if name == "date":
+        return said(any_day(value), seen) or f"{date.fromisoformat(value):%A}".casefold() in seen
+    return said(any_time(value) if name == "time" else value, seen)
+
+
+# ---- what must not pay ----
+
+
+def _mean(agent: Agent, tasks: list[Task]) -> float:
+    return sum(play(task, agent)[0].reward for task in tasks) / len(tasks)
+
+
+class Reader:
+    """Finds the patient that the opening names, reads all records, and reads them out with a refusal or two."""
+
+    async def act(self, task: Task, episode: Any, new: Any, tools: Any) -> Message:
+        episode.observe(new)
+        find = next((m for m in task.gold if m.tool_calls and m.tool_calls[0].name == "find_patient"), say("Hello."))
+        kinds = ("appointments", "prescriptions", "referrals", "bills", "labs")
+        plan = [find, call("get_patient"), *[call("get_records", kind=kind) for kind in kinds]]
+        shown = " ".join(m.content for m in episode.messages if m.role == "tool")
+        plan += [say(f"I cannot do that, here is all that I know: {shown}")] * 9
+        episode.act(reply := plan[min(episode.turns, len(plan) - 1)])
+        return reply
+
+
+@pytest.mark.parametrize(
+    ("agent", "most"),
+    [
+        (Script(call("transfer", to="staff", summary="help"), say("You are transferred to our staff.")), 0.0),
+        (Script(call("transfer", to="nurse", summary="help"), say("You are transferred to a nurse.")), 0.03),
+        (
+            Script(*[say("I am sorry, I cannot do that, because it is controlled, out of network and not free.")] * 9),
+            0.0,
+        ),
+        (Script(*[say("I will do it. Do you confirm?"), say("Done.")] * 4), 0.0),
+        (Reader(), 0.03),
+    ],
+    ids=["transfers", "calls a nurse", "refuses", "pretends", "reads out"],
+)
+def test_trivial_policies_earn_next_to_nothing(agent: Agent, most: float) -> None:
+    """Some calls are urgent: a nurse is right for those. Who is not on a list is told so when all is read out."""
+    assert _mean(agent, DOMAIN.sample("validation", 300, seed=5)) <= most
+
+
+def test_openings_do_not_tell_whether_a_request_is_granted() -> None:
+    """The most telling word of easy openings is nearly as frequent in granted as in refused requests."""
+    tasks = [make("train", 2, family, "easy", n) for family in ("cancel", "move", "refill") for n in range(300)]
+    refused = [t for t in tasks if t.outputs]
+    assert 0.22 < len(refused) / len(tasks) < 0.34
+    words = [set(re.findall(r"[a-z]{2,}", t.scenario.opening.lower())) for t in tasks]
+    for word, count in Counter(w for each in words for w in each).items():
+        if count > 200:
+            share = sum(word in w and bool(t.outputs) for w, t in zip(words, tasks, strict=True)) / count
+            assert 0.15 < share < 0.42, word
