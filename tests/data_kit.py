@@ -18,7 +18,7 @@ from understudy.messages import Message, ToolCall
 from understudy.tasks import DIFFICULTIES, SPLITS, Fact, Scenario, Task, Wish
 
 _words = st.text(max_size=12)
-_json: st.SearchStrategy[Any] = st.recursive(
+values: st.SearchStrategy[Any] = st.recursive(
     st.none()
     | st.booleans()
     | st.integers(-(2**53), 2**53)
@@ -27,7 +27,8 @@ _json: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_words, inner, max_size=3),
     max_leaves=6,
 )
-_objects = st.dictionaries(_words, _json, max_size=3)
+"""Any JSON."""
+_objects = st.dictionaries(_words, values, max_size=3)
 _facts = st.builds(Fact, says=_words, cues=st.tuples(_words), opened=st.booleans())
 _wishes = st.builds(Wish, says=_words, names=st.tuples(_words), facts=st.tuples(_facts), contests=st.booleans())
 _calls = st.builds(ToolCall, name=_words, arguments=_objects, id=_words)

@@ -1,7 +1,9 @@
 """Conversion: without loss and back, nothing that teaches to do nothing, no task in two parts, whole or resumable."""
 
 import asyncio
+import itertools
 import json
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from understudy.data.source import source
 from understudy.data.verify import Domains, checked, gold_fault, proven
 from understudy.data.write import output
 from understudy.domains.retail import DOMAIN
-from understudy.errors import ConfigError
+from understudy.errors import ConfigError, TaskError
 from understudy.tasks import Task, read_tasks, write_tasks
 
 TASK = retail(1)[0]
@@ -227,6 +229,38 @@ def test_proven_plays_both_sides() -> None:
     assert all(isinstance(item, Item) for item in checked(items[:2], Domains())), "checking alone does not play"
 
 
+def test_an_endless_source_is_checked_as_it_comes() -> None:
+    """Nothing waits for the end, and nothing is kept but ids: this source has none, and its tasks go away."""
+    alive: weakref.WeakSet[Item[Task]] = weakref.WeakSet()
+
+    class Watched(Item[Task]):
+        __slots__ = ("__weakref__",)
+        __hash__ = object.__hash__
+
+    def endless() -> Iterator[Item[Task] | Bad]:
+        for number in itertools.count():
+            item = Watched(f"line {number}", TASK.replace(id=f"t{number}"))
+            alive.add(item)
+            yield item
+
+    for step in (checked, proven):
+        most = 0
+        for item in itertools.islice(step(endless(), Domains()), 300):
+            assert isinstance(item, Item)
+            most = max(most, len(alive))
+        assert 1 <= most <= 3
+
+
+def test_an_episode_that_fails_is_a_fault_of_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: object) -> Any:
+        raise TaskError("task x: its episode failed (user): gone")
+
+    monkeypatch.setattr("understudy.data.verify.earned", broken)
+    task = next(t for t in retail(5) if t.scenario.wishes)
+    (bad,) = proven(iter([Item("here", task)]), Domains())
+    assert str(bad) == "here: gold: task x: its episode failed (user): gone"
+
+
 def test_a_domain_that_is_not_at_hand(tmp_path: Path) -> None:
     path = write_tau(tmp_path / "t.json", [tau(domain="telecom"), tau(domain="telecom", actions=[], outputs=[])])
     rows, policy = tmp_path / "rows.jsonl", tmp_path / "policy.md"
@@ -385,6 +419,8 @@ def test_convert_resumes(tmp_path: Path) -> None:
         (("retail", "rows.parquet", "--train-ratio", 0.9), "rows.parquet is one file; parts are written to a folder"),
         (("retail", "rows", "--train-ratio", 1.5), "positive numbers that sum to 1 are needed"),
         (("folder", "rows.parquet"), "the folder folder holds no file of tasks"),
+        (("retail", "rows.parquet", "--seed", 1), "--seed has no effect"),
+        (("retail", "rows.parquet", "--format", "jsonl"), "--format has no effect"),
         (("retail", "no/such/rows.parquet"), "there is no folder"),
         (("t.json", "rows"), "tau-style tasks say no split; give --train-ratio"),
         (("none.json", "rows.parquet"), "there is no file 'none.json'"),

@@ -132,7 +132,7 @@ def lengths(svg: str, side: str) -> list[float]:
 
 
 def test_bars_are_as_long_as_their_counts() -> None:
-    wide = lengths(bars("a < b", {"<one>": 10, "two & more": 5, "none": 0}), "width")
+    wide = lengths(bars("a < b", {"<one>" * 99: 10, "two & \0 more": 5, "none": 0}), "width")
     assert wide == [420.0, 210.0, 0.0]
     high = lengths(histogram("h", {3: 4, 5: 2}), "height")
     assert high == [160.0, 0.0, 80.0]

@@ -416,7 +416,9 @@ def test_the_endpoint_speaks_the_chat_models_interface(monkeypatch: pytest.Monke
         (("retail", "--families", "cancl"), "retail has no family 'cancl'; did you mean 'cancel'?"),
         (("retail", "--difficulties", "esay"), "unknown difficulty 'esay'; allowed: easy, medium, hard"),
         (("retail", "--out", "t.parquet"), "t.parquet: tasks are written as .jsonl"),
-        (("retail", "--from-specs", "x.json"), "--from-specs takes neither domains nor --by-model"),
+        (("retail", "--from-specs", "x.json"), "domains has no effect beside the other options; leave it out"),
+        (("--from-specs", "x.json", "--seed", "0"), "--seed has no effect beside the other options"),
+        (("retail", "--max-tools", "3"), "--max-tools has no effect beside the other options"),
     ],
 )
 def test_mistakes(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:

@@ -1,14 +1,15 @@
 """Task files: made, converted, split, described and checked. Each step streams: an iterator in, one out.
 
 items        an item with the place it came from; or what is wrong there
-read         values out of JSONL, JSON, parquet and Python files
+read         values out of JSONL, JSON, parquet and Python files (`literals`)
 rows, tau    tasks as SkyRL's rows; tasks out of tau-style ones
-source       any file, or a domain, as tasks
+source       files, or a domain, as tasks
 verify       whether a task can be trained on
 similar      near-duplicates
 parts        which part of a split a task goes to
 write        output that is whole or not there, and can be gone on with
 convert      from one form to another, in parts
-synthesize   new tasks from a domain's generator; `propose` from a language model; `specs` from dependent specs
-describe     what a file holds; `plots` as pictures
+synthesize   new tasks from a domain's generator, or proposed by a language model (`propose`)
+specs        samples from dependent specs; `making` writes all three to files
+describe     what a set of tasks holds; `plots` as pictures
 """

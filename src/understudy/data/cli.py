@@ -5,7 +5,7 @@ No verb writes over anything. Ctrl-C leaves a partial output behind that --resum
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -45,8 +45,13 @@ Seed = Annotated[int, typer.Option(help="The same seed gives the same output.")]
 Files = Annotated[Literal["parquet", "jsonl"], typer.Option("--format", help="The files of a folder of rows.")]
 
 
+_OF_A_MODEL = ("url", "key_variable", "max_tools", "max_turns", "attempts")
+"""Options of `synthesize` that only --by-model has a use for."""
+
+
 @app.command()
 def synthesize(
+    ctx: typer.Context,
     domains: Annotated[
         list[str] | None, typer.Argument(metavar="[DOMAIN]...", help="Names, or module:attribute.")
     ] = None,
@@ -71,27 +76,27 @@ def synthesize(
 
     making.lines_file(out)
     if from_specs is not None:
-        if domains or by_model:
-            raise ConfigError("--from-specs takes neither domains nor --by-model")
+        _refuse(ctx, ("domains", "by_model", "count", "split", "seed", "families", "difficulties", *_OF_A_MODEL))
         with _watched() as watch:
-            return _wrote(out, making.from_specs(from_specs, out, watch, resume))
+            made = making.from_specs(from_specs, out, watch, resume)
+        return _wrote(out, made)
     chosen = _domains(domains or [], families, difficulties)
     if not by_model:
+        _refuse(ctx, _OF_A_MODEL)
         with _watched() as watch:
-            return _wrote(out, making.generate(chosen, out, split, count, seed, watch, resume))
+            made = making.generate(chosen, out, split, count, seed, watch, resume)
+        return _wrote(out, made)
+    chat = making.endpoint(by_model, url, key_variable)
+    wanted = Wanted(split=split, count=count, seed=seed, max_calls=max_tools, max_turns=max_turns, attempts=attempts)
     with _watched() as watch:
-        wanted = Wanted(
-            split=split, count=count, seed=seed, max_calls=max_tools, max_turns=max_turns, attempts=attempts
-        )
-        yields = asyncio.run(
-            making.propose(making.endpoint(by_model, url, key_variable), chosen, out, wanted, watch, resume)
-        )
+        yields = asyncio.run(making.propose(chat, chosen, out, wanted, watch, resume))
     print(making.as_text(yields))
     _wrote(out, yields["kept"])
 
 
 @app.command()
 def convert(
+    ctx: typer.Context,
     what: What,
     out: Annotated[Path, typer.Argument(help="rows.parquet, rows.jsonl, tasks.jsonl, or a folder of parts.")],
     domain: DomainOption = "",
@@ -111,7 +116,9 @@ def convert(
     """
     from understudy.data.convert import parts_for
     from understudy.data.parts import Distinct
+    from understudy.data.write import FILES
 
+    _refuse(ctx, (*(("seed",) if train_ratio is None else ()), *(("format",) if out.suffix in FILES else ())))
     source, domains = _source(what, domain, unchecked, split)
     groups = None if train_ratio is None else Distinct()
     ratios = () if train_ratio is None else (train_ratio, 1 - train_ratio)
@@ -239,6 +246,15 @@ def _target(
     return Target(out, encode, "parquet" if form_of_files == "parquet" else "jsonl", () if one else of_folder, resume)
 
 
+def _refuse(ctx: typer.Context, names: Sequence[str]) -> None:
+    """Options that would do nothing here are not taken."""
+    for name in names:
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and ctx.params[name] not in (None, []):
+            option = name if name == "domains" else f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} has no effect beside the other options; leave it out")
+
+
 def _domains(names: list[str], families: str, difficulties: str) -> "list[Domain]":
     from understudy.domains.base import Slice, find_domain
     from understudy.tasks import DIFFICULTIES
@@ -281,10 +297,10 @@ def _numbers(text: str) -> tuple[float, ...]:
 def _watched() -> "Iterator[Watch]":
     """Shows progress on a terminal; an interruption is one line and exit code 130."""
     from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description} {task.completed:,}"), TimeElapsedColumn())
     try:
         with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
 

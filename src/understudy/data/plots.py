@@ -13,6 +13,9 @@ from understudy.errors import ConfigError
 BINS = 24
 """Bars of a histogram, at most."""
 
+LONGEST = 40
+"""Characters of a name that are shown."""
+
 _BLUE, _DARK, _GREY = "#4269d0", "#222", "#777"
 _FONT = "font-family='system-ui, sans-serif' font-size='12'"
 
@@ -40,7 +43,7 @@ def write_pictures(description: Description, folder: Path) -> list[Path]:
 
 def bars(title: str, counts: Mapping[str, int]) -> str:
     """Horizontal bars, one for each name, in the order given."""
-    left, width, height = 8 + 7 * max(map(len, counts)), 420, 22
+    left, width, height = 8 + 7 * min(LONGEST, max(map(len, counts))), 420, 22
     most, parts = max(counts.values()), []
     for place, (name, count) in enumerate(counts.items()):
         y, length = 36 + place * height, count / most * width
@@ -73,14 +76,22 @@ def histogram(title: str, counts: Mapping[int, int]) -> str:
 
 def _bar(x: float, y: float, width: float, height: float, label: str) -> str:
     box = f"x='{x:.1f}' y='{y:.1f}' width='{max(width, 0):.1f}' height='{height:.1f}'"
-    return f"<rect {box} rx='2' fill='{_BLUE}'><title>{escape(label)}</title></rect>"
+    return f"<rect {box} rx='2' fill='{_BLUE}'><title>{_plain(label)}</title></rect>"
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start", color: str = _DARK) -> str:
-    return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' fill='{color}' {_FONT}>{escape(text)}</text>"
+    shown = _plain(text[:LONGEST])
+    return (
+        f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' fill='{color}' {_FONT}>{shown}</text>"
+    )
 
 
 def _svg(title: str, width: int, height: int, parts: list[str]) -> str:
     head = f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' height='{height}'>"
     ground = "<rect width='100%' height='100%' fill='white'/>"
-    return "\n".join([head, ground, f"<title>{escape(title)}</title>", _text(8, 20, title), *parts, "</svg>", ""])
+    return "\n".join([head, ground, f"<title>{_plain(title)}</title>", _text(8, 20, title), *parts, "</svg>", ""])
+
+
+def _plain(text: str) -> str:
+    """Text as XML may hold it."""
+    return escape("".join(character if character.isprintable() else "?" for character in text))

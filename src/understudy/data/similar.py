@@ -1,4 +1,4 @@
-"""Near-duplicates, exactly, without comparing all pairs.
+"""Near-duplicates, exactly (but for collisions of 64-bit hashes), without comparing all pairs.
 
 Two tasks are near-duplicates when they have
 

@@ -109,7 +109,10 @@ async def played_fault(domain: Domain, task: Task) -> Fault | None:
         return None
     for problem in own_problems(domain, task.split, task):
         return Fault("malformed", "", problem)
-    gold, silent = await earned(domain, task, GoldAgent()), await earned(domain, task, SilentAgent())
+    try:
+        gold, silent = await earned(domain, task, GoldAgent()), await earned(domain, task, SilentAgent())
+    except TaskError as e:
+        return Fault("gold fails", "gold", str(e))
     if gold.reward < 1.0:
         failed = ", ".join(name for name, part in gold.parts.items() if part < 1.0)
         return Fault("gold fails", "gold", f"its turns earn {gold.reward:g} instead of 1.0; failed: {failed}")
