@@ -81,9 +81,7 @@ def _bar(x: float, y: float, width: float, height: float, label: str) -> str:
 
 def _text(x: float, y: float, text: str, anchor: str = "start", color: str = _DARK) -> str:
     shown = _plain(text[:LONGEST])
-    return (
-        f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' fill='{color}' {_FONT}>{shown}</text>"
-    )
+    return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' fill='{color}' {_FONT}>{shown}</text>"
 
 
 def _svg(title: str, width: int, height: int, parts: list[str]) -> str:
