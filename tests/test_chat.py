@@ -370,13 +370,16 @@ def test_a_model_has_a_name() -> None:
         ChatModel(ChatConfig(), "agent")
 
 
-@settings(max_examples=50)
+WORD = st.text("a\u00e9\"'{}=,#\n\\ ", max_size=5)
+
+
+@settings(max_examples=50, deadline=None)
 @given(
     st.builds(
         ChatConfig,
         prompt_price=st.decimals(0, 1000, allow_nan=False, places=4),
         temperature=st.none() | st.floats(0, 2),
-        parameters=st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers(0, 9) | st.booleans()),
+        parameters=st.dictionaries(WORD, WORD | st.integers(0, 9) | st.booleans()),
     )
 )
 def test_configs_are_written_and_read_back(chat: ChatConfig) -> None:

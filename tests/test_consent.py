@@ -3,12 +3,14 @@
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from understudy.users import asks_consent, consents
 
 YES = [
+    "Yes, please proceed with Option 5. You can use the previously provided credit card.",
+    "Yes, please proceed with the update. Can you also check my other order? I need to change it if it hasn't shipped.",
+    'The reason is "no longer needed." Please proceed.',
+    "I think that will work for me. I'll accept the certificate.",
     "Yes.",
     "Yes, please.",
     "yes",
@@ -94,6 +96,10 @@ YES = [
 NO = [
     "It works now.",
     "It works again, thanks.",
+    "Yes, provided that it is free.",
+    "Yes, if it hasn't shipped yet.",
+    "OK, if it is free.",
+    "I will take another one.",
     "No.",
     "Nope.",
     "No, thank you.",
@@ -193,6 +199,9 @@ NO = [
 ]
 
 ASKS = [
+    "Ready to proceed with a refund of $20.00 to card_1?",
+    "Let me know if you'd like me to proceed with the exchange.",
+    "If you say yes, I will go ahead with the cancellation.",
     "Shall I proceed?",
     "I will cancel order W1 and refund $20.00 to card_1. Do you confirm?",
     "Would you like me to go ahead with this?",
@@ -207,6 +216,8 @@ ASKS = [
     "Do I have your permission to cancel it? Answer 'yes' or 'no'.",
 ]
 ASKS_NOT = [
+    "What is your zip code? Once I have it, I can proceed with the exchange request.",
+    "I will go ahead and look it up. Which order is it?",
     "What is your email?",
     "Can you confirm your email?",
     "Please confirm your full name and zip code.",
@@ -248,13 +259,24 @@ def test_asking_for_something_else(text: str) -> None:
     assert not asks_consent(text)
 
 
-@given(st.text(max_size=60))
-def test_without_a_word_of_consent_there_is_none(text: str) -> None:
-    assert not consents("".join(c for c in text if not c.isalpha()))
-
-
 @pytest.mark.parametrize(
-    "part", [" ", "\n", "so and ", "please ", "(_", "i do ", "you can ", "a, ", "- ", "\u2014 ", "yes "]
+    "part",
+    [
+        " ",
+        "\n",
+        "so and ",
+        "please ",
+        "(_",
+        "i do ",
+        "you can ",
+        "a, ",
+        "- ",
+        "\u2014 ",
+        "yes ",
+        "proceed ",
+        "let me know ",
+        ".'",
+    ],
 )
 def test_long_texts_take_no_longer(part: str) -> None:
     text = part * 20_000 + "x"

@@ -17,7 +17,7 @@ _GOOD = _any("good", "great", "right", "fine", "perfect", "ok", "okay", "correct
 # ---- the agent's side; all patterns here are for case-folded text
 _ASKS = re.compile(
     _any(
-        r"\b(?:confirm|proceed|go ahead|shall i|should i|want me to|would you like)\b",
+        r"\b(?:confirm|shall i|should i|want me to|would you like)\b",
         r"\bdo you (?:want|agree|accept|approve)\b",
         r"\bare you (?:sure|ready|ok|okay|fine|happy)\b",
         r"\b(?:is|are|does) (?:that|this|these|it|everything) (?:all )?(?:ok|okay|right|correct|fine|sound|look)\b",
@@ -28,6 +28,9 @@ _ASKS = re.compile(
         r"\b(?:reply|answer|respond|say|type)(?: with)? ['\"*]*yes\b",
     )
 )
+_OFFERS = re.compile(r"\b(?:proceed|go ahead)\b")
+_INVITES = re.compile(r"\?|\b(?:yes|let me know)\b")
+"""In one sentence with an offer these ask, too: "Ready to proceed?", but not "Your zip? Then I can proceed."."""
 _WHO_OR_WHICH = _any(
     r"(?:(?:full|first|last) )?name",
     r"e-?mail(?: address)?",
@@ -42,8 +45,9 @@ _INQUIRES = re.compile(rf"\bconfirm(?: (?:to|with|for) me)? (?:your|the) {_WHO_O
 
 # ---- the user's side
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+|\n+")
+_CLOSING = re.compile(r"([.!?;,])[\"'*_)\u201d]+(?=\s|$)")
 _CLAUSE = re.compile(r"[,;:.!…]+(?=\s|$)|\s+[-\u2013\u2014]+\s+|\s*\u2014\s*")
-_LEAD = r"[\W_]*(?:(?:oh|ah|well|so|and|then|great|perfect|thanks|thank you|hi|hello|i see|also)\b[\W_]*)*"
+_LEAD = r"[\W_]*(?:(?:oh|ah|well|so|and|then|great|perfect|thanks|thank you|hi|hello|i see|i think|also)\b[\W_]*)*"
 _LET = _any("please", "just", "you (?:can|may)", "i(?:'d| would) like (?:you )?to", "let's", "feel free to", "kindly")
 _YES = re.compile(
     _LEAD
@@ -51,7 +55,7 @@ _YES = re.compile(
         "yes|yeah|yep|yup|sure|certainly|absolutely|definitely|of course|by all means|affirmative|exactly",
         r"i (?:do |can |hereby |fully )*(?:confirm|agree|accept|approve|consent)(?:ed)?",
         r"(?:i|please) do(?=\W*$)",
-        "i'm (?:sure|fine with|happy with)",
+        "i'm (?:sure|fine with|happy with)|i(?:'ll| will) accept",
         rf"(?:{_LET} )*(?:proceed|go ahead|go for it|do (?:it|that|so|this))",
         rf"(?:that|this|it|everything|all)(?:'s| is| are| sounds| looks| seems)(?: (?!not\b)\w+)? {_GOOD}",
         rf"(?:sounds|looks|works) (?:\w+ )?{_GOOD}",
@@ -82,23 +86,28 @@ _LIMITS = re.compile(
     r"\b"
     + _any(
         "but(?! (?:that's|that is|it's) (?:ok|okay|fine))",
-        "except|however|unless|only if|as long as|provided|on (?:the )?condition",
-        "if (?!you (?:could|would|can|don't mind)|possible)",
-        "instead|rather|another|different|the other|changed my mind|never ?mind",
+        "except|however|unless|only if|as long as|provided (?:that|you|it)|on (?:the )?condition",
+        "instead|rather|changed my mind|never ?mind",
         "not (?:that|this|the|those|yet|right|sure|now|before|until|correct|quite|exactly|what)",
         "(?:is|are|'s) (?:wrong|incorrect)|isn't (?:right|correct)",
-        "before (?:you|we|i)|first,? (?:can|could|tell|let|please)|without (?:my|me)",
+        "first,? (?:can|could|tell|let|please)|without (?:my|me)",
         "didn't (?:say|ask|confirm|agree)",
     )
     + r"\b"
 )
+_CONDITIONS = re.compile(
+    r"\b(?:if (?!you (?:could|would|can|don't mind)|possible)|another|different|the other|before (?:you|we|i))\b"
+)
+"""What takes back a yes in the same sentence only."""
 _ASKS_BACK = re.compile(r"\b(?:what|which|how|when|where|why|who)\b|^\W*\w+\W*$")
 
 
 def asks_consent(text: str) -> bool:
     """Whether a text of the agent asks the user to agree to something."""
     text = _INQUIRES.sub(" ", _plain(text))
-    return any(sign in text for sign in ("?", "confirm", "yes")) and _ASKS.search(text) is not None
+    if any(sign in text for sign in ("?", "confirm", "yes")) and _ASKS.search(text):
+        return True
+    return any(_OFFERS.search(s) and _INVITES.search(s) for s in _SENTENCE.split(text))
 
 
 def consents(text: str) -> bool:
@@ -106,10 +115,14 @@ def consents(text: str) -> bool:
     text = _plain(text)
     if _LIMITS.search(text) or any(_NO.match(clause) for clause in _clauses(text)):
         return False
-    if _WEAK.match(text) and "?" not in text:
+    if _WEAK.match(text) and "?" not in text and not _CONDITIONS.search(text):
         return True
-    stated = (s for s in _SENTENCE.split(text) if not (s.rstrip().endswith("?") and _ASKS_BACK.search(s)))
+    stated = (s for s in _SENTENCE.split(text) if not _CONDITIONS.search(s) and not _asks_back(s))
     return any(_YES.match(clause) for sentence in stated for clause in _clauses(sentence))
+
+
+def _asks_back(sentence: str) -> bool:
+    return sentence.endswith("?") and _ASKS_BACK.search(sentence) is not None
 
 
 def _clauses(text: str) -> Iterator[str]:
@@ -117,6 +130,10 @@ def _clauses(text: str) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Case-folded, with plain apostrophes and no run of white space, over which patterns would go again and again."""
+    """Case-folded, with plain apostrophes and no quotes that close a sentence.
+
+    White space is single: over runs of it the patterns would go again and again.
+    """
     lines = (" ".join(line.split()) for line in text.casefold().splitlines())
-    return "\n".join(filter(None, lines)).replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    text = "\n".join(filter(None, lines)).replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    return _CLOSING.sub(r"\1", text)
