@@ -10,7 +10,8 @@ from typing import Literal, Protocol
 
 from understudy.messages import Message, ToolSpec
 
-ParseStatus = Literal["text", "calls", "malformed", "empty", "cut"]
+ReplyStatus = Literal["text", "calls", "repaired", "malformed", "empty"]
+ParseStatus = ReplyStatus | Literal["cut"]
 
 
 @dataclass(frozen=True, slots=True)
