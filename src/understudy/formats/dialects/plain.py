@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 
 from understudy.formats import repair
-from understudy.formats.repair import Broken, Pairs
+from understudy.formats.repair import Pairs
 from understudy.formats.scan import BARE, Scan
 from understudy.formats.shapes import WRAPPERS
 from understudy.messages import ToolCall
@@ -33,13 +33,11 @@ def calls_at(scan: Scan, at: int, members: bool = False) -> tuple[int, bool]:
     """Where the JSON at `at` ends, and whether it held calls, which the scan has then."""
     found = repair.read(scan.text, at, members=members)
     end, made = max(found.end, at + 1), scan.json(found, scan.own if scan.own in BARE else "json")
-    if not made and not _is_empty_wrapper(found.value):
+    if not made and not _is_message(found.value):
         return end, False
     scan.cut()
-    if made:
-        scan.said += [text for text in _contents(found.value) if text]
-    else:
-        scan.fail("", Broken("shape", "the list of calls holds no call"))
+    scan.said += _contents(found.value)
+    scan.repairs["no_calls"] += not made
     return _after(scan, end), True
 
 
@@ -54,13 +52,14 @@ def _after(scan: Scan, end: int) -> int:
     return end
 
 
-def _is_empty_wrapper(value: object) -> bool:
-    return isinstance(value, Pairs) and any(key in WRAPPERS for key, _ in value)
+def _is_message(value: object) -> bool:
+    """Whether it is an assistant's message in the wire format, perhaps with an empty list of calls."""
+    return isinstance(value, Pairs) and any(key in WRAPPERS and isinstance(calls, list) for key, calls in value)
 
 
 def _contents(value: object) -> Iterable[str]:
-    """What an assistant's message in the wire format says beside its calls."""
-    pairs = value if isinstance(value, Pairs) and _is_empty_wrapper(value) else ()
+    """What a message in the wire format says beside its calls."""
+    pairs = value if isinstance(value, Pairs) and _is_message(value) else ()
     return (text for key, text in pairs if key == "content" and isinstance(text, str))
 
 

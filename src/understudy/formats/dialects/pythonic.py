@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import math
 import re
 import warnings
 from typing import Any
@@ -131,9 +132,9 @@ def _positional(scan: Scan, name: str, nodes: list[ast.expr]) -> dict[str, Any]:
 def _literal(node: ast.expr) -> Any:
     """The JSON value of a literal. Raises ValueError for anything else: names, calls, operators, sets, bytes."""
     match node:
-        case ast.Constant(value=str() | int() | float() | None as value):
+        case ast.Constant(value=str() | int() | float() | None as value) if _is_finite(value):
             return value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)) if value is not True:
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)) if _is_finite(value):
             return -value
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return [_literal(item) for item in items]
@@ -142,6 +143,10 @@ def _literal(node: ast.expr) -> Any:
         case ast.Name(id="true" | "false" | "null" as word):
             return {"true": True, "false": False, "null": None}[word]
     raise ValueError(f"the argument {ast.unparse(node)[:40]!r} is not a literal")
+
+
+def _is_finite(value: object) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _dict(keys: list[ast.expr | None], values: list[ast.expr]) -> dict[str, Any]:
