@@ -28,7 +28,8 @@ from understudy.formats.dialects import (
     react,
     xml,
 )
-from understudy.formats.scan import BARE, Scan
+from understudy.formats.repair import Broken
+from understudy.formats.scan import BARE, CALL, Scan
 from understudy.messages import ToolCall, ToolSpec
 
 DIALECTS: Mapping[str, ModuleType] = {
@@ -102,10 +103,12 @@ def parse(text: str, format: str = "", tools: Sequence[ToolSpec] = ()) -> Readin
         raise ConfigError(f"unknown format {nearest(format, DIALECTS)}")
     scan = Scan(f"\n{text}", format, {tool.name: tool for tool in tools})
     at = 0
-    while not scan.other_side and (mark := _OPENING.search(scan.text, at)):
+    while not scan.other_side and scan.budget.spend(CALL) and (mark := _OPENING.search(scan.text, at)):
         scan.say(at, mark.start())
         at = max(_READERS[mark.lastgroup or ""](scan, mark), mark.end())
-    if not scan.other_side:
+    if scan.budget.left < 0:
+        scan.fail("", Broken("length", "the reply has more brackets, tags and calls than are read"))
+    elif not scan.other_side:
         scan.say(at, len(scan.text))
     return _reading(scan)
 

@@ -18,14 +18,29 @@ from typing import Any
 
 from understudy.formats.values import DEPTH, finite, integer, refuse
 
-STEPS = 50_000
-"""How many tokens of JSON are repaired at one place; who needs more has not written a call."""
 ARGUMENTS = ("arguments", "parameters", "args", "kwargs", "input", "tool_input", "action_input")
 """Keys under which models write the arguments of a call; the first is the right one."""
 
 
 class Pairs(list[tuple[str, Any]]):
     """An object as it was written: keys in order, and those that are there twice twice."""
+
+
+class Budget:
+    """How much of a reply is worth reading: so many tokens of broken JSON, and fewer things that begin.
+
+    No reply that a model means comes near it; one that is nothing but brackets is not read to its end.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int = 60_000) -> None:
+        self.left = left
+
+    def spend(self, cost: int = 1) -> bool:
+        """Whether there is so much left; it is spent."""
+        self.left -= cost
+        return self.left >= 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,31 +77,31 @@ _WORDS = {"true": True, "false": False, "null": None}
 _PYTHON = {"True": True, "False": False, "None": None}
 
 
-def read(text: str, at: int, *, members: bool = False) -> Value:
+def read(text: str, at: int, budget: Budget, *, members: bool = False) -> Value:
     """The object or array that begins at `at`; with `members` the inside of an object, whose `{` is missing."""
     start = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches anywhere
     if members:
-        return _Loose(text, start, [_Frame(Pairs())], Counter({"brackets": 1})).run()
+        return _Loose(text, start, budget, members=True).run()
     try:
         value, end = _STRICT.raw_decode(text, start)
     except (ValueError, RecursionError):
-        return _Loose(text, start, [], Counter()).run()
+        return _Loose(text, start, budget).run()
     return Value(value, end)
 
 
-def read_object(text: str, at: int = 0) -> Value:
+def read_object(text: str, at: int, budget: Budget) -> Value:
     """The arguments that begin at `at`, an object."""
     start = _SPACE.match(text, at).end()  # type: ignore[union-attr]
     try:
         value, end = _STRICT.raw_decode(text, start)
     except (ValueError, RecursionError):
-        return _Loose(text, start, [], Counter(), inside=True).run()
+        return _Loose(text, start, budget, inside=True).run()
     return Value(value, end)
 
 
-def read_arguments(text: str) -> Value:
+def read_arguments(text: str, budget: Budget) -> Value:
     """Arguments that were written as a string: the whole of it is one object, perhaps in quotes once more."""
-    found = read_object(text)
+    found = read_object(text, 0, budget)
     rest = text[found.end :].strip()
     if not rest or isinstance(found.value, Broken):
         return found
@@ -123,8 +138,10 @@ class _Frame:
 class _Loose:
     """One value, token by token, with an explicit stack: it never goes back."""
 
-    def __init__(self, text: str, at: int, stack: list[_Frame], repairs: Counter[str], inside: bool = False) -> None:
-        self.text, self.at, self.stack, self.repairs, self.inside = text, at, stack, repairs, inside
+    def __init__(self, text: str, at: int, budget: Budget, *, members: bool = False, inside: bool = False) -> None:
+        self.text, self.at, self.budget, self.inside = text, at, budget, inside
+        self.stack = [_Frame(Pairs())] if members else []
+        self.repairs = Counter({"brackets": int(members)})
         self.fault: Broken | None = None
         self.root: Any = Broken("json", "it is not JSON")
         self.last = ""
@@ -135,9 +152,7 @@ class _Loose:
             if token is None or token["open"] is None:
                 return Value(Broken("json", f"{self._near()} is not an object"), self.at)
             self._push(token["open"], token.end())
-        for _ in range(STEPS):
-            if not self.stack or self.fault:
-                break
+        while self.stack and not self.fault and self.budget.spend():
             self._step()
         if self.stack:
             self._break(self.fault or self._lost("length", "it is too long to be repaired"))

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from understudy.formats.repair import Broken, Pairs, Value, read_arguments, read_object
+from understudy.formats.repair import Broken, Budget, Pairs, Value, read, read_arguments, read_object
 from understudy.formats.shapes import Draft, drafts, plain
 from understudy.messages import ToolCall, ToolSpec
 
+CALL = 10
+"""What a call, or anything else that begins, costs of the budget."""
 BARE = ("json", "llama3", "openai")
 """Dialects that mark calls by nothing but their JSON."""
 _KEYS = {"llama3": ("parameters",), "xml": ("args", "arguments"), "": ("arguments", "parameters")}
@@ -28,6 +30,7 @@ class Scan:
     repairs: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     other_side: bool = False
+    budget: Budget = field(default_factory=Budget)
 
     def say(self, start: int, end: int) -> int:
         """The text from `start` to `end` is said; gives `end`."""
@@ -52,6 +55,13 @@ class Scan:
     def _groups(self) -> Iterator[tuple[bool, Iterator[str | None]]]:
         return groupby(self.said, key=lambda piece: piece is None)
 
+    def read(self, at: int, end: int | None = None, *, members: bool = False) -> Value:
+        """The JSON at `at`, which ends before `end`."""
+        if end is None:
+            return read(self.text, at, self.budget, members=members)
+        found = read(self.text[at:end], 0, self.budget)
+        return Value(found.value, at + found.end, found.repairs)
+
     def call(self, name: str, arguments: Mapping[str, Any]) -> None:
         """A call that was read."""
         name = self._known(name)
@@ -74,13 +84,15 @@ class Scan:
         if made or (wrapped and not made):
             self.repairs.update(found.repairs)
         for draft in made:
+            if not self.budget.spend(CALL):
+                break
             self.foreign(dialect)
             self._take(draft)
         return bool(made)
 
     def arguments(self, name: str, at: int) -> int:
         """A call of `name` whose arguments are the JSON object that begins at `at`; gives the object's end."""
-        found = read_object(self.text, at)
+        found = read_object(self.text, at, self.budget)
         self.repairs.update(found.repairs)
         self._finish(name, found.value)
         return found.end
@@ -97,7 +109,7 @@ class Scan:
         for _ in range(2):  # once for the wire format, twice if it was quoted again
             if isinstance(value, str):
                 self.repairs["argument_text"] += value is not draft.arguments or self.own not in ("", "openai")
-                found = read_arguments(value) if value.strip() else Value(Pairs(), 0)
+                found = read_arguments(value, self.budget) if value.strip() else Value(Pairs(), 0)
                 self.repairs.update(found.repairs)
                 value = found.value
         self._finish(draft.name, value)

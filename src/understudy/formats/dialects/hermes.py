@@ -2,15 +2,14 @@
 
 import re
 
-from understudy.formats import repair
 from understudy.formats.hermes import CLOSE, body_end, write
-from understudy.formats.repair import Broken, Value
+from understudy.formats.repair import Broken
 from understudy.formats.scan import Scan
 
 __all__ = ["OPENINGS", "read", "write"]
 
 OPENINGS = (("<", "tool_call>"), ("<", "/tool_call>"))
-_GLUED = re.compile(r"[\s}\],;]*+(?=[{\[])")
+_GLUED = re.compile(r"[\s}\],;]*+(?=\{)")
 _FENCE = re.compile(r"\s*+(?:```\w*+)?+\s*+")
 
 
@@ -32,22 +31,24 @@ def read(scan: Scan, mark: re.Match[str]) -> int:
 
 def _body(scan: Scan, start: int, end: int, closed: bool) -> int:
     """Read the calls between `start` and `end`, and give where the last one ends."""
-    body, at = scan.text[start:end], 0
-    if not body.strip():
+    first, at = scan.text[start : min(end, start + 24)].strip(), start
+    if not first:
         scan.fail("", Broken("tags", "the call is empty" if closed else f"the call is not closed by {CLOSE}"))
         return end
-    if body[0] not in "{[":
-        scan.fail("", Broken("json", f"{body[:24].strip()!r} is not an object"))
+    if first[0] not in "{[":
+        scan.fail("", Broken("json", f"{first!r} is not an object"))
         return end
+    calls = len(scan.calls)
     while True:
-        found: Value = repair.read(body, at)
+        found = scan.read(at, end)
         scan.json(found, "hermes", wrapped=True)
         at = max(found.end, at + 1)
-        glued = _GLUED.match(body, at)
-        if isinstance(found.value, Broken) or glued is None:
+        glued = _GLUED.match(scan.text, at, end)
+        if any(call.malformed for call in scan.calls[calls:]) or glued is None:
             break
         at = glued.end()
         scan.repairs["glued"] += 1
+        calls = len(scan.calls)
     scan.repairs["tags"] += not closed
-    scan.repairs["junk"] += closed and bool(body[at:].strip(" \t\r\n`"))
-    return start + at
+    scan.repairs["junk"] += closed and bool(scan.text[at:end].strip(" \t\r\n`"))
+    return at

@@ -2,7 +2,6 @@
 
 import re
 
-from understudy.formats import repair
 from understudy.formats.dialects.plain import dumped, lines
 from understudy.formats.repair import Broken
 from understudy.formats.scan import Scan
@@ -18,7 +17,7 @@ def read(scan: Scan, mark: re.Match[str]) -> int:
     scan.cut()
     scan.foreign("mistral")
     if listed := _LIST.match(scan.text, mark.end()):
-        found = repair.read(scan.text, listed.end())
+        found = scan.read(listed.end())
         if not scan.json(found, scan.own, wrapped=True):
             scan.fail("", Broken("shape", "the list of calls holds no call"))
         return max(found.end, mark.end())

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterable
 
-from understudy.formats import repair
 from understudy.formats.repair import Pairs
 from understudy.formats.scan import BARE, Scan
 from understudy.formats.shapes import WRAPPERS
@@ -31,7 +30,7 @@ def read(scan: Scan, mark: re.Match[str]) -> int:
 
 def calls_at(scan: Scan, at: int, members: bool = False) -> tuple[int, bool]:
     """Where the JSON at `at` ends, and whether it held calls, which the scan has then."""
-    found = repair.read(scan.text, at, members=members)
+    found = scan.read(at, members=members)
     end, made = max(found.end, at + 1), scan.json(found, scan.own if scan.own in BARE else "json")
     if not made and not _is_message(found.value):
         return end, False

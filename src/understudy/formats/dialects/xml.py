@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-from understudy.formats import repair
 from understudy.formats.dialects.plain import dumped, lines
 from understudy.formats.dialects.qwen3_coder import typed
 from understudy.formats.repair import Broken
@@ -27,7 +26,7 @@ def read(scan: Scan, mark: re.Match[str]) -> int:
     scan.foreign("xml")
     if named := _NAMED.match(scan.text, mark.end()):
         return _closed(scan, scan.arguments(named[1], named.end()))
-    found = repair.read(scan.text, mark.end())
+    found = scan.read(mark.end())
     scan.json(found, scan.own, wrapped=True)
     return _closed(scan, max(found.end, mark.end()))
 
