@@ -4,15 +4,18 @@
 `GoldAgent`, `SilentAgent` and `HumanAgent` need no model; the first two are the oracle and the floor of every score.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from understudy.engines.base import Sampler, Sampling
 from understudy.errors import TaskError
-from understudy.formats import ChatFormat
+from understudy.formats import ChatFormat, Parsed
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.tasks import Task
 from understudy.trajectory import Trajectory
+
+MOST_PENALTY = 0.5
+"""What an episode's repairs cost at most."""
 
 
 class Agent(Protocol):
@@ -23,25 +26,39 @@ class Agent(Protocol):
 
 
 class EngineAgent:
-    """A model behind an engine, through its chat format."""
+    """A model behind an engine, through its chat format.
 
-    def __init__(self, engine: Sampler, format: ChatFormat, sampling: Sampling) -> None:
+    `repair_penalty` is taken off the reward to train on for each reply that was repaired, `MOST_PENALTY` at most: an
+    episode that succeeds with repairs still earns more than one that fails without.
+    """
+
+    def __init__(self, engine: Sampler, format: ChatFormat, sampling: Sampling, *, repair_penalty: float = 0.0) -> None:
         self._engine, self._format, self._sampling = engine, format, sampling
+        self._repair_penalty = repair_penalty
 
     async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """Sample one reply. Its seed depends on the episode's seed and the turn alone."""
         episode.observe(new, self._format.encode(new, tools, episode.tokens))
         seed = episode.seed * 1009 + episode.turns
         completion = await self._engine.sample(episode.tokens, self._sampling, seed, self._format.stop_tokens)
-        parsed = self._format.parse(completion.tokens)
-        status = "cut" if completion.finish == "length" else parsed.status
-        episode.counts[status] = episode.counts.get(status, 0) + 1
-        if parsed.other_side:
-            episode.counts["other_side"] = episode.counts.get("other_side", 0) + 1
+        parsed = self._format.parse(completion.tokens, tools)
+        for event, count in _events(parsed, cut=completion.finish == "length"):
+            episode.counts[event] = episode.counts.get(event, 0) + count
+        if parsed.repairs:
+            episode.penalty = min(MOST_PENALTY, episode.penalty + self._repair_penalty)
         message = _identified(parsed.message, episode.turns)
         episode.act(message, completion.tokens, completion.logprobs)
         episode.version = completion.version
         return message
+
+
+def _events(parsed: Parsed, cut: bool) -> Iterator[tuple[str, int]]:
+    """What is counted of a reply: its status, and each repair and each malformed call by kind."""
+    yield "cut" if cut else parsed.status, 1
+    if parsed.other_side:
+        yield "other_side", 1
+    yield from ((f"repaired/{kind}", count) for kind, count in parsed.repairs.items())
+    yield from ((f"malformed/{kind}", count) for kind, count in parsed.faults.items())
 
 
 class GoldAgent:

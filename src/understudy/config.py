@@ -21,6 +21,7 @@ from understudy.domains.base import Slice
 from understudy.engines.base import Sampling
 from understudy.engines.local.config import LocalConfig
 from understudy.errors import ConfigError, nearest
+from understudy.formats import FormatConfig
 from understudy.records import Record
 from understudy.rollout import Limits
 from understudy.tasks import Split
@@ -96,6 +97,7 @@ class TrainConfig(Record):
     """The run stops when more than this share of a step's episodes fails through no fault of the agent."""
     engine: LocalConfig = LocalConfig()
     sampling: Sampling = Sampling()
+    format: FormatConfig = FormatConfig()
     limits: Limits = Limits()
     sft: SFTConfig = SFTConfig()
     algorithm: Algorithm = Algorithm()

@@ -279,7 +279,7 @@ class _Loose:
         expected = "".join("}" if frame.is_object else "]" for frame in reversed(self.stack))
         value = self._decoded(f'"{body}"')
         self.at = len(self.text)
-        if not closers or closers != expected or value is None:
+        if len(closers) < 2 or closers != expected or value is None:  # one may well be the string's
             return self._fail("truncated", f"the string that begins with {body[:20]!r} is not closed")
         self.stack[-1].add(value)
         self._close_all("strings")

@@ -33,6 +33,7 @@ class Draft:
 
     @property
     def whole(self) -> bool:
+        """Whether it has a name and arguments."""
         return self.name is not None and bool(self.arguments_key)
 
 
@@ -60,9 +61,7 @@ def _of_object(pairs: Pairs, known: Container[str], wrapped: bool, depth: int) -
             yield draft
             draft = Draft(wrapped)
         _put(draft, key, value)
-    if _is_call(draft, known) or (wrapped and not inner):
-        yield draft
-    elif isinstance(draft.arguments, Broken) and not inner:
+    if _is_call(draft, known) or (not inner and (wrapped or isinstance(draft.arguments, Broken))):
         yield draft
 
 

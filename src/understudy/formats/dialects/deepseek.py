@@ -1,4 +1,4 @@
-"""DeepSeek: calls between its own tokens, the arguments fenced (V3, R1) or not (V3.1); Kimi K2 writes nearly the same."""
+"""DeepSeek: calls between its own tokens, the arguments fenced (V3, R1) or not (V3.1); Kimi K2's are much the same."""
 
 import re
 

@@ -25,7 +25,9 @@ def read(scan: Scan, mark: re.Match[str]) -> int:
     while named := _NAMED.match(scan.text, at):
         at = scan.arguments(named[1], named.end())
     if at == mark.end():
-        scan.fail("", Broken("json", f"{scan.text[at : at + 24].strip()!r} is neither a list nor a name with arguments"))
+        scan.fail(
+            "", Broken("json", f"{scan.text[at : at + 24].strip()!r} is neither a list nor a name with arguments")
+        )
     return at
 
 

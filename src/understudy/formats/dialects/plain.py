@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 
 from understudy.formats.repair import Pairs
-from understudy.formats.scan import BARE, Scan
+from understudy.formats.scan import Scan
 from understudy.formats.shapes import WRAPPERS
 from understudy.messages import ToolCall
 
@@ -28,10 +28,10 @@ def read(scan: Scan, mark: re.Match[str]) -> int:
     return end if found else scan.say(mark.start(), end)
 
 
-def calls_at(scan: Scan, at: int, members: bool = False) -> tuple[int, bool]:
+def calls_at(scan: Scan, at: int, *, members: bool = False, dialect: str = "json") -> tuple[int, bool]:
     """Where the JSON at `at` ends, and whether it held calls, which the scan has then."""
     found = scan.read(at, members=members)
-    end, made = max(found.end, at + 1), scan.json(found, scan.own if scan.own in BARE else "json")
+    end, made = max(found.end, at + 1), scan.json(found, dialect)
     if not made and not _is_message(found.value):
         return end, False
     scan.cut()

@@ -1,4 +1,4 @@
-"""Calls as Python: Llama 4's `[f(a=1), g()]`, and fenced code. Only literals are taken from the syntax; nothing runs."""
+"""Calls as Python: Llama 4's `[f(a=1), g()]`, and fenced code. Literals are taken from the syntax; nothing runs."""
 
 import ast
 import builtins
@@ -150,7 +150,7 @@ def _is_finite(value: object) -> bool:
 
 
 def _dict(keys: list[ast.expr | None], values: list[ast.expr]) -> dict[str, Any]:
-    names = [_literal(key) if key else None for key in keys]
-    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+    names = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+    if len(set(names)) < len(keys):
         raise ValueError("the keys of a dict are not different strings")
     return dict(zip(names, map(_literal, values), strict=True))

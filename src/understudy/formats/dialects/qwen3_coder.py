@@ -7,6 +7,7 @@ text is no JSON.
 import json
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from understudy.formats.dialects.plain import dumped, lines
@@ -31,10 +32,7 @@ def read(scan: Scan, mark: re.Match[str]) -> int:
     scan.cut()
     scan.foreign("qwen3_coder")
     at = name.end()
-    if scan.text.startswith("{", at):
-        at = scan.arguments(name[1], at)
-    else:
-        at = _parameters(scan, name[1], at)
+    at = (scan.arguments if scan.text.startswith("{", at) else partial(_parameters, scan))(name[1], at)
     end = _END.match(scan.text, at)
     scan.repairs["tags"] += end is None
     return end.end() if end else at
@@ -89,8 +87,7 @@ def _value(text: str, schema: Any) -> Any:
 def _is_string(schema: Any) -> bool:
     if not isinstance(schema, Mapping):
         return False
-    kind = schema.get("type", "string" if "enum" in schema else None)
-    return kind == "string"
+    return bool(schema.get("type", "string" if "enum" in schema else None) == "string")
 
 
 def write(content: str, calls: tuple[ToolCall, ...]) -> str:

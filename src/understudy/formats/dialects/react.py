@@ -20,7 +20,7 @@ def read(scan: Scan, mark: re.Match[str]) -> int:
         scan.foreign("react")
         return scan.arguments(named[1].strip(), named.end())
     if braced := _JSON.match(scan.text, mark.end()):
-        end, found = calls_at(scan, braced.end())
+        end, found = calls_at(scan, braced.end(), dialect="react")
         return end if found else scan.say(mark.start(), end)
     name = _NAME.match(scan.text, mark.end())
     if name and name[1] in scan.tools:
