@@ -59,8 +59,9 @@ def made(reading: Reading) -> list[tuple[str, dict[str, Any]]]:
         ),
         (
             "deepseek",
-            '<|tool_calls_section_begin|><|tool_call_begin|>functions.get_order:0<|tool_call_argument_begin|>{"id": "W1"}'
-            "<|tool_call_end|><|tool_call_begin|>functions.stop:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_order:0<|tool_call_argument_begin|>"
+            '{"id": "W1"}<|tool_call_end|>'
+            "<|tool_call_begin|>functions.stop:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
             "<|tool_calls_section_end|>",
         ),
         (
@@ -102,8 +103,10 @@ def test_every_dialect_is_read_without_a_repair(format: str, text: str) -> None:
         (f"Sure.\n```json\n{WIRE}\n```\nDone.", {"dialect", "fence", "argument_text"}),
         ('```python\nget_order(id="W1")\n```', {"dialect", "fence"}),
         ('```tool_code\nx = get_order("W1")\n```', {"dialect", "fence", "positional"}),
-        ('<function_calls><invoke name="get_order"><parameter name="id">W1</parameter></invoke></function_calls>',)
-        + ({"dialect"},),
+        (
+            '<function_calls><invoke name="get_order"><parameter name="id">W1</parameter></invoke></function_calls>',
+            {"dialect"},
+        ),
         (f"<tool_call>{CALL[:-1]}</tool_call>", {"brackets"}),
         (f"<tool_call>{CALL}}}}}</tool_call>", {"junk"}),
         (f"<tool_call>{CALL}", {"tags"}),
@@ -223,6 +226,7 @@ def test_what_is_played_for_others_is_cut(marker: str) -> None:
         ("[f(a=1, **{'b': 1}), f(a=b), f()()]", "f", "python", "unpacks one"),
         ("[f(a=1, )(]", "f", "python", "not Python"),
         ("<tool_call>f</tool_call>", "", "json", "'f' is not an object"),
+        ('{"name": "\\udfff", "arguments": {x', "\ufffd", "json", "not a key"),
         ("x</tool_call>", "", "tags", "never opened"),
         ("Action: stop now", "stop", "shape", "no 'Action Input:'"),
         ("<function=f><parameter=a>b", "f", "truncated", "not closed"),
@@ -417,7 +421,8 @@ def check(text: str, format: str = "", tools: Sequence[ToolSpec] = ()) -> Readin
     assert reading == parse(text, format, tools)
     assert all("\n" not in call.malformed for call in reading.calls)
     for call in reading.calls:
-        call.model_dump_json() if "\ud800" not in call.name else None
+        call.model_dump_json()
+    reading.text.encode()
     return reading
 
 
@@ -434,7 +439,7 @@ def test_strings_of_arguments_stand_in_the_reply(text: str) -> None:
     for call in parse(text).calls:
         for value in call.arguments.values():
             if isinstance(value, str) and "\\" not in text:
-                assert value in text
+                assert value in text.replace("\ud800", "\ufffd")
 
 
 @settings(many, max_examples=200)

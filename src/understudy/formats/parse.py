@@ -30,6 +30,7 @@ from understudy.formats.dialects import (
 )
 from understudy.formats.repair import Broken
 from understudy.formats.scan import BARE, CALL, Scan
+from understudy.formats.values import whole
 from understudy.messages import ToolCall, ToolSpec
 
 DIALECTS: Mapping[str, ModuleType] = {
@@ -101,7 +102,7 @@ def parse(text: str, format: str = "", tools: Sequence[ToolSpec] = ()) -> Readin
     """
     if format and format not in DIALECTS:
         raise ConfigError(f"unknown format {nearest(format, DIALECTS)}")
-    scan = Scan(f"\n{text}", format, {tool.name: tool for tool in tools})
+    scan = Scan(f"\n{whole(text)}", format, {tool.name: tool for tool in tools})
     at = 0
     while not scan.other_side and scan.budget.spend(CALL) and (mark := _OPENING.search(scan.text, at)):
         scan.say(at, mark.start())

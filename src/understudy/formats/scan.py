@@ -8,6 +8,7 @@ from typing import Any
 
 from understudy.formats.repair import Broken, Budget, Pairs, Value, read, read_arguments, read_object
 from understudy.formats.shapes import Draft, drafts, plain
+from understudy.formats.values import whole
 from understudy.messages import ToolCall, ToolSpec
 
 CALL = 10
@@ -64,13 +65,13 @@ class Scan:
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> None:
         """A call that was read."""
-        name = self._known(name)
+        name = self._known(whole(name))
         self.calls.append(ToolCall(name=name, arguments=self._unaliased(name, dict(arguments))))
 
     def fail(self, name: Any, fault: Broken) -> None:
         """A call that cannot be read."""
         self.faults[fault.kind] += 1
-        name = self._known(name) if isinstance(name, str) else ""
+        name = self._known(whole(name)) if isinstance(name, str) else ""
         reason = fault.reason if fault.reason.startswith("the ") else f"the call is not JSON: {fault.reason}"
         self.calls.append(ToolCall(name=name, malformed=reason))
 

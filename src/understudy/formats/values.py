@@ -12,6 +12,11 @@ DEPTH = 32
 _HALF = re.compile("[\ud800-\udfff]")
 
 
+def whole(text: str) -> str:
+    """The text, with the replacement character for each half of one (a lone surrogate): those have no UTF-8."""
+    return text if text.isascii() else _HALF.sub("\ufffd", text)
+
+
 def check(value: Any, depth: int = 0) -> None:
     """Raises for what cannot be written down again: nesting without end, and half characters."""
     if depth > DEPTH:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from understudy.formats.repair import Pairs
 from understudy.formats.scan import Scan
 from understudy.formats.shapes import WRAPPERS
+from understudy.formats.values import whole
 from understudy.messages import ToolCall
 
 OPENINGS = (
@@ -59,7 +60,7 @@ def _is_message(value: object) -> bool:
 def _contents(value: object) -> Iterable[str]:
     """What a message in the wire format says beside its calls."""
     pairs = value if isinstance(value, Pairs) and _is_message(value) else ()
-    return (text for key, text in pairs if key == "content" and isinstance(text, str))
+    return (whole(text) for key, text in pairs if key == "content" and isinstance(text, str))
 
 
 def dumped(value: object) -> str:

@@ -112,6 +112,8 @@ def _call(scan: Scan, node: ast.Call) -> None:
     name = _name(node.func)
     try:
         arguments = _positional(scan, name, node.args) | {k.arg or "": _literal(k.value) for k in node.keywords}
+        if "?" in name:
+            raise ValueError("what is called is not a name")
         if len(arguments) < len(node.args) + len(node.keywords) or "" in arguments:
             raise ValueError(f"the call of {name} has an argument twice, or unpacks one")
         check(arguments)
