@@ -192,6 +192,16 @@ def test_a_broken_call_is_repaired_and_its_tokens_stay(chat: ChatFormat) -> None
     assert [episode.tokens[start:end] for start, end in episode.spans()] == [closed(text) for text in broken]
 
 
+def test_a_call_that_the_length_limit_cut_off_is_not_run(chat: ChatFormat) -> None:
+    text = '<tool_call>{"name": "find_lamp", "arguments": {"room": "x"'
+    cut = play(EngineAgent(ScriptedSampler([text + " " * 100], closed), chat, Sampling(max_tokens=70)), max_turns=1)
+    ended = play(EngineAgent(ScriptedSampler([text], closed), chat, Sampling()), max_turns=1)
+    assert "cut off at the length limit" in cut.messages[2].tool_calls[0].malformed
+    assert (cut.counts["cut"], cut.counts["refused"]) == (1, 0)
+    assert ended.messages[2].tool_calls[0].arguments == {"room": "x"}
+    assert (ended.counts["repaired"], ended.counts["refused"]) == (1, 1)
+
+
 def test_repairs_cost_at_most_half_of_the_reward(chat: ChatFormat) -> None:
     broken = [call('{"name": "find_lamp", "arguments": {}')] * 4
     episode = play(EngineAgent(ScriptedSampler(broken, closed), chat, Sampling(), repair_penalty=0.3), max_turns=4)

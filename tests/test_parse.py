@@ -1,10 +1,13 @@
 """Replies as models write them: all calls in order, thoughts and other speakers left out, and nothing invented."""
 
 import json
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,6 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from understudy.errors import ConfigError
+from understudy.formats import hermes
+from understudy.formats import parse as parse_module
 from understudy.formats.parse import DIALECTS, Reading, parse, render
 from understudy.formats.repair import Budget
 from understudy.formats.scan import Scan
@@ -455,9 +460,22 @@ def test_a_reply_that_was_cut_calls_nothing_that_the_whole_does_not(cut: int, fo
         }
 
 
-@pytest.mark.parametrize(
-    "junk", [p for p in PIECES if p.strip() and p != "\ud800"] + ['{"a":', '{"a":1,', "{}", "[1,", '{"x"']
+LONG = (
+    "{",
+    '{"a":',
+    '{"a":"',
+    "[1,",
+    "<",
+    "<tool_call>{",
+    "<think></think>",
+    "\n[f(a=1",
+    "<function=f>",
+    "```json\n{",
+    "\n",
 )
+
+
+@pytest.mark.parametrize("junk", LONG)
 def test_what_reading_costs_is_bounded(junk: str) -> None:
     """Steps, not seconds: no reply has more calls, or begins more, than the budget pays for."""
     start = time.perf_counter()
@@ -472,6 +490,43 @@ def test_a_reply_of_nothing_but_calls_is_read_as_far_as_the_budget_goes() -> Non
     assert few.faults == {}
     assert (most.status, dict(most.faults)) == ("malformed", {"length": 1})
     assert Scan("").budget.left == Budget().left
+
+
+def test_what_strict_hermes_reads_whole_is_read_the_same() -> None:
+    rng = Random(3)
+    parts = [
+        f"<tool_call>{CALL}</tool_call>",
+        "<tool_call>\n",
+        "\n</tool_call>",
+        CALL,
+        "hi",
+        "<think>",
+        "</think>",
+        "\n",
+        "{",
+        '"',
+    ]
+    whole = 0
+    for text in ("".join(rng.choices(parts, k=rng.randrange(1, 7))) for _ in range(3000)):
+        strict = hermes.read(text)
+        if any(call.malformed for call in strict.calls) or "{" in strict.content or "</think>" in strict.content:
+            continue
+        reading = parse(text, "hermes")
+        whole += bool(strict.calls)
+        assert (reading.calls, reading.text, reading.status == "repaired") == (strict.calls, strict.content, False)
+    assert whole > 100
+
+
+def test_every_repair_is_documented() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in Path(parse_module.__file__).parent.rglob("*.py")]
+    counted = {kind for source in sources for kind in re.findall(r'(?:repairs\[|_close_all\()"(\w+)"', source)}
+    page = (Path(__file__).parent.parent / "docs" / "formats.md").read_text(encoding="utf-8")
+    documented = re.findall(
+        r"^\| `(\w+)` \|", page.partition("## Repairs")[2].partition("## Statuses")[0], re.MULTILINE
+    )
+    assert counted | {"newlines", "truncated"} == set(documented)
+    for dialect in DIALECTS:
+        assert f"| `{dialect}`" in page
 
 
 # The command

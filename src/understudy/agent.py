@@ -46,7 +46,8 @@ class EngineAgent:
             episode.counts[event] = episode.counts.get(event, 0) + count
         if parsed.repairs:
             episode.penalty = min(MOST_PENALTY, episode.penalty + self._repair_penalty)
-        message = _identified(parsed.message, episode.turns)
+        cut = completion.finish == "length" and not parsed.repairs.keys().isdisjoint(("truncated", "strings"))
+        message = _identified(_without_last(parsed.message) if cut else parsed.message, episode.turns)
         episode.act(message, completion.tokens, completion.logprobs)
         episode.version = completion.version
         return message
@@ -111,6 +112,13 @@ class HumanAgent:
         episode.observe(new)
         episode.act(message := _identified(self._ask(new, tools), episode.turns))
         return message
+
+
+def _without_last(message: Message) -> Message:
+    """The last call was cut off at the length limit: it may lack arguments that were to come, so it is not run."""
+    *calls, last = message.tool_calls
+    reason = last.malformed or "the call is cut off at the length limit of a reply; write less before it"
+    return message.replace(tool_calls=(*calls, ToolCall(name=last.name, malformed=reason)))
 
 
 def _identified(message: Message, turn: int) -> Message:

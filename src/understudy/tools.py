@@ -21,7 +21,7 @@ _JSON: TypeAdapter[Any] = TypeAdapter(Any)
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Another name that models give an argument: `code: Annotated[str, Alias("python_code")]`. It is read, not shown."""
+    """Another name that models give an argument, read and not shown: `code: Annotated[str, Alias("python_code")]`."""
 
     name: str
 
