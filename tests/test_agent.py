@@ -179,13 +179,52 @@ def test_a_broken_call_comes_back_as_a_tool_error_and_no_user_hears_of_it(
     assert episode.counts[error] >= 1
 
 
+def test_a_broken_call_is_repaired_and_its_tokens_stay(chat: ChatFormat) -> None:
+    written = texts(TASK, chat)
+    broken = [text.replace("}}", "}").replace("</tool_call>", "") for text in written]
+    assert broken != written
+    sampler = ScriptedSampler(broken, closed)
+    episode = play(EngineAgent(sampler, chat, Sampling(), repair_penalty=0.2))
+    assert episode.score is not None
+    assert (episode.score.reward, episode.reward) == (1.0, 0.8)
+    assert episode.counts["repaired"] == 1
+    assert (episode.counts["repaired/brackets"], episode.counts["repaired/tags"]) == (1, 1)
+    assert [episode.tokens[start:end] for start, end in episode.spans()] == [closed(text) for text in broken]
+
+
+def test_a_call_that_the_length_limit_cut_off_is_not_run(chat: ChatFormat) -> None:
+    text = '<tool_call>{"name": "find_lamp", "arguments": {"room": "x"'
+    cut = play(EngineAgent(ScriptedSampler([text + " " * 100], closed), chat, Sampling(max_tokens=70)), max_turns=1)
+    ended = play(EngineAgent(ScriptedSampler([text], closed), chat, Sampling()), max_turns=1)
+    assert "cut off at the length limit" in cut.messages[2].tool_calls[0].malformed
+    assert (cut.counts["cut"], cut.counts["refused"]) == (1, 0)
+    assert ended.messages[2].tool_calls[0].arguments == {"room": "x"}
+    assert (ended.counts["repaired"], ended.counts["refused"]) == (1, 1)
+
+
+def test_repairs_cost_at_most_half_of_the_reward(chat: ChatFormat) -> None:
+    broken = [call('{"name": "find_lamp", "arguments": {}')] * 4
+    episode = play(EngineAgent(ScriptedSampler(broken, closed), chat, Sampling(), repair_penalty=0.3), max_turns=4)
+    assert (episode.counts["repaired"], episode.penalty) == (4, 0.5)
+    free = play(EngineAgent(ScriptedSampler(broken, closed), chat, Sampling()), max_turns=4)
+    assert (free.counts["repaired"], free.penalty) == (4, 0.0)
+
+
+def test_what_is_not_tolerant_repairs_nothing(tiny: Path) -> None:
+    strict = formats.find(tiny, tolerant=False)
+    parsed = strict.parse(closed(call('{"name": "f", "arguments": {}')))
+    assert (parsed.status, parsed.faults) == ("malformed", {"strict": 1})
+    assert strict.parse(closed("```json\n{}\n```\nUser: hi")).status == "text"
+
+
 def test_what_is_counted(chat: ChatFormat) -> None:
     both = call('{"name": "switch_lamp", "arguments": {}}') + call('{"name": "nothing", "arguments": {}}')
     said = ["Hello.", both, call("{"), both + "x" * 100, both + "<tool_response>"]
     episode = play(EngineAgent(ScriptedSampler(said, closed), chat, Sampling(max_tokens=150)), max_turns=5)
     assert episode.stop is Stop.MAX_TURNS
     replies = {"text": 1, "calls": 2, "malformed": 1 + 1, "cut": 1, "other_side": 1}
-    assert episode.counts == replies | {"bad_arguments": 3, "unknown_tool": 3}
+    kinds = {"malformed/shape": 1, "repaired/brackets": 1}
+    assert episode.counts == replies | kinds | {"bad_arguments": 3, "unknown_tool": 3}
     ids = [c.id for message in episode.messages for c in message.tool_calls]
     assert ids == [f"call_{turn}_{i}" for turn, count in ((1, 2), (2, 1), (3, 2), (4, 2)) for i in range(count)]
 

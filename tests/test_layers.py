@@ -36,7 +36,7 @@ LAYERS = """
     evaluate
     results
     train view
-    live play available
+    live play available readings
     launch
     cli
 """

@@ -65,5 +65,8 @@ def test_messages_are_frozen_and_strict() -> None:
 
 
 def test_a_spec_travels_as_a_function() -> None:
-    spec = ToolSpec(name="f", description="d", parameters={"type": "object", "properties": {}})
-    assert spec_to_wire(spec) == {"type": "function", "function": spec.model_dump()}
+    spec = ToolSpec(name="f", description="d", parameters={"type": "object", "properties": {}}, aliases={"b": "a"})
+    assert spec_to_wire(spec) == {
+        "type": "function",
+        "function": {"name": "f", "description": "d", "parameters": spec.parameters},
+    }

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from understudy.errors import CallFault, ToolError
-from understudy.messages import ToolCall
+from understudy.messages import ToolCall, spec_to_wire
 from understudy.records import Record
 from understudy.state import State, Table
-from understudy.tools import Toolkit
+from understudy.tools import Alias, Toolkit
 
 
 class Jar(Record):
@@ -75,6 +75,19 @@ def test_annotations_are_the_schema() -> None:
         "type": {"type": "array", "items": {"type": "string"}},
     }
     assert broken.parameters == {"type": "object", "properties": {}}
+
+
+class Runner(Toolkit):
+    def execute(self, code: Annotated[str, "the code", Alias("python_code"), Alias("source")], times: int = 1) -> str:
+        """Run."""
+        return code
+
+
+def test_other_names_of_arguments_are_declared_and_not_shown() -> None:
+    (spec,) = Runner(Shelf()).specs()
+    assert spec.aliases == {"python_code": "code", "source": "code"}
+    assert spec.parameters["properties"]["code"]["description"] == "the code"
+    assert "source" not in str(spec_to_wire(spec))
 
 
 def test_results_leave_out_defaults() -> None:

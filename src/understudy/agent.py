@@ -5,17 +5,20 @@
 `SilentAgent` and `HumanAgent` need no model; the first two are the oracle and the floor of every score.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from understudy.chat import ChatModel, Usage
 from understudy.engines.base import Sampler, Sampling
 from understudy.errors import TaskError
-from understudy.formats import ChatFormat
+from understudy.formats import ChatFormat, Parsed
 from understudy.formats.base import ParseStatus
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.tasks import Task
 from understudy.trajectory import Trajectory
+
+MOST_PENALTY = 0.5
+"""What an episode's repairs cost at most."""
 
 
 class Agent(Protocol):
@@ -26,21 +29,28 @@ class Agent(Protocol):
 
 
 class EngineAgent:
-    """A model behind an engine, through its chat format."""
+    """A model behind an engine, through its chat format.
 
-    def __init__(self, engine: Sampler, format: ChatFormat, sampling: Sampling) -> None:
+    `repair_penalty` is taken off the reward to train on for each reply that was repaired, `MOST_PENALTY` at most: an
+    episode that succeeds with repairs still earns more than one that fails without.
+    """
+
+    def __init__(self, engine: Sampler, format: ChatFormat, sampling: Sampling, *, repair_penalty: float = 0.0) -> None:
         self._engine, self._format, self._sampling = engine, format, sampling
+        self._repair_penalty = repair_penalty
 
     async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """Sample one reply. Its seed depends on the episode's seed and the turn alone."""
         episode.observe(new, self._format.encode(new, tools, episode.tokens))
         seed = _turn_seed(episode)
         completion = await self._engine.sample(episode.tokens, self._sampling, seed, self._format.stop_tokens)
-        parsed = self._format.parse(completion.tokens)
-        _count(episode, "cut" if completion.finish == "length" else parsed.status)
-        if parsed.other_side:
-            _count(episode, "other_side")
-        message = _identified(parsed.message, episode.turns)
+        parsed = self._format.parse(completion.tokens, tools)
+        for event, count in _events(parsed, cut=completion.finish == "length"):
+            _count(episode, event, count)
+        if parsed.repairs:
+            episode.penalty = min(MOST_PENALTY, episode.penalty + self._repair_penalty)
+        cut = completion.finish == "length" and not parsed.repairs.keys().isdisjoint(("truncated", "strings"))
+        message = _identified(_without_last(parsed.message) if cut else parsed.message, episode.turns)
         episode.act(message, completion.tokens, completion.logprobs)
         episode.version = completion.version
         return message
@@ -65,6 +75,15 @@ class ChatAgent:
         _count(episode, "cut" if reply.finish == "length" else _status(said))
         episode.act(message := _identified(said, episode.turns))
         return message
+
+
+def _events(parsed: Parsed, cut: bool) -> Iterator[tuple[str, int]]:
+    """What is counted of a reply: its status, and each repair and each malformed call by kind."""
+    yield "cut" if cut else parsed.status, 1
+    if parsed.other_side:
+        yield "other_side", 1
+    yield from ((f"repaired/{kind}", count) for kind, count in parsed.repairs.items())
+    yield from ((f"malformed/{kind}", count) for kind, count in parsed.faults.items())
 
 
 class GoldAgent:
@@ -123,14 +142,21 @@ def _turn_seed(episode: Trajectory) -> int:
     return episode.seed * 1009 + episode.turns
 
 
-def _count(episode: Trajectory, status: str) -> None:
-    episode.counts[status] = episode.counts.get(status, 0) + 1
+def _count(episode: Trajectory, event: str, count: int = 1) -> None:
+    episode.counts[event] = episode.counts.get(event, 0) + count
 
 
 def _status(message: Message) -> ParseStatus:
     if message.tool_calls:
         return "malformed" if any(call.malformed for call in message.tool_calls) else "calls"
     return "text" if message.content.strip() else "empty"
+
+
+def _without_last(message: Message) -> Message:
+    """The last call was cut off at the length limit: it may lack arguments that were to come, so it is not run."""
+    *calls, last = message.tool_calls
+    reason = last.malformed or "the call is cut off at the length limit of a reply; write less before it"
+    return message.replace(tool_calls=(*calls, ToolCall(name=last.name, malformed=reason)))
 
 
 def _identified(message: Message, turn: int) -> Message:

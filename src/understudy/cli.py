@@ -144,6 +144,22 @@ def train(
 
 
 @app.command()
+def parse(
+    format: Annotated[str, typer.Option(help="The dialect that was asked for; any if not given.")] = "",
+    tools: Annotated[Path | None, typer.Option(help="A JSON file: a list of tools in OpenAI's format.")] = None,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Each line is a reply: a JSON string, or has a text.")] = False,
+) -> None:
+    """Read replies from standard input and print what they call, as JSON.
+
+    The whole input is one reply; with --jsonl each line is one.
+    """
+    from understudy import readings
+
+    for line in readings.read(sys.stdin.buffer, format, readings.load_tools(tools) if tools else (), jsonl):
+        print(line)
+
+
+@app.command()
 def view(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
     step: Annotated[int | None, typer.Option(help="The step whose episodes are shown.")] = None,

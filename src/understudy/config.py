@@ -23,6 +23,7 @@ from understudy.domains.base import Slice
 from understudy.engines.base import Sampling
 from understudy.engines.local.config import LocalConfig
 from understudy.errors import ConfigError, nearest
+from understudy.formats import FormatConfig
 from understudy.records import Record
 from understudy.rollout import Limits
 from understudy.tasks import Split
@@ -101,6 +102,7 @@ class TrainConfig(Record):
     """Whether tasks that doing nothing earns may be trained on."""
     engine: LocalConfig = LocalConfig()
     sampling: Sampling = Sampling()
+    format: FormatConfig = FormatConfig()
     limits: Limits = Limits()
     user: UserConfig = UserConfig()
     """Who the agent speaks to in training and evaluation; demonstrations, floor and oracle keep the scripted user."""

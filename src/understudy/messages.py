@@ -27,6 +27,8 @@ class ToolSpec(Record):
     name: str
     description: str
     parameters: dict[str, Any]
+    aliases: dict[str, str] = {}
+    """Other names that models give an argument, and its own; read in calls, never shown."""
 
 
 class Message(Record):
@@ -81,4 +83,4 @@ def _call_from_wire(wire: Mapping[str, Any]) -> ToolCall:
 
 def spec_to_wire(spec: ToolSpec) -> dict[str, Any]:
     """The tool as the chat completions API, and chat templates, take it."""
-    return {"type": "function", "function": spec.model_dump()}
+    return {"type": "function", "function": spec.model_dump(exclude={"aliases"})}

@@ -6,7 +6,8 @@ Any other exception is a bug of the tool and propagates.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
@@ -16,6 +17,13 @@ from understudy.messages import ToolCall, ToolSpec
 from understudy.state import State
 
 _JSON: TypeAdapter[Any] = TypeAdapter(Any)
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """Another name that models give an argument, read and not shown: `code: Annotated[str, Alias("python_code")]`."""
+
+    name: str
 
 
 class Tools(Protocol):
@@ -112,7 +120,15 @@ def _described(hint: Any) -> Any:
 def _spec(name: str, method: Callable[..., Any], model: type[BaseModel]) -> ToolSpec:
     schema: dict[str, Any] = _shown(model.model_json_schema())
     schema.pop("description", None)
-    return ToolSpec(name=name, description=inspect.getdoc(method) or "", parameters=schema)
+    return ToolSpec(
+        name=name, description=inspect.getdoc(method) or "", parameters=schema, aliases=dict(_aliases(method))
+    )
+
+
+def _aliases(method: Callable[..., Any]) -> Iterator[tuple[str, str]]:
+    for argument, hint in get_type_hints(method, include_extras=True).items():
+        notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+        yield from ((note.name, argument) for note in notes if isinstance(note, Alias))
 
 
 def _shown(schema: Any) -> Any:

@@ -69,7 +69,8 @@ class Training:
     @property
     def agent(self) -> EngineAgent:
         """The policy in training."""
-        return EngineAgent(self.engine, self.format, self.config.sampling)
+        penalty = self.config.format.repair_penalty
+        return EngineAgent(self.engine, self.format, self.config.sampling, repair_penalty=penalty)
 
     @property
     def total(self) -> int:
@@ -87,7 +88,8 @@ def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Eval
     if not config.free_tasks:
         asyncio.run(refuse_free(domain, config.seed))
     engine = LocalEngine(folder, config.engine, config.seed)
-    training = Training(config, run, domain, engine, formats.find(folder), report, users)
+    format = formats.find(folder, tolerant=config.format.tolerant)
+    training = Training(config, run, domain, engine, format, report, users)
     return asyncio.run(_train(training))
 
 
@@ -228,7 +230,7 @@ def summarize(groups: Sequence[Sequence[Trajectory]]) -> Metrics:
     n = max(1, len(whole))
     return {
         "reward": sum(episode.reward for episode in whole) / n,
-        "success": sum(episode.reward >= 1.0 for episode in whole) / n,
+        "success": sum(episode.score.reward >= 1.0 for episode in whole if episode.score) / n,
         "episodes": float(len(episodes)),
         "groups": float(len(groups)),
         "equal_groups": float(sum(not teaches(group) for group in groups)),

@@ -51,8 +51,10 @@ class Trajectory:
     error: str = ""
     version: int = 0
     """Version of the weights that sampled the last reply."""
+    penalty: float = 0.0
+    """What is taken off the reward to train on; the score, which is what evaluation reads, is without it."""
     counts: dict[str, int] = field(default_factory=Counter)
-    """Events: replies by parse status, tool errors by kind."""
+    """Events: replies by parse status, repairs and malformed calls by kind, tool errors by kind."""
     seconds: dict[str, float] = field(default_factory=dict)
 
     def observe(self, messages: Iterable[Message], tokens: Sequence[int] = ()) -> None:
@@ -73,10 +75,10 @@ class Trajectory:
 
     @property
     def reward(self) -> float:
-        """The reward; an episode without a score has none and must not be trained on."""
+        """The reward to train on; an episode without a score has none and must not be trained on."""
         if self.score is None:
             raise ValueError(f"the episode of task {self.task} has no score ({self.error or self.stop})")
-        return self.score.reward
+        return self.score.reward - self.penalty
 
     @property
     def turns(self) -> int:

@@ -4,13 +4,14 @@ A conversation is only ever appended to: `encode` gives the tokens that come aft
 sampled stays as it was sampled. `encode(first) + sampled + encode(next)` is what the model's own template would give.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from understudy.messages import Message, ToolSpec
 
-ParseStatus = Literal["text", "calls", "malformed", "empty", "cut"]
+ReplyStatus = Literal["text", "calls", "repaired", "malformed", "empty"]
+ParseStatus = ReplyStatus | Literal["cut"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,10 @@ class Parsed:
     status: ParseStatus
     other_side: bool = False
     """The reply went on to speak for another role; what followed the role marker is not in `message`."""
+    repairs: Mapping[str, int] = field(default_factory=dict)
+    """What had to be repaired to read the calls, by kind."""
+    faults: Mapping[str, int] = field(default_factory=dict)
+    """Calls that cannot be read, by kind."""
 
 
 class ChatFormat(Protocol):
@@ -39,5 +44,8 @@ class ChatFormat(Protocol):
     def render(self, reply: Message) -> list[int]:
         """An assistant message as the model would have sampled it, the stop token included."""
 
-    def parse(self, tokens: Sequence[int]) -> Parsed:
-        """What was sampled, as a message. Total: any tokens give text, calls, or a malformed call with its reason."""
+    def parse(self, tokens: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Parsed:
+        """What was sampled, as a message. Total: any tokens give text, calls, or a malformed call with its reason.
+
+        `tools` are those that may be called; they help to read names and arguments.
+        """

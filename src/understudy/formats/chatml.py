@@ -7,8 +7,8 @@ for models whose template knows no tools. Deviations from the models' own templa
 - What is in the sequence stays there. Qwen3's template drops the thoughts of earlier turns, and the empty thought that
   opens a turn without thinking; here both stay.
 - A reply may end at the length limit, or with a token other than `<|im_end|>`; it is closed with `<|im_end|>` then.
-`<|im_start|>` ends a reply: after it the model would speak for somebody else. The same in plain words ("User: …") is
-text to this parser.
+`<|im_start|>` ends a reply: after it the model would speak for somebody else. The same in plain words ("User: …") cuts
+it, where it is read tolerantly; what was sampled stays in the sequence all the same.
 """
 
 import json
@@ -21,6 +21,7 @@ from typing import Literal
 from understudy.errors import ConfigError
 from understudy.formats import hermes
 from understudy.formats.base import Parsed, ParseStatus
+from understudy.formats.parse import parse
 from understudy.formats.signature import example, signature
 from understudy.formats.vocabulary import Vocabulary
 from understudy.messages import Message, ToolSpec, spec_to_wire
@@ -51,7 +52,7 @@ class ChatML:
 
     `system` is what the template says where a conversation has no system message, None for nothing; `prefill` what it
     puts at the start of the assistant's turn (an empty thought, to turn thinking off), `around` what it puts before and
-    after tools that are shown as JSON.
+    after tools that are shown as JSON. A format that is not `tolerant` repairs nothing, and reads no other dialect.
     """
 
     def __init__(
@@ -62,10 +63,12 @@ class ChatML:
         system: str | None = None,
         prefill: str = "",
         around: tuple[str, str] = QWEN_TOOLS,
+        tolerant: bool = True,
     ) -> None:
         if missing := {START, END} - vocabulary.added.keys():
             raise ConfigError(f"the tokenizer has no token {min(missing)}, so it is not one for ChatML")
         self._vocabulary, self._style, self._system, self._prefill = vocabulary, tools, system, prefill
+        self._tolerant = tolerant
         self._around = around if tools == "json" else _SIGNATURES
         self._marks = {text: vocabulary.added[text] for text in _MARKUP if text in vocabulary.added}
         self._split = re.compile("(" + "|".join(map(re.escape, self._marks)) + ")") if self._marks else None
@@ -92,13 +95,12 @@ class ChatML:
         """An assistant message as the model would have sampled it. Ids of calls are not written."""
         return self._ids([*self._reply(reply), self._end])
 
-    def parse(self, tokens: Sequence[int]) -> Parsed:
-        """What was sampled up to its first stop token, as `hermes.read` reads it."""
+    def parse(self, tokens: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Parsed:
+        """What was sampled up to its first stop token, as `parse` reads it, or as `hermes.read` does."""
         end = next((i for i, token in enumerate(tokens) if token in self.stop_tokens), len(tokens))
-        reply = hermes.read(self._prefill + self._vocabulary.decode(tokens[:end]))
-        other_side = reply.other_side or (end < len(tokens) and tokens[end] == self._start)
-        message = Message(role="assistant", content=reply.content, tool_calls=reply.calls)
-        return Parsed(message, _status(message), other_side)
+        text = self._prefill + self._vocabulary.decode(tokens[:end])
+        other_side = end < len(tokens) and tokens[end] == self._start
+        return (_tolerantly if self._tolerant else _strictly)(text, tools, other_side)
 
     def _encoded_opening(self, system: str | None, tools: tuple[str, ...]) -> tuple[int, ...]:
         """The system turn; there is none where there is nothing to say. Tools come as JSON: a key for the cache."""
@@ -154,6 +156,19 @@ class ChatML:
             elif text := "".join(group):  # type: ignore[arg-type]
                 ids += self._vocabulary.encode(text)
         return ids
+
+
+def _tolerantly(text: str, tools: Sequence[ToolSpec], other_side: bool) -> Parsed:
+    reading = parse(text, "hermes", tools)
+    message = Message(role="assistant", content=reading.text, tool_calls=reading.calls)
+    return Parsed(message, reading.status, other_side or reading.other_side, reading.repairs, reading.faults)
+
+
+def _strictly(text: str, tools: Sequence[ToolSpec], other_side: bool) -> Parsed:
+    reply = hermes.read(text)
+    message = Message(role="assistant", content=reply.content, tool_calls=reply.calls)
+    faults = sum(bool(call.malformed) for call in reply.calls)
+    return Parsed(message, _status(message), other_side or reply.other_side, {}, {"strict": faults} if faults else {})
 
 
 def _status(message: Message) -> ParseStatus:

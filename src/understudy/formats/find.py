@@ -30,8 +30,10 @@ _CALLS = (
 _TOOLS = tuple(ToolSpec(name=name, description="d", parameters={"type": "object", "properties": {}}) for name in "fg")
 
 
-def find(folder: Path, *, thinking: bool = False) -> ChatFormat:
+def find(folder: Path, *, thinking: bool = False, tolerant: bool = True) -> ChatFormat:
     """The format of the model in `folder`; `thinking` lets a model think that can be told not to.
+
+    A `tolerant` format repairs calls that are broken, and reads those of other dialects.
 
     Raises ConfigError for a model of no supported family, and for `thinking` where the model does not think.
     """
@@ -44,14 +46,14 @@ def find(folder: Path, *, thinking: bool = False) -> ChatFormat:
     render = partial(_compiled(folder, source), enable_thinking=thinking)
     tools = _TOOLS if render(_TALK, _TOOLS) != render(_TALK) else ()
     vocabulary = Vocabulary.load(folder / "tokenizer.json")
-    format = _chatml(vocabulary, render, tools)
+    format = _chatml(vocabulary, render, tools, tolerant)
     talk = (*_TALK, *_CALLS) if tools else _TALK
     for messages, shown in ((talk, tools), (talk[1:], tools), (talk[1:2], ())):
         _compare(folder, vocabulary.decode(format.encode(messages, shown, ())), render(messages, shown))
     return format
 
 
-def _chatml(vocabulary: Vocabulary, render: Template, tools: Sequence[ToolSpec]) -> ChatML:
+def _chatml(vocabulary: Vocabulary, render: Template, tools: Sequence[ToolSpec], tolerant: bool) -> ChatML:
     """ChatML with what this template says where templates differ."""
     bare, system, turn = render(_TALK[1:2]), f"{START}system\n", f"{START}assistant\n"
     return ChatML(
@@ -60,6 +62,7 @@ def _chatml(vocabulary: Vocabulary, render: Template, tools: Sequence[ToolSpec])
         system=bare.removeprefix(system).partition(END)[0] if bare.startswith(system) else None,
         prefill=bare.rpartition(turn)[2],
         around=_around(render, tools) if tools else QWEN_TOOLS,
+        tolerant=tolerant,
     )
 
 

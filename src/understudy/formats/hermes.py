@@ -7,19 +7,18 @@ or up to the end where they are not closed) are neither said nor searched for ca
 """
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
+from understudy.formats.values import DEPTH, check, finite, integer, refuse
 from understudy.messages import ToolCall
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 THINK, THOUGHT = "<think>", "</think>"
 RESULT, RESULT_END = "<tool_response>", "</tool_response>"
 
-_DEPTH = 32
 _MARK = re.compile(f"{THINK}|{OPEN}|{CLOSE}|{RESULT}")
 _TAG = re.compile(f"{OPEN}|{CLOSE}")
 # All up to the first tag outside of a JSON string. Possessive, and no backslash outside of strings: of all tags in a
@@ -81,14 +80,15 @@ def _after(text: str, tag: str, start: int) -> int:
 
 def _call_at(text: str, start: int) -> tuple[ToolCall, int]:
     """The call whose opening tag ends at `start`, and where it ends."""
-    end = _body_end(text, start)
+    end = body_end(text, start)
     body = text[start:end]
     if text.startswith(CLOSE, end):
         return _call(body), end + len(CLOSE)
     return ToolCall(name=_name(body), malformed=f"the call is not closed by {CLOSE}"), end
 
 
-def _body_end(text: str, start: int) -> int:
+def body_end(text: str, start: int) -> int:
+    """Where the body of a call ends: at the first tag outside of a JSON string, or at the end of the text."""
     scanned = _BODY.match(text, start)
     end = scanned.end() if scanned else start
     if end == len(text) or _TAG.match(text, end):
@@ -103,7 +103,7 @@ def _call(body: str) -> ToolCall:
     except json.JSONDecodeError as error:
         reason = f"the call is not JSON: {error.msg} at character {error.pos}"
     except RecursionError:
-        reason = f"the call is nested more than {_DEPTH} deep"
+        reason = f"the call is nested more than {DEPTH} deep"
     except ValueError as error:
         reason = str(error)
     else:
@@ -120,7 +120,7 @@ def _fields(value: Any) -> tuple[str, dict[str, Any]]:
     """Name and arguments. Raises ValueError with the reason where the value is not exactly a call."""
     if not isinstance(value, dict):
         raise ValueError("the call is not a JSON object")
-    _check(value, 0)
+    check(value)
     for key in ("name", "arguments"):
         if key not in value:
             raise ValueError(f"the call has no {key!r}")
@@ -134,17 +134,6 @@ def _fields(value: Any) -> tuple[str, dict[str, Any]]:
     return name, arguments
 
 
-def _check(value: Any, depth: int) -> None:
-    """Raises ValueError for what cannot be written down again: nesting without end, and half characters."""
-    if depth > _DEPTH:
-        raise ValueError(f"the call is nested more than {_DEPTH} deep")
-    if isinstance(value, str) and not value.isascii() and re.search("[\ud800-\udfff]", value):
-        raise ValueError("the call has half a character (a lone surrogate)")
-    if isinstance(value, dict | list):
-        for part in (*value, *value.values()) if isinstance(value, dict) else value:
-            _check(part, depth + 1)
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
     values: dict[str, Any] = {}
     for key, value in pairs:
@@ -154,20 +143,4 @@ def _unique(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
     return values
 
 
-def _finite(digits: str) -> float:
-    if not math.isfinite(number := float(digits)):
-        raise ValueError("a number of the call is too large")
-    return number
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > 1000:  # Python's own limit is longer, and a setting
-        raise ValueError("a number of the call is too large")
-    return int(digits)
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"the call is not JSON: {constant}")
-
-
-_JSON = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_int=_integer, parse_constant=_refuse)
+_JSON = json.JSONDecoder(object_pairs_hook=_unique, parse_float=finite, parse_int=integer, parse_constant=refuse)

@@ -4,17 +4,15 @@ An added token (`<|im_end|>`, `<tool_call>`) in a text is encoded as the charact
 format puts added tokens into a sequence, by id: nothing that a user, a tool or a server says can end or open a turn.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from understudy.errors import ConfigError
+from understudy.formats.values import whole
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-
-_HALF = re.compile("[\ud800-\udfff]")
 
 
 class Vocabulary:
@@ -44,9 +42,7 @@ class Vocabulary:
 
         Bytes that the tokenizer has no token for are lost, as they are in the model's own (SmolLM2 lacks a few).
         """
-        if not text.isascii():
-            text = _HALF.sub("\ufffd", text)
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        ids: list[int] = self._tokenizer.encode(whole(text), add_special_tokens=False).ids
         return ids
 
     def decode(self, tokens: Sequence[int]) -> str:

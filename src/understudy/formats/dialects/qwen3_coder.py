@@ -1,0 +1,103 @@
+"""Qwen3-Coder: `<tool_call><function=f><parameter=a>…</parameter></function></tool_call>`; Llama's `<function=f>{…}`.
+
+Values stand as they are, so their types are the tool's: a string where its schema says so, or says nothing and the
+text is no JSON.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from understudy.formats.dialects.plain import dumped, lines
+from understudy.formats.repair import Broken
+from understudy.formats.scan import Scan
+from understudy.formats.values import check, finite, integer, refuse
+from understudy.messages import ToolCall
+
+OPENINGS = (("<", "function="),)
+_NAME = re.compile(r'"?([^>"\n]{1,200}+)"?>\s*+')
+_PARAMETER = re.compile(r"\s*+<parameter=([^>\n]{1,200}+)>\n?")
+_TAG = re.compile(r"</parameter>|<parameter=|</function>|<function=|</?tool_call>")
+_END = re.compile(r"\s*+</function>(?:\s*+</tool_call>)?")
+_JSON = json.JSONDecoder(parse_float=finite, parse_int=integer, parse_constant=refuse)
+
+
+def read(scan: Scan, mark: re.Match[str]) -> int:
+    """One function with its parameters."""
+    name = _NAME.match(scan.text, mark.end())
+    if name is None:
+        return scan.say(mark.start(), mark.end())
+    scan.cut()
+    scan.foreign("qwen3_coder")
+    at = name.end()
+    at = (scan.arguments if scan.text.startswith("{", at) else partial(_parameters, scan))(name[1], at)
+    end = _END.match(scan.text, at)
+    scan.repairs["tags"] += end is None
+    return end.end() if end else at
+
+
+def typed(scan: Scan, name: str, key: str, text: str) -> Any:
+    """The text of a parameter as the type that its tool wants."""
+    spec = scan.tools.get(name)
+    return _value(text, spec.parameters.get("properties", {}).get(key) if spec else None)
+
+
+def _parameters(scan: Scan, name: str, at: int) -> int:
+    values: dict[str, Any] = {}
+    fault: Broken | None = None
+    while opening := _PARAMETER.match(scan.text, at):
+        key, tag = opening[1], _TAG.search(scan.text, opening.end())
+        at = tag.start() if tag else len(scan.text)
+        value = typed(scan, name, key, scan.text[opening.end() : at].removesuffix("\n"))
+        if tag is None:
+            fault = Broken("truncated", f"the parameter {key!r} is not closed by </parameter>")
+        elif tag[0] == "</parameter>":
+            at = tag.end()
+        else:
+            scan.repairs["tags"] += 1
+        if key in values and values[key] != value:
+            fault = Broken("duplicate", f"the parameter {key!r} is there twice, with different values")
+        values[key] = value
+    try:
+        check(values)
+    except ValueError as error:
+        fault = Broken("json", str(error))
+    if fault:
+        scan.fail(name, fault)
+    else:
+        scan.call(name, values)
+    return at
+
+
+def _value(text: str, schema: Any) -> Any:
+    """The text as the type that the schema wants; what is not of that type is a string, and the tool says so."""
+    if _is_string(schema):
+        return text
+    if text.strip() in ("True", "False", "None"):
+        return {"True": True, "False": False, "None": None}[text.strip()]
+    try:
+        value = _JSON.decode(text)
+    except (ValueError, RecursionError):
+        return text
+    return text if isinstance(value, str) and schema is None else value
+
+
+def _is_string(schema: Any) -> bool:
+    if not isinstance(schema, Mapping):
+        return False
+    return bool(schema.get("type", "string" if "enum" in schema else None) == "string")
+
+
+def write(content: str, calls: tuple[ToolCall, ...]) -> str:
+    """A call with each parameter on lines of its own."""
+    return lines(content, map(_written, calls))
+
+
+def _written(call: ToolCall) -> str:
+    parameters = "".join(
+        f"<parameter={key}>\n{dumped(value) if isinstance(value, dict | list) else value}\n</parameter>\n"
+        for key, value in call.arguments.items()
+    )
+    return f"<tool_call>\n<function={call.name}>\n{parameters}</function>\n</tool_call>"

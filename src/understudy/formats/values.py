@@ -1,0 +1,47 @@
+"""JSON values as calls may hold them: finite numbers, whole characters, nesting with an end.
+
+The functions raise ValueError with a reason that a model can read.
+"""
+
+import math
+import re
+from typing import Any, NoReturn
+
+DEPTH = 32
+"""How deep a call may be nested."""
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+def whole(text: str) -> str:
+    """The text, with the replacement character for each half of one (a lone surrogate): those have no UTF-8."""
+    return text if text.isascii() else _HALF.sub("\ufffd", text)
+
+
+def check(value: Any, depth: int = 0) -> None:
+    """Raises for what cannot be written down again: nesting without end, and half characters."""
+    if depth > DEPTH:
+        raise ValueError(f"the call is nested more than {DEPTH} deep")
+    if isinstance(value, str) and not value.isascii() and _HALF.search(value):
+        raise ValueError("the call has half a character (a lone surrogate)")
+    if isinstance(value, dict | list):
+        for part in (*value, *value.values()) if isinstance(value, dict) else value:
+            check(part, depth + 1)
+
+
+def finite(digits: str) -> float:
+    """A number with a fraction or an exponent."""
+    if not math.isfinite(number := float(digits)):
+        raise ValueError("a number of the call is too large")
+    return number
+
+
+def integer(digits: str) -> int:
+    """A whole number of at most 1000 digits: Python's own limit is longer, and a setting."""
+    if len(digits) > 1000:
+        raise ValueError("a number of the call is too large")
+    return int(digits)
+
+
+def refuse(constant: str) -> NoReturn:
+    """NaN and Infinity, which Python's reader takes for JSON."""
+    raise ValueError(f"the call is not JSON: {constant}")
