@@ -116,9 +116,11 @@ def main() -> None:
         ours = replace(open_domain(f"{root}#{domain}"), judge=lambda assertions, transcript: [True] * len(assertions))
         try:
             lines.append(speed(ours, evaluate))
+            print(lines[-1], file=sys.stderr)
             read_once()
             for name, tally in tallies(ours, evaluate, options.recorded, 5 if options.quick else None):
                 table.add_row(domain, name, *cells(tally))
+                print(domain, name, *cells(tally), file=sys.stderr)
                 lines += tally.differences
         except ConfigError as e:
             lines.append(f"{domain}: skipped: {e}")
@@ -198,15 +200,15 @@ def simulation(case: Case, environment: Any) -> Any:
 def tallies(
     ours: Tau2, evaluate: Callable[[Case, str], float], records: Sequence[str], first: int | None
 ) -> Iterator[tuple[str, Tally]]:
+    for path in map(Path, records):
+        if cases := recorded(ours, path)[:first]:
+            yield f"recorded, {path.stem}", tally(ours, evaluate, cases)
     for split in SPLITS:
         tasks = ours.tasks(split)[:first]
         kinds = variants if split == "test" else plain_variants
         cases = [case for i, task in enumerate(tasks) for case in kinds(ours, task, tasks[(i + 1) % len(tasks)])]
         for kind in dict.fromkeys(case.kind for case in cases):
             yield f"{split}, {kind}", tally(ours, evaluate, [case for case in cases if case.kind == kind])
-    for path in map(Path, records):
-        if cases := recorded(ours, path)[:first]:
-            yield f"recorded, {path.stem}", tally(ours, evaluate, cases)
 
 
 def plain_variants(ours: Tau2, task: Task, other: Task) -> Iterator[Case]:

@@ -2,8 +2,8 @@
 
     TAU_BENCH=/path/to/tau-bench python benchmarks/tau_bench_agreement.py [--recorded FILE ...] [--quick]
 
-For every task of every domain and split: the gold turns, doing nothing, and gold with something wrong; then all
-recorded trajectories (those of the checkout, and the files given), replayed reply by reply. It needs litellm, which
+All recorded trajectories (those of the checkout, and the files given), replayed reply by reply; then for every task the
+gold turns and doing nothing, and for the test tasks gold with something wrong. It needs litellm, which
 tau-bench's own `Env` imports; no model is called.
 """
 
@@ -28,10 +28,9 @@ from understudy.agent import GoldAgent
 from understudy.integrations.tau_bench import RESPOND, STOP, TauBench, open_domain
 from understudy.messages import Message, ToolCall, ToolSpec, from_wire
 from understudy.rollout import Limits, rollout
-from understudy.tasks import SPLITS, Task
+from understudy.tasks import Task
 from understudy.trajectory import Trajectory
 
-SPLIT_NAMES = {"train": "train", "validation": "dev", "test": "test"}
 DOMAINS = ("retail", "airline")
 
 
@@ -115,7 +114,9 @@ def main() -> None:
         ours, env = open_domain(f"{root}#{domain}"), opened(get_env, domain)
         for name, tally in tallies(ours, env, domain, records, 5 if options.quick else None):
             table.add_row(domain, name, *cells(tally))
+            print(domain, name, *cells(tally), file=sys.stderr)
             differences += tally.differences
+            print(*tally.differences, sep="\n", end="\n" if tally.differences else "", file=sys.stderr)
     console = Console(width=120)
     console.print(table, *speeds(get_env, root), *differences, sep="\n")
     sys.exit(1 if differences else 0)
@@ -141,23 +142,28 @@ def opened(get_env: Callable[..., Any], domain: str, split: str = "test") -> Any
 def tallies(
     ours: TauBench, env: Any, domain: str, records: Sequence[Path], first: int | None
 ) -> Iterator[tuple[str, Tally]]:
-    for split in SPLITS:
-        tasks = ours.tasks(split)[:first]
-        cases = [case for i, task in enumerate(tasks) for case in variants(task, tasks[(i + 1) % len(tasks)])]
-        for kind in dict.fromkeys(case.kind for case in cases):
-            yield f"{split}, {kind}", tally(ours, env, [case for case in cases if case.kind == kind])
     for path in records:
         if cases := recorded(ours, path, domain)[:first]:
             yield f"recorded, {path.stem}", tally(ours, env, cases)
+    for split in ("test", "validation", "train"):
+        tasks = ours.tasks(split)[:first]
+        kinds = variants if split == "test" else plain_variants
+        cases = [case for i, task in enumerate(tasks) for case in kinds(task, tasks[(i + 1) % len(tasks)])]
+        for kind in dict.fromkeys(case.kind for case in cases):
+            yield f"{split}, {kind}", tally(ours, env, [case for case in cases if case.kind == kind])
+
+
+def plain_variants(task: Task, other: Task) -> Iterator[Case]:
+    """Gold and nothing."""
+    yield Case("gold", task, as_raw(task), task.gold)
+    yield Case("nothing", task, as_raw(task), [Message(role="assistant")])
 
 
 def variants(task: Task, other: Task) -> Iterator[Case]:
     """Gold, nothing, and gold with something wrong."""
     *calls, last = task.gold
-    silent = Message(role="assistant")
     raw = as_raw(task)
-    yield Case("gold", task, raw, task.gold)
-    yield Case("nothing", task, raw, [silent])
+    yield from plain_variants(task, other)
     yield Case("gold, outputs not said", task, raw, [*calls, Message(role="assistant", content="Done.")])
     yield Case("gold without its last call", task, raw, [*calls[:-1], last])
     yield Case("gold, its last call twice", task, raw, [*calls, *calls[-1:], last])

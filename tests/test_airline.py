@@ -420,6 +420,8 @@ def test_trips_back_lead_back_and_later() -> None:
     assert "before the outbound" in desk.refusal("book_flights", **desk.book(**back))
     astray = {"return_flights": ["KA3"], "return_date": BACK}
     assert "lead back" in desk.refusal("book_flights", **desk.book(**astray))
+    for half in ({"return_flights": ["KA2"]}, {"return_date": BACK}):
+        assert "needs return_flights and return_date" in desk.refusal("book_flights", **desk.book(**half))
     desk.do("book_flights", **desk.book(return_flights=["KA2"], return_date=DAY))
     desk.search("BOS", "DEN", DAY)
     desk.search("DEN", "BOS", BACK)
@@ -607,6 +609,23 @@ def test_a_difference_is_charged_or_paid_back() -> None:
     assert (desk.balance(), desk.state.reservations["ECO"].paid) == ("20.00", Decimal("430.00"))
     assert desk.do("change_flights", **change, date=DAY)["refund"] == "30.00"
     assert (desk.balance(), desk.state.reservations["ECO"].paid) == ("50.00", Decimal("400.00"))
+
+
+def test_what_is_booked_changed_and_cancelled_leaves_money_and_seats_as_they_were() -> None:
+    desk = Desk(customers={AMY: {"payments": {"gift_2": {"balance": "2000.00"}}}})
+    before = desk.do("get_customer")["payments"], dict(desk.state.days.items())
+    booked = desk.do("book_flights", **desk.book(payment_id="gift_2", passengers=["Amy Lee", "Zoe Lee"], bags=3))
+    key = booked["reservation"]
+    desk.do("get_reservation", reservation_id=key)
+    desk.do("add_insurance", reservation_id=key)
+    desk.search("DEN", "BOS", OTHER_DAY)
+    desk.do("change_flights", reservation_id=key, way="outbound", flights=["KA3", "KA5"], date=OTHER_DAY)
+    desk.search("DEN", "BOS", OTHER_DAY, "business")
+    desk.do("change_cabin", reservation_id=key, cabin="business")
+    desk.do("add_bags", reservation_id=key, bags=2)
+    assert desk.balance() == "600.00", "2000 - 2 * (315 + 315 + 30) - 2 bags of 40"
+    assert desk.do("cancel_reservation", reservation_id=key, reason="change of plans")["refund"] == "1400.00"
+    assert (desk.do("get_customer")["payments"], dict(desk.state.days.items())) == before
 
 
 def test_three_letters_of_a_name_are_corrected() -> None:

@@ -33,6 +33,7 @@ def test_the_world_has_its_size_and_splits() -> None:
     assert len(state.days) == len(DATES) * len(state.flights) == 24 * 88
     assert [len(emails(split)) for split in SPLITS] == [320, 40, 40]
     assert len({email for split in SPLITS for email in emails(split)}) == 400
+    assert len({customer.address[-5:] for customer in state.customers.values()}) == 400, "a zip tells a customer"
 
 
 def test_references_of_the_world_are_intact() -> None:
@@ -49,6 +50,19 @@ def test_references_of_the_world_are_intact() -> None:
             assert reservation.passengers[0] == customer.name
             assert reservation == priced(customer, reservation)
             assert reservation.trips[0].route.startswith(home(customer))
+
+
+def test_references_stay_intact_in_gold_episodes() -> None:
+    for task in DOMAIN.sample("train", 126, seed=7):
+        tools = AirlineTools(state := DOMAIN.initial(task))
+        for each in task.actions:
+            tools.run(each)
+        customer = state.customers[state.customer]
+        assert all(state.reservations[key].payment in customer.payments for key in customer.reservations)
+        assert all(payment.balance is None or payment.balance >= 0 for payment in customer.payments.values())
+        for day in state.days.changes().values():
+            assert day is not None
+            assert all(place.seats >= 0 for place in day.cabins.values())
 
 
 def test_reservations_are_on_flights_of_the_timetable() -> None:

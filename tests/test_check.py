@@ -90,7 +90,11 @@ def test_gold_outside_the_slice() -> None:
 def test_duplicates() -> None:
     assert f"task {TASK.id}: the id is also that of a task in train" in planted(TASK, TASK).problems
     twin = TASK.replace(id="twin", scenario=TASK.scenario.replace(persona="chatty"))
-    assert planted(TASK, twin).problems == (f"task twin: it differs from {TASK.id} in its wording alone",)
+    assert planted(TASK, twin).problems == (f"task twin: it is nearly the same as {TASK.id}",)
+    reworded = twin.replace(scenario=twin.scenario.replace(opening="Quite other words.", facts=(), wishes=()))
+    assert f"task twin: it is nearly the same as {TASK.id}" in planted(TASK, reworded).problems, "by its calls"
+    elsewhere = planted(TASK, test=[twin.replace(split="test")]).problems
+    assert f"task twin: it is nearly the same as {TASK.id}" in elsewhere
 
 
 @pytest.mark.parametrize("kind", ["scenario", "orders", "users"])

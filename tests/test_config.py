@@ -125,7 +125,7 @@ def test_presets_are_valid_and_begin_with_what_they_are(name: str) -> None:
 
 def test_every_knob_is_documented_above_its_key() -> None:
     text = dump(TrainConfig())
-    assert '# A shipped domain, or `module:attribute` for your own.\ndomain = "retail"' in text
+    assert 'such as `tau-bench:PATH#retail`.\ndomain = "retail"' in text
     assert "\n[algorithm.loss]\n" in text
 
 

@@ -98,6 +98,8 @@ NO = [
     "Yes, if it hasn't shipped yet.",
     "OK, if it is free.",
     "I will take another one.",
+    "It works now.",
+    "It works again, thanks.",
     "No.",
     "Nope.",
     "No, thank you.",

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 from data_kit import FIND, ORDER, address, call, retail, tasks, tau, write_lines, write_tau
-from understudy.check import earned, substance
+from understudy.check import earned
 from understudy.data.items import Bad, Item
 from understudy.data.rows import Row, from_row, to_row
 from understudy.data.source import source
@@ -21,6 +21,7 @@ from understudy.data.verify import Domains, checked, gold_fault, proven
 from understudy.data.write import output
 from understudy.domains.retail import DOMAIN
 from understudy.errors import ConfigError, TaskError
+from understudy.similar import substance
 from understudy.tasks import Task, read_tasks, write_tasks
 
 TASK = retail(1)[0]
@@ -170,7 +171,7 @@ REFUSED = [
     (tau(actions=[{"name": "find_user"}]), "actions.0.kwargs: ", "Field required"),
     (tau(instruction=""), "instruction: ", "at least 1 character"),
     (tau(kwargs={}), "kwargs: ", "Extra inputs are not permitted"),
-    (tau(domain="telecom"), "domain: ", "'telecom' is not at hand"),
+    (tau(domain="library"), "domain: ", "'library' is not at hand"),
     (tau(domain=""), "domain: ", "it is missing; give --domain"),
     ("task", "", "Input should be"),
 ]
@@ -212,6 +213,7 @@ def test_kinds_of_faults_are_told_apart() -> None:
     assert kind(id="c", gold=tuple(calls[1:])) == "gold refused"
     assert kind(id="d", gold=(), outputs=()) == "does nothing"
     assert kind(id="e", setup={"nothing": {}}) == "bad setup"
+    assert kind(id="f", gold=(calls[0].replace(role="tool"),)) == "malformed"
 
 
 def test_proven_plays_both_sides() -> None:
@@ -262,19 +264,19 @@ def test_an_episode_that_fails_is_a_fault_of_the_task(monkeypatch: pytest.Monkey
 
 
 def test_a_domain_that_is_not_at_hand(tmp_path: Path) -> None:
-    path = write_tau(tmp_path / "t.json", [tau(domain="telecom"), tau(domain="telecom", actions=[], outputs=[])])
+    path = write_tau(tmp_path / "t.json", [tau(domain="library"), tau(domain="library", actions=[], outputs=[])])
     rows, policy = tmp_path / "rows.jsonl", tmp_path / "policy.md"
-    policy.write_text("You help the customers of a phone company.\n")
-    assert "telecm" in call("convert", path, rows, "--domain", "telecm")[2]
+    policy.write_text("You help the customers of a library.\n")
+    assert "libary" in call("convert", path, rows, "--domain", "libary")[2]
     code, _, err = call("convert", path, rows, "--unchecked", "--keep-going")
     assert code == 2
-    assert "the policy of 'telecom' is not known" in err
+    assert "the policy of 'library' is not known" in err
     assert "tasks[1]: gold: it has no gold calls and it has nothing to tell" in err
     assert not list(tmp_path.glob("rows*"))
     code, _, _ = call("convert", path, rows, "--unchecked", "--keep-going", "--policy", policy)
     assert code == 1
     (row,) = map(json.loads, rows.read_text().splitlines())
-    assert row["prompt"][0]["content"] == "You help the customers of a phone company."
+    assert row["prompt"][0]["content"] == "You help the customers of a library."
 
 
 def test_unchecked_does_not_spare_a_shipped_domain(tmp_path: Path) -> None:

@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_kit import call, retail, write_lines
-from understudy.check import substance
 from understudy.data.parts import Distinct, Near, deal
-from understudy.data.similar import OVERLAP, SHINGLE, Similar, said_words
 from understudy.errors import ConfigError
 from understudy.messages import Message, ToolCall
+from understudy.similar import OVERLAP, SHINGLE, Similar, said_words, substance
 from understudy.tasks import Fact, Scenario, Task, Wish, read_tasks
 
 
@@ -72,6 +71,16 @@ def test_the_same_gold_calls_in_one_family_are_near() -> None:
     (message,) = first.gold
     named = first.replace(gold=(message.replace(tool_calls=(message.tool_calls[0].replace(id="x"),)),))
     assert similar.find(named.replace(scenario=others[0].scenario)) == [0], "ids of calls do not count"
+
+
+def test_tasks_without_calls_are_told_apart_by_their_words() -> None:
+    first, other = (task(0, words, gold=(), id=words) for words in ("how late is it", "what is the time now"))
+    similar = Similar()
+    assert [similar.add(first), similar.add(other), similar.add(first)] == [[], [], [0]]
+    groups = Distinct()
+    for one in (first, other, first):
+        groups.add(one)
+    assert list(groups.labels()) == [0, 1, 0]
 
 
 def test_all_that_the_user_says_counts() -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -323,6 +322,13 @@ def test_shown_rows_are_the_tasks_and_what_they_refer_to() -> None:
     assert rows["products"].keys() == {line["name"] for o in rows["orders"].values() for line in o["items"]}
 
 
+def test_the_user_is_shown_who_is_found_by_name() -> None:
+    task = next(t for t in DOMAIN.sample("train", 200) if t.actions[0].name == "find_user_by_name" and t.setup)
+    ((order, _),) = task.setup["orders"].items()
+    (email,) = shown(DOMAIN, task)["users"]
+    assert order in DOMAIN.world().users[email].orders
+
+
 def test_models_propose_for_several_domains_in_turn() -> None:
     def reply(brief: Brief) -> str:
         return good(brief) if brief.domain.name == "retail" else body(brief.example)
@@ -359,7 +365,6 @@ class _Server(BaseHTTPRequestHandler):
 
 
 def test_by_model_at_a_real_endpoint(tmp_path: Path) -> None:
-    pytest.importorskip("understudy.chat")
     _Server.chat, _Server.requests = Scripted(good, BAD[0][0]), []
     with HTTPServer(("127.0.0.1", 0), _Server) as server:
         Thread(target=server.serve_forever, daemon=True).start()
@@ -374,38 +379,6 @@ def test_by_model_at_a_real_endpoint(tmp_path: Path) -> None:
     assert len(read_tasks(tmp_path / "t.jsonl")) == 2
     assert {request["model"] for request in _Server.requests} == {"m"}
     assert _Server.requests[0]["messages"][0]["role"] == "system"
-
-
-def test_the_endpoint_speaks_the_chat_models_interface(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With a stand-in of the chat module: how it is configured and asked."""
-    chat, given = Scripted(good), dict[str, Any]()
-
-    class Model:
-        def __init__(self, config: dict[str, Any], fault: str) -> None:
-            given.update(config, fault=fault)
-
-        async def reply(self, messages: Sequence[Message], seed: int) -> Any:
-            return SimpleNamespace(message=Message(role="assistant", content=await chat.complete(messages, seed)))
-
-    monkeypatch.setitem(sys.modules, "understudy.chat", SimpleNamespace(ChatConfig=dict, ChatModel=Model))  # type: ignore[arg-type]
-    making.needed.cache_clear()
-    options = (
-        "--families",
-        "cancel",
-        "--difficulties",
-        "easy",
-        "--count",
-        2,
-        "--seed",
-        WANTED.seed,
-        "--key-variable",
-        "K",
-    )
-    code, text, _ = call("synthesize", "retail", "--by-model", "m", "--out", tmp_path / "t.jsonl", *options)
-    making.needed.cache_clear()
-    assert (code, text) == (0, f"kept 2 of 2 proposals\n{tmp_path / 't.jsonl'}: 2\n")
-    expected = {"model": "m", "base_url": "http://127.0.0.1:8000/v1", "key_variable": "K", "fault": "agent"}
-    assert {key: given[key] for key in expected} == expected
 
 
 @pytest.mark.parametrize(

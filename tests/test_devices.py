@@ -14,7 +14,7 @@ from understudy.errors import TaskError
 from understudy.messages import Message, ToolCall
 from understudy.rollout import Limits, rollout
 from understudy.tasks import Deed, Scenario, Task
-from understudy.users import HumanUser, LanguageUser, ScriptedUser
+from understudy.users import HumanUser, LanguageUser
 
 CALL = ToolCall(name="switch_lamp", arguments={"lamp_id": "L7", "on": True}, id="c1")
 LOOK = ToolCall(name="find_lamp", arguments={"room": "room7"})
@@ -24,52 +24,8 @@ SCENARIO = Scenario(instructions="Your lamp is dark.", opening="It is dark.", de
 TELL = "Please switch on the lamp."
 
 
-def scripted() -> tuple[ScriptedUser, LampTools]:
-    tools = LampTools(house())
-    return ScriptedUser(SCENARIO, 0, tools), tools
-
-
 def lit(tools: LampTools) -> bool:
     return tools._state.lamps["L7"].on
-
-
-def test_a_deed_is_done_when_the_agent_says_so() -> None:
-    user, tools = scripted()
-    assert user.hear(TELL) == 'It says: {"room":"room7","on":true}'
-    assert lit(tools)
-
-
-@pytest.mark.parametrize(
-    "text", ["I have switched on the lamp.", "The lamp is nice.", "Switch.", "I cannot switch on the lamp.", "Hello?"]
-)
-def test_and_not_otherwise(text: str) -> None:
-    user, tools = scripted()
-    user.hear(text)
-    assert not lit(tools)
-
-
-def test_deeds_are_done_in_order_and_all_is_told() -> None:
-    user, _ = scripted()
-    assert user.hear("Please tell me which lamp it is. Then switch on the lamp.") == (
-        'It is L7. It says: {"room":"room7","on":true}'
-    )
-
-
-def test_what_shows_nothing_new_costs_patience() -> None:
-    user, _ = scripted()
-    answers = [user.hear(TELL) for _ in range(SCENARIO.patience + 1)]
-    assert answers[-1] is None
-    assert None not in answers[:-1]
-
-
-def test_a_refusal_of_the_device_is_told() -> None:
-    deed = Deed(call=CALL.replace(arguments={"lamp_id": "L999", "on": True}), names=("switch",))
-    user = ScriptedUser(SCENARIO.replace(deeds=(deed,)), 0, LampTools(house()))
-    assert user.hear("Please switch it on.") == "no lamp L999"
-
-
-def test_without_a_device_nothing_is_done() -> None:
-    assert ScriptedUser(SCENARIO).hear(TELL) != ON.says
 
 
 GOLD = (*instruct(TELL, ON), Message(role="assistant", content="It is on."))
@@ -120,13 +76,11 @@ def test_a_user_whom_a_model_plays_uses_tools_before_it_speaks() -> None:
 
 def test_a_person_uses_tools_at_the_prompt() -> None:
     tools = LampTools(house())
-    typed, shown = iter(["/do fly", "/do switch_lamp lamp_id=L7 on=true", "It is on."]), list[str]()
-    user = HumanUser(SCENARIO, 0, tools, lambda prompt: next(typed), shown.append)
+    typed, shown = iter(["switch_lamp lamp_id=L7 on=true", "It is on."]), list[str]()
+    user = HumanUser(SCENARIO, tools, lambda prompt: next(typed), shown.append)
     talk = [Message(role="user", content="It is dark."), Message(role="assistant", content=TELL)]
     assert asyncio.run(user.reply(talk)) == "It is on."
     assert lit(tools)
-    assert "no tool 'fly'" in shown[1]
-    assert '"on":true' in shown[2]
-    assert asyncio.run(HumanUser(SCENARIO, 0, tools, lambda prompt: "Hi.", shown.append).reply(())) == "Hi."
-    assert "/do NAME" in shown[-1]
+    assert '"on":true' in shown[1]
+    assert asyncio.run(HumanUser(SCENARIO, tools, lambda prompt: "Hi.", shown.append).reply(())) == "Hi."
     assert "switch_lamp(lamp_id, on)" in shown[-1]

@@ -19,16 +19,27 @@ from understudy.agent import Agent
 from understudy.domains import healthcare
 from understudy.domains.base import Slice
 from understudy.domains.healthcare import DOMAIN
-from understudy.domains.healthcare.dates import DAYS, TIMES, any_day, any_time, birthday, halves, plus_days, spoken_day
-from understudy.domains.healthcare.state import LATE, LATE_FEE, LEAST_RATE, NOW, SOON, TODAY, HealthcareState
+from understudy.domains.healthcare.coverage import letters
+from understudy.domains.healthcare.dates import (
+    DAYS,
+    TIMES,
+    any_day,
+    any_time,
+    birthday,
+    halves,
+    month_day,
+    plus_days,
+    spoken_day,
+)
+from understudy.domains.healthcare.state import LATE, LATE_FEE, LEAST_INSTALLMENT, NOW, SOON, TODAY, HealthcareState
 from understudy.domains.healthcare.tasks import make
 from understudy.domains.healthcare.tools import HealthcareTools
-from understudy.domains.healthcare.world import callers, letters, patients, world
+from understudy.domains.healthcare.world import callers, patients, world
 from understudy.errors import ToolError
 from understudy.messages import Message, ToolCall
 from understudy.rewards import said
 from understudy.rollout import Limits, rollout
-from understudy.tasks import DIFFICULTIES, SPLITS, Score, Task
+from understudy.tasks import DIFFICULTIES, SPLITS, Difficulty, Score, Task
 
 AMY, BEN = {"born": "1984-05-12", "name": "Amy Lee"}, {"born": "1971-11-30", "name": "Ben Ortiz"}
 CEDAR = {"primary": "15.00", "specialist": "35.00", "telehealth": "10.00"}
@@ -564,7 +575,7 @@ def test_open_bills_are_paid_with_a_card_on_file() -> None:
     assert "is paid" in desk.refusal("set_payment_plan", bill_id="B1", months=3)
 
 
-def test_rates_are_equal_and_not_small() -> None:
+def test_installments_are_equal_and_not_small() -> None:
     desk = Desk()
     assert "less than 25.00" in desk.refusal("set_payment_plan", bill_id="B1", months=6)
     assert "bad arguments" in desk.refusal("set_payment_plan", bill_id="B1", months=4)
@@ -630,7 +641,7 @@ def test_each_rule_has_its_test() -> None:
 
 
 def test_the_policy_tells_the_clock_and_the_amounts_of_the_tools() -> None:
-    for told in (TODAY, NOW[11:], LATE_FEE, LEAST_RATE, "24 hours", "60 minutes", "7 days"):
+    for told in (TODAY, NOW[11:], LATE_FEE, LEAST_INSTALLMENT, "24 hours", "60 minutes", "7 days"):
         assert told in DOMAIN.policy
     for told in (TODAY, NOW[11:], LATE_FEE, SOON):
         assert told in DOMAIN.slice(Slice(policy="brief")).policy
@@ -837,6 +848,24 @@ def test_gold_knows_what_it_was_told_or_shown(family: str) -> None:
                 if name not in ("kind", "to", "setting", "summary", "expression"):
                     assert _was_said(name, str(value), seen), (task.id, name, value)
             seen += f"{message.content.casefold()}\n"
+
+
+@pytest.mark.parametrize("family", ["cancel", "move", "book", "refill", "pharmacy", "bill", "referral"])
+@pytest.mark.parametrize("difficulty", ["easy", "medium"])
+def test_a_right_proposal_may_be_worded_otherwise(family: str, difficulty: Difficulty) -> None:
+    for task in (make("train", 6, family, difficulty, n) for n in range(12)):
+        otherwise = [m.replace(content=_otherwise(m.content)) for m in task.gold]
+        score, messages = play(task, Script(*otherwise))
+        assert score.reward == 1.0, [m.content for m in messages if m.content]
+
+
+def _otherwise(text: str) -> str:
+    """A text of the agent in other words, with days and times as people say them."""
+    day = lambda found: f"{date.fromisoformat(found[0]):%A}, {month_day(found[0])},"  # noqa: E731
+    time = lambda found: any_time(found[0]).split("|")[1].upper()  # noqa: E731
+    text = re.sub(r"\d\d:\d\d", time, re.sub(r"2026-\d\d-\d\d", day, text))
+    text = re.sub(r"(\d+\.\d\d)", r"$\1", text).replace("I will ", "Thank you. I would ")
+    return text.replace("Do you confirm?", "Shall I go ahead?").replace("so I cannot", "so unfortunately we can't")
 
 
 def _was_said(name: str, value: str, seen: str) -> bool:

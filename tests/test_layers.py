@@ -17,8 +17,9 @@ import understudy
 LAYERS = """
     errors records
     messages state
-    tools tasks chat typed
+    tools tasks chat prompt
     rewards
+    deeds
     users trajectory
     environment
     presets domains
@@ -28,7 +29,8 @@ LAYERS = """
     engines
     agent
     rollout
-    check statistics config
+    similar statistics config
+    check
     data
     run
     evaluate

@@ -1,5 +1,6 @@
 """Playing at a prompt: what is typed becomes text or a call, and nothing of it is executed."""
 
+import dataclasses
 import io
 import signal
 import subprocess
@@ -9,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from toy import DOMAIN
+from toy import DOMAIN, LampTools
 from understudy.cli import main
 from understudy.errors import ConfigError
 from understudy.messages import ToolCall, ToolSpec
-from understudy.play import Person, find_task, play, print_coloured
-from understudy.typed import read_reply
+from understudy.play import Person, find_task, play
+from understudy.prompt import print_coloured, read_reply
 
 SPECS = DOMAIN.specs
 TASK = find_task(DOMAIN, split="test")
@@ -141,6 +142,26 @@ def test_the_user_is_told_again_what_they_want() -> None:
     someone, shown = person(["", "/help", "Hello.", "/help", "Yes.", ""])
     assert play(DOMAIN, TASK, "user", person=someone) is not None
     assert sum(TASK.scenario.instructions in text for text in shown) == 3
+
+
+def test_a_user_with_tools_of_their_own() -> None:
+    someone, shown = person(
+        [
+            "Hello.",
+            "/help",
+            f"switch_lamp lamp_id={LAMP} on=true",
+            "switch_lamp lamp_id='",
+            "find_lamp room=no",
+            "Yes.",
+            "",
+        ]
+    )
+    episode = play(dataclasses.replace(DOMAIN, device=LampTools), TASK, "user", person=someone)
+    assert episode is not None
+    assert "switch_lamp(lamp_id, on)" in shown[0]
+    assert [text for text in shown if text.startswith("tool | ")][1] == "tool | Error: no lamp in room no"
+    assert any("That is not a call" in text for text in shown)
+    assert [m.content for m in episode.messages if m.role == "user"] == ["Hello.", "Yes."]
 
 
 def test_ctrl_c_at_a_prompt_leaves_at_once() -> None:

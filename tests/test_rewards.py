@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from understudy.messages import Message, ToolCall
 from understudy.records import Record
-from understudy.rewards import MOST_NUMBERS, SPARE_NUMBERS, numbers, product, said, said_outputs, same_state
+from understudy.rewards import MOST_DIGITS, SPARE_NUMBERS, numbers, product, said, said_outputs, same_state
 from understudy.state import State, Table
 
 
@@ -59,6 +59,13 @@ def test_numbers() -> None:
     assert numbers("2 lamps at $1,200.50 and 3.5, W12 i3 card_4; 2.0") == {2.0, 1200.5, 3.5}
 
 
+def test_dates_and_times_hold_no_numbers() -> None:
+    assert numbers("On 2026-03-05 at 10:30, or at 9:05: 40.00.") == {40.0}
+    assert not said("5", "On 2026-03-05 at 5:30.")
+    assert said("5", "5, not 2026-03-05.")
+    assert said("2026-03-05", "On 2026-03-05.")
+
+
 @given(st.decimals(0, 10**6, places=2))
 def test_amounts_are_said_in_any_of_their_forms(amount: object) -> None:
     assert said(f"{amount}", f"You paid ${amount:,}.")
@@ -85,7 +92,7 @@ def test_a_number_in_a_long_list_does_not_count(others: int) -> None:
 @given(st.integers(0, 40))
 def test_a_word_among_many_numbers_does_not_count(others: int) -> None:
     text = "It is delivered. " + " ".join(str(100 + n) for n in range(others))
-    assert told(text, ("delivered",), shown="delivered") == float(others <= MOST_NUMBERS)
+    assert told(text, ("delivered",), shown="delivered") == float(others <= MOST_DIGITS)
 
 
 def test_each_output_may_be_told_in_a_text_of_its_own() -> None:

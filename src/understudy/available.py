@@ -1,11 +1,11 @@
-"""What can be named: domains, models, formats, engines and presets, each with a line that says what it is."""
+"""What can be named: domains, benchmarks, models, formats, engines and presets, each with a line on what it is."""
 
 import importlib
 import inspect
 from collections.abc import Mapping
 
 from understudy.config import preset_text, presets
-from understudy.domains.base import names
+from understudy.domains.base import BENCHMARKS, names
 from understudy.models import MODELS
 
 FORMATS = ("chatml",)
@@ -16,6 +16,7 @@ def available() -> dict[str, dict[str, str]]:
     """Kind -> name -> one line."""
     return {
         "domains": _modules("domains", names()),
+        "benchmarks": {f"{name}:PATH#DOMAIN": _first(_doc(module)) for name, module in BENCHMARKS.items()},
         "models": {name: _first(inspect.getdoc(make)) for name, make in MODELS.items()},
         "formats": _modules("formats", FORMATS),
         "engines": _modules("engines", ENGINES),
@@ -33,7 +34,11 @@ def as_text(found: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def _modules(package: str, modules: tuple[str, ...] | list[str]) -> dict[str, str]:
-    return {name: _first(importlib.import_module(f"understudy.{package}.{name}").__doc__) for name in modules}
+    return {name: _first(_doc(f"understudy.{package}.{name}")) for name in modules}
+
+
+def _doc(module: str) -> str | None:
+    return importlib.import_module(module).__doc__
 
 
 def _first(text: str | None) -> str:

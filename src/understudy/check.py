@@ -12,6 +12,7 @@ from understudy.domains.base import TaskSource
 from understudy.errors import TaskError
 from understudy.records import Record
 from understudy.rollout import Limits, rollout
+from understudy.similar import Similar
 from understudy.tasks import SPLITS, Score, Split, Task
 from understudy.users import consents
 
@@ -90,7 +91,7 @@ async def earned(domain: TaskSource, task: Task, agent: Agent) -> Score:
 
 
 def _reward_problems(task: Task, gold: Score, silent: Score) -> Iterator[str]:
-    if gold.reward < 1.0:
+    if min(gold.parts.values(), default=gold.reward) < 1.0:
         failed = ", ".join(name for name, part in gold.parts.items() if part < 1.0)
         yield f"task {task.id}: its gold turns earn {gold.reward:g} instead of 1.0; failed: {failed}"
     if silent.reward > 0.0:
@@ -114,26 +115,19 @@ def _user_texts(task: Task) -> Iterator[str]:
     scenario = task.scenario
     yield scenario.opening
     yield from (wish.says for wish in scenario.wishes)
+    yield from (deed.says for deed in scenario.deeds)
+    yield from (text for wish in scenario.wishes if wish.proof for text in (wish.proof.says, wish.proof.fails))
     yield from (fact.says for facts in (scenario.facts, *(w.facts for w in scenario.wishes)) for fact in facts)
 
 
 def _duplicates(tasks: Tasks) -> Iterator[str]:
-    """Tasks with one id, and tasks of a split that differ in their wording alone; those without calls are all words."""
+    """Tasks with one id, and near-duplicates, in one split or in two."""
     for first, second in _pairs((t for split in SPLITS for t in tasks[split]), lambda task: task.id):
         yield f"task {second.id}: the id is also that of a task in {first.split}"
-    for split in SPLITS:
-        for first, second in _pairs(filter(_acts, tasks[split]), substance):
-            yield f"task {second.id}: it differs from {first.id} in its wording alone"
-
-
-def _acts(task: Task) -> bool:
-    return bool(task.actions)
-
-
-def substance(task: Task) -> Hashable:
-    """What a task is about, without the words of the user and of the agent."""
-    calls = tuple(call.model_dump_json(exclude={"id"}) for call in task.actions)
-    return task.family, calls, task.outputs, repr(task.setup)
+    similar, known = Similar(), list[Task]()
+    for task in (t for split in SPLITS for t in tasks[split] if t.scenario.opening):
+        yield from (f"task {task.id}: it is nearly the same as {known[n].id}" for n in similar.add(task))
+        known.append(task)
 
 
 def _pairs(tasks: Iterable[Task], key: Callable[[Task], Hashable]) -> Iterator[tuple[Task, Task]]:
@@ -150,8 +144,8 @@ def _leaks(domain: TaskSource, tasks: Tasks) -> Iterator[str]:
     owners = dict[Hashable, tuple[Split, Task]]()
     for split in SPLITS:
         for task in tasks[split]:
-            script = (task.scenario.opening, task.scenario.facts, task.scenario.wishes)
-            scenario = script if any(script) else (task.scenario.instructions,)
+            script = (task.scenario.opening, task.scenario.facts, repr(task.scenario.wishes))
+            scenario = script if task.scenario.opening else (task.scenario.instructions,)
             for thing in (scenario, *domain.rows(task)):
                 owner, first = owners.setdefault(thing, (split, task))
                 if owner != split:

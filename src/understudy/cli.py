@@ -20,6 +20,9 @@ Settings are key=value, the keys of a config file: slice.families=cancel,return 
 `understudy train --keys` prints all of them with what they mean.
 """
 
+MOST_SHOWN = 20
+"""Problems of a domain that are printed as text."""
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -191,7 +194,9 @@ def _report_text(report: "Report") -> str:
     body = [f"{s.split:<12}{s.tasks:>6}{s.floor:>7.2f}{s.oracle:>8.2f}{s.gold_turns:>12.1f}" for s in report.splits]
     unused = [f"tools that no gold episode calls: {', '.join(report.unused_tools)}"] if report.unused_tools else []
     verdict = f"{len(report.problems)} problems" if report.problems else "sound: gold earns 1.0 and doing nothing 0.0"
-    return "\n".join([head, *body, *unused, *report.problems, verdict])
+    more = len(report.problems) - MOST_SHOWN
+    cut = [f"… and {more} more; --json lists all"] if more > 0 else []
+    return "\n".join([head, *body, *unused, *report.problems[:MOST_SHOWN], *cut, verdict])
 
 
 def _progress(done: int, of: int) -> None:

@@ -85,7 +85,7 @@ class TrainConfig(Record):
     """All of a training run."""
 
     domain: str = "retail"
-    """A shipped domain, or `module:attribute` for your own."""
+    """A shipped domain, `module:attribute` for your own, or a benchmark's, such as `tau-bench:PATH#retail`."""
     slice: Slice = Slice()
     model: str = "smollm2-135m"
     """An embedded model, a local folder, or `owner/model` on the Hugging Face hub."""
@@ -97,6 +97,8 @@ class TrainConfig(Record):
     """Steps between checkpoints; 0 saves at the end only."""
     max_fault_rate: float = Field(default=0.1, ge=0.0, le=1.0)
     """The run stops when more than this share of a step's episodes fails through no fault of the agent."""
+    free_tasks: bool = False
+    """Whether tasks that doing nothing earns may be trained on."""
     engine: LocalConfig = LocalConfig()
     sampling: Sampling = Sampling()
     limits: Limits = Limits()

@@ -16,7 +16,7 @@ from understudy.agent import Agent, ChatAgent, EngineAgent, GoldAgent, SilentAge
 from understudy.chat import ChatModel, Usage
 from understudy.config import TrainConfig
 from understudy.domains.base import TaskSource
-from understudy.errors import ConfigError, nearest
+from understudy.errors import ConfigError, TaskError, nearest
 from understudy.models import find_model
 from understudy.records import Record
 from understudy.rollout import Limits, episode_seed, play
@@ -125,6 +125,20 @@ async def oracle(domain: TaskSource, tasks: Sequence[Task]) -> Evaluation:
 def inhabited(domain: TaskSource, users: Cast) -> TaskSource:
     """The domain with these users; scripted ones are its own already."""
     return domain if users.scripted else domain.with_users(users)
+
+
+async def refuse_free(domain: TaskSource, seed: int = 0) -> None:
+    """A `TaskError` where doing nothing earns train tasks of the slice, a `ConfigError` where there are none at all."""
+    if next(domain.stream("train", seed), None) is None:
+        raise ConfigError(f"{domain.name} has no train tasks in this slice")
+    tasks = domain.tasks("train")
+    free = [result.task for result in (await floor(domain, tasks)).results if any(result.successes)]
+    if free:
+        some = ", ".join(free[:3])
+        raise TaskError(
+            f"doing nothing earns {len(free)} of the {len(tasks)} train tasks of {domain.name} ({some}): "
+            "leave them out by slice.families, or train on them all the same by free_tasks=true"
+        )
 
 
 def named_agent(name: str, config: TrainConfig, checkpoint: Path | None = None) -> Agent:

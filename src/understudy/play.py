@@ -1,43 +1,28 @@
 """Play an episode yourself: as the agent, with its policy and tools, or as the user who wants something of it."""
 
 import asyncio
-import functools
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
-
-from rich.console import Console
-from rich.text import Text
 
 from understudy.agent import Agent, GoldAgent, HumanAgent
 from understudy.domains.base import TaskSource
 from understudy.errors import ConfigError, nearest
 from understudy.messages import Message, ToolSpec
+from understudy.prompt import ask_person, print_coloured, read_reply, tool_list
 from understudy.rollout import Limits, rollout
-from understudy.tasks import Split, Task
+from understudy.tasks import Scenario, Split, Task
+from understudy.tools import Device
 from understudy.trajectory import Trajectory
-from understudy.typed import read_reply, tool_list
-from understudy.users import HumanUser, ask_person
+from understudy.users import HumanUser
 from understudy.view import episode_title, transcript
 
-_SPEAKER = re.compile(r" *(\w*) [|>] ")
-_STYLES = {"system": "dim", "user": "green", "assistant": "cyan", "agent": "cyan", "tool": "yellow"}
 HELP = """\
 Type text to say it to the user. Type a call to make it, in one of these ways:
     find_order order_id=W1    find_order(order_id="W1")    find_order {"order_id": "W1"}
 A list is a,b; what has spaces stands in quotes. A line ends a message; one that begins with a tool's name is a call.
 /tools lists the tools, /tool NAME shows one, /help shows this, /quit leaves without a result."""
-
-
-def print_coloured(text: str) -> None:
-    """Print a conversation with a colour for each speaker, where the terminal has colours."""
-    console, style = Console(highlight=False, soft_wrap=True), ""
-    for line in text.splitlines() or [""]:
-        speaker = _SPEAKER.match(line)
-        style = (_STYLES.get(speaker[1], "") if speaker[1] else style) if speaker else ""
-        console.print(Text(line, style))
 
 
 @dataclass
@@ -77,8 +62,11 @@ def play(
     As the user you meet `agent`, the gold turns unless another one is given.
     """
     person = person or Person()
-    if role == "user":
-        domain = domain.with_users(functools.partial(HumanUser, ask=person.ask, show=person.show))
+
+    def user(scenario: Scenario, seed: int, device: Device | None) -> HumanUser:
+        return HumanUser(scenario, device, person.ask, person.show)
+
+    domain = domain.with_users(user) if role == "user" else domain
     actor = HumanAgent(person.act) if role == "agent" else agent or GoldAgent()
     try:
         episode = asyncio.run(rollout(task, domain.environment(task), actor, Limits(max_turns=100)))

@@ -4,7 +4,7 @@ They read the live state that the episode left behind (nothing is replayed) and 
 A fact counts as told only where telling it took knowing it:
 
     a word     has to have been shown by a tool before it is said, so a guessed reason earns nothing, and must not
-               stand among so many numbers that records are being read out;
+               stand among so many digits that records are being read out;
     a number   has to stand in a text with few others, so reading out whole records earns nothing.
 """
 
@@ -21,9 +21,11 @@ from understudy.tasks import Score
 SPARE_NUMBERS = 2
 """How many numbers a text may hold beyond the task's outputs and still tell one: enough to show a sum's two parts."""
 
-MOST_NUMBERS = 12
-"""How many numbers a text may hold and still tell a word: two dates with their times have ten."""
+MOST_DIGITS = 12
+"""How many different runs of digits a text may hold and still tell a word: two dates with their times have ten."""
 
+_DIGITS = re.compile(r"\d+")
+_WHEN = re.compile(r"(?<![\w.-])\d{4}-\d\d-\d\d(?![\w-])|(?<![\w.:])\d{1,2}:\d\d(?!\w|:\d)")
 # Not inside a word or an id: "W1042", "i482" and "card_41" hold no number.
 _NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
 
@@ -57,7 +59,7 @@ def _tells(text: str, shown: str, output: str, limit: int) -> bool:
         return False
     if _is_number(output):
         return len(numbers(text)) <= limit
-    return said(output, shown) and len(numbers(text)) <= MOST_NUMBERS
+    return said(output, shown) and len(set(_DIGITS.findall(text))) <= MOST_DIGITS
 
 
 def said(fact: str, text: str) -> bool:
@@ -71,8 +73,8 @@ def said(fact: str, text: str) -> bool:
 
 
 def numbers(text: str) -> set[float]:
-    """The distinct numbers of a text, by value; the digits of ids are none."""
-    return {_value(number) for number in _NUMBER.findall(text)}
+    """The distinct numbers of a text, by value; the digits of ids, dates like 2026-03-05 and times are none."""
+    return {_value(number) for number in _NUMBER.findall(_WHEN.sub(" ", text))}
 
 
 def product(parts: Mapping[str, float], beside: Mapping[str, float] | None = None) -> Score:

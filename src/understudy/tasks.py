@@ -33,6 +33,16 @@ class Fact(Record):
     """Whether the opening message has told it already."""
 
 
+class Proof(Record):
+    """How the user notices that a wish is fulfilled: by trying it with a tool of their own."""
+
+    call: ToolCall
+    shows: str
+    """What the result holds when all is well."""
+    says: str = "It works now."
+    fails: str = "It still does not work."
+
+
 class Wish(Record):
     """One thing the user wants, brought up after the wishes before it are settled."""
 
@@ -42,6 +52,10 @@ class Wish(Record):
     """An action is proposed and confirmed; a question is answered by a statement, for `number` one with a number."""
     names: tuple[str, ...] = ()
     """What a right proposal of an action has to name; "cancel|cancellation" stands for either."""
+    agrees: tuple[tuple[str, ...], ...] = ()
+    """Steps on the way that the user says yes to, each by what a right proposal of it has to name."""
+    proof: Proof | None = None
+    """Where it is there, it fulfils the wish; `names` may then be empty, and no proposal fulfils it."""
     facts: tuple[Fact, ...] = ()
     """What the user knows about this wish, and tells while it is the one at hand."""
     contests: bool = False
@@ -52,8 +66,11 @@ class Deed(Record):
     """Something the user does with a tool of their own, when the agent tells them to."""
 
     call: ToolCall
-    names: tuple[str, ...]
-    """What a sentence that tells the user to do it has to name; "restart|reboot" stands for either."""
+    names: tuple[str, ...] = Field(min_length=1)
+    """What a sentence that tells the user to do it has to name, the thing first; "restart|reboot" stands for either.
+    Where it says "it", the thing may be named in the sentence before."""
+    looks: bool = False
+    """Whether it only looks: then it is also done where a text asks about what it shows."""
     says: str = "{result}"
     """What the user says then; `{result}` is what the tool shows."""
 

@@ -28,7 +28,7 @@ from understudy.domains.base import TaskSource, find
 from understudy.engines.base import Engine
 from understudy.engines.local.engine import LocalEngine
 from understudy.errors import ConfigError, RolloutError, TaskError
-from understudy.evaluate import Evaluation, evaluate, floor, held_out, inhabited, oracle
+from understudy.evaluate import Evaluation, evaluate, floor, held_out, inhabited, oracle, refuse_free
 from understudy.formats import ChatFormat
 from understudy.models import find_model
 from understudy.rollout import episode_seed, play, play_groups, teaches
@@ -84,6 +84,8 @@ def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Eval
     if config.user.kind == "human":
         raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")
     users = Cast(config.user)
+    if not config.free_tasks:
+        asyncio.run(refuse_free(domain, config.seed))
     engine = LocalEngine(folder, config.engine, config.seed)
     training = Training(config, run, domain, engine, formats.find(folder), report, users)
     return asyncio.run(_train(training))

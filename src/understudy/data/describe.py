@@ -6,13 +6,12 @@ from typing import Any
 
 from pydantic import Field
 
-from understudy.check import substance
 from understudy.data.items import Bad, Item
-from understudy.data.similar import Similar, said_words
 from understudy.data.verify import Domains
 from understudy.formats import ChatFormat
 from understudy.messages import Message
 from understudy.records import Record
+from understudy.similar import Similar, said_words, without_wording
 from understudy.tasks import Split, Task
 
 NAMED = 20
@@ -90,7 +89,7 @@ def describe(items: Iterable[Item[Task] | Bad], domains: Domains, measure: Measu
         counts["tools"].update(call.name for call in task.actions)
         found["tasks"] += 1
         found["same_ids"] += _again(ids, task.id)
-        found["duplicates"] += _again(substances, hash(substance(task)))
+        found["duplicates"] += _again(substances, hash(without_wording(task)))
         found.update(leaks.add(task))
     spread = {name: _spread(counter) for name, counter in lengths.items()}
     ordered = {name: dict(counter.most_common()) for name, counter in counts.items()}
@@ -140,8 +139,7 @@ def token_lengths(format: ChatFormat, domains: Domains) -> Measure:
         policy = [Message(role="system", content=domain.policy)] if domain else []
         opening = Message(role="user", content=task.scenario.opening)
         prompt = format.encode([*policy, opening], domain.specs if domain else (), ())
-        gold = [message for message in task.gold if message.role == "assistant"]
-        return {"prompt tokens": len(prompt), "gold tokens": sum(len(format.render(message)) for message in gold)}
+        return {"prompt tokens": len(prompt), "gold tokens": sum(len(format.render(turn)) for turn in task.turns)}
 
     return measure
 
@@ -164,8 +162,7 @@ def as_text(description: Description) -> str:
 
 
 def _lengths(task: Task) -> dict[str, int]:
-    turns = sum(message.role == "assistant" for message in task.gold)
-    return {"user words": len(said_words(task)), "gold turns": turns, "gold calls": len(task.actions)}
+    return {"user words": len(said_words(task)), "gold turns": len(task.turns), "gold calls": len(task.actions)}
 
 
 def _again(seen: set[Any], key: Any) -> bool:

@@ -4,12 +4,12 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from understudy.data.items import Bad, strict
-from understudy.data.read import needed, read
+from understudy.data.read import read
 from understudy.data.specs import samples
 from understudy.data.synthesize import Chat, Wanted, generated, proposed
 from understudy.data.write import output, partial_lines, refuse_existing
@@ -18,6 +18,9 @@ from understudy.errors import ConfigError, TaskError
 from understudy.messages import Message
 from understudy.tasks import Split, Task
 
+if TYPE_CHECKING:
+    from understudy.chat import ChatModel
+
 LONGEST_REPLY = 8192
 """Tokens of a proposal, with what the model thinks before it."""
 
@@ -25,22 +28,22 @@ Watch = Callable[[Iterable[Any], str], Iterable[Any]]
 
 
 class _Endpoint:
-    """A `Chat` of `understudy.chat.ChatModel`."""
+    """A `ChatModel` as a `Chat`."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: "ChatModel") -> None:
         self._model = model
 
     async def complete(self, messages: Sequence[Message], seed: int) -> str:
         """The text of the model's reply."""
-        reply = await self._model.reply(messages, seed=seed)
-        return str(reply.message.content)
+        return (await self._model.reply(messages, seed=seed)).message.content
 
 
 def endpoint(model: str, url: str, key_variable: str) -> Chat:
     """A language model behind an OpenAI-compatible endpoint."""
-    chat = needed("understudy.chat", "--by-model")
-    config = chat.ChatConfig(model=model, base_url=url, key_variable=key_variable, max_tokens=LONGEST_REPLY)
-    return _Endpoint(chat.ChatModel(config, "agent"))
+    from understudy.chat import ChatConfig, ChatModel
+
+    config = ChatConfig(model=model, base_url=url, key_variable=key_variable, max_tokens=LONGEST_REPLY)
+    return _Endpoint(ChatModel(config, "agent"))
 
 
 def lines_file(out: Path) -> Path:

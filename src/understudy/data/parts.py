@@ -1,6 +1,6 @@
 """Which part of a split a task goes to. Tasks are grouped first, and a group is never torn apart.
 
-    Distinct    a group is one task by substance: what it is about, without the words (`check.substance`)
+    Distinct    a group is one task by substance: what it is about, without the words (`without_wording`)
     Near        a group is joined by near-duplicates (`similar`), also through others
 
 Every stratum is dealt out in the wanted ratios as nearly as its groups allow, and what one stratum had to leave over is
@@ -13,9 +13,8 @@ from array import array
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
-from understudy.check import substance
-from understudy.data.similar import Similar
 from understudy.errors import ConfigError
+from understudy.similar import Similar, without_wording
 from understudy.tasks import Task
 
 Stratum = tuple[str, str, str]
@@ -44,7 +43,7 @@ class Distinct:
 
     def add(self, task: Task) -> None:
         """The next task."""
-        self._labels.append(self._first.setdefault(_digest(substance(task)), len(self.strata)))
+        self._labels.append(self._first.setdefault(_digest(without_wording(task)), len(self.strata)))
         self.strata.append(_stratum(task))
 
     def labels(self) -> Sequence[int]:

@@ -5,7 +5,7 @@ sets them up, and what they refer to. So proposals stay within the split's own u
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from understudy.data.verify import Fault
 from understudy.domains.base import Domain
 from understudy.messages import Message, spec_to_wire
 from understudy.records import Record
+from understudy.state import Table
 from understudy.tasks import Scenario, Task
 
 _REACH = 3
@@ -126,9 +127,6 @@ class Brief:
             return Fault("too long", "gold", f"{len(task.actions)} calls in {len(task.gold)} messages")
         if not task.scenario.wishes:
             return Fault("malformed", "scenario.wishes", "there are none, so the user wants nothing")
-        roles = {message.role for message in task.gold} & {"system", "tool"}
-        if roles:
-            return Fault("malformed", "gold", f"it has a message of the role {min(roles)!r}")
         allowed = shown(self.domain, self.example)
         for table, key in self.domain.rows(task):
             if key not in allowed.get(table, {}):
@@ -137,9 +135,10 @@ class Brief:
 
 
 def shown(domain: Domain, task: Task) -> dict[str, dict[str, Any]]:
-    """The rows that a task names, as it sets them up, and those that they refer to."""
+    """The rows that a task names, as it sets them up, those that refer to them, and all that these refer to."""
     tables = domain.initial(task).tables()
     names = {text for call in task.actions for text in _texts(call.arguments)} | set(_texts(task.setup))
+    names |= _owners(domain, task, tables)
     found: dict[str, dict[str, Any]] = {}
     for _ in range(_REACH):
         for name, table in tables.items():
@@ -148,6 +147,13 @@ def shown(domain: Domain, task: Task) -> dict[str, dict[str, Any]]:
             found.setdefault(name, {}).update(kept)
         names |= set(_texts(found))
     return {name: table for name, table in found.items() if table}
+
+
+def _owners(domain: Domain, task: Task, tables: Mapping[str, Table[Any]]) -> set[str]:
+    """Keys of rows that refer to a row that the task is about, such as the user whose order it is."""
+    about = {key for _, key in domain.rows(task)}
+    own = (table for name, table in tables.items() if name not in domain.shared)
+    return {key for table in own for key, row in table.items() if about.intersection(_texts(row.model_dump()))}
 
 
 def _texts(value: Any) -> Iterator[str]:

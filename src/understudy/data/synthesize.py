@@ -9,12 +9,12 @@ from pydantic import Field
 
 from understudy.data.items import Bad
 from understudy.data.propose import Brief
-from understudy.data.similar import Similar
 from understudy.data.verify import Fault, fresh, gold_fault, played_fault
 from understudy.domains.base import Domain
 from understudy.errors import ConfigError
 from understudy.messages import Message
 from understudy.records import Record
+from understudy.similar import Similar
 from understudy.tasks import Split, Task
 
 T = TypeVar("T")

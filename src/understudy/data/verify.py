@@ -93,6 +93,8 @@ def fresh(domain: Domain) -> Domain:
 
 def gold_fault(domain: Domain, task: Task) -> Fault | None:
     """What running the gold calls on a fresh state says against a task."""
+    for role in sorted({message.role for message in task.gold} - {"assistant", "user"}):
+        return Fault("malformed", "gold", f"it has a message of the role {role!r}; allowed: assistant, user")
     try:
         goal = domain.goal(task)
     except TaskError as e:

@@ -175,7 +175,7 @@ class Domain:
         if task.id not in self._goals:
             if len(self._goals) >= REMEMBERED:
                 self._goals.clear()
-            self._goals[task.id] = self._run_gold(task)
+            self._goals[task.id] = self.fulfilled(task).changes()
         return self._goals[task.id]
 
     def rows(self, task: Task) -> list[tuple[str, str]]:
@@ -197,7 +197,8 @@ class Domain:
         """What the agent is told of its job."""
         return self._texts[self.part.policy]
 
-    def _run_gold(self, task: Task) -> Mapping[str, Any]:
+    def fulfilled(self, task: Task) -> State:
+        """The state after the task's gold calls, the agent's and the user's. A refused one is a `TaskError`."""
         state = self.initial(task)
         toolkits = {"assistant": self.toolkit(state), "user": self.device(state) if self.device else None}
         for role, call in ((message.role, call) for message in task.gold for call in message.tool_calls):
@@ -208,7 +209,7 @@ class Domain:
                 toolkit.run(call)
             except ToolError as e:
                 raise TaskError(f"task {task.id}: the gold call {call.name}({call.arguments}) is refused: {e}") from e
-        return state.changes()
+        return state
 
     def _split(self, split: Split) -> Path:
         return self._file("tasks") / f"{split}.jsonl"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from understudy.messages import Message, ToolCall
-from understudy.tasks import Deed, Fact, Wish
+from understudy.tasks import Deed, Fact, Proof, Wish
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,10 @@ class Want:
     facts: tuple[Fact, ...] = ()
     deeds: tuple[Deed, ...] = ()
     """What the user does with tools of their own when the agent says so."""
+    agrees: tuple[tuple[str, ...], ...] = ()
+    """Steps on the way, each by what a right proposal of it names."""
+    proof: Proof | None = None
+    """How the user notices that the request is fulfilled."""
     contests: bool = False
     meant: str = ""
     """What the user wants after a change of mind; `text` is then only what is said first."""
@@ -55,7 +59,15 @@ class Want:
         """The request as the user pursues it."""
         says = self._with(self.meant, self.about.known if self.about else "") if self.meant else self.later
         facts = (*(self.about.facts if self.about else ()), *self.facts)
-        return Wish(says=says, kind=self.kind, names=self.names, facts=facts, contests=self.contests)
+        return Wish(
+            says=says,
+            kind=self.kind,
+            names=self.names,
+            agrees=self.agrees,
+            proof=self.proof,
+            facts=facts,
+            contests=self.contests,
+        )
 
     def _with(self, text: str, mention: str) -> str:
         return sentence(text.replace(f"{{{self.about.kind}}}", mention) if self.about else text)

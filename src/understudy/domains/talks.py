@@ -37,7 +37,7 @@ def scenario(draft: Draft, person: Person, wants: Sequence[Want], difficulty: Di
         opening=opening,
         facts=person.facts,
         wishes=wishes,
-        deeds=tuple(deed for want in wants for deed in want.deeds),
+        deeds=_deeds(wants),
         persona=draft.random.choice(PERSONAS[difficulty]),
         patience=3 + (difficulty != "easy") + any(want.meant for want in wants),
     )
@@ -70,16 +70,29 @@ def _instructions(person: Person, opening: str, wants: Sequence[Want], wishes: S
     known = " ".join(fact.says for fact in (*person.facts, *(fact for wish in wishes for fact in wish.facts)))
     wanted = " ".join(f"({i}) {wish.says}" for i, wish in enumerate(wishes, 1))
     refusal = "Contest a first refusal, accept the second." if any(w.contests for w in wishes) else "Accept a refusal."
-    deeds = [deed for want in wants for deed in want.deeds]
     return (
         f"You are {person.name}, {person.role}. You begin with: {opening!r} "
-        f"What you want, one thing after the other: {wanted} What you can say when asked: {known} {_doing(deeds)}"
-        f"Say yes only to a proposal of exactly what you want, else say what you want. {refusal} Then leave."
+        f"What you want, one thing after the other: {wanted} What you can say when asked: {known} {_doing(wants)}"
+        f"Say yes only to a proposal of exactly what you want{_steps(wants)}, else say what you want. "
+        f"{refusal} Then leave."
     )
 
 
-def _doing(deeds: Sequence[Deed]) -> str:
-    if not deeds:
+def _deeds(wants: Sequence[Want]) -> tuple[Deed, ...]:
+    """What the user can do for any of the requests, each once."""
+    deeds: list[Deed] = []
+    for want in wants:
+        deeds += [deed for deed in want.deeds if deed not in deeds]
+    return tuple(deeds)
+
+
+def _doing(wants: Sequence[Want]) -> str:
+    if not any(want.deeds for want in wants):
         return ""
-    tools = ", ".join(sorted({deed.call.name for deed in deeds}))
-    return f"You have tools of your own ({tools}): use one only when you are told to, and say what it shows. "
+    text = "You have something in hand: a step that you are told to take is taken and told for you. "
+    return text + "You are content once it works. " * any(want.proof for want in wants)
+
+
+def _steps(wants: Sequence[Want]) -> str:
+    steps = [" ".join(name.partition("|")[0] for name in names) for want in wants for names in want.agrees]
+    return f", or of a step towards it ({'; '.join(steps)})" if steps else ""

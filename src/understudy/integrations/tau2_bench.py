@@ -9,6 +9,8 @@ episode. Users are language models or people; see `rehearsal`. Those who act are
 """
 
 import functools
+import importlib.util
+import inspect
 import itertools
 import json
 import pickle
@@ -111,7 +113,7 @@ class Tau2:
             id=id,
             domain=self.name,
             split=split,
-            family="judged" if needs_judge(criteria) and not self.judge else self._family(raw),
+            family="judged" if needs_judge(criteria) else self._family(raw),
             difficulty=difficulty(len(criteria.actions or ()) if criteria else 0),
             scenario=Scenario(instructions=instructions, opening=""),
             gold=turns,
@@ -260,9 +262,13 @@ class Tau2:
     @functools.cached_property
     def _module(self) -> Any:
         """The domain's environment module, without tau2's top module, which imports litellm and all its agents."""
-        load("loguru").logger.disable("tau2")
+        if importlib.util.find_spec("loguru"):
+            load("loguru").logger.disable("tau2")
         bare("tau2", self.root / "src" / "tau2")
-        return load(f"tau2.domains.{self.domain}.environment")
+        module = load(f"tau2.domains.{self.domain}.environment")
+        if next(iter(inspect.signature(module.get_environment).parameters), "") != "db":
+            raise ConfigError(f"{self.name} cannot be played here: its get_environment takes no database of ours")
+        return module
 
 
 class World:

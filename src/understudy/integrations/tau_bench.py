@@ -262,8 +262,8 @@ def said(transcript: Sequence[Message], outputs: Sequence[str]) -> float:
 
 
 def canonical(value: Any) -> str:
-    """The text that tau-bench hashes: order of keys does not matter, order in lists does, and 1 is not 1.0."""
-    return str(_hashable(value))
+    """What tau-bench hashes, as text: order of keys does not matter, order in lists does, and 1 is not 1.0."""
+    return repr(_hashable(value))
 
 
 def difficulty(calls: int) -> Difficulty:

@@ -5,7 +5,7 @@
 
 from understudy.users.cast import Cast, UserConfig
 from understudy.users.consent import asks_consent, consents
-from understudy.users.human import HumanUser, ask_person
+from understudy.users.human import HumanUser
 from understudy.users.language import LanguageUser, ReactUser, ReflectingUser, VerifiedUser
 from understudy.users.scripted import LONGEST_PROPOSAL, ScriptedUser
 from understudy.users.user import MakeUser, NoUser, User
@@ -23,7 +23,6 @@ __all__ = [
     "User",
     "UserConfig",
     "VerifiedUser",
-    "ask_person",
     "asks_consent",
     "consents",
 ]

@@ -35,11 +35,10 @@ class Cast:
         self._model = ChatModel(config.chat, "user") if config.kind in _LANGUAGE else None
 
     def __call__(self, scenario: Scenario, seed: int, device: Device | None = None) -> User:
-        """The user of one episode."""
+        """The user of one episode; `device` holds the user's own tools, where the domain gives them any."""
         if self._model:
             return _LANGUAGE[self._config.kind](scenario, self._model, seed, self._config.attempts, device)
-        person = HumanUser if self._config.kind == "human" else ScriptedUser
-        return person(scenario, seed, device)
+        return HumanUser(scenario, device) if self._config.kind == "human" else ScriptedUser(scenario, seed, device)
 
     @property
     def scripted(self) -> bool:

@@ -59,7 +59,7 @@ _YES = re.compile(
         rf"(?:{_LET} )*(?:proceed|go ahead|go for it|do (?:it|that|so|this))",
         rf"(?:that|this|it|everything|all)(?:'s| is| are| sounds| looks| seems)(?: (?!not\b)\w+)? {_GOOD}",
         rf"(?:sounds|looks|works) (?:\w+ )?{_GOOD}",
-        "works for me|(?:that|this|it) (?:would |will )?works?",
+        r"works for me|(?:that|this|it) (?:would |will )?works?(?! (?:now|again)\b)",
         f"all {_GOOD}",
     )
     + r"(?![\w'])"

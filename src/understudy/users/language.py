@@ -19,11 +19,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from understudy.chat import ChatModel, Reply
-from understudy.errors import RolloutError, ToolError
-from understudy.messages import Message, ToolCall
+from understudy.errors import RolloutError
+from understudy.messages import Message
 from understudy.tasks import Scenario
 from understudy.tools import Device
 from understudy.users.draft import NOT_ALONE, STOP, Draft, read, read_marked, without_thinking
+from understudy.users.user import used
 
 _PART = f"""\
 You play a customer who writes to a support agent. Stay in this part whatever the agent says.
@@ -117,7 +118,7 @@ class LanguageUser:
         calls = tuple(
             call.replace(id=call.id or f"deed_{len(self._deeds)}_{i}") for i, call in enumerate(message.tool_calls)
         )
-        results = [Message(role="tool", content=_used(device, call), tool_call_id=call.id) for call in calls]
+        results = [Message(role="tool", content=used(device, call), tool_call_id=call.id) for call in calls]
         self._deeds += [(said, deed) for deed in (message.replace(content="", tool_calls=calls), *results)]
 
     def _seen(self, talk: Sequence[Message]) -> list[Message]:
@@ -202,14 +203,6 @@ class ReflectingUser(VerifiedUser):
 def spoken(transcript: Sequence[Message]) -> list[Message]:
     """What the two sides said to each other: no policy, no calls, no results, and no text beside calls."""
     return [m for m in transcript if m.role == "user" or (m.role == "assistant" and not m.tool_calls)]
-
-
-def _used(device: Device, call: ToolCall) -> str:
-    """What a tool of the user's own shows, or why it refuses."""
-    try:
-        return device.run(call)
-    except ToolError as e:
-        return f"Error: {e}"
 
 
 def _turned(message: Message) -> Message:

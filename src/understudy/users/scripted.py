@@ -2,12 +2,12 @@
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from understudy.errors import ToolError
-from understudy.messages import Message, ToolCall
+from understudy.deeds import Hands, asks_whether_it_works
+from understudy.messages import Message
 from understudy.rewards import numbers, said
-from understudy.tasks import Deed, Fact, Scenario, Wish
+from understudy.tasks import Deed, Fact, Proof, Scenario, Wish
 from understudy.tools import Device
 from understudy.users.consent import asks_consent
 
@@ -30,11 +30,6 @@ _HANDOVER = re.compile(
     r"\bhuman agent\b|\btransfer\w*\b.{0,40}\b(?:human|agent|colleague|specialist|you)\b|"
     r"\byou (?:are|were|will be|have been)(?: now| being)* transferred\b"
 )
-_INSTRUCTS = re.compile(
-    r"\?|\b(?:please|try|turn|toggle|switch|restart|reboot|open|close|check|look|run|set|reset|remove|insert|reseat|enable|"
-    r"disable|connect|disconnect|select|choose|tap|go to|you (?:need|have|should|can)|now|next|then|first)\b"
-)
-_REPORTS = re.compile(r"\b(?:i|we)(?:'ve|'ll| have| will| did| can| could| am| was)\b")
 _ANNOUNCES = re.compile(r"\b(?:let me|one moment|a moment|please wait|hold on|i will|i'll|i am going to)\b")
 _CLOSING = re.compile(r"\b(?:anything|something) else\b|\b(?:else|further|more) i can\b|\bfurther assist")
 _YES = ("Yes.", "Yes, please.", "Yes, go ahead.", "Yes, that is right.", "Yes, please do.")
@@ -47,11 +42,13 @@ class ScriptedUser:
     A text, sentence by sentence:
 
         proposes what a wish names, and asks    -> yes; to the first such wish only
-        tells them to do what they can do       -> does it, by a tool of their own, and says what that shows
+        tells them to do what they can do       -> does it, by a tool of their own, and says what that shows; a text
+                                                   that asks for facts gets these before a mere look
         asks for facts                          -> the facts, those not told yet first
         refuses                                 -> accepted; a wish that `contests` does so once
         proposes anything else                  -> no, and the wish again
-        answers a question, or reports          -> on to the next wish, or leaves when there is none
+        answers a question, or reports          -> on to the next wish, or leaves when there is none; a wish that has
+                                                   a proof is tried first, and stays until it holds
         does none of this                       -> the wish again; or, if it is empty, "Are you still there?"
 
     Whatever moves nothing costs patience; without any left the user leaves. So a conversation ends whatever the agent
@@ -59,12 +56,11 @@ class ScriptedUser:
     """
 
     def __init__(self, scenario: Scenario, seed: int = 0, device: Device | None = None) -> None:
-        """`device` is what the user has as tools; without it no deed is done."""
-        self._scenario, self._device = scenario, device
-        self._shown: dict[int, str] = {}
+        """`device` is what the user has as tools; deeds without it are a `TaskError`."""
+        self._scenario, self._hands = scenario, Hands(scenario.deeds, device.run if device else None)
         self._random = random.Random(seed)
         self._pending = list(scenario.wishes)
-        self._approved: list[Wish] = []
+        self._agreed: list[tuple[Wish, tuple[str, ...]]] = []
         self._at_hand = next(iter(scenario.wishes), None)
         self._contested = False
         self._revealed: set[Fact] = set()
@@ -82,58 +78,69 @@ class ScriptedUser:
         refusals = [s for s in sentences if _refuses(s)]
         rest = " ".join(s for s in sentences if s not in refusals)
         asks = asks_consent(rest)
-        if asks and (wish := self._proposed(rest)):
-            return self._approve(wish)
+        if asks and (proposal := self._proposed(rest)):
+            return self._agree(*proposal)
         if not asks and _HANDOVER.search(rest):
             return None
-        if deeds := [deed for s in sentences if s not in refusals for deed in self._told_to_do(s)]:
+        deeds = self._hands.told(rest)
+        if any(not deed.looks for deed in deeds):
             return self._do(deeds)
         if asked := [fact for fact in self._known() if any(_asks_for(s, fact) for s in sentences)]:
             return self._tell(asked)
+        if deeds:
+            return self._do(deeds)
         if refusals:
             return self._refused()
+        if (proof := self._unproved()) and asks_whether_it_works(rest):
+            return self._try(proof, asked=True)
         if asks:
             return self._object()
         return self._told(rest)
 
-    def _proposed(self, text: str) -> Wish | None:
-        """The wish that a text names, one not yet approved if there is any."""
+    def _proposed(self, text: str) -> tuple[Wish, tuple[str, ...]] | None:
+        """The wish that a text names, or a step of it: one not yet agreed to if there is any."""
         if len(set(_WITH_DIGIT.findall(text))) > LONGEST_PROPOSAL:
             return None
-        wishes = (w for w in (*self._pending, *self._approved) if w.kind == "action")
-        return next((w for w in wishes if all(said(name, text) for name in w.names)), None)
+        right = [(wish, names) for wish, names in self._agreeable() if all(said(name, text) for name in names)]
+        return next((proposal for proposal in right if proposal not in self._agreed), next(iter(right), None))
 
-    def _approve(self, wish: Wish) -> str | None:
+    def _agreeable(self) -> Iterator[tuple[Wish, tuple[str, ...]]]:
+        for wish in self._pending:
+            if wish.kind == "action":
+                yield from ((wish, names) for names in wish.agrees)
+                if wish.names or not wish.proof:
+                    yield wish, wish.names
+        yield from self._agreed
+
+    def _agree(self, wish: Wish, names: tuple[str, ...]) -> str | None:
         yes = "Yes." if self._scenario.persona == "terse" else self._random.choice(_YES)
-        if wish not in self._pending:
+        if (wish, names) in self._agreed:
             return self._useless(yes)
-        self._pending.remove(wish)
-        self._approved.append(wish)
+        self._agreed.append((wish, names))
+        if names == wish.names:
+            self._pending.remove(wish)
         self._at_hand, self._contested = wish, False
         return yes
 
-    def _told_to_do(self, sentence: str) -> list[Deed]:
-        if self._device is None or not _INSTRUCTS.search(sentence) or _REPORTS.search(sentence):
-            return []
-        return [deed for deed in self._scenario.deeds if all(said(name, sentence) for name in deed.names)]
-
     def _do(self, deeds: Sequence[Deed]) -> str | None:
-        """Do them in turn. What shows nothing new moves nothing."""
-        before = dict(self._shown)
-        texts = []
-        for deed in deeds:
-            index = self._scenario.deeds.index(deed)
-            self._shown[index] = self._result(deed.call)
-            texts.append(deed.says.replace("{result}", self._shown[index]))
-        text = " ".join(dict.fromkeys(texts))
-        return self._useless(text) if self._shown == before else self._voiced(text)
+        """Do what was told. What then works is no longer wanted."""
+        text, useless, works = self._hands.report(deeds, self._unproved())
+        following = self._next() if works else None
+        return self._useless(self._voiced(f"{text} {following.says}" if following else text), useless)
 
-    def _result(self, call: ToolCall) -> str:
-        assert self._device is not None
-        try:
-            return self._device.run(call)
-        except ToolError as e:
-            return str(e)
+    def _unproved(self) -> Proof | None:
+        """The proof of the wish at hand, while it is wanted."""
+        return self._at_hand.proof if self._at_hand in self._pending else None
+
+    def _try(self, proof: Proof, asked: bool) -> str | None:
+        """Try whether the wish at hand is fulfilled. A user who is not asked and wants nothing more leaves then."""
+        if not self._hands.works(proof):
+            text, useless = self._hands.do((Deed(call=proof.call, names=("try",), says=proof.fails),))
+            return self._useless(self._voiced(text), useless)
+        following = self._next()
+        if not following:
+            return self._voiced(proof.says) if asked else None
+        return self._voiced(f"{proof.says} {following.says}")
 
     def _known(self) -> Sequence[Fact]:
         """What the user can tell now: of the person, and of the wish at hand."""
@@ -167,18 +174,26 @@ class ScriptedUser:
     def _told(self, text: str) -> str | None:
         """React to a statement: a report on what was approved, the answer to a question, or nothing of use."""
         wish = self._at_hand
+        if (proof := self._unproved()) and text and not text.endswith("?") and not _ANNOUNCES.search(text):
+            return self._try(proof, asked=False)
         if wish in self._pending and not _answers(text, wish):
             return self._useless(wish.says)
         return self._settle()
 
     def _settle(self) -> str | None:
         """The wish at hand is done with: bring up the next one, or leave."""
+        following = self._next()
+        return self._voiced(following.says) if following else None
+
+    def _next(self) -> Wish | None:
+        """Be done with the wish at hand; the next one is at hand then."""
         self._pending = [wish for wish in self._pending if wish is not self._at_hand]
         self._at_hand, self._contested = next(iter(self._pending), None), False
-        return self._voiced(self._at_hand.says) if self._at_hand else None
+        return self._at_hand
 
-    def _useless(self, text: str) -> str | None:
-        self._patience -= 1
+    def _useless(self, text: str, count: int = 1) -> str | None:
+        """Bear some useless turns: say something, or leave where the patience is spent."""
+        self._patience -= count
         return text if self._patience > 0 else None
 
     def _voiced(self, text: str) -> str:

@@ -1,9 +1,10 @@
-"""The protocol of users, and the one who says a single thing."""
+"""What a user is, and the one who says a single thing."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from understudy.messages import Message
+from understudy.errors import ToolError
+from understudy.messages import Message, ToolCall
 from understudy.tasks import Scenario
 from understudy.tools import Device
 
@@ -19,7 +20,7 @@ class MakeUser(Protocol):
     """Makes the user of one episode."""
 
     def __call__(self, scenario: Scenario, seed: int, device: Device | None) -> User:
-        """The user of a scenario; `device` is what this user has as tools, if anything."""
+        """The user of a scenario; `device` holds the user's own tools, where the domain gives them any."""
 
 
 class NoUser:
@@ -31,3 +32,11 @@ class NoUser:
     async def reply(self, transcript: Sequence[Message]) -> str | None:
         """The opening, then None."""
         return None if transcript else self._opening
+
+
+def used(device: Device, call: ToolCall) -> str:
+    """What a tool of the user's own shows, or why it refuses."""
+    try:
+        return device.run(call)
+    except ToolError as e:
+        return f"Error: {e}"

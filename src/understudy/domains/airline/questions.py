@@ -6,7 +6,7 @@ from understudy.domains.airline.itineraries import day_key, past, paths
 from understudy.domains.airline.network import HUBS, PLACES, city
 from understudy.domains.airline.searches import Search, search
 from understudy.domains.airline.state import TODAY, Cabin, FlightStatus, Reservation
-from understudy.domains.airline.terms import BAG, INSURANCE, bags_price
+from understudy.domains.airline.terms import BAG, INSURANCE, MOST_BAGS, bags_price
 from understudy.domains.airline.wants import times
 from understudy.domains.airline.world import COMING
 from understudy.domains.callers import Knowledge
@@ -59,7 +59,8 @@ def paid(draft: Draft, reservation: Reservation, knows: Knowledge, ok: bool, eas
 def bags_quote(draft: Draft, reservation: Reservation, knows: Knowledge, ok: bool, easy: bool) -> Want:
     """Ask what further bags would cost."""
     ref, now = draft.ref(reservation, knows), draft.ready(reservation)
-    dear = [more for more in range(1, 9) if bags_price(draft.customer, now, more)][:3]
+    room = MOST_BAGS * len(now.passengers) - now.bags
+    dear = [more for more in range(1, room + 1) if bags_price(draft.customer, now, more)][:3]
     if not dear:
         return paid(draft, reservation, knows, ok, easy)
     more = draft.random.choice(dear)

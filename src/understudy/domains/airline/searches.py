@@ -86,7 +86,7 @@ def sold_out(draft: Draft, want: Want, searched: Search, easy: bool, reads: tupl
     for flights in paths(state, searched.origin, searched.goal, 1 if searched.found.via else 0):
         draft.leave(flights[0], searched.date, searched.cabin, 0)
     text = f"All flights on {spoken(searched.date)} are sold out in {searched.cabin}, so I cannot do that."
-    return refused(draft, want, say(text), "sold out|fully booked", easy, reads)
+    return refused(draft, want, say(text), "sold out|fully booked|no seats", easy, reads)
 
 
 def at_price(amount: Decimal) -> str:

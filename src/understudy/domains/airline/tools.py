@@ -111,6 +111,8 @@ class AirlineTools(Desk):
     ) -> Done:
         """Book flights that a search has offered. A certificate pays first, the payment pays the rest."""
         customer, names = self._customer(), _names(passengers)
+        if bool(return_flights) != bool(return_date):
+            raise ToolError("a trip back needs return_flights and return_date; a trip one way has neither")
         ways = [(flights, date)] + ([(return_flights, return_date)] if return_flights else [])
         trips = tuple(self._trip(numbers, when, cabin, len(names)) for numbers, when in ways)
         _back(trips)

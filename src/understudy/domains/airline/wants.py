@@ -148,7 +148,7 @@ def correct_name(draft: Draft, reservation: Reservation, knows: Knowledge, ok: b
     if not ok:
         text = "cannot be replaced; only up to three letters of a name can be corrected."
         refusal = say(f"The passengers of reservation {now.id} {text}")
-        return refused(draft, want, refusal, "passenger|passengers", easy)
+        return refused(draft, want, refusal, "passenger|passengers|letter|letters", easy)
     do = call("correct_name", reservation_id=now.id, name=old, new_name=new)
     done = change(f"correct the name {old} to {new} in {ref.named}", do, "The name is corrected.")
     return replace(want, turns=done)
@@ -262,7 +262,7 @@ def landed(
     trip = draft.over(reservation, **fields).trips[0]
     check = call("get_flight_status", flight=trip.flights[0], date=trip.date)
     refusal = say(f"Flight {trip.flights[0]} on {spoken(trip.date)} has landed, so I cannot {action}.")
-    return refused(draft, want, refusal, "landed", False, (*reads, check))
+    return refused(draft, want, refusal, "landed|flown|departed", False, (*reads, check))
 
 
 def _cancelled(

@@ -40,9 +40,9 @@ def world(seed: int = 0) -> AirlineState:
     state = AirlineState(flights=timetable, days=days, airports=network.airports())
     customers: dict[str, Customer] = {}
     reservations: dict[str, Reservation] = {}
-    codes = _codes(rng)
+    codes, addresses = _codes(rng), _addresses(rng)
     for name, count in zip(draw_names(rng, CUSTOMERS), _counts(rng), strict=True):
-        customer = _customer(rng, name, [next(codes) for _ in range(count)])
+        customer = _customer(rng, name, next(addresses), [next(codes) for _ in range(count)])
         customers[draw_email(rng, name)] = customer
         reservations |= {r.id: r for r in _reservations(rng, state, customer)}
     return AirlineState(
@@ -83,12 +83,21 @@ def priced(customer: Customer, reservation: Reservation) -> Reservation:
 
 
 def _codes(rng: random.Random) -> Iterator[str]:
+    """Different codes."""
     seen: set[str] = set()
-    while True:
-        code = draw_code(rng)
+    for code in iter(lambda: draw_code(rng), ""):
         if code not in seen:
             seen.add(code)
             yield code
+
+
+def _addresses(rng: random.Random) -> Iterator[str]:
+    """Addresses of different zips."""
+    seen: set[str] = set()
+    for address in iter(lambda: draw_address(rng), ""):
+        if (zip_code := address.split()[-1]) not in seen:
+            seen.add(zip_code)
+            yield address
 
 
 def _counts(rng: random.Random) -> list[int]:
@@ -98,11 +107,9 @@ def _counts(rng: random.Random) -> list[int]:
     return counts
 
 
-def _customer(rng: random.Random, name: str, codes: list[str]) -> Customer:
+def _customer(rng: random.Random, name: str, address: str, codes: list[str]) -> Customer:
     level: Level = rng.choice(("regular", "regular", "silver", "gold"))
-    return Customer(
-        name=name, address=draw_address(rng), payments=_payments(rng), reservations=tuple(codes), level=level
-    )
+    return Customer(name=name, address=address, payments=_payments(rng), reservations=tuple(codes), level=level)
 
 
 def _payments(rng: random.Random) -> dict[str, Payment]:

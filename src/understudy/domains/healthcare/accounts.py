@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from understudy.domains.drafts import Want, call, change, say
 from understudy.domains.healthcare import phrases
-from understudy.domains.healthcare.coverage import needs_referral
+from understudy.domains.healthcare.coverage import letters, needs_referral
 from understudy.domains.healthcare.dates import any_day, plus_days
 from understudy.domains.healthcare.drafts import Draft
 from understudy.domains.healthcare.state import TODAY
-from understudy.domains.healthcare.world import PLANS, SPECIALTIES, draw_member_id, draw_phone, letters
+from understudy.domains.healthcare.world import PLANS, SPECIALTIES, draw_member_id, draw_phone
 from understudy.tasks import Fact
 
 _WHICH_PHONE = ("new number", "new phone", "phone number", "what number", "which number")

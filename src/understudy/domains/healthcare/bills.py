@@ -1,4 +1,4 @@
-"""Requests about bills: pay one, pay one in monthly rates, and ask what is owed."""
+"""Requests about bills: pay one, pay one in monthly installments, and ask what is owed."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -7,7 +7,7 @@ from typing import get_args
 from understudy.domains.drafts import Want, call, change, say
 from understudy.domains.healthcare import phrases, refs
 from understudy.domains.healthcare.drafts import Draft
-from understudy.domains.healthcare.state import LEAST_RATE, Bill, Months
+from understudy.domains.healthcare.state import LEAST_INSTALLMENT, Bill, Months
 from understudy.tasks import Fact
 
 _PAY = "pay|paid|paying|payment|charge"
@@ -37,25 +37,25 @@ def pay(draft: Draft, ok: bool, easy: bool) -> Want:
 
 
 def spread(draft: Draft, ok: bool, easy: bool) -> Want:
-    """Pay a bill in equal monthly rates, unless they would be too small."""
+    """Pay a bill in equal monthly installments, unless they would be too small."""
     months, vague = draft.random.choice(get_args(Months)), not easy and draft.likely(0.3)
     small = not ok and draft.likely(0.6)
-    rate = Decimal(draft.random.randint(20, 48) if small else draft.random.randint(50, 110)) / 2
-    row = draft.change("bills", _bill(draft, ok or small), amount=f"{rate * months:.2f}")
+    monthly = Decimal(draft.random.randint(20, 48) if small else draft.random.randint(50, 110)) / 2
+    row = draft.change("bills", _bill(draft, ok or small), amount=f"{monthly * months:.2f}")
     ref = refs.bill(draft, row, easy)
     text = draft.pick(phrases.SPREAD_VAGUE if vague else phrases.SPREAD, months=f"{months}")
     facts = (Fact(says=f"Over {months} months.", cues=_HOW_LONG, opened=not vague),)
-    names = (*ref.names, f"{months}", f"{rate:.2f}")
+    names = (*ref.names, f"{months}", f"{monthly:.2f}")
     want = Want(text, ref, refs.reads(ref, "bills"), names=names, facts=facts)
     if not ok and not small:
         return _refused(draft, want, row, easy)
     asks = (say("Over how many months: 3, 6 or 12?"),) if vague else ()
     want = replace(want, turns=(*want.turns, *asks, call("calculate", expression=f"{row.amount} / {months}")))
     if small:
-        text = f"That is {rate:.2f} a month, and less than {LEAST_RATE} a month is not possible."
-        return draft.refused(want, text, f"{rate:.2f}", easy=easy)
+        text = f"That is {monthly:.2f} a month, and less than {LEAST_INSTALLMENT} a month is not possible."
+        return draft.refused(want, text, f"{monthly:.2f}", easy=easy)
     do = call("set_payment_plan", bill_id=row.id, months=months)
-    proposal = f"set up a payment plan for {_named(row)}: {months} months at {rate:.2f} a month"
+    proposal = f"set up a payment plan for {_named(row)}: {months} months at {monthly:.2f} a month"
     return replace(want, turns=want.turns + change(proposal, do, "The payment plan is set up."))
 
 

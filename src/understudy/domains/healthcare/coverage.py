@@ -7,6 +7,11 @@ from understudy.domains.healthcare.state import TODAY, Doctor, Plan, Referral, S
 from understudy.domains.healthcare.views import Coverage
 
 
+def letters(plan: str) -> str:
+    """What a plan's member ids begin with: CH for Cedar HMO."""
+    return "".join(word[0] for word in plan.split())
+
+
 def needs_referral(plan: str, specialty: Specialty) -> bool:
     """Whether a plan pays for such a doctor only with a referral."""
     return plan.endswith("HMO") and specialty != "family medicine"

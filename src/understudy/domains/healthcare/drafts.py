@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeVar
 
 from understudy.domains import drafts
 from understudy.domains.drafts import Want, say
+from understudy.domains.healthcare.coverage import letters
 from understudy.domains.healthcare.dates import DAYS, TIMES, halves, plus_days
 from understudy.domains.healthcare.state import (
     NOW,
@@ -22,7 +23,7 @@ from understudy.domains.healthcare.state import (
     Referral,
     Specialty,
 )
-from understudy.domains.healthcare.world import PLANS, SPECIALTIES, letters
+from understudy.domains.healthcare.world import PLANS, SPECIALTIES
 from understudy.records import Record
 
 Identity = Literal["opened", "asked", "member", "proxy", "urgent"]

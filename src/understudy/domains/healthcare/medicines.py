@@ -31,7 +31,8 @@ def refill(draft: Draft, ok: bool, easy: bool) -> Want:
     if row.requested:
         return _busy(draft, want, row, easy)
     if not ok:
-        text = f"Your {row.drug} lasts until {row.lasts_until}, so I cannot refill it yet."
+        owner = draft.owner.replace("my", "Your")
+        text = f"{owner} {row.drug} lasts until {row.lasts_until}, so I cannot refill it yet."
         return draft.refused(want, text, any_day(row.lasts_until), easy=easy)
     return replace(want, turns=want.turns + _filled(row))
 

@@ -15,13 +15,13 @@ OPENED = (
 MEMBER = (
     "My member id is {id}, date of birth {born}.",
     "I am member {id}, born {born}.",
-    "You find me under member id {id}, I was born on {born}.",
+    "You can find me under member id {id}, I was born on {born}.",
 )
 BORN = ("I was born on {born}.", "My date of birth is {born}.", "Date of birth: {born}.")
 CALLS = (
-    "I am {caller} and I call for {name}, born {born}.",
+    "I am {caller}, calling for {name}, born {born}.",
     "This is {caller}, calling for {name}, date of birth {born}.",
-    "My name is {caller}, it is about {name}, born {born}.",
+    "My name is {caller}. It is about {name}, born {born}.",
 )
 CALLS_FOR = ("I am calling for {name}.", "It is about {name}.", "I take care of things for {name}.")
 
@@ -35,7 +35,7 @@ VISIT_DESCRIBED = ("{owner} {specialty} appointment", "{owner} appointment for {
 VISIT_WRONG = ("{owner} appointment on {day}", "the appointment on {day}")
 DRUG_DESCRIBED = ("{owner} medicine for {use}", "{owner} {use} medicine")
 DRUG_VAGUE = ("{owner} medicine", "one of {owner} prescriptions", "{owner} prescription")
-BILL_DESCRIBED = ("the bill of {day}", "my bill for the visit on {day}")
+BILL_DESCRIBED = ("the bill from {day}", "my bill for the visit on {day}")
 BILL_VAGUE = ("my bill", "a bill of mine", "one of my bills")
 
 CANCEL = (
@@ -67,7 +67,7 @@ BOOK = (
     "Can I have {visit} with Dr. {doctor} on {when}?",
     "I need {visit} with Dr. {doctor}. Can you do {when}?",
     "I have been a little tired for some weeks. Can I get {visit} with Dr. {doctor} on {when}?",
-    "I am due for a check. Please book {visit} with Dr. {doctor} on {when}.",
+    "I am due for a check-up. Please book {visit} with Dr. {doctor} on {when}.",
 )
 BOOK_VAGUE = (
     "I would like {visit} with Dr. {doctor}.",
@@ -99,7 +99,7 @@ PHARMACY = (
 PHARMACY_VAGUE = (
     "I want to get {drug} from another pharmacy.",
     "Please move {drug} to another pharmacy.",
-    "The pharmacy of {drug} is too far away, please change it.",
+    "The pharmacy for {drug} is too far away, please change it.",
 )
 LATER = ("{one} or {two}, whichever closes later", "{one} or {two}, the one that closes last")
 REFERRAL = (
@@ -135,14 +135,14 @@ PAY = (
 PAY_VAGUE = ("I want to pay {bill}.", "Can I pay {bill} over the phone?", "I would like to settle {bill}.")
 SPREAD = (
     "I would like to pay {bill} over {months} months.",
-    "Can I pay {bill} in {months} monthly rates?",
+    "Can I pay {bill} in {months} monthly installments?",
     "Please set up a payment plan of {months} months for {bill}.",
-    "I can't pay {bill} at once. Can I have {months} months for it?",
+    "I can't pay {bill} all at once. Can I have {months} months for it?",
 )
 SPREAD_VAGUE = (
-    "I would like to pay {bill} in rates.",
+    "I would like to pay {bill} in installments.",
     "Can I have a payment plan for {bill}?",
-    "I can't pay {bill} at once. Can I spread it?",
+    "I can't pay {bill} all at once. Can I spread it?",
 )
 AMOUNT = ("How much is {bill}?", "What does {bill} come to?", "What is the amount of {bill}?")
 OWED = ("How much do I owe you altogether?", "What do all my open bills come to?", "What is my total balance?")
@@ -164,12 +164,15 @@ LAB = (
 )
 WHEN = ("When is {visit}?", "What day and time is {visit}?", "I forgot when {visit} is.")
 NEXT = (
-    "When could I see Dr. {doctor} first?",
-    "What is the first free time of Dr. {doctor}?",
+    "What is the earliest that I could see Dr. {doctor}?",
+    "What is Dr. {doctor}'s first opening?",
     "When is Dr. {doctor} free next?",
 )
 UNTIL = ("Until when is my referral to {specialty} valid?", "When does my {specialty} referral end?")
-LEFT = ("How many visits are left on my referral to {specialty}?", "How often can I still use my {specialty} referral?")
+LEFT = (
+    "How many visits are left on my referral to {specialty}?",
+    "How many times can I still use my {specialty} referral?",
+)
 ALLERGIES = ("Which allergies do you have on file for me?", "What allergies are in my file?")
 PRIMARY = ("Who is my primary doctor?", "Which doctor do you have as my primary doctor?")
 ON_FILE = ("Which phone number do you have for me?", "What is the phone number in my file?")

@@ -68,10 +68,8 @@ def medicine(draft: Draft, row: Prescription, easy: bool) -> Ref[Prescription]:
         said = known = draft.pick(phrases.DRUG_DESCRIBED, owner=draft.owner, use=row.use)
         names = (f"{row.drug}|{row.use}",)
     elif knows == "vague":
-        said, asks = (
-            draft.pick(phrases.DRUG_VAGUE, owner=draft.owner),
-            _which("medicine", [r.drug for r in draft.own("prescriptions")]),
-        )
+        said = draft.pick(phrases.DRUG_VAGUE, owner=draft.owner)
+        asks = _which("medicine", [other.drug for other in draft.own("prescriptions")])
     elif knows == "wrong":
         wrong = f"RX{draft.random.randint(100, 999)}"
         said, asks = f"prescription {wrong}", f"There is no prescription {wrong}. Which one is it?"

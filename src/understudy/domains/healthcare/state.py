@@ -34,7 +34,7 @@ LATE = "2026-03-03 09:00"
 LATE_FEE = "40.00"
 SOON = "2026-03-09"
 """A week from now: medicine that lasts longer is not refilled yet."""
-LEAST_RATE = "25.00"
+LEAST_INSTALLMENT = "25.00"
 """The least that is paid each month of a payment plan."""
 
 

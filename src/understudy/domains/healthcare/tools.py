@@ -7,12 +7,12 @@ from decimal import Decimal
 from typing import Annotated, Literal
 
 from understudy.domains.arithmetic import calculated
-from understudy.domains.healthcare.coverage import covered, needs_referral, valid_referral
+from understudy.domains.healthcare.coverage import covered, letters, needs_referral, valid_referral
 from understudy.domains.healthcare.schedule import first_free, free_on, give_back, overlaps, take
 from understudy.domains.healthcare.state import (
     LATE,
     LATE_FEE,
-    LEAST_RATE,
+    LEAST_INSTALLMENT,
     NOW,
     SOON,
     TODAY,
@@ -32,7 +32,6 @@ from understudy.domains.healthcare.state import (
     Specialty,
 )
 from understudy.domains.healthcare.views import Choice, Coverage, Done, Found, Profile, Slots, Store, Visit
-from understudy.domains.healthcare.world import letters
 from understudy.errors import ToolError
 from understudy.records import Record
 from understudy.state import State
@@ -209,10 +208,10 @@ class HealthcareTools(Toolkit):
         return Done(status="paid", paid=bill.amount)
 
     def set_payment_plan(self, bill_id: str, months: Months) -> Done:
-        """Have an open bill paid in equal monthly rates."""
+        """Have an open bill paid in equal monthly installments."""
         bill = self._open_bill(bill_id)
-        if bill.amount < Decimal(LEAST_RATE) * months:
-            raise ToolError(f"{bill.amount} in {months} months is less than {LEAST_RATE} a month")
+        if bill.amount < Decimal(LEAST_INSTALLMENT) * months:
+            raise ToolError(f"{bill.amount} in {months} months is less than {LEAST_INSTALLMENT} a month")
         self._state.bills[bill.id] = bill.replace(status="payment plan", months=months)
         return Done(status="payment plan", monthly=bill.amount / months)
 

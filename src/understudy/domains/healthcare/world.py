@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any, Literal, get_args
 
+from understudy.domains.healthcare.coverage import letters
 from understudy.domains.healthcare.dates import DAYS, TIMES, halves, plus_days
 from understudy.domains.healthcare.state import (
     NOW,
@@ -53,7 +54,7 @@ DRUGS: Mapping[str, Sequence[tuple[str, str]]] = {
     "asthma": (("albuterol", "90 mcg"), ("montelukast", "10 mg")),
     "heartburn": (("omeprazole", "20 mg"), ("famotidine", "40 mg")),
     "thyroid": (("levothyroxine", "75 mcg"), ("liothyronine", "25 mcg")),
-    "allergies": (("cetirizine", "10 mg"), ("fluticasone", "50 mcg")),
+    "hay fever": (("cetirizine", "10 mg"), ("fluticasone", "50 mcg")),
     "sleep": (("zolpidem", "5 mg"), ("trazodone", "50 mg")),
     "anxiety": (("alprazolam", "0.5 mg"), ("buspirone", "10 mg")),
     "pain": (("tramadol", "50 mg"), ("naproxen", "250 mg")),
@@ -104,11 +105,6 @@ def patients(split: Split) -> tuple[str, ...]:
 def callers() -> tuple[str, ...]:
     """Those who call for patients; none of them is one."""
     return tuple(sorted({name for patient in world().patients.values() for name in patient.proxies}))
-
-
-def letters(plan: str) -> str:
-    """What a plan's member ids begin with: CH for Cedar HMO."""
-    return "".join(word[0] for word in plan.split())
 
 
 class _Desk:

@@ -2,7 +2,7 @@
 
 Two tasks are near-duplicates when they have
 
-    the same family and the same gold calls (name and arguments, in order; ids of calls, setup and outputs aside), or
+    the same family and the same gold calls, if any (names and arguments in order; not ids of calls, setup, outputs), or
     words of the user (opening, facts, wishes) that share at least OVERLAP of their shingles (Jaccard index).
 
 A shingle is SHINGLE words in a row, case-folded. The words of the whole user count and not the opening alone: "I want
@@ -19,7 +19,7 @@ import math
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from fractions import Fraction
 
 from understudy.tasks import Task
@@ -87,6 +87,17 @@ class Similar:
         return (having,) if isinstance(having, int) else having
 
 
+def without_wording(task: Task) -> Hashable:
+    """What makes a task the same as another one, wording aside; one without gold calls is nothing but its wording."""
+    return substance(task) if task.actions else (substance(task), *said_words(task))
+
+
+def substance(task: Task) -> Hashable:
+    """What a task is about, without the words of the user and of the agent."""
+    calls = tuple(call.model_dump_json(exclude={"id"}) for call in task.actions)
+    return task.family, calls, task.outputs, repr(task.setup)
+
+
 def shingles(task: Task) -> "array[int]":
     """The shingles of the user's words as 64-bit hashes, good within one process."""
     words = said_words(task)
@@ -104,4 +115,6 @@ def said_words(task: Task) -> list[str]:
 
 
 def _calls(task: Task) -> int:
+    if not task.actions:
+        return hash((task.family, *said_words(task)))
     return hash((task.family, *(call.model_dump_json(exclude={"id"}) for call in task.actions)))

@@ -1,18 +1,52 @@
-"""Calls as a person types them, at a prompt."""
+"""A person at a prompt: asking for a line, reading a call out of it, and printing a conversation.
+
+Nothing that is typed is executed; arguments are literals.
+"""
 
 import ast
+import contextlib
 import json
 import re
 import shlex
+import signal
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from rich.console import Console
+from rich.text import Text
 
 from understudy.errors import nearest
 from understudy.messages import Message, ToolCall, ToolSpec
 
+with contextlib.suppress(ModuleNotFoundError):  # not everywhere there
+    import readline  # noqa: F401  # gives `input` a history and keys to edit a line
+
 _CALL = re.compile(r"(\w*)\s*(.*)", re.DOTALL)
 _LIKE_A_CALL = re.compile(r"\(.*\)|\{.*\}|\w+=\S+(?:\s+\w+=\S+)*", re.DOTALL)
 _ARGUMENT = re.compile(r"(\w+)=(.*)", re.DOTALL)
+_SPEAKER = re.compile(r" *(\w*) [|>] ")
+_STYLES = {"system": "dim", "user": "green", "assistant": "cyan", "agent": "cyan", "tool": "yellow"}
+
+
+def ask_person(prompt: str) -> str:
+    """`input`, which Ctrl-C ends at once: a running event loop would take note of it and go on waiting for the line."""
+    if threading.current_thread() is not threading.main_thread():
+        return input(prompt)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return input(prompt)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def print_coloured(text: str) -> None:
+    """Print a conversation with a colour for each speaker, where the terminal has colours."""
+    console, style = Console(highlight=False, soft_wrap=True), ""
+    for line in text.splitlines() or [""]:
+        speaker = _SPEAKER.match(line)
+        style = (_STYLES.get(speaker[1], "") if speaker[1] else style) if speaker else ""
+        console.print(Text(line, style))
 
 
 def read_reply(line: str, tools: Sequence[ToolSpec]) -> Message:
@@ -72,7 +106,7 @@ def _literals(text: str) -> dict[str, Any]:
 
 
 def tool_list(tools: Sequence[ToolSpec]) -> str:
-    """The tools, two lines each."""
+    """The tools to read: how each is called, and its first line."""
     return "\n".join(f"  {_signature(tool)}\n      {tool.description.splitlines()[0]}" for tool in tools)
 
 
