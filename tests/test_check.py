@@ -12,7 +12,7 @@ from understudy.domains.base import Domain, Slice
 from understudy.domains.retail import DOMAIN
 from understudy.domains.retail.tasks import make
 from understudy.messages import Message, ToolCall
-from understudy.tasks import Split, Task
+from understudy.tasks import Deed, Split, Task
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,14 @@ def test_words_that_would_be_taken_for_a_yes() -> None:
     opening = f"Sure. {TASK.scenario.opening}"
     (problem,) = planted(TASK.replace(scenario=TASK.scenario.replace(opening=opening))).problems
     assert problem == f"task {TASK.id}: the user's words {opening!r} would be taken for a yes"
+
+
+def test_deeds_that_nobody_can_do_and_whose_words_are_a_yes() -> None:
+    deed = Deed(call=ToolCall(name="fly"), names=("fly",), says="Sure, I fly.")
+    assert planted(TASK.replace(scenario=TASK.scenario.replace(deeds=(deed,)))).problems == (
+        f"task {TASK.id}: the user's words 'Sure, I fly.' would be taken for a yes",
+        f"task {TASK.id}: its user has deeds to do, but retail has no tools for users",
+    )
 
 
 def test_an_unknown_tool_is_no_crash() -> None:

@@ -94,12 +94,12 @@ YES = [
 ]
 
 NO = [
+    "It works now.",
+    "It works again, thanks.",
     "Yes, provided that it is free.",
     "Yes, if it hasn't shipped yet.",
     "OK, if it is free.",
     "I will take another one.",
-    "It works now.",
-    "It works again, thanks.",
     "No.",
     "Nope.",
     "No, thank you.",

@@ -56,7 +56,7 @@ def generate(split: Split, seed: int, families: Sequence[str], difficulties: Seq
     order = random.Random(f"{split}/{seed}").sample(range(first, first + 30), 30)
     for family, difficulty, index in interleave(families, difficulties):
         identity = f"toy/{split}/{seed}/{family}/{difficulty}/{index}"
-        place = index * len(DIFFICULTIES) + DIFFICULTIES.index(difficulty)
+        place = index * len(DIFFICULTIES) + DIFFICULTIES.index(difficulty) + 15 * (family == "two")
         lamps = [order[place % 30], order[(place + 1 + place // 30) % 30]][: 1 if family == "one" else 2]
         yield task(identity, split, family, difficulty, [f"L{i}" for i in lamps])
 

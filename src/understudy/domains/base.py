@@ -158,7 +158,10 @@ class Domain:
         state, transcript = self.initial(task), list[Message]()
         gate = ConsentGate(self.toolkit(state), state, transcript)
         grade = functools.partial(score, task, state, self.goal(task), gate)
-        user = user or self.user(task.scenario, seed, self.device(state) if self.device else None)
+        device = self.device(state) if self.device else None
+        if task.scenario.deeds and not device:
+            raise TaskError(f"task {task.id}: its user has deeds to do, but {self.name} has no tools for users")
+        user = user or self.user(task.scenario, seed, device)
         return ToolEnvironment(self.policy, gate, user, grade, self.specs, transcript)
 
     def initial(self, task: Task) -> State:

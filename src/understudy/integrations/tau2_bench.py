@@ -248,6 +248,8 @@ class Tau2:
         """An environment whose databases nobody touches."""
         try:
             return self._module.get_environment()
+        except ModuleNotFoundError as e:
+            raise ConfigError(f"{self.name} needs the module {e.name}; see the README of tau2-bench") from e
         except FileNotFoundError as e:
             raise ConfigError(f"the checkout {self.root} lacks a file of {self.domain}: {e.filename}") from e
 

@@ -97,9 +97,9 @@ REPORT: Mapping[Topic, Sequence[str]] = {
 }
 LOOK_INTO = ("Please open a ticket.", "I want a ticket for that.", "Can you open a ticket on it?")
 PROGRESS = (
-    "What became of my ticket on {topic}?",
-    "I reported {topic} a while ago, what is the status?",
-    "Is there any news on my ticket about {topic}?",
+    "What became of my ticket on the {topic}?",
+    "I reported the {topic} a while ago, what is the status?",
+    "Is there any news on my ticket about the {topic}?",
 )
 TOTAL = ("How much is {bill}?", "What is the total of {bill}?", "What do I have to pay for {bill} in all?")
 POSITION = (
@@ -125,7 +125,7 @@ OUTSIDE = (
     "I want to complain about your shop.",
     "I need a new contract for a business with many lines.",
     "Please change the name on my account, I have married.",
-    "I want to buy a new phone and pay it in rates.",
+    "I want to buy a new phone and pay it in instalments.",
 )
 
 NO_INTERNET = (

@@ -125,7 +125,7 @@ def trouble(draft: Draft, number: str, identity: Identity, symptom: Symptom, ok:
         contests = not easy and draft.likely(0.5)
         turns = (*checks, *reads, *(say(refusal),) * (1 + contests))
         return replace(want, turns=turns, outputs=(output,), contests=contests)
-    if symptom == "calls" and not easy and draft.likely(0.4):
+    if symptom == "calls" and draft.likely(0.2 if easy else 0.4):
         return draft.random.choice((_damaged, _broken))(draft, want, about, checks)
     return _mended(draft, want, about, checks, symptom, difficulty)
 
@@ -206,7 +206,7 @@ def _asking(turns: Sequence[Message]) -> Iterator[Message]:
 
 def _drawn(draft: Draft, symptom: Symptom, difficulty: Difficulty) -> tuple[str, Sequence[str]]:
     """What is wrong with the line, if anything, and with the phone, in the order in which it shows."""
-    line_side = draft.random.choice(LINE_SIDE[symptom]) if draft.likely(0.5) else ""
+    line_side = draft.random.choice(LINE_SIDE[symptom]) if draft.likely(0.6) else ""
     count = 1 - bool(line_side) + (difficulty == "hard")
     return line_side, sorted(draft.random.sample(KINDS[symptom].phone, count), key=list(CAUSES).index)
 

@@ -67,5 +67,6 @@ def _asks(identity: Identity, about: object) -> Iterator[Message]:
     if isinstance(about, Trouble) and about.asks_place:
         questions.append(_PLACE)
     if questions:
-        text = f"{', and '.join(questions)}?"
+        *others, last = questions
+        text = f"{', '.join(others)}, and {last}?" if others else f"{last}?"
         yield say(text[0].upper() + text[1:])
