@@ -75,6 +75,11 @@ def made(reading: Reading) -> list[tuple[str, dict[str, Any]]]:
             'get_order <|constrain|>json<|message|>{"id": "W1"}<|call|><|start|>assistant to=functions.stop'
             "<|channel|>commentary json<|message|>{}<|call|>",
         ),
+        (
+            "harmony",
+            ' to=functions.get_order<|channel|>commentary json<|message|>{"id": "W1"}<|call|>'
+            "<|start|>assistant to=functions.stop<|channel|>commentary json<|message|>{}<|call|>",
+        ),
         ("json", CALL + '\n{"name": "stop", "arguments": {}}'),
         ("json", f'[{CALL}, {{"name": "stop", "arguments": {{}}}}]'),
         ("openai", WIRE[:-2] + ', {"id": "1", "type": "function", "function": {"name": "stop", "arguments": "{}"}}]}'),

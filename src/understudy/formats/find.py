@@ -131,7 +131,7 @@ def _compiled(folder: Path, source: str) -> Template:
         raise TemplateError(text)
 
     jinja = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    jinja.filters["tojson"] = lambda value, **how: json.dumps(value, ensure_ascii=False, **how)
+    jinja.filters["tojson"] = lambda value, **how: json.dumps(value, **({"ensure_ascii": False} | how))
     jinja.globals.update(raise_exception=refuse, strftime_now=lambda how: datetime.now().strftime(how))
 
     def render(messages: Sequence[Message], tools: Sequence[ToolSpec] = (), prompt: bool = True, **options: Any) -> str:

@@ -125,6 +125,8 @@ class TemplateFormat:
             reading = parse(text, name, _TOOLS)
             if reading.calls == (bare,) and not reading.text and not reading.repairs:
                 return name
+        if _CALL.name not in text:
+            raise ConfigError(f"a chat template without calls: it renders one as {text!r}")
         raise ConfigError(f"a chat template whose calls are of no known dialect: {text!r}")
 
     def _check(self) -> None:
