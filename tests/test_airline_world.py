@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from script import Script, assert_openings_tell_nothing, mean, play
+from script import Script, assert_openings_tell_nothing, mean
 from test_airline import CHANGES
-from understudy.agent import Agent, GoldAgent
+from understudy.agent import Agent
 from understudy.domains.airline import DOMAIN
 from understudy.domains.airline.drafts import dated, spoken
 from understudy.domains.airline.itineraries import LONGEST, SHORTEST, day_key, offers, past, paths
@@ -19,7 +19,6 @@ from understudy.domains.airline.state import NOW, TODAY
 from understudy.domains.airline.tasks import make
 from understudy.domains.airline.tools import AirlineTools
 from understudy.domains.airline.world import emails, home, priced, world
-from understudy.domains.base import Slice
 from understudy.domains.drafts import call, say
 from understudy.messages import Message, ToolCall
 from understudy.rewards import said
@@ -202,17 +201,6 @@ def test_openings_do_not_tell_whether_a_request_is_granted(families: tuple[str, 
     refused = [t for t in tasks if t.outputs]
     assert 0.22 < len(refused) / len(tasks) < 0.34
     assert_openings_tell_nothing(tasks, [bool(t.outputs) for t in tasks], 0.15, 0.42)
-
-
-def test_a_slice_for_small_models_is_whole() -> None:
-    """The easiest families need few tools, and the brief policy has their rules."""
-    tools = ("find_customer", "get_reservation", "cancel_reservation", "add_insurance", "correct_name", "calculate")
-    part = DOMAIN.slice(
-        Slice(families=("cancel", "insurance", "name"), difficulties=("easy",), tools=tools, policy="brief")
-    )
-    tasks = part.sample("train", 90, seed=6)
-    assert {c.name for t in tasks for c in t.actions} == set(tools)
-    assert all(play(part, task, GoldAgent())[0].reward == 1.0 for task in tasks)
 
 
 def test_searches_of_easy_bookings_have_one_answer() -> None:

@@ -605,16 +605,6 @@ def test_the_policy_tells_the_clock_and_the_amounts_of_the_tools() -> None:
     assert spoken_day(Random(0), TODAY).partition(",")[0] in ("Monday", "March 2")
 
 
-def test_an_easy_slice_is_short() -> None:
-    """Counted in characters: a small model needs about one token for each 2.4 of them, and has about 1,000."""
-    tools = ("find_patient", "get_records", "cancel_appointment", "request_refill", "request_renewal")
-    part = Slice(families=("cancel", "refill", "labs", "balance"), difficulties=("easy",), tools=tools, policy="brief")
-    for task in DOMAIN.slice(part).sample("train", 200):
-        messages = play(task, Script(*task.gold))[1]
-        assert {c.name for m in messages for c in m.tool_calls} <= set(tools)
-        assert sum(len(m.content) for m in messages[1:]) < 1500
-
-
 # ---- the world ----
 
 

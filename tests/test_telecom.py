@@ -812,22 +812,3 @@ def test_deeds_are_told_in_words_that_the_user_understands() -> None:
                     after = itertools.takewhile(lambda m: m.role == "user", task.gold[i + 1 :])
                     done = [c for m in after for c in m.tool_calls]
                     assert [deed.call for deed in hands.told(turn.content)] == done
-
-
-EASY = Slice(
-    families=("suspend", "sim", "usage", "abroad"),
-    difficulties=("easy",),
-    tools=("find_customer", "get_line", "get_usage", "get_plan", "suspend_line", "replace_sim", "set_roaming"),
-    policy="brief",
-)
-
-
-def test_a_slice_for_small_models_needs_seven_tools() -> None:
-    part = DOMAIN.slice(EASY)
-    for split in SPLITS:
-        for task in part.tasks(split):
-            assert {c.name for c in task.actions} <= set(EASY.tools)
-            assert len(task.turns) <= 8
-            score, messages = script.play(part, task, GoldAgent())
-            assert score.reward == 1.0
-            assert sum(len(m.content) for m in messages) < 1500
