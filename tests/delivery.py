@@ -1,10 +1,7 @@
 """A small delivery service to test with: its tools at hand, and tasks of the domain to be played."""
 
-import json
 from decimal import Decimal
 from typing import Any
-
-import pytest
 
 import script
 from understudy.agent import Agent
@@ -22,8 +19,7 @@ from understudy.domains.doordash.state import (
 )
 from understudy.domains.doordash.tasks import make
 from understudy.domains.doordash.tools import DoordashTools
-from understudy.errors import ToolError
-from understudy.messages import Message, ToolCall
+from understudy.messages import Message
 from understudy.tasks import Difficulty, Score, Task
 
 AMY, BEN = "amy.lee42@mail.com", "ben.ortiz17@mail.com"
@@ -94,12 +90,12 @@ def service() -> DoordashState:
     )
 
 
-class Desk:
+class Desk(script.Desk):
     """The tools on the small service, with Amy found and all of hers read unless said otherwise."""
 
     def __init__(self, customer: str = AMY, read: bool = True) -> None:
-        self.state = service()
-        self._tools = DoordashTools(self.state)
+        state = service()
+        super().__init__(state, DoordashTools(state))
         if customer:
             self.do("find_customer", email=customer)
         if read and customer:
@@ -108,16 +104,6 @@ class Desk:
                 self.do("get_restaurant", name=name)
             for key in self.state.customers[customer].orders:
                 self.do("get_order", order_id=key)
-
-    def do(self, tool: str, /, **arguments: Any) -> Any:
-        return json.loads(self._tools.run(ToolCall(name=tool, arguments=arguments)))
-
-    def refusal(self, tool: str, /, **arguments: Any) -> str:
-        before = self.state.changes()
-        with pytest.raises(ToolError) as caught:
-            self.do(tool, **arguments)
-        assert self.state.changes() == before
-        return str(caught.value)
 
     def place(self, *dishes: str, **arguments: Any) -> dict[str, Any]:
         """The arguments of an order from Tamarind."""

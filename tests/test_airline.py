@@ -1,9 +1,7 @@
 """The rules of the airline's policy, one test for each row of rules.md."""
 
-import json
 import re
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 import script
 from script import Script
 from understudy.agent import Agent
-from understudy.domains import airline
 from understudy.domains.airline import DOMAIN
 from understudy.domains.airline.itineraries import day_key, offers, paths
 from understudy.domains.airline.network import PLACES
@@ -23,8 +20,7 @@ from understudy.domains.airline.terms import free_bags, misspelt
 from understudy.domains.airline.tools import AirlineTools
 from understudy.domains.airline.world import world
 from understudy.domains.drafts import call, say
-from understudy.errors import ToolError
-from understudy.messages import Message, ToolCall
+from understudy.messages import Message
 from understudy.tasks import Score, Task
 
 AMY, BEN = "amy.lee42@mail.com", "ben.ortiz17@mail.com"
@@ -103,27 +99,16 @@ def small() -> AirlineState:
     )
 
 
-class Desk:
+class Desk(script.Desk):
     """The tools on the small airline, with Amy found and her reservations read unless said otherwise."""
 
     def __init__(self, customer: str = AMY, read: bool = True, **setup: dict[str, Any]) -> None:
-        self.state = small()
-        self.state.patch(setup)
-        self._tools = AirlineTools(self.state)
+        state = small()
+        state.patch(setup)
+        super().__init__(state, AirlineTools(state))
         found = self.do("find_customer", email=customer) if customer else {"reservations": []}
         for key in found["reservations"] if read else ():
             self.do("get_reservation", reservation_id=key)
-
-    def do(self, tool: str, /, **arguments: Any) -> Any:
-        text = self._tools.run(ToolCall(name=tool, arguments=arguments))
-        return json.loads(text) if text[0] in "{[" else text
-
-    def refusal(self, tool: str, /, **arguments: Any) -> str:
-        before = self.state.changes()
-        with pytest.raises(ToolError) as caught:
-            self.do(tool, **arguments)
-        assert self.state.changes() == before
-        return str(caught.value)
 
     def search(self, origin: str, destination: str, date: str, cabin: str = "economy") -> list[list[str]]:
         """Both searches; the flights found."""
@@ -736,10 +721,3 @@ def test_half_of_the_requests_earn_nothing() -> None:
     task = several()
     first = next(i for i, m in enumerate(task.gold) if m.tool_calls and m.tool_calls[0].name not in READS)
     assert play(task, Script(*task.gold[: first + 1], say("Done.")))[0].reward == 0.0
-
-
-def test_each_rule_has_its_test() -> None:
-    rules = (Path(str(airline.__path__[0])) / "rules.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| .* \| .* \| (\w+) \|$", rules, re.MULTILINE)[1:]
-    assert len(rows) > 30
-    assert [name for name in rows if f"test_{name}" not in globals()] == []

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from script import Script, play
+from script import Script, assert_openings_tell_nothing, mean
 from test_airline import CHANGES
-from understudy.agent import Agent, GoldAgent
+from understudy.agent import Agent
 from understudy.domains.airline import DOMAIN
 from understudy.domains.airline.drafts import dated, spoken
 from understudy.domains.airline.itineraries import LONGEST, SHORTEST, day_key, offers, past, paths
@@ -19,7 +19,6 @@ from understudy.domains.airline.state import NOW, TODAY
 from understudy.domains.airline.tasks import make
 from understudy.domains.airline.tools import AirlineTools
 from understudy.domains.airline.world import emails, home, priced, world
-from understudy.domains.base import Slice
 from understudy.domains.drafts import call, say
 from understudy.messages import Message, ToolCall
 from understudy.rewards import said
@@ -106,13 +105,6 @@ def test_statuses_agree_with_the_clock() -> None:
         assert day.cabins["basic economy"].fare < day.cabins["economy"].fare < day.cabins["business"].fare
 
 
-def test_the_world_is_the_same_for_the_same_seed() -> None:
-    again = world.__wrapped__(0)
-    assert again is not world()
-    assert again.dump() == world().dump()
-    assert world.__wrapped__(1).dump() != world().dump()
-
-
 def test_what_tools_show_is_short() -> None:
     """Counted in characters: a small model needs about one token for each 2.4 of them."""
     state = world().fork()
@@ -182,10 +174,6 @@ class EveryWrite:
         return reply
 
 
-def _mean(agent: Agent, tasks: list[Task]) -> float:
-    return sum(play(DOMAIN, task, agent)[0].reward for task in tasks) / len(tasks)
-
-
 @pytest.mark.parametrize(
     "agent",
     [
@@ -197,13 +185,13 @@ def _mean(agent: Agent, tasks: list[Task]) -> float:
     ids=["transfers", "refuses", "pretends", "writes"],
 )
 def test_trivial_policies_earn_nothing(agent: Agent) -> None:
-    assert _mean(agent, DOMAIN.sample("validation", 150, seed=5)) == 0.0
+    assert mean(DOMAIN, agent, DOMAIN.sample("validation", 150, seed=5)) == 0.0
 
 
 def test_listing_reasons_or_records_earns_next_to_nothing() -> None:
     tasks = DOMAIN.sample("validation", 150, seed=5)
-    assert _mean(Lister(), tasks) < 0.05
-    assert _mean(Dumper(), tasks) < 0.01
+    assert mean(DOMAIN, Lister(), tasks) < 0.05
+    assert mean(DOMAIN, Dumper(), tasks) < 0.01
 
 
 @pytest.mark.parametrize("families", [("cancel",), ("insurance", "bags"), ("flights", "cabin")])
@@ -212,22 +200,7 @@ def test_openings_do_not_tell_whether_a_request_is_granted(families: tuple[str, 
     tasks = [make("train", 2, family, "easy", n) for family in families for n in range(900 // len(families))]
     refused = [t for t in tasks if t.outputs]
     assert 0.22 < len(refused) / len(tasks) < 0.34
-    words = [set(re.findall(r"[a-z]{2,}", t.scenario.opening.lower())) for t in tasks]
-    for word, count in Counter(w for each in words for w in each).items():
-        if count > 200:
-            share = sum(word in w and bool(t.outputs) for w, t in zip(words, tasks, strict=True)) / count
-            assert 0.15 < share < 0.42, word
-
-
-def test_a_slice_for_small_models_is_whole() -> None:
-    """The easiest families need few tools, and the brief policy has their rules."""
-    tools = ("find_customer", "get_reservation", "cancel_reservation", "add_insurance", "correct_name", "calculate")
-    part = DOMAIN.slice(
-        Slice(families=("cancel", "insurance", "name"), difficulties=("easy",), tools=tools, policy="brief")
-    )
-    tasks = part.sample("train", 90, seed=6)
-    assert {c.name for t in tasks for c in t.actions} == set(tools)
-    assert all(play(part, task, GoldAgent())[0].reward == 1.0 for task in tasks)
+    assert_openings_tell_nothing(tasks, [bool(t.outputs) for t in tasks], 0.15, 0.42)
 
 
 def test_searches_of_easy_bookings_have_one_answer() -> None:

@@ -3,14 +3,12 @@
 import json
 import re
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from delivery import AMY, BEN, ELSEWHERE, FAR, HOME, Desk, before, drawn, order, play, proposal_of, two_changes, writes
 from script import Script
-from understudy.domains import doordash
 from understudy.domains.doordash import DOMAIN
 from understudy.domains.doordash.pricing import late_credit
 from understudy.domains.doordash.state import NOW, ago, stamp
@@ -556,10 +554,3 @@ def test_half_of_the_requests_earn_nothing() -> None:
     task = two_changes()
     first, _ = writes(task)
     assert play(task, Script(*before(task, first), first, say("Done.")))[0].reward == 0.0
-
-
-def test_each_rule_has_its_test() -> None:
-    rules = (Path(str(doordash.__path__[0])) / "rules.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| .* \| .* \| (\w+) \|$", rules, re.MULTILINE)[1:]
-    assert len(rows) > 40
-    assert [name for name in rows if f"test_{name}" not in globals()] == []

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delivery import AMY, Desk, play, writes
-from script import Script
+from delivery import AMY, Desk, writes
+from script import Script, assert_openings_tell_nothing, mean
 from understudy.agent import Agent
 from understudy.domains.doordash import DOMAIN
 from understudy.domains.doordash.state import NOW, area_of, cost_of, minutes_between, stamp
@@ -74,13 +74,6 @@ def test_each_area_has_two_restaurants_of_each_cuisine() -> None:
     assert set(Counter((place.cuisine, place.area) for place in places).values()) == {2}
     assert {area_of(customer.address) for customer in world().customers.values()} == {p.area for p in places}
     assert all(any(dish.alcohol for dish in place.menu.values()) for place in places)
-
-
-def test_the_world_is_the_same_for_the_same_seed() -> None:
-    again = world.__wrapped__(0)
-    assert again is not world()
-    assert again.dump() == world().dump()
-    assert world.__wrapped__(1).dump() != world().dump()
 
 
 def test_what_tools_show_is_short() -> None:
@@ -171,10 +164,6 @@ def test_whatever_is_called_the_books_stay_right(calls: list[tuple[str, dict[str
 # ---- what must not pay ----
 
 
-def _mean(agent: Agent, tasks: list[Task]) -> float:
-    return sum(play(task, agent)[0].reward for task in tasks) / len(tasks)
-
-
 class Guesser:
     """Finds the customer if the opening names the email, then refuses with reasons that are often right."""
 
@@ -221,15 +210,15 @@ class Reader:
     ids=["transfers", "refuses", "pretends", "guesses"],
 )
 def test_trivial_policies_earn_nothing(agent: Agent) -> None:
-    assert _mean(agent, DOMAIN.sample("validation", 300, seed=5)) == 0.0
+    assert mean(DOMAIN, agent, DOMAIN.sample("validation", 300, seed=5)) == 0.0
 
 
 def test_reading_out_whole_records_hardly_pays() -> None:
     """It refuses all, so it is right where an order forbids what is wanted, and nowhere else."""
     tasks = DOMAIN.sample("validation", 300, seed=5)
-    assert _mean(Reader(), tasks) < 0.12
-    assert _mean(Reader(), [task for task in tasks if writes(task)]) == 0.0
-    assert _mean(Reader(), [task for task in tasks if task.family in ("paid", "menu", "cheapest")]) == 0.0
+    assert mean(DOMAIN, Reader(), tasks) < 0.12
+    assert mean(DOMAIN, Reader(), [task for task in tasks if writes(task)]) == 0.0
+    assert mean(DOMAIN, Reader(), [task for task in tasks if task.family in ("paid", "menu", "cheapest")]) == 0.0
 
 
 def test_openings_do_not_tell_whether_a_request_is_granted() -> None:
@@ -250,8 +239,4 @@ def test_openings_do_not_tell_whether_a_request_is_granted() -> None:
     tasks = [make("train", 2, family, "easy", n) for family in families for n in range(150)]
     refused = [not writes(task) for task in tasks]
     assert 0.24 < sum(refused) / len(tasks) < 0.36
-    words = [set(re.findall(r"[a-z]{2,}", t.scenario.opening.lower())) for t in tasks]
-    for word, count in Counter(w for each in words for w in each).items():
-        if count > 200:
-            share = sum(word in w and no for w, no in zip(words, refused, strict=True)) / count
-            assert 0.18 < share < 0.44, word
+    assert_openings_tell_nothing(tasks, refused, 0.18, 0.44)

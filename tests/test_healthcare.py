@@ -1,13 +1,10 @@
 """The rules of healthcare's policy, one test for each row of rules.md; the world; and policies that must not pay."""
 
-import asyncio
 import itertools
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import date
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -15,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import script
+from script import Script, assert_openings_tell_nothing, mean
 from understudy.agent import Agent
-from understudy.domains import healthcare
 from understudy.domains.base import Slice
+from understudy.domains.drafts import call, say
 from understudy.domains.healthcare import DOMAIN
 from understudy.domains.healthcare.coverage import letters
 from understudy.domains.healthcare.dates import (
@@ -38,7 +37,6 @@ from understudy.domains.healthcare.world import callers, patients, world
 from understudy.errors import ToolError
 from understudy.messages import Message, ToolCall
 from understudy.rewards import said
-from understudy.rollout import Limits, rollout
 from understudy.tasks import DIFFICULTIES, SPLITS, Difficulty, Score, Task
 
 AMY, BEN = {"born": "1984-05-12", "name": "Amy Lee"}, {"born": "1971-11-30", "name": "Ben Ortiz"}
@@ -113,28 +111,17 @@ for kind in ("appointments", "prescriptions", "referrals", "bills", "labs"):
         row.update({"id": key, **(PRESCRIBED if kind == "prescriptions" else {})})
 
 
-class Desk:
+class Desk(script.Desk):
     """The tools on two patients' data, with Amy found and her records read unless said otherwise."""
 
     def __init__(self, patient: dict[str, str] = AMY, read: bool = True, **changes: dict[str, Any]) -> None:
-        self.state = HealthcareState.load({**ROWS, "patient": "", "caller": "", "transferred": ""})
-        self.state.patch(changes)
-        self._tools = HealthcareTools(self.state)
+        state = HealthcareState.load({**ROWS, "patient": "", "caller": "", "transferred": ""})
+        state.patch(changes)
+        super().__init__(state, HealthcareTools(state))
         if patient:
             self.do("find_patient", **patient)
         for kind in ("appointments", "prescriptions", "referrals", "bills", "labs") if patient and read else ():
             self.do("get_records", kind=kind)
-
-    def do(self, tool: str, /, **arguments: Any) -> Any:
-        return json.loads(self._tools.run(ToolCall(name=tool, arguments=arguments)))
-
-    def refusal(self, tool: str, /, **arguments: Any) -> str:
-        before = self.state.changes()
-        with pytest.raises(ToolError) as caught:
-            self.do(tool, **arguments)
-        assert self.state.changes() == before
-        self.kind = caught.value.kind
-        return str(caught.value)
 
     def book(self, doctor: str, time: str, **setting: str) -> str:
         """Book after checking the coverage; the appointment's id."""
@@ -152,31 +139,8 @@ class Desk:
         return self.state.schedule[day].free
 
 
-class Script:
-    """An agent that says and calls what it is given, then falls silent."""
-
-    def __init__(self, *replies: Message) -> None:
-        self._replies = replies
-
-    async def act(self, task: Task, episode: Any, new: Any, tools: Any) -> Message:
-        episode.observe(new)
-        reply = self._replies[episode.turns] if episode.turns < len(self._replies) else Message(role="assistant")
-        episode.act(reply)
-        return reply
-
-
-def call(tool: str, /, **arguments: Any) -> Message:
-    return Message(role="assistant", tool_calls=(ToolCall(name=tool, arguments=arguments),))
-
-
-def say(text: str) -> Message:
-    return Message(role="assistant", content=text)
-
-
 def play(task: Task, agent: Agent) -> tuple[Score, list[Message]]:
-    episode = asyncio.run(rollout(task, DOMAIN.environment(task), agent, Limits()))
-    assert episode.score is not None
-    return episode.score, episode.messages
+    return script.play(DOMAIN, task, agent)
 
 
 WRITES = {
@@ -284,8 +248,7 @@ def test_only_those_on_the_list_call_for_a_patient() -> None:
 
 def test_the_data_of_others_is_closed() -> None:
     desk = Desk()
-    assert "another patient" in desk.refusal("find_patient", **BEN)
-    assert desk.kind == "forbidden"
+    assert "another patient" in desk.refusal("find_patient", "forbidden", **BEN)
     for tool, arguments in (
         ("cancel_appointment", {"appointment_id": "A9"}),
         ("reschedule_appointment", {"appointment_id": "A9", "date": "2026-03-06", "time": "13:00"}),
@@ -293,8 +256,7 @@ def test_the_data_of_others_is_closed() -> None:
         ("change_pharmacy", {"prescription_id": "RX9", "pharmacy": "Pine Pharmacy"}),
         ("pay_bill", {"bill_id": "B9", "payment_id": "card_1"}),
     ):
-        assert "the patient has no" in desk.refusal(tool, **arguments)
-        assert desk.kind == "forbidden"
+        assert "the patient has no" in desk.refusal(tool, "forbidden", **arguments)
 
 
 def test_a_fact_counts_once_a_tool_has_shown_it() -> None:
@@ -633,13 +595,6 @@ def test_a_needless_transfer_earns_nothing() -> None:
         assert play(task, Script(*before, call("transfer", to="staff", summary="no"), last))[0].parts["state"] == 0.0
 
 
-def test_each_rule_has_its_test() -> None:
-    rules = (Path(str(healthcare.__path__[0])) / "rules.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| .* \| .* \| (\w+) \|$", rules, re.MULTILINE)[1:]
-    assert len(rows) > 30
-    assert [name for name in rows if f"test_{name}" not in globals()] == []
-
-
 def test_the_policy_tells_the_clock_and_the_amounts_of_the_tools() -> None:
     for told in (TODAY, NOW[11:], LATE_FEE, LEAST_INSTALLMENT, "24 hours", "60 minutes", "7 days"):
         assert told in DOMAIN.policy
@@ -648,16 +603,6 @@ def test_the_policy_tells_the_clock_and_the_amounts_of_the_tools() -> None:
     assert plus_days(TODAY, 1) + NOW[10:] == LATE
     assert plus_days(TODAY, 7) == SOON
     assert spoken_day(Random(0), TODAY).partition(",")[0] in ("Monday", "March 2")
-
-
-def test_an_easy_slice_is_short() -> None:
-    """Counted in characters: a small model needs about one token for each 2.4 of them, and has about 1,000."""
-    tools = ("find_patient", "get_records", "cancel_appointment", "request_refill", "request_renewal")
-    part = Slice(families=("cancel", "refill", "labs", "balance"), difficulties=("easy",), tools=tools, policy="brief")
-    for task in DOMAIN.slice(part).sample("train", 200):
-        messages = play(task, Script(*task.gold))[1]
-        assert {c.name for m in messages for c in m.tool_calls} <= set(tools)
-        assert sum(len(m.content) for m in messages[1:]) < 1500
 
 
 # ---- the world ----
@@ -721,13 +666,6 @@ def test_no_half_hour_of_a_doctor_is_taken_twice() -> None:
     assert not any(half in state.schedule[f"{doctor} {day}"].free for doctor, day, half in taken)
     assert {key.split()[1] for key in state.schedule} == set(DAYS)
     assert all(set(row.free) <= set(TIMES) for row in state.schedule.values())
-
-
-def test_the_world_is_the_same_for_the_same_seed() -> None:
-    again = world.__wrapped__(0)
-    assert again is not world()
-    assert again.dump() == world().dump()
-    assert world.__wrapped__(1).dump() != world().dump()
 
 
 def test_new_ids_do_not_tell_the_order_of_bookings() -> None:
@@ -879,10 +817,6 @@ def _was_said(name: str, value: str, seen: str) -> bool:
 # ---- what must not pay ----
 
 
-def _mean(agent: Agent, tasks: list[Task]) -> float:
-    return sum(play(task, agent)[0].reward for task in tasks) / len(tasks)
-
-
 class Reader:
     """Finds the patient that the opening names, reads all records, and reads them out with a refusal or two."""
 
@@ -913,7 +847,7 @@ class Reader:
 )
 def test_trivial_policies_earn_next_to_nothing(agent: Agent, most: float) -> None:
     """Some calls are urgent: a nurse is right for those. Who is not on a list is told so when all is read out."""
-    assert _mean(agent, DOMAIN.sample("validation", 300, seed=5)) <= most
+    assert mean(DOMAIN, agent, DOMAIN.sample("validation", 300, seed=5)) <= most
 
 
 def test_openings_do_not_tell_whether_a_request_is_granted() -> None:
@@ -921,8 +855,4 @@ def test_openings_do_not_tell_whether_a_request_is_granted() -> None:
     tasks = [make("train", 2, family, "easy", n) for family in ("cancel", "move", "refill") for n in range(300)]
     refused = [t for t in tasks if t.outputs]
     assert 0.22 < len(refused) / len(tasks) < 0.34
-    words = [set(re.findall(r"[a-z]{2,}", t.scenario.opening.lower())) for t in tasks]
-    for word, count in Counter(w for each in words for w in each).items():
-        if count > 200:
-            share = sum(word in w and bool(t.outputs) for w, t in zip(words, tasks, strict=True)) / count
-            assert 0.15 < share < 0.42, word
+    assert_openings_tell_nothing(tasks, [bool(t.outputs) for t in tasks], 0.15, 0.42)

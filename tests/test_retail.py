@@ -1,17 +1,14 @@
 """The rules of retail's policy, one test for each row of rules.md; the world; and policies that must not pay."""
 
-import json
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import script
-from script import Script
+from script import Script, assert_openings_tell_nothing, mean
 from understudy.agent import Agent
-from understudy.domains import retail
 from understudy.domains.arithmetic import LONGEST, calculated
 from understudy.domains.drafts import call, say
 from understudy.domains.retail import DOMAIN
@@ -57,25 +54,15 @@ def shop() -> RetailState:
     )
 
 
-class Desk:
+class Desk(script.Desk):
     """The tools on the small shop, with Amy found and her orders read unless said otherwise."""
 
     def __init__(self, customer: str = AMY, read: bool = True) -> None:
-        self.state = shop()
-        self._tools = RetailTools(self.state)
+        state = shop()
+        super().__init__(state, RetailTools(state))
         found = self.do("find_user", email=customer) if customer else {"orders": []}
         for order in found["orders"] if read else ():
             self.do("get_order", order_id=order)
-
-    def do(self, tool: str, /, **arguments: Any) -> Any:
-        return json.loads(self._tools.run(ToolCall(name=tool, arguments=arguments)))
-
-    def refusal(self, tool: str, /, **arguments: Any) -> str:
-        before = self.state.changes()
-        with pytest.raises(ToolError) as caught:
-            self.do(tool, **arguments)
-        assert self.state.changes() == before
-        return str(caught.value)
 
     def balance(self) -> str:
         return str(self.state.users[AMY].payments["gift_2"].balance)
@@ -375,13 +362,6 @@ def test_half_of_the_requests_earn_nothing() -> None:
     assert play(task, Script(*task.gold[: first + 1], say("Done.")))[0].reward == 0.0
 
 
-def test_each_rule_has_its_test() -> None:
-    rules = (Path(str(retail.__path__[0])) / "rules.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| .* \| .* \| (\w+) \|$", rules, re.MULTILINE)[1:]
-    assert len(rows) > 20
-    assert [name for name in rows if f"test_{name}" not in globals()] == []
-
-
 # ---- the world ----
 
 
@@ -407,13 +387,6 @@ def test_references_of_the_world_are_intact() -> None:
         for line in order.items:
             variant = state.products[line.name].variants[line.id]
             assert (variant.option, variant.price) == (line.option, line.price)
-
-
-def test_the_world_is_the_same_for_the_same_seed() -> None:
-    again = world.__wrapped__(0)
-    assert again is not world()
-    assert again.dump() == world().dump()
-    assert world.__wrapped__(1).dump() != world().dump()
 
 
 def test_what_tools_show_is_short() -> None:
@@ -460,10 +433,6 @@ def test_what_is_no_sum_is_refused(expression: str) -> None:
 # ---- what must not pay ----
 
 
-def _mean(agent: Agent, tasks: list[Task]) -> float:
-    return sum(play(task, agent)[0].reward for task in tasks) / len(tasks)
-
-
 class Guesser:
     """Finds the customer if the opening names the email, then refuses with a reason that is often right."""
 
@@ -487,7 +456,7 @@ class Guesser:
     ids=["transfers", "refuses", "pretends", "guesses"],
 )
 def test_trivial_policies_earn_nothing(agent: Agent) -> None:
-    assert _mean(agent, DOMAIN.sample("validation", 300, seed=5)) == 0.0
+    assert mean(DOMAIN, agent, DOMAIN.sample("validation", 300, seed=5)) == 0.0
 
 
 def test_openings_do_not_tell_whether_a_request_is_granted() -> None:
@@ -495,8 +464,4 @@ def test_openings_do_not_tell_whether_a_request_is_granted() -> None:
     tasks = [make("train", 2, family, "easy", n) for family in ("cancel", "return", "address") for n in range(300)]
     refused = [t for t in tasks if t.outputs]
     assert 0.22 < len(refused) / len(tasks) < 0.34
-    words = [set(re.findall(r"[a-z]{2,}", t.scenario.opening.lower())) for t in tasks]
-    for word, count in Counter(w for each in words for w in each).items():
-        if count > 200:
-            share = sum(word in w and bool(t.outputs) for w, t in zip(words, tasks, strict=True)) / count
-            assert 0.15 < share < 0.42, word
+    assert_openings_tell_nothing(tasks, [bool(t.outputs) for t in tasks], 0.15, 0.42)

@@ -1,22 +1,21 @@
 """The rules of telecom's policy, a test for each row of rules.md; service, the world, and what must not pay."""
 
-import asyncio
 import itertools
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+import script
+from script import Script, assert_openings_tell_nothing, mean
 from understudy.agent import Agent, GoldAgent
 from understudy.deeds import Hands
-from understudy.domains import telecom
 from understudy.domains.base import Slice
+from understudy.domains.drafts import call, say
 from understudy.domains.telecom import DOMAIN
 from understudy.domains.telecom.phone import DEEDS, PhoneTools
 from understudy.domains.telecom.service import Service, service
@@ -26,7 +25,6 @@ from understudy.domains.telecom.tools import MOST_DATA, MOST_DAYS, TelecomTools
 from understudy.domains.telecom.world import MONTHS, PLANS, customer_ids, world
 from understudy.errors import ToolError
 from understudy.messages import Message, ToolCall
-from understudy.rollout import Limits, rollout
 from understudy.tasks import SPLITS, Difficulty, Score, Task
 
 AMY, BEN = "555-1001", "555-9001"
@@ -89,13 +87,14 @@ def operator() -> TelecomState:
     )
 
 
-class Office:
+class Office(script.Desk):
     """Both sides of the desk: the operator's tools, with Amy found and all of hers read, and Amy's phone."""
 
     def __init__(self, number: str = AMY, read: bool = True, **patch: Any) -> None:
-        self.state = operator()
-        self.state.patch(patch)
-        self._tools, self._phone = TelecomTools(self.state), PhoneTools(self.state)
+        state = operator()
+        state.patch(patch)
+        super().__init__(state, TelecomTools(state))
+        self._phone = PhoneTools(state)
         if number:
             for found in self.do("find_customer", number=number)["lines"] if read else ():
                 self.do("get_line", number=found)
@@ -105,20 +104,6 @@ class Office:
         if number and not read:
             self.do("find_customer", number=number)
 
-    def do(self, tool: str, /, **arguments: Any) -> Any:
-        return json.loads(self._tools.run(ToolCall(name=tool, arguments=arguments)))
-
-    def told(self, tool: str, /, **arguments: Any) -> str:
-        return self._tools.run(ToolCall(name=tool, arguments=arguments))
-
-    def refusal(self, tool: str, /, kind: str = "", **arguments: Any) -> str:
-        before = self.state.changes()
-        with pytest.raises(ToolError) as caught:
-            self.do(tool, **arguments)
-        assert self.state.changes() == before
-        assert kind in ("", caught.value.kind)
-        return str(caught.value)
-
     def phone(self, tool: str, /, **arguments: Any) -> str:
         return self._phone.run(ToolCall(name=tool, arguments=arguments))
 
@@ -127,31 +112,8 @@ class Office:
         return self.state.lines[AMY]
 
 
-class Script:
-    """An agent that says and calls what it is given, then falls silent."""
-
-    def __init__(self, *replies: Message) -> None:
-        self._replies = replies
-
-    async def act(self, task: Task, episode: Any, new: Any, tools: Any) -> Message:
-        episode.observe(new)
-        reply = self._replies[episode.turns] if episode.turns < len(self._replies) else Message(role="assistant")
-        episode.act(reply)
-        return reply
-
-
-def call(tool: str, /, **arguments: Any) -> Message:
-    return Message(role="assistant", tool_calls=(ToolCall(name=tool, arguments=arguments),))
-
-
-def say(text: str) -> Message:
-    return Message(role="assistant", content=text)
-
-
 def play(task: Task, agent: Agent) -> tuple[Score, list[Message]]:
-    episode = asyncio.run(rollout(task, DOMAIN.environment(task), agent, Limits()))
-    assert episode.score is not None
-    return episode.score, episode.messages
+    return script.play(DOMAIN, task, agent)
 
 
 def tasks(family: str, *difficulties: Difficulty, count: int = 200) -> Iterator[Task]:
@@ -209,7 +171,7 @@ def test_the_desk_does_not_see_the_phone() -> None:
     }
     hidden = {"sim": "loose"}, {"airplane_mode": True}, {"radio": "stuck"}, {"radio": "broken"}
     for phones, other in (({}, settings), *itertools.pairwise(hidden)):
-        shown = [Office(phones={AMY: fields}).told("get_line", number=AMY) for fields in (phones, other)]
+        shown = [Office(phones={AMY: fields}).do("get_line", number=AMY) for fields in (phones, other)]
         assert shown[0] == shown[1]
     assert Office().do("get_line", number=AMY)["seen"] == "yes"
     assert Office(phones={AMY: {"sim": "loose"}}).do("get_line", number=AMY)["seen"] == "no"
@@ -578,13 +540,6 @@ def test_half_of_the_requests_earn_nothing() -> None:
     assert play(task, Script(*task.turns[: writes[-1] - 1], say("Done.")))[0].reward == 0.0
 
 
-def test_each_rule_has_its_test() -> None:
-    rules = (Path(str(telecom.__path__[0])) / "rules.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| .* \| .* \| (\w+) \|$", rules, re.MULTILINE)[1:]
-    assert len(rows) > 30
-    assert [name for name in rows if f"test_{name}" not in globals()] == []
-
-
 # ---- service ----
 
 GOOD = Service("good", internet=True, fast=True)
@@ -761,13 +716,6 @@ def test_what_belongs_together_in_the_world() -> None:
             assert works == GOOD
 
 
-def test_the_world_is_the_same_for_the_same_seed() -> None:
-    again = world.__wrapped__(0)
-    assert again is not world()
-    assert again.dump() == world().dump()
-    assert world.__wrapped__(1).dump() != world().dump()
-
-
 def test_what_tools_show_is_short() -> None:
     """Counted in characters: a small model needs about one token for each 2.4 of them."""
     tools = TelecomTools(state := world().fork())
@@ -781,10 +729,6 @@ def test_what_tools_show_is_short() -> None:
 
 
 # ---- what must not pay ----
-
-
-def _mean(agent: Agent, drawn_tasks: list[Task]) -> float:
-    return sum(play(task, agent)[0].reward for task in drawn_tasks) / len(drawn_tasks)
 
 
 class Found:
@@ -817,13 +761,13 @@ class Found:
     ids=["transfers", "pretends", "refuses", "repairs nothing"],
 )
 def test_trivial_policies_earn_nothing(agent: Agent) -> None:
-    assert _mean(agent, DOMAIN.sample("validation", 300, seed=5)) == 0.0
+    assert mean(DOMAIN, agent, DOMAIN.sample("validation", 300, seed=5)) == 0.0
 
 
 def test_transferring_whoever_is_found_earns_little() -> None:
     """Only those who ask for what no tool can do are transferred rightly, and they have to agree first."""
     agent = Found(call("transfer_to_human", summary="help"), say("You are transferred to a human agent."))
-    assert _mean(agent, DOMAIN.sample("validation", 306, seed=5)) <= 1 / len(DOMAIN.families)
+    assert mean(DOMAIN, agent, DOMAIN.sample("validation", 306, seed=5)) <= 1 / len(DOMAIN.families)
 
 
 def test_guessing_at_the_phone_earns_little() -> None:
@@ -835,7 +779,7 @@ def test_guessing_at_the_phone_earns_little() -> None:
     )
     for difficulty, most in (("easy", 0.3), ("medium", 0.2), ("hard", 0.1)):
         part = DOMAIN.slice(Slice(families=TROUBLES, difficulties=(difficulty,)))  # type: ignore[arg-type]
-        assert _mean(Found(*guesses), part.sample("train", 200, seed=5)) < most
+        assert mean(DOMAIN, Found(*guesses), part.sample("train", 200, seed=5)) < most
 
 
 def test_openings_do_not_tell_whether_a_request_is_granted() -> None:
@@ -844,11 +788,7 @@ def test_openings_do_not_tell_whether_a_request_is_granted() -> None:
     drawn_tasks = [make("train", 2, family, "easy", n) for family in families for n in range(200)]
     refused = [t for t in drawn_tasks if t.outputs]
     assert 0.22 < len(refused) / len(drawn_tasks) < 0.34
-    words = [set(re.findall(r"[a-z]{2,}", t.scenario.opening.lower())) for t in drawn_tasks]
-    for word, count in Counter(w for each in words for w in each).items():
-        if count > 200:
-            share = sum(word in w and bool(t.outputs) for w, t in zip(words, drawn_tasks, strict=True)) / count
-            assert 0.15 < share < 0.42, word
+    assert_openings_tell_nothing(drawn_tasks, [bool(t.outputs) for t in drawn_tasks], 0.15, 0.42)
 
 
 def test_the_cheapest_plan_is_the_cheapest() -> None:
@@ -872,22 +812,3 @@ def test_deeds_are_told_in_words_that_the_user_understands() -> None:
                     after = itertools.takewhile(lambda m: m.role == "user", task.gold[i + 1 :])
                     done = [c for m in after for c in m.tool_calls]
                     assert [deed.call for deed in hands.told(turn.content)] == done
-
-
-EASY = Slice(
-    families=("suspend", "sim", "usage", "abroad"),
-    difficulties=("easy",),
-    tools=("find_customer", "get_line", "get_usage", "get_plan", "suspend_line", "replace_sim", "set_roaming"),
-    policy="brief",
-)
-
-
-def test_a_slice_for_small_models_needs_seven_tools() -> None:
-    part = DOMAIN.slice(EASY)
-    for split in SPLITS:
-        for task in part.tasks(split):
-            assert {c.name for c in task.actions} <= set(EASY.tools)
-            assert len(task.turns) <= 8
-            episode = asyncio.run(rollout(task, part.environment(task), GoldAgent(), Limits(max_turns=8)))
-            assert episode.reward == 1.0
-            assert sum(len(m.content) for m in episode.messages) < 1500

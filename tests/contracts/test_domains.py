@@ -1,9 +1,13 @@
 """What every shipped domain holds, whoever wrote it."""
 
 import asyncio
+import inspect
 import itertools
 import json
+import re
 from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
 
 import pytest
 
@@ -147,7 +151,22 @@ def test_refusing_everything_earns_nothing(domain: Domain) -> None:
     assert sum(play(domain, task, Refuser()).reward for task in tasks) < 0.02 * len(tasks)
 
 
+def test_each_rule_has_its_test(domain: Domain) -> None:
+    folder = Path(str(resources.files(domain.package)))
+    rows = re.findall(r"^\| .* \| .* \| (\w+) \|$", (folder / "rules.md").read_text(encoding="utf-8"), re.MULTILINE)[1:]
+    tests = (Path(__file__).parents[1] / f"test_{domain.name}.py").read_text(encoding="utf-8")
+    assert len(rows) > 20
+    assert [name for name in rows if f"\ndef test_{name}(" not in tests] == []
+
+
 # ---- tools and state ----
+
+
+def test_the_world_is_the_same_for_the_same_seed(domain: Domain) -> None:
+    world = inspect.unwrap(domain.world)
+    assert world() is not domain.world()
+    assert world().dump() == domain.world().dump()
+    assert world(1).dump() != domain.world().dump()  # type: ignore[call-arg]
 
 
 def test_tools_are_documented_and_their_schemas_are_json_schema(domain: Domain) -> None:

@@ -7,7 +7,6 @@ from typing import Generic, TypeVar
 
 from understudy.domains import talks
 from understudy.domains.base import interleave
-from understudy.domains.callers import Identity
 from understudy.domains.drafts import Draft, Want
 from understudy.domains.people import nth
 from understudy.domains.talks import Person
@@ -15,21 +14,23 @@ from understudy.messages import Message
 from understudy.tasks import DIFFICULTIES, Difficulty, Split, Task
 
 D = TypeVar("D", bound=Draft)
+Who = TypeVar("Who")
+"""How a domain's callers are identified."""
 
 
 @dataclass(frozen=True)
-class Supply(Generic[D]):
+class Supply(Generic[D, Who]):
     """What a domain's tasks are drawn from."""
 
     domain: str
     people: Callable[[Split], tuple[str, ...]]
-    """The customers of a split, by email."""
+    """The customers of a split, by their keys."""
     draft: Callable[[random.Random, str], D]
-    """An empty draft about the customer with an email."""
-    talk: Callable[[D, str, Difficulty], tuple[Identity, Sequence[Want]]]
+    """An empty draft about the customer with a key."""
+    talk: Callable[[D, str, Difficulty], tuple[Who, Sequence[Want]]]
     """How the customer is identified, and the requests of one talk of a family, in order."""
-    person: Callable[[D, Identity], Person]
-    gold: Callable[[D, Identity, Sequence[Want]], Iterable[Message]]
+    person: Callable[[D, Who], Person]
+    gold: Callable[[D, Who, Sequence[Want]], Iterable[Message]]
     """The turns of the perfect agent."""
 
     def generate(

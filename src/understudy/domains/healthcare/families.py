@@ -11,8 +11,10 @@ from understudy.domains.healthcare.drafts import Draft, Identity
 from understudy.domains.healthcare.handovers import advice, outside, urgent
 from understudy.domains.healthcare.medicines import move_medicine, other_pharmacy, refill
 from understudy.domains.healthcare.questions import closing, copay, lab, next_free, on_file, referral_left, when
+from understudy.domains.healthcare.talks import person
 from understudy.domains.healthcare.visits import MakeWant, cancel, move, other_time, rather_move
 from understudy.domains.healthcare.world import callers
+from understudy.domains.talks import Person
 from understudy.tasks import Difficulty
 
 GRANTED = 0.72
@@ -60,14 +62,20 @@ _IDENTITY: Mapping[Difficulty, Sequence[Identity]] = {
 }
 
 
-def talk(draft: Draft, family: str, difficulty: Difficulty) -> Sequence[Want]:
-    """Draw how the patient is identified, and the requests of one talk in order.
+def talk(draft: Draft, family: str, difficulty: Difficulty) -> tuple[Person, Sequence[Want]]:
+    """Draw how the patient is identified, the requests of one talk in order, and who speaks.
 
     Easy is one request with nothing about it unsaid (`several`: a question, then a request), medium leaves more to find
     out, hard has two requests or three.
     """
-    easy = difficulty == "easy"
     draft.identity = draft.random.choice(_IDENTITY[difficulty])
+    wants = _drawn(draft, family, difficulty)
+    return person(draft, difficulty == "easy"), wants
+
+
+def _drawn(draft: Draft, family: str, difficulty: Difficulty) -> Sequence[Want]:
+    """The requests."""
+    easy = difficulty == "easy"
     if family == "proxy":
         return _for_another(draft, difficulty)
     make = draft.random.choice(FAMILIES[family])

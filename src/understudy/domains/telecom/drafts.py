@@ -14,6 +14,15 @@ from understudy.tasks import Fact
 Identity = Literal["opened", "asked", "name"]
 """How the user is identified: by a number in the opening, by a number when asked, by name and date of birth."""
 
+
+@dataclass(frozen=True)
+class Caller:
+    """Who calls: how they are identified, and the number of the line that they call from."""
+
+    identity: Identity
+    number: str
+
+
 Knowledge = Literal["told", "asked", "described", "vague", "wrong"]
 """What the user says of the line or bill: its number at once, its number when asked, what tells it (a line's plan, a
 bill's month) at once, that when asked, or another line's number first."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from understudy.domains.drafts import Want
 from understudy.domains.telecom import wants
-from understudy.domains.telecom.drafts import Draft, Identity, Knowledge
+from understudy.domains.telecom.drafts import Caller, Draft, Identity, Knowledge
 from understudy.domains.telecom.repairs import Symptom, trouble
 from understudy.domains.telecom.wants import MakeWant
 from understudy.tasks import Difficulty
@@ -51,26 +51,34 @@ _BY_NAME: Sequence[Knowledge] = ("described", "vague")
 """Who does not know their own number knows none of the others."""
 
 
-def talk(draft: Draft, family: str, difficulty: Difficulty) -> tuple[Identity, str, Sequence[Want]]:
+def talk(draft: Draft, family: str, difficulty: Difficulty) -> tuple[Caller, Sequence[Want]]:
     """Draw how the customer is identified, the line that they call from, and the requests of one talk in order.
 
     Easy is one request with nothing about it unsaid (`several`: a question, then a request), medium leaves more to find
     out, hard has two requests or more, or two causes of one trouble.
     """
-    easy, identity = difficulty == "easy", draft.random.choice(_IDENTITY[difficulty])
+    identity = draft.random.choice(_IDENTITY[difficulty])
+    number, requests = _drawn(draft, identity, family, difficulty)
+    draft.patch("desk", "now", number=number)
+    return Caller(identity, number), requests
+
+
+def _drawn(draft: Draft, identity: Identity, family: str, difficulty: Difficulty) -> tuple[str, Sequence[Want]]:
+    """The line that the customer calls from, and the requests."""
+    easy = difficulty == "easy"
     first, *others = draft.lines()
     if symptom := next((symptom for symptom in _TROUBLES if symptom == family), None):
         request = trouble(draft, first, identity, symptom, draft.likely(GRANTED), difficulty)
         further = _more(draft, identity, others)[:1] if difficulty == "hard" and draft.likely(0.4) else []
-        return identity, first, (request,) if _hands_over(request) else (request, *further)
+        return first, (request,) if _hands_over(request) else (request, *further)
     knows = draft.random.choice(_BY_NAME if identity == "name" else _KNOWLEDGE[difficulty])
     if family == "several" and easy:
-        return identity, first, tuple(_one_of(draft, makers, first, "told") for makers in (_QUESTIONS, _CHANGES))
+        return first, tuple(_one_of(draft, makers, first, "told") for makers in (_QUESTIONS, _CHANGES))
     make = draft.random.choice(_REQUESTS[family])
     request = make(draft, first, knows, draft.likely(GRANTED), easy)
     more = _more(draft, identity, others) if difficulty == "hard" or family == "several" else []
     caller = draft.random.choice(draft.customer.lines)
-    return identity, caller, (*more, request) if family == "handover" else (request, *more)
+    return caller, (*more, request) if family == "handover" else (request, *more)
 
 
 def _hands_over(want: Want) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from understudy.domains.drafts import Want, call, say
 from understudy.domains.talks import Person
 from understudy.domains.telecom import phrases
-from understudy.domains.telecom.drafts import BillRef, Draft, Identity, LineRef, Trouble
+from understudy.domains.telecom.drafts import BillRef, Caller, Draft, Identity, LineRef, Trouble
 from understudy.messages import Message
 from understudy.tasks import Fact
 
@@ -13,34 +13,32 @@ _NUMBER = ("your number", "phone number", "your phone", "telephone number")
 _NAME, _BIRTH = ("your name", "full name", "first name", "last name"), ("birth", "born")
 
 
-def person(draft: Draft, identity: Identity, number: str) -> Person:
-    """The customer, and what they know of themselves; `number` is the line that they call from."""
+def person(draft: Draft, caller: Caller) -> Person:
+    """The customer, and what they know of themselves."""
     name, born = draft.customer.name, f"{draft.customer.birth_date}"
     known = (
         draft.pick(phrases.NO_OWN_NUMBER, name=name, born=born)
-        if identity == "name"
-        else draft.pick(phrases.OWN_NUMBER, number=number)
+        if caller.identity == "name"
+        else draft.pick(phrases.OWN_NUMBER, number=caller.number)
     )
     facts = (
-        Fact(says=known, cues=_NUMBER, opened=identity == "opened"),
+        Fact(says=known, cues=_NUMBER, opened=caller.identity == "opened"),
         Fact(says=f"My name is {name}.", cues=_NAME),
         Fact(says=f"I was born on {born}.", cues=_BIRTH),
     )
     return Person(name, "a customer of a mobile operator", facts)
 
 
-def gold(draft: Draft, identity: Identity, number: str, wants: Sequence[Want]) -> Iterator[Message]:
+def gold(draft: Draft, caller: Caller, wants: Sequence[Want]) -> Iterator[Message]:
     """The agent's side: ask for what is missing, find the customer, and deal with each request in turn."""
     told = _told(wants[0].about)
-    yield from _asks("opened" if told else identity, wants[0].about)
-    if identity == "name" and not told:
+    yield from _asks("opened" if told else caller.identity, wants[0].about)
+    if caller.identity == "name" and not told:
         yield call("find_customer_by_name", name=draft.customer.name, birth_date=f"{draft.customer.birth_date}")
     else:
-        yield call("find_customer", number=told or number)
+        yield call("find_customer", number=told or caller.number)
     read: set[str] = set()
-    for i, want in enumerate(wants):
-        if i and isinstance(want.about, Trouble) and want.about.asks_place:
-            yield say(f"{_PLACE[0].upper()}{_PLACE[1:]}?")
+    for want in wants:
         if isinstance(want.about, LineRef | BillRef | Trouble):
             yield from want.about.reads(draft, read)
         yield from want.turns
