@@ -89,7 +89,9 @@ class TemplateFormat:
         """What the template renders for a reply after its prompt, up to the token that ends it."""
         before, after = self._rendered([_USER], _TOOLS), self._rendered([_USER, reply], _TOOLS, prompt=False)
         if not after.startswith(before):
-            raise ConfigError(f"a chat template that begins a reply with {before[-40:]!r} and then renders {after[-60:]!r}")
+            raise ConfigError(
+                f"a chat template that begins a reply with {before[-40:]!r} and then renders {after[-60:]!r}"
+            )
         ends = [token.end() for token in self._split.finditer(after, len(before))]
         if not ends:
             raise ConfigError(f"a chat template that ends replies with no token of the tokenizer: {after[-40:]!r}")
