@@ -1,19 +1,19 @@
 """Callers: how a desk finds out who speaks, and what they can tell of the thing that they call about."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from understudy.domains.drafts import Draft, say
+from understudy.domains.drafts import Draft, Want, say
 from understudy.domains.talks import Person
 from understudy.messages import Message
 from understudy.tasks import Difficulty, Fact
 
-Identity = Literal["opened", "asked", "name"]
-"""How a caller is identified: by the email of the opening, by the email when asked, by name and zip."""
+Identity = Literal["opened", "asked", "other"]
+"""How a caller is identified: by an email or a number in the opening, by it when asked, or by something else."""
 IDENTITIES: Mapping[Difficulty, Sequence[Identity]] = {
     "easy": ("opened", "opened", "opened", "asked", "asked"),
-    "medium": ("opened", "asked", "name"),
-    "hard": ("opened", "asked", "name"),
+    "medium": ("opened", "asked", "other"),
+    "hard": ("opened", "asked", "other"),
 }
 
 Knowledge = Literal["told", "asked", "described", "vague", "wrong"]
@@ -24,6 +24,8 @@ KNOWLEDGES: Mapping[Difficulty, Sequence[Knowledge]] = {
     "medium": ("asked", "described", "vague", "wrong"),
     "hard": ("told", "asked", "described", "vague", "wrong"),
 }
+BY_NUMBER: Sequence[Knowledge] = ("told", "asked", "wrong")
+"""The caller knows the number, sooner or later."""
 
 EMAIL = (
     "My email is {email}.",
@@ -43,7 +45,7 @@ _NAME, _ZIP = ("your name", "full name", "first name", "last name"), ("zip", "po
 
 def caller(draft: Draft, identity: Identity, name: str, email: str, zip_code: str, role: str) -> Person:
     """A person, and what they know of themselves."""
-    known = draft.pick(NO_EMAIL, name=name, zip=zip_code) if identity == "name" else draft.pick(EMAIL, email=email)
+    known = draft.pick(NO_EMAIL, name=name, zip=zip_code) if identity == "other" else draft.pick(EMAIL, email=email)
     facts = (
         Fact(says=known, cues=_EMAIL, opened=identity == "opened"),
         Fact(says=f"My name is {name}.", cues=_NAME),
@@ -58,3 +60,21 @@ def asks(identity: Identity, what: str = "") -> Iterator[Message]:
         yield say(f"What are your email and your {what}?")
     elif identity != "opened" or what:
         yield say(f"What is your {what or 'email'}?")
+
+
+def search(
+    read: Callable[[str], Message], own: Sequence[str], sought: str, knows: Knowledge, *doubt: Message
+) -> tuple[Message, ...]:
+    """Read the caller's own things until it is the right one; that one alone, after any doubt, by its number."""
+    return (*doubt, *map(read, (sought,) if knows in BY_NUMBER else own[: own.index(sought) + 1]))
+
+
+def settle(wants: Sequence[Want]) -> Iterator[Message]:
+    """Deal with each request in turn: find what it is about, without what was read to find another, and settle it."""
+    read: list[Message] = []
+    for want in wants:
+        for turn in want.about.reads if want.about else ():
+            if turn not in read:
+                yield turn
+            read.append(turn)
+        yield from want.turns

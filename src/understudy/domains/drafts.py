@@ -21,6 +21,8 @@ class Mention:
     """Whenever the user speaks of it later."""
     facts: tuple[Fact, ...] = field(default=(), kw_only=True)
     """What the user tells of it when asked."""
+    reads: tuple[Message, ...] = field(default=(), kw_only=True)
+    """How a perfect agent finds it: what is read, and asked, until it is the right one."""
 
 
 @dataclass(frozen=True)

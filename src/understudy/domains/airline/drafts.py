@@ -22,7 +22,9 @@ from understudy.domains.airline.state import (
 )
 from understudy.domains.airline.terms import COOLING_OFF
 from understudy.domains.airline.world import COMING, PAST, draw_booked, later, priced, trip
-from understudy.domains.callers import Knowledge
+from understudy.domains.callers import BY_NUMBER, Knowledge, search
+from understudy.domains.drafts import call, say
+from understudy.messages import Message
 from understudy.tasks import Fact
 
 ENOUGH = 5
@@ -41,8 +43,6 @@ class Ref(drafts.Mention):
     city: str
     """Where the trip out leads."""
     knows: Knowledge
-    wrong: str = ""
-    """Code of the other reservation that is named first."""
 
     @property
     def named(self) -> str:
@@ -52,7 +52,7 @@ class Ref(drafts.Mention):
     @property
     def by_code(self) -> bool:
         """Whether the user knows the code."""
-        return self.knows in ("told", "asked", "wrong")
+        return self.knows in BY_NUMBER
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -94,10 +94,13 @@ class Draft(drafts.Draft):
         if knows == "wrong":
             wrong = self.random.choice(others)
             said = f"reservation {wrong} to {where}"
-            return Ref("trip", said, code, reservation, where, knows, wrong, facts=facts)
+            doubt = (_read(wrong), say(f"Reservation {wrong} does not go to {where}. Which reservation is it?"))
+            reads = search(_read, self.customer.reservations, reservation.id, knows, *doubt)
+            return Ref("trip", said, code, reservation, where, knows, facts=facts, reads=reads)
         said = {"told": code, "described": described}.get(knows) or self.pick(phrases.VAGUE)
         known = code if knows in ("told", "asked") else described
-        return Ref("trip", said, known, reservation, where, knows, facts=facts)
+        reads = search(_read, self.customer.reservations, reservation.id, knows)
+        return Ref("trip", said, known, reservation, where, knows, facts=facts, reads=reads)
 
     def ready(self, reservation: Reservation, *, one_way: bool = False, **fields: Any) -> Reservation:
         """Set a reservation up so that it is valid and all of it lies ahead, with some fields drawn otherwise."""
@@ -211,3 +214,7 @@ def _moved(trips: Sequence[Trip], first: str) -> tuple[Trip, ...]:
     """The trips with their distance kept, the first on this date."""
     start = date.fromisoformat(trips[0].date)
     return tuple(t.replace(date=later(first, (date.fromisoformat(t.date) - start).days)) for t in trips)
+
+
+def _read(code: str) -> Message:
+    return call("get_reservation", reservation_id=code)

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from understudy.domains.airline.drafts import Draft, Ref
-from understudy.domains.callers import Identity, asks, caller
-from understudy.domains.drafts import Want, call, say
+from understudy.domains.callers import Identity, asks, caller, settle
+from understudy.domains.drafts import Want, call
 from understudy.domains.talks import Person
 from understudy.messages import Message
 
@@ -19,31 +19,11 @@ def gold(draft: Draft, identity: Identity, wants: Sequence[Want]) -> Iterator[Me
     first = wants[0].about
     unnamed = isinstance(first, Ref) and first.knows in ("asked", "vague")
     yield from asks(identity, "reservation code" if unnamed else "")
-    if identity == "name":
+    if identity == "other":
         yield call("find_customer_by_name", name=draft.customer.name, zip=_zip(draft))
     else:
         yield call("find_customer", email=draft.email)
-    read: set[str] = set()
-    for want in wants:
-        if isinstance(want.about, Ref):
-            yield from _reads(draft, want.about, read)
-        yield from want.turns
-
-
-def _reads(draft: Draft, ref: Ref, read: set[str]) -> Iterator[Message]:
-    """Read reservations until it is the right one."""
-    if ref.wrong:
-        yield from _read(ref.wrong, read)
-        yield say(f"Reservation {ref.wrong} does not go to {ref.city}. Which reservation is it?")
-    searched = (ref.reservation.id,) if ref.by_code else draft.customer.reservations
-    for code in searched[: searched.index(ref.reservation.id) + 1]:
-        yield from _read(code, read)
-
-
-def _read(code: str, read: set[str]) -> Iterator[Message]:
-    if code not in read:
-        read.add(code)
-        yield call("get_reservation", reservation_id=code)
+    yield from settle(wants)
 
 
 def _zip(draft: Draft) -> str:

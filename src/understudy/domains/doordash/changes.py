@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
+from understudy.domains.callers import Knowledge
 from understudy.domains.doordash import phrases
 from understudy.domains.doordash.dishes import AREAS
-from understudy.domains.doordash.drafts import Draft, Knowledge, Ref
+from understudy.domains.doordash.drafts import Draft, Ref
 from understudy.domains.doordash.pricing import CANCELLATION_FEE
 from understudy.domains.doordash.state import Dish, Dropoff, Order, Status, area_of
 from understudy.domains.doordash.wants import day_said, refused, too_late

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from understudy.domains.callers import Knowledge
 from understudy.domains.doordash import phrases
-from understudy.domains.doordash.drafts import Draft, Knowledge, Ref
+from understudy.domains.doordash.drafts import Draft, Ref
 from understudy.domains.doordash.pricing import LATE_CREDITS, REFUNDS, refund_of
 from understudy.domains.doordash.state import Line, Order, Status, Target
 from understudy.domains.doordash.wants import day_said, kind, payment_names, refused, too_late

@@ -2,21 +2,17 @@
 
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 
 from understudy.domains import drafts
+from understudy.domains.callers import Knowledge, search
 from understudy.domains.doordash import phrases
 from understudy.domains.doordash.pricing import REFUNDS
 from understudy.domains.doordash.state import Customer, DoordashState, Order, Restaurant, Status, ago
 from understudy.domains.doordash.world import delivered, draw_past, draw_times, draw_trip
+from understudy.domains.drafts import call, say
+from understudy.messages import Message
 from understudy.tasks import Fact
-
-Identity = Literal["opened", "asked", "phone"]
-"""How the customer is identified: by the email of the opening, by the email when asked, by the phone number."""
-
-Knowledge = Literal["told", "asked", "described", "vague", "wrong"]
-"""What the customer says of the order: its number at once, its number when asked, where it is from at once, where it
-is from when asked, or the number of an order from elsewhere first."""
 
 _ASKED = ("which order", "what order", "order number", "order id", "number of", "which of", "order you")
 
@@ -31,8 +27,6 @@ class Ref(drafts.Mention):
     asked: bool = False
     """Whether the customer tells which order it is only when asked."""
     dish: str = ""
-    wrong: str = ""
-    """Id of the order from elsewhere that is named first."""
 
     @property
     def named(self) -> str:
@@ -76,20 +70,23 @@ class Draft(drafts.Draft):
         others = [other for other in own if other.restaurant != order.restaurant]
         if knows == "wrong" and not others:
             knows = "asked"
-        twice = not itemized and len(own) - len(others) > 1
+        same = [other.id for other in own if other.restaurant == order.restaurant]
+        twice = not itemized and len(same) > 1
         dish = self.random.choice(order.items).name if twice else ""
         described = self.pick(phrases.WITH if dish else phrases.FROM, item=dish, restaurant=order.restaurant)
         number = f"order {order.id}"
         if knows in ("described", "vague"):
             said = described if knows == "described" else self.pick(phrases.VAGUE)
             fact = self.pick(phrases.NO_ORDER, described=described)
-            return self._ref(order, said, described, fact, by_number=False, asked=knows == "vague", dish=dish)
+            reads = search(_read, same, order.id, knows)
+            return self._ref(order, said, described, fact, reads, by_number=False, asked=knows == "vague", dish=dish)
         if knows == "wrong":
-            wrong, fact = self.random.choice(others).id, self.pick(phrases.MISTAKEN, id=order.id)
-            said = f"order {wrong} from {order.restaurant}"
-            return self._ref(order, said, number, fact, by_number=True, wrong=wrong)
+            wrong, fact = self.random.choice(others), self.pick(phrases.MISTAKEN, id=order.id)
+            said = f"order {wrong.id} from {order.restaurant}"
+            doubt = say(f"Order {wrong.id} is from {wrong.restaurant}, not from {order.restaurant}. Which order is it?")
+            return self._ref(order, said, number, fact, (doubt, _read(order.id)), by_number=True)
         fact, said = self.pick(phrases.ORDER, id=order.id), number if knows == "told" else self.pick(phrases.VAGUE)
-        return self._ref(order, said, number, fact, by_number=True, asked=knows == "asked")
+        return self._ref(order, said, number, fact, (_read(order.id),), by_number=True, asked=knows == "asked")
 
     def in_status(self, order: Order, status: Status) -> None:
         """Put an order in a status, with times that fit it."""
@@ -130,6 +127,10 @@ class Draft(drafts.Draft):
         if times["status"] == "picked up":
             self.patch("trips", order.id, **draw_trip(self.random, times["courier"]).model_dump(mode="json"))
 
-    def _ref(self, order: Order, said: str, known: str, fact: str, **ref: Any) -> Ref:
+    def _ref(self, order: Order, said: str, known: str, fact: str, reads: tuple[Message, ...], **ref: Any) -> Ref:
         facts = (Fact(says=fact, cues=_ASKED, opened=said == known),)
-        return Ref("order", said, known, order, facts=facts, **ref)
+        return Ref("order", said, known, order, facts=facts, reads=reads, **ref)
+
+
+def _read(order_id: str) -> Message:
+    return call("get_order", order_id=order_id)

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from understudy.domains.callers import IDENTITIES, KNOWLEDGES, Identity, Knowledge
 from understudy.domains.doordash import changes, claims, purchases, questions
-from understudy.domains.doordash.drafts import Draft, Identity, Knowledge
+from understudy.domains.doordash.drafts import Draft
 from understudy.domains.doordash.state import Order
 from understudy.domains.doordash.wants import MakeWant
 from understudy.domains.drafts import Want
@@ -46,17 +47,6 @@ FAMILIES: Mapping[str, Sequence[MakeWant]] = {
 """The request that a family is about. `several` is never one request alone, and in `correction` the customer has
 another mind when asked to confirm."""
 
-_IDENTITY: Mapping[Difficulty, Sequence[Identity]] = {
-    "easy": ("opened", "opened", "opened", "asked", "asked"),
-    "medium": ("opened", "asked", "phone"),
-    "hard": ("opened", "asked", "phone"),
-}
-_KNOWLEDGE: Mapping[Difficulty, Sequence[Knowledge]] = {
-    "easy": ("told", "told", "told", "asked", "asked"),
-    "medium": ("asked", "described", "vague", "wrong"),
-    "hard": ("told", "asked", "described", "vague", "wrong"),
-}
-
 
 def talk(draft: Draft, family: str, difficulty: Difficulty) -> tuple[Identity, Sequence[Want]]:
     """Draw how the customer is identified, and the requests of one talk in order.
@@ -65,13 +55,13 @@ def talk(draft: Draft, family: str, difficulty: Difficulty) -> tuple[Identity, S
     out, hard has two requests or three. A human agent comes last.
     """
     easy = difficulty == "easy"
-    identity = draft.random.choice(_IDENTITY[difficulty])
+    identity = draft.random.choice(IDENTITIES[difficulty])
     first, *others = draft.orders()
     if family == "several" and easy:
         question = questions.paid(draft, first, "told", True, easy)
         return identity, (question, _one_of(draft, _ACTIONS, first, "told", easy))
     last = family == "handover" and difficulty == "hard"
-    knows: Knowledge = "told" if last else draft.random.choice(_KNOWLEDGE[difficulty])
+    knows: Knowledge = "told" if last else draft.random.choice(KNOWLEDGES[difficulty])
     request = _one_of(draft, FAMILIES[family], first, knows, easy)
     more = _more(draft, family, others) if difficulty == "hard" or family == "several" else []
     return identity, (*more, request) if last else (request, *more)

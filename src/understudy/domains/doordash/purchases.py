@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 
+from understudy.domains.callers import Knowledge
 from understudy.domains.doordash import phrases
 from understudy.domains.doordash.basket import Basket, worded
-from understudy.domains.doordash.drafts import Draft, Knowledge
+from understudy.domains.doordash.drafts import Draft
 from understudy.domains.doordash.state import Choice, Dish, Order, Restaurant
 from understudy.domains.doordash.wants import CUISINES, hour_said, kind, refused
 from understudy.domains.drafts import Want, call, change, say

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from understudy.domains.callers import Knowledge
 from understudy.domains.doordash import phrases
-from understudy.domains.doordash.drafts import Draft, Knowledge
+from understudy.domains.doordash.drafts import Draft
 from understudy.domains.doordash.state import Order, Status
 from understudy.domains.doordash.wants import said
 from understudy.domains.drafts import Want, call, say

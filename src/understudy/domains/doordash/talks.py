@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from understudy.domains.callers import Identity, asks, settle
 from understudy.domains.doordash import phrases
-from understudy.domains.doordash.drafts import Draft, Identity, Ref
-from understudy.domains.drafts import Want, call, say
+from understudy.domains.doordash.drafts import Draft, Ref
+from understudy.domains.drafts import Want, call
 from understudy.domains.talks import Person
 from understudy.messages import Message
 from understudy.tasks import Fact
@@ -18,7 +19,7 @@ def person(draft: Draft, identity: Identity) -> Person:
     name, phone = draft.customer.name, draft.customer.phone
     email = (
         draft.pick(phrases.NO_EMAIL, phone=phone)
-        if identity == "phone"
+        if identity == "other"
         else draft.pick(phrases.EMAIL, email=draft.email)
     )
     facts = (
@@ -31,31 +32,13 @@ def person(draft: Draft, identity: Identity) -> Person:
 
 def gold(draft: Draft, identity: Identity, wants: Sequence[Want]) -> Iterator[Message]:
     """The agent's side: ask for what is missing, find the customer, and deal with each request in turn."""
-    yield from _asks(identity, wants[0].about)
-    if identity == "phone":
+    first = wants[0].about
+    yield from asks(identity, "order number" if isinstance(first, Ref) and first.asked else "")
+    if identity == "other":
         yield call("find_customer_by_phone", phone=draft.customer.phone)
     else:
         yield call("find_customer", email=draft.email)
-    yield from _each_read_once(turn for want in wants for turn in (*_reads(draft, want.about), *want.turns))
-
-
-def _asks(identity: Identity, about: object) -> Iterator[Message]:
-    missing = ["email"] * (identity != "opened") + ["order number"] * (isinstance(about, Ref) and about.asked)
-    if missing:
-        yield say(f"What {'are' if len(missing) > 1 else 'is'} your {' and your '.join(missing)}?")
-
-
-def _reads(draft: Draft, about: object) -> Iterator[Message]:
-    """Read orders from the restaurant until it is the right one."""
-    if not isinstance(about, Ref):
-        return
-    order = about.order
-    if about.wrong:
-        actual = draft.world.orders[about.wrong].restaurant
-        yield say(f"Order {about.wrong} is from {actual}, not from {order.restaurant}. Which order is it?")
-    same = [key for key in draft.customer.orders if draft.world.orders[key].restaurant == order.restaurant]
-    for key in (order.id,) if about.by_number else same[: same.index(order.id) + 1]:
-        yield call("get_order", order_id=key)
+    yield from _each_read_once(settle(wants))
 
 
 def _each_read_once(turns: Iterator[Message]) -> Iterator[Message]:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
-from understudy.domains.doordash.drafts import Draft, Knowledge
+from understudy.domains.callers import Knowledge
+from understudy.domains.doordash.drafts import Draft
 from understudy.domains.doordash.state import Cuisine, Order, Status
 from understudy.domains.drafts import Want, say
 from understudy.messages import Message

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 
 from understudy.domains import drafts
-from understudy.domains.callers import Knowledge
+from understudy.domains.callers import BY_NUMBER, Knowledge, search
+from understudy.domains.drafts import call, say
 from understudy.domains.retail import phrases
 from understudy.domains.retail.state import Line, Order, RetailState, Status, User
+from understudy.messages import Message
 from understudy.tasks import Fact
 
 _ASKED = ("which order", "what order", "order number", "order id", "number of", "which of", "order you")
@@ -18,8 +20,6 @@ class Ref(drafts.Mention):
     order: Order
     item: Line
     knows: Knowledge
-    wrong: str = ""
-    """Id of the other order that is named first."""
 
     @property
     def named(self) -> str:
@@ -29,7 +29,7 @@ class Ref(drafts.Mention):
     @property
     def by_number(self) -> bool:
         """Whether the user knows the number."""
-        return self.knows in ("told", "asked", "wrong")
+        return self.knows in BY_NUMBER
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,11 +64,14 @@ class Draft(drafts.Draft):
         if knows == "wrong":
             wrong = self.random.choice(others)
             said = f"order {wrong}" if itemized else f"order {wrong} with the {item.name}"
-            return Ref("order", said, number, order, item, knows, wrong, facts=facts)
+            doubt = (_read(wrong), say(f"Order {wrong} has no {item.name}. Which order is it?"))
+            reads = search(_read, self.user.orders, order.id, knows, *doubt)
+            return Ref("order", said, number, order, item, knows, facts=facts, reads=reads)
         described = self.pick(phrases.SOMEWHERE if itemized else phrases.DESCRIBED, item=item.name)
         said = {"told": number, "described": described}.get(knows) or self.pick(phrases.VAGUE)
         known = number if knows in ("told", "asked") else described
-        return Ref("order", said, known, order, item, knows, facts=facts)
+        reads = search(_read, self.user.orders, order.id, knows)
+        return Ref("order", said, known, order, item, knows, facts=facts, reads=reads)
 
     def in_status(self, order: Order, status: Status) -> None:
         """Put an order in a status."""
@@ -86,3 +89,7 @@ class Draft(drafts.Draft):
             return Fact(says=self.pick(phrases.NO_ORDER, item=item.name), cues=_ASKED)
         texts = phrases.MISTAKEN if knows == "wrong" else phrases.ORDER
         return Fact(says=self.pick(texts, id=order.id), cues=_ASKED, opened=knows == "told")
+
+
+def _read(order_id: str) -> Message:
+    return call("get_order", order_id=order_id)

@@ -1,18 +1,14 @@
 """What is drawn for one telecom task: the customer, and lines and bills as the customer and the agent call them."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from understudy.domains import drafts
+from understudy.domains.callers import BY_NUMBER, Identity, Knowledge, search
 from understudy.domains.drafts import call, say
 from understudy.domains.telecom import phrases
 from understudy.domains.telecom.state import Bill, Customer, Plan, TelecomState
 from understudy.messages import Message
 from understudy.tasks import Fact
-
-Identity = Literal["opened", "asked", "name"]
-"""How the user is identified: by a number in the opening, by a number when asked, by name and date of birth."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +18,6 @@ class Caller:
     identity: Identity
     number: str
 
-
-Knowledge = Literal["told", "asked", "described", "vague", "wrong"]
-"""What the user says of the line or bill: its number at once, its number when asked, what tells it (a line's plan, a
-bill's month) at once, that when asked, or another line's number first."""
 
 LINE = ("which line", "what line", "which of your", "which number", "number of the line", "line is it", "line do you")
 BILL = ("which bill", "what bill", "bill is it", "bill number", "which month")
@@ -44,7 +36,7 @@ class LineRef(drafts.Mention):
     @property
     def by_number(self) -> bool:
         """Whether the user knows the number."""
-        return self.knows in ("told", "asked", "wrong")
+        return self.knows in BY_NUMBER
 
     @property
     def named(self) -> str:
@@ -55,15 +47,6 @@ class LineRef(drafts.Mention):
     def names(self) -> tuple[str, ...]:
         """What a proposal has to name for the user to recognize the line."""
         return (spelled(self.number),) if self.by_number else (self.plan,)
-
-    def reads(self, draft: "Draft", read: set[str]) -> Iterator[Message]:
-        """Read lines until it is the right one."""
-        if self.wrong:
-            yield from _read("get_line", "number", self.wrong, read)
-            yield say(f"Line {self.wrong} does not have the {self.plan} plan. Which line is it?")
-        searched = (self.number,) if self.by_number else draft.customer.lines
-        for number in searched[: searched.index(self.number) + 1]:
-            yield from _read("get_line", "number", number, read)
 
 
 @dataclass(frozen=True)
@@ -84,16 +67,6 @@ class BillRef(drafts.Mention):
         """What a proposal has to name for the user to recognize the bill."""
         return (self.bill_id if self.knows == "told" else self.bill.month,)
 
-    def reads(self, draft: "Draft", read: set[str]) -> Iterator[Message]:
-        """Read bills, the newest first, until it is the right one."""
-        if self.knows == "told":
-            yield from _read("get_bill", "bill_id", self.bill_id, read)
-            return
-        yield from _account(read)
-        bills = draft.customer.bills[::-1]
-        for bill_id in bills[: bills.index(self.bill_id) + 1]:
-            yield from _read("get_bill", "bill_id", bill_id, read)
-
 
 @dataclass(frozen=True)
 class Trouble(drafts.Mention):
@@ -103,10 +76,6 @@ class Trouble(drafts.Mention):
     asks_place: bool
     mended: bool = False
     """Whether it works in the end."""
-
-    def reads(self, draft: "Draft", read: set[str]) -> Iterator[Message]:
-        """The line first."""
-        yield from self.ref.reads(draft, read)
 
 
 @dataclass
@@ -147,20 +116,25 @@ class Draft(drafts.Draft):
         if knows == "wrong":
             wrong = self.random.choice(others)
             said = f"line {wrong} with the {plan} plan"
-            return LineRef("line", said, f"line {number}", number, plan, knows, wrong, facts=facts)
+            doubt = (_line(wrong), say(f"Line {wrong} does not have the {plan} plan. Which line is it?"))
+            reads = search(_line, self.customer.lines, number, knows, *doubt)
+            return LineRef("line", said, f"line {number}", number, plan, knows, wrong, facts=facts, reads=reads)
         described = self.pick(phrases.DESCRIBED, plan=plan)
         said = {"told": f"line {number}", "described": described}.get(knows) or self.pick(phrases.VAGUE)
         known = f"line {number}" if knows in ("told", "asked") else described
-        return LineRef("line", said, known, number, plan, knows, facts=facts)
+        reads = search(_line, self.customer.lines, number, knows)
+        return LineRef("line", said, known, number, plan, knows, facts=facts, reads=reads)
 
     def bill_ref(self, bill_id: str, knows: Knowledge) -> BillRef:
         """The bill: by its number if it is told at once, else by its month."""
         bill = self.world.bills[bill_id]
-        told = knows == "told"
+        told, newest_first = knows == "told", self.customer.bills[::-1]
         said = f"bill {bill_id}" if told else self.pick(phrases.OF_MONTH, month=bill.month)
         says = f"It is bill {bill_id}." if told else f"The one of {bill.month}."
         facts = (Fact(says=says, cues=BILL, opened=True),)
-        return BillRef("bill", said, said, bill_id, bill, "told" if told else "described", facts=facts)
+        knows = "told" if told else "described"
+        reads = (*(() if told else (call("get_customer"),)), *search(_bill, newest_first, bill_id, knows))
+        return BillRef("bill", said, said, bill_id, bill, knows, facts=facts, reads=reads)
 
     def _asked(self, number: str, knows: Knowledge) -> Fact:
         """What the user says when asked for the line."""
@@ -175,13 +149,9 @@ def spelled(number: str) -> str:
     return f"{number}|{number.replace('-', '')}|{number.replace('-', ' ')}"
 
 
-def _read(tool: str, argument: str, key: str, read: set[str]) -> Iterator[Message]:
-    if key not in read:
-        read.add(key)
-        yield call(tool, **{argument: key})
+def _line(number: str) -> Message:
+    return call("get_line", number=number)
 
 
-def _account(read: set[str]) -> Iterator[Message]:
-    if "account" not in read:
-        read.add("account")
-        yield call("get_customer")
+def _bill(bill_id: str) -> Message:
+    return call("get_bill", bill_id=bill_id)

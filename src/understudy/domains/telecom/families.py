@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
+from understudy.domains.callers import IDENTITIES, KNOWLEDGES, Identity, Knowledge
 from understudy.domains.drafts import Want
 from understudy.domains.telecom import wants
-from understudy.domains.telecom.drafts import Caller, Draft, Identity, Knowledge
+from understudy.domains.telecom.drafts import Caller, Draft
 from understudy.domains.telecom.repairs import Symptom, trouble
 from understudy.domains.telecom.wants import MakeWant
 from understudy.tasks import Difficulty
@@ -37,16 +38,6 @@ _TROUBLES: Sequence[Symptom] = ("internet", "calls", "slow", "abroad")
 
 FAMILIES: tuple[str, ...] = (*_REQUESTS, *_TROUBLES)
 
-_IDENTITY: Mapping[Difficulty, Sequence[Identity]] = {
-    "easy": ("opened", "opened", "opened", "asked", "asked"),
-    "medium": ("opened", "asked", "name"),
-    "hard": ("opened", "asked", "name"),
-}
-_KNOWLEDGE: Mapping[Difficulty, Sequence[Knowledge]] = {
-    "easy": ("told", "told", "told", "asked", "asked"),
-    "medium": ("asked", "described", "vague", "wrong"),
-    "hard": ("told", "asked", "described", "vague", "wrong"),
-}
 _BY_NAME: Sequence[Knowledge] = ("described", "vague")
 """Who does not know their own number knows none of the others."""
 
@@ -57,7 +48,7 @@ def talk(draft: Draft, family: str, difficulty: Difficulty) -> tuple[Caller, Seq
     Easy is one request with nothing about it unsaid (`several`: a question, then a request), medium leaves more to find
     out, hard has two requests or more, or two causes of one trouble.
     """
-    identity = draft.random.choice(_IDENTITY[difficulty])
+    identity = draft.random.choice(IDENTITIES[difficulty])
     number, requests = _drawn(draft, identity, family, difficulty)
     draft.patch("desk", "now", number=number)
     return Caller(identity, number), requests
@@ -71,7 +62,7 @@ def _drawn(draft: Draft, identity: Identity, family: str, difficulty: Difficulty
         request = trouble(draft, first, identity, symptom, draft.likely(GRANTED), difficulty)
         further = _more(draft, identity, others)[:1] if difficulty == "hard" and draft.likely(0.4) else []
         return first, (request,) if _hands_over(request) else (request, *further)
-    knows = draft.random.choice(_BY_NAME if identity == "name" else _KNOWLEDGE[difficulty])
+    knows = draft.random.choice(_BY_NAME if identity == "other" else KNOWLEDGES[difficulty])
     if family == "several" and easy:
         return first, tuple(_one_of(draft, makers, first, "told") for makers in (_QUESTIONS, _CHANGES))
     make = draft.random.choice(_REQUESTS[family])
@@ -89,7 +80,7 @@ def _more(draft: Draft, identity: Identity, others: Sequence[str]) -> list[Want]
     """Further requests, about the customer's other lines as far as there are any."""
     if not others:
         return [wants.bill(draft, "", "told", True, True)]
-    known: Sequence[Knowledge] = ("described",) if identity == "name" else ("told", "described")
+    known: Sequence[Knowledge] = ("described",) if identity == "other" else ("told", "described")
     return [_one_of(draft, _CHANGES + _QUESTIONS, number, draft.random.choice(known)) for number in others]
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal
 
+from understudy.domains.callers import Identity
 from understudy.domains.drafts import Want, call, change, instruct, say
 from understudy.domains.people import CITIES
 from understudy.domains.telecom import phone, phrases, wants
-from understudy.domains.telecom.drafts import Draft, Identity, LineRef, Trouble
+from understudy.domains.telecom.drafts import Draft, LineRef, Trouble
 from understudy.domains.telecom.state import TODAY
 from understudy.domains.telecom.tools import MOST_DATA
 from understudy.domains.telecom.world import COUNTRIES
@@ -134,11 +135,11 @@ def _complaint(
     draft: Draft, number: str, identity: Identity, symptom: Symptom, place: str, easy: bool
 ) -> tuple[Want, Trouble]:
     """What the user says and knows. The place of an outage has to be known, so it may have to be asked for."""
-    ref = draft.line_ref(number, "vague" if identity == "name" else "told")
+    ref = draft.line_ref(number, "vague" if identity == "other" else "told")
     needed, told = symptom in ("internet", "calls"), easy or draft.likely(0.5)
     where = draft.pick(phrases.HERE if told else phrases.WHERE, place=place)
     facts = (*ref.facts, Fact(says=where, cues=_PLACE, opened=not needed or told))
-    about = Trouble("phone", "", "", ref, needed and not told, facts=facts)
+    about = Trouble("phone", "", "", ref, needed and not told, facts=facts, reads=ref.reads)
     text = draft.pick(KINDS[symptom].says, place=place) + (f" {where}" if needed and told else "")
     return Want(text, about, deeds=phone.DEEDS, proof=KINDS[symptom].proof), about
 

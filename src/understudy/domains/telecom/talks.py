@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
+from understudy.domains.callers import Identity, settle
 from understudy.domains.drafts import Want, call, say
 from understudy.domains.talks import Person
 from understudy.domains.telecom import phrases
-from understudy.domains.telecom.drafts import BillRef, Caller, Draft, Identity, LineRef, Trouble
+from understudy.domains.telecom.drafts import Caller, Draft, LineRef, Trouble
 from understudy.messages import Message
 from understudy.tasks import Fact
 
@@ -18,7 +19,7 @@ def person(draft: Draft, caller: Caller) -> Person:
     name, born = draft.customer.name, f"{draft.customer.birth_date}"
     known = (
         draft.pick(phrases.NO_OWN_NUMBER, name=name, born=born)
-        if caller.identity == "name"
+        if caller.identity == "other"
         else draft.pick(phrases.OWN_NUMBER, number=caller.number)
     )
     facts = (
@@ -33,15 +34,11 @@ def gold(draft: Draft, caller: Caller, wants: Sequence[Want]) -> Iterator[Messag
     """The agent's side: ask for what is missing, find the customer, and deal with each request in turn."""
     told = _told(wants[0].about)
     yield from _asks("opened" if told else caller.identity, wants[0].about)
-    if caller.identity == "name" and not told:
+    if caller.identity == "other" and not told:
         yield call("find_customer_by_name", name=draft.customer.name, birth_date=f"{draft.customer.birth_date}")
     else:
         yield call("find_customer", number=told or caller.number)
-    read: set[str] = set()
-    for want in wants:
-        if isinstance(want.about, LineRef | BillRef | Trouble):
-            yield from want.about.reads(draft, read)
-        yield from want.turns
+    yield from settle(wants)
     if isinstance(wants[-1].about, Trouble) and wants[-1].about.mended:
         yield say("I am glad that it works.")
 

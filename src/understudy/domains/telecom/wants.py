@@ -9,10 +9,11 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Protocol, get_args
 
+from understudy.domains.callers import Knowledge
 from understudy.domains.drafts import Want, call, change, instruct, propose, say
 from understudy.domains.talks import MIND
 from understudy.domains.telecom import phone, phrases
-from understudy.domains.telecom.drafts import BILL, Draft, Knowledge, LineRef
+from understudy.domains.telecom.drafts import BILL, Draft, LineRef
 from understudy.domains.telecom.state import TODAY, SuspendReason, Topic
 from understudy.domains.telecom.tools import MOST_DATA, MOST_DAYS
 from understudy.domains.telecom.world import COUNTRIES, PLANS, TOPICS
