@@ -397,5 +397,8 @@ def test_a_demonstration_that_earns_less_than_1_is_refused(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("understudy.domains.base.score", lambda *_: Score(reward=0.5))
-    with pytest.raises(TaskError, match=r"the gold episode of task train/0/one/easy/0 earns .*0.5.*understudy check"):
-        run_of(tmp_path / "run", tiny)
+    told = r"the gold episode of task train/0/one/easy/0 earns 0\.5; "
+    with pytest.raises(TaskError, match=f"{told}limits.max_turns is too low for it"):
+        run_of(tmp_path / "cut", tiny)
+    with pytest.raises(TaskError, match=f"{told}see: understudy check"):
+        run_of(tmp_path / "whole", tiny, "limits.max_turns=4")
