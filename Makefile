@@ -2,7 +2,7 @@
 # make train     install, then train the embedded model on the default task and print the result table
 # make test      install, then run every test
 # make check     install, then lint, formatting and types
-# make bench     install, then run every benchmark
+# make bench     install, then measure environments, data conversion, and a training step beside TRL
 #
 # TORCH is what is installed as torch, where it is not there yet. From a plain index that is a CUDA build on Linux; for the
 # smaller CPU build: make install TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
@@ -37,4 +37,4 @@ check: install
 	$(BIN)/mypy
 
 bench: install
-	set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+	set -e; for name in environments data grpo_step; do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done

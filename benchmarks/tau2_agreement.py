@@ -29,8 +29,8 @@ from understudy.errors import ConfigError, ToolError
 from understudy.integrations.tau2_bench import Tau2, open_domain
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.rollout import Limits, rollout
-from understudy.tasks import SPLITS, Split, Task
-from understudy.tools import Tools
+from understudy.tasks import SPLITS, Scenario, Split, Task
+from understudy.tools import Device
 from understudy.trajectory import Trajectory
 
 DOMAINS = ("mock", "airline", "retail", "telecom")
@@ -71,9 +71,10 @@ class Replay:
         self._user = iter([turn for turn in case.turns if turn[0] == "user"])
         self._follows = list(case.turns)
 
-    def equip(self, tools: Tools) -> None:
-        """Take the user's tools."""
-        self._tools = tools
+    def __call__(self, scenario: Scenario, seed: int, device: Device | None) -> "Replay":
+        """The user of the episode, with the user's tools."""
+        self._device = device
+        return self
 
     async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """The agent's next turn."""
@@ -88,14 +89,15 @@ class Replay:
             return "Hi."
         for _, text, calls in self._user:
             for call in calls:
-                await self._try(call)
+                self._try(call)
             if not calls:
                 return text
         return None
 
-    async def _try(self, call: ToolCall) -> None:
+    def _try(self, call: ToolCall) -> None:
+        assert self._device, "a user without tools calls none"
         try:
-            await self._tools.call(call)
+            self._device.run(call)
         except ToolError:
             return
 
@@ -343,8 +345,8 @@ async def own(ours: Tau2, case: Case) -> Trajectory:
     count = sum(who == "assistant" for who, *_ in case.turns)
     limits = Limits(max_turns=max(1, count), max_tokens=1)
     if case.stopped:
-        return await rollout(case.task, ours.environment(case.task, replay), replay, limits)
-    environment = ours.environment(case.task, replay)
+        return await rollout(case.task, ours.with_users(replay).environment(case.task), replay, limits)
+    environment = ours.with_users(replay).environment(case.task)
     environment.graded = environment.grade  # type: ignore[attr-defined]
     environment.grade = lambda ended: environment.graded(False)  # type: ignore[attr-defined,method-assign]
     return await rollout(case.task, environment, replay, limits)

@@ -102,6 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--recorded", nargs="*", default=[], help="further files of tau-bench results")
     parser.add_argument("--quick", action="store_true", help="the first five tasks of each split")
+    parser.add_argument("--domains", nargs="*", default=DOMAINS, choices=DOMAINS)
     options = parser.parse_args()
     if not os.environ.get("TAU_BENCH"):
         return print("tau_bench_agreement: skipped; set TAU_BENCH to a checkout of sierra-research/tau-bench")
@@ -110,7 +111,7 @@ def main() -> None:
     get_env = original(root)
     table = new_table(f"tau-bench {commit(root)}: rewards of understudy and of tau-bench's own code")
     differences: list[str] = []
-    for domain in DOMAINS:
+    for domain in options.domains:
         ours, env = open_domain(f"{root}#{domain}"), opened(get_env, domain)
         for name, tally in tallies(ours, env, domain, records, 5 if options.quick else None):
             table.add_row(domain, name, *cells(tally))
@@ -118,7 +119,7 @@ def main() -> None:
             differences += tally.differences
             print(*tally.differences, sep="\n", end="\n" if tally.differences else "", file=sys.stderr)
     console = Console(width=120)
-    console.print(table, *speeds(get_env, root), *differences, sep="\n")
+    console.print(table, *speeds(get_env, root, options.domains), *differences, sep="\n")
     sys.exit(1 if differences else 0)
 
 
@@ -242,9 +243,9 @@ def their(env: Any, case: Case) -> float:
     return 0.0
 
 
-def speeds(get_env: Callable[..., Any], root: Path) -> Iterator[str]:
+def speeds(get_env: Callable[..., Any], root: Path, domains: Sequence[str]) -> Iterator[str]:
     """Gold episodes a second on the test tasks, tau-bench's own as its `run.py` plays them."""
-    for domain in DOMAINS:
+    for domain in domains:
         ours = open_domain(f"{root}#{domain}")
         tasks = ours.tasks("test")
         passes = [asyncio.run(gold_pass(ours, tasks)) for _ in range(3)]

@@ -1,16 +1,22 @@
 """Check finds what is planted, and names the task."""
 
+import dataclasses
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
+import toy
 from understudy.check import Report, check
 from understudy.domains.base import Domain, Slice
 from understudy.domains.retail import DOMAIN
 from understudy.domains.retail.tasks import make
+from understudy.errors import TaskError
 from understudy.messages import Message, ToolCall
 from understudy.tasks import Deed, Split, Task
 
@@ -145,3 +151,12 @@ def test_an_unknown_tool_is_no_crash() -> None:
 def test_check_needs_no_torch() -> None:
     code = "import sys, understudy.check, understudy.domains.retail; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("part", ["policy.md", "policy_brief.md", "tasks/test.jsonl"])
+def test_a_folder_that_lacks_a_part(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy.domains.base.resources.files", lambda package: tmp_path / "toy")
+    shutil.copytree(Path(toy.__file__).parent, tmp_path / "toy")
+    (tmp_path / "toy" / part).unlink()
+    with pytest.raises(TaskError, match=re.escape(part)):
+        check(dataclasses.replace(toy.DOMAIN))

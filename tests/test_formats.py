@@ -312,7 +312,7 @@ def test_the_wording_around_the_tools_is_the_templates(retemplated: Callable[[st
 @pytest.mark.parametrize(
     ("template", "error"),
     [
-        ("{{ messages[0].content }}", "no supported family; supported so far: ChatML"),
+        ("{{ messages[0].content }}", "a chat template that ends replies with no token"),
         (TINY_TEMPLATE.replace("<tool_response>", "<result>"), "it says 'result>"),
         (TINY_TEMPLATE.replace('{"name": "', '{"function": "'), "it says 'function"),
         (TINY_TEMPLATE.replace("tool | tojson", "tool | tojson(indent=2)"), "it says "),

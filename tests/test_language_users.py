@@ -68,6 +68,12 @@ def test_the_opening_is_the_scenarios_and_asks_nobody(kind: str) -> None:
         assert endpoint.requests == []
 
 
+def test_without_an_opening_the_model_finds_its_own() -> None:
+    with serving([says("Hello, I want W1 cancelled.")]) as endpoint:
+        assert hear(speaker("llm", endpoint, opening=""), ()) == "Hello, I want W1 cancelled."
+        assert [m["role"] for m in endpoint.requests[0]["messages"]] == ["system", "user"]
+
+
 @pytest.mark.parametrize("kind", ["llm", "react"])
 def test_the_model_sees_its_part_and_what_was_said(kind: str) -> None:
     with serving([says("Message: Yes." if kind == "react" else "Yes.")]) as endpoint:

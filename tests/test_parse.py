@@ -75,6 +75,11 @@ def made(reading: Reading) -> list[tuple[str, dict[str, Any]]]:
             'get_order <|constrain|>json<|message|>{"id": "W1"}<|call|><|start|>assistant to=functions.stop'
             "<|channel|>commentary json<|message|>{}<|call|>",
         ),
+        (
+            "harmony",
+            ' to=functions.get_order<|channel|>commentary json<|message|>{"id": "W1"}<|call|>'
+            "<|start|>assistant to=functions.stop<|channel|>commentary json<|message|>{}<|call|>",
+        ),
         ("json", CALL + '\n{"name": "stop", "arguments": {}}'),
         ("json", f'[{CALL}, {{"name": "stop", "arguments": {{}}}}]'),
         ("openai", WIRE[:-2] + ', {"id": "1", "type": "function", "function": {"name": "stop", "arguments": "{}"}}]}'),
@@ -230,6 +235,8 @@ def test_what_is_played_for_others_is_cut(marker: str) -> None:
         ("[f(a=g()), f(b=__import__('os'))]", "f", "python", "not a literal"),
         ("[f(a=1, **{'b': 1}), f(a=b), f()()]", "f", "python", "unpacks one"),
         ("[f(a=1, )(]", "f", "python", "not Python"),
+        ('{"name": "stop"}', "stop", "shape", "no 'arguments'"),
+        ('{"name": "get_order", "order": "W1"}', "get_order", "shape", "no 'arguments'"),
         ("<tool_call>f</tool_call>", "", "json", "'f' is not an object"),
         ('{"name": "\\udfff", "arguments": {x', "\ufffd", "json", "not a key"),
         ("x</tool_call>", "", "tags", "never opened"),

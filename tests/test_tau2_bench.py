@@ -18,8 +18,8 @@ from understudy.evaluate import evaluate, refuse_free
 from understudy.integrations.tau2_bench import Tau2, open_domain
 from understudy.messages import Message, ToolCall
 from understudy.rollout import Limits
-from understudy.tasks import Score, Task
-from understudy.tools import Tools
+from understudy.tasks import Scenario, Score, Task
+from understudy.tools import Device
 
 REAL = os.environ.get("TAU2_BENCH", "")
 real = pytest.mark.skipif(not REAL, reason="TAU2_BENCH names no checkout of sierra-research/tau2-bench")
@@ -47,14 +47,17 @@ class Presser:
     def __init__(self, presses: int) -> None:
         self.presses, self.answers = presses, list[str]()
 
-    def equip(self, tools: Tools) -> None:
-        self.tools = tools
+    def __call__(self, scenario: Scenario, seed: int, device: Device | None) -> "Presser":
+        """The user of an episode is this one."""
+        self.device = device
+        return self
 
     async def reply(self, transcript: Sequence[Message]) -> str | None:
         if not transcript:
             return "It is dark."
         for _ in range(self.presses):
-            self.answers.append(await self.tools.call(ToolCall(name="press")))
+            assert self.device
+            self.answers.append(self.device.run(ToolCall(name="press")))
         return None
 
 
@@ -75,7 +78,8 @@ def task(source: Tau2, name: str) -> Task:
 
 def score(source: Tau2, name: str, user: Presser | Mute, *replies: Message) -> Score:
     async def play() -> Score:
-        environment = source.environment(task(source, name), user)
+        played = source.with_users(user) if isinstance(user, Presser) else source
+        environment = played.environment(task(source, name), None if isinstance(user, Presser) else user)
         await environment.start()
         steps = [await environment.step(reply) for reply in replies]
         return steps[-1].score or await environment.grade(ended=False)
@@ -108,7 +112,7 @@ def test_agent_and_user_act_on_one_state(lamp: Tau2) -> None:
 
 
 def test_a_user_that_cannot_act_is_refused_where_it_has_to(lamp: Tau2) -> None:
-    with pytest.raises(ConfigError, match=r"task light .* has a user who acts, and Mute cannot: it has no equip"):
+    with pytest.raises(ConfigError, match=r"task light .* has a user who acts, and Mute was given no tools"):
         lamp.environment(task(lamp, "light"), Mute())
     said = Message(role="assistant", content="It gives 1,000 LUMEN.")
     assert score(lamp, "tell", Mute(), said).parts == {"ended": 1.0, "db": 1.0, "communicate": 1.0}
@@ -178,10 +182,11 @@ def test_mistakes_are_one_line(tmp_path: Path, lamp: Tau2) -> None:
 
 def test_the_users_tools_are_its_own(lamp: Tau2) -> None:
     user = Presser(0)
-    lamp.environment(task(lamp, "light"), user)
-    assert [spec.name for spec in user.tools.specs()] == ["press"]
+    lamp.with_users(user).environment(task(lamp, "light"))
+    assert user.device
+    assert [spec.name for spec in user.device.specs()] == ["press"]
     with pytest.raises(ToolError):
-        asyncio.run(user.tools.call(ToolCall(name="power", arguments={"lamp": "desk"})))
+        user.device.run(ToolCall(name="power", arguments={"lamp": "desk"}))
 
 
 @real

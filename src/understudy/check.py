@@ -53,7 +53,8 @@ def check(domain: TaskSource) -> Report:
 
 async def _checked(domain: TaskSource) -> Report:
     tasks: Tasks = {split: domain.tasks(split) for split in SPLITS}
-    problems = [*_duplicates(tasks), *_leaks(domain, tasks)]
+    problems = [] if domain.policy else ["the policy is empty: the agent is told nothing of its job"]
+    problems += [*_duplicates(tasks), *_leaks(domain, tasks)]
     splits = [await _played(domain, split, tasks[split], problems) for split in SPLITS]
     called = {call.name for split in SPLITS for task in tasks[split] for call in task.actions}
     unused = tuple(spec.name for spec in domain.specs if spec.name not in called)

@@ -127,7 +127,7 @@ class Score(Record):
 def read_tasks(path: Path) -> list[Task]:
     """The tasks of a JSONL file. A damaged line is named with its number; nothing is skipped."""
     if not path.is_file():
-        raise TaskError(f"there are no tasks at {path}")
+        raise TaskError(f"there are no tasks at {path}; a domain writes its own by DOMAIN.freeze()")
     tasks = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:

@@ -156,7 +156,8 @@ async def demonstrate(training: Training) -> list[Trajectory]:
     episodes = [await play(training.domain, task, agent, limits, episode_seed(seed, task, 0)) for task in tasks]
     failed = next((episode for episode in episodes if episode.reward < 1.0), None)
     if failed:
-        raise TaskError(f"the gold episode of task {failed.task} earns {failed.score}; see: understudy check")
+        cut = f"limits.{failed.stop} is too low for it" if failed.stop is not Stop.DONE else "see: understudy check"
+        raise TaskError(f"the gold episode of task {failed.task} earns {failed.reward:g}; {cut}")
     training.tasks_used = max(training.tasks_used, count)
     return episodes
 

@@ -234,8 +234,11 @@ class Domain:
 
     @functools.cached_property
     def _texts(self) -> dict[str, str]:
-        names = {"full": "policy.md", "brief": "policy_brief.md"}
-        return {key: self._file(name).read_text(encoding="utf-8").strip() for key, name in names.items()}
+        files = {key: self._file(name) for key, name in {"full": "policy.md", "brief": "policy_brief.md"}.items()}
+        for path in files.values():
+            if not path.is_file():
+                raise TaskError(f"domain {self.name} has no {path.name}; write what the agent is told to {path}")
+        return {key: path.read_text(encoding="utf-8").strip() for key, path in files.items()}
 
 
 def score(

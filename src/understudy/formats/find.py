@@ -16,6 +16,7 @@ from typing import Any
 from understudy.errors import ConfigError
 from understudy.formats.base import ChatFormat
 from understudy.formats.chatml import END, QWEN_TOOLS, START, ChatML, wire_text
+from understudy.formats.template import TemplateFormat
 from understudy.formats.vocabulary import Vocabulary
 from understudy.messages import Message, ToolCall, ToolSpec, spec_to_wire
 
@@ -38,9 +39,8 @@ def find(folder: Path, *, thinking: bool = False, tolerant: bool = True) -> Chat
     Raises ConfigError for a model of no supported family, and for `thinking` where the model does not think.
     """
     source = _source(folder)
-    if START not in source or END not in source:
-        known = "ChatML (Qwen2.5, Qwen3, SmolLM2)"
-        raise ConfigError(f"{folder} has a chat template of no supported family; supported so far: {known}")
+    if START not in source or END not in source or "<function=" in source:
+        return _derived(folder, source, thinking, tolerant)
     if thinking and "<think>" not in source:
         raise ConfigError(f"{folder} is a model that does not think; leave out thinking")
     render = partial(_compiled(folder, source), enable_thinking=thinking)
@@ -51,6 +51,25 @@ def find(folder: Path, *, thinking: bool = False, tolerant: bool = True) -> Chat
     for messages, shown in ((talk, tools), (talk[1:], tools), (talk[1:2], ())):
         _compare(folder, vocabulary.decode(format.encode(messages, shown, ())), render(messages, shown))
     return format
+
+
+def _derived(folder: Path, source: str, thinking: bool, tolerant: bool) -> ChatFormat:
+    """A format for a template of no family that is known by name."""
+    if thinking or not tolerant:
+        raise ConfigError(f"{folder} is not ChatML with Hermes calls; leave out thinking and format.tolerant=false")
+    render = partial(_compiled(folder, source), **_special(folder))
+    try:
+        return TemplateFormat(Vocabulary.load(folder / "tokenizer.json"), render)
+    except ConfigError as error:
+        raise ConfigError(f"{folder} has {error}") from error
+
+
+def _special(folder: Path) -> dict[str, str]:
+    """The tokens that templates call by name."""
+    file = folder / "tokenizer_config.json"
+    config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    tokens = {name: config.get(name) or "" for name in ("bos_token", "eos_token")}
+    return {name: token["content"] if isinstance(token, dict) else token for name, token in tokens.items()}
 
 
 def _chatml(vocabulary: Vocabulary, render: Template, tools: Sequence[ToolSpec], tolerant: bool) -> ChatML:
@@ -112,13 +131,13 @@ def _compiled(folder: Path, source: str) -> Template:
         raise TemplateError(text)
 
     jinja = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    jinja.filters["tojson"] = lambda value, **how: json.dumps(value, ensure_ascii=False, **how)
+    jinja.filters["tojson"] = lambda value, **how: json.dumps(value, **({"ensure_ascii": False} | how))
     jinja.globals.update(raise_exception=refuse, strftime_now=lambda how: datetime.now().strftime(how))
 
-    def render(messages: Sequence[Message], tools: Sequence[ToolSpec] = (), **options: Any) -> str:
+    def render(messages: Sequence[Message], tools: Sequence[ToolSpec] = (), prompt: bool = True, **options: Any) -> str:
         wire = {"messages": [_wire(m) for m in messages], "tools": [spec_to_wire(tool) for tool in tools] or None}
         try:
-            return jinja.from_string(source).render(wire, add_generation_prompt=True, **options)
+            return jinja.from_string(source).render(wire, add_generation_prompt=prompt, **options)
         except TemplateError as error:
             raise ConfigError(f"{folder} has a chat template that fails: {error}") from error
 

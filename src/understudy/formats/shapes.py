@@ -80,7 +80,7 @@ def _put(draft: Draft, key: str, value: Any) -> None:
         draft.name, draft.name_key = value, key
     elif key in (draft.name_key, draft.arguments_key):
         draft.twice = True
-        if value != (draft.name if key == draft.name_key else draft.arguments):
+        if not same(value, draft.name if key == draft.name_key else draft.arguments):
             draft.fault = Broken("duplicate", f"the key {key!r} is there twice, with different values")
     elif key not in _BESIDE:
         draft.other = draft.other or key
@@ -91,7 +91,7 @@ def _is_call(draft: Draft, known: Container[str]) -> bool:
     if not isinstance(draft.name, str):
         return False
     if draft.name in known:
-        return draft.whole or bool(draft.fault)
+        return draft.whole or bool(draft.fault) or draft.name_key == "name"
     if draft.name_key == "name" and draft.arguments_key == "arguments":
         return True
     return draft.whole and not draft.other and isinstance(draft.arguments, Pairs | Broken)

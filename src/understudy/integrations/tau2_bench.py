@@ -5,7 +5,7 @@ are copied row by row, where tools touch them, instead of being parsed anew thre
 
 It differs where our rollout does: the user speaks first (tau2's agent says "Hi! How can I help you today?" before
 that), a conversation that a task begins with stands in the system message, and no number of tool errors ends an
-episode. Users are language models or people; see `rehearsal`. Those who act are `ActingUser`s.
+episode. Users are language models or people; see `rehearsal`. Those who act are made by `with_users`.
 """
 
 import functools
@@ -25,7 +25,7 @@ from understudy.errors import ConfigError, TaskError, ToolError, nearest
 from understudy.integrations.checkout import bare, load, locate
 from understudy.integrations.rehearsal import Rehearsal
 from understudy.integrations.rows import Changes, Frozen
-from understudy.integrations.tau2_episode import MARKS, ActingUser, Grader, Judge, Side, canonical, needs_judge
+from understudy.integrations.tau2_episode import MARKS, Grader, Judge, Side, canonical, needs_judge
 from understudy.integrations.tau_bench import DONE, UntilStop, difficulty, epochs
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.tasks import Scenario, Split, Task, select
@@ -95,13 +95,8 @@ class Tau2:
         agent, hands = self._side(state, "assistant"), self._side(state, "user", raw.user_tools)
         grader = self._grader(raw, state, [agent, hands])
         policy = "\n\n".join(filter(None, (state.policy, _earlier_text(grader.earlier))))
-        if user:
-            player: User = self._equipped(raw, user, hands)
-        elif self.user:
-            player = self.user(task.scenario, seed, hands if hands.listed else None)
-        else:
-            player = Rehearsal(task, _acts(raw, hands))
-        return ToolEnvironment(policy, agent, UntilStop(player, MARKS), grader.score, self.specs)
+        player = UntilStop(self._player(task, seed, user, hands), MARKS)
+        return ToolEnvironment(policy, agent, player, grader.score, self.specs)
 
     def task(self, id: str, split: Split, raw: Any) -> Task:
         """One of tau2's tasks as ours."""
@@ -160,14 +155,16 @@ class Tau2:
 
         return Grader(raw.evaluation_criteria, state, same_state, [before, *sides], history, self.judge)
 
-    def _equipped(self, raw: Any, user: User, hands: Side) -> User:
-        if isinstance(user, ActingUser):
-            user.equip(hands)
-        elif any(action.requestor == "user" for action in _actions(raw)):
+    def _player(self, task: Task, seed: int, user: User | None, hands: Side) -> User:
+        """Who plays the user. One that is given whole has no hands, so that it plays no task in which the user acts."""
+        raw = self._raw(task)
+        if user and any(action.requestor == "user" for action in _actions(raw)):
             raise ConfigError(
-                f"task {raw.id} of {self.name} has a user who acts, and {type(user).__name__} cannot: it has no equip"
+                f"task {raw.id} of {self.name} has a user who acts, and {type(user).__name__} was given no tools; "
+                "let with_users make the users"
             )
-        return user
+        made = user or (self.user and self.user(task.scenario, seed, hands if hands.listed else None))
+        return made or Rehearsal(task, _acts(raw, hands))
 
     def _side(self, state: Any, requestor: str, include: Sequence[str] | None = None) -> Side:
         specs = self._all_specs if requestor == "assistant" else self._user_specs

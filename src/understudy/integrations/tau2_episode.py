@@ -7,7 +7,7 @@ calls on a fresh environment first; here the live one is read, where the same ca
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -16,23 +16,11 @@ from understudy.integrations.tau_bench import RAISED
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.rewards import product
 from understudy.tasks import Score
-from understudy.tools import Tools
 
 MARKS = ("###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###")
 """A user's message that holds one of them ends the episode: `is_stop` of tau2/user/user_simulator.py."""
 Judge = Callable[[Sequence[str], Sequence[Message]], Sequence[bool]]
 """Whether each assertion in plain words holds of the transcript. tau2 asks a language model."""
-
-
-@runtime_checkable
-class ActingUser(Protocol):
-    """A user with tools of its own, on the state that the agent's tools work on."""
-
-    def equip(self, tools: Tools) -> None:
-        """Told before the opening: what this episode's user may call, between what it hears and what it says."""
-
-    async def reply(self, transcript: Sequence[Message]) -> str | None:
-        """As `User.reply`."""
 
 
 @dataclass

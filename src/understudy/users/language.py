@@ -70,7 +70,7 @@ _UNFIT = "the message does not fit the instructions"
 
 
 class LanguageUser:
-    """Says what the model replies. The opening is the scenario's and costs no request."""
+    """Says what the model replies. The opening is the scenario's and costs no request, where the scenario has one."""
 
     def __init__(
         self, scenario: Scenario, model: ChatModel, seed: int = 0, attempts: int = 3, device: Device | None = None
@@ -83,7 +83,7 @@ class LanguageUser:
 
     async def reply(self, transcript: Sequence[Message]) -> str | None:
         """The next message, or None to leave. Without a usable one it is a `RolloutError` of the user."""
-        if not transcript:
+        if not transcript and self._scenario.opening:
             return self._scenario.opening
         talk, draft, problem = spoken(transcript), Draft(), ""
         for attempt in range(self._attempts):

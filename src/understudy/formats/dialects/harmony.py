@@ -15,16 +15,20 @@ _HEADER = re.compile(
     r"(?:<\|constrain\|>[^<]{0,40}+)?<\|message\|>"
 )
 _RECIPIENT = re.compile(r"to=(?:functions\.)?([\w.-]++)")
+_ADDRESSED = re.compile(r"[ \t]to=(?:functions\.)?([\w.-]++)\s*+\Z")
 _END = re.compile(r"<\|(?:end|start|call|return|channel)\|>")
 
 
 def read(scan: Scan, mark: re.Match[str]) -> int:
     """One message of the agent: a thought, a call, or something that is said."""
+    said = scan.said.pop() or ""  # the prompt may have begun the header, and the reply goes on with it
+    addressed = _ADDRESSED.search(said, max(0, len(said) - 200))
+    scan.said.append(said[: addressed.start()] if addressed else said)
     scan.cut()
     header = _HEADER.match(scan.text, mark.start())
     if header is None:
         return mark.end()
-    recipient = _RECIPIENT.search(f"{header['before']} {header['after']}")
+    recipient = addressed or _RECIPIENT.search(f"{header['before']} {header['after']}")
     if recipient:
         scan.foreign("harmony")
         return scan.arguments(recipient[1], header.end())

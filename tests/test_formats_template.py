@@ -1,0 +1,177 @@
+"""Formats of any template: what is appended is what the template renders, or it is refused with the reason."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from understudy.errors import ConfigError
+from understudy.formats import Vocabulary, find
+from understudy.formats.find import _compiled
+from understudy.formats.template import TemplateFormat
+from understudy.messages import Message, ToolCall, ToolSpec
+from understudy.models import make_tiny
+
+pytest.importorskip("tokenizers")
+
+HEADERS = ("<|begin|>", "<|head|>", "<|/head|>", "<|eot|>")
+LLAMA = """{{- bos_token }}
+{%- macro turn(role, text) %}{{ '<|head|>' + role + '<|/head|>\\n\\n' + text + '<|eot|>' }}{% endmacro %}
+{%- if messages[0].role == 'system' %}{% set system = messages[0].content | trim %}{% set messages = messages[1:] %}
+{%- else %}{% set system = '' %}{% endif %}
+{{- turn('system', system) }}
+{%- for m in messages %}
+  {%- if m.role == 'tool' %}{{ turn('ipython', {'output': m.content} | tojson) }}
+  {%- elif m.tool_calls %}
+    {%- if m.tool_calls | length > 1 %}{{ raise_exception('one call at once') }}{% endif %}
+    {%- set call = m.tool_calls[0].function %}
+    {{- turn('assistant', '{"name": "' + call.name + '", "parameters": ' + (call.arguments | tojson) + '}') }}
+  {%- elif loop.first and tools %}
+    {{- turn('user', 'Functions:\\n\\n' + (tools | map('tojson') | join('\\n\\n')) + '\\n\\n' + m.content | trim) }}
+  {%- else %}{{ turn(m.role, m.content | trim) }}{% endif %}
+{%- endfor %}
+{{- '<|head|>assistant<|/head|>\\n\\n' if add_generation_prompt }}"""
+CODER = """{%- for m in messages %}
+  {%- if loop.first and tools %}
+    {{- '<|im_start|>system\\n' + (m.content if m.role == 'system' else '') }}
+    {{- '\\n<tools>' + (tools | tojson) + '</tools>' }}
+    {{- '<|im_end|>\\n' }}
+  {%- endif %}
+  {%- if m.role == 'system' and tools %}
+  {%- elif m.role == 'tool' %}
+    {%- if loop.previtem.role != 'tool' %}{{ '<|im_start|>user\\n' }}{% endif %}
+    {{- '<tool_response>\\n' + m.content + '\\n</tool_response>\\n' }}
+    {%- if loop.last or loop.nextitem.role != 'tool' %}{{ '<|im_end|>\\n' }}{% endif %}
+  {%- else %}
+    {{- '<|im_start|>' + m.role + '\\n' + m.content }}
+    {%- for call in m.tool_calls %}
+      {{- '<tool_call>\\n<function=' + call.function.name + '>\\n' }}
+      {%- for key, value in call.function.arguments | items %}
+        {{- '<parameter=' + key + '>\\n' + (value if value is string else value | tojson) + '\\n</parameter>\\n' }}
+      {%- endfor %}
+      {{- '</function>\\n</tool_call>' }}
+    {%- endfor %}
+    {{- '<|im_end|>\\n' }}
+  {%- endif %}
+{%- endfor %}
+{{- '<|im_start|>assistant\\n' if add_generation_prompt }}"""
+TOOLS = [ToolSpec(name="f", description="Does <|eot|>.", parameters={"type": "object", "properties": {}})]
+CALL = ToolCall(name="f", arguments={"a": "b", "n": [1, {"c": None}]})
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    from tokenizers import AddedToken, Tokenizer
+
+    pytest.importorskip("torch")
+    file = make_tiny(tmp_path_factory.mktemp("tiny")) / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.add_tokens([AddedToken(text, special=True, normalized=False) for text in HEADERS])
+    tokenizer.save(str(file))
+    return file.read_bytes()
+
+
+@pytest.fixture
+def folder(tokenizer: bytes, tmp_path: Path) -> Callable[[str], Path]:
+    def write(template: str) -> Path:
+        (tmp_path / "tokenizer.json").write_bytes(tokenizer)
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": {"content": "<|begin|>"}}))
+        (tmp_path / "chat_template.jinja").write_text(template)
+        return tmp_path
+
+    return write
+
+
+def talk(several: bool) -> list[list[Message]]:
+    """What is new, and the reply to it, in turn."""
+    results = [Message(role="tool", content=text, tool_call_id="") for text in ("one", "two")][: 2 if several else 1]
+    return [
+        [Message(role="system", content="policy"), Message(role="user", content="hello")],
+        [Message(role="assistant", content="reply")],
+        [Message(role="user", content="again")],
+        [Message(role="assistant", tool_calls=(CALL,) * len(results))],
+        results,
+        [Message(role="assistant", content="done")],
+        [Message(role="user", content="bye")],
+    ]
+
+
+@pytest.mark.parametrize(("template", "several"), [(LLAMA, False), (CODER, True)])
+def test_what_is_appended_is_what_the_template_renders(
+    folder: Callable[[str], Path], template: str, several: bool
+) -> None:
+    path = folder(template)
+    format, vocabulary = find(path), Vocabulary.load(path / "tokenizer.json")
+    assert isinstance(format, TemplateFormat)
+    render = _compiled(path, template)
+    tokens: list[int] = []
+    messages: list[Message] = []
+    for part in talk(several):
+        replied = part[0].role == "assistant"
+        tokens += format.render(part[0]) if replied else format.encode(part, TOOLS, tokens)
+        messages += part
+        expected = render(messages, TOOLS, prompt=not replied, bos_token="<|begin|>")
+        assert vocabulary.decode(tokens) == (expected.removesuffix("\n") if replied else expected)
+
+
+@pytest.mark.parametrize("template", [LLAMA, CODER])
+def test_replies_are_read_as_they_are_written(folder: Callable[[str], Path], template: str) -> None:
+    format = find(folder(template))
+    for reply in (Message(role="assistant", content="hello"), Message(role="assistant", tool_calls=(CALL,))):
+        parsed = format.parse([*format.render(reply), 5, 6])
+        assert (parsed.message, dict(parsed.repairs)) == (reply, {})
+        assert format.render(reply)[-1] in format.stop_tokens
+
+
+@pytest.mark.parametrize("template", [LLAMA, CODER])
+def test_text_never_becomes_a_token_of_its_own(folder: Callable[[str], Path], template: str) -> None:
+    path = folder(template)
+    format, vocabulary = find(path), Vocabulary.load(path / "tokenizer.json")
+
+    def added(text: str) -> list[int]:
+        new = [Message(role=role, content=text) for role in ("system", "user")]
+        tools = [TOOLS[0].replace(description=text)]
+        ids = format.encode(new, tools, []) + format.encode([Message(role="tool", content=text)], tools, [1])
+        return [token for token in ids if token in vocabulary.added.values()]
+
+    assert added("<|eot|><|head|>user<|im_end|><|begin|>") == added("x")
+    text = vocabulary.decode(format.encode([Message(role="user", content="a<|eot|>b")], [], []))
+    assert "a<|eot|>b" in text
+
+
+def test_a_reply_that_was_cut_is_closed_and_a_second_call_answered(folder: Callable[[str], Path]) -> None:
+    path = folder(LLAMA)
+    format, vocabulary = find(path), Vocabulary.load(path / "tokenizer.json")
+    new = [Message(role="tool", content=text) for text in ("one", "two")]
+    text = vocabulary.decode(format.encode(new, TOOLS, [1]))
+    turns = "".join(f'<|head|>ipython<|/head|>\n\n{{"output": "{word}"}}<|eot|>' for word in ("one", "two"))
+    assert text == f"<|eot|>{turns}<|head|>assistant<|/head|>\n\n"
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{ messages[0].content }}", "ends replies with no token|begins a reply"),
+        (
+            LLAMA.replace("m.content | trim) }}{% endif %}", "(m.content if loop.last else '') ) }}{% endif %}"),
+            "otherwise once",
+        ),
+        (
+            LLAMA.replace("turn(m.role,", "turn(m.role + (loop.length | string),"),
+            "rewrites earlier|otherwise once|begins",
+        ),
+        (LLAMA.replace('"parameters"', '"with"'), "of no known dialect"),
+        (LLAMA.replace("'<|head|>assistant<|/head|>\\n\\n' if", "'<|head|>bot<|/head|>' if"), "begins a reply with"),
+    ],
+)
+def test_a_template_that_cannot_be_appended_to_is_refused(
+    folder: Callable[[str], Path], template: str, reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        find(folder(template))
+
+
+def test_what_it_cannot_do_is_refused(folder: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigError, match=r"leave out thinking and format\.tolerant=false"):
+        find(folder(LLAMA), tolerant=False)
