@@ -165,16 +165,6 @@ def drawn(family: str, granted: bool, difficulty: str = "easy") -> Task:
 # ---- the rules, row by row ----
 
 
-def test_a_text_beside_calls_is_not_said() -> None:
-    task = drawn("fare", granted=False)
-    *before, answer = task.gold
-    beside = answer.replace(tool_calls=call("get_customer").tool_calls)
-    score, messages = play(task, Script(*before, beside))
-    assert score.parts["said"] == 0.0
-    assert play(task, Script(*before, answer))[0].reward == 1.0
-    assert messages[[m.content for m in messages].index(answer.content) + 1].role == "tool"
-
-
 @pytest.mark.parametrize("tool", sorted(spec.name for spec in DOMAIN.specs))
 def test_nothing_works_before_the_customer_is_found(tool: str) -> None:
     arguments: dict[str, Any] = {
@@ -306,15 +296,6 @@ def _by_detour(task: Task) -> list[tuple[str, ...]]:
     return [o.flights for o in offers(world(), found, way["date"], way["cabin"]) if o.seats != "sold out"]
 
 
-def test_a_change_needs_a_yes() -> None:
-    task = drawn("cancel", granted=True)
-    change = next(m for m in task.gold if m.tool_calls and m.tool_calls[0].name == "cancel_reservation")
-    before = task.gold[: task.gold.index(change) - 1]
-    score, messages = play(task, Script(*before, change, say("Done.")))
-    assert (score.reward, score.parts["policy"]) == (0.0, 0.0)
-    assert any("has not confirmed" in m.content for m in messages if m.role == "tool")
-
-
 def several() -> Task:
     """A task of two changes."""
     tasks = (make("train", 1, "several", "medium", n) for n in range(300))
@@ -362,13 +343,6 @@ def test_the_user_says_yes_to_the_right_price_alone(family: str) -> None:
     assert _agrees(task, [*before, proposal])
     assert not _agrees(task, [*before, say(re.sub(r"\d+\.\d\d", "1.00", proposal.content))])
     assert not _agrees(task, [*before, say(re.sub(r" \S+ \d+\.\d\d", "", proposal.content))])
-
-
-def test_a_number_in_a_list_does_not_count() -> None:
-    task = drawn("fare", granted=False)
-    *before, answer = task.gold
-    dump = say(answer.content + " " + ", ".join(f"{n}.50" for n in range(200, 210)))
-    assert play(task, Script(*before, dump))[0].parts["said"] == 0.0
 
 
 @pytest.mark.parametrize("family", ["cancel", "insurance", "compensation", "flights", "book"])

@@ -21,16 +21,6 @@ from understudy.messages import Message
 # ---- any desk ----
 
 
-def test_a_text_beside_calls_is_not_said() -> None:
-    task = drawn("paid", granted=False)
-    *earlier, answer = task.gold
-    beside = answer.replace(tool_calls=call("get_customer").tool_calls)
-    score, messages = play(task, Script(*earlier, beside))
-    assert score.parts["said"] == 0.0
-    assert play(task, Script(*earlier, answer))[0].reward == 1.0
-    assert messages[[m.content for m in messages].index(answer.content) + 1].role == "tool"
-
-
 @pytest.mark.parametrize("tool", sorted(spec.name for spec in DOMAIN.specs))
 def test_nothing_works_before_the_customer_is_found(tool: str) -> None:
     arguments: dict[str, Any] = {
@@ -138,15 +128,6 @@ def _swapped(message: Message, old: str, new: str) -> Message:
     return message.replace(content=message.content.replace(old, new), tool_calls=calls)
 
 
-def test_a_change_needs_a_yes() -> None:
-    task = drawn("cancel", granted=True)
-    (change,) = writes(task)
-    turns = before(task, proposal_of(task))
-    score, messages = play(task, Script(*turns, change, say("Done.")))
-    assert (score.reward, score.parts["policy"]) == (0.0, 0.0)
-    assert any("has not confirmed" in m.content for m in messages if m.role == "tool")
-
-
 def test_one_yes_covers_one_change() -> None:
     task = two_changes()
     first, second = writes(task)
@@ -171,13 +152,6 @@ def test_the_user_says_yes_to_the_right_proposal_alone() -> None:
     ):
         _, messages = play(task, Script(*before(task, proposal), say(text)))
         assert agreed == any(m.content.startswith("Yes") for m in messages if m.role == "user")
-
-
-def test_a_number_in_a_list_does_not_count() -> None:
-    task = drawn("paid", granted=False)
-    *earlier, answer = task.gold
-    dump = say(answer.content + " " + ", ".join(f"{n}.50" for n in range(200, 210)))
-    assert play(task, Script(*earlier, dump))[0].parts["said"] == 0.0
 
 
 @pytest.mark.parametrize("family", ["cancel", "items", "promotion", "missing", "place", "again"])

@@ -164,14 +164,6 @@ def two_changes() -> Task:
 # ---- the rules, row by row ----
 
 
-def test_a_text_beside_calls_is_not_said() -> None:
-    task = drawn("labs", granted=False)
-    *before, answer = task.gold
-    beside = answer.replace(tool_calls=call("get_patient").tool_calls)
-    assert play(task, Script(*before, beside))[0].parts["said"] == 0.0
-    assert play(task, Script(*before, answer))[0].reward == 1.0
-
-
 def urgent() -> Task:
     tasks = (make("train", 1, "handover", "easy", n) for n in range(100))
     return next(t for t in tasks if t.actions[0].name == "transfer")
@@ -300,15 +292,6 @@ def test_the_caller_says_yes_to_the_right_proposal_alone() -> None:
         assert not any(m.content.startswith("Yes") for m in messages if m.role == "user")
 
 
-def test_a_change_needs_a_yes() -> None:
-    task = drawn("cancel", granted=True)
-    change = next(m for m in task.gold if m.tool_calls and m.tool_calls[0].name == "cancel_appointment")
-    before = task.gold[: task.gold.index(change) - 1]
-    score, messages = play(task, Script(*before, change, say("Done.")))
-    assert score.reward == score.parts["policy"] == 0.0
-    assert any("has not confirmed" in m.content for m in messages if m.role == "tool")
-
-
 def test_one_yes_covers_one_change() -> None:
     task = two_changes()
     first, second = (m for m in task.gold if m.tool_calls and m.tool_calls[0].name in WRITES)
@@ -329,16 +312,6 @@ def test_what_it_costs_is_part_of_the_proposal() -> None:
         answer = next(m for m in play(task, Script(*before, cheap))[1][::-1] if m.content.startswith(("No.", "Yes")))
         assert answer.content.startswith("No.")
         assert play(task, Script(*task.gold))[0].reward == 1.0
-
-
-def test_a_number_in_a_list_does_not_count() -> None:
-    for family in ("balance", "coverage"):
-        task = next(
-            t for t in (make("train", 1, family, "medium", n) for n in range(9)) if re.match(r"\d", t.outputs[0])
-        )
-        *before, answer = task.gold
-        dump = say(answer.content + " " + ", ".join(f"{n}.50" for n in range(200, 210)))
-        assert play(task, Script(*before, dump))[0].parts["said"] == 0.0
 
 
 @pytest.mark.parametrize("family", ["book", "cancel", "refill", "pharmacy", "referral", "bill", "labs", "proxy"])

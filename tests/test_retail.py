@@ -84,16 +84,6 @@ READS = {"find_user", "find_user_by_name", "get_user", "get_order", "get_product
 # ---- the rules, row by row ----
 
 
-def test_a_text_beside_calls_is_not_said() -> None:
-    task = drawn("price", granted=False)
-    *before, answer = task.gold
-    beside = answer.replace(tool_calls=call("get_user").tool_calls)
-    score, messages = play(task, Script(*before, beside))
-    assert score.parts["said"] == 0.0
-    assert play(task, Script(*before, answer))[0].reward == 1.0
-    assert messages[[m.content for m in messages].index(answer.content) + 1].role == "tool"
-
-
 @pytest.mark.parametrize("tool", sorted(spec.name for spec in DOMAIN.specs))
 def test_nothing_works_before_the_customer_is_found(tool: str) -> None:
     arguments: dict[str, Any] = {
@@ -171,15 +161,6 @@ def test_an_order_is_read_before_it_is_changed() -> None:
     desk.do("return_items", **item)
 
 
-def test_a_change_needs_a_yes() -> None:
-    task = drawn("cancel", granted=True)
-    change = next(m for m in task.gold if m.tool_calls and m.tool_calls[0].name == "cancel_order")
-    before = task.gold[: task.gold.index(change) - 1]
-    score, messages = play(task, Script(*before, change, say("Done.")))
-    assert score.reward == 0.0
-    assert any("has not confirmed" in m.content for m in messages if m.role == "tool")
-
-
 def test_one_yes_covers_one_change() -> None:
     task = next(
         t
@@ -205,13 +186,6 @@ def test_the_user_says_yes_to_the_right_proposal_alone() -> None:
     ):
         _, messages = play(task, Script(*before, say(wrong)))
         assert not any(m.content.startswith("Yes") for m in messages if m.role == "user")
-
-
-def test_a_number_in_a_list_does_not_count() -> None:
-    task = drawn("price", granted=False)
-    *before, answer = task.gold
-    dump = say(answer.content + " " + ", ".join(f"{n}.50" for n in range(200, 210)))
-    assert play(task, Script(*before, dump))[0].parts["said"] == 0.0
 
 
 def test_a_refusal_names_its_reason() -> None:

@@ -151,14 +151,6 @@ def swapped(task: Task, tool: str, **arguments: Any) -> tuple[Message, ...]:
 # ---- the rules, row by row ----
 
 
-def test_a_text_beside_calls_is_not_said() -> None:
-    task = drawn("usage", granted=False)
-    *before, answer = task.turns
-    beside = answer.replace(tool_calls=call("get_customer").tool_calls)
-    assert play(task, Script(*before, beside))[0].parts["said"] == 0.0
-    assert play(task, Script(*before, answer))[0].reward == 1.0
-
-
 def test_the_desk_does_not_see_the_phone() -> None:
     """The same answers whatever is set on a phone that is seen, and those of another phone that is not seen."""
     settings = {
@@ -255,15 +247,6 @@ def test_a_fact_counts_once_a_tool_has_shown_it() -> None:
     assert play(task, Script(*before, answer))[0].reward == 1.0
 
 
-def test_a_change_needs_a_yes() -> None:
-    task = drawn("suspend", granted=True)
-    change = next(m for m in task.turns if m.tool_calls and m.tool_calls[0].name == "suspend_line")
-    before = task.turns[: task.turns.index(change) - 1]
-    score, messages = play(task, Script(*before, change, say("Done.")))
-    assert score.reward == 0.0
-    assert any("has not confirmed" in m.content for m in messages if m.role == "tool")
-
-
 def test_one_yes_covers_one_change() -> None:
     task = next(t for t in tasks("resume", "medium") if "pay_request" in steps(t) and calls(t, "resume_line"))
     request = next(m for m in task.turns if m.tool_calls and m.tool_calls[0].name == "send_payment_request")
@@ -302,13 +285,6 @@ def test_a_proposal_names_its_price(family: str) -> None:
     assert silent != proposal.content
     _, messages = play(task, Script(*before, say(silent)))
     assert not any(m.content.startswith("Yes") for m in messages if m.role == "user")
-
-
-def test_a_number_in_a_list_does_not_count() -> None:
-    task = next(t for t in tasks("bill") if t.outputs)
-    *before, answer = task.turns
-    dump = say(answer.content + " " + ", ".join(f"{n}.50" for n in range(200, 210)))
-    assert play(task, Script(*before, dump))[0].parts["said"] == 0.0
 
 
 def test_a_refusal_names_its_reason() -> None:

@@ -53,6 +53,7 @@ class Toolkit:
     _specs: ClassVar[tuple[ToolSpec, ...]] = ()
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         methods = {n: f for n, f in vars(cls).items() if not n.startswith("_") and inspect.isfunction(f)}
         cls._models = {**cls._models, **{name: _arguments(method) for name, method in methods.items()}}
         cls._specs = tuple(_spec(name, getattr(cls, name), model) for name, model in cls._models.items())

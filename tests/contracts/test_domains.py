@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import script
 from understudy.agent import Agent, GoldAgent, SilentAgent
 from understudy.check import Report, check
 from understudy.domains.base import FROZEN, Domain, Slice, find, names
@@ -18,7 +19,7 @@ from understudy.errors import ConfigError, ToolError
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.rollout import Limits, rollout
 from understudy.state import merge_patch
-from understudy.tasks import DIFFICULTIES, SPLITS, Split, Task
+from understudy.tasks import DIFFICULTIES, SPLITS, Score, Split, Task
 from understudy.trajectory import Trajectory
 
 LIMITS = Limits(max_turns=60)
@@ -36,6 +37,10 @@ def report(domain: Domain) -> Report:
 
 def play(domain: Domain, task: Task, agent: Agent) -> Trajectory:
     return asyncio.run(rollout(task, domain.environment(task), agent, LIMITS))
+
+
+def scored(domain: Domain, task: Task, *turns: Message) -> tuple[Score, list[Message]]:
+    return script.play(domain, task, script.Script(*turns))
 
 
 def drawn(domain: Domain, count: int = 60) -> Iterator[Task]:
@@ -151,10 +156,58 @@ def test_refusing_everything_earns_nothing(domain: Domain) -> None:
     assert sum(play(domain, task, Refuser()).reward for task in tasks) < 0.02 * len(tasks)
 
 
+def easy(domain: Domain) -> list[Task]:
+    """Frozen tasks of one request."""
+    return [t for t in domain.tasks("test") if t.difficulty == "easy" and len(t.scenario.wishes) == 1]
+
+
+def answers(domain: Domain) -> list[Task]:
+    """Those whose last turn alone tells what has to be told."""
+    tasks = [t for t in easy(domain) if len(t.outputs) == 1]
+    told = [[any(o in turn.content for o in t.outputs[0].split("|")) for turn in t.turns] for t in tasks]
+    return [t for t, turns in zip(tasks, told, strict=True) if turns[-1] and sum(turns) == 1]
+
+
+def test_a_text_beside_calls_is_not_said(domain: Domain) -> None:
+    tasks = [t for t in answers(domain) if t.actions[0].name.startswith("find")]
+    assert len(tasks) > 3
+    for task in tasks:
+        *before, answer = task.turns
+        beside = answer.replace(tool_calls=task.actions[:1])
+        score, messages = scored(domain, task, *before, beside)
+        assert score.parts["said"] == 0.0
+        assert messages[[m.content for m in messages].index(answer.content) + 1].role == "tool"
+        assert scored(domain, task, *before, answer)[0].reward == 1.0
+
+
+def test_a_change_needs_a_yes(domain: Domain) -> None:
+    tasks = [t for t in easy(domain) if t.family != "correction" and any(map(_proposes, t.turns))]
+    assert len(tasks) > 3
+    for task in tasks:
+        at = next(i for i, turn in enumerate(task.turns) if _proposes(turn))
+        score, messages = scored(domain, task, *task.turns[:at], task.turns[at + 1], *task.turns[-1:])
+        assert (score.reward, score.parts["policy"]) == (0.0, 0.0)
+        assert any("has not confirmed" in message.content for message in messages if message.role == "tool")
+
+
+def _proposes(turn: Message) -> bool:
+    return turn.content.endswith("Do you confirm?")
+
+
+def test_a_number_in_a_list_does_not_count(domain: Domain) -> None:
+    tasks = [t for t in answers(domain) if re.fullmatch(r"[\d.]+", t.outputs[0])]
+    assert tasks
+    for task in tasks:
+        *before, answer = task.turns
+        dump = answer.replace(content=f"{answer.content} {', '.join(f'{n}.50' for n in range(200, 210))}")
+        assert scored(domain, task, *before, dump)[0].parts["said"] == 0.0
+
+
 def test_each_rule_has_its_test(domain: Domain) -> None:
     folder = Path(str(resources.files(domain.package)))
     rows = re.findall(r"^\| .* \| .* \| (\w+) \|$", (folder / "rules.md").read_text(encoding="utf-8"), re.MULTILINE)[1:]
-    tests = (Path(__file__).parents[1] / f"test_{domain.name}.py").read_text(encoding="utf-8")
+    files = (Path(__file__), Path(__file__).parents[1] / f"test_{domain.name}.py")
+    tests = "".join(path.read_text(encoding="utf-8") for path in files)
     assert len(rows) > 20
     assert [name for name in rows if f"\ndef test_{name}(" not in tests] == []
 

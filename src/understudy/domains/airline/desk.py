@@ -6,12 +6,12 @@ from decimal import Decimal
 from understudy.domains.airline.itineraries import day_key, flown, offer
 from understudy.domains.airline.state import AirlineState, Cabin, Customer, Reservation, Trip
 from understudy.domains.airline.terms import COOLING_OFF
+from understudy.domains.clerk import Clerk
 from understudy.domains.money import Money
 from understudy.domains.wallet import charged
 from understudy.errors import ToolError
 from understudy.records import Record
 from understudy.state import State
-from understudy.tools import Toolkit
 
 
 class Found(Record):
@@ -32,38 +32,22 @@ class Done(Record):
     charge: Money | None = None
 
 
-class Desk(Toolkit):
+class Desk(Clerk[Customer]):
     """What several tools need. It has no tools of its own."""
 
     _state: AirlineState
 
     def __init__(self, state: State) -> None:
         super().__init__(state)
-        self._read: set[str] = set()
         self._checked: set[str] = set()
         self._offered: set[tuple[tuple[str, ...], str, Cabin]] = set()
 
     def _identify(self, email: str, unknown: str) -> Found:
-        customer = self._state.customers.get(email)
-        if customer is None:
-            raise ToolError(unknown)
-        if self._state.customer not in ("", email):
-            raise ToolError("this conversation is with another customer; their data alone is open to you", "forbidden")
-        self._state.customer = email
+        customer = self._find(email, unknown)
         return Found(name=customer.name, level=customer.level, reservations=customer.reservations)
 
-    def _customer(self) -> Customer:
-        if self._state.transferred:
-            raise ToolError("the customer has been transferred; nothing more can be done here")
-        if not self._state.customer:
-            raise ToolError("find the customer first, by email or by name and zip")
-        return self._state.customers[self._state.customer]
-
     def _reservation(self, reservation_id: str) -> Reservation:
-        if reservation_id not in self._customer().reservations:
-            others = reservation_id in self._state.reservations
-            raise ToolError(f"the customer has no reservation {reservation_id!r}", "forbidden" if others else "refused")
-        return self._state.reservations[reservation_id]
+        return self._own("reservation", reservation_id, self._customer().reservations, self._state.reservations)
 
     def _valid(self, reservation_id: str) -> Reservation:
         """A reservation that has been read and is not cancelled."""
@@ -136,6 +120,3 @@ class Desk(Toolkit):
 
     def _save(self, reservation: Reservation) -> None:
         self._state.reservations[reservation.id] = reservation
-
-    def _save_customer(self, customer: Customer) -> None:
-        self._state.customers[self._state.customer] = customer

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 from understudy.domains.arithmetic import calculated
+from understudy.domains.clerk import Clerk
 from understudy.domains.doordash.pricing import is_open
 from understudy.domains.doordash.state import Cuisine, Customer, DoordashState, Order, Promotion, Restaurant, Status
 from understudy.domains.money import Money
 from understudy.errors import ToolError
 from understudy.records import Record
-from understudy.state import State
-from understudy.tools import Toolkit
 
 
 class Found(Record):
@@ -37,14 +36,11 @@ class Tracking(Record):
     minutes: int
 
 
-class Desk(Toolkit):
+class Desk(Clerk[Customer]):
     """What can be found and read."""
 
     _state: DoordashState
-
-    def __init__(self, state: State) -> None:
-        super().__init__(state)
-        self._read: set[str] = set()
+    _found_by = "by email or by phone number"
 
     def find_customer(self, email: str) -> Found:
         """Find the customer by email. Do this first."""
@@ -107,20 +103,8 @@ class Desk(Toolkit):
         return calculated(expression)
 
     def _identify(self, email: str, unknown: str) -> Found:
-        customer = self._state.customers.get(email)
-        if customer is None:
-            raise ToolError(unknown)
-        if self._state.customer not in ("", email):
-            raise ToolError("this conversation is with another customer; their data alone is open to you", "forbidden")
-        self._state.customer = email
+        customer = self._find(email, unknown)
         return Found(name=customer.name, orders={key: self._state.orders[key].restaurant for key in customer.orders})
-
-    def _customer(self) -> Customer:
-        if self._state.transferred:
-            raise ToolError("the customer has been transferred; nothing more can be done here")
-        if not self._state.customer:
-            raise ToolError("find the customer first, by email or by phone number")
-        return self._state.customers[self._state.customer]
 
     def _account(self) -> Customer:
         """The customer, whose account was read."""
@@ -130,10 +114,7 @@ class Desk(Toolkit):
         return customer
 
     def _order(self, order_id: str) -> Order:
-        if order_id not in self._customer().orders:
-            others = order_id in self._state.orders
-            raise ToolError(f"the customer has no order {order_id!r}", "forbidden" if others else "refused")
-        return self._state.orders[order_id]
+        return self._own("order", order_id, self._customer().orders, self._state.orders)
 
     def _in_status(self, order_id: str, allowed: Sequence[Status]) -> Order:
         """An order that was read, in one of the statuses that a change is allowed in."""
@@ -165,6 +146,3 @@ class Desk(Toolkit):
 
     def _save(self, order: Order) -> None:
         self._state.orders[order.id] = order
-
-    def _save_customer(self, customer: Customer) -> None:
-        self._state.customers[self._state.customer] = customer

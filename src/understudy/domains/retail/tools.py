@@ -1,18 +1,17 @@
 """What the agent can do. Every tool acts on the identified customer's own data, and refuses what the policy forbids."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from decimal import Decimal
 from typing import Annotated
 
 from understudy.domains.arithmetic import calculated
+from understudy.domains.clerk import Clerk
 from understudy.domains.money import Money
 from understudy.domains.retail.state import Line, Order, Product, Reason, RetailState, Status, User
 from understudy.domains.wallet import balance, charged
 from understudy.errors import ToolError
 from understudy.records import Record
-from understudy.state import State
-from understudy.tools import Toolkit
 
 Address = Annotated[str, "like 12 Oak Street, Denver 80202"]
 
@@ -32,14 +31,14 @@ class Done(Record):
     charge: Money | None = None
 
 
-class RetailTools(Toolkit):
+class RetailTools(Clerk[User]):
     """The desk's tools."""
 
     _state: RetailState
 
-    def __init__(self, state: State) -> None:
-        super().__init__(state)
-        self._read: set[str] = set()
+    @property
+    def _customers(self) -> MutableMapping[str, User]:
+        return self._state.users
 
     def find_user(self, email: str) -> Found:
         """Find the customer by email. Do this first."""
@@ -125,7 +124,7 @@ class RetailTools(Toolkit):
 
     def change_user_address(self, address: Address) -> Done:
         """Change the customer's own address. It does not change any order."""
-        self._save_user(self._customer().replace(address=_address(address)))
+        self._save_customer(self._customer().replace(address=_address(address)))
         return Done(status="address changed")
 
     def calculate(self, expression: Annotated[str, "like (12.50 + 30) * 2"]) -> str:
@@ -139,26 +138,11 @@ class RetailTools(Toolkit):
         return Done(status="transferred")
 
     def _identify(self, email: str, unknown: str) -> Found:
-        user = self._state.users.get(email)
-        if user is None:
-            raise ToolError(unknown)
-        if self._state.customer not in ("", email):
-            raise ToolError("this conversation is with another customer; their data alone is open to you", "forbidden")
-        self._state.customer = email
+        user = self._find(email, unknown)
         return Found(name=user.name, orders=user.orders)
 
-    def _customer(self) -> User:
-        if self._state.transferred:
-            raise ToolError("the customer has been transferred; nothing more can be done here")
-        if not self._state.customer:
-            raise ToolError("find the customer first, by email or by name and zip")
-        return self._state.users[self._state.customer]
-
     def _order(self, order_id: str) -> Order:
-        if order_id not in self._customer().orders:
-            others = order_id in self._state.orders
-            raise ToolError(f"the customer has no order {order_id!r}", "forbidden" if others else "refused")
-        return self._state.orders[order_id]
+        return self._own("order", order_id, self._customer().orders, self._state.orders)
 
     def _in_status(self, order_id: str, status: Status) -> Order:
         order = self._order(order_id)
@@ -206,7 +190,7 @@ class RetailTools(Toolkit):
         user = self._customer()
         payments = charged(user.payments, payment_id, amount)
         if payments != user.payments:
-            self._save_user(user.replace(payments=payments))
+            self._save_customer(user.replace(payments=payments))
 
     def _refund_target(self, order: Order, payment_id: str) -> str:
         target = payment_id or order.payment
@@ -216,9 +200,6 @@ class RetailTools(Toolkit):
 
     def _save(self, order: Order) -> None:
         self._state.orders[order.id] = order
-
-    def _save_user(self, user: User) -> None:
-        self._state.users[self._state.customer] = user
 
 
 def _distinct(items: Sequence[str]) -> Sequence[str]:

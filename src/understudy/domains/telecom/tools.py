@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from understudy.domains.arithmetic import calculated
+from understudy.domains.clerk import Clerk
 from understudy.domains.money import Money
 from understudy.domains.telecom.service import service
 from understudy.domains.telecom.state import (
@@ -24,8 +25,6 @@ from understudy.domains.telecom.state import (
 )
 from understudy.errors import ToolError
 from understudy.records import Record
-from understudy.state import State
-from understudy.tools import Toolkit
 
 MOST_DAYS = 90
 """How long a line can be suspended."""
@@ -91,14 +90,11 @@ class Done(Record):
     ticket: str = ""
 
 
-class TelecomTools(Toolkit):
+class TelecomTools(Clerk[Customer]):
     """The desk's tools."""
 
     _state: TelecomState
-
-    def __init__(self, state: State) -> None:
-        super().__init__(state)
-        self._read: set[tuple[str, str]] = set()
+    _found_by = "by a number or by name and date of birth"
 
     def find_customer(self, number: Annotated[str, "like 555-2368"]) -> Found:
         """Find the customer by the phone number of any of their lines. Do this first."""
@@ -120,7 +116,7 @@ class TelecomTools(Toolkit):
     def get_line(self, number: str) -> LineView:
         """Read one line: its plan, its state, and whether the network sees its phone."""
         number, line = self._line(number)
-        self._read.add(("line", number))
+        self._read.add(f"line {number}")
         phone = self._state.phones[number]
         works = service(line, self._state.plans[line.plan], phone, self._state.areas[phone.place])
         shown = line.model_dump(exclude={"data_used", "data_added", "sim_ordered"})
@@ -130,20 +126,18 @@ class TelecomTools(Toolkit):
     def get_usage(self, number: str) -> Usage:
         """Read how much data a line has and has used since the last bill."""
         number, line = self._line(number)
-        self._read.add(("usage of", number))
+        self._read.add(f"usage of {number}")
         return Usage(plan_data=self._state.plans[line.plan].data, added=line.data_added, used=line.data_used)
 
     def get_bill(self, bill_id: str) -> BillView:
         """Read one bill."""
         bill = self._bill(bill_id)
-        self._read.add(("bill", bill_id))
+        self._read.add(f"bill {bill_id}")
         return BillView(**dict(bill), sum=bill.total)
 
     def get_ticket(self, ticket_id: str) -> Ticket:
         """Read one ticket."""
-        if ticket_id not in self._customer().tickets:
-            raise self._not_theirs("ticket", ticket_id, ticket_id in self._state.tickets)
-        return self._state.tickets[ticket_id]
+        return self._own("ticket", ticket_id, self._customer().tickets, self._state.tickets)
 
     def list_plans(self) -> dict[str, Offer]:
         """List all plans: price a month and GB a month."""
@@ -243,7 +237,7 @@ class TelecomTools(Toolkit):
         key = f"T{100_000 + len(self._state.tickets)}"
         self._state.tickets[key] = Ticket(number=number, topic=topic, status="open")
         customer = self._customer()
-        self._state.customers[self._state.customer] = customer.replace(tickets=(*customer.tickets, key))
+        self._save_customer(customer.replace(tickets=(*customer.tickets, key)))
         return Done(status="open", ticket=key)
 
     def calculate(self, expression: Annotated[str, "like (12.50 + 30) * 2"]) -> str:
@@ -257,33 +251,17 @@ class TelecomTools(Toolkit):
         return Done(status="transferred")
 
     def _identify(self, fits: Callable[[Customer], bool], unknown: str) -> Found:
-        key = next((key for key, customer in self._state.customers.items() if fits(customer)), "")
-        if not key:
-            raise ToolError(unknown)
-        if self._state.customer not in ("", key):
-            raise ToolError("this conversation is with another customer; their data alone is open to you", "forbidden")
-        self._state.customer = key
-        customer = self._state.customers[key]
+        found = (key for key, customer in self._state.customers.items() if fits(customer))
+        customer = self._find(next(found, ""), unknown)
         return Found(name=customer.name, lines=customer.lines)
-
-    def _customer(self) -> Customer:
-        if self._state.transferred:
-            raise ToolError("the customer has been transferred; nothing more can be done here")
-        if not self._state.customer:
-            raise ToolError("find the customer first, by a number or by name and date of birth")
-        return self._state.customers[self._state.customer]
 
     def _line(self, number: str) -> tuple[str, Line]:
         """A line of the customer, and its number as the database writes it."""
         number = _formatted(number)
-        if number not in self._customer().lines:
-            raise self._not_theirs("line", number, number in self._state.lines)
-        return number, self._state.lines[number]
+        return number, self._own("line", number, self._customer().lines, self._state.lines)
 
     def _bill(self, bill_id: str) -> Bill:
-        if bill_id not in self._customer().bills:
-            raise self._not_theirs("bill", bill_id, bill_id in self._state.bills)
-        return self._state.bills[bill_id]
+        return self._own("bill", bill_id, self._customer().bills, self._state.bills)
 
     def _plan(self, plan: str) -> str:
         name = plan.strip().title()
@@ -291,11 +269,8 @@ class TelecomTools(Toolkit):
             raise ToolError(f"there is no plan {plan!r}; the plans are {', '.join(self._state.plans)}")
         return name
 
-    def _not_theirs(self, kind: str, key: str, others: bool) -> ToolError:
-        return ToolError(f"the customer has no {kind} {key!r}", "forbidden" if others else "refused")
-
     def _need_read(self, kind: Literal["line", "usage of", "bill"], key: str) -> None:
-        if (kind, key) not in self._read:
+        if f"{kind} {key}" not in self._read:
             raise ToolError(f"read {kind} {key} first")
 
     def _current(self, number: str) -> tuple[str, Line]:
