@@ -206,8 +206,11 @@ def _checkpoint(what: str) -> Path | None:
 
 
 def _report_text(report: "Report") -> str:
-    head = f"{report.domain:<12} tasks  floor  oracle  gold turns"
-    body = [f"{s.split:<12}{s.tasks:>6}{s.floor:>7.2f}{s.oracle:>8.2f}{s.gold_turns:>12.1f}" for s in report.splits]
+    head = f"{report.domain:<12} tasks  families  floor  oracle  gold turns"
+    body = [
+        f"{s.split:<12}{s.tasks:>6}{len(s.families):>10}{s.floor:>7.2f}{s.oracle:>8.2f}{s.gold_turns:>12.1f}"
+        for s in report.splits
+    ]
     unused = [f"tools that no gold episode calls: {', '.join(report.unused_tools)}"] if report.unused_tools else []
     verdict = f"{len(report.problems)} problems" if report.problems else "sound: gold earns 1.0 and doing nothing 0.0"
     more = len(report.problems) - MOST_SHOWN
