@@ -97,27 +97,17 @@ class Run:
     def checkpoint(self, step: int) -> Iterator[Path]:
         """A folder to save a checkpoint to; it takes its place, whole, when the block ends without an error."""
         final = self.folder / "checkpoints" / step_name(step)
-        partial = final.with_suffix(".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        yield partial
-        digests = {str(f.relative_to(partial)): _digest(f) for f in _files(partial)}
-        write_whole(partial / MANIFEST, json.dumps({"step": step, "sha256": digests}, indent=1) + "\n")
-        shutil.rmtree(final, ignore_errors=True)
-        partial.rename(final)
-        _sync(final.parent)
+        with _whole_folder(final) as partial:
+            yield partial
+            digests = {str(f.relative_to(partial)): _digest(f) for f in _files(partial)}
+            write_whole(partial / MANIFEST, json.dumps({"step": step, "sha256": digests}, indent=1) + "\n")
         self.step, self.last = step, final
 
     @contextlib.contextmanager
     def model(self) -> Iterator[Path]:
         """A folder to write the trained model to; it takes its place, whole, when the block ends without an error."""
-        partial, final = self.folder / "model.partial", self.folder / "model"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        yield partial
-        shutil.rmtree(final, ignore_errors=True)
-        partial.rename(final)
-        _sync(final.parent)
+        with _whole_folder(self.folder / "model") as partial:
+            yield partial
 
     def write(self, name: str, text: str) -> None:
         """Write one file of the run, such as `result.md` or `evaluations/000010 warm start.json`."""
@@ -213,6 +203,18 @@ def write_whole(path: Path, text: str) -> None:
         os.fsync(f.fileno())
     partial.replace(path)
     _sync(path.parent)
+
+
+@contextlib.contextmanager
+def _whole_folder(final: Path) -> Iterator[Path]:
+    """A folder beside its place, which it takes when the block ends without an error."""
+    partial = final.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    yield partial
+    shutil.rmtree(final, ignore_errors=True)
+    partial.rename(final)
+    _sync(final.parent)
 
 
 @contextlib.contextmanager

@@ -287,14 +287,6 @@ def find(name: str) -> TaskSource:
     return found
 
 
-def _strings(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _strings(item)
-
-
 def find_domain(name: str) -> Domain:
     """`find` where states of the world are made, which takes a folder's domain; a benchmark is a `ConfigError`."""
     found = find(name)
@@ -303,3 +295,11 @@ def find_domain(name: str) -> Domain:
             f"{name!r} is a benchmark with a world of its own; allowed: {', '.join(names())}, or your own"
         )
     return found
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)

@@ -77,10 +77,8 @@ class Cache:
         """Make room for `length` own tokens in every slot."""
         if length <= self.capacity:
             return
-        self._needed = max(self._needed, -(-length // GROWTH) * GROWTH)
-        self.capacity = (
-            self._needed
-        )  # what was needed once will be again: to grow is to copy, and leaves holes in memory
+        # What was needed once will be again: to grow is to copy, and leaves holes in memory.
+        self.capacity = self._needed = max(self._needed, -(-length // GROWTH) * GROWTH)
         self.keys = [self._grown(x) for x in self.keys]
         self.values = [self._grown(x) for x in self.values]
 
