@@ -16,6 +16,7 @@ import understudy
 # A module imports only from lines above its own, and from its own package.
 LAYERS = """
     errors records
+    endpoint
     messages state
     tools tasks chat prompt
     rewards
@@ -23,6 +24,7 @@ LAYERS = """
     users trajectory
     environment
     presets domains
+    mcp
     integrations
     models formats
     batch algorithms

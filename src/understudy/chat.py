@@ -7,14 +7,12 @@ environment variable and stands nowhere else: not in configs, the cache or a tex
 """
 
 import asyncio
-import email.utils
 import functools
 import hashlib
 import json
 import os
 import random
 import re
-import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -23,6 +21,7 @@ from typing import Any
 import httpx2
 from pydantic import Field, ValidationError, field_validator
 
+from understudy.endpoint import key_in, plain_url, retry_after
 from understudy.errors import ConfigError, Fault, RolloutError
 from understudy.messages import Message, ToolSpec, from_wire, spec_to_wire, to_wire
 from understudy.records import Record
@@ -68,10 +67,8 @@ class ChatConfig(Record):
     @field_validator("base_url")
     @classmethod
     def _plain_url(cls, value: str) -> str:
-        # A ConfigError, not a ValueError: pydantic would quote the value, and here it may hold a secret.
-        if not re.fullmatch(r"https?://(?:[\w.-]+|\[[\da-fA-F:]+\])(?::\d{1,5})?(?:/[\w./~%+-]*)?", value, re.ASCII):
-            raise ConfigError("base_url has to be like https://host:port/v1, without user, password, ? and #")
-        return value.rstrip("/")
+        # It raises a ConfigError, not a ValueError: pydantic would quote the value, and here it may hold a secret.
+        return plain_url(value, "base_url")
 
     @field_validator("key_variable")
     @classmethod
@@ -222,7 +219,9 @@ class ChatModel:
         if status in _WRONG_CONFIG:
             raise ConfigError(f"{self._name} answers {status}: {_WRONG_CONFIG[status]}; see the config's chat section")
         if status in _TRANSIENT or status >= 500:
-            raise _Passing(f"status {status}{self._said(response)}", _retry_after(response))
+            raise _Passing(
+                f"status {status}{self._said(response)}", retry_after(response.headers.get("Retry-After", ""))
+            )
         if status != 200:
             raise self._failed(f"status {status}{self._said(response)}")
 
@@ -273,11 +272,9 @@ class _Connections:
 
 def _key(variable: str) -> str:
     """The key in an environment variable."""
-    key = os.environ.get(variable, "").strip() if variable else ""
+    key = key_in(variable) if variable else ""
     if variable and not key:
         raise ConfigError(f"the environment variable {variable}, which key_variable names, is not set")
-    if not (key.isascii() and (key.isprintable() or not key)):
-        raise ConfigError(f"the environment variable {variable} holds no key: keys are printable ASCII")
     return key
 
 
@@ -300,17 +297,6 @@ def _completion(content: bytes) -> Reply:
         raise _Passing("an answer without a choice") from e
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:  # not JSON, or not of that shape
         raise _Passing(f"an answer that is no completion ({type(e).__name__})") from e
-
-
-def _retry_after(response: httpx2.Response) -> float | None:
-    """Seconds that the endpoint asks to wait, which it says as a number or as a date."""
-    text = response.headers.get("Retry-After", "").strip()
-    if re.fullmatch(r"\d+(\.\d+)?", text):
-        return float(text)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except ValueError:
-        return None
 
 
 def _read(entry: Path) -> Reply | None:

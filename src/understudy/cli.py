@@ -10,6 +10,7 @@ import typer
 
 from understudy.data import cli as data
 from understudy.errors import ConfigError, RolloutError, TaskError
+from understudy.mcp.servers import cli as mcp_servers
 
 if TYPE_CHECKING:
     from understudy.check import Report
@@ -35,6 +36,9 @@ app = typer.Typer(
 )
 
 app.add_typer(data.app, name="data")
+mcp = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Tools behind the Model Context Protocol.")
+mcp.command("serve")(mcp_servers.serve)
+app.add_typer(mcp, name="mcp")
 
 What = Annotated[
     str, typer.Argument(metavar="DOMAIN", help="A domain, module:attribute, a preset, a config.toml or a run.")

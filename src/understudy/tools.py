@@ -46,24 +46,41 @@ class Device(Protocol):
         """Run one call; a refusal is a `ToolError`."""
 
 
-class Toolkit:
-    """Base of a domain's tools: each public method that a subclass defines is one. An object serves one episode."""
+class Methods:
+    """What makes the public methods of a subclass tools. One with `tools=False` is a kind of tools, and has none."""
 
     _models: ClassVar[dict[str, type[BaseModel]]] = {}
     _specs: ClassVar[tuple[ToolSpec, ...]] = ()
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, tools: bool = True) -> None:
         super().__init_subclass__()
+        if not tools:
+            return
         methods = {n: f for n, f in vars(cls).items() if not n.startswith("_") and inspect.isfunction(f)}
         cls._models = {**cls._models, **{name: _arguments(method) for name, method in methods.items()}}
         cls._specs = tuple(_spec(name, getattr(cls, name), model) for name, model in cls._models.items())
 
-    def __init__(self, state: State) -> None:
-        self._state = state
-
     def specs(self) -> tuple[ToolSpec, ...]:
         """The tools in the order of their definition."""
         return self._specs
+
+    def _validated(self, call: ToolCall) -> dict[str, Any]:
+        if call.malformed:
+            raise ToolError(call.malformed, "malformed")
+        model = self._models.get(call.name)
+        if model is None:
+            raise ToolError(f"unknown tool {nearest(call.name, self._models)}", "unknown_tool")
+        try:
+            return vars(model.model_validate(call.arguments))
+        except ValidationError as e:
+            raise ToolError(_explained(call.name, model, e), "bad_arguments") from e
+
+
+class Toolkit(Methods, tools=False):
+    """Base of a domain's tools: each public method that a subclass defines is one. An object serves one episode."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
 
     async def call(self, call: ToolCall) -> str:
         """Validate, run, and render the result as text; the state is as before when this raises `ToolError`."""
@@ -78,18 +95,23 @@ class Toolkit:
         except ToolError:
             self._state.restore(before)
             raise
-        return result if isinstance(result, str) else _JSON.dump_json(result, exclude_defaults=True).decode()
+        return rendered(result)
 
-    def _validated(self, call: ToolCall) -> dict[str, Any]:
-        if call.malformed:
-            raise ToolError(call.malformed, "malformed")
-        model = self._models.get(call.name)
-        if model is None:
-            raise ToolError(f"unknown tool {nearest(call.name, self._models)}", "unknown_tool")
-        try:
-            return vars(model.model_validate(call.arguments))
-        except ValidationError as e:
-            raise ToolError(_explained(call.name, model, e), "bad_arguments") from e
+
+class Service(Methods, tools=False):
+    """Base of tools that wait, such as those of a service on the network: public methods are coroutines."""
+
+    writes: ClassVar[frozenset[str]] = frozenset()
+    """The tools that change something; all others only read."""
+
+    async def call(self, call: ToolCall) -> str:
+        """Validate, run, and render the result as text; a refusal is a `ToolError`."""
+        return rendered(await getattr(self, call.name)(**self._validated(call)))
+
+
+def rendered(result: Any) -> str:
+    """What a model reads of a result: a text as it is, anything else as JSON without the fields at their default."""
+    return result if isinstance(result, str) else _JSON.dump_json(result, exclude_defaults=True).decode()
 
 
 def _explained(name: str, model: type[BaseModel], error: ValidationError) -> str:

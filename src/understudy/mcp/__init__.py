@@ -1,0 +1,1 @@
+"""MCP: tools behind the Model Context Protocol, by the official SDK."""

@@ -1,0 +1,42 @@
+"""`understudy mcp serve`: the verb; what it needs is imported late."""
+
+import asyncio
+from typing import Annotated, Literal
+
+import typer
+
+from understudy.errors import ConfigError
+
+
+def serve(
+    name: Annotated[
+        str, typer.Argument(metavar="SERVER|DOMAIN", help="polygon, fmp, tavily, slack, python; a domain.")
+    ],
+    http: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Serve over HTTP on loopback at this port.")
+    ] = None,
+    tools: Annotated[str, typer.Option(help="Only these tools, with commas.")] = "",
+    allow_writes: Annotated[bool, typer.Option("--allow-writes", help="A service may change things too.")] = False,
+    task: Annotated[str, typer.Option(help="A domain's task, by its id: the world that sessions begin in.")] = "",
+    split: Annotated[Literal["", "train", "validation", "test"], typer.Option(help="Or by its split …")] = "",
+    index: Annotated[int, typer.Option(min=0, help="… and its place there.")] = 0,
+    user_tools: Annotated[bool, typer.Option("--user-tools", help="A domain's tools of the user too.")] = False,
+) -> None:
+    """Be an MCP server, over standard input and output unless --http is given.
+
+    Keys, addresses and limits of services come from the environment, such as POLYGON_API_KEY; docs/mcp-servers.md
+    lists them. A domain's sessions each have a world of their own.
+    """
+    try:
+        from understudy.mcp.serve import serve_http, serve_stdio
+    except ModuleNotFoundError as e:
+        raise ConfigError(f"{e.name} is not installed; install it by: pip install 'understudy[mcp]'") from e
+    from understudy.mcp.servers.domain import Choice
+    from understudy.mcp.servers.offers import Part, offer
+
+    if index and not split:
+        raise ConfigError("--index needs --split")
+    names = tuple(name.strip() for name in tools.split(",") if name.strip())
+    choice = Choice(task=task, split=split, index=index)
+    offered = offer(name, Part(tools=names, writes=allow_writes, user_tools=user_tools, choice=choice))
+    asyncio.run(serve_stdio(offered) if http is None else serve_http(offered, http))

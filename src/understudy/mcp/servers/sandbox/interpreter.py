@@ -1,0 +1,178 @@
+"""Interpreter: one Python for one episode, and the watch over it.
+
+What comes out of the process is never trusted to be more than text. Between calls the process is stopped, so that
+nothing goes on that no call waits for. One that is ended takes its variables and files along; the next call begins anew
+and says so.
+"""
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import understudy
+from understudy.errors import ConfigError, ToolError
+from understudy.mcp.servers.sandbox.confine import Limits
+from understudy.mcp.servers.sandbox.guest import TOKEN
+
+_GUEST = "understudy.mcp.servers.sandbox.guest"
+_STARTING = 30.0
+_GLANCE = 0.1
+"""Seconds between two looks at the clock and the files."""
+MOST_OUTPUT = 20_000
+"""Characters of output that a call gives back."""
+FLOOD = 1_000_000
+"""Bytes of output at which a call is ended."""
+MOST_FILES = 200
+MOST_ON_DISK = 64 << 20
+_GONE = "variables and files are gone, and the next call begins with a new interpreter"
+_ANEW = "(a new interpreter: variables and files of earlier calls are gone)\n"
+
+
+class Interpreter:
+    """Runs code, keeping variables and files between calls. Nothing is started before the first call."""
+
+    def __init__(self, seconds: float = 10.0, limits: Limits = Limits()) -> None:  # noqa: B008: frozen
+        """`seconds` is how long one call may take, `limits` what the process may use."""
+        self._seconds, self._limits = seconds, limits
+        self._process: asyncio.subprocess.Process | None = None
+        self._folder: Path | None = None
+        self._token = b""
+        self._lost = False
+        self._turn = asyncio.Lock()
+
+    async def run(self, code: str) -> str:
+        """What the code prints, and the value of an expression that stands last. Ended code is a `ToolError`."""
+        async with self._turn:
+            try:
+                output = await self._run(self._process or await self._start(), code)
+            except BaseException:  # also where the caller has left: nothing may go on, or be left to be read
+                self._lost = self._process is not None
+                await self._end()
+                raise
+            note, self._lost = _ANEW if self._lost else "", False
+            return note + _shown(output)
+
+    async def close(self) -> None:
+        """End the process, and remove its files. A call that is running is ended."""
+        if self._process and self._process.returncode is None:
+            self._process.kill()
+        async with self._turn:
+            await self._end()
+
+    async def _run(self, process: asyncio.subprocess.Process, code: str) -> bytes:
+        self._token = secrets.token_hex(TOKEN // 2).encode()
+        source = code.encode(errors="replace")
+        assert process.stdin
+        try:
+            process.send_signal(signal.SIGCONT)
+            process.stdin.write(self._token + len(source).to_bytes(8, "big") + source)
+        except (ProcessLookupError, ConnectionError):
+            pass  # it has ended since, which listening finds out
+        output, trouble = await self._listen(process, time.monotonic() + self._seconds)
+        if trouble:
+            raise ToolError(f"{_shown(output)}\n{trouble}; {_GONE}".strip())
+        process.send_signal(signal.SIGSTOP)
+        return output
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        """A process that has confined itself; where it cannot, its reason is a `ConfigError`."""
+        self._folder = Path(tempfile.mkdtemp(prefix="understudy-"))
+        options = ("-P", "-s", "-S", "-B", "-X", "utf8", "-m", _GUEST, json.dumps(asdict(self._limits)))
+        self._process = process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *options,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            cwd=self._folder,
+            env={"PYTHONPATH": str(Path(understudy.__file__).parent.parent), "PYTHONHASHSEED": "0"},
+            start_new_session=True,
+        )
+        self._token = secrets.token_hex(TOKEN // 2).encode()
+        assert process.stdin
+        process.stdin.write(self._token)
+        output, trouble = await self._listen(process, time.monotonic() + _STARTING)
+        if trouble:
+            raise ConfigError(_shown(output) or trouble)
+        return process
+
+    async def _listen(self, process: asyncio.subprocess.Process, until: float) -> tuple[bytes, str]:
+        """What the process writes before its token, and what is wrong; empty where the token has come."""
+        assert process.stdout
+        output = bytearray()
+        while not output.endswith(self._token):
+            if trouble := self._trouble(output, until):
+                return bytes(output), trouble
+            try:
+                more = await asyncio.wait_for(process.stdout.read(65536), _GLANCE)
+            except TimeoutError:
+                continue
+            if not more:
+                return bytes(output), _epitaph(await process.wait(), self._limits)
+            output += more
+        trouble = self._overflow()
+        return bytes(output[: -len(self._token)]), trouble
+
+    def _trouble(self, output: bytearray, until: float) -> str:
+        if time.monotonic() > until:
+            return f"the code ran longer than {self._seconds:g} s and was stopped"
+        if len(output) > FLOOD:
+            return f"the code printed more than {FLOOD:,} bytes and was stopped; print less"
+        return self._overflow()
+
+    def _overflow(self) -> str:
+        """Whether the scratch folder, which is flat, holds too much."""
+        assert self._folder
+        files = size = 0
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                files += 1
+                size += _size(entry)
+                if files > MOST_FILES or size > MOST_ON_DISK:
+                    return f"the code left more than {MOST_FILES} files or {MOST_ON_DISK >> 20} MB and was stopped"
+        return ""
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        folder, self._folder = self._folder, None
+        if process and process.returncode is None:
+            process.kill()
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+        if process:
+            assert process.stdin
+            process.stdin.close()
+            await process.wait()
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_size
+    except FileNotFoundError:  # removed a moment ago
+        return 0
+
+
+def _epitaph(status: int, limits: Limits) -> str:
+    """Why the process has ended, as far as its status tells."""
+    if status == -signal.SIGKILL:
+        return f"the interpreter was killed: its {limits.cpu_seconds} s of processor time are used up"
+    if status < 0:
+        return f"the interpreter has crashed with {signal.Signals(-status).name}"
+    return f"the interpreter has ended with status {status}"
+
+
+def _shown(output: bytes) -> str:
+    """The output as text, cut in the middle where it is long."""
+    text = output.decode(errors="replace").rstrip("\n")
+    if len(text) <= MOST_OUTPUT:
+        return text
+    half = MOST_OUTPUT // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters left out …\n{text[-half:]}"
