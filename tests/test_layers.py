@@ -16,7 +16,7 @@ import understudy
 # A module imports only from lines above its own, and from its own package.
 LAYERS = """
     errors records
-    endpoint
+    endpoint sandbox
     messages state
     tools tasks chat prompt
     rewards

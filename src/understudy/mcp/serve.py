@@ -146,7 +146,7 @@ def http_app(offer: Offer) -> ASGIApp:
             await offer.close()
 
     async def find(context: Context) -> Session:
-        request = context.request
+        request: Any = context.request
         try:
             return await sessions.find(request.headers[_SESSION], request.query_params)
         except ConfigError as e:
@@ -185,12 +185,12 @@ async def serve_http(offer: Offer, port: int) -> None:
         await uvicorn.Server(uvicorn.Config(http_app(offer), log_level="warning")).serve([listening])
 
 
-async def _handshake_only(context: Context, call_next: CallNext) -> HandlerResult:
+async def _handshake_only(ctx: Context, call_next: CallNext) -> HandlerResult:
     """Ask a client of the protocol without sessions to open one by the handshake."""
-    if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
-        data = {"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": context.protocol_version}
+    if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        data = {"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": ctx.protocol_version}
         raise MCPError(types.UNSUPPORTED_PROTOCOL_VERSION, "this server has sessions; open one by initialize", data)
-    return await call_next(context)
+    return await call_next(ctx)
 
 
 def _server(offer: Offer, find: Find, lifespan: Any) -> Server[Any]:

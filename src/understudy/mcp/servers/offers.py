@@ -1,6 +1,6 @@
 """Offers: what `understudy mcp serve NAME` serves, by name: our services, and every domain."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from understudy.domains.base import find_domain, names
 from understudy.errors import ConfigError, nearest

@@ -1,4 +1,4 @@
-"""Python: run code in a sandbox, and keep its results between the calls of one episode. See `sandbox`."""
+"""Python: run code in a sandbox, and keep its results between the calls of one episode. See `understudy.sandbox`."""
 
 import os
 from typing import Annotated
@@ -6,8 +6,8 @@ from typing import Annotated
 from pydantic import Field
 
 from understudy.errors import ConfigError
-from understudy.mcp.servers.sandbox.confine import Limits
-from understudy.mcp.servers.sandbox.interpreter import Interpreter
+from understudy.sandbox.confine import Limits
+from understudy.sandbox.interpreter import Interpreter
 from understudy.tools import Alias, Service
 
 SECONDS, MEMORY = "SANDBOX_SECONDS", "SANDBOX_MEMORY_MB"

@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from understudy.mcp.servers.sandbox import landlock, syscalls
+from understudy.sandbox import landlock, syscalls
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 4, 24, 38, 47
 _PR_CAP_AMBIENT_CLEAR_ALL, _CAPSET, _CAPABILITY_VERSION_3, _SIGKILL = 4, 126, 0x20080522, 9

@@ -14,7 +14,7 @@ import os
 import sys
 from types import ModuleType
 
-from understudy.mcp.servers.sandbox.confine import Limits, NotConfined, confine, die_with_parent
+from understudy.sandbox.confine import Limits, NotConfined, confine, die_with_parent
 
 TOKEN = 32
 NAME = "<code>"

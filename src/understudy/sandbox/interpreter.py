@@ -19,10 +19,10 @@ from pathlib import Path
 
 import understudy
 from understudy.errors import ConfigError, ToolError
-from understudy.mcp.servers.sandbox.confine import Limits
-from understudy.mcp.servers.sandbox.guest import TOKEN
+from understudy.sandbox.confine import Limits
+from understudy.sandbox.guest import TOKEN
 
-_GUEST = "understudy.mcp.servers.sandbox.guest"
+_GUEST = "understudy.sandbox.guest"
 _STARTING = 30.0
 _GLANCE = 0.1
 """Seconds between two looks at the clock and the files."""
@@ -32,6 +32,7 @@ FLOOD = 1_000_000
 """Bytes of output at which a call is ended."""
 MOST_FILES = 200
 MOST_ON_DISK = 64 << 20
+USUAL = Limits()
 _GONE = "variables and files are gone, and the next call begins with a new interpreter"
 _ANEW = "(a new interpreter: variables and files of earlier calls are gone)\n"
 
@@ -39,7 +40,7 @@ _ANEW = "(a new interpreter: variables and files of earlier calls are gone)\n"
 class Interpreter:
     """Runs code, keeping variables and files between calls. Nothing is started before the first call."""
 
-    def __init__(self, seconds: float = 10.0, limits: Limits = Limits()) -> None:  # noqa: B008: frozen
+    def __init__(self, seconds: float = 10.0, limits: Limits = USUAL) -> None:
         """`seconds` is how long one call may take, `limits` what the process may use."""
         self._seconds, self._limits = seconds, limits
         self._process: asyncio.subprocess.Process | None = None
@@ -51,12 +52,14 @@ class Interpreter:
     async def run(self, code: str) -> str:
         """What the code prints, and the value of an expression that stands last. Ended code is a `ToolError`."""
         async with self._turn:
+            ended = True
             try:
                 output = await self._run(self._process or await self._start(), code)
-            except BaseException:  # also where the caller has left: nothing may go on, or be left to be read
-                self._lost = self._process is not None
-                await self._end()
-                raise
+                ended = False
+            finally:  # also where the caller has left: nothing may go on, or be left to be read
+                if ended:
+                    self._lost = self._lost or self._process is not None
+                    await self._end()
             note, self._lost = _ANEW if self._lost else "", False
             return note + _shown(output)
 
@@ -149,7 +152,10 @@ class Interpreter:
             shutil.rmtree(folder, ignore_errors=True)
         if process:
             assert process.stdin
+            assert process.stdout
             process.stdin.close()
+            while await process.stdout.read(65536):  # asyncio waits for the end of a pipe that nobody reads without end
+                pass
             await process.wait()
 
 
