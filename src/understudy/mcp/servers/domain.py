@@ -20,6 +20,8 @@ from understudy.tasks import SPLITS, Split, Task
 from understudy.tools import Toolkit, Tools
 
 STATE = "understudy://state"
+USER = "user_"
+"""What stands before the names of the user's tools, for both may have one of the same name."""
 
 
 class Choice(Record):
@@ -50,12 +52,12 @@ def domain_offer(domain: Domain, choice: Choice, tools: Sequence[str] = (), user
 
 
 class Both:
-    """The agent's tools and the user's, on one state."""
+    """The agent's tools and, as `user_NAME`, the user's, on one state."""
 
     def __init__(self, agent: Toolkit, user: Toolkit) -> None:
-        self._specs = (*agent.specs(), *user.specs())
         self._agent, self._user = agent, user
-        self._of_user = {spec.name for spec in user.specs()} - {spec.name for spec in agent.specs()}
+        theirs = (spec.replace(name=USER + spec.name) for spec in user.specs())
+        self._specs = (*agent.specs(), *theirs)
 
     def specs(self) -> tuple[ToolSpec, ...]:
         """The agent's, then the user's."""
@@ -63,7 +65,9 @@ class Both:
 
     async def call(self, call: ToolCall) -> str:
         """Run a call of either."""
-        return await (self._user if call.name in self._of_user else self._agent).call(call)
+        if call.name.startswith(USER):
+            return await self._user.call(call.replace(name=call.name.removeprefix(USER)))
+        return await self._agent.call(call)
 
 
 def find_task(name: str, tasks: Callable[[Split], Sequence[Task]], choice: Choice) -> Task | None:

@@ -28,6 +28,8 @@ MOST_KEPT = 512
 """Answers in the cache."""
 ATTEMPTS = 3
 _MINUTE = 60.0
+_FIRST_WAIT = 0.5
+"""Seconds before a second attempt, doubled before the third, where the service does not say."""
 _WORDS = ("error", "Error Message", "message", "detail")
 """Where the services put their own words in an error."""
 
@@ -131,7 +133,7 @@ class Web:
                 return await self._attempt(method, path, content)
             except _Passing as e:
                 failure = e
-            wait = 0.5 * 2**attempt if failure.wait is None else failure.wait
+            wait = _FIRST_WAIT * 2**attempt if failure.wait is None else failure.wait
             if attempt + 1 == ATTEMPTS or wait > LONGEST_WAIT or not (twice or failure.wait is not None):
                 break
             await asyncio.sleep(wait)
