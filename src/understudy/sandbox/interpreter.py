@@ -17,7 +17,6 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-import understudy
 from understudy.errors import ConfigError, ToolError
 from understudy.sandbox.confine import Limits
 from understudy.sandbox.guest import TOKEN
@@ -96,7 +95,7 @@ class Interpreter:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             cwd=self._folder,
-            env={"PYTHONPATH": str(Path(understudy.__file__).parent.parent), "PYTHONHASHSEED": "0"},
+            env={"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONHASHSEED": "0"},
             start_new_session=True,
         )
         self._token = secrets.token_hex(TOKEN // 2).encode()
