@@ -32,6 +32,7 @@ LAYERS = """
     similar statistics config
     check
     data
+    mcp
     run
     evaluate
     results
