@@ -8,10 +8,12 @@ from typing import Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import EmbeddedResource, ImageContent, TextResourceContents
 
 server = MCPServer("unruly")
 state = {"count": 0}
+WIRE = os.dup(1)  # the SDK points file 1 elsewhere while it serves
 WRONG = sys.argv[1] if len(sys.argv) > 1 else ""
 
 
@@ -38,7 +40,7 @@ def reset() -> str:
 @server.tool()
 def fail(reason: str) -> str:
     """Refuse."""
-    raise ValueError(reason)
+    raise ToolError(reason)
 
 
 @server.tool(structured_output=False)
@@ -93,15 +95,14 @@ def die() -> str:
 def flood() -> str:
     """Write notifications without end."""
     while True:
-        sys.__stdout__.write('{"jsonrpc":"2.0","method":"notifications/resources/list_changed"}\n')
+        os.write(WIRE, b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}\n' * 100)
 
 
 @server.tool()
 def garble(lines: int) -> str:
     """Write what is no message, and then answer."""
     for number in range(lines):
-        sys.__stdout__.write(f"line {number}\n")
-    sys.__stdout__.flush()
+        os.write(WIRE, b"line %d\n" % number)
     return "garbled"
 
 

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import shutil
 import tempfile
-from collections import deque
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any
@@ -20,11 +19,11 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import CONNECTION_CLOSED, CallToolResult, TextContent, Tool, ToolListChangedNotification
 from pydantic import ValidationError
 
-from understudy.errors import RolloutError
+from understudy.errors import ConfigError, RolloutError
 from understudy.mcp.reply import Reply, harmless, reply_of
 from understudy.mcp.secret import Secrets
 from understudy.mcp.settings import ServerConfig
-from understudy.mcp.transport import Fill, connect
+from understudy.mcp.transport import Fill, ServerLog, connect
 
 FOLDER = "/episode"
 """What the agent sees of `{folder}`, which is another one each time."""
@@ -51,11 +50,13 @@ class Session:
         """Whether the server says that its tools have changed since."""
         self.broken = ""
         """Why the session can no longer be used."""
-        self._secrets, self._stderr = Secrets(), deque[bytes](maxlen=8)
+        self._secrets = Secrets()
+        self._log: ServerLog | None = None
         self._folder = ""
         self._client: Client | None = None
         self._ready, self._closing = asyncio.Event(), asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
+        self._error: BaseException | None = None
         self._noise = self._garbage = 0
 
     async def open(self) -> None:
@@ -63,15 +64,19 @@ class Session:
         self._owner = asyncio.create_task(self._hold(), name=f"mcp {self.name}")
         self._owner.add_done_callback(self._ended)
         ready = asyncio.ensure_future(self._ready.wait())
+        limit = self.config.start_timeout
         try:
-            await asyncio.wait({self._owner, ready}, timeout=self.config.start_timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({self._owner, ready}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         finally:
             ready.cancel()
             if not self._ready.is_set():
                 self._owner.cancel()
+                await self.closed()
         if not self._ready.is_set():
-            limit = f"it was not ready after start_timeout = {self.config.start_timeout:g} s"
-            raise self._fault(f"does not start: {self.broken or limit}{self._said()}")
+            if isinstance(self._error, ConfigError):
+                raise self._error
+            late = f"it was not ready after start_timeout = {limit:g} s"
+            raise self._fault(f"does not start: {self.broken if self._error else late}{self._said()}")
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any], seconds: float, on_progress: ProgressFnT | None = None
@@ -122,7 +127,8 @@ class Session:
     async def _hold(self) -> None:
         """Hold the connection open until somebody closes it."""
         async with AsyncExitStack() as stack:
-            transport = await stack.enter_async_context(connect(self.config, self._filled(stack), self._stderr))
+            self._log = ServerLog()
+            transport = await stack.enter_async_context(connect(self.config, self._filled(stack), self._log))
             protocol = "legacy" if self.config.per_session else self.config.protocol
             client = await stack.enter_async_context(Client(transport, mode=protocol, message_handler=self._heard))
             self.tools, self._client = await _listed(client), client
@@ -176,7 +182,7 @@ class Session:
 
     def _said(self) -> str:
         """The last that the server has written to its log."""
-        text = self.clean(b"".join(self._stderr).decode(errors="replace")).strip()
+        text = self.clean(self._log.tail) if self._log else ""
         return f"; it says: {text[-400:]}" if text else ""
 
     def _inside(self, value: Any) -> Any:
@@ -188,9 +194,9 @@ class Session:
         return {key: self._inside(item) for key, item in value.items()} if isinstance(value, dict) else value
 
     def _ended(self, owner: "asyncio.Task[None]") -> None:
-        error = None if owner.cancelled() else owner.exception()
+        self._error = None if owner.cancelled() else _first(owner.exception())
         if not self.broken:
-            self.broken = self.clean(_reason(error)) if error else "was cancelled" if owner.cancelled() else "is closed"
+            self.broken = self.clean(str(self._error) or type(self._error).__name__) if self._error else "is closed"
 
 
 def _failure(text: str) -> CallToolResult:
@@ -210,8 +216,8 @@ async def _listed(client: Client) -> tuple[Tool, ...]:
     raise RuntimeError(f"its list of tools has more than {MOST_PAGES} pages")
 
 
-def _reason(error: BaseException) -> str:
+def _first(error: BaseException | None) -> BaseException | None:
     """What went wrong in the task that holds a connection: the first of what a group holds."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return str(error) or type(error).__name__
+    return error

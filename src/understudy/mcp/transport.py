@@ -2,11 +2,14 @@
 
 import asyncio
 import os
+import shutil
+import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import urlsplit
 
@@ -26,8 +29,10 @@ GRACE = 2.0
 """Seconds that a server of ours has to end before it is killed."""
 POLL = 0.05
 """Seconds between looks at a server that is about to listen."""
-STDERR = 4096
-"""Bytes of a server's log that are kept at a time."""
+CHUNK = 4096
+"""Bytes of a server's log that are read at a time."""
+LAUNCH = 'echo $$ >&2; exec "$@"'
+"""What tells the id of a server's process: the SDK does not."""
 
 
 class Fill:
@@ -49,29 +54,69 @@ class Fill:
         return {key: self(value) for key, value in texts.items()}
 
 
+class ServerLog:
+    """What a server's process writes beside the protocol: its id, which its launcher tells first, and its last words."""
+
+    def __init__(self) -> None:
+        self.process = 0
+        self._tail = deque[bytes](maxlen=8)
+        self._reading, self.writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        asyncio.get_running_loop().add_reader(self._reading, self._read)
+
+    @property
+    def tail(self) -> str:
+        """The end of it."""
+        return b"".join(self._tail).decode(errors="replace").strip()
+
+    def end(self) -> None:
+        """Kill what is left of the process and its children: even where the task that should end it was cancelled."""
+        with suppress(BlockingIOError):
+            self._read()
+        if self.process:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process, signal.SIGKILL)
+        asyncio.get_running_loop().remove_reader(self._reading)
+        os.close(self._reading)
+        os.close(self.writing)
+
+    def _read(self) -> None:
+        written = os.read(self._reading, CHUNK)
+        if not self.process:
+            process, _, written = written.partition(b"\n")
+            self.process = int(process or 0)
+        self._tail.append(written)
+
+
 @asynccontextmanager
-async def connect(config: ServerConfig, fill: Fill, stderr: deque[bytes]) -> AsyncIterator[Any]:
-    """A transport for `mcp.Client` to open. The end of the server's log goes into `stderr`."""
-    with _kept(stderr) as log:
-        if not config.url:
-            yield stdio_client(_parameters(config, fill), errlog=log)
-            return
-        async with AsyncExitStack() as stack:
-            url = fill(config.url)
-            if config.command:
-                process = await stack.enter_async_context(_started(_parameters(config, fill), log))
-                await _listening(process, url)
-            timeout = httpx2.Timeout(30.0, read=None)  # how long a call may take is the session's matter
-            headers = fill.all(config.headers)
-            client = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
-            yield streamable_http_client(url, http_client=client)
+async def connect(config: ServerConfig, fill: Fill, log: ServerLog) -> AsyncIterator[Any]:
+    """A transport for `mcp.Client` to open."""
+    try:
+        with open(log.writing, "w", closefd=False) as stderr:
+            if not config.url:
+                yield stdio_client(_launched(config, fill), errlog=stderr)
+                return
+            async with AsyncExitStack() as stack:
+                url = fill(config.url)
+                if config.command:
+                    process = await stack.enter_async_context(_started(_launched(config, fill), stderr))
+                    await _listening(process, url)
+                timeout = httpx2.Timeout(30.0, read=None)  # how long a call may take is the session's matter
+                headers = fill.all(config.headers)
+                client = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
+                yield streamable_http_client(url, http_client=client)
+    finally:
+        log.end()
 
 
-def _parameters(config: ServerConfig, fill: Fill) -> StdioServerParameters:
-    program, *arguments = map(fill, config.command)
-    return StdioServerParameters(
-        command=program, args=arguments, env=fill.all(config.env), cwd=fill(config.cwd) or None
-    )
+def _launched(config: ServerConfig, fill: Fill) -> StdioServerParameters:
+    """The server's process, which tells its id before it becomes the server."""
+    env, cwd = fill.all(config.env), fill(config.cwd)
+    words = [*map(fill, config.command)]
+    path = (get_default_environment() | env).get("PATH")
+    if not shutil.which(str(Path(cwd, words[0])) if "/" in words[0] else words[0], path=path):
+        raise ConfigError(f"there is no program {words[0]!r} to start an MCP server with; install it, or write its path")
+    return StdioServerParameters(command="/bin/sh", args=["-c", LAUNCH, "sh", *words], env=env, cwd=cwd or None)
 
 
 @asynccontextmanager
@@ -105,25 +150,6 @@ async def _listening(process: Process, url: str) -> None:
             return
         await asyncio.sleep(POLL)
     raise OSError(f"it ended with code {process.returncode} before it listened at {url}")
-
-
-@contextmanager
-def _kept(stderr: deque[bytes]) -> Iterator[TextIO]:
-    """A file for a process to write to, of which the end is kept in memory."""
-    reading, writing = os.pipe()
-    os.set_blocking(reading, False)
-    loop = asyncio.get_running_loop()
-
-    def read() -> None:
-        stderr.append(os.read(reading, STDERR))
-
-    loop.add_reader(reading, read)
-    try:
-        with os.fdopen(writing, "w") as log:
-            yield log
-    finally:
-        loop.remove_reader(reading)
-        os.close(reading)
 
 
 def _free_port() -> int:
