@@ -186,7 +186,7 @@ def _config(what: str, settings: list[str] | None) -> "TrainConfig":
 
     if Path(what, "config.toml").is_file():
         return load(TrainConfig, Path(what, "config.toml"), settings or ())
-    if what in presets() or what.endswith(".toml"):
+    if what in presets() or (what.endswith(".toml") and not what.startswith("mcp:")):
         return load(TrainConfig, what, settings or ())
     return parse(TrainConfig, "", [f"domain={what}", *(settings or ())])
 

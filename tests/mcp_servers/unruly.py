@@ -1,4 +1,4 @@
-"""A server with state, good and bad manners. The first argument names what it does wrong from the start, if anything."""
+"""A server with state, good and bad manners. The first argument names what it does wrong from the start, if any."""
 
 import asyncio
 import os

@@ -4,6 +4,7 @@ All of the protocol is the official SDK's (https://github.com/modelcontextprotoc
 """
 
 from understudy.mcp.settings import Limits, ServerConfig
+from understudy.mcp.source import MCPSource, open_domain
 from understudy.mcp.toolkit import MCPToolkit
 
-__all__ = ["Limits", "MCPToolkit", "ServerConfig"]
+__all__ = ["Limits", "MCPSource", "MCPToolkit", "ServerConfig", "open_domain"]

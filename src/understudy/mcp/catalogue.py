@@ -41,12 +41,16 @@ class Entry:
         try:
             error = best_match(self.validator.iter_errors(arguments))
         except Unresolvable as e:
-            raise RolloutError(f"the schema of {self.server}.{self.tool} refers to what is not there: {e}", "mcp") from e
+            raise RolloutError(
+                f"the schema of {self.server}.{self.tool} refers to what is not there: {e}", "mcp"
+            ) from e
         if error is not None:
             where = ".".join(map(str, error.absolute_path)) or "arguments"
             takes = ", ".join(self._parameters())
             name = self.spec.name
-            raise ToolError(f"bad arguments for {name}: {where}: {error.message[:300]}; it takes ({takes})", "bad_arguments")
+            raise ToolError(
+                f"bad arguments for {name}: {where}: {error.message[:300]}; it takes ({takes})", "bad_arguments"
+            )
 
     def _parameters(self) -> Iterable[str]:
         required = self.spec.parameters.get("required", ())
@@ -56,18 +60,18 @@ class Entry:
 class Catalogue:
     """All tools that some servers offer, and those of them that an agent is shown."""
 
-    def __init__(self, offers: Offers, servers: Mapping[str, ServerConfig], names: Names = "flat") -> None:
-        """Two tools that are shown by one name are a `ConfigError`."""
+    def __init__(
+        self, offers: Offers, servers: Mapping[str, ServerConfig], names: Names = "flat", only: Sequence[str] = ()
+    ) -> None:
+        """`only` narrows what is shown to these names. Two tools that are shown by one name are a `ConfigError`."""
         self.offers = offers
-        every = [
-            _entry(server, spec, names)
-            for server, specs in offers.items()
-            for spec in specs
-        ]
-        self._shown = [entry for entry in every if allowed(servers[entry.server], entry.tool)]
-        _refuse_doubles(self._shown)
-        self._every = _named(every)
+        every = [_entry(server, spec, names) for server, specs in offers.items() for spec in specs]
+        shown = [entry for entry in every if allowed(servers[entry.server], entry.tool)]
+        _refuse_doubles(shown)
+        self._shown = [entry for entry in shown if not only or entry.spec.name in only]
         self._known = _named(self._shown)
+        self.every = _named(every)
+        """All tools by both of their names, shown or not."""
         self.specs = tuple(entry.spec for entry in self._shown)
         """The tools that an agent is shown, in the order of the servers and of their lists."""
 
@@ -79,9 +83,9 @@ class Catalogue:
 
     def find_any(self, name: str) -> Entry:
         """A tool, shown or not; an unknown one is a `ConfigError`."""
-        if name not in self._every:
-            raise ConfigError(f"no server has a tool {nearest(name, self._every)}")
-        return self._every[name]
+        if name not in self.every:
+            raise ConfigError(f"no server has a tool {nearest(name, self.every)}")
+        return self.every[name]
 
     def changes(self, server: str, tools: Sequence[ToolSpec]) -> list[str]:
         """Which of the tools shown a server no longer has as they were."""
@@ -93,10 +97,7 @@ class Catalogue:
 
 def specs_of(tools: Iterable[Tool], clean: Clean) -> tuple[ToolSpec, ...]:
     """What a model is told of a server's tools: nothing in it can be read as a turn or a call."""
-    return tuple(
-        ToolSpec(name=tool.name, description=clean(tool.description or tool.title or ""), parameters=each_text(tool.input_schema, clean))
-        for tool in tools
-    )
+    return tuple(_spec(tool, clean) for tool in tools)
 
 
 def allowed(config: ServerConfig, tool: str) -> bool:
@@ -109,13 +110,20 @@ def matches(tool: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(tool, pattern) for pattern in patterns)
 
 
+def _spec(tool: Tool, clean: Clean) -> ToolSpec:
+    about = clean(tool.description or tool.title or "")
+    return ToolSpec(name=tool.name, description=about, parameters=each_text(tool.input_schema, clean))
+
+
 def _entry(server: str, spec: ToolSpec, names: Names) -> Entry:
     shown = spec.replace(name=f"{server}.{spec.name}") if names == "server.tool" else spec
     kind = validator_for(spec.parameters)
     try:
         kind.check_schema(spec.parameters)
     except SchemaError as e:
-        raise RolloutError(f"the MCP server {server!r} has a tool {spec.name!r} whose schema is none: {e.message}", "mcp") from e
+        raise RolloutError(
+            f"the MCP server {server!r} has a tool {spec.name!r} whose schema is none: {e.message}", "mcp"
+        ) from e
     return Entry(server, spec.name, shown, kind(spec.parameters, registry=Registry()))
 
 

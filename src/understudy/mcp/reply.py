@@ -1,8 +1,7 @@
 """Reply: what a tool of a server has answered, made fit for a model to read.
 
-Nothing that a server says may look like a turn of the conversation or like a call: control characters and invisible ones
-are dropped, markers of roles, tool calls and thoughts lose their brackets (`<tool_call>` becomes `‹tool_call›`), and a
-line's "User:" its colon.
+Nothing that a server says may look like a turn of the conversation or like a call. Control characters and invisible
+ones are dropped. Markers of roles, calls and thoughts (`<tool_call>`) get other brackets, "User:" another colon.
 """
 
 import json
@@ -25,6 +24,9 @@ from understudy.records import Record
 
 Clean = Callable[[str], str]
 
+OPEN, CLOSE, SQUARE, COLON = "\u2039", "\u203a", "\u27e6", "\uff1a"
+"""What stands for < > [ and : where they would make a marker. They look much the same."""
+
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
 # C0 and C1 but tab and newline, zero-width and direction marks, tags, lone surrogates.
 _CONTROL = re.compile(
@@ -34,7 +36,9 @@ _TAGS = (
     "tool_calls?|tool_responses?|tool_results?|tools?|think|thinking|function_calls?|function|parameter|invoke|"
     "start_of_turn|end_of_turn|bos|eos|s|sys|system|user|assistant|human|inst"
 )
-_TAG = re.compile(rf"<(\s*/?\s*(?:antml:)?(?:{_TAGS})\b[^<>\n]{{0,200}})>|<([|｜][^<>\n]{{0,100}}[|｜])>", re.IGNORECASE)
+_TAG = re.compile(
+    rf"<(\s*/?\s*(?:antml:)?(?:{_TAGS})\b[^<>\n]{{0,200}})>|<([|｜][^<>\n]{{0,100}}[|｜])>", re.IGNORECASE
+)
 _SQUARE = re.compile(r"\[(/?(?:INST|SYS|TOOL_CALLS|AVAILABLE_TOOLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID)\b)")
 _DOUBLE = re.compile(r"<<(/?SYS)>>")
 _ROLE = re.compile(r"^([ \t]*(?:#+ *)?(?:System|User|Assistant|Human|Action)[ \t]*):(?=[ \t]|$)", re.MULTILINE)
@@ -74,9 +78,9 @@ def reply_of(result: CallToolResult, clean: Clean, most: int) -> Reply:
 def harmless(text: str) -> str:
     """The text without control characters, and without anything that could be read as a turn or a call."""
     text = _CONTROL.sub("", _ESCAPE.sub("", text.replace("\r\n", "\n")))
-    text = _DOUBLE.sub(r"‹‹\1››", text)
-    text = _TAG.sub(lambda found: f"‹{found[1] or found[2]}›", text)
-    return _ROLE.sub(r"\1：", _SQUARE.sub(r"⟦\1", text))
+    text = _DOUBLE.sub(rf"{OPEN * 2}\1{CLOSE * 2}", text)
+    text = _TAG.sub(lambda found: f"{OPEN}{found[1] or found[2]}{CLOSE}", text)
+    return _ROLE.sub(rf"\1{COLON}", _SQUARE.sub(rf"{SQUARE}\1", text))
 
 
 def each_text(value: Any, clean: Clean) -> Any:

@@ -1,13 +1,13 @@
 """Settings: an MCP environment's TOML file, every key checked.
 
-    name = "notes"
-    policy = "You keep notes."          # or a file beside this one: "policy.md"
-    tasks = "notes.jsonl"
+name = "notes"
+policy = "You keep notes."          # or a file beside this one: "policy.md"
+tasks = "notes.jsonl"
 
-    [server]                            # several: [servers.notes], [servers.time]
-    command = "{python} -m my_notes --data {folder}"
-    isolation = "episode"
-    env = {NOTES_KEY = "${NOTES_KEY}"}
+[server]                            # several: [servers.notes], [servers.time]
+command = "{python} -m my_notes --data {folder}"
+isolation = "episode"
+env = {NOTES_KEY = "${NOTES_KEY}"}
 """
 
 import re
@@ -36,8 +36,8 @@ class Call(Record):
 class ServerConfig(Record):
     """One server: a command to start (stdio), an address (streamable HTTP), or both: a command that serves the address.
 
-    In `command`, `env`, `cwd` and `url`, `{python}` is this interpreter, `{port}` a free port, and `{folder}` a folder of
-    the session's own, which the agent sees as /episode. `${NAME}` is taken from the environment and kept secret.
+    In `command`, `env`, `cwd` and `url`, `{python}` is this interpreter, `{port}` a free port, and `{folder}` a folder
+    of the session's own, which the agent sees as /episode. `${NAME}` comes from the environment and is kept secret.
     """
 
     command: tuple[str, ...] = ()
@@ -104,7 +104,9 @@ class ServerConfig(Record):
         for kind, values in (("env", self.env), ("headers", self.headers)):
             for key, value in values.items():
                 if _SECRET_KEY.search(key) and not _REFERENCE.search(value):
-                    raise ConfigError(f"{kind}.{key} holds a secret in plain text; write '${{NAME}}' and set NAME outside")
+                    raise ConfigError(
+                        f"{kind}.{key} holds a secret in plain text; write '${{NAME}}' and set NAME outside"
+                    )
         return self
 
     def mentions(self, place: str) -> bool:
@@ -152,7 +154,7 @@ class CassetteConfig(Record):
     folder: str = ""
     """Where the cassettes are, one a task, beside the TOML file."""
     mode: Literal["off", "record", "replay", "extend"] = "off"
-    """`replay` never starts a server and refuses what is not recorded; `extend` asks the server then, and records it."""
+    """`replay` starts no server and refuses what is not recorded; `extend` asks the server then, and records it."""
 
     @model_validator(mode="after")
     def _somewhere(self) -> Self:
@@ -191,11 +193,11 @@ def load_environment(path: Path) -> EnvironmentConfig:
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"MCP environment {path}: {e}") from e
     config, folder = parse(EnvironmentConfig, text, where=str(path)), path.resolve().parent
-    if (config.server is None) == (not config.servers):
-        raise ConfigError(f"{path}: give either one [server], or several as [servers.NAME]")
     name = config.name or path.stem
-    named = config.servers or {name: config.server}
-    servers = {key: _placed(server, folder) for key, server in named.items() if server}
+    named = {**config.servers, **({name: config.server} if config.server else {})}
+    if not named or (config.server and config.servers):
+        raise ConfigError(f"{path}: give either one [server], or several as [servers.NAME]")
+    servers = {key: _placed(server, folder) for key, server in named.items()}
     tape = config.cassette
     return config.replace(
         name=name,

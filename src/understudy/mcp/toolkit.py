@@ -4,8 +4,9 @@
         kit.specs()
         await kit.call(ToolCall(name="add_note", arguments={"text": "milk"}))
 
-A call that the tool refuses, or that is refused here (unknown, bad arguments, beyond a limit), is a `ToolError`, which the
-model sees. A server that dies, hangs, floods, changes its tools or makes no sense is a `RolloutError` by the fault of `mcp`.
+A call that the tool refuses, or that is refused here (unknown, bad arguments, beyond a limit), is a `ToolError`, which
+the model sees. A server that dies, hangs, floods, changes its tools or makes no sense is a `RolloutError`, by the fault
+of `mcp`.
 """
 
 import time
@@ -210,6 +211,6 @@ class MCPToolkit:
             session.broken = f"has changed its tools: {', '.join(changed)}"
             raise RolloutError(f"the MCP server {session.name!r} {session.broken}", "mcp")
 
-    async def _progress(self, done: float, total: float | None, message: str | None) -> None:
+    async def _progress(self, progress: float, total: float | None, message: str | None) -> None:
         if self._on_progress:
-            self._on_progress(done, total, message or "")
+            self._on_progress(progress, total, message or "")

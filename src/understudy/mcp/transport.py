@@ -45,6 +45,7 @@ class Fill:
             self._places["{port}"] = str(_free_port())
 
     def __call__(self, text: str) -> str:
+        """The text with everything in its place."""
         for place, value in self._places.items():
             text = text.replace(place, value)
         return self._secrets.fill(text)
@@ -55,12 +56,14 @@ class Fill:
 
 
 class ServerLog:
-    """What a server's process writes beside the protocol: its id, which its launcher tells first, and its last words."""
+    """What a server's process writes beside the protocol: first its id, told by its launcher, and its last words."""
 
     def __init__(self) -> None:
         self.process = 0
+        """The process's id, which is also its group's."""
         self._tail = deque[bytes](maxlen=8)
-        self._reading, self.writing = os.pipe()
+        self._reading, writing = os.pipe()
+        self.file = os.fdopen(writing, "w")
         os.set_blocking(self._reading, False)
         asyncio.get_running_loop().add_reader(self._reading, self._read)
 
@@ -78,7 +81,7 @@ class ServerLog:
                 os.killpg(self.process, signal.SIGKILL)
         asyncio.get_running_loop().remove_reader(self._reading)
         os.close(self._reading)
-        os.close(self.writing)
+        self.file.close()
 
     def _read(self) -> None:
         written = os.read(self._reading, CHUNK)
@@ -92,19 +95,18 @@ class ServerLog:
 async def connect(config: ServerConfig, fill: Fill, log: ServerLog) -> AsyncIterator[Any]:
     """A transport for `mcp.Client` to open."""
     try:
-        with open(log.writing, "w", closefd=False) as stderr:
-            if not config.url:
-                yield stdio_client(_launched(config, fill), errlog=stderr)
-                return
-            async with AsyncExitStack() as stack:
-                url = fill(config.url)
-                if config.command:
-                    process = await stack.enter_async_context(_started(_launched(config, fill), stderr))
-                    await _listening(process, url)
-                timeout = httpx2.Timeout(30.0, read=None)  # how long a call may take is the session's matter
-                headers = fill.all(config.headers)
-                client = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
-                yield streamable_http_client(url, http_client=client)
+        if not config.url:
+            yield stdio_client(_launched(config, fill), errlog=log.file)
+            return
+        async with AsyncExitStack() as stack:
+            url = fill(config.url)
+            if config.command:
+                process = await stack.enter_async_context(_started(_launched(config, fill), log.file))
+                await _listening(process, url)
+            timeout = httpx2.Timeout(30.0, read=None)  # how long a call may take is the session's matter
+            headers = fill.all(config.headers)
+            client = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
+            yield streamable_http_client(url, http_client=client)
     finally:
         log.end()
 
@@ -115,7 +117,9 @@ def _launched(config: ServerConfig, fill: Fill) -> StdioServerParameters:
     words = [*map(fill, config.command)]
     path = (get_default_environment() | env).get("PATH")
     if not shutil.which(str(Path(cwd, words[0])) if "/" in words[0] else words[0], path=path):
-        raise ConfigError(f"there is no program {words[0]!r} to start an MCP server with; install it, or write its path")
+        raise ConfigError(
+            f"there is no program {words[0]!r} to start an MCP server with; install it, or write its path"
+        )
     return StdioServerParameters(command="/bin/sh", args=["-c", LAUNCH, "sh", *words], env=env, cwd=cwd or None)
 
 
