@@ -10,6 +10,7 @@ import typer
 
 from understudy.data import cli as data
 from understudy.errors import ConfigError, RolloutError, TaskError
+from understudy.mcp import cli as mcp
 
 if TYPE_CHECKING:
     from understudy.check import Report
@@ -35,9 +36,11 @@ app = typer.Typer(
 )
 
 app.add_typer(data.app, name="data")
+app.add_typer(mcp.app, name="mcp")
 
 What = Annotated[
-    str, typer.Argument(metavar="DOMAIN", help="A domain, module:attribute, a preset, a config.toml or a run.")
+    str,
+    typer.Argument(metavar="DOMAIN", help="A domain, module:attribute, mcp:FILE, a preset, a config.toml or a run."),
 ]
 Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Such as slice.policy=brief.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -102,6 +102,8 @@ class MCPToolkit:
         entry.check(call.arguments)
         self._refuse_beyond(entry)
         reply = await self._answer(entry, call.arguments)
+        if reply.error and entry.server in self._sessions:  # it may be that the tool is no longer what it was
+            await self._look_again(entry.server)
         self.made.append(Made(entry.server, entry.tool, call.arguments, reply.error))
         if reply.error:
             raise ToolError(reply.text or "the tool failed and does not say why")
