@@ -24,7 +24,6 @@ LAYERS = """
     users trajectory
     environment
     presets domains
-    mcp
     integrations
     models formats
     batch algorithms
@@ -34,6 +33,7 @@ LAYERS = """
     similar statistics config
     check
     data
+    mcp
     run
     evaluate
     results

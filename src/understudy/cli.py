@@ -10,7 +10,7 @@ import typer
 
 from understudy.data import cli as data
 from understudy.errors import ConfigError, RolloutError, TaskError
-from understudy.mcp.servers import cli as mcp_servers
+from understudy.mcp import cli as mcp
 
 if TYPE_CHECKING:
     from understudy.check import Report
@@ -36,12 +36,11 @@ app = typer.Typer(
 )
 
 app.add_typer(data.app, name="data")
-mcp = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Tools behind the Model Context Protocol.")
-mcp.command("serve")(mcp_servers.serve)
-app.add_typer(mcp, name="mcp")
+app.add_typer(mcp.app, name="mcp")
 
 What = Annotated[
-    str, typer.Argument(metavar="DOMAIN", help="A domain, module:attribute, a preset, a config.toml or a run.")
+    str,
+    typer.Argument(metavar="DOMAIN", help="A domain, module:attribute, mcp:FILE, a preset, a config.toml or a run."),
 ]
 Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Such as slice.policy=brief.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -190,7 +189,7 @@ def _config(what: str, settings: list[str] | None) -> "TrainConfig":
 
     if Path(what, "config.toml").is_file():
         return load(TrainConfig, Path(what, "config.toml"), settings or ())
-    if what in presets() or what.endswith(".toml"):
+    if what in presets() or (what.endswith(".toml") and not what.startswith("mcp:")):
         return load(TrainConfig, what, settings or ())
     return parse(TrainConfig, "", [f"domain={what}", *(settings or ())])
 

@@ -22,7 +22,7 @@ from understudy.messages import Message, ToolCall, ToolSpec
 with contextlib.suppress(ModuleNotFoundError):  # not everywhere there
     import readline  # noqa: F401  # gives `input` a history and keys to edit a line
 
-_CALL = re.compile(r"(\w*)\s*(.*)", re.DOTALL)
+_CALL = re.compile(r"([\w.-]*)\s*(.*)", re.DOTALL)
 _LIKE_A_CALL = re.compile(r"\(.*\)|\{.*\}|\w+=\S+(?:\s+\w+=\S+)*", re.DOTALL)
 _ARGUMENT = re.compile(r"(\w+)=(.*)", re.DOTALL)
 _SPEAKER = re.compile(r" *(\w*) [|>] ")
@@ -69,7 +69,14 @@ def _arguments(text: str, properties: Mapping[str, Any]) -> dict[str, Any] | Non
         return _literals(text)
     if not _ARGUMENT.match(text):
         return None
-    pairs = [_ARGUMENT.fullmatch(word) for word in shlex.split(text)]
+    return read_arguments(shlex.split(text), properties)
+
+
+def read_arguments(words: Sequence[str], properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Words like `a=b`, or one that is a JSON object, as arguments for a schema's properties."""
+    if len(words) == 1 and words[0].startswith("{"):
+        return dict(json.loads(words[0]))
+    pairs = [_ARGUMENT.fullmatch(word) for word in words]
     if None in pairs:
         raise ValueError("put what has spaces in quotes, such as reason='no longer needed'")
     return {pair[1]: _typed(pair[2], properties.get(pair[1], {})) for pair in pairs if pair}
@@ -107,7 +114,7 @@ def _literals(text: str) -> dict[str, Any]:
 
 def tool_list(tools: Sequence[ToolSpec]) -> str:
     """The tools to read: how each is called, and its first line."""
-    return "\n".join(f"  {_signature(tool)}\n      {tool.description.splitlines()[0]}" for tool in tools)
+    return "\n".join(f"  {_signature(tool)}\n      {tool.description.partition(chr(10))[0]}" for tool in tools)
 
 
 def _signature(tool: ToolSpec) -> str:

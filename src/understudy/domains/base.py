@@ -2,8 +2,8 @@
 
     __init__.py  state.py  tools.py  policy.md  policy_brief.md  tasks.py  tasks/{train,validation,test}.jsonl
 
-`find` gives a shipped domain by its folder's name, anybody else's by `module:attribute`, and a benchmark's by
-`benchmark:PATH#domain`, out of your own checkout. Whatever it gives is a `TaskSource`.
+`find` gives a shipped domain by its folder's name, anybody else's by `module:attribute`, a benchmark's by
+`benchmark:PATH#domain`, out of your own checkout, and an MCP environment by `mcp:file.toml`. Each is a `TaskSource`.
 """
 
 import dataclasses
@@ -37,6 +37,8 @@ BENCHMARKS: Mapping[str, str] = {
     "tau2": "understudy.integrations.tau2_bench",
 }
 """What stands before `:PATH#domain`, and the module whose `open_domain` opens it."""
+OPENED: Mapping[str, str] = {**BENCHMARKS, "mcp": "understudy.mcp.source"}
+"""The same, and what stands before the TOML file of an MCP environment."""
 
 
 class Slice(Record):
@@ -268,10 +270,10 @@ def names() -> list[str]:
 
 
 def find(name: str) -> TaskSource:
-    """A shipped domain by name, `module:attribute`, or `benchmark:PATH#domain`."""
+    """A shipped domain by name, `module:attribute`, `benchmark:PATH#domain`, or `mcp:file.toml`."""
     module, _, attribute = name.partition(":")
-    if module in BENCHMARKS:
-        opened: TaskSource = importlib.import_module(BENCHMARKS[module]).open_domain(attribute)
+    if module in OPENED:
+        opened: TaskSource = importlib.import_module(OPENED[module]).open_domain(attribute)
         return opened
     if not attribute:
         if name not in names():

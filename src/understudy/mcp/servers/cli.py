@@ -27,10 +27,7 @@ def serve(
     Keys, addresses and limits of services come from the environment, such as POLYGON_API_KEY; docs/mcp-servers.md
     lists them. A domain's sessions each have a world of their own.
     """
-    try:
-        from understudy.mcp.serve import serve_http, serve_stdio
-    except ModuleNotFoundError as e:
-        raise ConfigError(f"{e.name} is not installed; install it by: pip install 'understudy[mcp]'") from e
+    from understudy.mcp.serve import serve_http, serve_stdio
     from understudy.mcp.servers.domain import Choice
     from understudy.mcp.servers.offers import Part, offer
 

@@ -1,0 +1,191 @@
+"""MCPSource: the tasks and episodes of an MCP environment, `find("mcp:notes.toml")`.
+
+Tools are listed once, by a server of its own or from the cassettes; from then on all episodes show the same ones.
+"""
+
+import asyncio
+import dataclasses
+import functools
+from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from understudy.domains.base import WHOLE, Slice
+from understudy.errors import ConfigError, TaskError, nearest
+from understudy.integrations.tau_bench import epochs
+from understudy.mcp.cassette import Cassette, cassette_path, read_offers, write_offers
+from understudy.mcp.catalogue import Catalogue, Offers, specs_of
+from understudy.mcp.environment import MCPEnvironment, prepare
+from understudy.mcp.pool import Pools, Starter
+from understudy.mcp.reply import Reply
+from understudy.mcp.settings import EnvironmentConfig, load_environment
+from understudy.mcp.tasks import MCPTask, read_mcp_tasks
+from understudy.mcp.toolkit import MCPToolkit
+from understudy.messages import ToolSpec
+from understudy.tasks import Split, Task, select
+from understudy.users import MakeUser, NoUser, User
+
+T = TypeVar("T")
+
+
+def open_domain(reference: str) -> "MCPSource":
+    """The environment in a TOML file."""
+    return MCPSource(load_environment(Path(reference).expanduser()))
+
+
+@dataclass(frozen=True)
+class MCPSource:
+    """One environment; `part` narrows it."""
+
+    config: EnvironmentConfig
+    part: Slice = WHOLE
+    user: MakeUser | None = None
+    """Makes the users of episodes; without it they say the task and nothing more."""
+
+    @property
+    def name(self) -> str:
+        """The environment's name."""
+        return self.config.name
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families of the tasks."""
+        return tuple(dict.fromkeys(task.family for task in self._rows.values()))
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools that the agent is shown."""
+        return self._catalogue.specs
+
+    @property
+    def policy(self) -> str:
+        """What the agent is told, or if that is each task's own matter, what it is told at the first."""
+        return self.config.policy or next((task.policy for task in self._rows.values() if task.policy), "")
+
+    def with_users(self, user: MakeUser) -> "MCPSource":
+        """The same with users who may answer."""
+        return dataclasses.replace(self, user=user)
+
+    def slice(self, part: Slice) -> "MCPSource":
+        """The same narrowed to `part`; a name that is not there is a `ConfigError`."""
+        tools = [spec.name for spec in self.specs] if part.tools else []
+        for kind, given, known in (("family", part.families, self.families), ("tool", part.tools, tools)):
+            for wrong in sorted(set(given) - set(known)):
+                raise ConfigError(f"{self.name} has no {kind} {nearest(wrong, known)}")
+        if part.policy != "full":
+            raise ConfigError(f"{self.name} has no {part.policy} policy; use slice.policy=full")
+        return dataclasses.replace(self, part=part)
+
+    def tasks(self, split: Split) -> list[Task]:
+        """The tasks of a split, those of the slice."""
+        names = {name: entry.spec.name for name, entry in self._catalogue.every.items()}
+        tasks = [task.task(self.name, names) for task in self._rows.values()]
+        return select([t for t in tasks if t.split == split], self.part.families, self.part.difficulties)
+
+    def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
+        """The tasks of the slice in endless epochs, each shuffled anew."""
+        return epochs(self.tasks(split), seed)
+
+    def rows(self, task: Task) -> Sequence[tuple[str, str]]:
+        """None: what a server holds is not known here."""
+        return ()
+
+    def environment(self, task: Task, user: User | None = None, seed: int = 0) -> MCPEnvironment:
+        """A fresh episode of `task`."""
+        row = self._row(task)
+        made = user or (self.user(task.scenario, seed, None) if self.user else NoUser(row.prompt))
+        goal = functools.partial(self._goal, row)
+        return MCPEnvironment(row, self._kit(row), row.policy or self.policy, made, goal, self.config.reward)
+
+    def _kit(self, row: MCPTask) -> MCPToolkit:
+        return MCPToolkit(
+            self.config.servers,
+            limits=self.config.limits.narrowed(row.limits),
+            catalogue=self._catalogue,
+            pools=self._pools,
+            cassette=self._cassette(row.id),
+            mode=self.config.cassette.mode,
+        )
+
+    async def _goal(self, row: MCPTask) -> Sequence[Reply | None]:
+        """What the checks of the state show after the gold calls, which run once for each task."""
+        if not any(check.by_gold for check in row.check.state):
+            return [None] * len(row.check.state)
+        locks = self._locks.setdefault(asyncio.get_running_loop(), {})
+        async with locks.setdefault(row.id, asyncio.Lock()):
+            if row.id not in self._goals:
+                self._goals[row.id] = await self._gold(row)
+        return self._goals[row.id]
+
+    async def _gold(self, row: MCPTask) -> Sequence[Reply | None]:
+        async with self._kit(row) as kit:
+            await prepare(kit, row.id, [*row.setup, *row.gold])
+            return [await kit.perform(check) if check.by_gold else None for check in row.check.state]
+
+    def _row(self, task: Task) -> MCPTask:
+        if task.id not in self._rows:
+            raise TaskError(f"task {task.id} is none of {self.name}, whose tasks are in {self.config.tasks}")
+        return self._rows[task.id]
+
+    def _cassette(self, task: str) -> Cassette | None:
+        tape = self.config.cassette
+        if tape.mode == "off":
+            return None
+        if task not in self._cassettes:
+            self._cassettes[task] = Cassette(cassette_path(Path(tape.folder), task))
+        return self._cassettes[task]
+
+    @functools.cached_property
+    def _rows(self) -> dict[str, MCPTask]:
+        return {task.id: task for task in read_mcp_tasks(Path(self.config.tasks))}
+
+    @functools.cached_property
+    def _catalogue(self) -> Catalogue:
+        return Catalogue(self._offers, self.config.servers, self.config.names, self.part.tools)
+
+    @functools.cached_property
+    def _offers(self) -> Offers:
+        tape = self.config.cassette
+        if tape.mode in ("replay", "extend") and (recorded := read_offers(Path(tape.folder))) is not None:
+            return recorded
+        if tape.mode == "replay":
+            raise ConfigError(f"there are no cassettes in {tape.folder}; record them by cassette.mode = 'record'")
+        offers = _apart(self._listed())
+        if tape.mode != "off":
+            write_offers(Path(tape.folder), offers)
+        return offers
+
+    async def _listed(self) -> dict[str, tuple[ToolSpec, ...]]:
+        """What the servers offer, asked of ones that are started for it."""
+        offers: dict[str, tuple[ToolSpec, ...]] = {}
+        for name, config in self.config.servers.items():
+            session = await Starter(name, config).start()
+            offers[name] = specs_of(session.tools, session.clean)
+            session.close()
+            await session.closed()
+        return offers
+
+    @functools.cached_property
+    def _pools(self) -> Pools:
+        return Pools(self.config.servers)
+
+    @functools.cached_property
+    def _cassettes(self) -> dict[str, Cassette]:
+        return {}
+
+    @functools.cached_property
+    def _goals(self) -> dict[str, Sequence[Reply | None]]:
+        return {}
+
+    @functools.cached_property
+    def _locks(self) -> WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Lock]]:
+        return WeakKeyDictionary()
+
+
+def _apart(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine gives, in an event loop of its own: there may be one running already."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()

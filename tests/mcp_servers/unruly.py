@@ -1,0 +1,135 @@
+"""A server with state, good and bad manners. The first argument names what it does wrong from the start, if any."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import EmbeddedResource, ImageContent, TextResourceContents
+
+server = MCPServer("unruly")
+state = {"count": 0}
+WIRE = os.dup(1)  # the SDK points file 1 elsewhere while it serves
+WRONG = sys.argv[1] if len(sys.argv) > 1 else ""
+
+
+@server.tool()
+def add(amount: int) -> str:
+    """Add to the count."""
+    state["count"] += amount
+    return f"the count is {state['count']}"
+
+
+@server.tool()
+def count() -> dict[str, int]:
+    """The count."""
+    return dict(state)
+
+
+@server.tool()
+def reset() -> str:
+    """Begin anew."""
+    state["count"] = 0
+    return "done"
+
+
+@server.tool()
+def fail(reason: str) -> str:
+    """Refuse."""
+    raise ToolError(reason)
+
+
+@server.tool(structured_output=False)
+def document() -> list[Any]:
+    """A text, a document and a picture."""
+    resource = TextResourceContents(uri="notes://1", text="milk")
+    picture = ImageContent(data="AAAA", mime_type="image/png")
+    return ["see", EmbeddedResource(resource=resource), picture]
+
+
+@server.tool()
+def say(text: str) -> str:
+    """Say something."""
+    return text
+
+
+@server.tool()
+def secret() -> str:
+    """Tell what it was given."""
+    return f"the key is {os.environ.get('NOTES_KEY', 'nothing')}"
+
+
+@server.tool()
+def write(path: str, text: str) -> str:
+    """Write a file."""
+    Path(path).write_text(text, encoding="utf-8")
+    return f"wrote {path}"
+
+
+@server.tool()
+async def sleep(seconds: float) -> str:
+    """Take long."""
+    await asyncio.sleep(seconds)
+    return "awake"
+
+
+@server.tool()
+async def work(context: Context[Any, Any]) -> str:
+    """Work in two steps, and tell of them."""
+    await context.report_progress(1, 2, "half")
+    await context.report_progress(2, 2, "whole")
+    return "worked"
+
+
+@server.tool()
+def die() -> str:
+    """End at once."""
+    os._exit(3)
+
+
+@server.tool()
+def flood() -> str:
+    """Write notifications without end."""
+    while True:
+        os.write(WIRE, b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}\n' * 100)
+
+
+@server.tool()
+def garble(lines: int) -> str:
+    """Write what is no message, and then answer."""
+    for number in range(lines):
+        os.write(WIRE, b"line %d\n" % number)
+    return "garbled"
+
+
+@server.tool()
+def babble(megabytes: int) -> str:
+    """A long text."""
+    return "x" * (megabytes << 20)
+
+
+@server.tool()
+async def change(context: Context[Any, Any]) -> str:
+    """Offer other tools from now on."""
+    server.remove_tool("count")
+    await context.session.send_tool_list_changed()
+    return "changed"
+
+
+if WRONG == "exits":
+    print("the disk is full", file=sys.stderr)
+    sys.exit(1)
+if WRONG == "silent":
+    while True:
+        sys.stdin.readline()
+if WRONG == "noisy":
+    print("Welcome to the unruly server!", flush=True)
+if WRONG == "other":
+    server.remove_tool("count")
+if WRONG == "http":
+    server.run("streamable-http", port=int(sys.argv[2]))
+server.run()
