@@ -41,6 +41,7 @@ LAYERS = """
     live play available readings
     launch
     cli
+    __main__
 """
 RANK = {name: rank for rank, line in enumerate(LAYERS.splitlines()) for name in line.split()}
 TORCH = {"torch", "transformers", "peft", "safetensors", "gguf", "numpy"}
@@ -91,7 +92,7 @@ def test_torch_is_confined(path: Path) -> None:
 
 
 def test_nothing_outside_those_modules_loads_torch() -> None:
-    names = [f"understudy.{name}" for name in RANK if name not in {*MAY_IMPORT_TORCH, "presets"}]
+    names = [f"understudy.{name}" for name in RANK if name not in {*MAY_IMPORT_TORCH, "presets", "__main__"}]
     names += ["understudy.engines.local.config", "understudy.engines.scripted", "understudy.algorithms.options"]
     code = f"import importlib, sys\nfor n in {names}: importlib.import_module(n)\nsys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

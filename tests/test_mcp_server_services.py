@@ -149,7 +149,7 @@ def test_slack_reads(net: Replicas) -> None:
     assert call("slack_auth_test")["team"] == "Replica"
     first = call("slack_list_channels", limit=4)
     rest = call("slack_list_channels", cursor=first["response_metadata"]["next_cursor"])
-    assert len(first["channels"]) + len(rest["channels"]) == 10
+    assert len(first["channels"]) + len(rest["channels"]) == 30
     history = call("slack_get_channel_history", channel_id="C0TRADING", limit=3)
     assert history["has_more"]
     assert [each["ts"] for each in history["messages"]] == sorted((m["ts"] for m in history["messages"]), reverse=True)

@@ -29,11 +29,13 @@ from understudy.tasks import Split, Task, select
 from understudy.users import MakeUser, NoUser, User
 
 T = TypeVar("T")
+_SHIPPED = Path(__file__).parent / "servers" / "tasks"
 
 
 def open_domain(reference: str) -> "MCPSource":
-    """The environment in a TOML file."""
-    return MCPSource(load_environment(Path(reference).expanduser()))
+    """The environment in a TOML file, or one of those that are shipped, by its name."""
+    shipped = _SHIPPED / f"{reference}.toml"
+    return MCPSource(load_environment(shipped if shipped.is_file() else Path(reference).expanduser()))
 
 
 @dataclass(frozen=True)

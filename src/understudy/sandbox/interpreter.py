@@ -6,6 +6,7 @@ and says so.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
@@ -73,15 +74,14 @@ class Interpreter:
         self._token = secrets.token_hex(TOKEN // 2).encode()
         source = code.encode(errors="replace")
         assert process.stdin
-        try:
+        with contextlib.suppress(ProcessLookupError, ConnectionError):  # it has ended since, which listening finds out
             process.send_signal(signal.SIGCONT)
             process.stdin.write(self._token + len(source).to_bytes(8, "big") + source)
-        except (ProcessLookupError, ConnectionError):
-            pass  # it has ended since, which listening finds out
         output, trouble = await self._listen(process, time.monotonic() + self._seconds)
         if trouble:
             raise ToolError(f"{_shown(output)}\n{trouble}; {_GONE}".strip())
-        process.send_signal(signal.SIGSTOP)
+        with contextlib.suppress(ProcessLookupError):  # it has ended since, which the next call finds out
+            process.send_signal(signal.SIGSTOP)
         return output
 
     async def _start(self) -> asyncio.subprocess.Process:

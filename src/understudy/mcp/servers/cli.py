@@ -1,6 +1,8 @@
 """`understudy mcp serve`: the verb; what it needs is imported late."""
 
 import asyncio
+import contextlib
+import os
 from typing import Annotated, Literal
 
 import typer
@@ -20,6 +22,9 @@ def serve(
     task: Annotated[str, typer.Option(help="A domain's task, by its id: the world that sessions begin in.")] = "",
     split: Annotated[Literal["", "train", "validation", "test"], typer.Option(help="Or by its split …")] = "",
     index: Annotated[int, typer.Option(min=0, help="… and its place there.")] = 0,
+    replica: Annotated[
+        bool, typer.Option("--replica", help="A service with made-up data, without key and network.")
+    ] = False,
     user_tools: Annotated[bool, typer.Option("--user-tools", help="A domain's tools of the user too.")] = False,
 ) -> None:
     """Be an MCP server, over standard input and output unless --http is given.
@@ -30,10 +35,15 @@ def serve(
     from understudy.mcp.serve import serve_http, serve_stdio
     from understudy.mcp.servers.domain import Choice
     from understudy.mcp.servers.offers import Part, offer
+    from understudy.mcp.servers.replica.loopback import replicas
 
     if index and not split:
         raise ConfigError("--index needs --split")
     names = tuple(name.strip() for name in tools.split(",") if name.strip())
     choice = Choice(task=task, split=split, index=index)
-    offered = offer(name, Part(tools=names, writes=allow_writes, user_tools=user_tools, choice=choice))
-    asyncio.run(serve_stdio(offered) if http is None else serve_http(offered, http))
+    with replicas() if replica else contextlib.nullcontext() as services:
+        if services and name not in services.services:
+            raise ConfigError(f"--replica: there is one of {', '.join(services.services)}")
+        os.environ.update(services.environment() if services else {})
+        offered = offer(name, Part(tools=names, writes=allow_writes, user_tools=user_tools, choice=choice))
+        asyncio.run(serve_stdio(offered) if http is None else serve_http(offered, http))

@@ -7,15 +7,19 @@ from typing import Any
 from understudy.mcp.servers.replica.market import NOW, companies
 
 _TEAM = {"team": "Replica", "team_id": "T0REPLICA", "user": "understudy", "user_id": "U0BOT", "bot_id": "B0BOT"}
-_CHANNELS = ("general", "random", "trading", "research", "alerts", "earnings", "travel", "lunch", "releases", "hiring")
-_PEOPLE = ("U0ADA", "U0BRUNO", "U0CARLA", "U0DENIZ", "U0ELIF")
+CHANNELS = (
+    *("general", "random", "trading", "research", "alerts", "earnings", "travel", "lunch", "releases", "hiring"),
+    *("legal", "budget", "support", "security", "design", "events", "office", "music", "cycling", "books"),
+    *("energy", "freight", "robotics", "clinics", "coffee", "italy", "nordics", "night-shift", "garden", "chess"),
+)
+PEOPLE = ("U0ADA", "U0BRUNO", "U0CARLA", "U0DENIZ", "U0ELIF")
 
 
 class Workspace:
     """Channels and their messages, newest first."""
 
     def __init__(self) -> None:
-        self.channels = {f"C0{name.upper()}": name for name in _CHANNELS}
+        self.channels = {channel_id(name): name for name in CHANNELS}
         self.messages = {channel: _talk(channel) for channel in self.channels}
 
     def answer(self, path: str, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,9 +56,14 @@ class Workspace:
         return {"ok": True, "channel": channel, "ts": ts, "message": message}
 
 
+def channel_id(name: str) -> str:
+    """The id of a channel."""
+    return f"C0{name.upper().replace('-', '')}"
+
+
 def _channel(identity: str, name: str) -> dict[str, Any]:
     rng = random.Random(f"channel {name}")
-    about = {"value": f"Everything about {name}", "creator": rng.choice(_PEOPLE), "last_set": 0}
+    about = {"value": f"Everything about {name}", "creator": rng.choice(PEOPLE), "last_set": 0}
     kind = {"is_channel": True, "is_private": False, "is_member": True, "is_archived": False}
     return {"id": identity, "name": name, **kind, "topic": about, "num_members": rng.randint(3, 250)}
 
@@ -74,5 +83,5 @@ def _talk(channel: str) -> list[dict[str, Any]]:
             )
         )
         ts = f"{int(NOW.timestamp()) - 3600 * (n + 1) - rng.randint(0, 3000)}.{rng.randint(0, 999999):06}"
-        said.append({"type": "message", "user": rng.choice(_PEOPLE), "text": text, "ts": ts})
+        said.append({"type": "message", "user": rng.choice(PEOPLE), "text": text, "ts": ts})
     return said

@@ -24,7 +24,7 @@ _REFUSALS: Mapping[str, Answer] = {
 class Replicas:
     """The server: what it has been asked, and who answers."""
 
-    services: Mapping[str, Service]
+    services: dict[str, Service]
     url: str = ""
     asked: list[Request] = field(default_factory=list)
     instead: Callable[[BaseHTTPRequestHandler], bool] = lambda _: False

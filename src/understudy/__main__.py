@@ -1,0 +1,5 @@
+"""`python -m understudy` is `understudy`."""
+
+from understudy.cli import main
+
+main()

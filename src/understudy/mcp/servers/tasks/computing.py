@@ -1,0 +1,83 @@
+"""Tasks for python: things that are better computed than guessed, with answers computed here by other means."""
+
+import datetime
+import itertools
+import statistics
+
+from understudy.mcp.servers.tasks.draft import Draft, Family, Pick, call
+
+_WORDS = ("amber", "birch", "cliff", "delta", "ember", "fjord", "grove", "haze", "inlet", "jade", "knoll", "lagoon")
+
+
+def _primes(pick: Pick) -> Draft:
+    limit = pick.rng.randint(300, 9000)
+    sieve = bytearray([1]) * limit
+    for n in range(2, limit):
+        sieve[n * n :: n] = bytes(len(range(n * n, limit, n)))
+    total = sum(n for n in range(2, limit) if sieve[n])
+    code = f"sum(n for n in range(2, {limit}) if all(n % d for d in range(2, int(n ** 0.5) + 1)))"
+    return _draft(f"What is the sum of all prime numbers below {limit}?", total, code)
+
+
+def _digits(pick: Pick) -> Draft:
+    base, power = pick.rng.randint(3, 99), pick.rng.randint(30, 200)
+    value, total = base**power, 0
+    while value:
+        value, digit = divmod(value, 10)
+        total += digit
+    code = f"sum(map(int, str({base} ** {power})))"
+    return _draft(f"What is the sum of the decimal digits of {base} to the power of {power}?", total, code)
+
+
+def _days(pick: Pick) -> Draft:
+    first = datetime.date(1950, 1, 1) + datetime.timedelta(days=pick.rng.randint(0, 20_000))
+    last = first + datetime.timedelta(days=pick.rng.randint(200, 9000))
+    weeks, rest = divmod((last - first).days, 7)
+    count = 5 * weeks + sum((first.weekday() + n) % 7 < 5 for n in range(rest))
+    code = f"import datetime as d\na, b = d.date.fromisoformat('{first}'), d.date.fromisoformat('{last}')\n"
+    code += "sum((a + d.timedelta(n)).weekday() < 5 for n in range((b - a).days))"
+    return _draft(f"How many Mondays to Fridays are there from {first}, counted, to {last}, not counted?", count, code)
+
+
+def _spread(pick: Pick) -> Draft:
+    numbers = [pick.rng.randint(-500, 500) for _ in range(14)]
+    spread = statistics.pvariance(numbers)
+    code = f"x = {numbers}\nm = sum(x) / len(x)\nround(sum((v - m) ** 2 for v in x) / len(x), 2)"
+    text = ", ".join(map(str, numbers))
+    return _draft(f"What is the population variance of {text}, to two decimals?", round(spread, 2), code)
+
+
+def _words(pick: Pick) -> Draft:
+    words = [pick.rng.choice(_WORDS) for _ in range(40)]
+    asked = pick.rng.choice(_WORDS[:6])
+    following = sum(one == asked and other != asked for one, other in itertools.pairwise(words))
+    code = f"w = '{' '.join(words)}'.split()\nsum(a == '{asked}' != b for a, b in zip(w, w[1:]))"
+    prompt = f"How often is the word {asked} followed by another word than itself here: {' '.join(words)}"
+    return _draft(prompt, following, code)
+
+
+def _twice(pick: Pick) -> Draft:
+    modulus, count, divisor = pick.rng.randint(1000, 9999), pick.rng.randint(50, 400), pick.rng.randint(3, 9)
+    value, total = 1, 0
+    for _ in range(count):
+        value = (7 * value + 3) % modulus
+        total += value if value % divisor == 0 else 0
+    prompt = f"Begin with 1 and take 7 times the number plus 3, modulo {modulus}, {count} times; keep these {count} "
+    prompt += f"numbers in a list. What is the sum of those in it that {divisor} divides?"
+    make = f"x, n = [], 1\nfor _ in range({count}):\n    n = (7 * n + 3) % {modulus}\n    x.append(n)"
+    return _draft(prompt, total, make, f"sum(n for n in x if n % {divisor} == 0)")
+
+
+def _draft(prompt: str, answer: float, *codes: str) -> Draft:
+    gold = tuple(call("execute_python", code=code) for code in codes)
+    return Draft(prompt, gold, f"It is {answer}.", answer)
+
+
+PYTHON = (
+    Family("primes", "easy", _primes),
+    Family("digits", "easy", _digits),
+    Family("days", "medium", _days),
+    Family("variance", "medium", _spread),
+    Family("words", "medium", _words),
+    Family("twice", "hard", _twice),
+)
