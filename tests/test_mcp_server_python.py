@@ -15,13 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from mcp import Client
 
 from escapes import ATTEMPTS, OUTRIGHT_FATAL, PRELUDE, wrapped
 from understudy.errors import ConfigError, ToolError
+from understudy.mcp.serve import server
+from understudy.mcp.servers.offers import Part, offer
 from understudy.mcp.servers.python import interpreter_of_environment
 from understudy.sandbox import confine, landlock, syscalls
 from understudy.sandbox.confine import Limits
-from understudy.sandbox.interpreter import Interpreter
+from understudy.sandbox.interpreter import Interpreter, prove
 
 HELD_BY = {
     *("PermissionError", "OSError", "RuntimeError", "ModuleNotFoundError", "ImportError", "ZipImportError"),
@@ -299,7 +302,7 @@ def test_a_caller_who_leaves_ends_the_code(python: Running) -> None:
 
 
 def test_the_process_ends_with_its_server() -> None:
-    code = "import asyncio, os\nfrom understudy.sandbox.interpreter import Interpreter\n"
+    code = "import asyncio, os\nfrom understudy.sandbox.interpreter import Interpreter, prove\n"
     code += "async def main():\n  i = Interpreter()\n  await i.run('1')\n  print(i._process.pid, flush=True)\n"
     code += "  os.kill(os.getpid(), 9)\nasyncio.run(main())"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -331,6 +334,9 @@ def test_a_refusal_to_begin_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
     line = r"^the sandbox cannot be set up: .* is refused \(errno 24\)$"
     with contextlib.closing(Running(limits=Limits(open_files=3))) as few, pytest.raises(ConfigError, match=line):
         few.run("1")
+    with pytest.raises(ConfigError, match=line):
+        prove(Limits(open_files=3))
+    prove()
     monkeypatch.setenv("SANDBOX_SECONDS", "0")
     with pytest.raises(ConfigError, match="SANDBOX_SECONDS is '0'; it has to be a number from 1 to 3600"):
         interpreter_of_environment()
@@ -339,3 +345,23 @@ def test_a_refusal_to_begin_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_filter_names_no_call_twice() -> None:
     numbers = [*syscalls._ALLOWED.values(), *(number for number, _ in syscalls._ONLY)]
     assert len(numbers) == len(set(numbers))
+
+
+def test_over_the_protocol() -> None:
+    async def talk() -> list[tuple[bool, str]]:
+        async with Client(server(offer("python", Part()))) as client:
+            codes = ("x = 6 * 7", "x", "import os; os._exit(1)", "'x' in globals()")
+            results = [await client.call_tool("execute_python", {"code": code}) for code in codes]
+            return [(result.is_error, result.content[0].text) for result in results]
+
+    first, second, third, fourth = asyncio.run(talk())
+    assert (first, second) == ((False, "(no output)"), (False, "42"))
+    assert third[0]
+    assert "begins with a new interpreter" in third[1]
+    assert fourth[1].endswith("False")
+
+
+def test_a_server_that_cannot_hold_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy.sandbox.interpreter._GUEST", "no.such.module")
+    with pytest.raises(ConfigError, match="No module named 'no'"):
+        offer("python", Part())

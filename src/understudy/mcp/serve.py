@@ -202,7 +202,7 @@ def _server(offer: Offer, find: Find, lifespan: Any) -> Server[Any]:
         session = await find(context)
         try:
             text = await session.tools.call(ToolCall(name=asked.name, arguments=asked.arguments or {}))
-        except ToolError as e:
+        except (ToolError, ConfigError) as e:
             return types.CallToolResult(content=[types.TextContent(text=str(e))], is_error=True)
         return types.CallToolResult(content=[types.TextContent(text=text)])
 

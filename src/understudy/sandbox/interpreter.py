@@ -12,6 +12,7 @@ import os
 import secrets
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +24,8 @@ from understudy.sandbox.confine import Limits
 from understudy.sandbox.guest import TOKEN
 
 _GUEST = "understudy.sandbox.guest"
+_ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONHASHSEED": "0"}
+"""All that the process is told; the guest forgets it before it runs anything."""
 _STARTING = 30.0
 _GLANCE = 0.1
 """Seconds between two looks at the clock and the files."""
@@ -87,15 +90,13 @@ class Interpreter:
     async def _start(self) -> asyncio.subprocess.Process:
         """A process that has confined itself; where it cannot, its reason is a `ConfigError`."""
         self._folder = Path(tempfile.mkdtemp(prefix="understudy-"))
-        options = ("-P", "-s", "-S", "-B", "-X", "utf8", "-m", _GUEST, json.dumps(asdict(self._limits)))
         self._process = process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *options,
+            *_command(self._limits),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             cwd=self._folder,
-            env={"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONHASHSEED": "0"},
+            env=_ENVIRONMENT,
             start_new_session=True,
         )
         self._token = secrets.token_hex(TOKEN // 2).encode()
@@ -103,7 +104,7 @@ class Interpreter:
         process.stdin.write(self._token)
         output, trouble = await self._listen(process, time.monotonic() + _STARTING)
         if trouble:
-            raise ConfigError(_shown(output) or trouble)
+            raise ConfigError(_shown(output) or f"the sandbox does not begin: {trouble}")
         return process
 
     async def _listen(self, process: asyncio.subprocess.Process, until: float) -> tuple[bytes, str]:
@@ -156,6 +157,28 @@ class Interpreter:
             while await process.stdout.read(65536):  # asyncio waits for the end of a pipe that nobody reads without end
                 pass
             await process.wait()
+
+
+def prove(limits: Limits = USUAL) -> None:
+    """Confine a process that has nothing to do. Where this machine cannot, a `ConfigError` says what is missing."""
+    token = secrets.token_hex(TOKEN // 2).encode()
+    with tempfile.TemporaryDirectory(prefix="understudy-") as folder:
+        tried = subprocess.run(
+            _command(limits),
+            input=token,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=_ENVIRONMENT,
+            timeout=_STARTING,
+            check=False,
+        )
+    if tried.stdout != token:
+        raise ConfigError(_shown(tried.stdout) or _epitaph(tried.returncode, limits))
+
+
+def _command(limits: Limits) -> tuple[str, ...]:
+    return (sys.executable, "-P", "-s", "-S", "-B", "-X", "utf8", "-m", _GUEST, json.dumps(asdict(limits)))
 
 
 def _size(entry: os.DirEntry[str]) -> int:

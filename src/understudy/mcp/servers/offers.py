@@ -13,6 +13,7 @@ from understudy.mcp.servers.slack import Slack, slack_account
 from understudy.mcp.servers.tavily import Tavily, tavily_account
 from understudy.mcp.servers.web import Web
 from understudy.records import Record
+from understudy.sandbox.interpreter import prove
 from understudy.tools import Service
 
 
@@ -55,7 +56,7 @@ def _same(name: str, session: Session, parameters: object) -> Session:
 
 
 def _python(part: Part) -> Offer:
-    """A Python for each session."""
+    """A Python for each session, where this machine can hold one."""
 
     def open_session(parameters: object) -> Session:
         interpreter = interpreter_of_environment()
@@ -63,6 +64,7 @@ def _python(part: Part) -> Offer:
         return _same("python", session, parameters)
 
     open_session({})
+    prove()
     return Offer("python", open_session)
 
 

@@ -10,23 +10,24 @@ _WORDS = ("amber", "birch", "cliff", "delta", "ember", "fjord", "grove", "haze",
 
 
 def _primes(pick: Pick) -> Draft:
-    limit = pick.rng.randint(300, 9000)
-    sieve = bytearray([1]) * limit
-    for n in range(2, limit):
-        sieve[n * n :: n] = bytes(len(range(n * n, limit, n)))
-    total = sum(n for n in range(2, limit) if sieve[n])
-    code = f"sum(n for n in range(2, {limit}) if all(n % d for d in range(2, int(n ** 0.5) + 1)))"
-    return _draft(f"What is the sum of all prime numbers below {limit}?", total, code)
+    low = pick.rng.randint(50, 4000)
+    high = low + pick.rng.randint(300, 5000)
+    sieve = bytearray([1]) * high
+    for n in range(2, high):
+        sieve[n * n :: n] = bytes(len(range(n * n, high, n)))
+    total = sum(n for n in range(low, high) if sieve[n])
+    code = f"sum(n for n in range({low}, {high}) if all(n % d for d in range(2, int(n ** 0.5) + 1)))"
+    return _draft(f"Sum the primes from {low} on and below {high}: which number comes out?", total, code)
 
 
 def _digits(pick: Pick) -> Draft:
-    base, power = pick.rng.randint(3, 99), pick.rng.randint(30, 200)
-    value, total = base**power, 0
+    factor, base, power = pick.rng.randint(11, 999), pick.rng.randint(3, 99), pick.rng.randint(30, 200)
+    value, total = factor * base**power, 0
     while value:
         value, digit = divmod(value, 10)
         total += digit
-    code = f"sum(map(int, str({base} ** {power})))"
-    return _draft(f"What is the sum of the decimal digits of {base} to the power of {power}?", total, code)
+    code = f"sum(map(int, str({factor} * {base} ** {power})))"
+    return _draft(f"What do the digits of {factor} times {base} to the power of {power} add up to?", total, code)
 
 
 def _days(pick: Pick) -> Draft:
@@ -58,13 +59,14 @@ def _words(pick: Pick) -> Draft:
 
 def _twice(pick: Pick) -> Draft:
     modulus, count, divisor = pick.rng.randint(1000, 9999), pick.rng.randint(50, 400), pick.rng.randint(3, 9)
-    value, total = 1, 0
+    start = value = pick.rng.randint(2, 999)
+    total = 0
     for _ in range(count):
         value = (7 * value + 3) % modulus
         total += value if value % divisor == 0 else 0
-    prompt = f"Begin with 1 and take 7 times the number plus 3, modulo {modulus}, {count} times; keep these {count} "
-    prompt += f"numbers in a list. What is the sum of those in it that {divisor} divides?"
-    make = f"x, n = [], 1\nfor _ in range({count}):\n    n = (7 * n + 3) % {modulus}\n    x.append(n)"
+    prompt = f"x begins with {start}; {count} times, x becomes 7 x + 3 modulo {modulus} and goes into a list. "
+    prompt += f"What do those in it that {divisor} divides add up to?"
+    make = f"x, n = [], {start}\nfor _ in range({count}):\n    n = (7 * n + 3) % {modulus}\n    x.append(n)"
     return _draft(prompt, total, make, f"sum(n for n in x if n % {divisor} == 0)")
 
 

@@ -55,11 +55,10 @@ def _move(pick: Pick) -> Draft:
 
 
 def _best(pick: Pick) -> Draft:
-    company, days = pick.company, some_days(pick, 5)
+    company, days = pick.company, some_days(pick, pick.rng.randint(3, 15))
     best = max(days, key=lambda day: day.volume)
-    prompt = (
-        f"On which day from {days[0].date} to {days[-1].date} was {company.ticker} traded the most? Say YYYY-MM-DD."
-    )
+    first, last = f"{days[0].date:%-d %B %Y}", f"{days[-1].date:%-d %B %Y}"
+    prompt = f"When was {company.ticker} traded the most, from {first} to {last}? Say it as YYYY-MM-DD."
     return Draft(prompt, (aggs(company, days[0], days[-1]),), f"On {best.date}.", text=str(best.date))
 
 
@@ -71,9 +70,17 @@ def _dearer(pick: Pick) -> Draft:
     return Draft(prompt, gold, f"{dearer.ticker}", text=dearer.ticker)
 
 
+def _headline(pick: Pick) -> Draft:
+    company = pick.company
+    gold = (call("polygon_get_news", ticker=company.ticker, limit=1),)
+    prompt = f"What is {company.ticker}'s latest headline? Quote it."
+    return Draft(prompt, gold, f'"{company.headline}"', text=company.headline)
+
+
 POLYGON = (
     Family("close", "easy", _close),
     Family("staff", "easy", _staff),
+    Family("headline", "easy", _headline),
     Family("previous", "easy", _previous),
     Family("move", "medium", _move),
     Family("busiest", "medium", _best),
@@ -121,8 +128,16 @@ def _found(pick: Pick) -> Draft:
     company, word = pick.company, pick.company.name.split()[0]
     gold = (call("fmp_search_ticker", query=word), call("fmp_get_previous_close", symbol=company.ticker))
     price = company.days[-1].close
-    prompt = f"At which price did the shares of {word} close on the day before? I do not know its symbol."
+    prompt = f"I do not know {company.name}'s symbol. What was its close on the day before?"
     return Draft(prompt, gold, f"They closed at {dollars(price)}.", price / 100)
+
+
+def _news(pick: Pick) -> Draft:
+    company, number = pick.company, pick.rng.randrange(1, 4)
+    title = f"{company.name} {company.news[number]}"
+    gold = (call("fmp_get_stock_news", tickers=[company.ticker], limit=number + 1),)
+    which = ("latest", "second latest", "third latest", "fourth latest")[number]
+    return Draft(f"What is {company.ticker}'s {which} headline? Quote it.", gold, f'"{title}"', text=title)
 
 
 FMP = (
@@ -131,6 +146,7 @@ FMP = (
     Family("revenue", "medium", _revenue),
     Family("margin", "hard", _margin),
     Family("month", "medium", _month),
+    Family("news", "easy", _news),
     Family("found", "medium", _found),
 )
 

@@ -31,17 +31,18 @@ def sending(channel: str, text: str) -> Call:
     return call("slack_send_message", channel=channel_id(channel), message=text)
 
 
-def _size(pick: Pick) -> Draft:
-    members = _members(pick.channel)
-    prompt = f"How many members does the channel #{pick.channel} have?"
-    return Draft(prompt, (LIST,), f"It has {members} members.", members)
+def _nth(pick: Pick) -> Draft:
+    place = pick.rng.randint(2, 6)
+    said = _messages(pick.channel)[place - 1]
+    which = ("second", "third", "fourth", "fifth", "sixth")[place - 2]
+    prompt = f"Counted from the latest, whose is the {which} message in #{pick.channel}? Give the user's id."
+    return Draft(prompt, (LIST, history(pick.channel, place)), f"It is {said['user']}'s.", text=said["user"])
 
 
-def _busier(pick: Pick) -> Draft:
-    one, other = pick.channels[:2]
-    larger = max(one, other, key=_members)
-    prompt = f"Which channel has more members, #{one} or #{other}? Name it alone."
-    return Draft(prompt, (LIST,), larger, text=larger)
+def _announce(pick: Pick) -> Draft:
+    sent = sending(pick.channel, f"We are {_members(pick.channel)} now")
+    prompt = f'Tell #{pick.channel} its number of members, as "We are 12 now".'
+    return Draft(prompt, (LIST, sent), "It is sent.", must=sent)
 
 
 def _latest(pick: Pick) -> Draft:
@@ -72,8 +73,8 @@ def _forward(pick: Pick) -> Draft:
 
 
 SLACK = (
-    Family("members", "easy", _size),
-    Family("larger", "easy", _busier),
+    Family("nth", "easy", _nth),
+    Family("members", "medium", _announce),
     Family("latest", "medium", _latest),
     Family("count", "medium", _count),
     Family("send", "medium", _send),
