@@ -64,6 +64,7 @@ command = [{json.dumps(sys.executable)}, {json.dumps(str(UNRULY))}]
 reads = ["count"]
 deny = ["sleep", "babble"]
 processes = 2
+reset = {{tool = "reset"}}
 call_timeout = 20
 {server}
 """,
