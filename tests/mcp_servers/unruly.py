@@ -92,6 +92,16 @@ def die() -> str:
 
 
 @server.tool()
+def stumble() -> str:
+    """Die the first time that anybody asks."""
+    marker = Path(os.environ["MARKER"])
+    if not marker.exists():
+        marker.touch()
+        os._exit(3)
+    return "steady"
+
+
+@server.tool()
 def flood() -> str:
     """Write notifications without end."""
     while True:
@@ -116,6 +126,7 @@ def babble(megabytes: int) -> str:
 async def change(context: Context[Any, Any]) -> str:
     """Offer other tools from now on."""
     server.remove_tool("count")
+    await context.notify_tools_changed()  # since 2026-07-28, and before:
     await context.session.send_tool_list_changed()
     return "changed"
 

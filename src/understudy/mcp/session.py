@@ -34,7 +34,9 @@ MOST_PAGES = 100
 CLOSED = "Connection closed"
 """What the SDK says when the connection ends; a server may use the same code for errors of its own."""
 
-logging.getLogger("mcp").addHandler(logging.NullHandler())  # the SDK reports garbage by traceback; faults name it here
+# The SDK logs a traceback for each line that is no message. A flood of them is a fault here, and told once.
+logging.getLogger("mcp").addHandler(logging.NullHandler())
+logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
 
 
 class Session:
