@@ -20,9 +20,9 @@ import understudy
 from understudy.cli import app
 from understudy.domains.base import find_domain, names
 from understudy.errors import ConfigError
-from understudy.mcp.serve import IDLE, Offer, Session, _Sessions, server
+from understudy.mcp.serve import IDLE, Offer, Served, _Sessions, server
 from understudy.mcp.servers.domain import STATE, USER, Choice, changes, domain_offer
-from understudy.mcp.servers.offers import SERVICES, Part, offer
+from understudy.mcp.servers.offers import WEB, Part, offer
 from understudy.tasks import Task
 
 ENVIRONMENT = {"PYTHONPATH": str(Path(understudy.__file__).parent.parent)}
@@ -108,7 +108,7 @@ def test_the_world_is_chosen_by_task_by_place_or_not_at_all() -> None:
     assert _world(domain_offer(domain, Choice()).open({})) == domain.world().dump()
 
 
-def _world(session: Session) -> Any:
+def _world(session: Served) -> Any:
     return session.tools._state.dump()  # type: ignore[attr-defined]
 
 
@@ -200,11 +200,11 @@ def test_another_host_name_is_refused(address: str) -> None:
 def test_sessions_end_when_they_are_idle_or_left(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
 
-    def opened(parameters: Any) -> Session:
+    def opened(parameters: Any) -> Served:
         async def close() -> None:
             ended.append(parameters["name"])
 
-        return Session(tools=None, close=close)  # type: ignore[arg-type]
+        return Served(tools=None, close=close)  # type: ignore[arg-type]
 
     now = [0.0]
     monkeypatch.setattr("understudy.mcp.serve.time.monotonic", lambda: now[0])
@@ -232,9 +232,11 @@ def test_sessions_end_when_they_are_idle_or_left(monkeypatch: pytest.MonkeyPatch
         (["retial"], "unknown server 'retial'; did you mean 'retail'?"),
         (["retail", "--user-tools"], "the users of retail have no tools of their own"),
         (["retail", "--allow-writes"], "--allow-writes is for services"),
-        (["retail", "--index", "1"], "--index needs --split"),
+        (["retail", "--index", "1"], "index 1 needs a split, and no task"),
         (["retail", "--tools", "find_ordr"], "there is no tool 'find_ordr'; did you mean"),
         (["python", "--task", "x"], "python is a service"),
+        (["python", "--allow-writes"], "python has no tool that changes something; leave out --allow-writes"),
+        (["python", "--replica"], "--replica: there is one of polygon, fmp, tavily, slack"),
         (["polygon"], "polygon needs a key: set the environment variable POLYGON_API_KEY"),
     ],
 )
@@ -256,7 +258,7 @@ def test_a_port_that_is_taken_is_one_line(address: str) -> None:
 
 
 def test_every_service_says_which_key_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in SERVICES.keys() - {"python"}:
+    for name in WEB:
         for variable in (f"{name.upper()}_API_KEY", "SLACK_BOT_TOKEN"):
             monkeypatch.delenv(variable, raising=False)
         with contextlib.suppress(ConfigError):

@@ -118,7 +118,7 @@ def prisoner(outside: Outside) -> Iterator[Running]:
 
 
 def test_there_are_enough_attempts() -> None:
-    assert len(ATTEMPTS) >= 100
+    assert len(ATTEMPTS) > 100
 
 
 @pytest.mark.parametrize("name", ATTEMPTS)

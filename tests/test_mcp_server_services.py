@@ -171,7 +171,7 @@ def test_slack_sends_only_where_that_is_allowed(net: Replicas) -> None:
 
 def test_tools_are_typed_documented_and_marked(net: Replicas) -> None:
     async def talk(name: str) -> Sequence[Any]:
-        async with Client(server(offer(name, Part(writes=True)))) as client:
+        async with Client(server(offer(name, Part(writes=name == "slack")))) as client:
             return (await client.list_tools()).tools
 
     tools = [tool for name in ("polygon", "fmp", "tavily", "slack", "python") for tool in asyncio.run(talk(name))]

@@ -1,7 +1,7 @@
 """Being an MCP server: any tools over standard input and output, or over HTTP on loopback, by the official SDK.
 
 Each client has a session of its own: over standard input it is the process, in memory the connection, over HTTP what
-`Mcp-Session-Id` names. The protocol of 2026-07-28 has no sessions over HTTP, so there a client is asked to open one by
+`Mcp-Served-Id` names. The protocol of 2026-07-28 has no sessions over HTTP, so there a client is asked to open one by
 the handshake of the protocol before it; the SDK's own client does that by itself.
 """
 
@@ -40,7 +40,7 @@ async def _nothing() -> None:
 
 
 @dataclass(frozen=True)
-class Session:
+class Served:
     """What one client talks to."""
 
     tools: Tools
@@ -56,7 +56,7 @@ class Offer:
     """What a server offers: `open` makes a session, from the parameters of the address where it comes by HTTP."""
 
     name: str
-    open: Callable[[Mapping[str, str]], Session]
+    open: Callable[[Mapping[str, str]], Served]
     instructions: str = ""
     close: Callable[[], Awaitable[None]] = _nothing
     """Gives back what the sessions share."""
@@ -87,9 +87,9 @@ class _Sessions:
 
     def __init__(self, offer: Offer) -> None:
         self._offer = offer
-        self._open: dict[str, tuple[Session, float]] = {}
+        self._open: dict[str, tuple[Served, float]] = {}
 
-    async def find(self, name: str, parameters: Mapping[str, str]) -> Session:
+    async def find(self, name: str, parameters: Mapping[str, str]) -> Served:
         """The session of that name, opened where it is new."""
         now = time.monotonic()
         session = self._open[name][0] if name in self._open else self._offer.open(parameters)
@@ -111,14 +111,14 @@ class _Sessions:
 
 
 Context = ServerRequestContext[Any, Any]
-Find = Callable[[Context], Awaitable[Session]]
+Find = Callable[[Context], Awaitable[Served]]
 
 
 def server(offer: Offer) -> Server[Any]:
     """A server for one connection at a time: over standard input and output, or in memory."""
 
     @asynccontextmanager
-    async def lifespan(_: Server[Any]) -> AsyncIterator[Session]:
+    async def lifespan(_: Server[Any]) -> AsyncIterator[Served]:
         session = offer.open({})
         try:
             yield session
@@ -126,8 +126,8 @@ def server(offer: Offer) -> Server[Any]:
             await session.close()
             await offer.close()
 
-    async def find(context: Context) -> Session:
-        session: Session = context.lifespan_context
+    async def find(context: Context) -> Served:
+        session: Served = context.lifespan_context
         return session
 
     return _server(offer, find, lifespan)
@@ -145,7 +145,7 @@ def http_app(offer: Offer) -> ASGIApp:
             await sessions.end_all()
             await offer.close()
 
-    async def find(context: Context) -> Session:
+    async def find(context: Context) -> Served:
         request: Any = context.request
         try:
             return await sessions.find(request.headers[_SESSION], request.query_params)

@@ -45,7 +45,7 @@ class Interpreter:
 
     def __init__(self, seconds: float = 10.0, limits: Limits = USUAL) -> None:
         """`seconds` is how long one call may take, `limits` what the process may use."""
-        self._seconds, self._limits = seconds, limits
+        self._seconds, self.limits = seconds, limits
         self._process: asyncio.subprocess.Process | None = None
         self._folder: Path | None = None
         self._token = b""
@@ -91,7 +91,7 @@ class Interpreter:
         """A process that has confined itself; where it cannot, its reason is a `ConfigError`."""
         self._folder = Path(tempfile.mkdtemp(prefix="understudy-"))
         self._process = process = await asyncio.create_subprocess_exec(
-            *_command(self._limits),
+            *_command(self.limits),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -119,7 +119,7 @@ class Interpreter:
             except TimeoutError:
                 continue
             if not more:
-                return bytes(output), _epitaph(await process.wait(), self._limits)
+                return bytes(output), _epitaph(await process.wait(), self.limits)
             output += more
         trouble = self._overflow()
         return bytes(output[: -len(self._token)]), trouble

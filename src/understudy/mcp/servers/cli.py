@@ -37,8 +37,6 @@ def serve(
     from understudy.mcp.servers.offers import Part, offer
     from understudy.mcp.servers.replica.loopback import replicas
 
-    if index and not split:
-        raise ConfigError("--index needs --split")
     names = tuple(name.strip() for name in tools.split(",") if name.strip())
     choice = Choice(task=task, split=split, index=index)
     with replicas() if replica else contextlib.nullcontext() as services:
@@ -46,4 +44,5 @@ def serve(
             raise ConfigError(f"--replica: there is one of {', '.join(services.services)}")
         os.environ.update(services.environment() if services else {})
         offered = offer(name, Part(tools=names, writes=allow_writes, user_tools=user_tools, choice=choice))
-        asyncio.run(serve_stdio(offered) if http is None else serve_http(offered, http))
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(serve_stdio(offered) if http is None else serve_http(offered, http))

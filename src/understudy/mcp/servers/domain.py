@@ -12,7 +12,7 @@ from typing import Any
 
 from understudy.domains.base import Domain
 from understudy.errors import ConfigError, nearest
-from understudy.mcp.serve import Narrowed, Offer, Session
+from understudy.mcp.serve import Narrowed, Offer, Served
 from understudy.messages import ToolCall, ToolSpec
 from understudy.records import Record
 from understudy.state import State
@@ -38,14 +38,14 @@ def domain_offer(domain: Domain, choice: Choice, tools: Sequence[str] = (), user
     if user_tools and not domain.device:
         raise ConfigError(f"the users of {domain.name} have no tools of their own")
 
-    def open_session(parameters: Mapping[str, str]) -> Session:
+    def open_session(parameters: Mapping[str, str]) -> Served:
         task = find_task(domain.name, tasks, _chosen(parameters) if parameters else choice)
         state = domain.initial(task) if task else world.fork()
         kit: Tools = domain.toolkit(state)
         if user_tools and domain.device:
             kit = Both(domain.toolkit(state), domain.device(state))
         shown = Narrowed(kit, tools) if tools else kit
-        return Session(shown, resources={STATE: lambda: json.dumps(changes(state))})
+        return Served(shown, resources={STATE: lambda: json.dumps(changes(state))})
 
     open_session({})
     return Offer(domain.name, open_session, domain.policy)
@@ -72,6 +72,8 @@ class Both:
 
 def find_task(name: str, tasks: Callable[[Split], Sequence[Task]], choice: Choice) -> Task | None:
     """The task that is chosen among a domain's; None where none is."""
+    if choice.index and (choice.task or not choice.split):
+        raise ConfigError(f"index {choice.index} needs a split, and no task")
     if choice.split and choice.split not in SPLITS:
         raise ConfigError(f"there is no split {nearest(choice.split, SPLITS)}")
     splits = [split for split in SPLITS if choice.split in ("", split)]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field
 
 from understudy.errors import ToolError
-from understudy.mcp.servers.web import Account, Web, account, read
+from understudy.mcp.servers.web import Web, account, read
 from understudy.records import Record
 from understudy.tools import Service
 
@@ -24,8 +24,8 @@ class Quote(Record, extra="ignore"):
     symbol: str
     name: str | None = None
     price: float
-    change: float
-    change_percent: float = Field(alias="changePercentage")
+    change: float | None = None
+    change_percent: float | None = Field(default=None, alias="changePercentage")
     volume: float | None = None
     day_low: float | None = Field(default=None, alias="dayLow")
     day_high: float | None = Field(default=None, alias="dayHigh")
@@ -34,7 +34,7 @@ class Quote(Record, extra="ignore"):
     market_cap: float | None = Field(default=None, alias="marketCap")
     exchange: str | None = None
     open: float | None = None
-    previous_close: float = Field(alias="previousClose")
+    previous_close: float | None = Field(default=None, alias="previousClose")
 
 
 class Close(Record):
@@ -178,6 +178,8 @@ class FMP(Service):
     async def fmp_get_previous_close(self, symbol: Symbol) -> Close:
         """The price that a stock closed with on the day before."""
         quote = await self.fmp_get_quote(symbol)
+        if quote.previous_close is None:
+            raise ToolError(f"fmp knows no previous close of {quote.symbol}; do without it")
         return Close(symbol=quote.symbol, previous_close=quote.previous_close)
 
     async def _one(self, row: type[R], path: str, symbol: str) -> R:
@@ -196,11 +198,7 @@ def _rows(row: type[R], answer: Any) -> list[R]:
     return [read(row, each, "fmp") for each in answer]
 
 
-def fmp_account() -> Account:
+def fmp_web() -> Web:
     """The account of the environment. The free plan allows 250 requests a day: the cache saves some."""
-    return account("fmp", "https://financialmodelingprep.com/stable", "FMP_API_KEY", per_minute=240)
-
-
-def fmp_web(account: Account) -> Web:
-    """A client that sends the key as this service wants it."""
-    return Web(account, {"apikey": account.key})
+    own = account("fmp", "https://financialmodelingprep.com/stable", "FMP_API_KEY", per_minute=240)
+    return Web(own, {"apikey": own.key})

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from pydantic import Field, field_validator
 
-from understudy.mcp.servers.web import Account, Web, account, read
+from understudy.mcp.servers.web import Web, account, read
 from understudy.records import Record
 from understudy.tools import Service
 
@@ -149,6 +149,6 @@ class Polygon(Service):
         return read(Bars, answer, "polygon")
 
 
-def polygon_account() -> Account:
+def polygon_web() -> Web:
     """The account of the environment; the free plan allows five requests a minute."""
-    return account("polygon", "https://api.polygon.io", "POLYGON_API_KEY", per_minute=5)
+    return Web(account("polygon", "https://api.polygon.io", "POLYGON_API_KEY", per_minute=5))

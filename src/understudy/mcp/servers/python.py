@@ -32,12 +32,13 @@ class Python(Service):
 
 def interpreter_of_environment() -> Interpreter:
     """An interpreter with the limits that the environment sets."""
-    seconds, memory = _number(SECONDS, 10, 3600), _number(MEMORY, 512, 65536)
+    seconds, memory = _number(SECONDS, 10, 1, 3600), _number(MEMORY, 512, 64, 65536)
     return Interpreter(seconds, Limits(cpu_seconds=max(60, 6 * seconds), memory=memory << 20))
 
 
-def _number(variable: str, default: int, most: int) -> int:
+def _number(variable: str, default: int, least: int, most: int) -> int:
     text = os.environ.get(variable, "") or str(default)
-    if not text.isdecimal() or not 1 <= int(text) <= most:
-        raise ConfigError(f"the environment variable {variable} is {text!r}; it has to be a number from 1 to {most}")
+    if not text.isdecimal() or not least <= int(text) <= most:
+        allowed = f"it has to be a number from {least} to {most}"
+        raise ConfigError(f"the environment variable {variable} is {text!r}; {allowed}")
     return int(text)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from understudy.errors import ToolError
-from understudy.mcp.servers.web import Account, Web, account, read
+from understudy.mcp.servers.web import Web, account, read
 from understudy.records import Record
 from understudy.tools import Service
 
@@ -143,6 +143,6 @@ def _fine(answer: Any) -> Any:
     return answer
 
 
-def slack_account() -> Account:
+def slack_web() -> Web:
     """The account of the environment; fifty requests a minute are what most methods allow."""
-    return account("slack", "https://slack.com/api", "SLACK_BOT_TOKEN", per_minute=50)
+    return Web(account("slack", "https://slack.com/api", "SLACK_BOT_TOKEN", per_minute=50))

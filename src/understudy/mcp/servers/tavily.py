@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from understudy.errors import ToolError
-from understudy.mcp.servers.web import Account, Web, account, read
+from understudy.mcp.servers.web import Web, account, read
 from understudy.records import Record
 from understudy.tools import Service
 
@@ -100,6 +100,6 @@ class Tavily(Service):
         return found.replace(sources=tuple(hit.url for hit in found.results))
 
 
-def tavily_account() -> Account:
+def tavily_web() -> Web:
     """The account of the environment; a development key allows a hundred requests a minute."""
-    return account("tavily", "https://api.tavily.com", "TAVILY_API_KEY", per_minute=100)
+    return Web(account("tavily", "https://api.tavily.com", "TAVILY_API_KEY", per_minute=100))

@@ -60,7 +60,7 @@ def account(service: str, base_url: str, key_variable: str, per_minute: float) -
     key = key_in(key_variable)
     if not key:
         raise ConfigError(f"{service} needs a key: set the environment variable {key_variable}")
-    numbers = {"timeout": (20.0, 0.001), "per_minute": (per_minute, 0.001), "cache": (60.0, 0.0)}
+    numbers = {"timeout": (20.0, 0.001), "per_minute": (per_minute, 1.0), "cache": (60.0, 0.0)}
     read = {knob: _number(f"{name}_{knob.upper()}", *rest) for knob, rest in numbers.items()}
     return Account(service, url, key_variable, key, **read)
 
@@ -146,7 +146,7 @@ class Web:
             now = time.monotonic()
             while self._sent and self._sent[0] <= now - _MINUTE:
                 self._sent.popleft()
-            if len(self._sent) < max(1.0, self.account.per_minute):
+            if len(self._sent) < self.account.per_minute:
                 return self._sent.append(now)
             wait = self._sent[0] + _MINUTE - now
             if wait > LONGEST_WAIT:
