@@ -1,6 +1,7 @@
 """Draft: a task before it has an id, and what the sets are made with."""
 
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,9 @@ from understudy.tasks import SPLITS, Difficulty, Split
 
 COUNTS: Mapping[Split, int] = {"train": 14, "validation": 2, "test": 4}
 """Tasks of each family."""
+READS = tuple(
+    CallPattern(tool=t) for t in ("polygon_*", "fmp_*", "tavily_*", "slack_auth_*", "slack_list_*", "slack_get_*")
+)
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,9 @@ class Draft:
     reply: str
     number: float | None = None
     text: str = ""
+    """Words that the answer holds; a short one, so that guesses cannot be listed."""
+    alone: str = ""
+    """All that the answer may hold, where there are few to guess from."""
     must: Call | None = None
     """A call that has to be made just so."""
     tolerance: float = 0.005
@@ -69,7 +76,17 @@ def tasks(server: str, families: tuple[Family, ...]) -> Iterator[MCPTask]:
         for family in families:
             for number in range(COUNTS[split]):
                 draft = family.make(_pick(server, family.name, split, number))
-                yield _task(f"{server}-{family.name}-{split}-{number:02}", family, split, draft)
+                identity = f"{server}-{family.name}-{split}-{number:02}"
+                yield MCPTask(
+                    id=identity,
+                    prompt=draft.prompt,
+                    family=family.name,
+                    difficulty=family.difficulty,
+                    split=split,
+                    gold=draft.gold,
+                    reply=draft.reply,
+                    check=_check(draft, writes=server in ("slack", "several")),
+                )
 
 
 def _pick(server: str, family: str, split: Split, number: int) -> Pick:
@@ -91,20 +108,14 @@ def _turned(whole: list[Any], number: int) -> tuple[Any, ...]:
     return tuple(whole[(number + place) % len(whole)] for place in range(len(whole)))
 
 
-def _task(identity: str, family: Family, split: Split, draft: Draft) -> MCPTask:
+def _check(draft: Draft, writes: bool) -> Check:
+    """The answer, and the calls: the one that has to be made, and beside it none that changes anything."""
     answer: tuple[AnswerCheck, ...] = ()
     if draft.number is not None:
         answer = (AnswerCheck(number=draft.number, tolerance=draft.tolerance),)
+    elif draft.alone:
+        answer = (AnswerCheck(regex=rf"^\W*{re.escape(draft.alone)}\W*$"),)
     elif draft.text:
-        answer = (AnswerCheck(text=draft.text, longest=200),)
+        answer = (AnswerCheck(text=draft.text, longest=len(draft.text) + 40),)
     must = (CallPattern(tool=draft.must.tool, arguments=draft.must.arguments),) if draft.must else ()
-    return MCPTask(
-        id=identity,
-        prompt=draft.prompt,
-        family=family.name,
-        difficulty=family.difficulty,
-        split=split,
-        gold=draft.gold,
-        reply=draft.reply,
-        check=Check(answer=answer, calls=CallsCheck(must=must) if must else None),
-    )
+    return Check(answer=answer, calls=CallsCheck(must=must, may=READS) if writes else None)

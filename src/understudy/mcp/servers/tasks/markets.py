@@ -58,8 +58,8 @@ def _best(pick: Pick) -> Draft:
     company, days = pick.company, some_days(pick, pick.rng.randint(3, 15))
     best = max(days, key=lambda day: day.volume)
     first, last = f"{days[0].date:%-d %B %Y}", f"{days[-1].date:%-d %B %Y}"
-    prompt = f"When was {company.ticker} traded the most, from {first} to {last}? Say it as YYYY-MM-DD."
-    return Draft(prompt, (aggs(company, days[0], days[-1]),), f"On {best.date}.", text=str(best.date))
+    prompt = f"When was {company.ticker} traded the most, from {first} to {last}? Say it alone, as YYYY-MM-DD."
+    return Draft(prompt, (aggs(company, days[0], days[-1]),), f"{best.date}", alone=str(best.date))
 
 
 def _dearer(pick: Pick) -> Draft:
@@ -67,7 +67,7 @@ def _dearer(pick: Pick) -> Draft:
     dearer = max(one, other, key=lambda company: company.days[-1].close)
     gold = tuple(call("polygon_get_previous_close", ticker=company.ticker) for company in (one, other))
     prompt = f"Which closed higher on the last trading day, {one.ticker} or {other.ticker}? Name it alone."
-    return Draft(prompt, gold, f"{dearer.ticker}", text=dearer.ticker)
+    return Draft(prompt, gold, dearer.ticker, alone=dearer.ticker)
 
 
 def _headline(pick: Pick) -> Draft:
@@ -184,7 +184,7 @@ def _larger(pick: Pick) -> Draft:
     one, other = pick.companies[:2]
     larger = max(one, other, key=lambda company: company.employees)
     prompt = f"Which has more employees, {one.name} or {other.name}? Name it alone."
-    return Draft(prompt, (about(one), about(other)), larger.name, text=larger.name)
+    return Draft(prompt, (about(one), about(other)), larger.name, alone=larger.name)
 
 
 def _older(pick: Pick) -> Draft:

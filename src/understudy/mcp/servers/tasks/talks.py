@@ -35,8 +35,8 @@ def _nth(pick: Pick) -> Draft:
     place = pick.rng.randint(2, 6)
     said = _messages(pick.channel)[place - 1]
     which = ("second", "third", "fourth", "fifth", "sixth")[place - 2]
-    prompt = f"Counted from the latest, whose is the {which} message in #{pick.channel}? Give the user's id."
-    return Draft(prompt, (LIST, history(pick.channel, place)), f"It is {said['user']}'s.", text=said["user"])
+    prompt = f"Counted from the latest, whose is the {which} message in #{pick.channel}? Give the user's id alone."
+    return Draft(prompt, (LIST, history(pick.channel, place)), said["user"], alone=said["user"])
 
 
 def _announce(pick: Pick) -> Draft:
@@ -48,15 +48,15 @@ def _announce(pick: Pick) -> Draft:
 def _latest(pick: Pick) -> Draft:
     said = _messages(pick.channel)[0]
     gold = (LIST, history(pick.channel, 1))
-    prompt = f"Who has written the latest message in #{pick.channel}? Give the user's id."
-    return Draft(prompt, gold, f"It was {said['user']}.", text=said["user"])
+    prompt = f"Who has written the latest message in #{pick.channel}? Give the user's id alone."
+    return Draft(prompt, gold, said["user"], alone=said["user"])
 
 
 def _count(pick: Pick) -> Draft:
     limit, person = pick.rng.randint(4, 6), pick.rng.choice(PEOPLE)
     count = sum(said["user"] == person for said in _messages(pick.channel)[:limit])
     prompt = f"How many of the {limit} latest messages in #{pick.channel} are by {person}? Say the number alone."
-    return Draft(prompt, (LIST, history(pick.channel, limit)), str(count), count)
+    return Draft(prompt, (LIST, history(pick.channel, limit)), str(count), alone=str(count))
 
 
 def _send(pick: Pick) -> Draft:
