@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -342,9 +344,59 @@ def test_a_refusal_to_begin_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
         interpreter_of_environment()
 
 
-def test_the_filter_names_no_call_twice() -> None:
-    numbers = [*syscalls._ALLOWED.values(), *(number for number, _ in syscalls._ONLY)]
-    assert len(numbers) == len(set(numbers))
+def verdict(number: int, *arguments: int, arch: int = 0xC000003E) -> str:
+    """What the filter says to a call, by a machine of its own for the four instructions that it is made of."""
+    data = struct.pack("<iIQ6Q", number, arch, 0, *(*arguments, 0, 0, 0, 0, 0, 0)[:6])
+    steps, place, loaded = syscalls.program(), 0, 0
+    while True:
+        code, if_true, if_false, operand = steps[place]
+        place += 1
+        if code == 0x20:  # load a word
+            loaded = int.from_bytes(data[operand : operand + 4], "little")
+        elif code == 0x06:  # return
+            return {0x7FFF0000: "allowed", 0x80000000: "killed", 0x00050001: "refused"}[operand]
+        else:  # jump if equal, or if at least
+            place += if_true if (loaded == operand if code == 0x15 else loaded >= operand) else if_false
+
+
+def test_the_filter_lets_through_what_it_names_and_no_more() -> None:
+    named = set(syscalls._ALLOWED.values())
+    assert len(named) == len(syscalls._ALLOWED)
+    allowed = {number for number in range(600) if verdict(number, 1, 99, 1) == "allowed"}
+    assert allowed == named
+    assert verdict(0, arch=0x40000003) == verdict(0x40000000) == verdict(-1) == "killed"
+
+
+@pytest.mark.parametrize(
+    ("number", "arguments", "said"),
+    [
+        (16, (1, 0x5401), "allowed"),  # ioctl: is it a terminal
+        (16, (1, 0x5412), "refused"),  # TIOCSTI
+        (16, (1, 0x8901), "refused"),  # FIOSETOWN
+        (72, (1, 4), "allowed"),  # fcntl: F_SETFL
+        (72, (1, 1030), "allowed"),  # F_DUPFD_CLOEXEC
+        (72, (1, 8), "refused"),  # F_SETOWN
+        (72, (1, 15), "refused"),  # F_SETOWN_EX
+        (72, (1, 10), "refused"),  # F_SETSIG
+        (72, (1, 1031), "refused"),  # F_SETPIPE_SZ
+        (204, (0,), "allowed"),  # sched_getaffinity
+        (204, (1,), "refused"),
+        (302, (0, 7, 0, 1), "allowed"),  # prlimit64: read its own
+        (302, (1, 7, 0, 1), "refused"),  # another's
+        (302, (0, 7, 1, 0), "refused"),  # write
+        (302, (0, 7, 1 << 32, 0), "refused"),  # an address whose lower half is zero
+    ],
+)
+def test_arguments_that_matter_are_looked_at(number: int, arguments: tuple[int, ...], said: str) -> None:
+    assert verdict(number, *arguments) == said
+
+
+def test_the_numbers_are_the_kernels() -> None:
+    header = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
+    if not header.exists():
+        pytest.skip("the kernel's headers are not installed")
+    kernel = dict(re.findall(r"#define __NR_(\w+) (\d+)", header.read_text()))
+    assert {name: int(kernel[name]) for name in syscalls._ALLOWED} == syscalls._ALLOWED
 
 
 def test_over_the_protocol() -> None:
