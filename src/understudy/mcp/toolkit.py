@@ -102,8 +102,6 @@ class MCPToolkit:
         entry.check(call.arguments)
         self._refuse_beyond(entry)
         reply = await self._answer(entry, call.arguments)
-        if reply.error and entry.server in self._sessions:  # it may be that the tool is no longer what it was
-            await self._look_again(entry.server)
         self.made.append(Made(entry.server, entry.tool, call.arguments, reply.error))
         if reply.error:
             raise ToolError(reply.text or "the tool failed and does not say why")
@@ -172,7 +170,10 @@ class MCPToolkit:
         seconds = min(left, config.timeouts.get(entry.tool, config.call_timeout))
         began = time.monotonic()
         try:
-            return await session.call(entry.tool, arguments, seconds, self._progress if self._on_progress else None)
+            reply = await session.call(entry.tool, arguments, seconds, self._progress if self._on_progress else None)
+            if reply.error:  # it may be that the server is going down, or that the tool is no longer what it was
+                self._compare(session, await session.list())
+            return reply
         finally:
             self._spent += time.monotonic() - began
 
