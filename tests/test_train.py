@@ -30,7 +30,7 @@ from understudy.train import learning_rate, optimizer_steps, summarize, train, w
 from understudy.trajectory import Stop, Trajectory  # noqa: E402
 from understudy.users import NoUser, User  # noqa: E402
 
-TIMINGS = {"seconds", "sampling_seconds", "update_seconds", "tokens_per_second"}
+TIMINGS = {"seconds", "sampling_seconds", "update_seconds", "tokens_per_second", "certify/seconds"}
 
 
 class OneLamp(Domain):
