@@ -78,8 +78,8 @@ def as_text(certificate: Certificate) -> str:
 
 def _table(certificate: Certificate) -> Table:
     table = Table(title=f"{certificate.model}, {certificate.format}", title_justify="left")
-    for name in ("", "check", "", "figures"):
-        table.add_column(name)
+    for name in ("of", "check", "", "figures"):
+        table.add_column(name, no_wrap=name != "figures")
     for of, checks in groupby(certificate.checks, key=lambda check: check.of):
         for place, check in enumerate(checks):
             cells = ("" if place else of, check.name, "ok" if check.ok else "FAILED", check.figures)

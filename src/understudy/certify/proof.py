@@ -14,7 +14,7 @@ from understudy.engines.local.engine import LocalEngine
 from understudy.formats import ChatFormat, Vocabulary
 from understudy.models import find_model
 
-PLAIN = ", without guesses"
+PLAIN = ", unguessed"
 
 
 async def certify(config: TrainConfig) -> Certificate:

@@ -23,7 +23,6 @@ from understudy.messages import Message, ToolCall
 from understudy.rollout import rollout
 from understudy.trajectory import Trajectory
 
-
 FORMAT = "format"
 
 
@@ -32,11 +31,11 @@ async def check_format(folder: Path, format: ChatFormat) -> tuple[list[Check], l
     desk = _Desk(format, Vocabulary.load(folder / "tokenizer.json"), Template(folder))
     await desk.play_all()
     checks = [
-        desk.check("ids are those of the model's template", desk.against_template),
-        desk.check("what was sampled from stays as it was", _prefixes),
-        desk.check("masks cover what was sampled, with stop tokens", desk.masks),
-        desk.check("messages encoded again have the same ids", desk.audits),
-        desk.check("what was written is read back", desk.readings),
+        desk.check("ids are the template's", desk.against_template),
+        desk.check("earlier tokens never change", _prefixes),
+        desk.check("masks cover the sampled tokens only", desk.masks),
+        desk.check("re-encoded messages have the same ids", desk.audits),
+        desk.check("what is written is read back", desk.readings),
         await desk.check_control(),
         desk.check_text(),
     ]
@@ -99,7 +98,7 @@ class _Desk:
         found = [*self.refused, *(problem for played in self.played for problem in problems(played))]
         turns = sum(len(played.prompts) for played in self.played)
         tokens = sum(len(played.episode.tokens) for played in self.played)
-        return outcome(FORMAT, name, f"{len(self.played)} conversations, {turns} replies, {tokens} ids", found)
+        return outcome(FORMAT, name, f"{len(self.played)} talks, {turns} replies, {tokens} ids", found)
 
     def against_template(self, played: _Played) -> Iterator[str]:
         """Each turn's prompt against the template's."""
@@ -200,7 +199,7 @@ class _Desk:
                 self.deviations[f"the model's tokenizer changes text: {pair}"] = None
             else:
                 problems.append(pair)
-        return outcome(FORMAT, "text comes back out of its tokens", f"{len(texts)} texts", problems)
+        return outcome(FORMAT, "text comes back from its tokens", f"{len(texts)} texts", problems)
 
 
 def _prefixes(played: _Played) -> Iterator[str]:

@@ -45,7 +45,7 @@ class Gap:
     place: int
 
     def __str__(self) -> str:
-        return f"largest {self.largest:.2g}, mean {self.mean:.2g}, {self.tokens} tokens"
+        return f"largest {self.largest:.1e}, mean {self.mean:.1e}, {self.tokens} tokens"
 
 
 def gap(one: Batch, other: Batch) -> Gap:
@@ -109,8 +109,8 @@ async def compare(
     said = f"{len(episodes)} episodes, {replies} replies, {cut} cut off"
     apart = gap(batch, forwarded)
     checks = [
-        outcome(name, "tokens and masks are those of the messages", said, audited),
-        outcome(name, "the batch is the episodes", f"{len(batch)} rows", [*_rows(episodes, batch, forwarded)]),
+        outcome(name, "tokens and masks are the messages'", said, audited),
+        outcome(name, "the batch holds the episodes", f"{len(batch)} rows", [*_rows(episodes, batch, forwarded)]),
         _agree(subject, name, batch, forwarded, apart),
     ]
     return checks, apart
@@ -144,10 +144,10 @@ def _agree(subject: Subject, name: str, sampled: Batch, trained: Batch, apart: G
     tokens, mask, ours, theirs = (tensor[apart.row, :count].tolist() for tensor in tensors)
     diff = logprobs_beside(tokens, mask, ours, theirs, apart.place, subject.vocabulary.decode)
     holds = apart.largest <= largest and apart.mean <= mean
-    figures = f"{apart}; allowed {largest:.2g} and {mean:.2g}"
+    figures = f"{apart}; allowed {largest:.1e} and {mean:.1e}"
     return Check(
         of=name,
-        name="sampler and trainer agree",
+        name="log-probabilities agree",
         ok=holds,
         figures=figures,
         diff="" if holds else f"row {apart.row}, the token that is farthest apart\n{diff}",
@@ -163,9 +163,10 @@ async def check_engine(subject: Subject, name: str) -> list[Check]:
     """The checks of a fresh engine, which is moved by one update on the way."""
     episodes = await play(subject)
     before, _ = await compare(subject, episodes, TOOLS, name)
+    later = f"{name}, updated"
     moved = await _update(subject, episodes, name)
-    after, _ = await compare(subject, again := await play(subject), TOOLS, f"{name}, after an update")
-    return [*before, moved, *after, _newer(episodes, again, name)]
+    after, _ = await compare(subject, again := await play(subject), TOOLS, later)
+    return [*before, moved, *after, _newer(episodes, again, later)]
 
 
 async def _update(subject: Subject, episodes: Sequence[Trajectory], name: str) -> Check:
@@ -177,7 +178,7 @@ async def _update(subject: Subject, episodes: Sequence[Trajectory], name: str) -
     await engine.update([weighed], Loss(kind="nll"), RATE)
     moved, least = gap(before, await engine.forward(batch)), MOVED * engine.tolerance.mean * subject.slack
     problems = [] if moved.mean > least else ["the weights are as they were"]
-    return outcome(name, "an update moves the weights", f"{moved}; needed {least:.2g} on average", problems)
+    return outcome(name, "an update moves them", f"{moved}; needed {least:.1e} on average", problems)
 
 
 def _newer(before: Sequence[Trajectory], after: Sequence[Trajectory], name: str) -> Check:
