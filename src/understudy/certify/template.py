@@ -11,7 +11,7 @@ from understudy.messages import Message, ToolSpec, spec_to_wire
 NO_TOOLS = "the template knows no tools: they are signatures in the system message, and a call is text"
 THOUGHTS = "thoughts stay where they were sampled, and so does what opens a turn; the template drops them"
 LOOK_ALIKES = "text that looks like a control token stays text; in the template it becomes that token"
-_THOUGHT = re.compile(r"<think>.*?</think>\s*", re.DOTALL)
+_THOUGHT = re.compile(r"<think>(?:(?!<\|).)*?</think>\s*", re.DOTALL)  # it does not reach across a control token
 
 
 class Template:
