@@ -170,7 +170,7 @@ def test_a_tokenizer_that_normalizes_is_a_deviation(tmp_path: Path) -> None:
     tokenizer.save(str(file))
     checks, deviations = checked(tmp_path)
     assert not failed(checks)
-    assert any(d.startswith("the model's tokenizer changes text: 'e\u0301 ") for d in deviations)
+    assert any(d.startswith("the model's tokenizer changes text: ") and "e\\u0301 A" in d for d in deviations)
 
 
 # ---- formats that are not ----
@@ -271,9 +271,15 @@ def without_last(mask: list[bool]) -> list[bool]:
     return [own and following for own, following in zip(mask, [*mask[1:], False], strict=True)]
 
 
-@pytest.mark.parametrize("change", [shifted, without_last])
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        (shifted, r"several calls in a reply, reply 1: the mask does not begin with it\n"),
+        (without_last, r"several calls in a reply: 4 replies end without a stop token in the mask, 0 were cut off\n"),
+    ],
+)
 def test_a_wrong_mask_is_found(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[list[bool]], list[bool]]
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[list[bool]], list[bool]], shown: str
 ) -> None:
     async def act(
         self: Any, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]
@@ -288,7 +294,7 @@ def test_a_wrong_mask_is_found(
     checks, _ = checked(tiny)
     assert failed(checks) == {MASKS, AGAIN}
     assert "several calls in a reply\n   place  expected " in checks[MASKS].diff
-    assert "258 '<|im_end|>'" in checks[MASKS].diff + checks[AGAIN].diff
+    assert re.search(shown, checks[AGAIN].diff)
 
 
 def test_a_tokenizer_that_loses_text_is_found(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +302,7 @@ def test_a_tokenizer_that_loses_text_is_found(tiny: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Vocabulary, "encode", lambda self, text: encode(self, text.replace("\u0301", "")))
     checks, _ = checked(tiny)
     assert failed(checks) == {IDS, TEXT}
-    assert "'e\u0301 A\u030a" in checks[TEXT].diff
+    assert "e\\u0301 A\\u030a" in checks[TEXT].diff
 
 
 # ---- engines ----
@@ -357,9 +363,8 @@ class Spilling(LocalEngine):
     """Reads log-probabilities of tokens that were not sampled."""
 
     async def forward(self, batch: Batch) -> Batch:
-        return await super().forward(
-            batch.with_(mask=torch.arange(batch.tokens.shape[1]) >= batch.mask.int().argmax(1, keepdim=True))
-        )
+        read = await super().forward(batch)
+        return read.with_(logprobs=read.logprobs.where(batch.mask, -1.0))
 
 
 class Broke(LocalEngine):
@@ -379,7 +384,7 @@ def test_an_engine_is_certified(tiny: Path, settings: Sequence[str]) -> None:
     assert not failed(checks), as_text(Certificate(model="", format="", checks=tuple(checks.values())))
     both = (MESSAGES, HOLDS, AGREE)
     assert checks.keys() == {*both, MOVES, *(f"{name}, updated" for name in (*both, VERSION))}
-    assert re.fullmatch(r"8 episodes, 28 replies, \d\d cut off", checks[MESSAGES].figures)
+    assert re.fullmatch(r"6 episodes, 21 replies, \d\d cut off", checks[MESSAGES].figures)
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,8 @@ class _Desk:
             at = first_difference(text, kept)
             if at is None:
                 continue
-            pair = f"{text[at : at + 20]!r} comes back as {kept[at : at + 20]!r}"
+            there, back = (ascii(each[max(0, at - 10) : at + 10]) for each in (text, kept))
+            pair = f"{there} comes back as {back}"
             if kept == self.template.round_trip(text):
                 self.deviations[f"the model's tokenizer changes text: {pair}"] = None
             else:
