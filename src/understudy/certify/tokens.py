@@ -103,12 +103,15 @@ class _Desk:
     def against_template(self, played: _Played) -> Iterator[str]:
         """Each turn's prompt against the template's."""
         talk = played.talk
-        known = self.template.knows(talk.tools)
+        known = not talk.tools or self.template.knows(talk.tools)
         cut = [Message(role="assistant", content=self.vocabulary.decode(tokens)) for tokens in played.sampled]
         replies = cut if talk.cut else [turn.reply if known else self._as_text(turn.reply) for turn in talk.turns]
         for turn, prompt in enumerate(played.prompts):
-            messages = played.until(turn, replies)
-            theirs = self.template.prompt(messages, talk.tools if known else ())
+            messages, shown = played.until(turn, replies), talk.tools if known else ()
+            if self.template.refuses(messages, shown):
+                self.deviations[f"{talk.name}: the template has no way to say it; the format has"] = None
+                return
+            theirs = self.template.prompt(messages, shown)
             ours = prompt if known else self._without_tools(played, prompt)
             if not self._same(talk, ours, theirs):
                 where = f"{talk.name}, before reply {turn + 1}: other ids than the template's"
