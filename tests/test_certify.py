@@ -110,6 +110,11 @@ def test_two_sequences_side_by_side() -> None:
         ">    109  122 'z'                           33 '!'",
     ]
     assert side_by_side(expected, expected, decode) == ""
+    long = list(range(65, 115))
+    lines = side_by_side(long, [*long[:9], *long[10:]], decode).splitlines()
+    assert len(lines) == 13
+    assert [line[0] for line in lines].index(">") == 5
+    assert sum(line.startswith(">") for line in lines) == 1, "all that follows a lost token is in its place again"
 
 
 def test_log_probabilities_side_by_side() -> None:

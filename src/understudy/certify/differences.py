@@ -24,7 +24,7 @@ def side_by_side(expected: Sequence[int], found: Sequence[int], decode: Decode, 
     at = first_difference(expected, found)
     if at is None:
         return ""
-    low, high = max(0, at - BEFORE), at + AFTER
+    low, high = max(0, at - BEFORE), at + 4 * AFTER  # more than is shown, so that the last lines are aligned too
     left, right = expected[low:high], found[low:high]
     lines = [_line(" ", "place", "expected", "found")]
     for kind, a, b, c, d in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
@@ -32,7 +32,7 @@ def side_by_side(expected: Sequence[int], found: Sequence[int], decode: Decode, 
             place = offset + low + a + i if a + i < b else ""
             texts = ("" if token is None else f"{token} {decode([token])!r}" for token in (x, y))
             lines.append(_line(" " if kind == "equal" else ">", place, *texts))
-    return "\n".join(lines)
+    return "\n".join(lines[: 1 + BEFORE + AFTER])
 
 
 def _line(mark: str, place: object, expected: str, found: str) -> str:
