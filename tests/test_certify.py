@@ -34,7 +34,7 @@ from understudy.certify.weights import check_engine, play  # noqa: E402
 from understudy.config import TrainConfig, parse  # noqa: E402
 from understudy.engines.base import Completion, Sampling  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.errors import RolloutError  # noqa: E402
+from understudy.errors import ConfigError, RolloutError  # noqa: E402
 from understudy.formats import ChatFormat, ChatML, Parsed, Vocabulary, find  # noqa: E402
 from understudy.formats.template import TemplateFormat  # noqa: E402
 from understudy.messages import Message, ToolSpec  # noqa: E402
@@ -236,9 +236,19 @@ class Forgetful(Broken):
         return dataclasses.replace(parsed, message=parsed.message.replace(tool_calls=parsed.message.tool_calls[:1]))
 
 
+class Refusing(Broken):
+    """Takes one call a reply, although the template takes several."""
+
+    def render(self, reply: Message) -> list[int]:
+        if len(reply.tool_calls) > 1:
+            raise ConfigError("one call at once")
+        return super().render(reply)
+
+
 @pytest.mark.parametrize(
     ("kind", "names", "shown"),
     [
+        (Refusing, {IDS}, "several calls in a reply: the format refuses it, and the template does not: one call at"),
         (WithoutNewline, {IDS}, r"one call, before reply 2: other ids than the template's\n.*>    \d\d\d  10 '\\n'\n"),
         (WithoutStop, {AGAIN}, r"one call: 2 replies end without a stop token in the mask, 0 were cut off\n"),
         (Careless, {CONTROL}, r"the control tokens that are shown\n"),

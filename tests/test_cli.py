@@ -192,7 +192,7 @@ def test_certify(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (code, text.count("FAILED")) == (0, 0)
     assert re.search(r"full, updated .* ok .*\n.*\n.*log-probabilities agree +│ ok +│ largest", text)
     assert "\ncertified, in " in text
-    monkeypatch.setattr(proof, "engines", lambda config: [])
+    monkeypatch.setattr(proof, "ways", lambda config: ())
     encode = ChatML.encode  # without the line break before a turn
     monkeypatch.setattr(
         ChatML, "encode", lambda self, new, tools, before: encode(self, new, tools, before)[len(before) > 0 :]

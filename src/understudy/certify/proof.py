@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 from understudy import formats
 from understudy.certify.certificate import Certificate
@@ -14,23 +15,25 @@ from understudy.engines.local.engine import LocalEngine
 from understudy.formats import ChatFormat, Vocabulary
 from understudy.models import find_model
 
-PLAIN = ", unguessed"
-
 
 async def certify(config: TrainConfig) -> Certificate:
     """Prove the config's model, template and engine, with engines that are made for it and thrown away.
 
-    Both ways of fine-tuning are proven, or the one that `engine.finetune` names.
+    Both ways of fine-tuning are proven, or the one that `engine.finetune` names; the first once more without guesses.
     """
     started = time.perf_counter()
     folder = find_model(config.model)
     format = formats.find(folder, tolerant=config.format.tolerant)
+
+    def fresh(**changes: Any) -> Subject:
+        return subject_of(config, folder, LocalEngine(folder, config.engine.replace(**changes), config.seed), format)
+
     checks, deviations = await check_format(folder, format)
-    for name, settings in engines(config.engine):
-        engine = LocalEngine(folder, settings, config.seed)
-        subject = subject_of(config, folder, engine, format)
-        checks += await (check_sampler if name.endswith(PLAIN) else check_engine)(subject, name)
-        engine.close()
+    named = ways(config.engine)
+    for way in named:  # an engine is let go before the next is loaded
+        checks += await check_engine(fresh(finetune=way), way)
+    for way in named[:1] if config.engine.rows else ():
+        checks += await check_sampler(fresh(finetune=way, rows=0), f"{way}, unguessed")
     return Certificate(
         model=config.model,
         format=type(format).__name__,
@@ -46,9 +49,6 @@ def subject_of(config: TrainConfig, folder: Path, engine: Engine, format: ChatFo
     return Subject(engine, format, vocabulary, config.sampling, config.certify.slack)
 
 
-def engines(config: LocalConfig) -> list[tuple[str, LocalConfig]]:
-    """The engines to prove, by name: each way of fine-tuning, and the first once more without guesses."""
-    ways: tuple[Finetune, ...] = (config.finetune,) if "finetune" in config.model_fields_set else ("full", "lora")
-    found = [(str(way), config.replace(finetune=way)) for way in ways]
-    name, first = found[0]
-    return [*found, (f"{name}{PLAIN}", first.replace(rows=0))] if config.rows else found
+def ways(config: LocalConfig) -> tuple[Finetune, ...]:
+    """The ways of fine-tuning to prove: the one that is named, else both."""
+    return (config.finetune,) if "finetune" in config.model_fields_set else ("full", "lora")

@@ -31,7 +31,7 @@ async def check_format(folder: Path, format: ChatFormat) -> tuple[list[Check], l
     desk = _Desk(format, Vocabulary.load(folder / "tokenizer.json"), Template(folder))
     await desk.play_all()
     checks = [
-        desk.check("ids are the template's", desk.against_template),
+        desk.check("ids are the template's", desk.against_template, desk.refused),
         desk.check("earlier tokens never change", _prefixes),
         desk.check("masks cover the sampled tokens only", desk.masks),
         desk.check("re-encoded messages have the same ids", desk.audits),
@@ -89,13 +89,14 @@ class _Desk:
             try:
                 self.played.append(await _play(talk, self.format))
             except ConfigError as error:
-                if not self.template.refuses(talk.whole, talk.tools):
+                if self.template.refuses(talk.whole, talk.tools):
+                    self.deviations[f"{talk.name}: the template refuses it, and so does the format"] = None
+                else:
                     self.refused.append(f"{talk.name}: the format refuses it, and the template does not: {error}")
-                self.deviations[f"{talk.name}: the template refuses it, and so does the format"] = None
 
-    def check(self, name: str, problems: "Callable[[_Played], Iterator[str]]") -> Check:
-        """One check over all talks."""
-        found = [*self.refused, *(problem for played in self.played for problem in problems(played))]
+    def check(self, name: str, problems: Callable[[_Played], Iterator[str]], known: Sequence[str] = ()) -> Check:
+        """One check over all talks, with problems that are known before."""
+        found = [*known, *(problem for played in self.played for problem in problems(played))]
         turns = sum(len(played.prompts) for played in self.played)
         tokens = sum(len(played.episode.tokens) for played in self.played)
         return outcome(FORMAT, name, f"{len(self.played)} talks, {turns} replies, {tokens} ids", found)
