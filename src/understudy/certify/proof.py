@@ -1,11 +1,12 @@
 """The whole proof for a model, before it is trained: its template, and its engine in each way of fine-tuning."""
 
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from understudy import formats
-from understudy.certify.certificate import Certificate
+from understudy.certify.certificate import Certificate, Check
 from understudy.certify.tokens import check_format
 from understudy.certify.weights import Subject, check_engine, check_sampler
 from understudy.config import TrainConfig
@@ -25,15 +26,19 @@ async def certify(config: TrainConfig) -> Certificate:
     folder = find_model(config.model)
     format = formats.find(folder, tolerant=config.format.tolerant)
 
-    def fresh(**changes: Any) -> Subject:
-        return subject_of(config, folder, LocalEngine(folder, config.engine.replace(**changes), config.seed), format)
+    async def proven(name: str, check: Callable[[Subject, str], Awaitable[list[Check]]], **changes: Any) -> list[Check]:
+        engine = LocalEngine(folder, config.engine.replace(**changes), config.seed)
+        try:
+            return await check(subject_of(config, folder, engine, format), name)
+        finally:
+            engine.close()
 
     checks, deviations = await check_format(folder, format)
     named = ways(config.engine)
-    for way in named:  # an engine is let go before the next is loaded
-        checks += await check_engine(fresh(finetune=way), way)
+    for way in named:
+        checks += await proven(way, check_engine, finetune=way)
     for way in named[:1] if config.engine.rows else ():
-        checks += await check_sampler(fresh(finetune=way, rows=0), f"{way}, unguessed")
+        checks += await proven(f"{way}, unguessed", check_sampler, finetune=way, rows=0)
     return Certificate(
         model=config.model,
         format=type(format).__name__,

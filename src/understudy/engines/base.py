@@ -88,5 +88,8 @@ class Engine(Sampler, Protocol):
     def export(self, folder: Path) -> None:
         """Write the model, for LoRA its adapters, as transformers and peft read it, with its tokenizer."""
 
+    def forget(self) -> None:
+        """Forget what was sampled, so that what follows comes out as from an engine that has sampled nothing."""
+
     def close(self) -> None:
         """Give back memory and processes."""

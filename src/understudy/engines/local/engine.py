@@ -124,9 +124,13 @@ class LocalEngine:
         """Write the model (for LoRA, its adapters) as transformers and peft read it."""
         self._model.export(folder)
 
+    def forget(self) -> None:
+        """Forget the sampler's cache and its guesses, which change the rounding of what follows."""
+        self._sampler.refresh(self.version)
+
     def close(self) -> None:
         """Forget what the sampler remembers."""
-        self._sampler.refresh(self.version)
+        self.forget()
 
     def _restore_reference(self, tensors: Mapping[str, Tensor]) -> None:
         frozen = {
