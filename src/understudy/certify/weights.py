@@ -177,11 +177,8 @@ async def _update(subject: Subject, episodes: Sequence[Trajectory], name: str) -
     before = await engine.forward(batch)
     await engine.update([weighed], Loss(kind="nll"), RATE)
     moved, least = gap(before, await engine.forward(batch)), MOVED * engine.tolerance.mean * subject.slack
-    problems = (
-        []
-        if least < moved.mean < math.inf
-        else ["what was sampled is as likely as before, or its likelihood is no number"]
-    )
+    sound = least < moved.mean < math.inf
+    problems = [] if sound else ["what was sampled is as likely as before, or its likelihood is no number"]
     return outcome(name, "an update moves them", f"{moved}; needed {least:.1e} on average", problems)
 
 
