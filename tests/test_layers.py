@@ -34,6 +34,8 @@ LAYERS = """
     data
     run
     evaluate
+    weights
+    serve
     results
     train view
     live play available readings

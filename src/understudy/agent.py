@@ -49,8 +49,7 @@ class EngineAgent:
             _count(episode, event, count)
         if parsed.repairs:
             episode.penalty = min(MOST_PENALTY, episode.penalty + self._repair_penalty)
-        cut = completion.finish == "length" and not parsed.repairs.keys().isdisjoint(("truncated", "strings"))
-        message = _identified(_without_last(parsed.message) if cut else parsed.message, episode.turns)
+        message = _identified(settled(parsed, completion.finish == "length"), episode.turns)
         episode.act(message, completion.tokens, completion.logprobs)
         episode.version = completion.version
         return message
@@ -152,8 +151,11 @@ def _status(message: Message) -> ParseStatus:
     return "text" if message.content.strip() else "empty"
 
 
-def _without_last(message: Message) -> Message:
-    """The last call was cut off at the length limit: it may lack arguments that were to come, so it is not run."""
+def settled(parsed: Parsed, cut: bool) -> Message:
+    """The reply that counts. A last call that is `cut` off may lack arguments that were to come, so it is not run."""
+    message = parsed.message
+    if not cut or parsed.repairs.keys().isdisjoint(("truncated", "strings")):
+        return message
     *calls, last = message.tool_calls
     reason = last.malformed or "the call is cut off at the length limit of a reply; write less before it"
     return message.replace(tool_calls=(*calls, ToolCall(name=last.name, malformed=reason)))

@@ -138,7 +138,7 @@ class ChatModel:
         self.config = config
         self.usage = Usage()
         self._fault = fault
-        self._key = _key(config.key_variable)
+        self._key = read_key(config.key_variable)
         self._connections: _Connections | None = None
 
     async def reply(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), seed: int = 0) -> Reply:
@@ -271,8 +271,8 @@ class _Connections:
             await self.http.aclose()
 
 
-def _key(variable: str) -> str:
-    """The key in an environment variable."""
+def read_key(variable: str) -> str:
+    """The key in an environment variable; none where no variable is named."""
     key = os.environ.get(variable, "").strip() if variable else ""
     if variable and not key:
         raise ConfigError(f"the environment variable {variable}, which key_variable names, is not set")

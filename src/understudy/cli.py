@@ -143,6 +143,54 @@ def train(
         raise typer.Exit(130) from e
 
 
+Model = Annotated[
+    str,
+    typer.Argument(metavar="CHECKPOINT", help="A run, one of its checkpoints, a model's folder, or a model's name."),
+]
+
+
+@app.command()
+def serve(
+    what: Model,
+    settings: Settings = None,
+    host: Annotated[str, typer.Option(help="Where to listen; on loopback only this machine can ask.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    name: Annotated[str, typer.Option(help="What clients call the model; its own name if not given.")] = "",
+    key_variable: Annotated[str, typer.Option(help="The environment variable with the key to ask for.")] = "",
+    concurrency: Annotated[int, typer.Option(min=1, help="Replies that are made at once.")] = 16,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes of the largest request.")] = 4 << 20,
+) -> None:
+    """Serve a model as a chat completions endpoint, with its tool calls."""
+    from understudy.evaluate import not_installed
+    from understudy.serve.options import ServeConfig
+    from understudy.weights import find_weights
+
+    weights = find_weights(what, settings or ())
+    config = ServeConfig(host=host, port=port, key_variable=key_variable, concurrency=concurrency, max_body=max_body)
+    try:
+        from understudy.serve.server import serve as serve_until_interrupted
+    except ModuleNotFoundError as e:
+        raise not_installed(e, "a server") from e
+    named = weights.replace(name=name or weights.name)
+    serve_until_interrupted(named, config, lambda line: typer.echo(line, err=True))
+
+
+@app.command()
+def export(
+    what: Model,
+    out: Annotated[Path, typer.Option(help="The folder to write, which must not be there yet.")],
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="Of LoRA, the adapters alone, as peft reads them.")
+    ] = False,
+    settings: Settings = None,
+) -> None:
+    """Write a model as a plain folder that transformers and vLLM load, with LoRA's adapters merged into it."""
+    from understudy import weights
+
+    weights.export(weights.find_weights(what, settings or ()), out, adapter)
+    print(f"{what} is in {out}")
+
+
 @app.command()
 def parse(
     format: Annotated[str, typer.Option(help="The dialect that was asked for; any if not given.")] = "",
@@ -193,16 +241,14 @@ def _config(what: str, settings: list[str] | None) -> "TrainConfig":
 
 def _checkpoint(what: str) -> Path | None:
     """The last whole checkpoint, where `what` is a run; damaged ones are named."""
-    from understudy.run import last_checkpoint
+    from understudy.weights import find_weights
 
     if not Path(what, "config.toml").is_file():
         return None
-    checkpoint, damaged = last_checkpoint(Path(what))
-    for warning in damaged:
+    weights = find_weights(what)
+    for warning in weights.warnings:
         typer.secho(warning, fg="yellow", err=True)
-    if checkpoint is None:
-        raise ConfigError(f"{what} has no checkpoint yet; go on with it by: understudy train --resume {what}")
-    return checkpoint
+    return weights.checkpoint
 
 
 def _report_text(report: "Report") -> str:

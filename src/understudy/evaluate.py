@@ -9,7 +9,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from understudy import formats
 from understudy.agent import Agent, ChatAgent, EngineAgent, GoldAgent, SilentAgent
@@ -24,6 +24,9 @@ from understudy.statistics import Rate, pass_at_k, pass_hat_k, rate
 from understudy.tasks import Split, Task
 from understudy.trajectory import Trajectory
 from understudy.users import Cast
+
+if TYPE_CHECKING:
+    from understudy.engines.local.engine import LocalEngine
 
 Progress = Callable[[int, int], None]
 Kind = Literal["agent", "floor", "oracle"]
@@ -159,6 +162,12 @@ def named_agent(name: str, config: TrainConfig, checkpoint: Path | None = None) 
 
 def model_agent(config: TrainConfig, checkpoint: Path | None = None) -> EngineAgent:
     """The config's model, sampling as it does in evaluation."""
+    engine, format = open_model(config, checkpoint)
+    return EngineAgent(engine, format, config.sampling.replace(temperature=config.eval.temperature))
+
+
+def open_model(config: TrainConfig, checkpoint: Path | None = None) -> tuple["LocalEngine", formats.ChatFormat]:
+    """The engine and the format of the config's model, with a checkpoint's weights where one is given."""
     folder = find_model(config.model)
     format = formats.find(folder, tolerant=config.format.tolerant)
     try:
@@ -168,7 +177,7 @@ def model_agent(config: TrainConfig, checkpoint: Path | None = None) -> EngineAg
     engine = LocalEngine(folder, config.engine, config.seed)
     if checkpoint:
         engine.load(checkpoint)
-    return EngineAgent(engine, format, config.sampling.replace(temperature=config.eval.temperature))
+    return engine, format
 
 
 def not_installed(error: ModuleNotFoundError, what: str) -> Exception:

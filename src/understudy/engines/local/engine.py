@@ -13,7 +13,7 @@ from torch import Tensor
 from understudy.algorithms import losses
 from understudy.algorithms.options import Loss
 from understudy.batch import Batch, Shared, plan
-from understudy.engines.base import Completion, Sampling
+from understudy.engines.base import Completion, Sampling, Told
 from understudy.engines.local.config import LocalConfig
 from understudy.engines.local.head import token_logprobs
 from understudy.engines.local.heap import keep_heap
@@ -49,12 +49,22 @@ class LocalEngine:
         """How many updates the weights have seen."""
         return self._sampler.version
 
+    @property
+    def context(self) -> int:
+        """The longest sequence that the model takes, in tokens."""
+        return self._model.context
+
     async def sample(
-        self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_tokens: Collection[int] = ()
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        seed: int,
+        stop_tokens: Collection[int] = (),
+        told: Told | None = None,
     ) -> Completion:
-        """Continue a prompt; calls that run side by side are computed together."""
+        """Continue a prompt; calls that run side by side are computed together. See `engines.base.Streaming`."""
         with self._memory("engine.sequences", self._config.sequences):
-            return await self._sampler.sample(prompt, sampling, seed, stop_tokens)
+            return await self._sampler.sample(prompt, sampling, seed, stop_tokens, told)
 
     async def forward(self, batch: Batch) -> Batch:
         """The batch with `logprobs` of its trained tokens under the current weights."""
@@ -113,9 +123,9 @@ class LocalEngine:
             raise ConfigError(f"{path / STATE}: not a checkpoint of this model and fine-tuning mode: {e}") from e
         self._sampler.refresh(version)
 
-    def export(self, folder: Path) -> None:
-        """Write the model (for LoRA, its adapters) as transformers and peft read it."""
-        self._model.export(folder)
+    def export(self, folder: Path, merged: bool = False) -> None:
+        """Write the model as transformers and peft read it; of LoRA the adapters, unless `merged`."""
+        self._model.export(folder, merged)
 
     def close(self) -> None:
         """Forget what the sampler remembers."""

@@ -1,0 +1,92 @@
+"""A real server of the tiny random model on a free port of loopback, in a thread of its own."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from understudy.engines.base import Completion, Sampling, Told
+from understudy.formats import Vocabulary, find
+from understudy.models import make_tiny
+from understudy.serve.choice import Model
+from understudy.serve.options import ServeConfig
+from understudy.serve.server import app, listen, open_served, server
+from understudy.weights import find_weights
+
+CONTEXT = 2048
+
+
+def small(folder: Path) -> Path:
+    """A tiny model with a short context, so that a reply without a limit ends soon."""
+    make_tiny(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": CONTEXT}))
+    return folder
+
+
+def served(folder: Path, name: str = "tiny", **options: Any) -> Model:
+    """The model of a folder, as it is served."""
+    weights = find_weights(str(folder), ["engine.dtype=float32", "engine.threads=1"])
+    return open_served(weights.replace(name=name), ServeConfig(**options))
+
+
+class Script:
+    """A sampler that says given texts: for a request that ends with user text X, the text of X, token by token."""
+
+    context = CONTEXT
+
+    def __init__(self, folder: Path, reply: Callable[[str], str], pause: float = 0.0) -> None:
+        self._vocabulary, self._reply, self._pause = Vocabulary.load(folder / "tokenizer.json"), reply, pause
+        self.prompts: list[list[int]] = []
+        self.cancelled = 0
+
+    async def sample(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        seed: int,
+        stop_tokens: Collection[int] = (),
+        told: Told | None = None,
+    ) -> Completion:
+        """The text, and the token that ends a turn."""
+        self.prompts.append(list(prompt))
+        said = self._reply(self._vocabulary.decode(prompt))
+        tokens = [*self._vocabulary.encode(said), self._vocabulary.added["<|im_end|>"]]
+        kept = tokens[: sampling.max_tokens]
+        try:
+            for token in kept:
+                await asyncio.sleep(self._pause)
+                if told:
+                    told([token], [-0.5])
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return Completion(kept, [-0.5] * len(kept), "stop" if len(kept) == len(tokens) else "length")
+
+
+def scripted(folder: Path, reply: Callable[[str], str], pause: float = 0.0) -> tuple[Model, Script]:
+    """A model that says what the script wants, in the tiny model's format."""
+    script = Script(folder, reply, pause)
+    return Model("tiny", script, find(folder), Vocabulary.load(folder / "tokenizer.json")), script
+
+
+@contextmanager
+def serving(model: Model, key: str = "", **options: Any) -> Iterator[str]:
+    """The base URL of a server."""
+    config = ServeConfig(port=0, **options)
+    with listen(config) as listener:
+        running = server(app(model, config, key))
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            deadline = time.monotonic() + 30
+            while not running.started and time.monotonic() < deadline:
+                time.sleep(0.005)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        finally:
+            running.should_exit = True
+            thread.join()
