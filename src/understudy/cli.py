@@ -79,7 +79,7 @@ def play(
     role: Annotated[Literal["agent", "user"], typer.Option("--as", help="Whom you play.")] = "agent",
     task: Annotated[str, typer.Option(help="Id of the task; the first of the split if not given.")] = "",
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Where the task is from.")] = "train",
-    agent: Annotated[str, typer.Option(help="Whom you meet as the user: gold, model or chat.")] = "gold",
+    agent: Annotated[str, typer.Option(help="Whom you meet as the user: gold, model, native or chat.")] = "gold",
     model: Annotated[str, typer.Option(help="The model that you meet as the user, instead of --agent.")] = "",
 ) -> None:
     """Play an episode yourself, as agent or as user."""
@@ -98,7 +98,7 @@ def play(
 def evaluate(
     what: What,
     settings: Settings = None,
-    agent: Annotated[str, typer.Option(help="model, chat, gold or silent.")] = "model",
+    agent: Annotated[str, typer.Option(help="model, native, chat, gold or silent.")] = "model",
     model: Annotated[str, typer.Option(help="An embedded model, a folder, or owner/model on Hugging Face.")] = "",
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "",
     tasks: Annotated[int, typer.Option(min=0, help="How many tasks.")] = 0,

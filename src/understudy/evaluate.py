@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from understudy import formats
 from understudy.agent import Agent, ChatAgent, EngineAgent, GoldAgent, SilentAgent
-from understudy.chat import ChatModel, Usage
+from understudy.chat import ChatConfig, ChatModel, Usage
 from understudy.config import TrainConfig
 from understudy.domains.base import TaskSource
 from understudy.errors import ConfigError, TaskError, nearest
@@ -145,19 +145,28 @@ async def refuse_free(domain: TaskSource, seed: int = 0) -> None:
 
 
 def named_agent(name: str, config: TrainConfig, checkpoint: Path | None = None) -> Agent:
-    """The agent called `gold`, `silent`, `chat` (the endpoint of the config's `chat`), or `model`.
+    """The agent called `gold`, `silent`, `native` or `chat` (the endpoint of the config's `chat`), or `model`.
 
+    `native` uses the endpoint's own tool calls, `chat` what `chat.tools` says, which unless it is set is the same.
     `model` is the config's, with a checkpoint's weights where one is given.
     """
     agents: dict[str, Callable[[], Agent]] = {
         "gold": GoldAgent,
         "silent": SilentAgent,
+        "native": lambda: ChatAgent(ChatModel(_native(config), "agent")),
         "chat": lambda: ChatAgent(ChatModel(config.chat, "agent")),
         "model": lambda: model_agent(config, checkpoint),
     }
     if name not in agents:
         raise ConfigError(f"unknown agent {nearest(name, agents)}")
     return agents[name]()
+
+
+def _native(config: TrainConfig) -> ChatConfig:
+    if config.chat.tools != "native":
+        text = f"agent native uses the endpoint's own tool calls, and chat.tools is {config.chat.tools!r}"
+        raise ConfigError(f"{text}; leave that out, or use --agent chat")
+    return config.chat
 
 
 def model_agent(config: TrainConfig, checkpoint: Path | None = None) -> EngineAgent:

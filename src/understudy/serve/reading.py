@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from understudy.agent import settled
 from understudy.formats import ChatFormat, Vocabulary
+from understudy.formats.base import settled
 from understudy.formats.hermes import THINK, THOUGHT
 from understudy.messages import Message, ToolSpec
 
