@@ -8,7 +8,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from understudy.messages import Message, ToolSpec, from_wire
 from understudy.records import Record
@@ -27,6 +35,7 @@ _NEUTRAL: Mapping[str, Sequence[Any]] = {
     "service_tier": ("auto", "default"),
 }
 """Parameters whose effect is not offered, each with the values that ask for none."""
+_NO_OBJECT = {"$ref", "enum", "const", "anyOf", "oneOf", "allOf"}
 _NO_PARAMETERS = {"type": "object", "properties": {}}
 _WITHOUT_EFFECT = ("user", "metadata", "safety_identifier", "prompt_cache_key")
 
@@ -71,6 +80,13 @@ class Schema(_Wire):
 
 class _Parameters(Schema):
     type: Literal["object"] = "object"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_plain(cls, value: Any) -> Any:
+        if isinstance(value, dict) and (other := sorted(value.keys() & _NO_OBJECT)):
+            raise ValueError(f"{other[0]} is not taken at the top of a tool's parameters, only properties")
+        return value
 
 
 def _as_sent(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
