@@ -121,11 +121,15 @@ class Model:
     @torch.no_grad()
     def _merged(self) -> PreTrainedModel:
         """A copy of the network without adapters, each product added to the weight that it adapts, in float32."""
+        from peft.tuners.lora import LoraLayer
+
         weights = {name.replace(".base_layer.", "."): p.detach() for name, p in self.network.state_dict().items()}
         for name, module in self.network.named_modules():
-            for adapter, scale in getattr(module, "scaling", {}).items():
+            if isinstance(module, LoraLayer):
+                (adapter,) = module.scaling
                 product = module.lora_B[adapter].weight.float() @ module.lora_A[adapter].weight.float()
-                weights[f"{name}.weight"] = (module.base_layer.weight.float() + scale * product).to(self.dtype)
+                whole = module.base_layer.weight.float() + module.scaling[adapter] * product
+                weights[f"{name}.weight"] = whole.to(self.dtype)
         copy = AutoModelForCausalLM.from_config(self.network.config, dtype=self.dtype)
         copy.load_state_dict({name: weight for name, weight in weights.items() if ".lora_" not in name})
         copy.generation_config = self.network.generation_config
