@@ -1,7 +1,10 @@
 """Replies in the making: what is told early is what the whole reply says, in every format, wherever it is torn."""
 
+import json
+import shutil
+import tempfile
 from collections.abc import Sequence
-from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -10,9 +13,8 @@ from hypothesis import strategies as st
 from test_formats_template import CODER
 from understudy.formats import ChatFormat, ChatML, Vocabulary
 from understudy.formats.base import settled
-from understudy.formats.find import _compiled, find
+from understudy.formats.find import find
 from understudy.formats.parse import _LISTED, DIALECTS, render
-from understudy.formats.template import TemplateFormat
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.models import tiny_model
 from understudy.serve.reading import _WITH_CALLS, Decoding, Ending, Reading
@@ -23,13 +25,24 @@ TOOLS = [ToolSpec(name="f", description="d", parameters={"type": "object", "prop
 CALL = ToolCall(name="f", arguments={"a": "é"})
 FOLDER = tiny_model()
 VOCABULARY = Vocabulary.load(FOLDER / "tokenizer.json")
+
+
+def coder() -> ChatFormat:
+    """A format that is derived from its template."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(shutil.copytree(FOLDER, folder, dirs_exist_ok=True))
+        config = json.loads((copy / "tokenizer_config.json").read_text())
+        (copy / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": CODER}))
+        return find(copy)
+
+
 FORMATS: dict[str, ChatFormat] = {
     "hermes": find(FOLDER),
     "strict": find(FOLDER, tolerant=False),
     "signature": ChatML(VOCABULARY, "signature"),
     "thoughtless": ChatML(VOCABULARY, prefill="<think>\n\n</think>\n\n"),
     "thinking": ChatML(VOCABULARY, prefill="<think>\n"),
-    "coder": TemplateFormat(VOCABULARY, partial(_compiled(FOLDER, CODER))),
+    "coder": coder(),
 }
 PROSE = [
     "Sure, ",
