@@ -1,12 +1,16 @@
 """The server, driven over a real socket by OpenAI's own client: replies, streams, calls, refusals, limits, its end."""
 
 import asyncio
+import contextlib
 import functools
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,9 +24,13 @@ from hypothesis import strategies as st
 
 from serving import CONTEXT, scripted, served, serving, small
 from understudy.engines.base import Sampling
+from understudy.errors import ConfigError
 from understudy.formats.parse import render
 from understudy.messages import ToolCall
 from understudy.serve.choice import Model
+from understudy.serve.options import ServeConfig
+from understudy.serve.server import serve
+from understudy.weights import find_weights
 
 pytest.importorskip("torch")
 
@@ -514,7 +522,68 @@ def test_what_is_told_while_sampling_is_what_was_sampled(folder: Path) -> None:
     asyncio.run(both())
 
 
+def test_replies_under_way_end_when_the_server_does(folder: Path) -> None:
+    model, _ = scripted(folder, lambda _: "x" * 40, pause=0.02)
+    pieces: list[str] = []
+    with contextlib.ExitStack() as stack:
+        with serving(model) as url:
+            api = stack.enter_context(client(url))
+            stream = api.chat.completions.create(model="tiny", messages=HELLO, stream=True)  # type: ignore[call-overload]
+            next(stream)
+            follow = threading.Thread(target=lambda: pieces.extend(c.choices[0].delta.content or "" for c in stream))
+            follow.start()
+        follow.join()
+    assert "".join(pieces) == "x" * 40
+
+
 # ---- the command ----
+
+
+@pytest.fixture
+def unserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server on which Ctrl-C is pressed as soon as it runs."""
+
+    class Interrupted:
+        def run(self, sockets: Any) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("understudy.serve.server.server", lambda _: Interrupted())
+
+
+def said_by(folder: Path, **options: Any) -> list[str]:
+    said: list[str] = []
+    weights = find_weights(str(folder), ["engine.dtype=float32"]).replace(name="tiny", warnings=("damaged",))
+    serve(weights, ServeConfig(**{"port": 0, **options}), said.append)
+    return said
+
+
+@pytest.mark.usefixtures("unserved")
+def test_what_is_said_at_the_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, last = said_by(folder)
+    assert first == "damaged"
+    assert re.fullmatch(r"tiny is served at http://127\.0\.0\.1:\d+/v1; Ctrl-C ends it", last)
+    open_to_all = said_by(folder, host="0.0.0.0")
+    assert open_to_all[1] == "whoever can reach 0.0.0.0 can use this server: set a key by --key-variable"
+    monkeypatch.setenv("MY_KEY", KEY)
+    assert len(said_by(folder, host="0.0.0.0", key_variable="MY_KEY")) == 2
+
+
+@pytest.mark.usefixtures("unserved")
+def test_where_it_cannot_listen_it_says_so(folder: Path) -> None:
+    text = r"cannot listen on 127\.0\.0\.1 port \d+: .*; choose --host or --port"
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match=text):
+        said_by(folder, port=taken.getsockname()[1])
+    with pytest.raises(ConfigError, match="cannot listen on no such host port 0"):
+        said_by(folder, host="no such host")
+    with pytest.raises(ConfigError, match="NOT_THERE, which key_variable names, is not set"):
+        said_by(folder, key_variable="NOT_THERE")
+
+
+@pytest.mark.parametrize(
+    ("host", "local"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("box", False)]
+)
+def test_which_hosts_are_this_machine_alone(host: str, local: bool) -> None:
+    assert ServeConfig(host=host).local == local
 
 
 def start(*arguments: str) -> "subprocess.Popen[str]":
