@@ -26,8 +26,9 @@ from serving import CONTEXT, scripted, served, serving, small
 from understudy.engines.base import Sampling
 from understudy.errors import ConfigError
 from understudy.formats.parse import render
-from understudy.messages import ToolCall
+from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.serve.choice import Model
+from understudy.serve.memory import Memory
 from understudy.serve.options import ServeConfig
 from understudy.serve.server import serve
 from understudy.weights import find_weights
@@ -91,6 +92,10 @@ def joined(chunks: list[Any], index: int = 0) -> tuple[str, list[Any], str, list
     return text, calls, finish[0], logprobs
 
 
+def talk(*texts: str) -> list[Message]:
+    return [Message(role=("user", "assistant")[i % 2], content=text) for i, text in enumerate(texts)]  # type: ignore[arg-type]
+
+
 # ---- replies ----
 
 
@@ -105,7 +110,7 @@ def test_models_and_health(url: str) -> None:
 
 def test_a_reply_is_what_the_engine_samples(url: str, model: Model) -> None:
     found = ask(url, temperature=0.7, logprobs=True, max_completion_tokens=16)
-    prompt = model.format.encode([_message("user", HELLO[0]["content"])], (), ())
+    prompt = model.format.encode(talk(HELLO[0]["content"]), (), ())
     sampling = Sampling(max_tokens=16, temperature=0.7)
     sampled = asyncio.run(model.sampler.sample(prompt, sampling, 7, model.format.stop_tokens))
     choice = found.choices[0]
@@ -114,12 +119,6 @@ def test_a_reply_is_what_the_engine_samples(url: str, model: Model) -> None:
     assert (choice.finish_reason, choice.message.role) == ("length", "assistant")
     usage = found.usage
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (len(prompt), 16, len(prompt) + 16)
-
-
-def _message(role: Any, content: str) -> Any:
-    from understudy.messages import Message
-
-    return Message(role=role, content=content)
 
 
 def test_seeds_decide(url: str) -> None:
@@ -245,11 +244,50 @@ def test_a_conversation_keeps_its_tokens(url: str, model: Model) -> None:
     again = [*HELLO, message, {"role": "user", "content": "And then?"}]
     second = ask(url, messages=again)
     before = first.usage.total_tokens
-    following = len(model.format.encode([_message("user", "And then?")], (), [0] * before))
+    following = len(model.format.encode(talk("And then?"), (), [0] * before))
     assert second.usage.prompt_tokens == before + following
     changed = [*HELLO, {"role": "assistant", "content": message.content + "."}, again[-1]]
-    prompt = [_message(m["role"], m["content"]) for m in changed]
+    prompt = talk(*(m["content"] for m in changed))
     assert ask(url, messages=changed).usage.prompt_tokens == len(model.format.encode(prompt, (), ()))
+
+
+def test_the_next_turn_computes_what_is_new_and_no_more(
+    url: str, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = ask(url, max_tokens=30, seed=11)
+    network, computed = model.sampler._model, list[int]()  # type: ignore[attr-defined]
+    hidden = network.hidden
+    monkeypatch.setattr(
+        network, "hidden", lambda tokens, *rest: computed.append(tokens.shape[1]) or hidden(tokens, *rest)
+    )
+    again = [*HELLO, first.choices[0].message, {"role": "user", "content": "And then?"}]
+    second = ask(url, messages=again, max_tokens=1)
+    assert second.usage.prompt_tokens > first.usage.total_tokens
+    assert computed == [second.usage.prompt_tokens - (first.usage.total_tokens - 1)]  # the last token was not fed yet
+
+
+def test_conversations_are_known_by_all_that_is_in_them() -> None:
+    memory, tool = Memory(), ToolSpec(name="f", description="", parameters={})
+    memory.keep(talk("a", "b"), (), [1, 2])
+    memory.keep(talk("a", "b", "c", "d"), (), [1, 2, 3, 4])
+    assert memory.recall(talk("a", "b", "c", "d", "e"), ()) == ([1, 2, 3, 4], 4)
+    assert memory.recall(talk("a", "b", "c", "other", "e"), ()) == ([1, 2], 2)
+    assert memory.recall(talk("a", "b", "c"), (tool,)) == memory.recall(talk("other", "b", "c"), ()) == ([], 0)
+    called = Message(role="assistant", tool_calls=(ToolCall(name="f", id="x"),))
+    memory.keep([*talk("a"), called], (tool,), [5])
+    assert memory.recall([*talk("a"), called], (tool,)) == ([5], 2)
+    assert memory.recall([*talk("a"), called.replace(tool_calls=(ToolCall(name="f", id="y"),))], (tool,)) == ([], 0)
+
+
+def test_what_was_longest_not_asked_for_is_forgotten() -> None:
+    memory = Memory(most=6)
+    for name, tokens in (("a", [1, 2]), ("b", [3, 4]), ("a", [1, 9]), ("c", [5, 6])):
+        memory.keep(talk(name, "reply"), (), tokens)
+    assert memory.recall(talk("b", "reply"), ()) == ([3, 4], 2)
+    memory.keep(talk("d", "reply"), (), [7, 8])
+    assert [memory.recall(talk(name, "reply"), ())[0] for name in "abcd"] == [[], [3, 4], [5, 6], [7, 8]]
+    memory.keep(talk("e", "reply"), (), [0] * 7)
+    assert [memory.recall(talk(name, "reply"), ())[0] for name in "bcde"] == [[], [], [], []]
 
 
 def test_stop_strings_end_the_sampling(folder: Path) -> None:

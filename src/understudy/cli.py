@@ -39,6 +39,10 @@ app.add_typer(data.app, name="data")
 What = Annotated[
     str, typer.Argument(metavar="DOMAIN", help="A domain, module:attribute, a preset, a config.toml or a run.")
 ]
+Checkpoint = Annotated[
+    str,
+    typer.Argument(metavar="CHECKPOINT", help="A run, one of its checkpoints, a model's folder, or a model's name."),
+]
 Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Such as slice.policy=brief.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -143,15 +147,9 @@ def train(
         raise typer.Exit(130) from e
 
 
-Model = Annotated[
-    str,
-    typer.Argument(metavar="CHECKPOINT", help="A run, one of its checkpoints, a model's folder, or a model's name."),
-]
-
-
 @app.command()
 def serve(
-    what: Model,
+    what: Checkpoint,
     settings: Settings = None,
     host: Annotated[str, typer.Option(help="Where to listen; on loopback only this machine can ask.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
@@ -177,7 +175,7 @@ def serve(
 
 @app.command()
 def export(
-    what: Model,
+    what: Checkpoint,
     out: Annotated[Path, typer.Option(help="The folder to write, which must not be there yet.")],
     adapter: Annotated[
         bool, typer.Option("--adapter", help="Of LoRA, the adapters alone, as peft reads them.")

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from understudy.engines.base import Sampling, Streaming
 from understudy.errors import ConfigError
@@ -98,4 +98,4 @@ def _named(ending: Ending, tokens: Sequence[int]) -> Ending:
     """The calls with ids. They follow from all that was read and written, so that no two replies share one."""
     digest = hashlib.sha256(array("I", tokens).tobytes()).hexdigest()[:20]
     calls = tuple(call.replace(id=f"call_{digest}{i:04}") for i, call in enumerate(ending.message.tool_calls))
-    return Ending(ending.message.replace(tool_calls=calls), ending.rest, ending.finish, ending.entire)
+    return replace(ending, message=ending.message.replace(tool_calls=calls))

@@ -6,6 +6,7 @@ calls, JSON modes, the likeliest other tokens. Parameters without an effect here
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -180,12 +181,12 @@ class Request(_Wire):
         """The most tokens of a reply, where the request says so."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
-    @property
+    @cached_property
     def conversation(self) -> list[Message]:
         """The messages, with their parts of text joined."""
         return [_message(message.model_dump()) for message in self.messages]
 
-    @property
+    @cached_property
     def shown(self) -> tuple[ToolSpec, ...]:
         """The tools that may be called."""
         if self.tool_choice == "none":
