@@ -39,8 +39,9 @@ class Script:
 
     context = CONTEXT
 
-    def __init__(self, folder: Path, reply: Callable[[str], str], pause: float = 0.0) -> None:
+    def __init__(self, folder: Path, reply: Callable[[str], str], pause: float, tells: bool) -> None:
         self._vocabulary, self._reply, self._pause = Vocabulary.load(folder / "tokenizer.json"), reply, pause
+        self._tells = tells
         self.prompts: list[list[int]] = []
         self.cancelled = 0
 
@@ -60,17 +61,20 @@ class Script:
         try:
             for token in kept:
                 await asyncio.sleep(self._pause)
-                if told:
+                if told and self._tells:
                     told([token], [-0.5])
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
         return Completion(kept, [-0.5] * len(kept), "stop" if len(kept) == len(tokens) else "length")
 
+    def close(self) -> None:
+        """Nothing is held."""
 
-def scripted(folder: Path, reply: Callable[[str], str], pause: float = 0.0) -> tuple[Model, Script]:
-    """A model that says what the script wants, in the tiny model's format."""
-    script = Script(folder, reply, pause)
+
+def scripted(folder: Path, reply: Callable[[str], str], pause: float = 0.0, tells: bool = True) -> tuple[Model, Script]:
+    """A model that says what the script wants, in the tiny model's format; if it `tells`, while it samples."""
+    script = Script(folder, reply, pause, tells)
     return Model("tiny", script, find(folder), Vocabulary.load(folder / "tokenizer.json")), script
 
 

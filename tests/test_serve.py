@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from serving import CONTEXT, scripted, served, serving, small
 from understudy.engines.base import Sampling
-from understudy.errors import ConfigError
+from understudy.errors import ConfigError, RolloutError
 from understudy.formats.parse import render
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.serve.choice import Model
@@ -169,6 +169,30 @@ def test_text_comes_while_it_is_sampled(folder: Path) -> None:
     assert times[-1] - times[0] > 0.1
 
 
+def test_what_is_told_at_the_end_comes_through(folder: Path) -> None:
+    model, _ = scripted(folder, lambda _: "One two three.", tells=False)
+    with serving(model) as url:
+        text, _, finish, logprobs = joined(streamed(url, logprobs=True))
+        whole = ask(url, max_tokens=7)
+    assert (text, finish, len(logprobs)) == ("One two three.", "stop", 15)
+    assert (whole.choices[0].message.content, whole.choices[0].finish_reason) == ("One two", "length")
+    assert whole.usage.completion_tokens == 7
+
+
+def test_a_sampler_that_fails_is_told_as_that(folder: Path) -> None:
+    def fail(_: str) -> str:
+        raise RolloutError("no reply in 3 attempts", "engine")
+
+    model, _ = scripted(folder, fail)
+    with serving(model, concurrency=1) as url:
+        for _ in range(2):
+            with pytest.raises(openai.InternalServerError, match="no reply in 3 attempts") as failed:
+                ask(url)
+            assert failed.value.status_code == 503
+        with pytest.raises(openai.APIError, match="no reply in 3 attempts"):
+            streamed(url)
+
+
 # ---- calls ----
 
 
@@ -290,15 +314,16 @@ def test_what_was_longest_not_asked_for_is_forgotten() -> None:
     assert [memory.recall(talk(name, "reply"), ())[0] for name in "bcde"] == [[], [], [], []]
 
 
-def test_stop_strings_end_the_sampling(folder: Path) -> None:
-    model, script = scripted(folder, lambda _: "One, two, three, four.", pause=0.001)
+@pytest.mark.parametrize("tells", [True, False])
+def test_stop_strings_end_the_sampling(folder: Path, tells: bool) -> None:
+    model, script = scripted(folder, lambda _: "One, two, three, four.", 0.001, tells)
     with serving(model) as url:
         whole = ask(url, stop=[" three", "four"], max_tokens=None)
         text, _, finish, _ = joined(streamed(url, stop=" three", max_tokens=None))
         assert (whole.choices[0].message.content, whole.choices[0].finish_reason) == ("One, two,", "stop")
         assert (text, finish) == ("One, two,", "stop")
         assert whole.usage.completion_tokens == len("One, two, three")
-    assert script.cancelled == 2
+    assert script.cancelled == (2 if tells else 0)
 
 
 # ---- what is refused ----

@@ -1,5 +1,6 @@
 """Which weights: a run's last checkpoint, one of its checkpoints, a folder, or a model's name; and their export."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -64,5 +65,5 @@ def export(weights: Weights, out: Path, adapter: bool = False) -> None:
         raise ConfigError(f"{weights.name} has no adapters: engine.finetune is {weights.config.engine.finetune!r}")
     engine, _ = open_model(weights.config, weights.checkpoint)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with whole_folder(out) as folder:
+    with contextlib.closing(engine), whole_folder(out) as folder:
         engine.export(folder, merged=not adapter)

@@ -67,7 +67,13 @@ class Streaming(Sampler, Protocol):
         stop_tokens: Collection[int] = (),
         told: Told | None = None,
     ) -> Completion:
-        """As `Sampler.sample`. Who gives up waiting (a cancelled call) ends the sampling."""
+        """As `Sampler.sample`. Who gives up waiting (a cancelled call) ends the sampling.
+
+        A sampler that cannot tell before a reply is whole tells nothing.
+        """
+
+    def close(self) -> None:
+        """Give back memory and processes."""
 
 
 class Engine(Sampler, Protocol):

@@ -87,7 +87,11 @@ async def choose(
         await asyncio.wait([sampling])
     finally:
         sampling.cancel()
-    cut = not reading.stopped and sampling.result().finish == "length"
+    cut = False
+    if not reading.stopped:
+        completion, known = sampling.result(), len(reading.tokens)
+        told(completion.tokens[known:], completion.logprobs[known:])
+        cut = completion.finish == "length" and not reading.stopped
     ending = _named(reading.end(cut), [*prompt, *reading.tokens])
     if ending.entire:
         model.memory.keep([*request.conversation, ending.message], request.shown, [*prompt, *reading.tokens])

@@ -10,7 +10,7 @@ from starlette.requests import Request as Received
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from understudy.errors import ConfigError
+from understudy.errors import ConfigError, RolloutError
 from understudy.serve.choice import Model, Part, choose, prompt_of
 from understudy.serve.gate import error_response, json_response
 from understudy.serve.options import ServeConfig
@@ -113,7 +113,7 @@ class Completions:
         ]
         try:
             await asyncio.gather(*replies)
-        except ConfigError as e:  # out of memory
+        except (ConfigError, RolloutError) as e:  # out of memory, or the sampler is gone
             raise Refusal(str(e), code="overloaded", status=503) from e
         finally:
             for reply in replies:

@@ -33,15 +33,18 @@ def serve(weights: Weights, config: ServeConfig, say: Callable[[str], None]) -> 
     """Serve a model until Ctrl-C; `say` is told where, and what of that is unsafe."""
     key, listener = read_key(config.key_variable), listen(config)
     with listener:
-        served = app(open_served(weights, config), config, key)
+        model = open_served(weights, config)
         for warning in weights.warnings:
             say(warning)
         if not (config.local or key):
             say(f"whoever can reach {config.host} can use this server: set a key by --key-variable")
         host = f"[{config.host}]" if ":" in config.host else config.host
         say(f"{weights.name} is served at http://{host}:{listener.getsockname()[1]}/v1; Ctrl-C ends it")
-        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again when all is closed
-            server(served).run(sockets=[listener])
+        with (
+            contextlib.closing(model.sampler),
+            contextlib.suppress(KeyboardInterrupt),
+        ):  # which comes when all is closed
+            server(app(model, config, key)).run(sockets=[listener])
 
 
 def open_served(weights: Weights, config: ServeConfig) -> Model:
