@@ -1,6 +1,7 @@
-"""A real server of the tiny random model on a free port of loopback, in a thread of its own."""
+"""A real server of the tiny random model on a free port of loopback, in a thread of its own, and who asks it."""
 
 import asyncio
+import functools
 import json
 import threading
 import time
@@ -8,6 +9,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import httpx2
+import openai
 
 from understudy.engines.base import Completion, Sampling, Told
 from understudy.formats import Vocabulary, find
@@ -18,6 +22,12 @@ from understudy.serve.server import app, listen, open_served, server
 from understudy.weights import find_weights
 
 CONTEXT = 2048
+HELLO = [{"role": "user", "content": "Hello, who are you?"}]
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"a": {}}}}}
+    for name in ("f", "g")
+]
+KEY = "sk-proj-7dJ2kQ9vX1zL4mW8"
 
 
 def small(folder: Path) -> Path:
@@ -94,3 +104,39 @@ def serving(model: Model, key: str = "", **options: Any) -> Iterator[str]:
         finally:
             running.should_exit = True
             thread.join()
+
+
+@functools.cache
+def http() -> httpx2.Client:
+    """Requests that no client of OpenAI would send."""
+    return httpx2.Client(verify=False, timeout=60, headers={"Connection": "close"})
+
+
+def client(url: str, key: str = "none") -> openai.OpenAI:
+    """OpenAI's own client."""
+    plain = httpx2.Client(verify=False, timeout=60)  # to read the certificates takes longer than a request
+    return openai.OpenAI(base_url=url, api_key=key, max_retries=0, http_client=plain)
+
+
+def ask(url: str, **more: Any) -> Any:
+    """A reply."""
+    with client(url) as api:
+        return api.chat.completions.create(**{"model": "tiny", "messages": HELLO, "max_tokens": 16, "seed": 7, **more})
+
+
+def streamed(url: str, **more: Any) -> list[Any]:
+    """The pieces of a reply."""
+    with client(url) as api:
+        body = {"model": "tiny", "messages": HELLO, "max_tokens": 16, "seed": 7, **more}
+        return list(api.chat.completions.create(**body, stream=True, stream_options={"include_usage": True}))
+
+
+def joined(chunks: list[Any], index: int = 0) -> tuple[str, list[Any], str, list[Any]]:
+    """What a stream comes to: text, calls, why it ended, log-probabilities."""
+    choices = [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
+    text = "".join(choice.delta.content or "" for choice in choices)
+    calls = [call for choice in choices for call in choice.delta.tool_calls or ()]
+    finish = [choice.finish_reason for choice in choices if choice.finish_reason]
+    logprobs = [token for choice in choices if choice.logprobs for token in choice.logprobs.content]
+    assert len(finish) == 1
+    return text, calls, finish[0], logprobs

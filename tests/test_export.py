@@ -20,6 +20,8 @@ from understudy.engines.local.passes import PrefixFill
 from understudy.errors import ConfigError
 from understudy.models import make_tiny
 from understudy.run import Run
+from understudy.serve.options import ServeConfig
+from understudy.serve.server import open_served
 from understudy.weights import Weights, export, find_weights
 
 # peft reads a property that transformers has renamed
@@ -79,14 +81,16 @@ def test_transformers_loads_what_was_trained(tiny: Path, tmp_path: Path, setting
     assert (expected - before).abs().max() > 0.1
     export(find_weights(str(run.folder)), tmp_path / "out")
     assert (logits_of(tmp_path / "out") - expected).abs().max() < 1e-4
+    served = open_served(find_weights(str(run.folder)), ServeConfig(concurrency=2))
+    assert torch.equal(computed(served.sampler), expected)  # type: ignore[arg-type]
     export(find_weights(str(run.folder / "checkpoints" / "step_000001")), tmp_path / "first")
     assert (logits_of(tmp_path / "first") - expected).abs().max() > 0.01
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names >= {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}
     assert not any("adapter" in name for name in names)
     assert "understudy" not in (tmp_path / "out" / "config.json").read_text()
-    served = find_weights(str(tmp_path / "out"))
-    assert (served.name, served.checkpoint) == ("out", None)
+    found = find_weights(str(tmp_path / "out"))
+    assert (found.name, found.checkpoint) == ("out", None)
     assert formats.find(tmp_path / "out").encode([], (), ()) == formats.find(tiny).encode([], (), ())
     assert (
         computed(LocalEngine(tmp_path / "out", parse(TrainConfig, "", ["engine.dtype=float32"]).engine)) - expected
