@@ -207,7 +207,7 @@ def _message(wire: dict[str, Any]) -> Message:
 def read(body: bytes) -> Request:
     """The request in a body. Raises `Refusal`, which says what is wrong, where, and what is allowed."""
     wire = _object(body)
-    if "tool_choice" in wire and wire["tool_choice"] not in (None, "none", "auto"):
+    if wire.get("tool_choice") not in (None, "none", "auto"):
         raise Refusal(
             "tool_choice: replies are sampled freely, so no call can be forced; use auto or none", "tool_choice"
         )
@@ -218,10 +218,11 @@ def read(body: bytes) -> Request:
             )
     if isinstance(wire.get("stop"), str):
         wire["stop"] = [wire["stop"]]
+    wire = _without_nulls({key: value for key, value in wire.items() if key not in _WITHOUT_EFFECT})
     try:
-        request = Request.model_validate(_without_nulls({k: v for k, v in wire.items() if k not in _WITHOUT_EFFECT}))
+        request = Request.model_validate(wire)
     except ValidationError as e:
-        raise _explained(e) from e
+        raise _explained(e, wire) from e
     _check(request)
     return request
 
@@ -264,25 +265,28 @@ def _without_nulls(wire: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _explained(error: ValidationError) -> Refusal:
+def _explained(error: ValidationError, wire: dict[str, Any]) -> Refusal:
     """The first of pydantic's complaints, in the API's words where it has some."""
     first = error.errors(include_url=False)[0]
-    where = _path(first["loc"])
+    missing = first["type"] == "missing"
+    where = _path(wire, first["loc"][:-1] if missing else first["loc"])
+    if missing:
+        where = f"{where}.{first['loc'][-1]}".lstrip(".")
+        return Refusal(f"missing required parameter: {where}", where, "missing_required_parameter")
     if first["type"] == "extra_forbidden":
         return Refusal(f"unrecognized request argument: {where}", where, "unknown_parameter")
-    if first["type"] == "missing":
-        return Refusal(f"missing required parameter: {where}", where, "missing_required_parameter")
     return Refusal(f"{where}: {first['msg']}", where, "invalid_value")
 
 
-def _path(places: Sequence[int | str]) -> str:
-    """`messages[0].content`, without the names of our own types."""
-    roles = ("system", "developer", "user", "assistant", "tool")
-    kept = [
-        p for i, p in enumerate(places) if not (p in roles and i == 2) and not str(p).startswith(("list[", "dict["))
-    ]
-    named = [p for p in kept if p not in ("str", "bool", "Schema", "_Text", "_Parameters")]
-    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in named).lstrip(".")
+def _path(value: Any, places: Sequence[int | str]) -> str:
+    """Where in the request something is, as in `messages[0].content`; pydantic puts names of types in between."""
+    path = ""
+    for place in places:
+        if isinstance(value, dict) and place in value:
+            path, value = f"{path}.{place}", value[place]
+        elif isinstance(value, list) and isinstance(place, int):
+            path, value = f"{path}[{place}]", value[place]
+    return path.lstrip(".")
 
 
 def _check(request: Request) -> None:
