@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from serving import scripted, served, serving, small
-from toy import DOMAIN
+from toy import DOMAIN, LampTools, house
 from understudy.agent import Agent, EngineAgent, GoldAgent
 from understudy.chat import ChatConfig, ChatModel
 from understudy.cli import main
@@ -28,6 +28,7 @@ from understudy.spelled import spelled, understood
 from understudy.tasks import Task
 from understudy.trajectory import Stop, Trajectory
 from understudy.users import Cast, UserConfig
+from understudy.users.language import LanguageUser
 
 pytest.importorskip("torch")
 
@@ -192,6 +193,20 @@ def test_a_served_model_plays_the_user(folder: Path) -> None:
         episode = asyncio.run(play(domain, TASKS[0], GoldAgent(), LIMITS, 1))
     assert (episode.reward, episode.error) == (1.0, "")
     assert users.usage.requests == 2
+
+
+def test_a_user_with_tools_of_their_own_writes_calls_as_text(folder: Path) -> None:
+    def reply(prompt: str) -> str:
+        shown = prompt.rpartition("<|im_start|>user\n")[2].startswith("Result of find_lamp: L61")
+        return "It is L61." if shown else '{"name": "find_lamp", "arguments": {"room": "room61"}}'
+
+    model, script = scripted(folder, reply)
+    said = [Message(role="user", content="Hello."), Message(role="assistant", content="Which lamp is in room61?")]
+    with serving(model) as url:
+        chat = ChatModel(config(url, tools="json", max_tokens=80).chat, "user")
+        user = LanguageUser(TASKS[0].scenario, chat, device=LampTools(house()))
+        assert asyncio.run(user.reply(said)) == "It is L61."
+    assert len(script.prompts) == 2
 
 
 def test_a_person_meets_a_served_model(folder: Path) -> None:
