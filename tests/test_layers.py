@@ -39,6 +39,7 @@ LAYERS = """
     weights
     serve
     results
+    certify
     train view
     live play available readings
     launch
@@ -46,7 +47,7 @@ LAYERS = """
 """
 RANK = {name: rank for rank, line in enumerate(LAYERS.splitlines()) for name in line.split()}
 TORCH = {"torch", "transformers", "peft", "safetensors", "gguf", "numpy"}
-MAY_IMPORT_TORCH = {"batch", "algorithms", "engines", "train"}
+MAY_IMPORT_TORCH = {"batch", "algorithms", "engines", "certify", "train"}
 MAY_IMPORT_TORCH_LATE = {*MAY_IMPORT_TORCH, "models"}
 
 ROOT = Path(understudy.__file__).parent
