@@ -18,6 +18,8 @@ LAYERS = """
     errors records
     endpoint sandbox
     messages state
+    formats
+    spelled
     tools tasks chat prompt
     rewards
     deeds
@@ -25,7 +27,7 @@ LAYERS = """
     environment
     presets domains
     integrations
-    models formats
+    models
     batch algorithms
     engines
     agent
@@ -36,6 +38,8 @@ LAYERS = """
     mcp
     run
     evaluate
+    weights
+    serve
     results
     certify
     train view
