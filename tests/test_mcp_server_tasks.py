@@ -19,7 +19,7 @@ from understudy.mcp.servers.replica.market import companies
 from understudy.mcp.servers.tasks.draft import tasks
 from understudy.mcp.servers.tasks.make import FOLDER, SETS, record, write
 from understudy.mcp.settings import RewardConfig
-from understudy.mcp.source import MCPSource
+from understudy.mcp.source import MCPSource, Shared
 from understudy.mcp.tasks import MCPTask, read_mcp_tasks
 from understudy.mcp.toolkit import Made
 from understudy.messages import ToolCall
@@ -130,8 +130,8 @@ def test_a_set_is_played_against_live_servers(name: str) -> None:
     source = find(f"mcp:{name}")
     assert isinstance(source, MCPSource)
     here = {"PYTHONPATH": str(Path(understudy.__file__).parent.parent)}
-    servers = {key: server.replace(env=here, warm=0) for key, server in source.config.servers.items()}
-    source = MCPSource(source.config.replace(servers=servers))
+    servers = {key: server.replace(env=here, warm=0) for key, server in source.shared.config.servers.items()}
+    source = MCPSource(Shared(source.shared.config.replace(servers=servers)))
     task = next(task for task in source.tasks("test") if task.difficulty == "hard")
     assert asyncio.run(earned(source, task, GoldAgent())).reward == 1.0
 

@@ -107,7 +107,7 @@ def test_check_proves_an_environment_and_gold_plays_it(tmp_path: Path) -> None:
 
 def test_rewards_of_episodes_that_are_not_perfect(tmp_path: Path) -> None:
     rest = '[reward]\nkind = "shaped"\nshare = 0.4'
-    source = MCPSource(find(f"mcp:{environment(tmp_path, rest=rest)}").config)  # type: ignore[attr-defined]
+    source = find(f"mcp:{environment(tmp_path, rest=rest)}")
     tasks = {task.id: task for split in ("train", "test") for task in source.tasks(split)}  # type: ignore[arg-type]
 
     async def episodes() -> list[Trajectory]:
@@ -256,3 +256,30 @@ def test_an_episode_shows_policy_task_and_tools(tmp_path: Path) -> None:
         ("system", "You keep a count."),
         ("user", "Bring it to five and back down by two, please."),
     ]
+
+
+def test_rows_over_several_servers_are_an_environment_as_they_are(tmp_path: Path) -> None:
+    steps = [
+        {"step": 1, "server": "bank", "tool": "add", "params": {"amount": 3}},
+        {"step": 2, "server": "post", "tool": "say", "params": {"text": "three"}},
+    ]
+    truth = {"task_id": "row/1", "complexity": "easy", "max_turns": 2, "success": {"must_call_tool": "post.say"}}
+    spec = {"method": "rule", "ground_truth": {**truth, "tool_sequence": steps, "limits": {"max_servers": 2}}}
+    prompt = [{"role": "system", "content": "You work."}, {"role": "user", "content": "Add three and tell it."}]
+    row = {"data_source": "synthetic/x", "env_class": "MCPToolEnv", "prompt": prompt, "reward_spec": spec}
+    (tmp_path / "rows.jsonl").write_text(json.dumps({**row, "extra_info": {"split": "train"}}) + "\n")
+    command = json.dumps([sys.executable, str(UNRULY)])
+    reset = 'reset = {tool = "reset"}'
+    (tmp_path / "e.toml").write_text(
+        f"""tasks = "rows.jsonl"\nnames = "server.tool"
+[servers.bank]\ncommand = {command}\n{reset}\nallow = ["add"]
+[servers.post]\ncommand = {command}\n{reset}\nallow = ["say"]"""
+    )
+    source = find(f"mcp:{tmp_path / 'e.toml'}")
+    assert [spec.name for spec in source.specs] == ["bank.add", "post.say"]
+    assert source.policy == "You work."
+    assert check(source).problems == ()
+    task = source.tasks("train")[0]
+    assert [call.name for call in task.actions] == ["bank.add", "post.say"]
+    backwards = Script({"tool": "say", "arguments": {"text": "three"}}, {"tool": "add", "arguments": {"amount": 3}})
+    assert run(play(source, task, backwards, Limits(), seed=0)).reward == 0.0

@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from understudy.mcp.tasks import MCPTask
+from understudy.similar import Similar
+
 SPLITS = ["train"] * 20 + ["validation"] * 4 + ["test"] * 6
 PEOPLE = ["Ada", "Ben", "Chloe", "Dilip", "Elena", "Farid", "Grace", "Hugo", "Ines", "Jonas", "Kira", "Luis"]
 FIRMS = ["Acme", "Borealis", "Cobalt", "Dunlin", "Everest", "Foxglove", "Granite", "Halcyon"]
@@ -217,18 +220,17 @@ MAKERS: dict[str, Sequence[Make]] = {
 
 
 def tasks(name: str) -> list[Task]:
-    """30 tasks, their families in turn; one with the words or the gold calls of an earlier one is made anew."""
-    made, seen, rng = list[Task](), set[str](), random.Random(name)
-    for make in itertools.cycle(MAKERS[name]):
-        if len(made) == len(SPLITS):
-            return made
-        task = make(rng)
-        while seen & {task["prompt"], repr(task["gold"])}:
-            task = make(rng)
-        seen |= {task["prompt"], repr(task["gold"])}
-        number = len(made)
-        made.append({"id": f"{name}/{number}", "family": make.__name__, "split": SPLITS[number], **task})
-    raise AssertionError("the makers come round for ever")
+    """30 tasks, their families in turn; one that is nearly an earlier one is made anew."""
+    made, similar, rng = list[Task](), Similar(), random.Random(name)
+    for number, (split, make) in enumerate(zip(SPLITS, itertools.cycle(MAKERS[name]), strict=False)):
+        while True:
+            task = {"id": f"{name}/{number}", "family": make.__name__, "split": split, **make(rng)}
+            candidate = MCPTask.model_validate(task).task(name, {})
+            if not similar.find(candidate):
+                break
+        similar.add(candidate)
+        made.append(task)
+    return made
 
 
 if __name__ == "__main__":

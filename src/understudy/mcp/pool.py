@@ -40,21 +40,22 @@ class Starter:
 
     async def start(self) -> Session:
         """A new session; the last failure where `starts` of them fail."""
-        for attempt in range(self.config.starts):
-            await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
-            session = Session(self.name, self.config)
-            try:
-                await session.open()
-            except RolloutError:
-                self._failures += 1
-                wait = min(LONGEST_WAIT, self.config.backoff * 2 ** (self._failures - 1))
-                self._not_before = time.monotonic() + wait
-                if attempt + 1 == self.config.starts:
-                    raise
-            else:
-                self._failures = 0
-                return session
-        raise AssertionError("starts is at least 1")
+        for _ in range(self.config.starts - 1):
+            with suppress(RolloutError):
+                return await self._once()
+        return await self._once()
+
+    async def _once(self) -> Session:
+        await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
+        session, opened = Session(self.name, self.config), False
+        try:
+            await session.open()
+            opened = True
+        finally:
+            self._failures = 0 if opened else self._failures + 1
+            wait = min(LONGEST_WAIT, self.config.backoff * 2 ** max(0, self._failures - 1))
+            self._not_before = time.monotonic() + (wait if self._failures else 0.0)
+        return session
 
 
 class OwnSessions:

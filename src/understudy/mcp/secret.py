@@ -22,9 +22,8 @@ class Secrets:
 
     def hide(self, text: str) -> str:
         """The text with each secret, plain or as it stands in an address or in JSON, replaced by its name."""
-        for value, name in self._names.items():
-            if value in text:
-                text = text.replace(value, f"[{name}]")
+        for value in sorted(self._names, key=len, reverse=True):
+            text = text.replace(value, f"[{self._names[value]}]")
         return text
 
     def _value(self, name: str) -> str:

@@ -215,7 +215,7 @@ async def _listed(client: Client) -> tuple[Tool, ...]:
         cursor = page.next_cursor
         if cursor is None:
             return tuple(tools)
-    raise RuntimeError(f"its list of tools has more than {MOST_PAGES} pages")
+    raise RolloutError(f"its list of tools has more than {MOST_PAGES} pages", "mcp")
 
 
 def _first(error: BaseException | None) -> BaseException | None:

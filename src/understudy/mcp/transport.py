@@ -21,7 +21,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.os.posix.utilities import terminate_posix_process_tree
 
-from understudy.errors import ConfigError
+from understudy.errors import ConfigError, RolloutError
 from understudy.mcp.secret import Secrets
 from understudy.mcp.settings import ServerConfig
 
@@ -145,7 +145,7 @@ async def _started(server: StdioServerParameters, log: TextIO) -> AsyncIterator[
 
 
 async def _listening(process: Process, url: str) -> None:
-    """Wait until somebody listens at the address; its end is an `OSError`."""
+    """Wait until somebody listens at the address."""
     where = urlsplit(url)
     while process.returncode is None:
         with suppress(OSError):
@@ -153,7 +153,7 @@ async def _listening(process: Process, url: str) -> None:
             writer.close()
             return
         await asyncio.sleep(POLL)
-    raise OSError(f"it ended with code {process.returncode} before it listened at {url}")
+    raise RolloutError(f"it ended with code {process.returncode} before it listened at {url}", "mcp")
 
 
 def _free_port() -> int:

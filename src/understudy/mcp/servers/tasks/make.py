@@ -28,7 +28,7 @@ from understudy.mcp.servers.tasks.draft import Family, tasks
 from understudy.mcp.servers.tasks.markets import FMP, POLYGON, TAVILY
 from understudy.mcp.servers.tasks.talks import SEVERAL, SLACK
 from understudy.mcp.settings import CassetteConfig, EnvironmentConfig, ServerConfig, load_environment
-from understudy.mcp.source import MCPSource
+from understudy.mcp.source import MCPSource, Shared
 from understudy.tasks import SPLITS
 
 FOLDER = Path(__file__).parent
@@ -76,7 +76,7 @@ def record(name: str, folder: Path = FOLDER) -> None:
     with replicas() as services, _environment(services), contextlib.ExitStack() as stack:
         config = load_environment(folder / f"{name}.toml")
         urls = {server: stack.enter_context(_serving(server)) for server in config.servers}
-        source = MCPSource(_recording(config, urls, cassettes))
+        source = MCPSource(Shared(_recording(config, urls, cassettes)))
         asyncio.run(_play(source, services))
 
 

@@ -1,0 +1,36 @@
+"""Training on an MCP environment, whole: demonstrations, episodes against real servers, and the result table."""
+
+from pathlib import Path
+
+import pytest
+
+from test_mcp_source import environment
+
+pytest.importorskip("torch")
+
+from understudy.config import TrainConfig, parse
+from understudy.run import Run, read_metrics
+from understudy.train import train
+
+
+def test_a_run_trains_on_an_mcp_environment(tmp_path: Path) -> None:
+    settings = [
+        f"domain=mcp:{environment(tmp_path)}",
+        "model=tiny",
+        "steps=1",
+        "sft.steps=1",
+        "sft.demonstrations=2",
+        "sft.batch_size=2",
+        "algorithm.group_size=2",
+        "algorithm.tasks_per_step=1",
+        "algorithm.refill=0",
+        "eval.split=test",
+        "eval.tasks=1",
+        "sampling.max_tokens=16",
+        "limits.max_tokens=20000",
+    ]
+    run = Run.create(tmp_path / "run", parse(TrainConfig, "", settings))
+    rows = dict(train(run.config, run, lambda *told: None))
+    assert rows["gold"].success.mean == 1.0
+    assert rows["do nothing"].success.mean == 0.0
+    assert [metrics["step"] for metrics in read_metrics(run.folder)] == [1, 2]
