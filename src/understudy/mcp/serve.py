@@ -179,6 +179,7 @@ async def serve_http(offer: Offer, port: int) -> None:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((HOST, port))
+            listening.listen(128)  # who reads the address may connect at once
         except OSError as e:
             raise ConfigError(f"port {port} on {HOST} cannot be had ({e.strerror}); choose another one") from e
         print(f"{offer.name} is at http://{HOST}:{listening.getsockname()[1]}{PATH}", file=sys.stderr, flush=True)

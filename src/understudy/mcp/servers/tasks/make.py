@@ -114,6 +114,7 @@ def _serving(server: str) -> Iterator[str]:
     """A server over HTTP in a thread; its address."""
     with socket.socket() as listening:
         listening.bind((HOST, 0))
+        listening.listen()
         app = http_app(offer(server, Part(writes=server == "slack")))
         running = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
         thread = threading.Thread(target=running.run, args=([listening],), daemon=True)
