@@ -11,7 +11,7 @@ import pytest
 
 from mcp_kit import UNRULY, once, run, says, servers_left, unruly
 from understudy.errors import ConfigError, RolloutError
-from understudy.mcp.catalogue import Catalogue
+from understudy.mcp.catalogue import Catalogue, specs_of
 from understudy.mcp.pool import Pools, Starter
 from understudy.mcp.settings import Call, Limits, ServerConfig
 from understudy.mcp.toolkit import MCPToolkit
@@ -134,8 +134,6 @@ def test_tools_that_change_are_followed_or_a_fault(protocol: str) -> None:
 def test_a_server_that_starts_with_other_tools_is_a_fault() -> None:
     async def episode() -> str:
         session = await Starter("u", unruly()).start()
-        from understudy.mcp.catalogue import specs_of
-
         catalogue = Catalogue({"u": specs_of(session.tools, session.clean)}, {"u": unruly()})
         session.close()
         try:
@@ -322,7 +320,7 @@ def test_limits_on_different_tools_and_servers() -> None:
     [
         ({}, "a command to start, or the url"),
         ({"url": "http://localhost:1/mcp"}, "isolation = 'shared'"),
-        ({"command": "x", "env": {"API_KEY": "abc"}}, "env.API_KEY is a secret|env.API_KEY holds a secret"),
+        ({"command": "x", "env": {"API_KEY": "abc"}}, "env.API_KEY is a secret"),
         ({"url": "http://x", "isolation": "shared", "headers": {"Authorization": "Bearer x"}}, "headers.Authorization"),
     ],
 )
