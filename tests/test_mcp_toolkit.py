@@ -263,20 +263,25 @@ def test_starts_that_fail_are_spaced_out() -> None:
     assert time.monotonic() - began >= 0.9  # 0.3, then 0.6
 
 
-def test_cancelling_an_episode_gives_its_server_back() -> None:
-    config = unruly(processes=1)
+@pytest.mark.parametrize("settings", [{}, {"reset": {"tool": "reset"}}], ids=["fresh", "reset"])
+def test_cancelling_an_episode_ends_its_server_and_frees_its_place(settings: dict[str, object]) -> None:
+    config = unruly(processes=1, **settings)
     pools = Pools({"u": config})
 
     async def cancelled_then_next() -> str:
         async def sleeper() -> None:
             async with MCPToolkit({"u": config}, pools=pools) as kit:
+                processes.add(pools_process(kit))
                 await says(kit, "sleep", seconds=60)
 
-        task = asyncio.create_task(sleeper())
-        await asyncio.sleep(2)
+        task, processes = asyncio.create_task(sleeper()), set[int]()
+        while not processes:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)
         task.cancel()
         await asyncio.wait([task])
         async with MCPToolkit({"u": config}, pools=pools) as kit:
+            assert pools_process(kit) not in processes
             return await says(kit, "add", amount=1)
 
     assert run(cancelled_then_next()) == "the count is 1"
