@@ -17,6 +17,8 @@ import understudy
 LAYERS = """
     errors records
     messages state
+    formats
+    spelled
     tools tasks chat prompt
     rewards
     deeds
@@ -24,7 +26,7 @@ LAYERS = """
     environment
     presets domains
     integrations
-    models formats
+    models
     batch algorithms
     engines
     agent
@@ -35,7 +37,10 @@ LAYERS = """
     mcp
     run
     evaluate
+    weights
+    serve
     results
+    certify
     train view
     live play available readings
     launch
@@ -43,7 +48,7 @@ LAYERS = """
 """
 RANK = {name: rank for rank, line in enumerate(LAYERS.splitlines()) for name in line.split()}
 TORCH = {"torch", "transformers", "peft", "safetensors", "gguf", "numpy"}
-MAY_IMPORT_TORCH = {"batch", "algorithms", "engines", "train"}
+MAY_IMPORT_TORCH = {"batch", "algorithms", "engines", "certify", "train"}
 MAY_IMPORT_TORCH_LATE = {*MAY_IMPORT_TORCH, "models"}
 
 ROOT = Path(understudy.__file__).parent

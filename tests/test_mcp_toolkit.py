@@ -272,11 +272,12 @@ def test_cancelling_an_episode_ends_its_server_and_frees_its_place(settings: dic
         async def sleeper() -> None:
             async with MCPToolkit({"u": config}, pools=pools) as kit:
                 processes.add(pools_process(kit))
+                begun.set()
                 await says(kit, "sleep", seconds=60)
 
-        task, processes = asyncio.create_task(sleeper()), set[int]()
-        while not processes:
-            await asyncio.sleep(0.1)
+        begun, processes = asyncio.Event(), set[int]()
+        task = asyncio.create_task(sleeper())
+        await begun.wait()
         await asyncio.sleep(0.1)
         task.cancel()
         await asyncio.wait([task])
