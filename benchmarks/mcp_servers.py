@@ -2,9 +2,10 @@
 
     python benchmarks/mcp_servers.py [--calls 300] [--repeats 5] [--episodes 64] [--json]
 
-Calls: two servers over stdio, one call after the other, by the SDK's client and by our toolkit in turns; the best of the
-repeats of each, and the median of how they compare, repeat by repeat. Episodes: a session, three calls of it, and its end, so many at once: of one shared server, of servers
-that are reset, and of one fresh server each, of which there are at most as many as cores and two more.
+Calls: two servers over stdio, one call after the other, by the SDK's client and by our toolkit in turns; the best of
+the repeats of each, and the median of how they compare, repeat by repeat. Episodes: a session, three calls of it, and
+its end, so many at once: of one shared server, of servers that are reset, and of one fresh server each. Of those there
+are at most as many as cores and two more.
 """
 
 import argparse
