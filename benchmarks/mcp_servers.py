@@ -2,15 +2,17 @@
 
     python benchmarks/mcp_servers.py [--calls 300] [--repeats 5] [--episodes 64] [--json]
 
-Calls: one server over stdio, one call after the other, by the SDK's client and by our toolkit in turns; the best of the
-repeats of each. Episodes: a session, three calls of it, and its end, so many at once: of one shared server, of servers
-that are reset, and of one fresh server each, of which there are at most as many as cores and two more.
+Calls: two servers over stdio, one call after the other, by the SDK's client and by our toolkit in turns; the best of
+the repeats of each, and the median of how they compare, repeat by repeat. Episodes: a session, three calls of it, and
+its end, so many at once: of one shared server, of servers that are reset, and of one fresh server each. Of those there
+are at most as many as cores and two more.
 """
 
 import argparse
 import asyncio
 import json
 import os
+import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -62,7 +64,8 @@ async def compare(calls: int, repeats: int) -> dict[str, float]:
             bare.append(await timed(lambda: client.call_tool("add", {"amount": 1}), calls))
             ours.append(await timed(lambda: kit.call(ToolCall(name="add", arguments={"amount": 1})), calls))
     sdk, toolkit = calls / min(bare), calls / min(ours)
-    return {"sdk_per_second": round(sdk), "toolkit_per_second": round(toolkit), "ratio": round(toolkit / sdk, 3)}
+    ratio = statistics.median(b / o for b, o in zip(bare, ours, strict=True))
+    return {"sdk_per_second": round(sdk), "toolkit_per_second": round(toolkit), "ratio": round(ratio, 3)}
 
 
 async def timed(call: Callable[[], Awaitable[object]], times: int) -> float:

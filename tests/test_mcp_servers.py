@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 
 from mcp_kit import run, says
+from understudy.check import check
 from understudy.mcp.pool import Pools
-from understudy.mcp.settings import Call, ServerConfig
+from understudy.mcp.settings import Call, ServerConfig, load_environment
+from understudy.mcp.source import MCPSource, Shared
 from understudy.mcp.toolkit import MCPToolkit
 
 pytestmark = pytest.mark.mcp_servers
@@ -246,3 +248,12 @@ def test_a_server_killed_in_mid_episode_costs_that_episode_alone(over: str) -> N
     fault, rest = run(both())
     assert fault.startswith("mcp's fault: the MCP server 'e' ")
     assert "completed" in rest
+
+
+@pytest.mark.parametrize(("name", "programs"), [("filesystem", filesystem), ("memory", memory), ("sqlite", sqlite)])
+def test_the_examples_are_sound(name: str, programs: Callable[[], ServerConfig]) -> None:
+    config = load_environment(Path(__file__).parents[1] / "examples" / "mcp" / f"{name}.toml")
+    installed = config.servers[name].replace(command=programs().command)  # by npx or uvx otherwise
+    report = check(MCPSource(Shared(config.replace(servers={name: installed}))))
+    assert report.problems == ()
+    assert [split.tasks for split in report.splits] == [20, 4, 6]

@@ -91,6 +91,10 @@ class Session:
         try:
             async with asyncio.timeout(seconds):
                 result = await self._client.call_tool(tool, inside, progress_callback=on_progress)
+        except asyncio.CancelledError:
+            if self.config.isolation == "episode":  # what the call does yet must not meet the next episode
+                self.broken = self.broken or f"was left in the middle of {tool}"
+            raise
         except TimeoutError:
             result = self._late(tool, seconds)
         except MCPError as e:

@@ -104,9 +104,7 @@ class ServerConfig(Record):
         for kind, values in (("env", self.env), ("headers", self.headers)):
             for key, value in values.items():
                 if _SECRET_KEY.search(key) and not _REFERENCE.search(value):
-                    raise ConfigError(
-                        f"{kind}.{key} holds a secret in plain text; write '${{NAME}}' and set NAME outside"
-                    )
+                    raise ConfigError(f"{kind}.{key} is a secret in plain text; write '${{NAME}}' and set NAME outside")
         return self
 
     def mentions(self, place: str) -> bool:
