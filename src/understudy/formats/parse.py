@@ -131,7 +131,8 @@ def _reading(scan: Scan) -> Reading:
     unknown = next((call.name for call in scan.calls if scan.tools and call.name not in scan.tools), None)
     if not reason and unknown is not None:
         reason = f"unknown tool {nearest(unknown, scan.tools)}"
-    return Reading(tuple(scan.calls), content, dict(+scan.repairs), dict(+scan.faults), scan.other_side, reason)
+    repairs = {kind: count for kind, count in scan.repairs.items() if count}
+    return Reading(tuple(scan.calls), content, repairs, dict(scan.faults), scan.other_side, reason)
 
 
 def _thought(scan: Scan, mark: re.Match[str]) -> int:
