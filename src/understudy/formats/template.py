@@ -4,63 +4,108 @@ What comes after a reply is what the template renders after one, with a short co
 only where a template renders each turn by itself, so it is checked once, on a conversation with calls: appended turn by
 turn, it has to be what the template renders at every turn. The dialect of the calls is the one that reads them.
 
-Text in messages and tools never becomes a control token: it is rendered with a mark within each, and the mark is taken
-out when the rest has been split into tokens. Replies are the exception, as in `chatml`.
+Deviations from the model's own template:
+- Text in messages and tools never becomes a control token: it is rendered with a mark within each, and the mark is taken
+  out when the rest has been split into tokens. Replies are the exception, as in `chatml`.
+- A thought that a prompt opens, or opens and closes, stays where the template later drops it (Qwen3.6, Nemotron 3), and
+  so does the token that ended a reply where the template later writes another (gpt-oss). A reply that is written and not
+  sampled has an empty thought.
+- Where a template opens a thought after a user's message and none after results (DeepSeek), the model opens its own.
+- With `kept`, all stays as it was when it was new: `find` names the families whose templates rewrite more than that.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from understudy.errors import ConfigError
 from understudy.formats.base import Parsed
+from understudy.formats.jinja import Template
 from understudy.formats.parse import DIALECTS, parse
 from understudy.formats.vocabulary import Vocabulary
 from understudy.messages import Message, ToolCall, ToolSpec
 
-Template = Callable[..., str]
-
-_MARK = "\ue002"
+_MARK = "\ue002"  # of Unicode's private use: no text means anything by it, and it is taken out
+_SIGN = "b5d1e07c42"
 _USER = Message(role="user", content="hello")
-_CALL = ToolCall(name="f", arguments={"x": "y", "n": [1, None]}, id="call00001")
-_REPLY = Message(role="assistant", content="reply")
+_CALL = ToolCall(name="f", arguments={"n": [1, None], "x": _SIGN}, id="call00000")
+_REPLY = Message(role="assistant", content=_SIGN)
 _CALLED = Message(role="assistant", tool_calls=(_CALL,))
 _RESULT = Message(role="tool", content="result", tool_call_id=_CALL.id)
 _SCHEMA = {"type": "object", "properties": {"x": {"type": "string"}}}
-_TOOLS = (ToolSpec(name="f", description="d", parameters=_SCHEMA),)
+_TOOLS = (ToolSpec(name="f", description="what f does", parameters=_SCHEMA),)
+_THOUGHT = re.compile(r"(?:<think>\s*+(?:</think>\s*+)?+|</think>\s*+)\Z")
+_EMPTY_THOUGHT = re.compile(r"(?:<think>\s*+)?+</think>\s*+|<think>\s*+")
+_CLOSING = "\n</think>\n\n"
+_NAME = re.compile(r"[\w.-]{1,64}")
+_ID = re.compile(r"\"id\": ?\"([A-Za-z0-9]{9})\"|\[CALL_ID\]([A-Za-z0-9]{9})\b")
 
 
 class TemplateFormat:
-    """The format of one template and tokenizer. `render` takes messages, tools, and `prompt`: if a reply follows."""
+    """The format of one template and tokenizer. `render` takes messages, tools, and `prompt`: if a reply follows.
 
-    def __init__(self, vocabulary: Vocabulary, render: Template) -> None:
+    `dialect` is how calls are written, "" to find out; `ends` are tokens that end replies beside the template's own.
+    Raises ConfigError with the reason where nothing can be appended to what the template renders.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        render: Template,
+        *,
+        dialect: str = "",
+        ends: Iterable[int] = (),
+        kept: bool = False,
+    ) -> None:
         self._vocabulary, self._template = vocabulary, render
         added = sorted(vocabulary.added, key=len, reverse=True)
         self._split = re.compile("(" + "|".join(map(re.escape, added)) + ")") if added else re.compile("(?!)")
-        self._ends = {self._stop(_REPLY), self._stop(_CALLED)}
-        self.stop_tokens = frozenset(vocabulary.added[end] for end in self._ends)
-        self._dialect = self._find_dialect()
+        self._opened = self._rendered([_USER], _TOOLS)
+        self._stem, self._prefill = _parted(self._opened)
+        self._opens = True
+        answered = _parted(self._following(_CALLED, [_RESULT])[1])
+        if "</think>" not in self._prefill and answered[1] != self._prefill:
+            self._opens, self._opened, self._prefill = False, self._stem, ""
+        self.stop_tokens = frozenset({vocabulary.added[self._stop(reply)] for reply in (_REPLY, _CALLED)} | set(ends))
+        self._headers = {self._split.findall(stem)[-1] for stem in (self._stem, answered[0]) if self._split.search(stem)}
+        self.dialect = dialect or self._find_dialect()
         self._several = self._takes_several_calls()
-        self._check()
+        self._recalls = self._says_what_was_called()
+        self._check_replies()
+        if not kept:
+            self._check()
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether the template tells the model which tools there are."""
+        return _TOOLS[0].description in self._opened
 
     def encode(self, new: Sequence[Message], tools: Sequence[ToolSpec], before: Sequence[int]) -> list[int]:
         """The tokens that append `new` and open the assistant's turn."""
         if not before:
-            return self._ids(self._rendered(new, tools))
-        reply = _REPLY if not new or new[0].role != "tool" else self._called(new)
+            return self._ids(self._prompt(self._rendered(new, tools)))
+        reply = _REPLY if not new or new[0].role != "tool" else self._called(new, before)
         closed = before[-1] in self.stop_tokens
-        return [*([] if closed else self._ids(self._stop(reply))), *self._ids(self._following(reply, new))]
+        following = self._prompt(self._following(reply, new)[1])
+        return [*([] if closed else self._ids(self._stop(reply))), *self._ids(following)]
 
     def render(self, reply: Message) -> list[int]:
-        """An assistant message as the model would have sampled it."""
-        return self._ids(self._reply(reply), own=True)
+        """An assistant message as the model would have sampled it. Ids of calls are those of their places."""
+        if len(reply.tool_calls) > 1 and not self._several:
+            raise ConfigError(f"a reply with {len(reply.tool_calls)} calls, where the chat template takes one")
+        calls = tuple(call.replace(id=_id(i)) for i, call in enumerate(reply.tool_calls))
+        return self._ids(self._reply(reply.replace(tool_calls=calls)), own=True)
 
     def parse(self, tokens: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Parsed:
         """What was sampled up to its first stop token."""
         end = next((i for i, token in enumerate(tokens) if token in self.stop_tokens), len(tokens))
-        reading = parse(self._vocabulary.decode(tokens[:end]), self._dialect, tools)
+        reading = parse(self._prefill + self._vocabulary.decode(tokens[:end]), self.dialect, tools)
         message = Message(role="assistant", content=reading.text, tool_calls=reading.calls)
         return Parsed(message, reading.status, reading.other_side, reading.repairs, reading.faults)
+
+    def _prompt(self, text: str) -> str:
+        """A prompt as it is given: one that opens thoughts after some turns only leaves that to the model."""
+        return text if self._opens else _parted(text)[0]
 
     def _rendered(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), prompt: bool = True) -> str:
         """The template's text; in all that is not an assistant's, added tokens are broken by a mark."""
@@ -86,39 +131,73 @@ class TemplateFormat:
         return ids
 
     def _reply(self, reply: Message) -> str:
-        """What the template renders for a reply after its prompt, up to the token that ends it."""
-        before, after = self._rendered([_USER], _TOOLS), self._rendered([_USER, reply], _TOOLS, prompt=False)
-        if not after.startswith(before):
-            raise ConfigError(
-                f"a chat template that begins a reply with {before[-40:]!r} and then renders {after[-60:]!r}"
-            )
-        ends = [token.end() for token in self._split.finditer(after, len(before))]
-        if not ends:
+        """What the model would sample for a reply after its prompt, up to the token that ends it."""
+        after = self._rendered([_USER, reply], _TOOLS, prompt=False)
+        start, closing = len(self._opened), ""
+        if not after.startswith(self._opened):
+            start, closing = len(self._stem), "" if "</think>" in self._prefill else _CLOSING
+        if not (after.startswith(self._opened) or (self._prefill and after.startswith(self._stem))):
+            raise ConfigError(f"a chat template that begins a reply with {self._opened[-40:]!r}, then {after[-60:]!r}")
+        end = max((token.end() for token in self._split.finditer(after, start)), default=0)
+        if not end or after[end:].strip():
             raise ConfigError(f"a chat template that ends replies with no token of the tokenizer: {after[-40:]!r}")
-        return after[len(before) : ends[-1]]
+        return closing + after[start:end]
 
     def _stop(self, reply: Message) -> str:
         return self._split.findall(self._reply(reply))[-1]  # type: ignore[no-any-return]
 
-    def _following(self, reply: Message, new: Sequence[Message]) -> str:
-        said = self._rendered([_USER], _TOOLS) + self._reply(reply)
-        whole = self._rendered([_USER, reply, *new], _TOOLS)
-        if not whole.startswith(said):
-            raise ConfigError(f"a chat template that renders a reply otherwise once {new[0].role} text follows it")
-        return whole[len(said) :]
+    def _following(self, reply: Message, new: Sequence[Message]) -> tuple[str, str]:
+        """What the template renders of a reply once `new` follows it, and what it renders after that.
 
-    def _called(self, new: Sequence[Message]) -> Message:
-        """A reply whose calls the results in `new` answer."""
+        The reply has a sign in it, or one in each call; it ends at its own token after that, or at the first one there.
+        """
+        stem, whole = _parted(self._rendered([_USER]))[0], self._rendered([_USER, reply, *new])
+        sign = len(stem) - 1
+        for _ in reply.tool_calls or [reply]:
+            sign = whole.find(_SIGN, sign + 1) if sign >= 0 else sign
+        end = whole.find(stop := self._stop(reply), sign) + len(stop)
+        if end < len(stop) and (token := self._split.search(whole, sign)):
+            end = token.end()
+        if sign < 0 or end < sign or not whole.startswith(stem):
+            raise ConfigError(f"a chat template that renders a reply otherwise once {new[0].role} text follows it")
+        return whole[len(stem) : end], whole[end:]
+
+    def _called(self, new: Sequence[Message], before: Sequence[int]) -> Message:
+        """A reply whose calls the results in `new` answer, by the names and ids that the reply in `before` has."""
         results = [m for m in new if m.role == "tool"][: None if self._several else 1]
-        return _CALLED.replace(tool_calls=tuple(_CALL.replace(id=m.tool_call_id or _CALL.id) for m in results))
+        names, ids = self._recalled(before, len(results)) if self._recalls else ([], [])
+        calls = (
+            _CALL.replace(name=names[i] if names else _CALL.name, id=ids[i] if ids else _id(i))
+            for i in range(len(results))
+        )
+        return _CALLED.replace(tool_calls=tuple(calls))
+
+    def _recalled(self, before: Sequence[int], count: int) -> tuple[list[str], list[str]]:
+        """The names and ids of the calls in the last reply; none where there are not just as many as results."""
+        headers = {self._vocabulary.added[header] for header in self._headers}
+        at = next((i for i in range(len(before) - 1, -1, -1) if before[i] in headers), len(before))
+        reply = before[at + 1 :]
+        calls = self.parse(reply).message.tool_calls
+        names = [call.name if _NAME.fullmatch(call.name) else _CALL.name for call in calls]
+        ids = [one or other for one, other in _ID.findall(self._vocabulary.decode(reply))]
+        return names if len(names) == count else [], ids if len(ids) == count else []
+
+    def _says_what_was_called(self) -> bool:
+        """Whether results are rendered with the names or ids of their calls (gpt-oss, Mistral)."""
+        others = (_CALL.replace(name="g"), _CALL.replace(id=_id(7)))
+        texts = {
+            self._following(_CALLED.replace(tool_calls=(call,)), [_RESULT.replace(tool_call_id=call.id)])[1]
+            for call in (_CALL, *others)
+        }
+        return len(texts) > 1
 
     def _takes_several_calls(self) -> bool:
         """Llama's template refuses a second call; the results of what the model called all the same are rendered."""
         try:
-            self._reply(_CALLED.replace(tool_calls=(_CALL, _CALL)))
+            text = self._reply(_CALLED.replace(tool_calls=(_CALL, _CALL.replace(id=_id(1)))))
         except ConfigError:
             return False
-        return True
+        return len(parse(text, self.dialect, _TOOLS).calls) == 2
 
     def _find_dialect(self) -> str:
         text = self._reply(_CALLED).removesuffix(self._stop(_CALLED))
@@ -127,22 +206,51 @@ class TemplateFormat:
             reading = parse(text, name, _TOOLS)
             if reading.calls == (bare,) and not reading.text and not reading.repairs:
                 return name
-        if _CALL.name not in text:
+        if _SIGN not in text:
             raise ConfigError(f"a chat template without calls: it renders one as {text!r}")
         raise ConfigError(f"a chat template whose calls are of no known dialect: {text!r}")
 
+    def _check_replies(self) -> None:
+        """A reply has to stay as it was sampled, but for what the module's docstring says."""
+        for reply, new in ((_REPLY, _USER), (_CALLED, _RESULT)):
+            then, now = self._following(reply, [new])[0], self._prefill + self._reply(reply)
+            if _bare(then, self._split) != _bare(now, self._split):
+                raise ConfigError(
+                    f"a chat template that renders a reply otherwise once {new.role} text follows it: "
+                    f"{now!r} becomes {then!r}"
+                )
+
     def _check(self) -> None:
         """Turns, appended one by one, have to be what the template renders at every turn."""
-        talk = [Message(role="system", content="policy"), _USER, _REPLY, _USER, _CALLED, _RESULT, _REPLY, _USER]
-        ours, start = "", 0
+        users = [_USER.replace(content=f"hello {i}") for i in range(4)]
+        talk = [Message(role="system", content="policy"), users[0], _REPLY, users[1], _CALLED, _RESULT, _REPLY]
+        talk += [users[2], _CALLED, _RESULT, _CALLED, _RESULT, _REPLY, users[3], _REPLY]
+        past, start = "", 0
         for turn, message in enumerate(talk):
             if message.role != "assistant":
                 continue
             new = talk[start:turn]
-            ours += self._following(talk[start - 1], new) if start else self._rendered(new, _TOOLS)
+            ours = past + (self._following(talk[start - 1], new)[1] if start else self._rendered(new, _TOOLS))
             theirs = self._rendered(talk[:turn], _TOOLS)
-            if ours != theirs:
+            if (ours := _EMPTY_THOUGHT.sub("", ours)) != (theirs := _EMPTY_THOUGHT.sub("", theirs)):
                 at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
                 raise ConfigError(f"a chat template that rewrites earlier turns: {theirs[at : at + 40]!r}")
-            ours += self._reply(message)
-            start = turn + 1
+            past, start = ours + self._following(message, [users[0]])[0], turn + 1
+
+
+def _parted(prompt: str) -> tuple[str, str]:
+    """A prompt without the thought that it opens, or opens and closes, and that."""
+    thought = _THOUGHT.search(prompt)
+    at = thought.start() if thought else len(prompt)
+    return prompt[:at], prompt[at:]
+
+
+def _bare(reply: str, tokens: re.Pattern[str]) -> str:
+    """A rendered reply without an empty thought and the token that ends it."""
+    end = max((token.start() for token in tokens.finditer(reply)), default=len(reply))
+    return _EMPTY_THOUGHT.sub("", reply[:end]).strip()
+
+
+def _id(place: int) -> str:
+    """Nine letters and digits, as Mistral's templates want them."""
+    return f"call{place:05}"
