@@ -111,7 +111,7 @@ STAND_INS = {
     "gemma3": Family(
         f"{_TRL}/gemma3.jinja", "qwen3", "<bos>", "<end_of_turn>", "<bos> <start_of_turn> <end_of_turn>"
     ),
-    "phi3": Family(f"{_TRL}/phi3.jinja", "qwen3", "", "<|end|>", "<|end|> <|user|> <|assistant|> <|system|>"),
+    "phi3": Family(f"{_TRL}/phi3.jinja", "qwen3", "", "<|endoftext|>", "<|end|> <|user|> <|assistant|> <|system|>"),
     "lfm2": Family(
         f"{_TRL}/lfm2_v2.jinja",
         "qwen3",

@@ -44,7 +44,6 @@ EXACT = {
     "qwen3": True,
     "qwen3-2507": False,
     "qwen3.8": False,
-    "qwen3.8-thinking": True,
     "llama3.1": False,
     "llama3.2": False,
     "llama4": False,
@@ -177,6 +176,7 @@ def without_tools(text: str) -> str:
         ("qwen3", False, without_thoughts, 2),
         ("qwen3.6", False, without_thoughts, 2),
         ("qwen3.6", True, without_thoughts, 2),
+        ("qwen3.8", True, str, 2),  # the tokens of what a prompt ends and a reply begins with are not joined
         ("nemotron3", False, without_thoughts, 2),
         ("nemotron3", True, without_thoughts, 2),
         ("gpt-oss", False, lambda text: text.replace("<|return|>", "<|end|>"), 2),
@@ -254,10 +254,11 @@ def test_text_never_becomes_a_token_of_its_own(name: str) -> None:
 @pytest.mark.parametrize("name", TEXT_ONLY)
 def test_a_template_without_calls_is_refused_and_told_in_words_where_a_dialect_is_named(name: str) -> None:
     with pytest.raises(ConfigError, match=r"without calls|format\.dialect"):
-        find(folder(name)) if name != "phi3" else find(folder(name))
+        find(folder(name))
     dialect = TEXT_ONLY[name]
     for messages, tokens in appended(format_of(name, dialect=dialect), turns(True, system=True), TOOLS):
-        assert tokenizer_of(name).decode(tokens) == tokenizer_of(name).decode(template(name, texts(messages, dialect), []))
+        theirs = tokenizer_of(name).decode(template(name, texts(messages, dialect), []))
+        assert without_thoughts(tokenizer_of(name).decode(tokens)) == without_thoughts(theirs)
 
 
 def texts(messages: list[Message], dialect: str) -> list[Message]:

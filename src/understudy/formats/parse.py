@@ -17,6 +17,7 @@ from understudy.errors import ConfigError, nearest
 from understudy.formats.base import ReplyStatus
 from understudy.formats.dialects import (
     deepseek,
+    glm,
     harmony,
     hermes,
     llama3,
@@ -41,6 +42,7 @@ DIALECTS: Mapping[str, ModuleType] = {
     "pythonic": pythonic,
     "deepseek": deepseek,
     "harmony": harmony,
+    "glm": glm,
     "json": plain,
     "openai": openai,
     "react": react,
@@ -183,7 +185,7 @@ _OPENINGS: Sequence[tuple[Sequence[Opening], Read]] = (
     (_ROLES, _role),
     (_ENDS, _end),
     (_FENCES, _fence),
-    *((dialect.OPENINGS, dialect.read) for dialect in DIALECTS.values() if dialect is not openai),
+    *((dialect.OPENINGS, dialect.read) for dialect in DIALECTS.values() if dialect not in (openai, glm)),
 )
 _LISTED = [(opening, read) for openings, read in _OPENINGS for opening in openings]
 _READERS = {f"g{i}": read for i, (_, read) in enumerate(_LISTED)}

@@ -62,13 +62,16 @@ class TemplateFormat:
         self._split = re.compile("(" + "|".join(map(re.escape, added)) + ")") if added else re.compile("(?!)")
         self._opened = self._rendered([_USER], _TOOLS)
         self._stem, self._prefill = _parted(self._opened)
+        self._tail = self._find_tail()
+        self._shares_ends = False
+        self._shares_ends = not self._reply(_REPLY).partition(_SIGN)[2]
+        self.dialect = dialect or self._find_dialect()
         self._opens = True
         answered = _parted(self._following(_CALLED, [_RESULT])[1])
         if "</think>" not in self._prefill and answered[1] != self._prefill:
             self._opens, self._opened, self._prefill = False, self._stem, ""
         self.stop_tokens = frozenset({vocabulary.added[self._stop(reply)] for reply in (_REPLY, _CALLED)} | set(ends))
         self._headers = {self._split.findall(stem)[-1] for stem in (self._stem, answered[0]) if self._split.search(stem)}
-        self.dialect = dialect or self._find_dialect()
         self._several = self._takes_several_calls()
         self._recalls = self._says_what_was_called()
         self._check_replies()
@@ -85,9 +88,10 @@ class TemplateFormat:
         if not before:
             return self._ids(self._prompt(self._rendered(new, tools)))
         reply = _REPLY if not new or new[0].role != "tool" else self._called(new, before)
-        closed = before[-1] in self.stop_tokens
+        own = self._vocabulary.added[self._stop(reply)]
+        closed = before[-1] == own or (before[-1] in self.stop_tokens and not self._shares_ends)
         following = self._prompt(self._following(reply, new)[1])
-        return [*([] if closed else self._ids(self._stop(reply))), *self._ids(following)]
+        return [*([] if closed else [own]), *self._ids(following)]
 
     def render(self, reply: Message) -> list[int]:
         """An assistant message as the model would have sampled it. Ids of calls are those of their places."""
@@ -132,16 +136,30 @@ class TemplateFormat:
 
     def _reply(self, reply: Message) -> str:
         """What the model would sample for a reply after its prompt, up to the token that ends it."""
-        after = self._rendered([_USER, reply], _TOOLS, prompt=False)
+        after = self._rendered([_USER, reply], _TOOLS, prompt=False).removesuffix(self._tail)
         start, closing = len(self._opened), ""
         if not after.startswith(self._opened):
             start, closing = len(self._stem), "" if "</think>" in self._prefill else _CLOSING
         if not (after.startswith(self._opened) or (self._prefill and after.startswith(self._stem))):
             raise ConfigError(f"a chat template that begins a reply with {self._opened[-40:]!r}, then {after[-60:]!r}")
-        end = max((token.end() for token in self._split.finditer(after, start)), default=0)
-        if not end or after[end:].strip():
+        if self._shares_ends:
+            return closing + after[start:] + self._next_turn(reply, after)
+        end = max((token.end() for token in self._split.finditer(after, start)), default=start)
+        return closing + after[start : len(after) if after[end:].strip() else end]
+
+    def _next_turn(self, reply: Message, after: str) -> str:
+        """GLM's replies end with nothing but the token that begins the next turn."""
+        whole = self._rendered([_USER, reply, _RESULT if reply.tool_calls else _USER], _TOOLS)
+        token = self._split.match(whole, len(after))
+        if token is None or not whole.startswith(after):
             raise ConfigError(f"a chat template that ends replies with no token of the tokenizer: {after[-40:]!r}")
-        return closing + after[start:end]
+        return token[0]
+
+    def _find_tail(self) -> str:
+        """What some templates put after a conversation that no reply follows (Phi 3)."""
+        said, tokens = self._rendered([_USER], _TOOLS, prompt=False), self._split
+        last = max((token.start() for token in tokens.finditer(said)), default=len(said))
+        return "" if self._opened.startswith(said) else said[last:]
 
     def _stop(self, reply: Message) -> str:
         return self._split.findall(self._reply(reply))[-1]  # type: ignore[no-any-return]
@@ -235,7 +253,7 @@ class TemplateFormat:
             if (ours := _EMPTY_THOUGHT.sub("", ours)) != (theirs := _EMPTY_THOUGHT.sub("", theirs)):
                 at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
                 raise ConfigError(f"a chat template that rewrites earlier turns: {theirs[at : at + 40]!r}")
-            past, start = ours + self._following(message, [users[0]])[0], turn + 1
+            past, start = ours + self._following(message, talk[turn + 1 : turn + 2] or users)[0], turn + 1
 
 
 def _parted(prompt: str) -> tuple[str, str]:

@@ -4,6 +4,7 @@ import json
 import re
 from typing import Any
 
+from understudy.formats.dialects import glm
 from understudy.formats.hermes import CLOSE, body_end, write
 from understudy.formats.repair import Broken
 from understudy.formats.scan import CALL, Scan
@@ -26,6 +27,8 @@ def read(scan: Scan, mark: re.Match[str]) -> int:
             scan.fail("", Broken("tags", f"the call is closed by {CLOSE}, and was never opened by <tool_call>"))
         return mark.end()
     if scan.own in ("", "hermes") and (end := _exact(scan, mark.end())):
+        return end
+    if end := glm.call_at(scan, mark.end()):
         return end
     start = _FENCE.match(scan.text, mark.end()).end()  # type: ignore[union-attr]
     if scan.text.startswith("<function=", start):
