@@ -2,8 +2,8 @@
 
     PYTHONPATH=src $(python tests/vllm_server.py) benchmarks/parsers.py PATH
 
-PATH is JSONL; each line has `text`, a reply, and may have `expected_calls`, a list of {"name", "kwargs"}. Replies are read
-as they are, and the labelled calls once more, written as Hermes writes them, which is what vLLM's parser is for.
+PATH is JSONL; each line has `text`, a reply, and may have `expected_calls`, a list of {"name", "kwargs"}. Replies are
+read as they are, and the labelled calls once more, written as Hermes writes them, which is what vLLM's parser is for.
 """
 
 import json

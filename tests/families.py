@@ -15,6 +15,7 @@ import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -30,6 +31,12 @@ WHEELS = {
     "mistral-common": "1.13.1",
     "trl": "1.16.0",
 }
+
+
+def _each(text: str) -> list[str]:
+    return text.split()
+
+
 _LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _SPACE = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _REST = rf" ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACE}"
@@ -42,30 +49,30 @@ SPLITS = {
     "o200k": rf"{_CASED}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACE}",
 }
 """How each tokenizer splits a text into words, as its own package does."""
-_QWEN = (
+_QWEN = _each(
     "<|endoftext|> <|im_start|> <|im_end|> <|object_ref_start|> <|object_ref_end|> <|box_start|> <|box_end|> "
     "<|quad_start|> <|quad_end|> <|vision_start|> <|vision_end|> <|vision_pad|> <|image_pad|> <|video_pad|> "
     "<tool_call> </tool_call> <|fim_prefix|> <|fim_middle|> <|fim_suffix|> <|fim_pad|> <|repo_name|> <|file_sep|>"
-).split()
-_QWEN3 = [*_QWEN, *"<tool_response> </tool_response> <think> </think>".split()]
-_LLAMA3 = (
+)
+_QWEN3 = [*_QWEN, *_each("<tool_response> </tool_response> <think> </think>")]
+_LLAMA3 = _each(
     "<|begin_of_text|> <|end_of_text|> <|reserved_special_token_0|> <|reserved_special_token_1|> "
     "<|finetune_right_pad_id|> <|step_id|> <|start_header_id|> <|end_header_id|> <|eom_id|> <|eot_id|> <|python_tag|>"
-).split()
+)
 _LLAMA4 = [
-    *"<|begin_of_text|> <|end_of_text|> <|fim_prefix|> <|fim_middle|> <|fim_suffix|>".split(),
-    *"<|header_start|> <|header_end|> <|eom|> <|eot|> <|step|>".split(),
+    *_each("<|begin_of_text|> <|end_of_text|> <|fim_prefix|> <|fim_middle|> <|fim_suffix|>"),
+    *_each("<|header_start|> <|header_end|> <|eom|> <|eot|> <|step|>"),
     *(f"<|text_post_train_reserved_special_token_{i}|>" for i in range(6)),
-    *"<|python_start|> <|python_end|> <|finetune_right_pad|>".split(),
+    *_each("<|python_start|> <|python_end|> <|finetune_right_pad|>"),
 ]
-_HARMONY = (
-    "<|startoftext|> <|endoftext|> <|reserved_200000|> <|reserved_200001|> <|return|> <|constrain|> <|reserved_200004|> "
-    "<|channel|> <|start|> <|end|> <|message|> <|reserved_200009|> <|reserved_200010|> <|reserved_200011|> <|call|>"
-).split()
-_TEKKEN = (
+_HARMONY = _each(
+    "<|startoftext|> <|endoftext|> <|reserved_200000|> <|reserved_200001|> <|return|> <|constrain|> "
+    "<|reserved_200004|> <|channel|> <|start|> <|end|> <|message|> <|reserved_200009|> <|reserved_200010|> <|reserved_200011|> <|call|>"
+)
+_TEKKEN = _each(
     "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] "
     "[IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]"
-).split()
+)
 _MARKUP = re.compile("</?(?:tool_call|tool_response|think)>")
 """Tokens that Qwen's tokenizer does not mark as special."""
 
@@ -108,9 +115,7 @@ STAND_INS = {
         "<|user|>",
         "[gMASK] <sop> <|system|> <|user|> <|assistant|> <|observation|> <arg_key> </arg_key> <arg_value> </arg_value>",
     ),
-    "gemma3": Family(
-        f"{_TRL}/gemma3.jinja", "qwen3", "<bos>", "<end_of_turn>", "<bos> <start_of_turn> <end_of_turn>"
-    ),
+    "gemma3": Family(f"{_TRL}/gemma3.jinja", "qwen3", "<bos>", "<end_of_turn>", "<bos> <start_of_turn> <end_of_turn>"),
     "phi3": Family(f"{_TRL}/phi3.jinja", "qwen3", "", "<|endoftext|>", "<|end|> <|user|> <|assistant|> <|system|>"),
     "lfm2": Family(
         f"{_TRL}/lfm2_v2.jinja",
@@ -159,7 +164,9 @@ def _unpacked(folder: Path) -> Path:
 
 
 def _wanted(name: str) -> bool:
-    return bool(re.search(r"\.jinja$|/tokenizer\.(model|json)$|/tekken_240718|/qwen\.tiktoken|/tokenizers/fb374d", name))
+    return bool(
+        re.search(r"\.jinja$|/tokenizer\.(model|json)$|/tekken_240718|/qwen\.tiktoken|/tokenizers/fb374d", name)
+    )
 
 
 def _write(folder: Path, family: Family, packages: Path, tokenizer: str) -> None:
@@ -229,7 +236,7 @@ def _parts(token: bytes, rank: int, ranks: Mapping[bytes, int]) -> list[bytes]:
     """What the token consists of, when only pairs that come before it are joined."""
     parts = [bytes([byte]) for byte in token]
     while len(parts) > 2:
-        pairs = [(ranks.get(a + b, rank), i) for i, (a, b) in enumerate(zip(parts, parts[1:], strict=False))]
+        pairs = [(ranks.get(a + b, rank), i) for i, (a, b) in enumerate(pairwise(parts))]
         lowest, at = min(pairs)
         if lowest >= rank:
             break

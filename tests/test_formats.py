@@ -14,7 +14,9 @@ from pydantic import BaseModel
 
 from understudy.errors import ConfigError
 from understudy.formats import ChatML, Vocabulary, find, hermes
+from understudy.formats.jinja import compiled, source
 from understudy.formats.signature import example, signature
+from understudy.formats.template import TemplateFormat
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.models import TINY_TEMPLATE, find_model, make_tiny
 from understudy.state import State
@@ -313,9 +315,7 @@ def test_the_wording_around_the_tools_is_the_templates(retemplated: Callable[[st
     ("template", "error"),
     [
         ("{{ messages[0].content }}", "a chat template that ends replies with no token"),
-        (TINY_TEMPLATE.replace("<tool_response>", "<result>"), "it says 'result>"),
         (TINY_TEMPLATE.replace('{"name": "', '{"function": "'), "it says 'function"),
-        (TINY_TEMPLATE.replace("tool | tojson", "tool | tojson(indent=2)"), "it says "),
         ("<|im_start|><|im_end|>{{ raise_exception('no') }}", "template that fails: no"),
         ("<|im_start|><|im_end|>{% if %}", "template that fails"),
         ("<|im_start|><|im_end|>{{ ''.__class__.__mro__ }}", "template that fails"),
@@ -325,6 +325,17 @@ def test_a_template_of_another_kind_is_refused(retemplated: Callable[[str], Path
     with pytest.raises(ConfigError, match=error) as raised:
         find(retemplated(template))
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("<tool_response>", "<result>"), ("tool | tojson", "tool | tojson(indent=2)")]
+)
+def test_chatml_that_says_things_of_its_own_is_derived(retemplated: Callable[[str], Path], old: str, new: str) -> None:
+    path = retemplated(TINY_TEMPLATE.replace(old, new))
+    format, tools = find(path), Orders(Nothing()).specs()
+    new_messages = [SYSTEM, USER]
+    assert isinstance(format, TemplateFormat)
+    assert text_of(path, format.encode(new_messages, tools, [])) == compiled(path, source(path))(new_messages, tools)
 
 
 def test_thinking_without_thoughts_is_refused(tiny: Path) -> None:

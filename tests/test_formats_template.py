@@ -8,7 +8,7 @@ import pytest
 
 from understudy.errors import ConfigError
 from understudy.formats import Vocabulary, find
-from understudy.formats.find import _compiled
+from understudy.formats.jinja import compiled
 from understudy.formats.template import TemplateFormat
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.models import make_tiny
@@ -104,14 +104,14 @@ def test_what_is_appended_is_what_the_template_renders(
     path = folder(template)
     format, vocabulary = find(path), Vocabulary.load(path / "tokenizer.json")
     assert isinstance(format, TemplateFormat)
-    render = _compiled(path, template)
+    render = compiled(path, template)
     tokens: list[int] = []
     messages: list[Message] = []
     for part in talk(several):
         replied = part[0].role == "assistant"
         tokens += format.render(part[0]) if replied else format.encode(part, TOOLS, tokens)
         messages += part
-        expected = render(messages, TOOLS, prompt=not replied, bos_token="<|begin|>")
+        expected = render(messages, TOOLS, prompt=not replied)
         assert vocabulary.decode(tokens) == (expected.removesuffix("\n") if replied else expected)
 
 
@@ -173,5 +173,5 @@ def test_a_template_that_cannot_be_appended_to_is_refused(
 
 
 def test_what_it_cannot_do_is_refused(folder: Callable[[str], Path]) -> None:
-    with pytest.raises(ConfigError, match=r"leave out thinking and format\.tolerant=false"):
+    with pytest.raises(ConfigError, match=r"leave out format\.tolerant=false"):
         find(folder(LLAMA), tolerant=False)

@@ -160,7 +160,7 @@ def named_agent(name: str, config: TrainConfig, checkpoint: Path | None = None) 
 def model_agent(config: TrainConfig, checkpoint: Path | None = None) -> EngineAgent:
     """The config's model, sampling as it does in evaluation."""
     folder = find_model(config.model)
-    format = formats.find(folder, tolerant=config.format.tolerant)
+    format = formats.configured(folder, config.format)
     try:
         from understudy.engines.local.engine import LocalEngine  # torch, which agents without a model do not need
     except ModuleNotFoundError as e:

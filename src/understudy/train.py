@@ -88,7 +88,7 @@ def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Eval
     if not config.free_tasks:
         asyncio.run(refuse_free(domain, config.seed))
     engine = LocalEngine(folder, config.engine, config.seed)
-    format = formats.find(folder, tolerant=config.format.tolerant)
+    format = formats.configured(folder, config.format)
     training = Training(config, run, domain, engine, format, report, users)
     return asyncio.run(_train(training))
 

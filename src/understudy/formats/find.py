@@ -14,13 +14,18 @@ from understudy.errors import ConfigError
 from understudy.formats.base import ChatFormat
 from understudy.formats.chatml import END, QWEN_TOOLS, START, ChatML, wire_text
 from understudy.formats.jinja import Template, compiled, source, special
+from understudy.formats.options import FormatConfig
 from understudy.formats.template import TemplateFormat
 from understudy.formats.told import shown, told
 from understudy.formats.vocabulary import Vocabulary
 from understudy.messages import Message, ToolCall, ToolSpec
 
 _KEPT = ("[AVAILABLE_TOOLS]", "<｜tool▁calls▁begin｜>")
-"""Marks of families whose templates move or leave out what earlier turns hold; it stays as it was: Mistral, DeepSeek."""
+"""Marks of families whose templates rewrite earlier turns, which stay as they were here.
+
+Mistral's (up to version 11 of its tokenizer) move the tools and the system text to the last message of a user. DeepSeek's
+leave out the marks around calls and results from the second round of them on.
+"""
 
 _TALK = tuple(Message(role=role, content=f"{role} text") for role in ("system", "user", "assistant", "user"))
 _CALLS = (
@@ -29,6 +34,11 @@ _CALLS = (
     Message(role="tool", content="two"),
 )
 _TOOLS = tuple(ToolSpec(name=name, description="d", parameters={"type": "object", "properties": {}}) for name in "fg")
+
+
+def configured(folder: Path, config: FormatConfig) -> ChatFormat:
+    """The format of the model in `folder`, as the config wants it. Raises ConfigError as `find` does."""
+    return find(folder, thinking=config.thinking, tolerant=config.tolerant, dialect=config.dialect or "")
 
 
 def find(folder: Path, *, thinking: bool = False, tolerant: bool = True, dialect: str = "") -> ChatFormat:
@@ -47,16 +57,20 @@ def find(folder: Path, *, thinking: bool = False, tolerant: bool = True, dialect
         try:
             return _known(folder, vocabulary, compiled(folder, text, thinking=thinking), tolerant)
         except ConfigError as error:
-            return _otherwise(folder, vocabulary, text, thinking, error)
+            return _otherwise(folder, vocabulary, text, thinking, tolerant, error)
     if not tolerant:
-        raise ConfigError(f"{folder} is not ChatML with Hermes calls; leave out format.tolerant=false")
+        raise ConfigError(f"{folder} is not read as ChatML with Hermes calls; leave out format.tolerant=false")
     if dialect:
         return _told(folder, vocabulary, compiled(folder, text, thinking=thinking), dialect)
     return _derived(folder, vocabulary, text, thinking)
 
 
-def _otherwise(folder: Path, vocabulary: Vocabulary, text: str, thinking: bool, error: ConfigError) -> ChatFormat:
+def _otherwise(
+    folder: Path, vocabulary: Vocabulary, text: str, thinking: bool, tolerant: bool, error: ConfigError
+) -> ChatFormat:
     """ChatML that says things of its own, if that can be derived; the error of ChatML says more than the other one."""
+    if not tolerant:
+        raise error
     try:
         return _derived(folder, vocabulary, text, thinking)
     except ConfigError:
@@ -68,8 +82,8 @@ def _known(folder: Path, vocabulary: Vocabulary, render: Template, tolerant: boo
     tools = _TOOLS if render(_TALK, _TOOLS) != render(_TALK) else ()
     format = _chatml(vocabulary, render, tools, tolerant)
     talk = (*_TALK, *_CALLS) if tools else _TALK
-    for messages, shown in ((talk, tools), (talk[1:], tools), (talk[1:2], ())):
-        _compare(folder, vocabulary.decode(format.encode(messages, shown, ())), render(messages, shown))
+    for messages, offered in ((talk, tools), (talk[1:], tools), (talk[1:2], ())):
+        _compare(folder, vocabulary.decode(format.encode(messages, offered, ())), render(messages, offered))
     return format
 
 
@@ -98,7 +112,7 @@ def _told(folder: Path, vocabulary: Vocabulary, render: Template, dialect: str) 
 
 
 def _ends(folder: Path, vocabulary: Vocabulary) -> set[int]:
-    """Tokens that end replies whatever the template says: those of the folder, and Llama's end of a message with calls."""
+    """Tokens that end replies whatever the template says: the folder's, and Llama's end of a message with calls."""
     file = folder / "generation_config.json"
     stated = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
     names = (special(folder)["eos_token"], "<|eom_id|>", "<|eom|>")

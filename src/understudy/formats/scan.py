@@ -53,7 +53,9 @@ class Scan:
             return ""
         groups = ("".join(piece for piece in group if piece) for cut, group in self._groups() if not cut)
         pieces = [piece for piece in map(str.strip, groups) if piece]
-        return "\n".join(piece for piece in pieces if not any(self.repairs.values()) or piece.strip(" \t\r\n{}[](),:;\"'`*"))
+        return "\n".join(
+            piece for piece in pieces if not any(self.repairs.values()) or piece.strip(" \t\r\n{}[](),:;\"'`*")
+        )
 
     def _groups(self) -> Iterator[tuple[bool, Iterator[str | None]]]:
         return groupby(self.said, key=lambda piece: piece is None)

@@ -5,10 +5,10 @@ only where a template renders each turn by itself, so it is checked once, on a c
 turn, it has to be what the template renders at every turn. The dialect of the calls is the one that reads them.
 
 Deviations from the model's own template:
-- Text in messages and tools never becomes a control token: it is rendered with a mark within each, and the mark is taken
-  out when the rest has been split into tokens. Replies are the exception, as in `chatml`.
-- A thought that a prompt opens, or opens and closes, stays where the template later drops it (Qwen3.6, Nemotron 3), and
-  so does the token that ended a reply where the template later writes another (gpt-oss). A reply that is written and not
+- Text in messages and tools never becomes a control token: it is rendered with a mark within each, and the mark is
+  taken out when the rest has been split into tokens. Replies are the exception, as in `chatml`.
+- A thought that a prompt opens, or opens and closes, stays where the template later drops it (Qwen3.6, Nemotron 3); so
+  does the token that ended a reply where the template later writes another (gpt-oss). A reply that is written and not
   sampled has an empty thought.
 - Where a template opens a thought after a user's message and none after results (DeepSeek), the model opens its own.
 - With `kept`, all stays as it was when it was new: `find` names the families whose templates rewrite more than that.
@@ -21,7 +21,7 @@ from typing import Any
 from understudy.errors import ConfigError
 from understudy.formats.base import Parsed
 from understudy.formats.jinja import Template
-from understudy.formats.parse import DIALECTS, parse
+from understudy.formats.parse import DIALECTS, Reading, parse
 from understudy.formats.vocabulary import Vocabulary
 from understudy.messages import Message, ToolCall, ToolSpec
 
@@ -71,8 +71,11 @@ class TemplateFormat:
         if "</think>" not in self._prefill and answered[1] != self._prefill:
             self._opens, self._opened, self._prefill = False, self._stem, ""
         self.stop_tokens = frozenset({vocabulary.added[self._stop(reply)] for reply in (_REPLY, _CALLED)} | set(ends))
-        self._headers = {self._split.findall(stem)[-1] for stem in (self._stem, answered[0]) if self._split.search(stem)}
+        self._headers = {
+            self._split.findall(stem)[-1] for stem in (self._stem, answered[0]) if self._split.search(stem)
+        }
         self._several = self._takes_several_calls()
+        self._says_beside_calls = bool(self._read(_CALLED.replace(content="said")).text)
         self._recalls = self._says_what_was_called()
         self._check_replies()
         if not kept:
@@ -97,6 +100,8 @@ class TemplateFormat:
         """An assistant message as the model would have sampled it. Ids of calls are those of their places."""
         if len(reply.tool_calls) > 1 and not self._several:
             raise ConfigError(f"a reply with {len(reply.tool_calls)} calls, where the chat template takes one")
+        if reply.content and reply.tool_calls and not self._says_beside_calls:
+            raise ConfigError(f"a reply with calls says {reply.content[:40]!r}, which the chat template leaves out")
         calls = tuple(call.replace(id=_id(i)) for i, call in enumerate(reply.tool_calls))
         return self._ids(self._reply(reply.replace(tool_calls=calls)), own=True)
 
@@ -212,10 +217,12 @@ class TemplateFormat:
     def _takes_several_calls(self) -> bool:
         """Llama's template refuses a second call; the results of what the model called all the same are rendered."""
         try:
-            text = self._reply(_CALLED.replace(tool_calls=(_CALL, _CALL.replace(id=_id(1)))))
+            return len(self._read(_CALLED.replace(tool_calls=(_CALL, _CALL.replace(id=_id(1))))).calls) == 2
         except ConfigError:
             return False
-        return len(parse(text, self.dialect, _TOOLS).calls) == 2
+
+    def _read(self, reply: Message) -> Reading:
+        return parse(self._reply(reply).removesuffix(self._stop(reply)), self.dialect, _TOOLS)
 
     def _find_dialect(self) -> str:
         text = self._reply(_CALLED).removesuffix(self._stop(_CALLED))

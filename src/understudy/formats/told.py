@@ -1,8 +1,7 @@
 """Tools told in words, for models whose template knows none, and for whoever chooses how calls are written.
 
-The system message tells of the tools, a line each, with a call as an example; calls stand in the text of replies, in any
-dialect, and results in a user's message. Templates are then rendered with text alone. A template without system messages
-gets that text before the first user's.
+The system message tells of the tools, a line each, with a call as an example; calls stand in the text of replies, in
+any dialect, and results in a user's message. A template without system messages gets that text before the first user's.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""GLM 4.5: `<tool_call>f`, then `<arg_key>a</arg_key>` and `<arg_value>1</arg_value>` for each argument, `</tool_call>`.
+"""GLM 4.5: `<tool_call>f`, `<arg_key>a</arg_key>` and `<arg_value>1</arg_value>` for each argument, `</tool_call>`.
 
 `hermes` finds the tag. Values stand as they are; their types are those of Qwen3-Coder's.
 """
@@ -24,10 +24,13 @@ def call_at(scan: Scan, at: int) -> int:
     named = _CALL.match(scan.text, at)
     if named is None:
         return 0
-    if _END.match(scan.text, named.end()) and scan.own != "glm" and named[1] not in scan.tools:
-        return 0
+    known = named[1] in scan.tools if scan.tools else not scan.own
+    if _END.match(scan.text, named.end()) and scan.own != "glm" and not known:
+        return 0  # a word in Hermes's tag is no call
     scan.foreign("glm")
-    name, values, at, fault = named[1], {}, named.end(), None
+    name, at = named[1], named.end()
+    values: dict[str, Any] = {}
+    fault: Broken | None = None
     while key := _KEY.match(scan.text, at):
         end = scan.text.find(_VALUE_END, key.end())
         if end < 0:

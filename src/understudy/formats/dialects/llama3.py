@@ -1,5 +1,6 @@
-"""Llama 3: `{"name": …, "parameters": …}`, several with `; ` between them, perhaps after `<|python_tag|>`; Llama 4's template writes
-`<|python_start|><|python_end|>` before them.
+"""Llama 3: `{"name": …, "parameters": …}`, several with `; ` between them, perhaps after `<|python_tag|>`.
+
+Llama 4's template writes `<|python_start|><|python_end|>` before calls, and nothing between them.
 """
 
 import re
