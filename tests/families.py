@@ -67,7 +67,8 @@ _LLAMA4 = [
 ]
 _HARMONY = _each(
     "<|startoftext|> <|endoftext|> <|reserved_200000|> <|reserved_200001|> <|return|> <|constrain|> "
-    "<|reserved_200004|> <|channel|> <|start|> <|end|> <|message|> <|reserved_200009|> <|reserved_200010|> <|reserved_200011|> <|call|>"
+    "<|reserved_200004|> <|channel|> <|start|> <|end|> <|message|> "
+    "<|reserved_200009|> <|reserved_200010|> <|reserved_200011|> <|call|>"
 )
 _TEKKEN = _each(
     "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] "

@@ -23,7 +23,7 @@ from understudy.messages import Message, ToolCall, ToolSpec
 _KEPT = ("[AVAILABLE_TOOLS]", "<｜tool▁calls▁begin｜>")
 """Marks of families whose templates rewrite earlier turns, which stay as they were here.
 
-Mistral's (up to version 11 of its tokenizer) move the tools and the system text to the last message of a user. DeepSeek's
+Mistral's (up to version 11 of its tokenizer) move the tools and the system text to the last user message. DeepSeek's
 leave out the marks around calls and results from the second round of them on.
 """
 

@@ -80,7 +80,7 @@ def _tojson(value: Any, **how: Any) -> str:
 
 
 def _wire(messages: Sequence[Message], text_arguments: bool) -> list[dict[str, Any]]:
-    """Messages as templates take them: in the API's format, with arguments as objects, and with the names of results."""
+    """Messages as templates take them: in the API's format, but with objects for arguments, and names of results."""
     names: dict[str, str] = {}
     wires = []
     for message in messages:

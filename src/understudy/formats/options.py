@@ -26,8 +26,8 @@ class FormatConfig(Record):
     """How conversations are written and replies are read."""
 
     dialect: Dialect | None = None
-    """How calls are written; by default as the model's chat template writes them. With a dialect, tools, calls and results
-    are plain text to the template, which models need whose template has no calls."""
+    """How calls are written; by default as the model's chat template does. With a dialect, tools, calls and results are
+    plain text to the template, which models need whose template has no calls."""
     thinking: bool = False
     """Models that can be told not to think are let think."""
     tolerant: bool = True

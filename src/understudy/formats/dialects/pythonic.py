@@ -1,4 +1,4 @@
-"""Calls as Python: `[f(a=1), g()]` (Llama 4, LFM2), and fenced code. Literals are taken from the syntax; nothing runs."""
+"""Calls as Python: `[f(a=1), g()]` (Llama 4, LFM2), and fenced code. Literals come from the syntax; nothing runs."""
 
 import ast
 import builtins
