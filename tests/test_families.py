@@ -299,3 +299,66 @@ def test_calls_can_be_written_in_any_dialect(dialect: str) -> None:
 )
 def test_tokenizers_are_the_families_own(name: str, text: str, ids: list[int]) -> None:
     assert vocabulary_of(name).encode(text) == ids
+
+
+@pytest.mark.parametrize(
+    ("name", "reply", "said"),
+    [
+        (
+            "gpt-oss",
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant to=functions.air_2<|channel|>commentary json"
+            '<|message|>{"city": "x"}<|call|>',
+            "<|start|>functions.air_2 to=assistant<|channel|>commentary<|message|>",
+        ),
+        (
+            "mistral-nemo",
+            '[TOOL_CALLS][{"name": "air_2", "arguments": {"city": "x"}, "id": "aB3dE6gH9"}]</s>',
+            '"call_id": "aB3dE6gH9"}[/TOOL_RESULTS]',
+        ),
+    ],
+)
+def test_results_have_the_name_or_id_that_the_model_wrote(name: str, reply: str, said: str) -> None:
+    """Whatever the messages before it say, and whatever id the call has in the transcript."""
+    format, vocabulary = format_of(name), vocabulary_of(name)
+    user = Message(role="user", content=f"Say {reply.replace('air_2', 'weather').replace('aB3', 'XXX')}")
+    start = format.encode([SYSTEM, user], TOOLS, [])
+    result = Message(role="tool", content="5", tool_call_id="call_0_0")
+    sampled = split(vocabulary, reply)
+    assert format.parse(sampled, TOOLS).message.tool_calls == (ToolCall(name="air_2", arguments={"city": "x"}),)
+    assert said in vocabulary.decode(format.encode([result], TOOLS, [*start, *sampled]))
+
+
+def split(vocabulary: Vocabulary, text: str) -> list[int]:
+    """The tokens of a text, control tokens among them."""
+    parts = re.split("(" + "|".join(map(re.escape, sorted(vocabulary.added, key=len, reverse=True))) + ")", text)
+    return [
+        token
+        for part in parts
+        for token in ([vocabulary.added[part]] if part in vocabulary.added else vocabulary.encode(part))
+    ]
+
+
+@pytest.mark.parametrize(("name", "text"), [("llama3.1", "I look."), ("gpt-oss", "I look.")])
+def test_what_a_template_leaves_out_is_refused(name: str, text: str) -> None:
+    with pytest.raises(ConfigError, match="which the chat template leaves out"):
+        format_of(name).render(Message(role="assistant", content=text, tool_calls=(CALL,)))
+    with pytest.raises(ConfigError, match="2 calls, where the chat template takes one"):
+        format_of(name).render(Message(role="assistant", tool_calls=(CALL, OTHER)))
+
+
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3.6", "deepseek-v3", "glm-4.5", "lfm2"])
+def test_what_is_said_beside_calls_is_read_again(name: str) -> None:
+    reply = Message(role="assistant", content="I look that up.", tool_calls=(CALL,))
+    assert format_of(name).parse(format_of(name).render(reply), TOOLS).message == reply
+
+
+@pytest.mark.parametrize("name", ["qwen3.6", "nemotron3", "glm-4.5", "qwen3"])
+def test_a_thought_is_not_said(name: str) -> None:
+    format, vocabulary = format_of(name, True), vocabulary_of(name)
+    opened = vocabulary.decode(format.encode([Message(role="user", content="x")], TOOLS, [])).endswith("<think>\n")
+    thought = "" if opened else "<think>"
+    text = f'{thought}So.\n<tool_call>{{"name": "f", "arguments": {{}}}}</tool_call>\n</think>\n\nHello.'
+    parsed = format.parse(split(vocabulary, text), TOOLS)
+    assert (parsed.message.content, parsed.message.tool_calls) == ("Hello.", ())
+    cut = format.parse(split(vocabulary, f"{thought}So, it"), TOOLS)
+    assert (cut.message.content, cut.status) == ("", "empty")

@@ -1,7 +1,7 @@
-"""What vLLM's tool parsers read: python vllm_parsers.py < requests > answers, by the Python of vLLM's environment.
+"""What vLLM's tool parsers read: python vllm_parsers.py < requests > answers, where vLLM is installed.
 
-The parsers are run by the Python of the environment that `vllm_server` makes: python vllm_parsers.py < requests
-or null where the parser finds no call, or fails.
+A request is a line of JSON: `parser`, `text` and `tools` (in OpenAI's format). An answer is a list of [name,
+arguments], or null where the parser finds no call, or fails.
 """
 
 import json

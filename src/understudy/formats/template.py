@@ -21,12 +21,11 @@ from typing import Any
 from understudy.errors import ConfigError
 from understudy.formats.base import Parsed
 from understudy.formats.jinja import Template
-from understudy.formats.parse import DIALECTS, Reading, parse
+from understudy.formats.parse import DIALECTS, parse
 from understudy.formats.vocabulary import Vocabulary
 from understudy.messages import Message, ToolCall, ToolSpec
 
-_MARK = "\ue002"  # of Unicode's private use: no text means anything by it, and it is taken out
-_SIGN = "b5d1e07c42"
+_MARK, _SIGN = "~b5d1e07c42~", "c9a40d77e1"  # no text has them, and they are the same when quoted in any way
 _USER = Message(role="user", content="hello")
 _CALL = ToolCall(name="f", arguments={"n": [1, None], "x": _SIGN}, id="call00000")
 _REPLY = Message(role="assistant", content=_SIGN)
@@ -74,8 +73,8 @@ class TemplateFormat:
         self._headers = {
             self._split.findall(stem)[-1] for stem in (self._stem, answered[0]) if self._split.search(stem)
         }
-        self._several = self._takes_several_calls()
-        self._says_beside_calls = bool(self._read(_CALLED.replace(content="said")).text)
+        self._several = self._renders(_CALLED.replace(tool_calls=(_CALL, _CALL.replace(id=_id(1)))))
+        self._says_beside_calls = self._renders(_CALLED.replace(content="said"))
         self._recalls = self._says_what_was_called()
         self._check_replies()
         if not kept:
@@ -90,7 +89,7 @@ class TemplateFormat:
         """The tokens that append `new` and open the assistant's turn."""
         if not before:
             return self._ids(self._prompt(self._rendered(new, tools)))
-        reply = _REPLY if not new or new[0].role != "tool" else self._called(new, before)
+        reply, new = self._answered(new, before) if new and new[0].role == "tool" else (_REPLY, new)
         own = self._vocabulary.added[self._stop(reply)]
         closed = before[-1] == own or (before[-1] in self.stop_tokens and not self._shares_ends)
         following = self._prompt(self._following(reply, new)[1])
@@ -185,15 +184,20 @@ class TemplateFormat:
             raise ConfigError(f"a chat template that renders a reply otherwise once {new[0].role} text follows it")
         return whole[len(stem) : end], whole[end:]
 
-    def _called(self, new: Sequence[Message], before: Sequence[int]) -> Message:
-        """A reply whose calls the results in `new` answer, by the names and ids that the reply in `before` has."""
-        results = [m for m in new if m.role == "tool"][: None if self._several else 1]
+    def _answered(self, new: Sequence[Message], before: Sequence[int]) -> tuple[Message, list[Message]]:
+        """A reply with the calls that the results in `new` answer, and `new` with the ids of these calls.
+
+        Names and ids are those that the last reply in `before` has; without any, ids go by place.
+        """
+        results = [m for m in new if m.role == "tool"]
         names, ids = self._recalled(before, len(results)) if self._recalls else ([], [])
-        calls = (
+        calls = [
             _CALL.replace(name=names[i] if names else _CALL.name, id=ids[i] if ids else _id(i))
             for i in range(len(results))
-        )
-        return _CALLED.replace(tool_calls=tuple(calls))
+        ]
+        order = iter(calls)
+        answers = [m.replace(tool_call_id=next(order).id) if m.role == "tool" else m for m in new]
+        return _CALLED.replace(tool_calls=tuple(calls[: None if self._several else 1])), answers
 
     def _recalled(self, before: Sequence[int], count: int) -> tuple[list[str], list[str]]:
         """The names and ids of the calls in the last reply; none where there are not just as many as results."""
@@ -214,15 +218,14 @@ class TemplateFormat:
         }
         return len(texts) > 1
 
-    def _takes_several_calls(self) -> bool:
-        """Llama's template refuses a second call; the results of what the model called all the same are rendered."""
+    def _renders(self, reply: Message) -> bool:
+        """Whether all of a reply is in what is rendered. Llama's template refuses a second call, and drops text."""
         try:
-            return len(self._read(_CALLED.replace(tool_calls=(_CALL, _CALL.replace(id=_id(1))))).calls) == 2
+            text = self._reply(reply).removesuffix(self._stop(reply))
         except ConfigError:
             return False
-
-    def _read(self, reply: Message) -> Reading:
-        return parse(self._reply(reply).removesuffix(self._stop(reply)), self.dialect, _TOOLS)
+        reading = parse(text, self.dialect, _TOOLS)
+        return len(reading.calls) == len(reply.tool_calls) and reading.text == reply.content
 
     def _find_dialect(self) -> str:
         text = self._reply(_CALLED).removesuffix(self._stop(_CALLED))
