@@ -314,7 +314,7 @@ def test_the_wording_around_the_tools_is_the_templates(retemplated: Callable[[st
 @pytest.mark.parametrize(
     ("template", "error"),
     [
-        ("{{ messages[0].content }}", "a chat template that ends replies with no token"),
+        ("{{ messages[0].content }}", "a chat template that leaves out what a reply says"),
         (TINY_TEMPLATE.replace('{"name": "', '{"function": "'), "it says 'function"),
         ("<|im_start|><|im_end|>{{ raise_exception('no') }}", "template that fails: no"),
         ("<|im_start|><|im_end|>{% if %}", "template that fails"),

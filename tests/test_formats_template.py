@@ -178,7 +178,8 @@ def test_a_reply_that_was_cut_is_closed_and_a_second_call_answered(folder: Calla
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
-        ("{{ messages[0].content }}", "ends replies with no token|begins a reply"),
+        ("{{ messages[0].content }}", "leaves out what a reply says"),
+        (LLAMA.replace("<|eot|>", "###"), "ends replies with no token"),
         (
             LLAMA.replace("m.content | trim) }}{% endif %}", "(m.content if loop.last else '') ) }}{% endif %}"),
             "otherwise once",

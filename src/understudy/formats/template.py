@@ -61,18 +61,17 @@ class TemplateFormat:
         self._split = re.compile("(" + "|".join(map(re.escape, added)) + ")") if added else re.compile("(?!)")
         self._opened = self._rendered([_USER], _TOOLS)
         self._stem, self._prefill = _parted(self._opened)
+        self._short = _parted(self._rendered([_USER]))[0]
         self._tail = self._find_tail()
-        self._shares_ends = False
-        self._shares_ends = not self._reply(_REPLY).partition(_SIGN)[2]
+        self._shares_ends = self._ends_with_next_turn()
+        self._stops = {bool(reply.tool_calls): self._last_token(self._reply(reply)) for reply in (_REPLY, _CALLED)}
         self.dialect = dialect or self._find_dialect()
-        self._opens = True
-        answered = _parted(self._following(_CALLED, [_RESULT])[1])
-        if "</think>" not in self._prefill and answered[1] != self._prefill:
-            self._opens, self._opened, self._prefill = False, self._stem, ""
-        self.stop_tokens = frozenset({vocabulary.added[self._stop(reply)] for reply in (_REPLY, _CALLED)} | set(ends))
-        self._headers = {
-            self._split.findall(stem)[-1] for stem in (self._stem, answered[0]) if self._split.search(stem)
-        }
+        self.stop_tokens = frozenset({vocabulary.added[stop] for stop in self._stops.values()} | set(ends))
+        answered, thought = _parted(self._following(_CALLED, [_RESULT])[1])
+        self._opens_thoughts = "</think>" in self._prefill or thought == self._prefill
+        if not self._opens_thoughts:
+            self._opened, self._prefill = self._stem, ""
+        self._headers = {vocabulary.added.get(self._last_token(stem)) for stem in (self._stem, answered)}
         self._several = self._renders(_CALLED.replace(tool_calls=(_CALL, _CALL.replace(id=_id(1)))))
         self._says_beside_calls = self._renders(_CALLED.replace(content="said"))
         self._recalls = self._says_what_was_called()
@@ -90,7 +89,7 @@ class TemplateFormat:
         if not before:
             return self._ids(self._prompt(self._rendered(new, tools)))
         reply, new = self._answered(new, before) if new and new[0].role == "tool" else (_REPLY, new)
-        own = self._vocabulary.added[self._stop(reply)]
+        own = self._vocabulary.added[self._stops[bool(reply.tool_calls)]]
         closed = before[-1] == own or (before[-1] in self.stop_tokens and not self._shares_ends)
         following = self._prompt(self._following(reply, new)[1])
         return [*([] if closed else [own]), *self._ids(following)]
@@ -113,7 +112,7 @@ class TemplateFormat:
 
     def _prompt(self, text: str) -> str:
         """A prompt as it is given: one that opens thoughts after some turns only leaves that to the model."""
-        return text if self._opens else _parted(text)[0]
+        return text if self._opens_thoughts else _parted(text)[0]
 
     def _rendered(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), prompt: bool = True) -> str:
         """The template's text; in all that is not an assistant's, added tokens are broken by a mark."""
@@ -146,43 +145,52 @@ class TemplateFormat:
             start, closing = len(self._stem), "" if "</think>" in self._prefill else _CLOSING
         if not (after.startswith(self._opened) or (self._prefill and after.startswith(self._stem))):
             raise ConfigError(f"a chat template that begins a reply with {self._opened[-40:]!r}, then {after[-60:]!r}")
+        text = closing + after[start:]
         if self._shares_ends:
-            return closing + after[start:] + self._next_turn(reply, after)
-        end = max((token.end() for token in self._split.finditer(after, start)), default=start)
-        return closing + after[start : len(after) if after[end:].strip() else end]
+            return text + self._next_turn(reply, after)
+        end = max((token.end() for token in self._split.finditer(text)), default=len(text))
+        return text[:end]
 
     def _next_turn(self, reply: Message, after: str) -> str:
-        """GLM's replies end with nothing but the token that begins the next turn."""
+        """The token that begins the turn after a reply."""
         whole = self._rendered([_USER, reply, _RESULT if reply.tool_calls else _USER], _TOOLS)
         token = self._split.match(whole, len(after))
         if token is None or not whole.startswith(after):
             raise ConfigError(f"a chat template that ends replies with no token of the tokenizer: {after[-40:]!r}")
         return token[0]
 
+    def _ends_with_next_turn(self) -> bool:
+        """Whether replies end with nothing but the token that begins the next turn (GLM)."""
+        after = self._rendered([_USER, _REPLY], _TOOLS, prompt=False).removesuffix(self._tail)
+        sign = after.find(_SIGN)
+        if sign < 0:
+            raise ConfigError(f"a chat template that leaves out what a reply says: {after[-60:]!r}")
+        return not self._split.search(after, sign)
+
     def _find_tail(self) -> str:
         """What some templates put after a conversation that no reply follows (Phi 3)."""
-        said, tokens = self._rendered([_USER], _TOOLS, prompt=False), self._split
-        last = max((token.start() for token in tokens.finditer(said)), default=len(said))
+        said = self._rendered([_USER], _TOOLS, prompt=False)
+        last = max((token.start() for token in self._split.finditer(said)), default=len(said))
         return "" if self._opened.startswith(said) else said[last:]
 
-    def _stop(self, reply: Message) -> str:
-        return self._split.findall(self._reply(reply))[-1]  # type: ignore[no-any-return]
+    def _last_token(self, text: str) -> str:
+        return (self._split.findall(text) or [""])[-1]  # type: ignore[no-any-return]
 
     def _following(self, reply: Message, new: Sequence[Message]) -> tuple[str, str]:
         """What the template renders of a reply once `new` follows it, and what it renders after that.
 
         The reply has a sign in it, or one in each call; it ends at its own token after that, or at the first one there.
         """
-        stem, whole = _parted(self._rendered([_USER]))[0], self._rendered([_USER, reply, *new])
-        sign = len(stem) - 1
+        whole, sign = self._rendered([_USER, reply, *new]), len(self._short) - 1
         for _ in reply.tool_calls or [reply]:
             sign = whole.find(_SIGN, sign + 1) if sign >= 0 else sign
-        end = whole.find(stop := self._stop(reply), sign) + len(stop)
+        stop = self._stops[bool(reply.tool_calls)]
+        end = whole.find(stop, sign) + len(stop)
         if end < len(stop) and (token := self._split.search(whole, sign)):
             end = token.end()
-        if sign < 0 or end < sign or not whole.startswith(stem):
-            raise ConfigError(f"a chat template that renders a reply otherwise once {new[0].role} text follows it")
-        return whole[len(stem) : end], whole[end:]
+        if sign < 0 or end < sign or not whole.startswith(self._short):
+            raise ConfigError(f"a chat template that renders a reply otherwise once more follows it: {whole[-60:]!r}")
+        return whole[len(self._short) : end], whole[end:]
 
     def _answered(self, new: Sequence[Message], before: Sequence[int]) -> tuple[Message, list[Message]]:
         """A reply with the calls that the results in `new` answer, and `new` with the ids of these calls.
@@ -201,8 +209,7 @@ class TemplateFormat:
 
     def _recalled(self, before: Sequence[int], count: int) -> tuple[list[str], list[str]]:
         """The names and ids of the calls in the last reply; none where there are not just as many as results."""
-        headers = {self._vocabulary.added[header] for header in self._headers}
-        at = next((i for i in range(len(before) - 1, -1, -1) if before[i] in headers), len(before))
+        at = next((i for i in range(len(before) - 1, -1, -1) if before[i] in self._headers), len(before))
         reply = before[at + 1 :]
         calls = self.parse(reply).message.tool_calls
         names = [call.name if _NAME.fullmatch(call.name) else _CALL.name for call in calls]
@@ -219,16 +226,16 @@ class TemplateFormat:
         return len(texts) > 1
 
     def _renders(self, reply: Message) -> bool:
-        """Whether all of a reply is in what is rendered. Llama's template refuses a second call, and drops text."""
+        """Whether all of a reply with calls is in what is rendered. Llama's refuses a second one, and drops text."""
         try:
-            text = self._reply(reply).removesuffix(self._stop(reply))
+            text = self._reply(reply).removesuffix(self._stops[True])
         except ConfigError:
             return False
         reading = parse(text, self.dialect, _TOOLS)
         return len(reading.calls) == len(reply.tool_calls) and reading.text == reply.content
 
     def _find_dialect(self) -> str:
-        text = self._reply(_CALLED).removesuffix(self._stop(_CALLED))
+        text = self._reply(_CALLED).removesuffix(self._stops[True])
         bare = _CALL.replace(id="")
         for name in DIALECTS:
             reading = parse(text, name, _TOOLS)
@@ -244,8 +251,7 @@ class TemplateFormat:
             then, now = self._following(reply, [new])[0], self._prefill + self._reply(reply)
             if _bare(then, self._split) != _bare(now, self._split):
                 raise ConfigError(
-                    f"a chat template that renders a reply otherwise once {new.role} text follows it: "
-                    f"{now!r} becomes {then!r}"
+                    f"a chat template that renders a reply otherwise once more follows it: {now!r} becomes {then!r}"
                 )
 
     def _check(self) -> None:
