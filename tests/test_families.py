@@ -127,7 +127,8 @@ def turns(several: bool, system: bool, rounds: int = 2) -> Turns:
         Message(role="tool", content=f'{{"result": "é {i}"}}', tool_call_id=f"call{i:05}") for i in range(len(made))
     ]
     parts = [[*([SYSTEM] if system else []), Message(role="user", content="Hello, 世界!")]]
-    parts += [[Message(role="assistant", content="Hi.\n\nWhere to?")], [Message(role="user", content="Zürich")]]
+    parts.append([Message(role="assistant", content="Hi.\n\nWhere to?")])
+    parts.append([Message(role="user", content="  Zürich,\n\n  12345 … \t")])
     for _ in range(rounds):
         parts += [[Message(role="assistant", tool_calls=made)], results]
     return [*parts, [Message(role="assistant", content="Sunny 🌞")], [Message(role="user", content="Thanks")]]
