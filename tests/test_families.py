@@ -5,6 +5,7 @@ family's template rewrites earlier turns, what the module that serves it says to
 only that.
 """
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -17,11 +18,14 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("transformers")
 
 import families
+from understudy.agent import DemonstrationAgent
+from understudy.domains.retail import DOMAIN
 from understudy.errors import ConfigError
 from understudy.formats import ChatFormat, Vocabulary, find
 from understudy.formats import parse as dialects
 from understudy.formats.told import instructions
 from understudy.messages import Message, ToolCall, ToolSpec, spec_to_wire
+from understudy.rollout import Limits, play
 
 pytestmark = pytest.mark.families
 
@@ -363,3 +367,21 @@ def test_a_thought_is_not_said(name: str) -> None:
     assert (parsed.message.content, parsed.message.tool_calls) == ("Hello.", ())
     cut = format.parse(split(vocabulary, f"{thought}So, it"), TOOLS)
     assert (cut.message.content, cut.status) == ("", "empty")
+
+
+EPISODES = {**EXACT, "qwen3.6": True, "nemotron3": False, "gpt-oss": False, "mistral-nemo": False, "deepseek-v3": False}
+
+
+@pytest.mark.parametrize("name", EPISODES)
+def test_whole_episodes_are_written_as_the_template_renders_them(name: str) -> None:
+    """Gold episodes of a domain, with its policy, tools, and results."""
+    format = format_of(name, EPISODES[name])
+    for task in DOMAIN.tasks("validation")[:3]:
+        episode = asyncio.run(play(DOMAIN, task, DemonstrationAgent(format), Limits(max_turns=60), seed=0))
+        assert episode.score
+        assert episode.score.reward == 1.0
+        last = max(at for at, message in enumerate(episode.messages) if message.role == "assistant")
+        tools = DOMAIN.environment(task).tools
+        tokens = episode.tokens[: -len(format.render(episode.messages[last]))]
+        if name in EXACT:
+            assert tokens == template(name, list(episode.messages[:last]), tools, enable_thinking=EXACT[name])
