@@ -281,6 +281,19 @@ def test_a_lone_surrogate_in_a_text_is_replaced(tiny: Path) -> None:
 # Which format
 
 
+def test_a_text_after_a_token_begins_without_a_space(tmp_path: Path) -> None:
+    """Of tokenizers that put a space before the beginning of all, and only there (Mistral's, of SentencePiece)."""
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
+    words = {text: index for index, text in enumerate(("<s>", "a", "b", "▁", "▁a"))}
+    tokenizer = Tokenizer(models.BPE(words, [("▁", "a")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    tokenizer.add_special_tokens([AddedToken("<s>", special=True)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert tokenizer.encode("<s>a").ids == [0, 1]
+    assert Vocabulary.load(tmp_path / "tokenizer.json").encode("a") == [1]
+
+
 def test_formats_are_imported_without_a_tokenizer() -> None:
     code = "import sys, understudy.formats; print({'torch', 'transformers', 'tokenizers', 'jinja2'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "set()\n"
