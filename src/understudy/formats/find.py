@@ -57,7 +57,9 @@ def find(folder: Path, *, thinking: bool = False, tolerant: bool = True, dialect
         try:
             return _known(folder, vocabulary, compiled(folder, text, thinking=thinking), tolerant)
         except ConfigError as error:
-            return _otherwise(folder, vocabulary, text, thinking, tolerant, error)
+            if not tolerant:
+                raise
+            return _otherwise(folder, vocabulary, text, thinking, error)
     if not tolerant:
         raise ConfigError(f"{folder} is not read as ChatML with Hermes calls; leave out format.tolerant=false")
     if dialect:
@@ -65,12 +67,8 @@ def find(folder: Path, *, thinking: bool = False, tolerant: bool = True, dialect
     return _derived(folder, vocabulary, text, thinking)
 
 
-def _otherwise(
-    folder: Path, vocabulary: Vocabulary, text: str, thinking: bool, tolerant: bool, error: ConfigError
-) -> ChatFormat:
+def _otherwise(folder: Path, vocabulary: Vocabulary, text: str, thinking: bool, error: ConfigError) -> ChatFormat:
     """ChatML that says things of its own, if that can be derived; the error of ChatML says more than the other one."""
-    if not tolerant:
-        raise error
     try:
         return _derived(folder, vocabulary, text, thinking)
     except ConfigError:
