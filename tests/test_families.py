@@ -19,6 +19,7 @@ pytest.importorskip("transformers")
 
 import families
 from understudy.agent import DemonstrationAgent
+from understudy.certify.tokens import check_format
 from understudy.domains.retail import DOMAIN
 from understudy.errors import ConfigError
 from understudy.formats import ChatFormat, Vocabulary, find
@@ -385,3 +386,12 @@ def test_whole_episodes_are_written_as_the_template_renders_them(name: str) -> N
         tokens = episode.tokens[: -len(format.render(episode.messages[last]))]
         if name in EXACT:
             assert tokens == template(name, list(episode.messages[:last]), tools, enable_thinking=EXACT[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "thinking", "dialect"),
+    [*((name, thinking, "") for name, thinking in EPISODES.items()), *((n, False, d) for n, d in TEXT_ONLY.items())],
+)
+def test_every_family_is_certified(name: str, thinking: bool, dialect: str) -> None:
+    checks, _ = asyncio.run(check_format(folder(name), format_of(name, thinking, dialect), thinking))
+    assert [check for check in checks if not check.ok] == []

@@ -91,7 +91,8 @@ def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Eval
         asyncio.run(refuse_free(domain, config.seed))
     engine = LocalEngine(folder, config.engine, config.seed)
     format = formats.configured(folder, config.format)
-    watch = Watch(subject_of(config, folder, engine, format), config.certify, domain.specs, folder)
+    subject = subject_of(config, folder, engine, format)
+    watch = Watch(subject, config.certify, domain.specs, folder, config.format.thinking)
     training = Training(config, run, domain, engine, format, report, users, watch)
     return asyncio.run(_train(training))
 

@@ -33,7 +33,7 @@ async def certify(config: TrainConfig) -> Certificate:
         finally:
             engine.close()
 
-    checks, deviations = await check_format(folder, format)
+    checks, deviations = await check_format(folder, format, config.format.thinking)
     named = ways(config.engine)
     for way in named:
         checks += await proven(way, check_engine, finetune=way)

@@ -95,7 +95,9 @@ def _derived(folder: Path, vocabulary: Vocabulary, text: str, thinking: bool) ->
             format = TemplateFormat(vocabulary, render, ends=_ends(folder, vocabulary), kept=kept)
             if format.shows_tools:
                 return format
-            return TemplateFormat(vocabulary, shown(render, format.dialect), ends=_ends(folder, vocabulary), kept=kept)
+            told_of = shown(render, format.dialect)
+            deviation = "tools are told in words, which the template does not show"
+            return TemplateFormat(vocabulary, told_of, ends=_ends(folder, vocabulary), kept=kept, deviation=deviation)
         except ConfigError as error:
             errors.append(error)
     raise ConfigError(f"{folder} has {errors[0]}; format.dialect=json tells tools and calls in text") from errors[0]
@@ -104,7 +106,13 @@ def _derived(folder: Path, vocabulary: Vocabulary, text: str, thinking: bool) ->
 def _told(folder: Path, vocabulary: Vocabulary, render: Template, dialect: str) -> ChatFormat:
     """A format whose template is shown nothing but text."""
     try:
-        return TemplateFormat(vocabulary, told(render, dialect), dialect=dialect, ends=_ends(folder, vocabulary))
+        return TemplateFormat(
+            vocabulary,
+            told(render, dialect),
+            dialect=dialect,
+            ends=_ends(folder, vocabulary),
+            deviation=f"tools, calls and results are text, as format.dialect={dialect} wants",
+        )
     except ConfigError as error:
         raise ConfigError(f"{folder} has {error}") from error
 

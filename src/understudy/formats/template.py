@@ -43,7 +43,8 @@ _ID = re.compile(r"\"id\": ?\"([A-Za-z0-9]{9})\"|\[CALL_ID\]([A-Za-z0-9]{9})\b")
 class TemplateFormat:
     """The format of one template and tokenizer. `render` takes messages, tools, and `prompt`: if a reply follows.
 
-    `dialect` is how calls are written, "" to find out; `ends` are tokens that end replies beside the template's own.
+    `dialect` is how calls are written, "" to find out; `ends` are tokens that end replies beside the template's own;
+    `deviation` says what `render` does otherwise than the model's template.
     Raises ConfigError with the reason where nothing can be appended to what the template renders.
     """
 
@@ -55,8 +56,9 @@ class TemplateFormat:
         dialect: str = "",
         ends: Iterable[int] = (),
         kept: bool = False,
+        deviation: str = "",
     ) -> None:
-        self._vocabulary, self._template = vocabulary, render
+        self._vocabulary, self._template, self.deviation = vocabulary, render, deviation
         added = sorted(vocabulary.added, key=len, reverse=True)
         self._split = re.compile("(" + "|".join(map(re.escape, added)) + ")") if added else re.compile("(?!)")
         self._opened = self._rendered([_USER], _TOOLS)
@@ -64,6 +66,7 @@ class TemplateFormat:
         self._short = _parted(self._rendered([_USER]))[0]
         self._tail = self._find_tail()
         self._shares_ends = self._ends_with_next_turn()
+        self._stops: dict[bool, str] = {}
         self._stops = {bool(reply.tool_calls): self._last_token(self._reply(reply)) for reply in (_REPLY, _CALLED)}
         self.dialect = dialect or self._find_dialect()
         self.stop_tokens = frozenset({vocabulary.added[stop] for stop in self._stops.values()} | set(ends))
@@ -71,13 +74,16 @@ class TemplateFormat:
         self._opens_thoughts = "</think>" in self._prefill or thought == self._prefill
         if not self._opens_thoughts:
             self._opened, self._prefill = self._stem, ""
+        if self._prefill and "</think>" not in self._prefill:
+            self.deviation = "a thought that the prompt opens stays, and what follows has tokens of its own"
         self._headers = {vocabulary.added.get(self._last_token(stem)) for stem in (self._stem, answered)}
         self._several = self._renders(_CALLED.replace(tool_calls=(_CALL, _CALL.replace(id=_id(1)))))
         self._says_beside_calls = self._renders(_CALLED.replace(content="said"))
         self._recalls = self._says_what_was_called()
         self._check_replies()
         if not kept:
-            self._check()
+            return self._check()
+        self.deviation = self.deviation or "the template rewrites earlier turns, and here they stay as they were"
 
     @property
     def shows_tools(self) -> bool:
@@ -91,8 +97,7 @@ class TemplateFormat:
         reply, new = self._answered(new, before) if new and new[0].role == "tool" else (_REPLY, new)
         own = self._vocabulary.added[self._stops[bool(reply.tool_calls)]]
         closed = before[-1] == own or (before[-1] in self.stop_tokens and not self._shares_ends)
-        following = self._prompt(self._following(reply, new)[1])
-        return [*([] if closed else [own]), *self._ids(following)]
+        return [*([] if closed else [own]), *self._ids(self._prompt(self._appended(reply, new)))]
 
     def render(self, reply: Message) -> list[int]:
         """An assistant message as the model would have sampled it. Ids of calls are those of their places."""
@@ -147,7 +152,7 @@ class TemplateFormat:
             raise ConfigError(f"a chat template that begins a reply with {self._opened[-40:]!r}, then {after[-60:]!r}")
         text = closing + after[start:]
         if self._shares_ends:
-            return text + self._next_turn(reply, after)
+            return text + (self._stops.get(bool(reply.tool_calls)) or self._next_turn(reply, after))
         end = max((token.end() for token in self._split.finditer(text)), default=len(text))
         return text[:end]
 
@@ -176,12 +181,23 @@ class TemplateFormat:
     def _last_token(self, text: str) -> str:
         return (self._split.findall(text) or [""])[-1]  # type: ignore[no-any-return]
 
-    def _following(self, reply: Message, new: Sequence[Message]) -> tuple[str, str]:
+    def _appended(self, reply: Message, new: Sequence[Message]) -> str:
+        """What comes after a reply; where turns have to alternate (Mistral), a user's message apart from results."""
+        results = [message for message in new if message.role == "tool"]
+        try:
+            return self._following(reply, new)[1]
+        except ConfigError:
+            if not 0 < len(results) < len(new):
+                raise
+        rest = [message for message in new if message.role != "tool"]
+        return self._following(reply, results, prompt=False)[1] + self._following(_REPLY, rest)[1]
+
+    def _following(self, reply: Message, new: Sequence[Message], prompt: bool = True) -> tuple[str, str]:
         """What the template renders of a reply once `new` follows it, and what it renders after that.
 
         The reply has a sign in it, or one in each call; it ends at its own token after that, or at the first one there.
         """
-        whole, sign = self._rendered([_USER, reply, *new]), len(self._short) - 1
+        whole, sign = self._rendered([_USER, reply, *new], prompt=prompt), len(self._short) - 1
         for _ in reply.tool_calls or [reply]:
             sign = whole.find(_SIGN, sign + 1) if sign >= 0 else sign
         stop = self._stops[bool(reply.tool_calls)]
@@ -249,6 +265,8 @@ class TemplateFormat:
         """A reply has to stay as it was sampled, but for what the module's docstring says."""
         for reply, new in ((_REPLY, _USER), (_CALLED, _RESULT)):
             then, now = self._following(reply, [new])[0], self._prefill + self._reply(reply)
+            if self._last_token(then) != self._last_token(now):
+                self.deviation = "the token that ended a reply stays; the template writes another one in earlier turns"
             if _bare(then, self._split) != _bare(now, self._split):
                 raise ConfigError(
                     f"a chat template that renders a reply otherwise once more follows it: {now!r} becomes {then!r}"
