@@ -187,7 +187,7 @@ class Broken:
     def __init__(self, folder: Path) -> None:
         self.inner = find(folder)
         self.vocabulary = Vocabulary.load(folder / "tokenizer.json")
-        self.stop_tokens = self.inner.stop_tokens
+        self.stop_tokens, self.deviation = self.inner.stop_tokens, self.inner.deviation
 
     def encode(self, new: Sequence[Message], tools: Sequence[ToolSpec], before: Sequence[int]) -> list[int]:
         return self.inner.encode(new, tools, before)

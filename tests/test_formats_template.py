@@ -179,7 +179,11 @@ def test_a_reply_that_was_cut_is_closed_and_a_second_call_answered(folder: Calla
     ("template", "reason"),
     [
         ("{{ messages[0].content }}", "leaves out what a reply says"),
-        (LLAMA.replace("<|eot|>", "###"), "ends replies with no token"),
+        (
+            "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
+            "{{ 'assistant: ' if add_generation_prompt }}",
+            "ends replies with no token",
+        ),
         (
             LLAMA.replace("m.content | trim) }}{% endif %}", "(m.content if loop.last else '') ) }}{% endif %}"),
             "otherwise once",
