@@ -2,6 +2,7 @@
 # make train     install, then train the embedded model on the default task and print the result table
 # make test      install, then run every test
 # make test-mcp  install, then play with MCP servers from npm and PyPI, which that installs into the user's cache folder
+# make test-families  install, then chat formats beside the tokenizers and templates of many families (60 MB, once)
 # make check     install, then lint, formatting and types
 # make bench     install, then measure environments, data conversion, and a training step beside TRL
 #
@@ -15,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install train test test-mcp check bench
+.PHONY: install train test test-families test-mcp check bench
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -34,6 +35,9 @@ test: install
 
 test-mcp: install
 	$(BIN)/python -m pytest -m mcp_servers
+
+test-families: install
+	$(BIN)/python -m pytest -m families
 
 check: install
 	$(BIN)/ruff check .

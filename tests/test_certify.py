@@ -187,7 +187,7 @@ class Broken:
     def __init__(self, folder: Path) -> None:
         self.inner = find(folder)
         self.vocabulary = Vocabulary.load(folder / "tokenizer.json")
-        self.stop_tokens = self.inner.stop_tokens
+        self.stop_tokens, self.deviation = self.inner.stop_tokens, self.inner.deviation
 
     def encode(self, new: Sequence[Message], tools: Sequence[ToolSpec], before: Sequence[int]) -> list[int]:
         return self.inner.encode(new, tools, before)
@@ -541,7 +541,7 @@ def test_a_run_may_only_warn(varied: None, tiny: Path, tmp_path: Path, monkeypat
 def test_a_format_that_is_broken_stops_a_run_at_its_start(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("understudy.formats.find", lambda *_, **__: WithoutNewline(tiny))
+    monkeypatch.setattr("understudy.formats.configured", lambda *_, **__: WithoutNewline(tiny))
     with pytest.raises(RolloutError, match="certification failed at the start: format: ids are the template's: "):
         run_of(tmp_path / "run", tiny)
     assert not list((tmp_path / "run" / "evaluations").iterdir())

@@ -3,12 +3,15 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from understudy.errors import ConfigError
-from understudy.formats import Vocabulary, find
-from understudy.formats.find import _compiled
+from understudy.formats import FormatConfig, Vocabulary, configured, find
+from understudy.formats.jinja import compiled
+from understudy.formats.options import Dialect
+from understudy.formats.parse import DIALECTS
 from understudy.formats.template import TemplateFormat
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.models import make_tiny
@@ -56,6 +59,29 @@ CODER = """{%- for m in messages %}
   {%- endif %}
 {%- endfor %}
 {{- '<|im_start|>assistant\\n' if add_generation_prompt }}"""
+THOUGHTFUL = """{%- set last = messages | selectattr('role', 'equalto', 'user') | list | last %}
+{%- for m in messages %}
+  {%- if m.role == 'assistant' %}
+    {{- '<|head|>assistant<|/head|>' + (m.content.split('</think>') | last) }}
+    {%- for call in m.tool_calls %}{{ '<tool_call>' + (call.function | tojson) + '</tool_call>' }}{% endfor %}
+    {{- '<|eot|>' }}
+  {%- else %}{{ '<|head|>' + m.role + '<|/head|>' + m.content + (tools | string if loop.first else '') + '<|eot|>' }}
+  {%- endif %}
+{%- endfor %}
+{{- '<|head|>assistant<|/head|><think>\n' + ('' if enable_thinking else '\n</think>\n\n') if add_generation_prompt }}"""
+ENDLESS = """{%- for m in messages %}
+  {{- '<|head|>' + m.role + '\n' + (tools | string if loop.first else '') + m.content }}
+  {%- for call in m.tool_calls %}{{ '<tool_call>' + (call.function | tojson) + '</tool_call>' }}{% endfor %}
+{%- endfor %}
+{{- '<|head|>assistant\n' if add_generation_prompt }}"""
+TEXT_ONLY = """{%- if messages[0].role == 'system' %}{{ raise_exception('no system messages') }}{% endif %}
+{%- for m in messages %}
+  {%- if m.role not in ['user', 'assistant'] or (m.role == 'user') != (loop.index0 % 2 == 0) %}
+    {{- raise_exception('turns must alternate') }}
+  {%- endif %}
+  {{- '<|head|>' + m.role + '<|/head|>' + m.content + '<|eot|>' }}
+{%- endfor %}
+{{- '<|head|>assistant<|/head|>' if add_generation_prompt }}"""
 TOOLS = [ToolSpec(name="f", description="Does <|eot|>.", parameters={"type": "object", "properties": {}})]
 CALL = ToolCall(name="f", arguments={"a": "b", "n": [1, {"c": None}]})
 
@@ -104,14 +130,14 @@ def test_what_is_appended_is_what_the_template_renders(
     path = folder(template)
     format, vocabulary = find(path), Vocabulary.load(path / "tokenizer.json")
     assert isinstance(format, TemplateFormat)
-    render = _compiled(path, template)
+    render = compiled(path, template)
     tokens: list[int] = []
     messages: list[Message] = []
     for part in talk(several):
         replied = part[0].role == "assistant"
         tokens += format.render(part[0]) if replied else format.encode(part, TOOLS, tokens)
         messages += part
-        expected = render(messages, TOOLS, prompt=not replied, bos_token="<|begin|>")
+        expected = render(messages, TOOLS, prompt=not replied)
         assert vocabulary.decode(tokens) == (expected.removesuffix("\n") if replied else expected)
 
 
@@ -152,7 +178,12 @@ def test_a_reply_that_was_cut_is_closed_and_a_second_call_answered(folder: Calla
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
-        ("{{ messages[0].content }}", "ends replies with no token|begins a reply"),
+        ("{{ messages[0].content }}", "leaves out what a reply says"),
+        (
+            "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
+            "{{ 'assistant: ' if add_generation_prompt }}",
+            "ends replies with no token",
+        ),
         (
             LLAMA.replace("m.content | trim) }}{% endif %}", "(m.content if loop.last else '') ) }}{% endif %}"),
             "otherwise once",
@@ -173,5 +204,75 @@ def test_a_template_that_cannot_be_appended_to_is_refused(
 
 
 def test_what_it_cannot_do_is_refused(folder: Callable[[str], Path]) -> None:
-    with pytest.raises(ConfigError, match=r"leave out thinking and format\.tolerant=false"):
+    with pytest.raises(ConfigError, match=r"leave out format\.tolerant=false"):
         find(folder(LLAMA), tolerant=False)
+
+
+def text_of(path: Path, format: TemplateFormat, parts: list[list[Message]]) -> str:
+    """The conversation, appended part by part."""
+    tokens: list[int] = []
+    for part in parts:
+        tokens += format.render(part[0]) if part[0].role == "assistant" else format.encode(part, TOOLS, tokens)
+    return Vocabulary.load(path / "tokenizer.json").decode(tokens)
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+def test_a_thought_that_the_prompt_opens_stays_where_the_template_drops_it(
+    folder: Callable[[str], Path], thinking: bool
+) -> None:
+    path = folder(THOUGHTFUL)
+    format, render = find(path, thinking=thinking), compiled(path, THOUGHTFUL, thinking=thinking)
+    assert isinstance(format, TemplateFormat)
+    parts = talk(several=True)
+    ours, theirs = text_of(path, format, parts), render([m for part in parts for m in part], TOOLS)
+    assert ours.count("<think>\n\n</think>\n\n") == (3 if thinking else 4)
+    opened = "<think>\n" if thinking else "<think>\n\n</think>\n\n"
+    assert ours.replace("<think>\n\n</think>\n\n", "").removesuffix(opened) == theirs.removesuffix(opened)
+    for reply in (Message(role="assistant", content="Yes."), Message(role="assistant", tool_calls=(CALL, CALL))):
+        assert format.parse(format.render(reply)).message == reply
+
+
+def test_a_reply_may_end_with_the_token_of_the_next_turn(folder: Callable[[str], Path]) -> None:
+    path = folder(ENDLESS)
+    format, vocabulary = find(path), Vocabulary.load(path / "tokenizer.json")
+    assert isinstance(format, TemplateFormat)
+    parts = talk(several=True)
+    messages = [message for part in parts for message in part]
+    assert text_of(path, format, parts) == compiled(path, ENDLESS)(messages, TOOLS)
+    reply, user = Message(role="assistant", content="Yes."), [Message(role="user", content="x")]
+    whole = format.render(reply)
+    assert whole[-1] == vocabulary.added["<|head|>"]
+    assert [*whole[:-1], *format.encode(user, TOOLS, whole[:-1])] == [*whole, *format.encode(user, TOOLS, whole)]
+
+
+def test_every_dialect_can_be_chosen(folder: Callable[[str], Path]) -> None:
+    assert sorted(get_args(Dialect)) == sorted(DIALECTS)
+    path = folder(TEXT_ONLY)
+    with pytest.raises(ConfigError, match=r"without calls.*; format\.dialect=json tells"):
+        find(path)
+    for dialect in get_args(Dialect):
+        format = configured(path, FormatConfig(dialect=dialect))
+        for reply in (Message(role="assistant", content="Yes."), Message(role="assistant", tool_calls=(CALL,))):
+            parsed = format.parse(format.render(reply), TOOLS)
+            assert (parsed.message, dict(parsed.repairs)) == (reply, {})
+
+
+def test_tools_and_results_are_told_in_text(folder: Callable[[str], Path]) -> None:
+    path = folder(TEXT_ONLY)
+    format = configured(path, FormatConfig(dialect="react"))
+    assert isinstance(format, TemplateFormat)
+    parts = talk(several=True)[:6]
+    parts[4].append(Message(role="user", content="And?"))
+    call = 'Action: f\nAction Input: {"a": "b", "n": [1, {"c": null}]}'
+    assert text_of(path, format, parts) == (
+        "<|head|>user<|/head|>policy\n\n# Tools\nf() - Does <|eot|>.\nTo use a tool, reply with only\nAction: f\n"
+        "Action Input: {}\n\nhello<|eot|><|head|>assistant<|/head|>reply<|eot|>"
+        f"<|head|>user<|/head|>again<|eot|><|head|>assistant<|/head|>{call}\n{call}<|eot|>"
+        "<|head|>user<|/head|>Observation: one\n\nObservation: two\n\nAnd?<|eot|><|head|>assistant<|/head|>done<|eot|>"
+    )
+
+
+def test_tokens_that_the_folder_names_end_replies(folder: Callable[[str], Path]) -> None:
+    path = folder(LLAMA)
+    (path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9]}))
+    assert {7, 9} < find(path).stop_tokens

@@ -80,6 +80,17 @@ def made(reading: Reading) -> list[tuple[str, dict[str, Any]]]:
             ' to=functions.get_order<|channel|>commentary json<|message|>{"id": "W1"}<|call|>'
             "<|start|>assistant to=functions.stop<|channel|>commentary json<|message|>{}<|call|>",
         ),
+        (
+            "glm",
+            "<tool_call>get_order\n<arg_key>id</arg_key>\n<arg_value>W1</arg_value>\n</tool_call>"
+            "\n<tool_call>stop\n</tool_call>",
+        ),
+        ("pythonic", "<|tool_call_start|>[get_order(id='W1'), stop()]<|tool_call_end|>"),
+        (
+            "llama3",
+            '<|python_start|><|python_end|>{"name": "get_order", "parameters": {"id": "W1"}}'
+            '{"name": "stop", "parameters": {}}',
+        ),
         ("json", CALL + '\n{"name": "stop", "arguments": {}}'),
         ("json", f'[{CALL}, {{"name": "stop", "arguments": {{}}}}]'),
         ("openai", WIRE[:-2] + ', {"id": "1", "type": "function", "function": {"name": "stop", "arguments": "{}"}}]}'),
@@ -326,7 +337,7 @@ def calls_of(keys: st.SearchStrategy[str]) -> st.SearchStrategy[list[ToolCall]]:
 
 
 many = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-JSON = sorted({*DIALECTS} - {"pythonic", "qwen3_coder"})
+JSON = sorted({*DIALECTS} - {"pythonic", "qwen3_coder", "glm"})
 
 
 @many
@@ -340,6 +351,22 @@ def test_parse_inverts_render(format: str, content: str, made: list[ToolCall]) -
 
 
 @many
+@given(
+    text=st.lists(
+        st.sampled_from([*'<>{}[]:,"\\ \n', "<tool_call>", "</tool_call>", '"name": "f"', '"arguments": {']) | wild
+    )
+)
+def test_calls_that_are_read_directly_are_read_as_with_care(text: list[str]) -> None:
+    """The short way to read a Hermes call has to come to what the long one does."""
+    body = "".join(text)
+    for reply in (body, f'<tool_call>{{"name": "f", "arguments": {{"a": {body}}}}}</tool_call>{body}'):
+        with pytest.MonkeyPatch.context() as patch:
+            directly = parse(reply, "hermes")
+            patch.setattr("understudy.formats.dialects.hermes._exact", lambda scan, at: 0)
+            assert parse(reply, "hermes") == directly
+
+
+@many
 @given(made=calls_of(names.filter(lambda n: n not in HARD)))
 def test_parse_inverts_render_of_python(made: list[ToolCall]) -> None:
     reading = parse(render("Hello.", made, "pythonic"), "pythonic")
@@ -347,19 +374,19 @@ def test_parse_inverts_render_of_python(made: list[ToolCall]) -> None:
 
 
 @many
-@given(made=calls_of(names))
-def test_parse_inverts_render_of_qwen3_coder(made: list[ToolCall]) -> None:
+@given(format=st.sampled_from(["qwen3_coder", "glm"]), made=calls_of(names))
+def test_parse_inverts_render_where_values_have_no_quotes(format: str, made: list[ToolCall]) -> None:
     kinds = {str: "string", bool: "boolean", int: "integer", float: "number", dict: "object", list: "array"}
     tools = [
         spec(f"{call.name}{i}", **{k: kinds.get(type(v), "null") for k, v in call.arguments.items()})
         for i, call in enumerate(made)
     ]
     made = [call.replace(name=tool.name) for call, tool in zip(made, tools, strict=True)]
-    text = render("Hello.", made, "qwen3_coder")
+    text = render("Hello.", made, format)
     if text.count("</parameter>") == sum(len(call.arguments) for call in made) and "</tool_call>" not in "".join(
         str(call.arguments) for call in made
     ):
-        reading = parse(text, "qwen3_coder", tools)
+        reading = parse(text, format, tools)
         assert (list(reading.calls), reading.text, dict(reading.repairs)) == (made, "Hello.", {})
 
 

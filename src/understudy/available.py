@@ -8,7 +8,7 @@ from understudy.config import preset_text, presets
 from understudy.domains.base import BENCHMARKS, names
 from understudy.models import MODELS
 
-FORMATS = ("chatml", "template")
+FORMATS = ("chatml", "template", "told")
 ENGINES = ("local",)
 
 

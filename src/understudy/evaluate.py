@@ -178,7 +178,7 @@ def model_agent(config: TrainConfig, checkpoint: Path | None = None) -> EngineAg
 def open_model(config: TrainConfig, checkpoint: Path | None = None) -> tuple["LocalEngine", formats.ChatFormat]:
     """The engine and the format of the config's model, with a checkpoint's weights where one is given."""
     folder = find_model(config.model)
-    format = formats.find(folder, tolerant=config.format.tolerant)
+    format = formats.configured(folder, config.format)
     try:
         from understudy.engines.local.engine import LocalEngine  # torch, which agents without a model do not need
     except ModuleNotFoundError as e:

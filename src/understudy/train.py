@@ -90,8 +90,9 @@ def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Eval
     if not config.free_tasks:
         asyncio.run(refuse_free(domain, config.seed))
     engine = LocalEngine(folder, config.engine, config.seed)
-    format = formats.find(folder, tolerant=config.format.tolerant)
-    watch = Watch(subject_of(config, folder, engine, format), config.certify, domain.specs, folder)
+    format = formats.configured(folder, config.format)
+    subject = subject_of(config, folder, engine, format)
+    watch = Watch(subject, config.certify, domain.specs, folder, config.format.thinking)
     training = Training(config, run, domain, engine, format, report, users, watch)
     return asyncio.run(_train(training))
 

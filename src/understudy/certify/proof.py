@@ -24,7 +24,7 @@ async def certify(config: TrainConfig) -> Certificate:
     """
     started = time.perf_counter()
     folder = find_model(config.model)
-    format = formats.find(folder, tolerant=config.format.tolerant)
+    format = formats.configured(folder, config.format)
 
     async def proven(name: str, check: Callable[[Subject, str], Awaitable[list[Check]]], **changes: Any) -> list[Check]:
         engine = LocalEngine(folder, config.engine.replace(**changes), config.seed)
@@ -33,7 +33,7 @@ async def certify(config: TrainConfig) -> Certificate:
         finally:
             engine.close()
 
-    checks, deviations = await check_format(folder, format)
+    checks, deviations = await check_format(folder, format, config.format.thinking)
     named = ways(config.engine)
     for way in named:
         checks += await proven(way, check_engine, finetune=way)

@@ -10,6 +10,7 @@ from understudy.messages import Message, ToolSpec, spec_to_wire
 
 NO_TOOLS = "the template knows no tools: they are signatures in the system message, and a call is text"
 THOUGHTS = "thoughts stay where they were sampled, and so does what opens a turn; the template drops them"
+TRIMMED = "a reply that was cut off stays as it was sampled; the template trims it"
 LOOK_ALIKES = "text that looks like a control token stays text; in the template it becomes that token"
 _THOUGHT = re.compile(r"<think>(?:(?!<\|).)*?</think>\s*", re.DOTALL)  # it does not reach across a control token
 
@@ -17,10 +18,11 @@ _THOUGHT = re.compile(r"<think>(?:(?!<\|).)*?</think>\s*", re.DOTALL)  # it does
 class Template:
     """The chat template of a model folder. Only transformers and the tokenizer are asked, nothing of `formats`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, thinking: bool = False) -> None:
         from transformers import AutoTokenizer
 
         self._tokenizer = AutoTokenizer.from_pretrained(folder)
+        self._thinking = thinking
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         """The tokens of a conversation that the assistant is to go on with. `ConfigError` where it is refused."""
@@ -33,7 +35,8 @@ class Template:
                 tools=shown,
                 add_generation_prompt=True,
                 return_dict=False,
-                enable_thinking=False,
+                enable_thinking=self._thinking,
+                thinking=self._thinking,
             )
         except TemplateError as error:
             raise ConfigError(f"the model's template fails: {error}") from error

@@ -14,7 +14,7 @@ from understudy.certify.audit import audit, without_ids
 from understudy.certify.certificate import Check, outcome
 from understudy.certify.differences import first_difference, side_by_side
 from understudy.certify.talks import LIMITS, Script, Talk, look_alikes, saying, talks
-from understudy.certify.template import LOOK_ALIKES, NO_TOOLS, THOUGHTS, Template, thoughtless
+from understudy.certify.template import LOOK_ALIKES, NO_TOOLS, THOUGHTS, TRIMMED, Template, thoughtless
 from understudy.engines.base import Sampling
 from understudy.engines.scripted import ScriptedSampler
 from understudy.errors import ConfigError
@@ -26,9 +26,9 @@ from understudy.trajectory import Trajectory
 FORMAT = "format"
 
 
-async def check_format(folder: Path, format: ChatFormat) -> tuple[list[Check], list[str]]:
+async def check_format(folder: Path, format: ChatFormat, thinking: bool = False) -> tuple[list[Check], list[str]]:
     """The checks of a format, and its deviations from the template of the model in `folder`."""
-    desk = _Desk(format, Vocabulary.load(folder / "tokenizer.json"), Template(folder))
+    desk = _Desk(format, Vocabulary.load(folder / "tokenizer.json"), Template(folder, thinking))
     await desk.play_all()
     checks = [
         desk.check("ids are the template's", desk.against_template, desk.refused),
@@ -91,6 +91,8 @@ class _Desk:
             except ConfigError as error:
                 if self.template.refuses(talk.whole, talk.tools):
                     self.deviations[f"{talk.name}: the template refuses it, and so does the format"] = None
+                elif self.format.deviation:
+                    self.deviations[f"{talk.name}: {error}"] = None
                 else:
                     self.refused.append(f"{talk.name}: the format refuses it, and the template does not: {error}")
 
@@ -123,11 +125,17 @@ class _Desk:
         """Whether both are the same, but for known deviations, which are noted."""
         if ours == theirs:
             return True
+        if self.format.deviation:
+            self.deviations[self.format.deviation] = None
+            return True
         one, other = self.vocabulary.decode(ours), self.vocabulary.decode(theirs)
         found = [LOOK_ALIKES] if talk.look_alikes else []
         if one != other:
             found.append(THOUGHTS)
             one, other = thoughtless(one), thoughtless(other)
+        if one != other and talk.cut:
+            found.append(TRIMMED)
+            one, other = "".join(one.split()), "".join(other.split())
         if not found or one != other:
             return False
         self.deviations |= dict.fromkeys(found)

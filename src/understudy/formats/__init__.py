@@ -2,8 +2,18 @@
 
 from understudy.formats.base import ChatFormat, Parsed, ParseStatus, ReplyStatus
 from understudy.formats.chatml import ChatML
-from understudy.formats.find import find
+from understudy.formats.find import configured, find
 from understudy.formats.options import FormatConfig
 from understudy.formats.vocabulary import Vocabulary
 
-__all__ = ["ChatFormat", "ChatML", "FormatConfig", "ParseStatus", "Parsed", "ReplyStatus", "Vocabulary", "find"]
+__all__ = [
+    "ChatFormat",
+    "ChatML",
+    "FormatConfig",
+    "ParseStatus",
+    "Parsed",
+    "ReplyStatus",
+    "Vocabulary",
+    "configured",
+    "find",
+]

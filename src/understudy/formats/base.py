@@ -42,6 +42,13 @@ class ChatFormat(Protocol):
     """The dialect of one model family, bound to one tokenizer."""
 
     @property
+    def deviation(self) -> str:
+        """What it writes otherwise than the model's template, on purpose and at every turn; "" for nothing.
+
+        Thoughts of earlier turns, and text that looks like control tokens, are kept by all formats.
+        """
+
+    @property
     def stop_tokens(self) -> frozenset[int]:
         """Tokens that end a reply."""
 

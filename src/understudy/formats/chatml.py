@@ -76,6 +76,7 @@ class ChatML:
         self.stop_tokens = frozenset(
             vocabulary.added[text] for text in (START, END, "<|endoftext|>") if text in vocabulary.added
         )
+        self.deviation = ""
         self._newline = vocabulary.encode("\n")
         self._open = self._ids([self._start, "assistant\n", *self._marked(prefill)])
         self._opening = lru_cache(maxsize=256)(self._encoded_opening)

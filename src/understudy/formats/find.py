@@ -7,20 +7,25 @@ it does not know. Templates come with the weights and are not trusted: they run 
 """
 
 import json
-from collections.abc import Callable, Sequence
-from datetime import datetime
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from understudy.errors import ConfigError
 from understudy.formats.base import ChatFormat
 from understudy.formats.chatml import END, QWEN_TOOLS, START, ChatML, wire_text
+from understudy.formats.jinja import Template, compiled, source, special
+from understudy.formats.options import FormatConfig
 from understudy.formats.template import TemplateFormat
+from understudy.formats.told import shown, told
 from understudy.formats.vocabulary import Vocabulary
-from understudy.messages import Message, ToolCall, ToolSpec, spec_to_wire
+from understudy.messages import Message, ToolCall, ToolSpec
 
-Template = Callable[..., str]
+_KEPT = ("[AVAILABLE_TOOLS]", "<｜tool▁calls▁begin｜>")
+"""Marks of families whose templates rewrite earlier turns, which stay as they were here.
+
+Mistral's (up to version 11 of its tokenizer) move the tools and the system text to the last user message. DeepSeek's
+leave out the marks around calls and results from the second round of them on.
+"""
 
 _TALK = tuple(Message(role=role, content=f"{role} text") for role in ("system", "user", "assistant", "user"))
 _CALLS = (
@@ -31,45 +36,94 @@ _CALLS = (
 _TOOLS = tuple(ToolSpec(name=name, description="d", parameters={"type": "object", "properties": {}}) for name in "fg")
 
 
-def find(folder: Path, *, thinking: bool = False, tolerant: bool = True) -> ChatFormat:
+def configured(folder: Path, config: FormatConfig) -> ChatFormat:
+    """The format of the model in `folder`, as the config wants it. Raises ConfigError as `find` does."""
+    return find(folder, thinking=config.thinking, tolerant=config.tolerant, dialect=config.dialect or "")
+
+
+def find(folder: Path, *, thinking: bool = False, tolerant: bool = True, dialect: str = "") -> ChatFormat:
     """The format of the model in `folder`; `thinking` lets a model think that can be told not to.
 
-    A `tolerant` format repairs calls that are broken, and reads those of other dialects.
+    A `tolerant` format repairs calls that are broken, and reads those of other dialects. A `dialect` is how calls are
+    written instead of the template's way; "" is the template's.
 
     Raises ConfigError for a model of no supported family, and for `thinking` where the model does not think.
     """
-    source = _source(folder)
-    if START not in source or END not in source or "<function=" in source:
-        return _derived(folder, source, thinking, tolerant)
-    if thinking and "<think>" not in source:
+    text = source(folder)
+    if thinking and "think" not in text:
         raise ConfigError(f"{folder} is a model that does not think; leave out thinking")
-    render = partial(_compiled(folder, source), enable_thinking=thinking)
-    tools = _TOOLS if render(_TALK, _TOOLS) != render(_TALK) else ()
     vocabulary = Vocabulary.load(folder / "tokenizer.json")
+    if not dialect and START in text and END in text and "<function=" not in text:
+        try:
+            return _known(folder, vocabulary, compiled(folder, text, thinking=thinking), tolerant)
+        except ConfigError as error:
+            if not tolerant:
+                raise
+            return _otherwise(folder, vocabulary, text, thinking, error)
+    if not tolerant:
+        raise ConfigError(f"{folder} is not read as ChatML with Hermes calls; leave out format.tolerant=false")
+    if dialect:
+        return _told(folder, vocabulary, compiled(folder, text, thinking=thinking), dialect)
+    return _derived(folder, vocabulary, text, thinking)
+
+
+def _otherwise(folder: Path, vocabulary: Vocabulary, text: str, thinking: bool, error: ConfigError) -> ChatFormat:
+    """ChatML that says things of its own, if that can be derived; the error of ChatML says more than the other one."""
+    try:
+        return _derived(folder, vocabulary, text, thinking)
+    except ConfigError:
+        raise error from None
+
+
+def _known(folder: Path, vocabulary: Vocabulary, render: Template, tolerant: bool) -> ChatFormat:
+    """ChatML, compared with the template."""
+    tools = _TOOLS if render(_TALK, _TOOLS) != render(_TALK) else ()
     format = _chatml(vocabulary, render, tools, tolerant)
     talk = (*_TALK, *_CALLS) if tools else _TALK
-    for messages, shown in ((talk, tools), (talk[1:], tools), (talk[1:2], ())):
-        _compare(folder, vocabulary.decode(format.encode(messages, shown, ())), render(messages, shown))
+    for messages, offered in ((talk, tools), (talk[1:], tools), (talk[1:2], ())):
+        _compare(folder, vocabulary.decode(format.encode(messages, offered, ())), render(messages, offered))
     return format
 
 
-def _derived(folder: Path, source: str, thinking: bool, tolerant: bool) -> ChatFormat:
-    """A format for a template of no family that is known by name."""
-    if thinking or not tolerant:
-        raise ConfigError(f"{folder} is not ChatML with Hermes calls; leave out thinking and format.tolerant=false")
-    render = partial(_compiled(folder, source), **_special(folder))
+def _derived(folder: Path, vocabulary: Vocabulary, text: str, thinking: bool) -> ChatFormat:
+    """What can be derived of a template of no family that is known by name."""
+    kept = any(mark in text for mark in _KEPT)
+    errors = []
+    for text_arguments in (False, True):
+        render = compiled(folder, text, thinking=thinking, text_arguments=text_arguments)
+        try:
+            format = TemplateFormat(vocabulary, render, ends=_ends(folder, vocabulary), kept=kept)
+            if format.shows_tools:
+                return format
+            told_of = shown(render, format.dialect)
+            deviation = "tools are told in words, which the template does not show"
+            return TemplateFormat(vocabulary, told_of, ends=_ends(folder, vocabulary), kept=kept, deviation=deviation)
+        except ConfigError as error:
+            errors.append(error)
+    raise ConfigError(f"{folder} has {errors[0]}; format.dialect=json tells tools and calls in text") from errors[0]
+
+
+def _told(folder: Path, vocabulary: Vocabulary, render: Template, dialect: str) -> ChatFormat:
+    """A format whose template is shown nothing but text."""
     try:
-        return TemplateFormat(Vocabulary.load(folder / "tokenizer.json"), render)
+        return TemplateFormat(
+            vocabulary,
+            told(render, dialect),
+            dialect=dialect,
+            ends=_ends(folder, vocabulary),
+            deviation=f"tools, calls and results are text, as format.dialect={dialect} wants",
+        )
     except ConfigError as error:
         raise ConfigError(f"{folder} has {error}") from error
 
 
-def _special(folder: Path) -> dict[str, str]:
-    """The tokens that templates call by name."""
-    file = folder / "tokenizer_config.json"
-    config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    tokens = {name: config.get(name) or "" for name in ("bos_token", "eos_token")}
-    return {name: token["content"] if isinstance(token, dict) else token for name, token in tokens.items()}
+def _ends(folder: Path, vocabulary: Vocabulary) -> set[int]:
+    """Tokens that end replies whatever the template says: the folder's, and Llama's end of a message with calls."""
+    file = folder / "generation_config.json"
+    stated = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
+    names = (special(folder)["eos_token"], "<|eom_id|>", "<|eom|>")
+    named = {vocabulary.added[name] for name in names if name in vocabulary.added}
+    return named | set([stated] if isinstance(stated, int) else stated or [])
 
 
 def _chatml(vocabulary: Vocabulary, render: Template, tools: Sequence[ToolSpec], tolerant: bool) -> ChatML:
@@ -99,52 +153,3 @@ def _compare(folder: Path, ours: str, theirs: str) -> None:
     at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ours), len(theirs)))
     text = f"{folder} has a ChatML template that is not supported so far: it says {theirs[at : at + 40]!r}"
     raise ConfigError(f"{text} where Hermes tools, or no tools, would make it {ours[at : at + 40]!r}")
-
-
-def _source(folder: Path) -> str:
-    """The Jinja text of the chat template, where transformers would take it from."""
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
-    try:
-        template = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("chat_template")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder} has no tokenizer_config.json that can be read: {error}") from error
-    if isinstance(template, list):
-        named = {entry["name"]: entry["template"] for entry in template}
-        template = named.get("tool_use") or named.get("default")
-    if not isinstance(template, str):
-        raise ConfigError(f"{folder} has no chat template; take the model's instruct version")
-    return template
-
-
-def _compiled(folder: Path, source: str) -> Template:
-    """The template as a function of messages and tools. It fails as ConfigError."""
-    try:
-        from jinja2 import TemplateError
-        from jinja2.ext import loopcontrols
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{folder} needs {error.name}; run pip install 'understudy[train]'") from error
-
-    def refuse(text: str) -> None:
-        raise TemplateError(text)
-
-    jinja = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    jinja.filters["tojson"] = lambda value, **how: json.dumps(value, **({"ensure_ascii": False} | how))
-    jinja.globals.update(raise_exception=refuse, strftime_now=lambda how: datetime.now().strftime(how))
-
-    def render(messages: Sequence[Message], tools: Sequence[ToolSpec] = (), prompt: bool = True, **options: Any) -> str:
-        wire = {"messages": [_wire(m) for m in messages], "tools": [spec_to_wire(tool) for tool in tools] or None}
-        try:
-            return jinja.from_string(source).render(wire, add_generation_prompt=prompt, **options)
-        except TemplateError as error:
-            raise ConfigError(f"{folder} has a chat template that fails: {error}") from error
-
-    return render
-
-
-def _wire(message: Message) -> dict[str, Any]:
-    """The message as templates take it: arguments are an object and not its text."""
-    calls = [{"type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in message.tool_calls]
-    return {"role": message.role, "content": message.content} | ({"tool_calls": calls} if calls else {})

@@ -17,6 +17,7 @@ from understudy.errors import ConfigError, nearest
 from understudy.formats.base import ReplyStatus
 from understudy.formats.dialects import (
     deepseek,
+    glm,
     harmony,
     hermes,
     llama3,
@@ -41,6 +42,7 @@ DIALECTS: Mapping[str, ModuleType] = {
     "pythonic": pythonic,
     "deepseek": deepseek,
     "harmony": harmony,
+    "glm": glm,
     "json": plain,
     "openai": openai,
     "react": react,
@@ -131,7 +133,8 @@ def _reading(scan: Scan) -> Reading:
     unknown = next((call.name for call in scan.calls if scan.tools and call.name not in scan.tools), None)
     if not reason and unknown is not None:
         reason = f"unknown tool {nearest(unknown, scan.tools)}"
-    return Reading(tuple(scan.calls), content, dict(+scan.repairs), dict(+scan.faults), scan.other_side, reason)
+    repairs = {kind: count for kind, count in scan.repairs.items() if count}
+    return Reading(tuple(scan.calls), content, repairs, dict(scan.faults), scan.other_side, reason)
 
 
 def _thought(scan: Scan, mark: re.Match[str]) -> int:
@@ -182,7 +185,7 @@ _OPENINGS: Sequence[tuple[Sequence[Opening], Read]] = (
     (_ROLES, _role),
     (_ENDS, _end),
     (_FENCES, _fence),
-    *((dialect.OPENINGS, dialect.read) for dialect in DIALECTS.values() if dialect is not openai),
+    *((dialect.OPENINGS, dialect.read) for dialect in DIALECTS.values() if dialect not in (openai, glm)),
 )
 _LISTED = [(opening, read) for openings, read in _OPENINGS for opening in openings]
 _READERS = {f"g{i}": read for i, (_, read) in enumerate(_LISTED)}

@@ -49,9 +49,13 @@ class Scan:
 
     def content(self) -> str:
         """What is said: pieces, stripped, a line each; of broken calls, pieces of mere punctuation are left out."""
+        if not any(map(str.strip, filter(None, self.said))):
+            return ""
         groups = ("".join(piece for piece in group if piece) for cut, group in self._groups() if not cut)
         pieces = [piece for piece in map(str.strip, groups) if piece]
-        return "\n".join(piece for piece in pieces if not +self.repairs or piece.strip(" \t\r\n{}[](),:;\"'`*"))
+        return "\n".join(
+            piece for piece in pieces if not any(self.repairs.values()) or piece.strip(" \t\r\n{}[](),:;\"'`*")
+        )
 
     def _groups(self) -> Iterator[tuple[bool, Iterator[str | None]]]:
         return groupby(self.said, key=lambda piece: piece is None)

@@ -4,63 +4,120 @@ What comes after a reply is what the template renders after one, with a short co
 only where a template renders each turn by itself, so it is checked once, on a conversation with calls: appended turn by
 turn, it has to be what the template renders at every turn. The dialect of the calls is the one that reads them.
 
-Text in messages and tools never becomes a control token: it is rendered with a mark within each, and the mark is taken
-out when the rest has been split into tokens. Replies are the exception, as in `chatml`.
+Deviations from the model's own template:
+- Text in messages and tools never becomes a control token: it is rendered with a mark within each, and the mark is
+  taken out when the rest has been split into tokens. Replies are the exception, as in `chatml`.
+- A thought that a prompt opens, or opens and closes, stays where the template later drops it (Qwen3.6, Nemotron 3); so
+  does the token that ended a reply where the template later writes another (gpt-oss). A reply that is written and not
+  sampled has an empty thought.
+- Where a template opens a thought after a user's message and none after results (DeepSeek), the model opens its own.
+- With `kept`, all stays as it was when it was new: `find` names the families whose templates rewrite more than that.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from understudy.errors import ConfigError
 from understudy.formats.base import Parsed
+from understudy.formats.jinja import Template
 from understudy.formats.parse import DIALECTS, parse
 from understudy.formats.vocabulary import Vocabulary
 from understudy.messages import Message, ToolCall, ToolSpec
 
-Template = Callable[..., str]
-
-_MARK = "\ue002"
+_MARK, _SIGN = "~b5d1e07c42~", "c9a40d77e1"  # no text has them, and they are the same when quoted in any way
 _USER = Message(role="user", content="hello")
-_CALL = ToolCall(name="f", arguments={"x": "y", "n": [1, None]}, id="call00001")
-_REPLY = Message(role="assistant", content="reply")
+_CALL = ToolCall(name="f", arguments={"n": [1, None], "x": _SIGN}, id="call00000")
+_REPLY = Message(role="assistant", content=_SIGN)
 _CALLED = Message(role="assistant", tool_calls=(_CALL,))
 _RESULT = Message(role="tool", content="result", tool_call_id=_CALL.id)
 _SCHEMA = {"type": "object", "properties": {"x": {"type": "string"}}}
-_TOOLS = (ToolSpec(name="f", description="d", parameters=_SCHEMA),)
+_TOOLS = (ToolSpec(name="f", description="what f does", parameters=_SCHEMA),)
+_THOUGHT = re.compile(r"(?:<think>\s*+(?:</think>\s*+)?+|</think>\s*+)\Z")
+_EMPTY_THOUGHT = re.compile(r"(?:<think>\s*+)?+</think>\s*+|<think>\s*+")
+_CLOSING = "\n</think>\n\n"
+_NAME = re.compile(r"[\w.-]{1,64}")
+_ID = re.compile(r"\"id\": ?\"([A-Za-z0-9]{9})\"|\[CALL_ID\]([A-Za-z0-9]{9})\b")
 
 
 class TemplateFormat:
-    """The format of one template and tokenizer. `render` takes messages, tools, and `prompt`: if a reply follows."""
+    """The format of one template and tokenizer. `render` takes messages, tools, and `prompt`: if a reply follows.
 
-    def __init__(self, vocabulary: Vocabulary, render: Template) -> None:
-        self._vocabulary, self._template = vocabulary, render
+    `dialect` is how calls are written, "" to find out; `ends` are tokens that end replies beside the template's own;
+    `deviation` says what `render` does otherwise than the model's template.
+    Raises ConfigError with the reason where nothing can be appended to what the template renders.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        render: Template,
+        *,
+        dialect: str = "",
+        ends: Iterable[int] = (),
+        kept: bool = False,
+        deviation: str = "",
+    ) -> None:
+        self._vocabulary, self._template, self.deviation = vocabulary, render, deviation
         added = sorted(vocabulary.added, key=len, reverse=True)
         self._split = re.compile("(" + "|".join(map(re.escape, added)) + ")") if added else re.compile("(?!)")
-        self._ends = {self._stop(_REPLY), self._stop(_CALLED)}
-        self.stop_tokens = frozenset(vocabulary.added[end] for end in self._ends)
-        self._dialect = self._find_dialect()
-        self._several = self._takes_several_calls()
-        self._check()
+        self._opened = self._rendered([_USER], _TOOLS)
+        self._stem, self._prefill = _parted(self._opened)
+        self._short = _parted(self._rendered([_USER]))[0]
+        self._tail = self._find_tail()
+        self._shares_ends = self._ends_with_next_turn()
+        self._stops: dict[bool, str] = {}
+        self._stops = {bool(reply.tool_calls): self._last_token(self._reply(reply)) for reply in (_REPLY, _CALLED)}
+        self.dialect = dialect or self._find_dialect()
+        self.stop_tokens = frozenset({vocabulary.added[stop] for stop in self._stops.values()} | set(ends))
+        answered, thought = _parted(self._following(_CALLED, [_RESULT])[1])
+        self._opens_thoughts = "</think>" in self._prefill or thought == self._prefill
+        if not self._opens_thoughts:
+            self._opened, self._prefill = self._stem, ""
+        if self._prefill and "</think>" not in self._prefill:
+            self.deviation = "a thought that the prompt opens stays, and what follows has tokens of its own"
+        self._headers = {vocabulary.added.get(self._last_token(stem)) for stem in (self._stem, answered)}
+        self._several = self._renders(_CALLED.replace(tool_calls=(_CALL, _CALL.replace(id=_id(1)))))
+        self._says_beside_calls = self._renders(_CALLED.replace(content="said"))
+        self._recalls = self._says_what_was_called()
+        self._check_replies()
+        if not kept:
+            return self._check()
+        self.deviation = self.deviation or "the template rewrites earlier turns, and here they stay as they were"
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether the template tells the model which tools there are."""
+        return _TOOLS[0].description in self._opened
 
     def encode(self, new: Sequence[Message], tools: Sequence[ToolSpec], before: Sequence[int]) -> list[int]:
         """The tokens that append `new` and open the assistant's turn."""
         if not before:
-            return self._ids(self._rendered(new, tools))
-        reply = _REPLY if not new or new[0].role != "tool" else self._called(new)
-        closed = before[-1] in self.stop_tokens
-        return [*([] if closed else self._ids(self._stop(reply))), *self._ids(self._following(reply, new))]
+            return self._ids(self._prompt(self._rendered(new, tools)))
+        reply, new = self._answered(new, before) if new and new[0].role == "tool" else (_REPLY, new)
+        own = self._vocabulary.added[self._stops[bool(reply.tool_calls)]]
+        closed = before[-1] == own or (before[-1] in self.stop_tokens and not self._shares_ends)
+        return [*([] if closed else [own]), *self._ids(self._prompt(self._appended(reply, new)))]
 
     def render(self, reply: Message) -> list[int]:
-        """An assistant message as the model would have sampled it."""
-        return self._ids(self._reply(reply), own=True)
+        """An assistant message as the model would have sampled it. Ids of calls are those of their places."""
+        if len(reply.tool_calls) > 1 and not self._several:
+            raise ConfigError(f"a reply with {len(reply.tool_calls)} calls, where the chat template takes one")
+        if reply.content and reply.tool_calls and not self._says_beside_calls:
+            raise ConfigError(f"a reply with calls says {reply.content[:40]!r}, which the chat template leaves out")
+        calls = tuple(call.replace(id=_id(i)) for i, call in enumerate(reply.tool_calls))
+        return self._ids(self._reply(reply.replace(tool_calls=calls)), own=True)
 
     def parse(self, tokens: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Parsed:
         """What was sampled up to its first stop token."""
         end = next((i for i, token in enumerate(tokens) if token in self.stop_tokens), len(tokens))
-        reading = parse(self._vocabulary.decode(tokens[:end]), self._dialect, tools)
+        reading = parse(self._prefill + self._vocabulary.decode(tokens[:end]), self.dialect, tools)
         message = Message(role="assistant", content=reading.text, tool_calls=reading.calls)
         return Parsed(message, reading.status, reading.other_side, reading.repairs, reading.faults)
+
+    def _prompt(self, text: str) -> str:
+        """A prompt as it is given: one that opens thoughts after some turns only leaves that to the model."""
+        return text if self._opens_thoughts else _parted(text)[0]
 
     def _rendered(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), prompt: bool = True) -> str:
         """The template's text; in all that is not an assistant's, added tokens are broken by a mark."""
@@ -86,63 +143,166 @@ class TemplateFormat:
         return ids
 
     def _reply(self, reply: Message) -> str:
-        """What the template renders for a reply after its prompt, up to the token that ends it."""
-        before, after = self._rendered([_USER], _TOOLS), self._rendered([_USER, reply], _TOOLS, prompt=False)
-        if not after.startswith(before):
-            raise ConfigError(
-                f"a chat template that begins a reply with {before[-40:]!r} and then renders {after[-60:]!r}"
-            )
-        ends = [token.end() for token in self._split.finditer(after, len(before))]
-        if not ends:
+        """What the model would sample for a reply after its prompt, up to the token that ends it."""
+        after = self._rendered([_USER, reply], _TOOLS, prompt=False).removesuffix(self._tail)
+        start, closing = len(self._opened), ""
+        if not after.startswith(self._opened):
+            start, closing = len(self._stem), "" if "</think>" in self._prefill else _CLOSING
+        if not (after.startswith(self._opened) or (self._prefill and after.startswith(self._stem))):
+            raise ConfigError(f"a chat template that begins a reply with {self._opened[-40:]!r}, then {after[-60:]!r}")
+        text = closing + after[start:]
+        if self._shares_ends:
+            return text + (self._stops.get(bool(reply.tool_calls)) or self._next_turn(reply, after))
+        end = max((token.end() for token in self._split.finditer(text)), default=len(text))
+        return text[:end]
+
+    def _next_turn(self, reply: Message, after: str) -> str:
+        """The token that begins the turn after a reply."""
+        whole = self._rendered([_USER, reply, _RESULT if reply.tool_calls else _USER], _TOOLS)
+        token = self._split.match(whole, len(after))
+        if token is None or not whole.startswith(after):
             raise ConfigError(f"a chat template that ends replies with no token of the tokenizer: {after[-40:]!r}")
-        return after[len(before) : ends[-1]]
+        return token[0]
 
-    def _stop(self, reply: Message) -> str:
-        return self._split.findall(self._reply(reply))[-1]  # type: ignore[no-any-return]
+    def _ends_with_next_turn(self) -> bool:
+        """Whether replies end with nothing but the token that begins the next turn (GLM)."""
+        after = self._rendered([_USER, _REPLY], _TOOLS, prompt=False).removesuffix(self._tail)
+        sign = after.find(_SIGN)
+        if sign < 0:
+            raise ConfigError(f"a chat template that leaves out what a reply says: {after[-60:]!r}")
+        return not self._split.search(after, sign)
 
-    def _following(self, reply: Message, new: Sequence[Message]) -> str:
-        said = self._rendered([_USER], _TOOLS) + self._reply(reply)
-        whole = self._rendered([_USER, reply, *new], _TOOLS)
-        if not whole.startswith(said):
-            raise ConfigError(f"a chat template that renders a reply otherwise once {new[0].role} text follows it")
-        return whole[len(said) :]
+    def _find_tail(self) -> str:
+        """What some templates put after a conversation that no reply follows (Phi 3)."""
+        said = self._rendered([_USER], _TOOLS, prompt=False)
+        last = max((token.start() for token in self._split.finditer(said)), default=len(said))
+        return "" if self._opened.startswith(said) else said[last:]
 
-    def _called(self, new: Sequence[Message]) -> Message:
-        """A reply whose calls the results in `new` answer."""
-        results = [m for m in new if m.role == "tool"][: None if self._several else 1]
-        return _CALLED.replace(tool_calls=tuple(_CALL.replace(id=m.tool_call_id or _CALL.id) for m in results))
+    def _last_token(self, text: str) -> str:
+        return (self._split.findall(text) or [""])[-1]  # type: ignore[no-any-return]
 
-    def _takes_several_calls(self) -> bool:
-        """Llama's template refuses a second call; the results of what the model called all the same are rendered."""
+    def _appended(self, reply: Message, new: Sequence[Message]) -> str:
+        """What comes after a reply; where turns have to alternate (Mistral), a user's message apart from results."""
+        results = [message for message in new if message.role == "tool"]
         try:
-            self._reply(_CALLED.replace(tool_calls=(_CALL, _CALL)))
+            return self._following(reply, new)[1]
+        except ConfigError:
+            if not 0 < len(results) < len(new):
+                raise
+        rest = [message for message in new if message.role != "tool"]
+        return self._following(reply, results, prompt=False)[1] + self._following(_REPLY, rest)[1]
+
+    def _following(self, reply: Message, new: Sequence[Message], prompt: bool = True) -> tuple[str, str]:
+        """What the template renders of a reply once `new` follows it, and what it renders after that.
+
+        The reply has a sign in it, or one in each call; it ends at its own token after that, or at the first one there.
+        """
+        whole, sign = self._rendered([_USER, reply, *new], prompt=prompt), len(self._short) - 1
+        for _ in reply.tool_calls or [reply]:
+            sign = whole.find(_SIGN, sign + 1) if sign >= 0 else sign
+        stop = self._stops[bool(reply.tool_calls)]
+        end = whole.find(stop, sign) + len(stop)
+        if end < len(stop) and (token := self._split.search(whole, sign)):
+            end = token.end()
+        if sign < 0 or end < sign or not whole.startswith(self._short):
+            raise ConfigError(f"a chat template that renders a reply otherwise once more follows it: {whole[-60:]!r}")
+        return whole[len(self._short) : end], whole[end:]
+
+    def _answered(self, new: Sequence[Message], before: Sequence[int]) -> tuple[Message, list[Message]]:
+        """A reply with the calls that the results in `new` answer, and `new` with the ids of these calls.
+
+        Names and ids are those that the last reply in `before` has; without any, ids go by place.
+        """
+        results = [m for m in new if m.role == "tool"]
+        names, ids = self._recalled(before, len(results)) if self._recalls else ([], [])
+        calls = [
+            _CALL.replace(name=names[i] if names else _CALL.name, id=ids[i] if ids else _id(i))
+            for i in range(len(results))
+        ]
+        order = iter(calls)
+        answers = [m.replace(tool_call_id=next(order).id) if m.role == "tool" else m for m in new]
+        return _CALLED.replace(tool_calls=tuple(calls[: None if self._several else 1])), answers
+
+    def _recalled(self, before: Sequence[int], count: int) -> tuple[list[str], list[str]]:
+        """The names and ids of the calls in the last reply; none where there are not just as many as results."""
+        at = next((i for i in range(len(before) - 1, -1, -1) if before[i] in self._headers), len(before))
+        reply = before[at + 1 :]
+        calls = self.parse(reply).message.tool_calls
+        names = [call.name if _NAME.fullmatch(call.name) else _CALL.name for call in calls]
+        ids = [one or other for one, other in _ID.findall(self._vocabulary.decode(reply))]
+        return names if len(names) == count else [], ids if len(ids) == count else []
+
+    def _says_what_was_called(self) -> bool:
+        """Whether results are rendered with the names or ids of their calls (gpt-oss, Mistral)."""
+        others = (_CALL.replace(name="g"), _CALL.replace(id=_id(7)))
+        texts = {
+            self._following(_CALLED.replace(tool_calls=(call,)), [_RESULT.replace(tool_call_id=call.id)])[1]
+            for call in (_CALL, *others)
+        }
+        return len(texts) > 1
+
+    def _renders(self, reply: Message) -> bool:
+        """Whether all of a reply with calls is in what is rendered. Llama's refuses a second one, and drops text."""
+        try:
+            text = self._reply(reply).removesuffix(self._stops[True])
         except ConfigError:
             return False
-        return True
+        reading = parse(text, self.dialect, _TOOLS)
+        return len(reading.calls) == len(reply.tool_calls) and reading.text == reply.content
 
     def _find_dialect(self) -> str:
-        text = self._reply(_CALLED).removesuffix(self._stop(_CALLED))
+        text = self._reply(_CALLED).removesuffix(self._stops[True])
         bare = _CALL.replace(id="")
         for name in DIALECTS:
             reading = parse(text, name, _TOOLS)
             if reading.calls == (bare,) and not reading.text and not reading.repairs:
                 return name
-        if _CALL.name not in text:
+        if _SIGN not in text:
             raise ConfigError(f"a chat template without calls: it renders one as {text!r}")
         raise ConfigError(f"a chat template whose calls are of no known dialect: {text!r}")
 
+    def _check_replies(self) -> None:
+        """A reply has to stay as it was sampled, but for what the module's docstring says."""
+        for reply, new in ((_REPLY, _USER), (_CALLED, _RESULT)):
+            then, now = self._following(reply, [new])[0], self._prefill + self._reply(reply)
+            if self._last_token(then) != self._last_token(now):
+                self.deviation = "the token that ended a reply stays; the template writes another one in earlier turns"
+            if _bare(then, self._split) != _bare(now, self._split):
+                raise ConfigError(
+                    f"a chat template that renders a reply otherwise once more follows it: {now!r} becomes {then!r}"
+                )
+
     def _check(self) -> None:
         """Turns, appended one by one, have to be what the template renders at every turn."""
-        talk = [Message(role="system", content="policy"), _USER, _REPLY, _USER, _CALLED, _RESULT, _REPLY, _USER]
-        ours, start = "", 0
+        users = [_USER.replace(content=f"hello {i}") for i in range(4)]
+        talk = [Message(role="system", content="policy"), users[0], _REPLY, users[1], _CALLED, _RESULT, _REPLY]
+        talk += [users[2], _CALLED, _RESULT, _CALLED, _RESULT, _REPLY, users[3], _REPLY]
+        past, start = "", 0
         for turn, message in enumerate(talk):
             if message.role != "assistant":
                 continue
             new = talk[start:turn]
-            ours += self._following(talk[start - 1], new) if start else self._rendered(new, _TOOLS)
+            ours = past + (self._following(talk[start - 1], new)[1] if start else self._rendered(new, _TOOLS))
             theirs = self._rendered(talk[:turn], _TOOLS)
-            if ours != theirs:
+            if (ours := _EMPTY_THOUGHT.sub("", ours)) != (theirs := _EMPTY_THOUGHT.sub("", theirs)):
                 at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
                 raise ConfigError(f"a chat template that rewrites earlier turns: {theirs[at : at + 40]!r}")
-            ours += self._reply(message)
-            start = turn + 1
+            past, start = ours + self._following(message, talk[turn + 1 : turn + 2] or users)[0], turn + 1
+
+
+def _parted(prompt: str) -> tuple[str, str]:
+    """A prompt without the thought that it opens, or opens and closes, and that."""
+    thought = _THOUGHT.search(prompt)
+    at = thought.start() if thought else len(prompt)
+    return prompt[:at], prompt[at:]
+
+
+def _bare(reply: str, tokens: re.Pattern[str]) -> str:
+    """A rendered reply without an empty thought and the token that ends it."""
+    end = max((token.start() for token in tokens.finditer(reply)), default=len(reply))
+    return _EMPTY_THOUGHT.sub("", reply[:end]).strip()
+
+
+def _id(place: int) -> str:
+    """Nine letters and digits, as Mistral's templates want them."""
+    return f"call{place:05}"

@@ -19,13 +19,22 @@ def whole(text: str) -> str:
 
 def check(value: Any, depth: int = 0) -> None:
     """Raises for what cannot be written down again: nesting without end, and half characters."""
-    if depth > DEPTH:
+    if isinstance(value, str):
+        return _check_text(value)
+    if not isinstance(value, dict | list):
+        return
+    if depth > DEPTH or (value and depth == DEPTH):
         raise ValueError(f"the call is nested more than {DEPTH} deep")
-    if isinstance(value, str) and not value.isascii() and _HALF.search(value):
-        raise ValueError("the call has half a character (a lone surrogate)")
-    if isinstance(value, dict | list):
-        for part in (*value, *value.values()) if isinstance(value, dict) else value:
+    for part in (*value, *value.values()) if isinstance(value, dict) else value:
+        if isinstance(part, str):
+            _check_text(part)
+        elif isinstance(part, dict | list):
             check(part, depth + 1)
+
+
+def _check_text(text: str) -> None:
+    if not text.isascii() and _HALF.search(text):
+        raise ValueError("the call has half a character (a lone surrogate)")
 
 
 def finite(digits: str) -> float:

@@ -25,7 +25,7 @@ class Vocabulary:
     def load(cls, file: Path) -> "Vocabulary":
         """Read a `tokenizer.json`. Raises ConfigError if it is not there, or `tokenizers` is not installed."""
         try:
-            from tokenizers import AddedToken, Tokenizer
+            from tokenizers import AddedToken, Tokenizer, pre_tokenizers
         except ModuleNotFoundError as error:
             raise ConfigError(f"{file} needs {error.name}; run pip install 'understudy[train]'") from error
         if not file.is_file():
@@ -35,6 +35,10 @@ class Vocabulary:
         # Only tokens that are marked as special can be kept out of texts, and Qwen's <tool_call> is not.
         tokenizer.add_special_tokens([AddedToken(text, special=True) for text in added])
         tokenizer.encode_special_tokens = True
+        space = tokenizer.pre_tokenizer
+        if isinstance(space, pre_tokenizers.Metaspace) and space.prepend_scheme == "first":
+            # Only the beginning of all is meant, where formats have a token; texts are encoded one by one here.
+            tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(space.replacement, "never", space.split)
         return cls(tokenizer, added)
 
     def encode(self, text: str) -> list[int]:

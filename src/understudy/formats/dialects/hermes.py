@@ -1,16 +1,22 @@
 """Hermes, Qwen2.5 and Qwen3: `<tool_call>{"name": …, "arguments": …}</tool_call>`."""
 
+import json
 import re
+from typing import Any
 
+from understudy.formats.dialects import glm
 from understudy.formats.hermes import CLOSE, body_end, write
 from understudy.formats.repair import Broken
-from understudy.formats.scan import Scan
+from understudy.formats.scan import CALL, Scan
+from understudy.formats.values import DEPTH, check, finite, integer, refuse
 
 __all__ = ["OPENINGS", "read", "write"]
 
 OPENINGS = (("<", "tool_call>"), ("<", "/tool_call>"))
 _GLUED = re.compile(r"[\s}\],;]*+(?=\{)")
 _FENCE = re.compile(r"\s*+(?:```\w*+)?+\s*+")
+_BEGIN = re.compile(r"\s*+(?=\{)")
+_CLOSED = re.compile(rf"\s*+{CLOSE}")
 
 
 def read(scan: Scan, mark: re.Match[str]) -> int:
@@ -20,6 +26,10 @@ def read(scan: Scan, mark: re.Match[str]) -> int:
         if not scan.calls:
             scan.fail("", Broken("tags", f"the call is closed by {CLOSE}, and was never opened by <tool_call>"))
         return mark.end()
+    if scan.own in ("", "hermes") and (end := _exact(scan, mark.end())):
+        return end
+    if end := glm.call_at(scan, mark.end()):
+        return end
     start = _FENCE.match(scan.text, mark.end()).end()  # type: ignore[union-attr]
     if scan.text.startswith("<function=", start):
         return start
@@ -27,6 +37,41 @@ def read(scan: Scan, mark: re.Match[str]) -> int:
     closed = scan.text.startswith(CLOSE, end)
     rest = _body(scan, start, end, closed)
     return end + len(CLOSE) if closed else rest
+
+
+def _exact(scan: Scan, at: int) -> int:
+    """Take the call at `at` if nothing has to be repaired, and give where it ends; 0 if it has to be read with care.
+
+    Most calls are like that, and it is several times as fast. JSON has no tag outside of strings, so no more than two
+    openings read the same text.
+    """
+    begin = _BEGIN.match(scan.text, at)
+    if begin is None:
+        return 0
+    try:
+        call, end = _JSON.raw_decode(scan.text, begin.end())
+        body = scan.text[begin.end() : end]
+        if "\\u" in body or body.count("{") + body.count("[") > DEPTH:
+            check(call)
+    except (ValueError, RecursionError):
+        return 0
+    closed = _CLOSED.match(scan.text, end)
+    if closed is None or call.keys() != _KEYS or type(call["name"]) is not str or type(call["arguments"]) is not dict:
+        return 0
+    if scan.budget.spend(CALL):
+        scan.call(call["name"], call["arguments"])
+    return closed.end()
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("a key is there twice")
+    return values
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_unique, parse_float=finite, parse_int=integer, parse_constant=refuse)
+_KEYS = {"name", "arguments"}
 
 
 def _body(scan: Scan, start: int, end: int, closed: bool) -> int:

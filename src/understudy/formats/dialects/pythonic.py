@@ -1,4 +1,4 @@
-"""Calls as Python: Llama 4's `[f(a=1), g()]`, and fenced code. Literals are taken from the syntax; nothing runs."""
+"""Calls as Python: `[f(a=1), g()]` (Llama 4, LFM2), and fenced code. Literals come from the syntax; nothing runs."""
 
 import ast
 import builtins
@@ -13,14 +13,20 @@ from understudy.formats.scan import Scan
 from understudy.formats.values import check
 from understudy.messages import ToolCall
 
-OPENINGS = ((r"\[", r"(?<!\w\[)[ \n]*+[A-Za-z_][\w.]*+\((?=\s*+(?:\)|[A-Za-z_]\w*+\s*+=))"),)
+OPENINGS = (
+    ("<", r"\|tool_call_(?:start|end)\|>"),
+    (r"\[", r"(?<!\w\[)[ \n]*+[A-Za-z_][\w.]*+\((?=\s*+(?:\)|[A-Za-z_]\w*+\s*+=))"),
+)
 LANGUAGES = ("python", "py", "tool_code")
 _LONGEST = 50_000
 _PART = re.compile(r"""(?P<open>[\[({])|(?P<close>[\])}])|"(?:[^"\\\n]++|\\.)*+"|'(?:[^'\\\n]++|\\.)*+'""", re.DOTALL)
 
 
 def read(scan: Scan, mark: re.Match[str]) -> int:
-    """A list of calls."""
+    """A list of calls; LFM2's tokens around one say nothing."""
+    if mark[0][0] == "<":
+        scan.cut()
+        return mark.end()
     end = _balanced(scan.text, mark.start())
     scan.cut()
     scan.foreign("pythonic")
