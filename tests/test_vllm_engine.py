@@ -1,0 +1,115 @@
+"""The local engine with a real vLLM as its sampler: SmolLM2-135M-Instruct on the CPU.
+
+What is held: token ids in and out with the trainer's log-probabilities, before and after an update, for adapters and for
+whole weights; a server that is killed comes back with the current weights; a GRPO run goes through it.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vllm_server
+
+torch = pytest.importorskip("torch")
+
+from understudy.algorithms.options import Loss  # noqa: E402
+from understudy.batch import Batch, collate  # noqa: E402
+from understudy.config import TrainConfig, parse  # noqa: E402
+from understudy.engines.base import Completion, Sampling  # noqa: E402
+from understudy.engines.local.config import LocalConfig, Lora  # noqa: E402
+from understudy.engines.local.engine import LocalEngine  # noqa: E402
+from understudy.engines.vllm.config import VllmConfig  # noqa: E402
+from understudy.models import find_model  # noqa: E402
+from understudy.run import Run, read_metrics  # noqa: E402
+from understudy.tasks import Score  # noqa: E402
+from understudy.train import train  # noqa: E402
+from understudy.trajectory import Trajectory  # noqa: E402
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(bool(vllm_server.unsupported()), reason=vllm_server.unsupported()),
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),  # peft's, of transformers
+]
+
+TOLERANCE = 1e-3
+"""Of a log-probability in float32, after 30 layers."""
+PROMPTS = [list(range(100 + i, 150 + 3 * i)) for i in range(3)]
+ANY = Sampling(max_tokens=8)
+
+
+def config(**settings: Any) -> LocalConfig:
+    vllm = {"python": str(vllm_server.install()), "max_model_len": 2048}
+    values = {"sampler": "vllm", "vllm": vllm, "dtype": "float32", "sequences": 8, "lora": Lora(rank=8, alpha=16.0)}
+    return LocalConfig.model_validate(values | {"device": "cpu", "finetune": "lora"} | settings)
+
+
+def ask(engine: LocalEngine, sampling: Sampling, stop_tokens: Sequence[int] = ()) -> list[Completion]:
+    async def all_of_them() -> list[Completion]:
+        each = (engine.sample(p, sampling, seed, stop_tokens) for seed, p in enumerate(PROMPTS))
+        return await asyncio.gather(*each)
+
+    return asyncio.run(all_of_them())
+
+
+def batch_of(replies: Sequence[Completion], temperature: float = 1.0) -> Batch:
+    episodes = [Trajectory(str(i), score=Score(reward=float(i % 2))) for i in range(len(replies))]
+    for episode, prompt, reply in zip(episodes, PROMPTS, replies, strict=True):
+        episode.observe((), prompt)
+        episode.tokens += reply.tokens
+        episode.mask += [True] * len(reply.tokens)
+        episode.logprobs += reply.logprobs
+    batch = collate(episodes, temperature=temperature)
+    advantages = torch.randn(batch.tokens.shape, generator=torch.Generator().manual_seed(1)) / 20
+    return batch.with_(advantages=advantages * batch.mask)
+
+
+def gap(engine: LocalEngine, batch: Batch) -> float:
+    """How far the sampler's log-probabilities are from the trainer's."""
+    return float((asyncio.run(engine.forward(batch)).logprobs - batch.logprobs)[batch.mask].abs().max())
+
+
+def move(engine: LocalEngine, batch: Batch, rate: float) -> None:
+    asyncio.run(engine.update([batch], Loss(), rate))
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+        engine = LocalEngine(find_model("smollm2-135m"), config())
+        yield engine
+        engine.close()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
+def test_log_probabilities_are_the_trainers(engine: LocalEngine, temperature: float) -> None:
+    replies = ask(engine, Sampling(max_tokens=8, temperature=temperature))
+    assert gap(engine, batch_of(replies, temperature or 1.0)) < TOLERANCE
+    assert [len(reply.tokens) for reply in replies] == [8, 8, 8]
+
+
+def test_after_an_update_they_are_the_trainers_again(engine: LocalEngine) -> None:
+    version = engine.version
+    before = batch_of(ask(engine, ANY))
+    move(engine, before, 2e-3)
+    assert gap(engine, before) > 100 * TOLERANCE
+    replies = ask(engine, ANY)
+    assert {reply.version for reply in replies} == {version + 1}
+    assert gap(engine, batch_of(replies)) < TOLERANCE
+
+
+def test_replies_end_at_stop_tokens_of_the_format_and_no_others(engine: LocalEngine) -> None:
+    free = ask(engine, ANY)
+    stop = free[0].tokens[3]
+    first = ask(engine, ANY, [stop])[0]
+    assert first.tokens == free[0].tokens[: free[0].tokens.index(stop) + 1]
+    assert (first.finish, free[0].finish) == ("stop", "length")
+    assert len(first.logprobs) == len(first.tokens)
