@@ -1,15 +1,12 @@
 """The local engine with a real vLLM as its sampler: SmolLM2-135M-Instruct on the CPU.
 
-What is held: token ids in and out with the trainer's log-probabilities, before and after an update, for adapters and for
-whole weights; a server that is killed comes back with the current weights; a GRPO run goes through it.
+Token ids in and out, with the trainer's log-probabilities before and after an update, for adapters and whole weights; a
+server that is killed comes back with the current weights, and no reply is lost; a GRPO run goes through it.
 """
 
 import asyncio
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,13 +17,15 @@ import vllm_server
 
 torch = pytest.importorskip("torch")
 
+from test_train import rewarded  # noqa: E402
 from understudy.algorithms.options import Loss  # noqa: E402
 from understudy.batch import Batch, collate  # noqa: E402
 from understudy.config import TrainConfig, parse  # noqa: E402
 from understudy.engines.base import Completion, Sampling  # noqa: E402
 from understudy.engines.local.config import LocalConfig, Lora  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.engines.vllm.config import VllmConfig  # noqa: E402
+from understudy.engines.vllm.sampler import VllmSampler  # noqa: E402
+from understudy.engines.vllm.server import Server  # noqa: E402
 from understudy.models import find_model  # noqa: E402
 from understudy.run import Run, read_metrics  # noqa: E402
 from understudy.tasks import Score  # noqa: E402
@@ -80,6 +79,17 @@ def move(engine: LocalEngine, batch: Batch, rate: float) -> None:
     asyncio.run(engine.update([batch], Loss(), rate))
 
 
+def server_of(engine: LocalEngine) -> Server:
+    assert isinstance(engine._sampler, VllmSampler)
+    assert isinstance(engine._sampler._vllm, Server)
+    return engine._sampler._vllm
+
+
+def pid(server: Server) -> int:
+    assert server._process is not None
+    return server._process.pid
+
+
 @pytest.fixture(scope="module")
 def engine() -> Iterator[LocalEngine]:
     with pytest.MonkeyPatch.context() as patch:
@@ -113,3 +123,90 @@ def test_replies_end_at_stop_tokens_of_the_format_and_no_others(engine: LocalEng
     assert first.tokens == free[0].tokens[: free[0].tokens.index(stop) + 1]
     assert (first.finish, free[0].finish) == ("stop", "length")
     assert len(first.logprobs) == len(first.tokens)
+
+
+def test_seeds_decide_what_is_sampled(engine: LocalEngine) -> None:
+    one, again = ask(engine, ANY), ask(engine, ANY)
+    assert [reply.tokens for reply in one] == [reply.tokens for reply in again]
+    assert one[0].tokens != asyncio.run(engine.sample(PROMPTS[0], ANY, 99)).tokens
+
+
+def test_prefixes_are_cached_and_forgotten_with_their_weights(engine: LocalEngine) -> None:
+    prompt = list(range(200, 840))
+    plain = Sampling(max_tokens=2, temperature=0.0)
+
+    async def seconds() -> tuple[float, Completion]:
+        started = asyncio.get_running_loop().time()
+        reply = await engine.sample(prompt, plain, 0)
+        return asyncio.get_running_loop().time() - started, reply
+
+    cold, first = asyncio.run(seconds())
+    warm, second = asyncio.run(seconds())
+    assert second.tokens == first.tokens
+    assert warm < cold / 2
+    move(engine, batch_of(ask(engine, ANY)), 2e-3)
+    assert asyncio.run(seconds())[1].logprobs != first.logprobs
+
+
+def test_a_server_that_is_killed_comes_back_with_the_current_weights(engine: LocalEngine) -> None:
+    before = ask(engine, ANY)
+    server = server_of(engine)
+    old = pid(server)
+
+    async def kill_it_while_it_samples() -> list[Completion]:
+        each = [asyncio.ensure_future(engine.sample(p, ANY, seed)) for seed, p in enumerate(PROMPTS)]
+        await asyncio.sleep(0.5)
+        os.killpg(old, signal.SIGKILL)
+        return await asyncio.gather(*each)
+
+    after = asyncio.run(kill_it_while_it_samples())
+    assert pid(server) != old
+    assert [reply.tokens for reply in after] == [reply.tokens for reply in before]
+    assert gap(engine, batch_of(after)) < TOLERANCE
+
+
+def test_a_closed_server_is_gone(engine: LocalEngine) -> None:
+    server = server_of(engine)
+    process = pid(server)
+    engine.close()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process, 0)
+
+
+RUN = (
+    "domain=test_train:ONE_LAMP",
+    "slice.policy=brief",
+    "slice.tools=switch_lamp",
+    "model=smollm2-135m",
+    "engine.sampler=vllm",
+    "engine.device=cpu",
+    "engine.dtype=float32",
+    "engine.sequences=8",
+    "engine.vllm.max_model_len=2048",
+    "sampling.max_tokens=12",
+    "limits.max_turns=2",
+    "eval.tasks=1",
+    "sft.steps=0",
+    "steps=2",
+    "algorithm.tasks_per_step=2",
+    "algorithm.group_size=2",
+    "algorithm.refill=0",
+    "algorithm.learning_rate=1e-4",
+    "free_tasks=true",
+)
+
+
+def test_a_grpo_run_samples_through_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of whole weights: the gap of the second step is that of the weights which the first has made."""
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    monkeypatch.setattr("understudy.domains.base.score", rewarded)
+    config = parse(TrainConfig, "", [*RUN, f"engine.vllm.python={vllm_server.install()}"])
+    said: list[str] = []
+    run = Run.create(tmp_path / "run", config)
+    rows = train(config, run, lambda phase, done, total, metrics: said.append(phase))
+    metrics = read_metrics(run.folder)
+    assert "replies are sampled by vLLM: engine.sampler asks for it" in said
+    assert [name for name, _ in rows] == ["do nothing", "gold", "base model", "trained"]
+    assert [step["episodes"] for step in metrics] == [4.0, 4.0]
+    assert all(step["trained_tokens"] > 0 and step["grad_norm"] > 0 for step in metrics)
+    assert all(step["logprob_gap"] < TOLERANCE for step in metrics)

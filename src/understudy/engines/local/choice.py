@@ -15,7 +15,7 @@ from understudy.engines.local.model import Model
 from understudy.engines.vllm.endpoint import Endpoint, Vllm
 from understudy.engines.vllm.inside import Inside
 from understudy.engines.vllm.sampler import VllmSampler
-from understudy.engines.vllm.server import Server, installed, options
+from understudy.engines.vllm.server import RANKS, Server, installed, options
 from understudy.engines.vllm.weights import Weights
 from understudy.errors import ConfigError
 
@@ -45,7 +45,7 @@ def choose(model: Model, config: LocalConfig) -> Choice:
 
 def vllm_sampler(model: Model, folder: Path, config: LocalConfig) -> VllmSampler:
     """A sampler from the model's weights through the vLLM that the config describes; it starts with the first reply."""
-    own = Path(tempfile.mkdtemp(prefix="understudy-"))  # only this user can enter it
+    own = Path(tempfile.mkdtemp(prefix="understudy-vllm-"))  # only this user can enter it
     shared = Path(config.vllm.folder or own.parent).expanduser().resolve() / own.name
     shared.mkdir(parents=True, exist_ok=True)
     vllm = _vllm(model, folder, config, own)
@@ -71,8 +71,8 @@ def _vllm(model: Model, folder: Path, config: LocalConfig, own: Path) -> Vllm:
 def _end(vllm: Vllm, folders: set[Path]) -> None:
     """End vLLM with its sampler, or with the process. The log of one that never came up stays."""
     vllm.stop()
-    if vllm.context:
-        for folder in folders:
+    for folder in folders:
+        if vllm.context or not any(folder.glob("*.log")):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -85,6 +85,8 @@ def _hindrance(model: Model, config: LocalConfig) -> str:
         return "engine.vllm.in_process needs vLLM in this Python, and engine.vllm.python names another"
     if device == "mps":
         return "vLLM does not run on mps"
+    if config.finetune == "lora" and config.lora.rank > RANKS[-1]:
+        return f"vLLM takes adapters of rank {RANKS[-1]} at most, and engine.lora.rank is {config.lora.rank}"
     tied = bool(model.config.tie_word_embeddings)
     if device == "cpu" and tied and config.train_embeddings and config.finetune == "full":
         return "on a CPU vLLM 0.32 keeps a copy of a tied output head when weights are reloaded (train_embeddings)"

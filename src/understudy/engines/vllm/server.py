@@ -15,10 +15,11 @@ from understudy.engines.vllm.endpoint import MODEL, Endpoint, Lost
 from understudy.errors import ConfigError
 
 SHUTDOWN = 20.0  # seconds from the request to end until it is killed
-_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM's max_lora_rank may be."""
 _LONGEST_SOCKET = 100  # characters; Linux allows 107
 _TAIL = 15  # lines of its log that are shown when it cannot start
+_SERVING = ("--tokens-only", "--disable-uvicorn-access-log")
 _GENERIC = "Engine core initialization failed"
 # The server ends with this process, even where that is killed: prctl(PR_SET_PDEATHSIG).
 _PROGRAM = """
@@ -47,7 +48,7 @@ def options(config: VllmConfig, *, dtype: str, sequences: int, rank: int, eager:
     if config.max_model_len:
         values["max-model-len"] = config.max_model_len
     if rank:
-        values |= {"max-lora-rank": next(most for most in _RANKS if most >= rank), "max-loras": 1, "max-cpu-loras": 2}
+        values |= {"max-lora-rank": next(most for most in RANKS if most >= rank), "max-loras": 1, "max-cpu-loras": 2}
     flags = ["enable-prefix-caching", *(["enable-lora"] if rank else []), *(["enforce-eager"] if eager else [])]
     return [f"--{flag}" for flag in flags] + [text for key, v in values.items() for text in (f"--{key}", str(v))]
 
@@ -65,17 +66,11 @@ class Server(Endpoint):
         super().__init__(config, "http://vllm", socket)
         python = config.python or sys.executable
         self._command = [python, "-c", _PROGRAM, "--model", str(model), "--served-model-name", MODEL]
-        self._command += [
-            "--uds",
-            str(socket),
-            "--tokens-only",
-            "--disable-uvicorn-access-log",
-            *options,
-            *config.arguments,
-        ]
+        self._command += ["--uds", str(socket), *_SERVING, *options, *config.arguments]
         self._environment = _environment(python)
         self._process: subprocess.Popen[bytes] | None = None
-        self.log = folder / "vllm.log"
+        self._folder, self._starts = folder, 0
+        self.log = folder / "vllm-1.log"
 
     async def start(self) -> None:
         """Start the process, anew if it runs, and wait until it answers."""
@@ -100,8 +95,13 @@ class Server(Endpoint):
         process.wait()
 
     def _launch(self) -> None:
+        """Start the process, with a log of its own."""
+        assert self._socket is not None
+        self._socket.unlink(missing_ok=True)  # a killed server leaves it, and the next one would find it taken
+        self._starts += 1
+        self.log = self._folder / f"vllm-{self._starts}.log"
         # In a session of its own, so that Ctrl-C at the terminal reaches the training only, which ends it in time.
-        with self.log.open("ab") as output:
+        with self.log.open("wb") as output:
             self._process = subprocess.Popen(
                 self._command, stdout=output, stderr=output, env=self._environment, start_new_session=True
             )
