@@ -1,6 +1,7 @@
 # make install   .venv with everything pinned in constraints.txt
 # make train     install, then train the embedded model on the default task and print the result table
 # make test      install, then run every test
+# make test-vllm install, make an environment for vLLM (3 GB, once), then run the tests with it on the CPU
 # make check     install, then lint, formatting and types
 # make bench     install, then measure environments, data conversion, and a training step beside TRL
 #
@@ -14,7 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install train test check bench
+.PHONY: install train test test-vllm check bench
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -30,6 +31,10 @@ train: install
 
 test: install
 	$(BIN)/python -m pytest
+
+test-vllm: install
+	$(BIN)/python tests/vllm_server.py
+	$(BIN)/python -m pytest -m vllm
 
 check: install
 	$(BIN)/ruff check .

@@ -5,8 +5,10 @@ server that is killed comes back with the current weights, and no reply is lost;
 """
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -210,3 +212,18 @@ def test_a_grpo_run_samples_through_vllm(tmp_path: Path, monkeypatch: pytest.Mon
     assert [step["episodes"] for step in metrics] == [4.0, 4.0]
     assert all(step["trained_tokens"] > 0 and step["grad_norm"] > 0 for step in metrics)
     assert all(step["logprob_gap"] < TOLERANCE for step in metrics)
+
+
+def test_vllm_inside_the_process(tmp_path: Path) -> None:
+    """In vLLM's own Python, where `auto` finds it."""
+    source = Path(__file__).parent
+    command = [str(vllm_server.install()), str(source / "vllm_inside.py"), str(find_model("smollm2-135m"))]
+    environment = {**os.environ, "PYTHONPATH": str(source.parent / "src"), "VLLM_CPU_KVCACHE_SPACE": "1"}
+    with (tmp_path / "log").open("w") as log:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, env=environment, text=True, check=False)
+    assert done.returncode == 0, (tmp_path / "log").read_text()[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["choice"] == "replies are sampled by vLLM: it is installed, and the model fits"
+    assert found["before"] < TOLERANCE
+    assert found["moved"] > 10 * TOLERANCE
+    assert found["after"] < TOLERANCE
