@@ -5,12 +5,12 @@
     python benchmarks/sampling.py --episodes 1 8 --turns 2          # fewer
 
 Episodes are those of the default preset, with its scripted users and real tools, all side by side. They go turn by
-turn: when every live episode has asked for its reply, one token is sampled after each prompt (prefill: what the prompts
-have got since the last turn, over that time), then the replies are sampled whole (decode: their tokens, over that time).
-Prefixes stay cached between turns and are shared by episodes, so that prefill counts more tokens than are computed. The
-second pass finds the prompts cached, but for what does not fill a block; on a CPU vLLM's blocks have 128 tokens, which is
-set to 32 for that. Each sampler plays its own episodes, so that their lengths differ. A small round before the first
-measurement is not counted.
+turn: when every live episode has asked for its reply, one token is sampled after each prompt (prefill: what the
+prompts have got since the last turn, over that time), then the replies are sampled whole (decode: their tokens, over
+that time). Prefixes stay cached between turns and are shared by episodes, so that prefill counts more tokens than are
+computed. The second pass finds the prompts cached, but for what does not fill a block; on a CPU vLLM's blocks have
+128 tokens, which is set to 32 for that. Each sampler plays its own episodes, so that their lengths differ. A small
+round before the first measurement is not counted.
 """
 
 import argparse

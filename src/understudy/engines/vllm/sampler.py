@@ -111,16 +111,20 @@ class VllmSampler:
     async def _bring_up(self) -> None:
         """Until vLLM runs and has the current weights, or has failed too often."""
         while not self._weights.current:
-            if self._failures > self._config.restarts:
-                raise RolloutError(f"vLLM failed {self._failures} times in a row: {self._failure}", "engine")
+            self._give_up()
             try:
                 await self._start()
                 await self._weights.send(self._vllm)
             except Lost as e:
                 self._weights.lost()
                 self._failures, self._failure = self._failures + 1, e
-                if not self._vllm.context:
-                    raise ConfigError(f"vLLM cannot be used (engine.sampler=torch goes without): {e}") from e
+
+    def _give_up(self) -> None:
+        """Raise where vLLM has never come up, or failed too often since."""
+        if self._failures and not self._vllm.context:
+            raise ConfigError(f"vLLM cannot be used (engine.sampler=torch goes without): {self._failure}")
+        if self._failures > self._config.restarts:
+            raise RolloutError(f"vLLM failed {self._failures} times in a row: {self._failure}", "engine")
 
     async def _start(self) -> None:
         """Start vLLM where it does not run."""

@@ -32,11 +32,12 @@ runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alte
 
 def installed(python: str) -> bool:
     """Whether vLLM can be imported by a Python; empty is this one."""
-    if _is_this(python):
+    path = _path(python)
+    if path == sys.executable:
         return importlib.util.find_spec("vllm") is not None
     code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
     try:
-        return subprocess.run([python, "-c", code], env=_environment(python), check=False).returncode == 0
+        return subprocess.run([path, "-c", code], env=_environment(path), check=False).returncode == 0
     except OSError as e:
         raise ConfigError(f"engine.vllm.python = {python!r} cannot be run: {e.strerror}") from e
 
@@ -64,7 +65,7 @@ class Server(Endpoint):
         if len(str(socket)) > _LONGEST_SOCKET:
             raise ConfigError(f"{socket} is too long a name for a socket; set TMPDIR to a shorter folder")
         super().__init__(config, "http://vllm", socket)
-        python = config.python or sys.executable
+        python = _path(config.python)
         self._command = [python, "-c", _PROGRAM, "--model", str(model), "--served-model-name", MODEL]
         self._command += ["--uds", str(socket), *_SERVING, *options, *config.arguments]
         self._environment = _environment(python)
@@ -121,12 +122,13 @@ class Server(Endpoint):
         return "\n".join([f"{cause} (all of it: {self.log})", *lines[-_TAIL:]])
 
 
+def _path(python: str) -> str:
+    """The path of a Python; empty is this one."""
+    return str(Path(python).expanduser()) if python else sys.executable
+
+
 def _environment(python: str) -> dict[str, str]:
-    own = () if _is_this(python) else ("PYTHONPATH", "PYTHONHOME")  # packages of this Python clash with vLLM's
+    own = () if python == sys.executable else ("PYTHONPATH", "PYTHONHOME")  # its packages clash with vLLM's
     inherited = {name: value for name, value in os.environ.items() if name not in own}
     switches = ("VLLM_SERVER_DEV_MODE", "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_NO_USAGE_STATS", "HF_HUB_OFFLINE")
     return inherited | dict.fromkeys(switches, "1")
-
-
-def _is_this(python: str) -> bool:
-    return not python or os.path.abspath(python) == sys.executable
