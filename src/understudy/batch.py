@@ -1,7 +1,7 @@
 """Batch: the tensors of many trajectories, and how they are cut into what a machine can hold.
 
 Index convention: `logprobs[b, t]` is the log-probability of `tokens[b, t]` given `tokens[b, :t]`; `mask[:, 0]` is
-False. Rows are padded at the right; engines drop the padding, and compute a prefix that rows share only once (`plan`).
+False. Rows are padded at the right; engines drop the padding, and compute once what rows begin with (`plan`).
 """
 
 import dataclasses
@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 
 from understudy.trajectory import Trajectory
+
+MICROBATCH = 64
+"""What a micro-batch costs beyond its tokens, in tokens."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,7 @@ def shared_prefixes(sequences: Sequence[Sequence[int]], limits: Sequence[int]) -
     """
     order = sorted(range(len(sequences)), key=lambda i: list(sequences[i][: limits[i]]))
     heads = [sequences[i][: limits[i]] for i in order]
-    common = [_common(a, b) for a, b in itertools.pairwise(heads)]
-    return [Shared(tuple(order[low:high]), prefix) for low, high, prefix in _parts(common)] if order else []
+    return [Shared(tuple(order[low:high]), n) for low, high, n in _parts(common_prefixes(heads))] if order else []
 
 
 def _parts(common: Sequence[int]) -> Iterator[tuple[int, int, int]]:
@@ -127,49 +129,41 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
     return min(len(a), len(b))
 
 
-def plan(batch: Batch, budget: int) -> list[list[Shared]]:
-    """Micro-batches of at most about `budget` computed tokens, each a list of row groups with a shared prefix.
+def common_prefixes(rows: Sequence[Sequence[int]]) -> list[int]:
+    """How many tokens each row shares with the next one."""
+    return [_common(a, b) for a, b in itertools.pairwise(rows)]
 
-    Rows of similar length go together. A prefix ends before the first trained token of its rows, so that trained tokens
-    are a row's own; it is computed once in each micro-batch that needs it. A single row may exceed the budget.
+
+def plan(batch: Batch, budget: int) -> list[list[int]]:
+    """Micro-batches of at most `budget` computed tokens, each a list of rows in sorted order.
+
+    Within a micro-batch what rows begin with alike is computed once, however far that goes: a group's prompt, and also
+    replies and results that episodes share. The cuts are those that compute least. A single row may exceed the budget.
     """
-    lengths = batch.lengths.tolist()
-    first = [int(row.nonzero()[0]) if row.any() else n - 1 for row, n in zip(batch.mask, lengths, strict=True)]
-    rows = [row[:n] for row, n in zip(batch.tokens.tolist(), lengths, strict=True)]
-    pieces: list[Shared] = []
-    for part in shared_prefixes(rows, first):
-        pieces += _within(part, lengths, budget)
-    return _packed(pieces, lengths, budget)
+    rows = [row[:n] for row, n in zip(batch.tokens.tolist(), batch.lengths.tolist(), strict=True)]
+    order = sorted(range(len(rows)), key=rows.__getitem__)
+    ordered = [rows[i] for i in order]
+    return [order[low:high] for low, high in _cuts([len(row) for row in ordered], common_prefixes(ordered), budget)]
 
 
-def _within(part: Shared, lengths: Sequence[int], budget: int) -> list[Shared]:
-    """Cut one group of rows, sorted by length, where its padded own tokens exceed the budget."""
-    pieces: list[list[int]] = []
-    for row in sorted(part.rows, key=lambda r: -lengths[r]):
-        current = pieces[-1] if pieces else []
-        longest = lengths[current[0]] - part.prefix if current else 0
-        size = part.prefix + longest * (len(current) + 1)
-        if not current or size > budget:
-            pieces.append([row])
-        else:
-            current.append(row)
-    return [Shared(tuple(piece), part.prefix if len(piece) > 1 else 0) for piece in pieces]
+def _cuts(lengths: Sequence[int], common: Sequence[int], budget: int) -> list[tuple[int, int]]:
+    """The spans that compute least in all, where row i and row i + 1 share `common[i]` tokens.
 
-
-def _packed(pieces: Sequence[Shared], lengths: Sequence[int], budget: int) -> list[list[Shared]]:
-    """First-fit decreasing of pieces into micro-batches."""
-    bins: list[tuple[int, list[Shared]]] = []
-    for piece in sorted(pieces, key=lambda p: -computed_tokens(p, lengths)):
-        size = computed_tokens(piece, lengths)
-        for i, (used, content) in enumerate(bins):
-            if used + size <= budget:
-                bins[i] = (used + size, [*content, piece])
-                break
-        else:
-            bins.append((size, [piece]))
-    return [content for _, content in bins]
-
-
-def computed_tokens(piece: Shared, lengths: Sequence[int]) -> int:
-    """Tokens that a forward pass over this piece computes: the prefix once, and what each row has of its own."""
-    return piece.prefix + sum(lengths[r] - piece.prefix for r in piece.rows)
+    The first row of a span computes all its tokens, each later one those that it does not share with the one before.
+    """
+    least, begins = [0], [0]
+    for high in range(1, len(lengths) + 1):
+        low, size = high - 1, lengths[high - 1]
+        best, begin = least[low] + size + MICROBATCH, low
+        while low and (size := size + lengths[low - 1] - common[low - 1]) <= budget:
+            low -= 1
+            if (total := least[low] + size + MICROBATCH) < best:
+                best, begin = total, low
+        least.append(best)
+        begins.append(begin)
+    spans = []
+    high = len(lengths)
+    while high:
+        spans.append((begins[high], high))
+        high = begins[high]
+    return spans[::-1]

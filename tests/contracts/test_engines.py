@@ -416,8 +416,8 @@ def test_rows_of_nearly_one_length_are_padded_in_attention_alone(tiny: Path) -> 
     batch = collate(done)
     batch = batch.with_(advantages=torch.randn(batch.tokens.shape, generator=generator) * batch.mask)
     engine = LocalEngine(tiny, config())
-    (pieces,) = plan(batch, 4096)
-    blocks = [b for piece in Packing(batch, pieces, 2, torch.device("cpu")).pieces for b in piece.blocks]
+    (chosen,) = plan(batch, 4096)
+    blocks = [b for piece in Packing(batch, chosen, 2, torch.device("cpu")).pieces for b in piece.blocks]
     assert sum(not block.valid.all() for block in blocks) == 2
     model, loss = plain(tiny), Loss(kind="nll")
     logprobs = plain_logprobs(model, batch)
@@ -425,6 +425,43 @@ def test_rows_of_nearly_one_length_are_padded_in_attention_alone(tiny: Path) -> 
     assert apart(run(engine.forward(batch)).logprobs, logprobs.detach(), batch.mask) < 1e-4
     found, _ = gradients(engine, batch, loss)
     close(found, {name: p.grad for name, p in model.named_parameters() if name in found}, 1e-5)
+
+
+def test_episodes_that_part_late_share_what_they_computed_until_then(tiny: Path) -> None:
+    """A tree of rows: trained tokens that are shared, a row that ends where others go on, one that is there twice."""
+    generator = torch.Generator().manual_seed(4)
+
+    def drawn(count: int) -> list[int]:
+        found: list[int] = torch.randint(0, 256, (count,), generator=generator).tolist()
+        return found
+
+    def play(*turns: tuple[list[int], list[int]]) -> Trajectory:
+        episode = Trajectory("t", score=Score(reward=0.0))
+        for seen, reply in turns:
+            episode.observe([], seen)
+            episode.act(REPLY, reply, [-5.0] * len(reply))
+        return episode
+
+    first, other = (drawn(20), drawn(7)), (drawn(9), drawn(6))
+    second, third = (drawn(8), drawn(5)), (drawn(12), drawn(4))
+    late = (second[0], [*second[1][:3], *drawn(4)])
+    paths = [(first,), (first, second), (first, second, third), (first, second, third), (first, late), (first, third)]
+    paths += [(other, second), (other, late), ((first[0], drawn(5)), second)]
+    batch = collate([play(*path) for path in paths])
+    batch = batch.with_(advantages=torch.randn(batch.tokens.shape, generator=generator) * batch.mask)
+    model, loss = plain(tiny), Loss(kind="nll")
+    logprobs = plain_logprobs(model, batch)
+    losses.compute(loss, logprobs, batch.logprobs, batch.advantages, batch.mask)[0].backward()
+    expected = {name: p.grad for name, p in model.named_parameters()}
+    for tokens in (4096, 90, 60):
+        engine = LocalEngine(tiny, config(tokens_per_microbatch=tokens))
+        assert apart(run(engine.forward(batch)).logprobs, logprobs.detach(), batch.mask) < 1e-4
+        found, metrics = gradients(engine, batch, loss)
+        close(found, {name: expected[name] for name in found}, 1e-5)
+        assert metrics["trained_tokens"] == batch.mask.sum()
+        if tokens == 4096:
+            texts = [tuple(row[:n]) for row, n in zip(batch.tokens.tolist(), batch.lengths.tolist(), strict=True)]
+            assert metrics["computed_tokens"] == len({text[: i + 1] for text in texts for i in range(len(text))})
 
 
 @pytest.mark.parametrize("finetune", ["full", "lora"])

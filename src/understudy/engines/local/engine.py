@@ -12,7 +12,7 @@ from torch import Tensor
 
 from understudy.algorithms import losses
 from understudy.algorithms.options import Loss
-from understudy.batch import Batch, Shared, plan
+from understudy.batch import Batch, plan
 from understudy.engines.base import Completion, Sampling
 from understudy.engines.local.choice import choose, vllm_sampler
 from understudy.engines.local.config import LocalConfig
@@ -68,8 +68,8 @@ class LocalEngine:
         """The batch with `logprobs` of its trained tokens under the current weights."""
         logprobs = torch.zeros(batch.tokens.shape)
         with torch.inference_mode(), self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
-            for pieces in plan(batch, self._config.tokens_per_microbatch):
-                rows, columns, values, _ = self._logprobs(batch, pieces)
+            for chosen in plan(batch, self._config.tokens_per_microbatch):
+                rows, columns, values, _ = self._logprobs(batch, chosen)
                 logprobs[rows, columns] = values.cpu()
         return batch.with_(logprobs=logprobs.clone())
 
@@ -142,13 +142,13 @@ class LocalEngine:
         if batch.advantages is None:
             raise ValueError("a batch without advantages cannot be trained on")
         live = batch.rows((batch.advantages * batch.mask).any(1).nonzero()[:, 0])
-        for pieces in plan(live, self._config.tokens_per_microbatch):
-            self._accumulate(live, pieces, loss, sums)
+        for chosen in plan(live, self._config.tokens_per_microbatch):
+            self._accumulate(live, chosen, loss, sums)
         return self._optimizer.step(learning_rate)
 
-    def _accumulate(self, batch: Batch, pieces: Sequence[Shared], loss: Loss, sums: Sums) -> None:
+    def _accumulate(self, batch: Batch, chosen: Sequence[int], loss: Loss, sums: Sums) -> None:
         """Add one micro-batch's gradients."""
-        rows, columns, logprobs, entropy = self._logprobs(batch, pieces, sums)
+        rows, columns, logprobs, entropy = self._logprobs(batch, chosen, sums)
         assert batch.advantages is not None
         old, advantages = (x[rows, columns].to(logprobs.device) for x in (batch.logprobs, batch.advantages))
         trained = torch.ones_like(logprobs, dtype=torch.bool)
@@ -159,21 +159,20 @@ class LocalEngine:
             sums[key] += float(metric)
 
     def _logprobs(
-        self, batch: Batch, pieces: Sequence[Shared], sums: Sums | None = None
+        self, batch: Batch, chosen: Sequence[int], sums: Sums | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Rows, columns, log-probabilities and entropies of the trained tokens of one micro-batch, each [M]."""
-        packing = Packing(batch, pieces, self._model.query_heads_per_key, self._model.device)
+        packing = Packing(batch, chosen, self._model.query_heads_per_key, self._model.device)
         hidden = self._model.hidden(packing.tokens, packing.positions, packing)
         if sums is not None:
             sums["computed_tokens"] += len(hidden)
-        order = [row for piece in pieces for row in piece.rows]
-        columns = [batch.mask[row].nonzero()[:, 0] for row in order]
-        predicting = torch.cat([packing.flat_positions(row, c - 1) for row, c in zip(order, columns, strict=True)])
-        rows = torch.cat([torch.full_like(c, row) for row, c in zip(order, columns, strict=True)])
-        column = torch.cat(columns)
-        targets = batch.tokens[rows, column].to(hidden.device)
-        states = hidden[predicting.to(hidden.device)]
-        return rows, column, *token_logprobs(states, self._model.head, targets, batch.temperature)
+        row, column = batch.mask[chosen].nonzero().T
+        trained, which = torch.unique(packing.places[row, column], return_inverse=True)  # rows may share a token
+        before = torch.empty_like(trained).scatter_(0, which, packing.places[row, column - 1])
+        before, trained, which = (x.to(hidden.device) for x in (before, trained, which))
+        targets = packing.tokens[0, trained]
+        logprobs, entropy = token_logprobs(hidden[before], self._model.head, targets, batch.temperature)
+        return torch.tensor(chosen)[row], column, logprobs[which], entropy[which]
 
     @contextlib.contextmanager
     def _memory(self, knob: str, value: int) -> Iterator[None]:

@@ -1,11 +1,16 @@
-"""How a micro-batch lies in memory: one flat sequence of tokens without padding, each shared prefix once.
+"""How a micro-batch lies in memory: one flat sequence of tokens without padding, where no beginning of rows is twice.
 
-Everything in a transformer but attention works on single tokens, so a model runs on the flat sequence [1, N] as it is.
-Attention takes the flat queries, keys and values apart: a prefix attends to itself, and its rows, in blocks of similar
-length, attend to [prefix | own]. A block's rows are padded to its longest, which attention alone sees.
+Rows come sorted, so that each has in common with the one before what it has in common with any before it: those tokens
+lie where they lie for that row, and only the others are laid down anew. Everything in a transformer but attention works
+on single tokens, so a model runs on the flat sequence [1, N] as it is, and a token that eight episodes share is one
+token in every matrix product, forward and backward; its gradient collects what all of them want of it.
+
+Attention takes the flat queries, keys and values apart: a prefix attends to itself, and the rows that begin with it, in
+blocks of similar length, attend to [prefix | the rest of the row]. A block's rows are padded to its longest, which
+attention alone sees; keys that rows share beyond the prefix are gathered for each.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,82 +18,95 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from understudy.batch import Batch, Shared
-from understudy.engines.local.attention import Gradients, Weights, attend, gradients
+from understudy.batch import Batch, common_prefixes, shared_prefixes
+from understudy.engines.local.attention import Weights, attend, gradients
 
 PADDING = 0.1  # of a block's longest row, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows of similar length: where their own tokens lie in the flat sequence, padded to [b, L]."""
+    """Rows of similar length: where what they compute and what they attend to lies in the flat sequence."""
 
-    index: Tensor  # [b, L] flat positions; padding repeats the row's last
+    index: Tensor  # [b, L] flat positions of the tokens that these rows compute; padding repeats the row's last
     valid: Tensor  # [b, L] bool
-    limits: Tensor  # [b, G * L] int32: how many own tokens each folded query sees
+    keys: Tensor  # [b, K] flat positions of the row's tokens after the prefix; padding repeats the last
+    limits: Tensor  # [b, G * L] int32: how many of those keys each folded query sees
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One shared prefix at flat positions [start, start + length), and the blocks of its rows."""
+    """A prefix that rows share, and the blocks of those rows."""
 
-    start: int
-    length: int
+    prefix: Tensor  # [P] flat positions
+    known: int
+    """How many tokens of the prefix are computed elsewhere."""
     blocks: tuple[Block, ...]
 
 
 class Packing:
     """The layout of one micro-batch; `attend` is what the model's attention modules call."""
 
-    def __init__(self, batch: Batch, pieces: Sequence[Shared], fold: int, device: torch.device) -> None:
-        """`fold` is the number of query heads that share a key head."""
-        self.fold = fold
-        self._lengths = batch.lengths.tolist()
-        self._where: dict[int, tuple[int, int, int]] = {}
-        self._tokens: list[Tensor] = []
-        self._positions: list[Tensor] = []
-        self._size = 0
-        self.pieces = tuple(self._piece(batch.tokens, piece, device) for piece in pieces)
-        self.tokens = torch.cat(self._tokens)[None].to(device)  # [1, N]
-        self.positions = torch.cat(self._positions)[None].to(device)  # [1, N]
+    def __init__(self, batch: Batch, rows: Sequence[int], fold: int, device: torch.device) -> None:
+        """`rows` are numbers of rows in sorted order, as `plan` gives them.
 
-    def flat_positions(self, row: int, columns: Tensor) -> Tensor:
-        """Where the tokens of a row lie in the flat sequence."""
-        start, prefix, own = self._where[row]
-        return torch.where(columns < prefix, start + columns, own + columns - prefix)
+        `fold` is the number of query heads that share a key head.
+        """
+        self.fold, self._device = fold, device
+        tokens = [batch.tokens[row, : batch.lengths[row]] for row in rows]
+        texts = [row.tolist() for row in tokens]
+        self._known = [0, *common_prefixes(texts)]  # of each row, how many tokens an earlier one computes
+        self._places = self._lay_down([len(text) for text in texts])
+        self.places = _padded(self._places)  # [R, T] where each row's tokens lie in the flat sequence; padded
+        fresh = list(zip(tokens, self._known, strict=True))
+        self.tokens = torch.cat([row[known:] for row, known in fresh])[None].to(device)  # [1, N]
+        self.positions = torch.cat([torch.arange(known, len(row)) for row, known in fresh])[None].to(device)  # [1, N]
+        self.pieces = tuple(
+            self._piece(p.rows, p.prefix) for p in shared_prefixes(texts, [len(text) for text in texts])
+        )
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Causal attention of flat queries [N, Hq, d] over flat keys and values [N, H, d]: [N, Hq, d]."""
         return PackedAttention.apply(q, k, v, self, scale)  # type: ignore[no-any-return, no-untyped-call]
 
-    def _piece(self, tokens: Tensor, piece: Shared, device: torch.device) -> Piece:
-        rows = sorted(piece.rows, key=lambda r: -self._lengths[r])
-        start = self._append(tokens[rows[0]], 0, piece.prefix)
-        for row in rows:
-            self._where[row] = (start, piece.prefix, self._append(tokens[row], piece.prefix, self._lengths[row]))
-        blocks: list[list[tuple[int, int]]] = []
-        for row in rows:
-            own = (self._where[row][2], self._lengths[row] - piece.prefix)
-            if not blocks or own[1] < (1 - PADDING) * blocks[-1][0][1]:
+    def _lay_down(self, lengths: Sequence[int]) -> list[Tensor]:
+        """Flat positions of each row's tokens: those of the row before, as far as they are the same, and new ones."""
+        places: list[Tensor] = []
+        size = 0
+        for length, known in zip(lengths, self._known, strict=True):
+            fresh = torch.arange(size, size + length - known)
+            places.append(torch.cat([places[-1][:known], fresh]) if places else fresh)
+            size += length - known
+        return places
+
+    def _piece(self, rows: Sequence[int], prefix: int) -> Piece:
+        """Rows that share a prefix; those that compute nothing beyond what is known are in no block."""
+        known = min(prefix, self._known[rows[0]])
+        first = {row: max(prefix, self._known[row]) for row in rows}
+        own = {row: len(self._places[row]) - first[row] for row in rows}
+        blocks: list[list[int]] = []
+        for row in sorted((row for row in rows if own[row]), key=lambda r: -own[r]):
+            if not blocks or own[row] < (1 - PADDING) * own[blocks[-1][0]]:
                 blocks.append([])
-            blocks[-1].append(own)
-        return Piece(start, piece.prefix, tuple(self._block(block, device) for block in blocks))
+            blocks[-1].append(row)
+        shared = self._places[rows[0]][:prefix].to(self._device)
+        return Piece(shared, known, tuple(self._block(block, prefix, first) for block in blocks))
 
-    def _append(self, row: Tensor, first: int, last: int) -> int:
-        """Lay down tokens [first, last) of a row, and tell where."""
-        start = self._size
-        self._tokens.append(row[first:last])
-        self._positions.append(torch.arange(first, last))
-        self._size += last - first
-        return start
+    def _block(self, rows: Sequence[int], prefix: int, first: Mapping[int, int]) -> Block:
+        keys = [self._places[row][prefix:] for row in rows]
+        own = [self._places[row][first[row] :] for row in rows]
+        lengths = torch.tensor([len(places) for places in own])[:, None]
+        column = torch.arange(int(lengths.max()))[None]
+        seen = torch.tensor([first[row] - prefix for row in rows])[:, None] + column.minimum(lengths - 1) + 1
+        limits = seen.repeat(1, self.fold).to(self._device, torch.int32)
+        index, valid = _padded(own).to(self._device), (column < lengths).to(self._device)
+        return Block(index, valid, _padded(keys).to(self._device), limits)
 
-    def _block(self, block: Sequence[tuple[int, int]], device: torch.device) -> Block:
-        longest = block[0][1]
-        start, length = torch.tensor(block).T[:, :, None]
-        column = torch.arange(longest)[None]
-        limits = (column + 1).expand(len(block), longest).repeat(1, self.fold)
-        index = start + column.minimum(length - 1)
-        return Block(index.to(device), (column < length).to(device), limits.to(device, torch.int32).contiguous())
+
+def _padded(rows: Sequence[Tensor]) -> Tensor:
+    """Rows of flat positions as [b, longest]; the last of each is repeated."""
+    longest = max(map(len, rows))
+    return torch.stack([torch.cat([row, row[-1:].expand(longest - len(row))]) for row in rows])
 
 
 class PackedAttention(torch.autograd.Function):
@@ -99,10 +117,10 @@ class PackedAttention(torch.autograd.Function):
         out = torch.empty_like(q)
         saved: list[Tensor] = []
         for piece in packing.pieces:
-            prefix = slice(piece.start, piece.start + piece.length)
-            if piece.length:
-                out[prefix] = _prefix(q[prefix], k[prefix], v[prefix], scale)
-            shared = _heads_first(k[prefix]), _heads_first(v[prefix])
+            prefix_k, prefix_v = k[piece.prefix], v[piece.prefix]
+            if len(fresh := piece.prefix[piece.known :]):
+                out[fresh] = _prefix(q[fresh], prefix_k, prefix_v, scale)
+            shared = _heads_first(prefix_k), _heads_first(prefix_v)
             for block in piece.blocks:
                 result, weights = attend(
                     _fold(q, block, packing.fold), *shared, *_rows(k, v, block), block.limits, scale
@@ -118,26 +136,36 @@ class PackedAttention(torch.autograd.Function):
         q, k, v, out, *saved = ctx.saved_tensors
         packing, scale, weights = ctx.packing, ctx.scale, iter(saved)
         grad = grads[0].contiguous()
-        grad_q, grad_k, grad_v = (torch.empty_like(x) for x in (q, k, v))
+        grad_q = torch.empty_like(q)
+        sums = Sums(k)
         for piece in packing.pieces:
-            prefix = slice(piece.start, piece.start + piece.length)
-            shared_k, shared_v = _heads_first(k[prefix]), _heads_first(v[prefix])
-            sum_k, sum_v = (torch.zeros_like(x, dtype=torch.float32) for x in (shared_k, shared_v))
+            prefix_k, prefix_v = k[piece.prefix], v[piece.prefix]
+            shared = _heads_first(prefix_k), _heads_first(prefix_v)
             for block in piece.blocks:
                 fold = _fold(grad, block, packing.fold).masked_fill_(~_folded_valid(block, packing.fold), 0.0)
-                args = _fold(q, block, packing.fold), shared_k, shared_v, *_rows(k, v, block)
+                args = _fold(q, block, packing.fold), *shared, *_rows(k, v, block)
                 g = gradients(
                     fold, _fold(out, block, packing.fold), Weights(next(weights), next(weights)), *args, scale
                 )
-                _scatter(g, block, packing.fold, grad_q, grad_k, grad_v)
-                sum_k += g.prefix_k
-                sum_v += g.prefix_v
-            if piece.length:
-                own = _prefix_gradients(grad[prefix], q[prefix], k[prefix], v[prefix], scale)
-                grad_q[prefix] = own[0]
-                grad_k[prefix] = own[1] + sum_k.transpose(0, 1)
-                grad_v[prefix] = own[2] + sum_v.transpose(0, 1)
-        return grad_q, grad_k, grad_v, None, None
+                _unfold(g.q, block, packing.fold, grad_q)
+                sums.add(piece.prefix, g.prefix_k.transpose(0, 1), g.prefix_v.transpose(0, 1))
+                sums.add(block.keys, g.k.permute(1, 2, 0, 3), g.v.permute(1, 2, 0, 3))
+            if len(fresh := piece.prefix[piece.known :]):
+                grad_q[fresh], *own = _prefix_gradients(grad[fresh], q[fresh], prefix_k, prefix_v, scale)
+                sums.add(piece.prefix, *own)
+        return grad_q, sums.k.to(k.dtype), sums.v.to(v.dtype), None, None
+
+
+class Sums:
+    """Gradients of flat keys and values, in float32: a key collects from every row that it is part of."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.k, self.v = (torch.zeros_like(like, dtype=torch.float32) for _ in range(2))
+
+    def add(self, index: Tensor, k: Tensor, v: Tensor) -> None:
+        """Add [..., H, d] at flat positions [...], which may repeat."""
+        for total, part in ((self.k, k), (self.v, v)):
+            total.index_add_(0, index.flatten(), part.flatten(0, -3).float())
 
 
 def _heads_first(x: Tensor) -> Tensor:
@@ -145,8 +173,8 @@ def _heads_first(x: Tensor) -> Tensor:
 
 
 def _rows(k: Tensor, v: Tensor, block: Block) -> tuple[Tensor, Tensor]:
-    """Own keys and values of a block's rows, [H, b, L, d]."""
-    return k[block.index].permute(2, 0, 1, 3).contiguous(), v[block.index].permute(2, 0, 1, 3).contiguous()
+    """Keys and values of a block's rows after the prefix, [H, b, K, d]."""
+    return k[block.keys].permute(2, 0, 1, 3).contiguous(), v[block.keys].permute(2, 0, 1, 3).contiguous()
 
 
 def _fold(x: Tensor, block: Block, fold: int) -> Tensor:
@@ -172,18 +200,18 @@ def _unfold(x: Tensor, block: Block, fold: int, into: Tensor) -> None:
     into[block.index[block.valid]] = unfolded[block.valid]
 
 
-def _scatter(g: Gradients, block: Block, fold: int, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor) -> None:
-    """Write a block's own gradients to their flat positions."""
-    _unfold(g.q, block, fold, grad_q)
-    flat = block.index[block.valid]
-    grad_k[flat] = g.k.permute(1, 2, 0, 3)[block.valid]
-    grad_v[flat] = g.v.permute(1, 2, 0, 3)[block.valid]
-
-
 def _prefix(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """A prefix attends to itself, causally: [P, Hq, d]."""
+    """The last tokens of a prefix attend causally to all of it: [M, Hq, d] over [P, H, d]."""
+    seen = (
+        None
+        if len(q) == len(k)
+        else torch.ones(len(q), len(k), dtype=torch.bool, device=q.device).tril(len(k) - len(q))
+    )
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)[0].transpose(0, 1)
+    attention = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=seen, is_causal=seen is None, scale=scale, enable_gqa=True
+    )
+    return attention[0].transpose(0, 1)
 
 
 def _prefix_gradients(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, ...]:
