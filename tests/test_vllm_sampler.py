@@ -16,7 +16,7 @@ import pytest
 from understudy.engines.base import Completion, Sampling
 from understudy.engines.local.config import LocalConfig
 from understudy.engines.vllm.config import VllmConfig
-from understudy.engines.vllm.endpoint import MODEL, UNTOUCHED, Endpoint, Lost, Reply
+from understudy.engines.vllm.endpoint import MODEL, UNTOUCHED, Endpoint, Lost, Reply, _reply
 from understudy.engines.vllm.sampler import VllmSampler
 from understudy.engines.vllm.server import Server, installed, options
 from understudy.engines.vllm.weights import Weights
@@ -292,6 +292,23 @@ def test_what_a_status_means() -> None:
         asyncio.run(endpoint._post("/200", {}))
 
 
+def test_what_an_answer_means() -> None:
+    def answer(**other: Any) -> dict[str, Any]:
+        content = [{"token_id": token, "logprob": -token / 10} for token in (5, 7)]
+        spans = [{"version": "a", "start": 0, "end": 2}]
+        choice = {"finish_reason": "stop", "token_ids": [5, 7], "logprobs": {"content": content}}
+        return {"choices": [choice | {"weight_versions": spans} | other]}
+
+    assert _reply(answer()) == Reply([5, 7], [-0.5, -0.7], "a")
+    mixed = [{"version": "a", "start": 0, "end": 1}, {"version": "b", "start": 1, "end": 2}]
+    assert _reply(answer(weight_versions=mixed)).weight_version == "", "of no weights that were asked for"
+    with pytest.raises(Lost, match="broke a reply off: abort"):
+        _reply(answer(finish_reason="abort"))
+    for other in ({}, {"choices": []}, "OK", answer(logprobs=None), answer(weight_versions=None)):
+        with pytest.raises(RolloutError, match=r"is no reply of vLLM 0\.32"):
+            _reply(other)
+
+
 def test_options_name_a_rank_that_vllm_knows() -> None:
     def of(rank: int) -> list[str]:
         return options(VllmConfig(), dtype="float32", sequences=8, rank=rank, eager=False)
@@ -329,7 +346,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"sampler": "torch"}, "PyTorch: engine.sampler asks for it"),
         ({"vllm": {"python": "/bin/true"}}, "vLLM: it is installed, and the model fits"),
         ({"vllm": {"python": "/bin/false"}}, "PyTorch: vLLM is not installed in /bin/false (engine.vllm.python can"),
-        ({"vllm": {"url": "http://localhost:8000"}}, "vLLM: it is installed, and the model fits"),
+        ({"vllm": {"url": "http://localhost:8000"}}, "vLLM: engine.vllm.url names one"),
         ({"sampler": "vllm", "vllm": {"python": "/bin/true"}}, "vLLM: engine.sampler asks for it"),
         (
             {"vllm": {"python": "/bin/true", "gpu_memory_utilization": 1e-6}},

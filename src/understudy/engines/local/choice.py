@@ -40,7 +40,9 @@ def choose(model: Model, config: LocalConfig) -> Choice:
         if hindrance:
             raise ConfigError(f"engine.sampler = 'vllm': {hindrance}; engine.sampler=torch goes without")
         return Choice("vllm", "engine.sampler asks for it")
-    return Choice("torch", hindrance) if hindrance else Choice("vllm", "it is installed, and the model fits")
+    if hindrance:
+        return Choice("torch", hindrance)
+    return Choice("vllm", "engine.vllm.url names one" if config.vllm.url else "it is installed, and the model fits")
 
 
 def vllm_sampler(model: Model, folder: Path, config: LocalConfig) -> VllmSampler:

@@ -180,13 +180,17 @@ class _Connections:
             await self.http.aclose()
 
 
-def _reply(answer: Mapping[str, Any]) -> Reply:
-    choice = answer["choices"][0]
-    if choice["finish_reason"] not in ("stop", "length"):
-        raise Lost(f"vLLM broke a reply off: {choice['finish_reason']}")
-    labels = {span["version"] for span in choice.get("weight_versions") or ()}
-    logprobs = [position["logprob"] for position in choice["logprobs"]["content"]]
-    return Reply(choice["token_ids"], logprobs, labels.pop() if len(labels) == 1 else "")
+def _reply(answer: Any) -> Reply:
+    try:
+        choice = answer["choices"][0]
+        ended, tokens = choice["finish_reason"], choice["token_ids"]
+        labels = {span["version"] for span in choice["weight_versions"]}
+        logprobs = [position["logprob"] for position in choice["logprobs"]["content"]]
+    except (KeyError, IndexError, TypeError) as e:
+        raise RolloutError(f"vLLM's answer is no reply of vLLM 0.32: {str(answer)[:200]}", "engine") from e
+    if ended not in ("stop", "length"):
+        raise Lost(f"vLLM broke a reply off: {ended}")
+    return Reply(tokens, logprobs, labels.pop() if len(labels) == 1 else "")
 
 
 def _said(response: httpx2.Response) -> str:
