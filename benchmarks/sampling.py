@@ -2,7 +2,7 @@
 
     python benchmarks/sampling.py                                   # where vLLM is installed
     python benchmarks/sampling.py --python ~/vllm/bin/python        # where another Python has it
-    python benchmarks/sampling.py --episodes 1 8 --turns 2          # fewer
+    python benchmarks/sampling.py --episodes 1 8 --turns 2 --tokens 24     # fewer, shorter
 
 Episodes are those of the default preset, with its scripted users and real tools, all side by side. They go turn by
 turn: when every live episode has asked for its reply, one token is sampled after each prompt (prefill: what the
@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import sys
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -131,8 +132,12 @@ def measured(name: str, config: TrainConfig, arguments: argparse.Namespace) -> l
     engine = LocalEngine(find_model(config.model), LocalConfig.model_validate(local))
 
     async def all_of_them() -> list[dict[str, float]]:
-        await measure(engine, config.replace(limits=config.limits.replace(max_turns=1)), 2, seed=1)
-        return [await measure(engine, config, count, seed=0) for count in arguments.episodes]
+        await measure(engine, config.replace(limits=config.limits.replace(max_turns=1)), 2, seed=0)
+        found = []
+        for count in arguments.episodes:
+            found.append(await measure(engine, config, count, seed=count))  # replies of other rounds help no guess
+            print(name, found[-1], file=sys.stderr)
+        return found
 
     try:
         return asyncio.run(all_of_them())
@@ -148,9 +153,12 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--turns", type=int, default=8, help="replies of an episode at most")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens of a reply at most")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    config = load(TrainConfig, "default", [f"limits.max_turns={arguments.turns}"])
+    config = load(
+        TrainConfig, "default", [f"limits.max_turns={arguments.turns}", f"sampling.max_tokens={arguments.tokens}"]
+    )
     found = {name: measured(name, config, arguments) for name in arguments.samplers}
     if arguments.json:
         print(json.dumps(found, indent=1))
