@@ -11,8 +11,10 @@ torch = pytest.importorskip("torch")
 from torch import Tensor  # noqa: E402
 
 from understudy.algorithms.advantages import (  # noqa: E402
+    batch_advantages,
     episode_advantages,
     group_advantages,
+    importance,
     kl_shaped,
     leave_one_out,
     token_weights,
@@ -20,7 +22,7 @@ from understudy.algorithms.advantages import (  # noqa: E402
 from understudy.algorithms.losses import policy_loss  # noqa: E402
 
 Rewards = list[tuple[int, float]]
-KINDS = ("group", "group_std", "leave_one_out")
+KINDS = ("group", "group_std", "leave_one_out", "batch_std")
 # Groups 7 and 3, interleaved; group 5 stands alone.
 REWARDS = torch.tensor([1.0, 0.0, 0.0, 2.0, 4.0, 0.0])
 GROUP = torch.tensor([7, 3, 7, 7, 5, 3])
@@ -62,7 +64,7 @@ def test_a_groups_advantages_sum_to_nothing_whatever_the_order(kind: str, drawn:
     found = episode_advantages(kind, reward, group)
     assert found.isfinite().all()
     for number in group.unique():
-        scale = 1 + float(reward[group == number].abs().max()) * (1e6 if kind == "group_std" else 1)
+        scale = 1 + float(reward.abs().max()) * (1e6 if kind.endswith("std") else 1)
         assert abs(float(found[group == number].sum())) < 1e-9 * scale
     order = torch.tensor(random.sample(range(len(drawn)), len(drawn)))
     torch.testing.assert_close(episode_advantages(kind, reward[order], 9 - group[order]), found[order])
@@ -144,3 +146,40 @@ def test_kl_folded_in_is_the_score_function_gradient_of_minus_the_log_ratio() ->
         torch.autograd.grad(penalty, logits),
     )
     torch.testing.assert_close(found, expected)
+
+
+def test_k3_as_a_loss_has_the_gradient_of_its_advantage() -> None:
+    torch.manual_seed(0)
+    logprobs = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
+    reference, mask = torch.randn(2, 4, dtype=torch.float64), torch.tensor([[0, 1, 1, 0], [0, 1, 1, 1]]).bool()
+    log_ratio = reference - logprobs
+    (expected,) = torch.autograd.grad((0.7 * (log_ratio.exp() - 1 - log_ratio))[mask].sum(), logprobs)
+    shaped = kl_shaped(torch.zeros(2, 4), logprobs.detach(), reference, mask, 0.7, "k3")
+    torch.testing.assert_close(-shaped, expected)
+
+
+def test_k2_as_a_loss_has_the_gradient_of_k1_as_a_reward() -> None:
+    torch.manual_seed(0)
+    logprobs = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
+    reference, mask = torch.randn(2, 4, dtype=torch.float64), torch.ones(2, 4, dtype=torch.bool)
+    (expected,) = torch.autograd.grad(0.7 * ((logprobs - reference) ** 2 / 2).sum(), logprobs)
+    for kind in ("k1", "k2"):
+        torch.testing.assert_close(
+            -kl_shaped(torch.zeros(2, 4), logprobs.detach(), reference, mask, 0.7, kind), expected
+        )
+
+
+# ---- one scale for the batch, the sampler's error ----
+
+
+def test_batch_advantages_by_hand() -> None:
+    # Centred: 0, 0, -1, 1, 0, 0; their sample variance is 2 / 5.
+    found = batch_advantages(REWARDS, GROUP)
+    assert found.tolist() == pytest.approx([0.0, 0.0, -(2.5**0.5), 2.5**0.5, 0.0, 0.0], abs=1e-4)
+    assert batch_advantages(torch.tensor([3.0]), torch.tensor([0])).tolist() == [0.0]
+
+
+def test_importance_makes_up_for_the_sampler_up_to_its_cap() -> None:
+    mask = torch.tensor([[True, True, True, False]])
+    trainer, sampler = torch.tensor([[0.5, 0.1, 0.9, 0.3]]).log(), torch.tensor([[0.25, 0.2, 0.1, float("nan")]]).log()
+    assert importance(trainer, sampler, mask, cap=3.0)[0].tolist() == pytest.approx([2.0, 0.5, 3.0, 0.0])

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
 
-from understudy.algorithms.losses import compute, nll, policy_loss  # noqa: E402
+from understudy.algorithms.losses import cispo_loss, compute, gspo_loss, nll, policy_loss  # noqa: E402
 from understudy.algorithms.options import Loss  # noqa: E402
 
 CLIP = (0.2, 0.3)
@@ -69,10 +69,12 @@ def test_on_policy_it_is_the_policy_gradient() -> None:
     loss, metrics = policy_loss(logprobs, logprobs.detach(), advantages, mask, *CLIP)
     (grad,) = torch.autograd.grad(loss, logprobs)
     torch.testing.assert_close(grad, -advantages * mask)
-    assert {key: value.item() for key, value in metrics.items()} == dict.fromkeys(metrics, 0.0)
+    found = {key: value.item() for key, value in metrics.items()}
+    assert found.pop("ratio") == mask.sum()
+    assert found == dict.fromkeys(found, 0.0)
 
 
-@pytest.mark.parametrize("loss", [Loss(clip_low=0.2, clip_high=0.3), Loss(kind="nll")])
+@pytest.mark.parametrize("loss", [Loss(clip_high=0.3), Loss(kind="gspo", clip_high=0.3), Loss(kind="nll")])
 @pytest.mark.parametrize("seed", range(5))
 def test_gradients_are_those_of_finite_differences(loss: Loss, seed: int) -> None:
     logprobs, old, advantages, mask = drawn(seed)
@@ -86,7 +88,7 @@ def test_gradients_are_those_of_finite_differences(loss: Loss, seed: int) -> Non
     assert grad[mask].any()
 
 
-@pytest.mark.parametrize("loss", [Loss(), Loss(kind="nll")])
+@pytest.mark.parametrize("loss", [Loss(), Loss(kind="cispo"), Loss(kind="nll")])
 @generated
 @given(values=st.lists(st.tuples(number, number, number, st.booleans()), min_size=2, max_size=9), cut=st.data())
 def test_a_loss_is_a_sum_over_tokens_however_they_are_split_ordered_and_padded(
@@ -117,8 +119,9 @@ def test_whatever_is_masked_is_not_looked_at(logprob: float, old: float, advanta
     wild = torch.tensor([math.nan, math.inf, -math.inf, logprob], dtype=torch.float64).requires_grad_()
     mask = torch.tensor([False, False, False, True])
     others = torch.tensor([old] * 4), torch.tensor([advantage] * 4)
-    for loss in (Loss(), Loss(kind="nll")):
-        value, metrics = compute(loss, wild, *others, mask)
+    rows = torch.tensor([0, 0, 0, 0])
+    for loss in (Loss(), Loss(kind="gspo"), Loss(kind="cispo"), Loss(kind="nll")):
+        value, metrics = compute(loss, wild, *others, mask, rows)
         (grad,) = torch.autograd.grad(value, wild)
         assert value.isfinite()
         assert grad[:3].tolist() == [0.0, 0.0, 0.0]
@@ -131,3 +134,58 @@ def test_nll_by_hand() -> None:
     assert value.item() == 1.0
     assert metrics["nll"].item() == 3.0
     assert torch.autograd.grad(value, logprobs)[0].tolist() == [-0.5, -0.25, 0.0]
+
+
+# ---- GSPO, CISPO ----
+
+
+def test_gspo_by_hand() -> None:
+    # Row 0: ratios 2 and 1/2, whose mean is 1; row 1: 4 and 1, mean 2, worth no more than 1.3; the last is masked.
+    logprobs = ratios(2.0, 0.5, 4.0, 1.0, 9.0)
+    rows, mask = torch.tensor([0, 0, 1, 1, 1]), torch.tensor([True] * 4 + [False])
+    advantages = torch.tensor([0.5, 0.5, 3.0, 3.0, 7.0], dtype=torch.float64)
+    loss, metrics = gspo_loss(logprobs, torch.zeros(5), advantages, mask, rows, *CLIP)
+    assert loss.item() == pytest.approx(-(0.5 + 0.5 + 1.3 * 6.0))
+    (grad,) = torch.autograd.grad(loss, logprobs)
+    assert grad.tolist() == pytest.approx([-0.5, -0.5, 0.0, 0.0, 0.0])
+    assert metrics["clip_fraction"].item() == 2
+    assert metrics["ratio"].item() == pytest.approx(1 + 1 + 2 + 2)
+
+
+def test_gspo_and_cispo_are_the_policy_gradient_on_policy() -> None:
+    logprobs, _, advantages, mask = drawn()
+    advantages = advantages[:, :1].expand_as(advantages)  # one for all tokens of a sequence
+    for kind in ("gspo", "cispo"):
+        loss, metrics = compute(Loss(kind=kind), logprobs, logprobs.detach(), advantages, mask)
+        (grad,) = torch.autograd.grad(loss, logprobs)
+        torch.testing.assert_close(grad, -advantages * mask)
+        assert metrics["ratio_error"].item() == 0.0
+
+
+@generated
+@given(seed=st.integers(0, 99), order=st.permutations(range(5)), at=st.integers(0, 5))
+def test_gspo_is_a_sum_over_sequences_however_they_are_split(seed: int, order: list[int], at: int) -> None:
+    logprobs, old, advantages, mask = drawn(seed, rows=5)
+
+    def of(index: list[int]) -> tuple[Tensor, Tensor]:
+        flat = mask[index]
+        rows = torch.tensor(index)[:, None].expand_as(flat)[flat]
+        chosen = logprobs[index][flat], old[index][flat], advantages[index][flat], torch.ones_like(rows).bool()
+        value, _ = compute(Loss(kind="gspo"), *chosen, rows)
+        return value, torch.autograd.grad(value, logprobs)[0]
+
+    whole, _ = compute(Loss(kind="gspo"), logprobs, old, advantages, mask)
+    (first, one), (second, other) = of(order[:at]), of(order[at:])
+    torch.testing.assert_close(first + second, whole)
+    torch.testing.assert_close(one + other, torch.autograd.grad(whole, logprobs)[0])
+
+
+def test_cispo_by_hand() -> None:
+    """Beyond the clip the weight stays, and so does the gradient: PPO's would be gone."""
+    logprobs = ratios(0.5, 2.0, 1.1)
+    advantages = torch.tensor([-1.0, 1.0, 2.0], dtype=torch.float64)
+    loss, metrics = cispo_loss(logprobs, torch.zeros(3), advantages, torch.ones(3).bool(), *CLIP)
+    (grad,) = torch.autograd.grad(loss, logprobs)
+    assert grad.tolist() == pytest.approx([0.8, -1.3, -2.2])
+    assert metrics["clip_fraction"].item() == 2
+    assert metrics["ratio_error"].item() == pytest.approx(0.25 + 1.0 + 0.01)

@@ -2,7 +2,9 @@
 and a run that was interrupted ends as one that was not."""
 
 import asyncio
+import dataclasses
 import json
+import math
 import os
 import signal
 import threading
@@ -20,6 +22,8 @@ from toy import LampTools, house, task  # noqa: E402
 from understudy import train as training  # noqa: E402
 from understudy.config import TrainConfig, parse  # noqa: E402
 from understudy.domains.base import Domain, interleave  # noqa: E402
+from understudy.engines.base import Completion  # noqa: E402
+from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.environment import ToolEnvironment  # noqa: E402
 from understudy.errors import RolloutError, TaskError  # noqa: E402
 from understudy.messages import Message  # noqa: E402
@@ -353,6 +357,25 @@ def test_a_kl_penalty_changes_the_update_and_pulls_back(tiny: Path, tmp_path: Pa
     warm = saved(bound, 2)
     assert all(torch.equal(v, warm[f"master.{k}"]) for k, v in reference.items()), "and it is the warm start"
     assert not any(k.startswith("reference.") for k in weights[0])
+
+
+@pytest.mark.usefixtures("short")
+def test_a_sampler_that_is_not_the_trainer_is_made_up_for(tiny: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Without the cap the update would hear of a ratio; with it the ratio is a weight, and the update is on policy."""
+    honest = LocalEngine.sample
+
+    async def biased(self: LocalEngine, *args: Any, **kwargs: Any) -> Completion:
+        completion = await honest(self, *args, **kwargs)
+        return dataclasses.replace(completion, logprobs=[x - 1.0 for x in completion.logprobs])
+
+    monkeypatch.setattr(LocalEngine, "sample", biased)
+    trusted, corrected = (
+        run_of(tmp_path / cap, tiny, f"algorithm.importance_cap={cap}", "steps=1", "sft.steps=0") for cap in ("0", "2")
+    )
+    (first,), (second,) = metrics(trusted), metrics(corrected)
+    assert first["ratio"] == pytest.approx(math.e, rel=1e-3)
+    assert second["ratio"] == pytest.approx(1.0, abs=1e-5)
+    assert second["loss"] != pytest.approx(first["loss"])
 
 
 def test_equal_groups_teach_nothing(tiny: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, get_origin
 
 from pydantic import Field, ValidationError
 
-from understudy.algorithms.options import Advantage, Loss, Per
+from understudy.algorithms.options import Advantage, Loss, Penalty, Per
 from understudy.chat import ChatConfig
 from understudy.domains.base import Slice
 from understudy.engines.base import Sampling
@@ -62,6 +62,12 @@ class Algorithm(Record):
     """Optimizer steps on the episodes of one step, each on its share of them."""
     kl_coefficient: float = Field(default=0.0, ge=0.0)
     """Weight of the KL penalty against the policy that reinforcement learning started from."""
+    kl_kind: Penalty = "k1"
+    """How that is estimated: by the log ratio (`k1`, whose gradient as a reward is that of `k2` as a loss), or as GRPO
+    does (`k3`)."""
+    importance_cap: float = Field(default=0.0, ge=0.0)
+    """Make up for a sampler whose probabilities are not quite the trainer's: each token is weighed by their ratio, by
+    this at most (2 is usual). It takes a further forward pass; 0 trusts the sampler."""
     refill: int = Field(default=6, ge=0)
     """At most so many further groups are sampled in a step to replace groups of equal rewards, which teach nothing."""
     loss: Loss = Loss()

@@ -19,7 +19,7 @@ import torch
 
 from understudy import formats
 from understudy.agent import DemonstrationAgent, EngineAgent
-from understudy.algorithms.advantages import episode_advantages, kl_shaped, token_weights
+from understudy.algorithms.advantages import episode_advantages, importance, kl_shaped, token_weights
 from understudy.algorithms.options import Loss
 from understudy.batch import Batch, collate
 from understudy.chat import Usage
@@ -203,8 +203,19 @@ async def _learn(training: Training, groups: Sequence[Sequence[Trajectory]], rat
     batch = collate(episodes, numbers, temperature=training.config.sampling.temperature or 1.0)
     if algorithm.kl_coefficient:
         batch = await training.engine.reference(batch)
-    steps = optimizer_steps(with_advantages(batch, training.config), algorithm.updates_per_step, training.config)
+    batch = with_advantages(batch, training.config)
+    if algorithm.importance_cap:
+        batch = await _as_the_trainer_sees_it(training.engine, batch, algorithm.importance_cap)
+    steps = optimizer_steps(batch, algorithm.updates_per_step, training.config)
     return await training.engine.update(steps, algorithm.loss, rate)
+
+
+async def _as_the_trainer_sees_it(engine: Engine, batch: Batch, cap: float) -> Batch:
+    """The batch with the trainer's log-probabilities, and advantages weighed by how far the sampler's are from them."""
+    assert batch.advantages is not None
+    seen = await engine.forward(batch)
+    weights = importance(seen.logprobs, batch.logprobs, batch.mask, cap)
+    return seen.with_(advantages=batch.advantages * weights)
 
 
 def with_advantages(batch: Batch, config: TrainConfig) -> Batch:
@@ -212,7 +223,7 @@ def with_advantages(batch: Batch, config: TrainConfig) -> Batch:
     algorithm = config.algorithm
     advantages = episode_advantages(algorithm.advantage, batch.rewards, batch.group)[:, None] * batch.mask
     if batch.ref_logprobs is not None:
-        args = batch.logprobs, batch.ref_logprobs, batch.mask, algorithm.kl_coefficient
+        args = batch.logprobs, batch.ref_logprobs, batch.mask, algorithm.kl_coefficient, algorithm.kl_kind
         advantages = kl_shaped(advantages, *args)
     return batch.with_(advantages=advantages)
 

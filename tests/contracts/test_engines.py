@@ -371,8 +371,11 @@ def close(found: dict[str, Tensor], expected: dict[str, Tensor], most: float) ->
     assert length > 0
 
 
-@pytest.mark.parametrize("loss", [Loss(clip_low=0.1, clip_high=0.1), Loss(kind="nll")], ids=["policy", "nll"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("architecture", "loss"),
+    [(name, Loss(clip_low=0.1, clip_high=0.1)) for name in ARCHITECTURES]
+    + [(ARCHITECTURES[0], Loss(kind=kind, clip_low=0.05, clip_high=0.05)) for kind in ("gspo", "cispo", "nll")],
+)
 def test_gradients_are_those_of_transformers_whatever_is_shared(
     folders: dict[str, Path], architecture: str, loss: Loss, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,22 +3,25 @@
 Every mean and normalization is folded in here, so that a loss is a plain sum (see `losses`). Shapes: B episodes, T
 tokens.
 
-    GRPO      group_advantages(scale=True), token_weights("sequence")     Shao et al. 2024, arXiv:2402.03300
-    Dr. GRPO  group_advantages(scale=False), token_weights("constant")    Liu et al. 2025, arXiv:2503.20783
-    DAPO      group_advantages(scale=True), token_weights("token")        Yu et al. 2025, arXiv:2503.14476
-    RLOO      leave_one_out, token_weights("constant")                    Ahmadian et al. 2024, arXiv:2402.14740
+    GRPO         group_advantages(scale=True), token_weights("sequence")     Shao et al. 2024, arXiv:2402.03300
+    Dr. GRPO     group_advantages(scale=False), token_weights("constant")    Liu et al. 2025, arXiv:2503.20783
+    DAPO         group_advantages(scale=True), token_weights("token")        Yu et al. 2025, arXiv:2503.14476
+    RLOO         leave_one_out, token_weights("constant")                    Ahmadian et al. 2024, arXiv:2402.14740
+    REINFORCE++  batch_advantages, token_weights("token")                    Hu et al. 2025, arXiv:2501.03262
 """
 
 import torch
 from torch import Tensor
 
-from understudy.algorithms.options import Advantage, Per
+from understudy.algorithms.options import Advantage, Penalty, Per
 
 
 def episode_advantages(kind: Advantage, rewards: Tensor, group: Tensor) -> Tensor:
     """The advantage [B] of each episode by the estimator of that name."""
     if kind == "leave_one_out":
         return leave_one_out(rewards, group)
+    if kind == "batch_std":
+        return batch_advantages(rewards, group)
     return group_advantages(rewards, group, scale=kind == "group_std")
 
 
@@ -42,6 +45,16 @@ def leave_one_out(rewards: Tensor, group: Tensor) -> Tensor:
     return torch.where(count[index] > 1, rewards - others, torch.zeros_like(rewards))
 
 
+def batch_advantages(rewards: Tensor, group: Tensor) -> Tensor:
+    """Reward minus the mean of its group, over the deviation of that in the whole batch [B] (REINFORCE++-baseline).
+
+    One scale for all: a group whose rewards hardly differ counts for little, which `group_advantages` with `scale`
+    blows up. A batch without any difference has advantage 0.
+    """
+    centred = group_advantages(rewards, group, scale=False)
+    return centred / (centred.std(correction=1 if len(centred) > 1 else 0) + 1e-6)
+
+
 def token_weights(mask: Tensor, per: Per, constant: float = 1.0) -> Tensor:
     """What each sampled token of `mask` [B, T] weighs in the loss: its mean, [B, T].
 
@@ -56,13 +69,28 @@ def token_weights(mask: Tensor, per: Per, constant: float = 1.0) -> Tensor:
     return weights / (len(weights) * constant)
 
 
-def kl_shaped(advantages: Tensor, logprobs: Tensor, reference: Tensor, mask: Tensor, coefficient: float) -> Tensor:
+def kl_shaped(
+    advantages: Tensor, logprobs: Tensor, reference: Tensor, mask: Tensor, coefficient: float, kind: Penalty = "k1"
+) -> Tensor:
     """Advantages [B, T] with a KL penalty against a reference policy folded in; take the mean afterwards.
 
-    The gradient of KL(policy || reference), estimated on sampled tokens, is that of a per-token reward of minus the log
-    ratio (k1); adding it here costs the loss nothing. `logprobs` and `reference` are both [B, T] and without gradient.
+    On policy, a penalty in the loss has the gradient of an advantage: of minus the log ratio for the estimator k2 as a
+    loss, and for k1 as a reward, which is the gradient of KL(policy || reference); of reference / policy - 1 for k3 as
+    a loss, GRPO's, which is that of the other direction's and is bounded where the policy has become likelier. (k1 as a
+    loss would have no gradient on average: here `k1` is the reward.) See Schulman 2020, joschu.net/blog/kl-approx, and
+    Tang & Munos 2025, arXiv:2506.09477. `logprobs` and `reference` are both [B, T] and without gradient.
     """
-    return advantages - coefficient * (logprobs - reference) * mask
+    log_ratio = torch.where(mask, logprobs - reference, 0.0)
+    return advantages - coefficient * (1 - (-log_ratio).exp() if kind == "k3" else log_ratio)
+
+
+def importance(trainer: Tensor, sampler: Tensor, mask: Tensor, cap: float) -> Tensor:
+    """Weights [B, T] that make up for a sampler whose probabilities are not the trainer's, never above `cap`.
+
+    Truncated importance sampling (Ionides 2008; Yao et al. 2025, "Your efficient RL framework secretly brings you
+    off-policy training"): multiply the advantages by them, and take the trainer's log-probabilities as the old ones.
+    """
+    return torch.where(mask, trainer - sampler, 0.0).exp().clamp(max=cap) * mask
 
 
 def _members(group: Tensor) -> tuple[Tensor, Tensor]:

@@ -152,7 +152,7 @@ class LocalEngine:
         assert batch.advantages is not None
         old, advantages = (x[rows, columns].to(logprobs.device) for x in (batch.logprobs, batch.advantages))
         trained = torch.ones_like(logprobs, dtype=torch.bool)
-        value, metrics = losses.compute(loss, logprobs, old, advantages, trained)
+        value, metrics = losses.compute(loss, logprobs, old, advantages, trained, rows.to(logprobs.device))
         value.backward()  # type: ignore[no-untyped-call]
         metrics |= {"loss": value.detach(), "entropy": entropy.sum(), "trained_tokens": trained.sum()}
         for key, metric in metrics.items():
