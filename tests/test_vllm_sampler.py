@@ -4,7 +4,11 @@
 """
 
 import asyncio
+import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import understudy
 from understudy.engines.base import Completion, Sampling
 from understudy.engines.local.config import LocalConfig
 from understudy.engines.vllm.config import VllmConfig
@@ -260,6 +265,46 @@ def test_a_server_that_is_too_slow_is_ended(tmp_path: Path) -> None:
     process = server._process
     server.stop()
     assert process.poll() is not None
+
+
+ORPHAN = """
+import os, signal, sys
+from pathlib import Path
+from understudy.engines.vllm.config import VllmConfig
+from understudy.engines.vllm.server import Server
+
+server = Server(Path("."), [], VllmConfig(), Path(sys.argv[1]))
+server._launch()
+while not Path(sys.argv[1], "pid").exists():
+    pass
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_a_server_ends_with_whoever_started_it(tmp_path: Path) -> None:
+    stand_in = tmp_path / "vllm/entrypoints/openai/api_server.py"
+    stand_in.parent.mkdir(parents=True)
+    pid = tmp_path / "pid"
+    stand_in.write_text(f"""
+import os, time
+open("{pid}.part", "x").write(str(os.getpid()))
+os.rename("{pid}.part", "{pid}")
+time.sleep(600)
+""")
+    environment = {**os.environ, "PYTHONPATH": f"{Path(understudy.__file__).parent.parent}:{tmp_path}"}
+    done = subprocess.run([sys.executable, "-c", ORPHAN, str(tmp_path)], env=environment, check=False)
+    assert done.returncode == -signal.SIGKILL
+    while runs(int(pid.read_text())):
+        time.sleep(0.01)
+
+
+def runs(process: int) -> bool:
+    """Whether a process runs; one that has ended may wait to be collected."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 class Answers(BaseHTTPRequestHandler):
