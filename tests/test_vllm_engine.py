@@ -168,6 +168,18 @@ def test_prefixes_are_cached_and_forgotten_with_their_weights(engine: LocalEngin
     assert other.logprobs != first.logprobs
 
 
+def test_more_prompts_than_one_pass_takes(engine: LocalEngine) -> None:
+    """2,400 new tokens at once, where a pass of vLLM on a CPU takes 2,048: no prompt may be cut in two there."""
+    started = pid(server_of(engine))
+
+    async def all_of_them() -> list[Completion]:
+        prompts = [list(range(600 * i + 1000, 600 * i + 1600)) for i in range(4)]
+        return await asyncio.gather(*(engine.sample(p, Sampling(max_tokens=1), seed) for seed, p in enumerate(prompts)))
+
+    assert [len(reply.tokens) for reply in asyncio.run(all_of_them())] == [1] * 4
+    assert pid(server_of(engine)) == started
+
+
 def test_a_server_that_is_killed_comes_back_with_the_current_weights(engine: LocalEngine) -> None:
     before, server = ask(engine, LONG), server_of(engine)
     old = pid(server)

@@ -281,7 +281,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_server_ends_with_whoever_started_it(tmp_path: Path) -> None:
     stand_in = tmp_path / "vllm/entrypoints/openai/api_server.py"
     stand_in.parent.mkdir(parents=True)
@@ -356,7 +356,7 @@ def test_what_an_answer_means() -> None:
 
 def test_options_name_a_rank_that_vllm_knows() -> None:
     def of(rank: int) -> list[str]:
-        return options(VllmConfig(), dtype="float32", sequences=8, rank=rank, eager=False)
+        return options(VllmConfig(), dtype="float32", sequences=8, rank=rank, cpu=False)
 
     assert of(9)[of(9).index("--max-lora-rank") + 1] == "16"
     assert "--enable-lora" not in of(0)

@@ -65,7 +65,7 @@ def _vllm(model: Model, folder: Path, config: LocalConfig, own: Path) -> Vllm:
         dtype=str(model.dtype).removeprefix("torch."),
         sequences=config.sequences,
         rank=config.lora.rank if config.finetune == "lora" else 0,
-        eager=model.device.type == "cpu",  # compiling for a CPU takes minutes
+        cpu=model.device.type == "cpu",
     )
     return Inside(folder, asked, settings) if settings.in_process else Server(folder, asked, settings, own)
 

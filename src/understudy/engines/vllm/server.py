@@ -20,12 +20,19 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _LONGEST_SOCKET = 100  # characters; Linux allows 107
 _TAIL = 15  # lines of its log that are shown when it cannot start
 _SERVING = ("--tokens-only", "--disable-uvicorn-access-log")
+# Compiling for a CPU takes minutes; and there vLLM 0.32 dies of a prompt that has a seed and is prefilled in parts
+# ("CPU Generator does not use offset").
+_ON_A_CPU = ("enforce-eager", "no-enable-chunked-prefill")
 _GENERIC = "Engine core initialization failed"
-# The server ends with this process, even where that is killed: prctl(PR_SET_PDEATHSIG).
+# A thread ends the server, and all that it has started, when its parent is gone, even where that was killed. (A signal
+# at the parent's death is not enough: while vLLM starts, it may take it for an interruption of what it just does.)
 _PROGRAM = """
-import ctypes, runpy, signal, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+import os, runpy, signal, sys, threading, time
+def leash(parent):
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.killpg(0, signal.SIGKILL)
+threading.Thread(target=leash, args=(int(sys.argv.pop(1)),), daemon=True).start()
 runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
 """
 
@@ -42,7 +49,7 @@ def installed(python: str) -> bool:
         raise ConfigError(f"engine.vllm.python = {python!r} cannot be run: {e.strerror}") from e
 
 
-def options(config: VllmConfig, *, dtype: str, sequences: int, rank: int, eager: bool) -> list[str]:
+def options(config: VllmConfig, *, dtype: str, sequences: int, rank: int, cpu: bool) -> list[str]:
     """Arguments of `vllm serve` for an engine's sampler. `rank` is that of LoRA adapters, 0 without them."""
     values = {"dtype": dtype, "max-num-seqs": sequences, "gpu-memory-utilization": config.gpu_memory_utilization}
     values |= {"logprobs-mode": "processed_logprobs", "generation-config": "vllm"}
@@ -50,7 +57,7 @@ def options(config: VllmConfig, *, dtype: str, sequences: int, rank: int, eager:
         values["max-model-len"] = config.max_model_len
     if rank:
         values |= {"max-lora-rank": next(most for most in RANKS if most >= rank), "max-loras": 1, "max-cpu-loras": 2}
-    flags = ["enable-prefix-caching", *(["enable-lora"] if rank else []), *(["enforce-eager"] if eager else [])]
+    flags = ["enable-prefix-caching", *(["enable-lora"] if rank else []), *(_ON_A_CPU if cpu else ())]
     return [f"--{flag}" for flag in flags] + [text for key, v in values.items() for text in (f"--{key}", str(v))]
 
 
@@ -66,7 +73,7 @@ class Server(Endpoint):
             raise ConfigError(f"{socket} is too long a name for a socket; set TMPDIR to a shorter folder")
         super().__init__(config, "http://vllm", socket)
         python = _path(config.python)
-        self._command = [python, "-c", _PROGRAM, "--model", str(model), "--served-model-name", MODEL]
+        self._command = [python, "-c", _PROGRAM, str(os.getpid()), "--model", str(model), "--served-model-name", MODEL]
         self._command += ["--uds", str(socket), *_SERVING, *options, *config.arguments]
         self._environment = _environment(python)
         self._process: subprocess.Popen[bytes] | None = None
