@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -173,6 +174,35 @@ def test_train_never_writes_over_a_run(call: Call, trainer: ModuleType, tmp_path
     assert "holds another run" in err
 
 
+def test_certify(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from understudy.certify import proof
+    from understudy.formats import ChatML
+    from understudy.models import make_tiny
+
+    model = str(make_tiny(tmp_path))
+    small = (
+        "engine.finetune=full",
+        "engine.rows=0",
+        "engine.device=cpu",
+        "engine.dtype=float32",
+        "sampling.max_tokens=3",
+    )
+    code, text, _ = call("certify", model, *small)
+    assert (code, text.count("FAILED")) == (0, 0)
+    assert re.search(r"full, updated .* ok .*\n.*\n.*log-probabilities agree +│ ok +│ largest", text)
+    assert "\ncertified, in " in text
+    monkeypatch.setattr(proof, "ways", lambda config: ())
+    encode = ChatML.encode  # without the line break before a turn
+    monkeypatch.setattr(
+        ChatML, "encode", lambda self, new, tools, before: encode(self, new, tools, before)[len(before) > 0 :]
+    )
+    code, text, _ = call("certify", model, "--json")
+    certificate = json.loads(text)
+    assert (code, certificate["ok"], certificate["format"]) == (1, False, "ChatML")
+    assert "> " in next(check["diff"] for check in certificate["checks"] if not check["ok"])
+
+
 def test_keys(call: Call) -> None:
     code, text, _ = call("train", "default", "seed=9", "--keys")
     assert code == 0
@@ -205,6 +235,8 @@ def test_launch_reads_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         (["eval", "toy:DOMAIN", "--split", "tset"], "did you mean 'test'?"),
         (["play", "toy:DOMAIN", "--task", "toy/x"], "unknown task 'toy/x'"),
         (["play", "toy:DOMAIN", "--as", "usr"], "'user'"),
+        (["certify", "smolm2-135m"], "did you mean 'smollm2-135m'?"),
+        (["certify", "tiny", "certify.evry=1"], "did you mean 'certify.every'?"),
         (["view", "nowhere"], "nowhere is not a run"),
     ],
 )

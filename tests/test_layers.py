@@ -35,6 +35,7 @@ LAYERS = """
     run
     evaluate
     results
+    certify
     train view
     live play available readings
     launch
@@ -42,7 +43,7 @@ LAYERS = """
 """
 RANK = {name: rank for rank, line in enumerate(LAYERS.splitlines()) for name in line.split()}
 TORCH = {"torch", "transformers", "peft", "safetensors", "gguf", "numpy"}
-MAY_IMPORT_TORCH = {"batch", "algorithms", "engines", "train"}
+MAY_IMPORT_TORCH = {"batch", "algorithms", "engines", "certify", "train"}
 MAY_IMPORT_TORCH_LATE = {*MAY_IMPORT_TORCH, "models"}
 
 ROOT = Path(understudy.__file__).parent

@@ -144,6 +144,23 @@ def train(
 
 
 @app.command()
+def certify(
+    model: Annotated[str, typer.Argument(help="An embedded model, a folder, or owner/model on Hugging Face.")],
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prove that what a model samples is what it would be trained on.
+
+    Ids, masks and log-probabilities of its template and engine, sampler against trainer; a diff where they differ.
+    """
+    from understudy import launch
+
+    certificate, text = launch.certify(model, settings or ())
+    print(json.dumps(certificate, indent=1) if as_json else text)
+    raise typer.Exit(0 if certificate["ok"] else 1)
+
+
+@app.command()
 def parse(
     format: Annotated[str, typer.Option(help="The dialect that was asked for; any if not given.")] = "",
     tools: Annotated[Path | None, typer.Option(help="A JSON file: a list of tools in OpenAI's format.")] = None,

@@ -88,6 +88,19 @@ class EvalConfig(Record):
     seed: int = 0
 
 
+class CertifyConfig(Record):
+    """The proof that what is sampled is what is trained on: at the start of a run, and on its episodes."""
+
+    every: int = Field(default=5, ge=0)
+    """Steps of reinforcement learning from one proof to the next, the first included; 0 goes without any."""
+    episodes: int = Field(default=4, ge=1)
+    """How many of a step's episodes the trainer reads for it."""
+    slack: float = Field(default=1.0, gt=0.0)
+    """How many times the engine's tolerance log-probabilities may differ by."""
+    halt: bool = True
+    """Whether a proof that fails stops the run; else it is a warning."""
+
+
 class TrainConfig(Record):
     """All of a training run."""
 
@@ -117,6 +130,7 @@ class TrainConfig(Record):
     sft: SFTConfig = SFTConfig()
     algorithm: Algorithm = Algorithm()
     eval: EvalConfig = EvalConfig()
+    certify: CertifyConfig = CertifyConfig()
 
 
 C = TypeVar("C", bound=Record)

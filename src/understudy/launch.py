@@ -1,10 +1,12 @@
 """From a command line to a training run: its config, its folder, its live view, and its result."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from understudy import results
-from understudy.config import TrainConfig, dump, load
+from understudy.config import TrainConfig, dump, load, parse
 from understudy.errors import ConfigError, TaskError
 from understudy.evaluate import not_installed
 from understudy.live import Live
@@ -29,6 +31,17 @@ def train(settings: Sequence[str] = (), out: Path | None = None, resume: Path | 
         raise
     results.keep(run, rows)
     return f"{results.as_text(rows)}\n\nEverything is in {run.folder}; look at it by: understudy view {run.folder}"
+
+
+def certify(model: str, settings: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
+    """The certificate of a model, as plain values and as text."""
+    config = parse(TrainConfig, "", [f"model={model}", *settings])
+    try:
+        from understudy import certify as proof
+    except ModuleNotFoundError as e:
+        raise not_installed(e, "certification") from e
+    certificate = asyncio.run(proof.certify(config))
+    return proof.as_json(certificate), proof.as_text(certificate)
 
 
 def open_run(settings: Sequence[str], out: Path | None, resume: Path | None) -> Run:

@@ -8,6 +8,7 @@
       checkpoints/step_000010/           what the engine saved, and manifest.json, written last
       model/                             the trained model (for LoRA its adapters), as transformers and peft read it
       result.json  result.md             the result table
+      certify.txt                        where sampler and trainer differed, if a certification failed
 
 A checkpoint is whole when its manifest is there and every file in it has the digest that the manifest gives.
 """

@@ -22,6 +22,7 @@ from understudy.agent import DemonstrationAgent, EngineAgent
 from understudy.algorithms.advantages import episode_advantages, importance, kl_shaped, token_weights
 from understudy.algorithms.options import Loss
 from understudy.batch import Batch, collate
+from understudy.certify import Watch, subject_of
 from understudy.chat import Usage
 from understudy.config import TrainConfig
 from understudy.domains.base import TaskSource, find
@@ -57,6 +58,7 @@ class Training:
     format: ChatFormat
     report: Report
     users: Cast
+    watch: Watch
     tasks_used: int = 0
     demonstrations: list[Trajectory] = field(default_factory=list)
     interrupted: Callable[[], bool] = field(default=lambda: False)
@@ -90,7 +92,8 @@ def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Eval
         asyncio.run(refuse_free(domain, config.seed))
     engine = LocalEngine(folder, config.engine, config.seed)
     format = formats.find(folder, tolerant=config.format.tolerant)
-    training = Training(config, run, domain, engine, format, report, users)
+    watch = Watch(subject_of(config, folder, engine, format), config.certify, domain.specs, folder)
+    training = Training(config, run, domain, engine, format, report, users, watch)
     report(str(engine.choice), 0, 0, {})
     try:
         return asyncio.run(_train(training))
@@ -101,6 +104,7 @@ def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Eval
 async def _train(training: Training) -> list[tuple[str, Evaluation]]:
     config, run = training.config, training.run
     _resume(training)
+    await training.watch.begin(run)
     with interruptible() as training.interrupted:
         for step in range(run.step + 1, training.total + 1):
             await _before(training, step)
@@ -187,11 +191,14 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
     _refuse_faulty(groups, config.max_fault_rate)
     sampled = time.perf_counter()
     number = step - config.sft.steps
+    certified = await training.watch.step(training.run, step, number, groups)
+    learning = time.perf_counter()
     rate = learning_rate(number, config.steps, algorithm.learning_rate, algorithm.warmup, final=1.0)
     metrics = await _learn(training, [_scored(group) for group in groups if teaches(group)], rate)
-    seconds = {"sampling_seconds": sampled - started, "update_seconds": time.perf_counter() - sampled}
-    rates = {"learning_rate": rate, "seconds": sum(seconds.values())}
-    return summarize(groups) | metrics | seconds | rates | _spent(training.users, used)
+    done = time.perf_counter()
+    seconds = {"sampling_seconds": sampled - started, "update_seconds": done - learning}
+    rates = {"learning_rate": rate, "seconds": done - started}
+    return summarize(groups) | certified | metrics | seconds | rates | _spent(training.users, used)
 
 
 async def _learn(training: Training, groups: Sequence[Sequence[Trajectory]], rate: float) -> Metrics:

@@ -1,4 +1,4 @@
-"""Engine: the five verbs between the package and a model's weights. Engines see token ids, never messages.
+"""Engine: the verbs between the package and a model's weights. Engines see token ids, never messages.
 
 Invariants that every engine holds: the tokens of a completion are what was sampled, with the log-probabilities of the
 policy that sampled them; when `update` returns, `sample` uses the new weights; losses are sums, so that how a batch is
@@ -39,6 +39,15 @@ class Completion:
     """How many updates the weights had seen."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far apart two log-probabilities of one token may be that only rounding tells apart."""
+
+    largest: float
+    mean: float
+    """Over all tokens that are compared."""
+
+
 class Sampler(Protocol):
     """The part of an engine that an agent needs."""
 
@@ -50,6 +59,10 @@ class Sampler(Protocol):
 
 class Engine(Sampler, Protocol):
     """Weights: sample from them, read them, move them."""
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """How far the log-probabilities of `sample` and of `forward` may be apart for the same weights."""
 
     async def forward(self, batch: "Batch") -> "Batch":
         """The batch with `logprobs` under the current weights."""
@@ -74,6 +87,9 @@ class Engine(Sampler, Protocol):
 
     def export(self, folder: Path) -> None:
         """Write the model, for LoRA its adapters, as transformers and peft read it, with its tokenizer."""
+
+    def forget(self) -> None:
+        """Forget what was sampled, so that what follows comes out as from an engine that has sampled nothing."""
 
     def close(self) -> None:
         """Give back memory and processes."""

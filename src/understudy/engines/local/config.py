@@ -7,6 +7,8 @@ from pydantic import Field
 from understudy.engines.vllm.config import VllmConfig
 from understudy.records import Record
 
+Finetune = Literal["full", "lora"]
+
 
 class Lora(Record):
     """Low-rank adapters (Hu et al. 2021, arXiv:2106.09685), made by peft."""
@@ -37,7 +39,7 @@ class LocalConfig(Record):
     """Who samples: PyTorch in this process, or vLLM; `auto` is vLLM where it is installed and the model fits."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """`auto` is bfloat16 where the device multiplies it fast, else float32."""
-    finetune: Literal["full", "lora"] = "full"
+    finetune: Finetune = "full"
     train_embeddings: bool = False
     """Whether `full` also trains the embeddings and the output head."""
     lora: Lora = Lora()
