@@ -17,6 +17,8 @@ import understudy
 LAYERS = """
     errors records
     messages state
+    formats
+    spelled
     tools tasks chat prompt
     rewards
     deeds
@@ -24,7 +26,7 @@ LAYERS = """
     environment
     presets domains
     integrations
-    models formats
+    models
     batch algorithms
     engines
     agent
@@ -34,6 +36,8 @@ LAYERS = """
     data
     run
     evaluate
+    weights
+    serve
     results
     certify
     train view

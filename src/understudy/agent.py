@@ -5,14 +5,14 @@
 `SilentAgent` and `HumanAgent` need no model; the first two are the oracle and the floor of every score.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from understudy.chat import ChatModel, Usage
 from understudy.engines.base import Sampler, Sampling
 from understudy.errors import TaskError
 from understudy.formats import ChatFormat, Parsed
-from understudy.formats.base import ParseStatus
+from understudy.formats.base import ParseStatus, settled
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.tasks import Task
 from understudy.trajectory import Trajectory
@@ -49,15 +49,14 @@ class EngineAgent:
             _count(episode, event, count)
         if parsed.repairs:
             episode.penalty = min(MOST_PENALTY, episode.penalty + self._repair_penalty)
-        cut = completion.finish == "length" and not parsed.repairs.keys().isdisjoint(("truncated", "strings"))
-        message = _identified(_without_last(parsed.message) if cut else parsed.message, episode.turns)
+        message = _identified(settled(parsed, completion.finish == "length"), episode.turns)
         episode.act(message, completion.tokens, completion.logprobs)
         episode.version = completion.version
         return message
 
 
 class ChatAgent:
-    """A model behind a chat completions endpoint, with the endpoint's own tool calls."""
+    """A model behind a chat completions endpoint, with its own tool calls or, if `chat.tools` says so, in its text."""
 
     def __init__(self, model: ChatModel) -> None:
         self._model = model
@@ -72,7 +71,9 @@ class ChatAgent:
         episode.observe(new)
         reply = await self._model.reply(episode.messages, tools, _turn_seed(episode) % 2**31)
         said = Message(role="assistant", content=reply.refusal) if reply.refusal else reply.message
-        _count(episode, "cut" if reply.finish == "length" else _status(said))
+        parsed = Parsed(said, _status(said, reply.repairs), reply.other_side, reply.repairs, reply.faults)
+        for event, count in _events(parsed, cut=reply.finish == "length"):
+            _count(episode, event, count)
         episode.act(message := _identified(said, episode.turns))
         return message
 
@@ -146,17 +147,12 @@ def _count(episode: Trajectory, event: str, count: int = 1) -> None:
     episode.counts[event] = episode.counts.get(event, 0) + count
 
 
-def _status(message: Message) -> ParseStatus:
+def _status(message: Message, repairs: Mapping[str, int]) -> ParseStatus:
+    if any(call.malformed for call in message.tool_calls):
+        return "malformed"
     if message.tool_calls:
-        return "malformed" if any(call.malformed for call in message.tool_calls) else "calls"
+        return "repaired" if repairs else "calls"
     return "text" if message.content.strip() else "empty"
-
-
-def _without_last(message: Message) -> Message:
-    """The last call was cut off at the length limit: it may lack arguments that were to come, so it is not run."""
-    *calls, last = message.tool_calls
-    reason = last.malformed or "the call is cut off at the length limit of a reply; write less before it"
-    return message.replace(tool_calls=(*calls, ToolCall(name=last.name, malformed=reason)))
 
 
 def _identified(message: Message, turn: int) -> Message:

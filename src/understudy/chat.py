@@ -23,9 +23,12 @@ from typing import Any
 import httpx2
 from pydantic import Field, ValidationError, field_validator
 
-from understudy.errors import ConfigError, Fault, RolloutError
+from understudy.errors import ConfigError, Fault, RolloutError, nearest
+from understudy.formats.base import settled
+from understudy.formats.parse import DIALECTS
 from understudy.messages import Message, ToolSpec, from_wire, spec_to_wire, to_wire
 from understudy.records import Record
+from understudy.spelled import spelled, understood
 
 LONGEST_WAIT = 120.0
 """Seconds; an endpoint that wants to be asked again later than this has failed."""
@@ -48,6 +51,9 @@ class ChatConfig(Record):
     """Longest reply; 0 sends no limit."""
     send_seed: bool = True
     """Send each request with a seed that follows from the run's; some endpoints refuse that parameter."""
+    tools: str = "native"
+    """`native` where the endpoint takes tools and answers with calls. Else a dialect, such as hermes, json or react:
+    tools are then shown in the prompt, and calls are read out of the text of replies."""
     parameters: dict[str, Any] = {}
     """Further parameters of the request as the endpoint names them, such as {reasoning_effort = "low"}."""
     timeout: float = Field(default=120.0, gt=0.0)
@@ -72,6 +78,13 @@ class ChatConfig(Record):
         if not re.fullmatch(r"https?://(?:[\w.-]+|\[[\da-fA-F:]+\])(?::\d{1,5})?(?:/[\w./~%+-]*)?", value, re.ASCII):
             raise ConfigError("base_url has to be like https://host:port/v1, without user, password, ? and #")
         return value.rstrip("/")
+
+    @field_validator("tools")
+    @classmethod
+    def _known_dialect(cls, value: str) -> str:
+        if value not in ("native", *DIALECTS):
+            raise ConfigError(f"tools: unknown dialect {nearest(value, ('native', *DIALECTS))}")
+        return value
 
     @field_validator("key_variable")
     @classmethod
@@ -113,6 +126,12 @@ class Reply(Record):
     """As the endpoint says it: stop, length, tool_calls, content_filter."""
     refusal: str = ""
     """What the model says where it refuses to answer."""
+    repairs: dict[str, int] = {}
+    """Where calls are read out of text: what had to be repaired, by kind."""
+    faults: dict[str, int] = {}
+    """Calls in the text that cannot be read, by kind."""
+    other_side: bool = False
+    """The text went on to speak for others, and is cut there."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -138,12 +157,18 @@ class ChatModel:
         self.config = config
         self.usage = Usage()
         self._fault = fault
-        self._key = _key(config.key_variable)
+        self._key = read_key(config.key_variable)
         self._connections: _Connections | None = None
 
     async def reply(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), seed: int = 0) -> Reply:
         """The model's answer to a conversation. The same request with the same seed may come from the cache."""
-        body = self._body(messages, tools, seed)
+        if self.config.tools == "native":
+            return await self._reply(self._body(messages, tools, seed), seed)
+        body = self._body(spelled(messages, tools, self.config.tools), (), seed)
+        reply = await self._reply(body, seed)
+        return _read_out(reply, tools, self.config.tools) if tools else reply
+
+    async def _reply(self, body: Mapping[str, Any], seed: int) -> Reply:
         entry = self._entry(body, seed)
         if entry and (kept := _read(entry)):
             self.usage += Usage(cached=1)
@@ -271,8 +296,8 @@ class _Connections:
             await self.http.aclose()
 
 
-def _key(variable: str) -> str:
-    """The key in an environment variable."""
+def read_key(variable: str) -> str:
+    """The key in an environment variable; none where no variable is named."""
     key = os.environ.get(variable, "").strip() if variable else ""
     if variable and not key:
         raise ConfigError(f"the environment variable {variable}, which key_variable names, is not set")
@@ -300,6 +325,17 @@ def _completion(content: bytes) -> Reply:
         raise _Passing("an answer without a choice") from e
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:  # not JSON, or not of that shape
         raise _Passing(f"an answer that is no completion ({type(e).__name__})") from e
+
+
+def _read_out(reply: Reply, tools: Sequence[ToolSpec], dialect: str) -> Reply:
+    """The reply with the calls that stand in its text."""
+    parsed = understood(reply.message.content, tools, dialect)
+    return reply.replace(
+        message=settled(parsed, cut=reply.finish == "length"),
+        repairs=dict(parsed.repairs),
+        faults=dict(parsed.faults),
+        other_side=parsed.other_side,
+    )
 
 
 def _retry_after(response: httpx2.Response) -> float | None:

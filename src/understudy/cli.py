@@ -39,6 +39,10 @@ app.add_typer(data.app, name="data")
 What = Annotated[
     str, typer.Argument(metavar="DOMAIN", help="A domain, module:attribute, a preset, a config.toml or a run.")
 ]
+Checkpoint = Annotated[
+    str,
+    typer.Argument(metavar="CHECKPOINT", help="A run, one of its checkpoints, a model's folder, or a model's name."),
+]
 Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Such as slice.policy=brief.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -79,7 +83,7 @@ def play(
     role: Annotated[Literal["agent", "user"], typer.Option("--as", help="Whom you play.")] = "agent",
     task: Annotated[str, typer.Option(help="Id of the task; the first of the split if not given.")] = "",
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Where the task is from.")] = "train",
-    agent: Annotated[str, typer.Option(help="Whom you meet as the user: gold, model or chat.")] = "gold",
+    agent: Annotated[str, typer.Option(help="Whom you meet as the user: gold, model, native or chat.")] = "gold",
     model: Annotated[str, typer.Option(help="The model that you meet as the user, instead of --agent.")] = "",
 ) -> None:
     """Play an episode yourself, as agent or as user."""
@@ -98,7 +102,7 @@ def play(
 def evaluate(
     what: What,
     settings: Settings = None,
-    agent: Annotated[str, typer.Option(help="model, chat, gold or silent.")] = "model",
+    agent: Annotated[str, typer.Option(help="model, native, chat, gold or silent.")] = "model",
     model: Annotated[str, typer.Option(help="An embedded model, a folder, or owner/model on Hugging Face.")] = "",
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "",
     tasks: Annotated[int, typer.Option(min=0, help="How many tasks.")] = 0,
@@ -141,6 +145,48 @@ def train(
     except KeyboardInterrupt as e:
         typer.echo(str(e), err=True)
         raise typer.Exit(130) from e
+
+
+@app.command()
+def serve(
+    what: Checkpoint,
+    settings: Settings = None,
+    host: Annotated[str, typer.Option(help="Where to listen; on loopback only this machine can ask.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    name: Annotated[str, typer.Option(help="What clients call the model; its own name if not given.")] = "",
+    key_variable: Annotated[str, typer.Option(help="The environment variable with the key to ask for.")] = "",
+    concurrency: Annotated[int, typer.Option(min=1, help="Replies that are made at once.")] = 16,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes of the largest request.")] = 4 << 20,
+) -> None:
+    """Serve a model as a chat completions endpoint, with its tool calls."""
+    from understudy.evaluate import not_installed
+    from understudy.serve.options import ServeConfig
+    from understudy.weights import find_weights
+
+    weights = find_weights(what, settings or ())
+    config = ServeConfig(host=host, port=port, key_variable=key_variable, concurrency=concurrency, max_body=max_body)
+    try:
+        from understudy.serve.server import serve as serve_until_interrupted
+    except ModuleNotFoundError as e:
+        raise not_installed(e, "a server") from e
+    named = weights.replace(name=name or weights.name)
+    serve_until_interrupted(named, config, lambda line: typer.echo(line, err=True))
+
+
+@app.command()
+def export(
+    what: Checkpoint,
+    out: Annotated[Path, typer.Option(help="The folder to write, which must not be there yet.")],
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="Of LoRA, the adapters alone, as peft reads them.")
+    ] = False,
+    settings: Settings = None,
+) -> None:
+    """Write a model as a plain folder that transformers and vLLM load, with LoRA's adapters merged into it."""
+    from understudy import weights
+
+    weights.export(weights.find_weights(what, settings or ()), out, adapter)
+    print(f"{what} is in {out}")
 
 
 @app.command()
@@ -210,16 +256,14 @@ def _config(what: str, settings: list[str] | None) -> "TrainConfig":
 
 def _checkpoint(what: str) -> Path | None:
     """The last whole checkpoint, where `what` is a run; damaged ones are named."""
-    from understudy.run import last_checkpoint
+    from understudy.weights import find_weights
 
     if not Path(what, "config.toml").is_file():
         return None
-    checkpoint, damaged = last_checkpoint(Path(what))
-    for warning in damaged:
+    weights = find_weights(what)
+    for warning in weights.warnings:
         typer.secho(warning, fg="yellow", err=True)
-    if checkpoint is None:
-        raise ConfigError(f"{what} has no checkpoint yet; go on with it by: understudy train --resume {what}")
-    return checkpoint
+    return weights.checkpoint
 
 
 def _report_text(report: "Report") -> str:

@@ -126,7 +126,7 @@ class TrainConfig(Record):
     user: UserConfig = UserConfig()
     """Who the agent speaks to in training and evaluation; demonstrations, floor and oracle keep the scripted user."""
     chat: ChatConfig = ChatConfig()
-    """The endpoint and model that `--agent chat` plays with."""
+    """The endpoint and model that `--agent native` and `--agent chat` play with."""
     sft: SFTConfig = SFTConfig()
     algorithm: Algorithm = Algorithm()
     eval: EvalConfig = EvalConfig()

@@ -9,11 +9,11 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from understudy import formats
 from understudy.agent import Agent, ChatAgent, EngineAgent, GoldAgent, SilentAgent
-from understudy.chat import ChatModel, Usage
+from understudy.chat import ChatConfig, ChatModel, Usage
 from understudy.config import TrainConfig
 from understudy.domains.base import TaskSource
 from understudy.errors import ConfigError, TaskError, nearest
@@ -24,6 +24,9 @@ from understudy.statistics import Rate, pass_at_k, pass_hat_k, rate
 from understudy.tasks import Split, Task
 from understudy.trajectory import Trajectory
 from understudy.users import Cast
+
+if TYPE_CHECKING:
+    from understudy.engines.local.engine import LocalEngine
 
 Progress = Callable[[int, int], None]
 Kind = Literal["agent", "floor", "oracle"]
@@ -142,13 +145,15 @@ async def refuse_free(domain: TaskSource, seed: int = 0) -> None:
 
 
 def named_agent(name: str, config: TrainConfig, checkpoint: Path | None = None) -> Agent:
-    """The agent called `gold`, `silent`, `chat` (the endpoint of the config's `chat`), or `model`.
+    """The agent called `gold`, `silent`, `native` or `chat` (the endpoint of the config's `chat`), or `model`.
 
+    `native` uses the endpoint's own tool calls, `chat` what `chat.tools` says, which unless it is set is the same.
     `model` is the config's, with a checkpoint's weights where one is given.
     """
     agents: dict[str, Callable[[], Agent]] = {
         "gold": GoldAgent,
         "silent": SilentAgent,
+        "native": lambda: ChatAgent(ChatModel(_native(config), "agent")),
         "chat": lambda: ChatAgent(ChatModel(config.chat, "agent")),
         "model": lambda: model_agent(config, checkpoint),
     }
@@ -157,8 +162,21 @@ def named_agent(name: str, config: TrainConfig, checkpoint: Path | None = None) 
     return agents[name]()
 
 
+def _native(config: TrainConfig) -> ChatConfig:
+    if config.chat.tools != "native":
+        text = f"agent native uses the endpoint's own tool calls, and chat.tools is {config.chat.tools!r}"
+        raise ConfigError(f"{text}; leave that out, or use --agent chat")
+    return config.chat
+
+
 def model_agent(config: TrainConfig, checkpoint: Path | None = None) -> EngineAgent:
     """The config's model, sampling as it does in evaluation."""
+    engine, format = open_model(config, checkpoint)
+    return EngineAgent(engine, format, config.sampling.replace(temperature=config.eval.temperature))
+
+
+def open_model(config: TrainConfig, checkpoint: Path | None = None) -> tuple["LocalEngine", formats.ChatFormat]:
+    """The engine and the format of the config's model, with a checkpoint's weights where one is given."""
     folder = find_model(config.model)
     format = formats.find(folder, tolerant=config.format.tolerant)
     try:
@@ -168,7 +186,7 @@ def model_agent(config: TrainConfig, checkpoint: Path | None = None) -> EngineAg
     engine = LocalEngine(folder, config.engine, config.seed)
     if checkpoint:
         engine.load(checkpoint)
-    return EngineAgent(engine, format, config.sampling.replace(temperature=config.eval.temperature))
+    return engine, format
 
 
 def not_installed(error: ModuleNotFoundError, what: str) -> Exception:

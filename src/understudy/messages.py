@@ -71,6 +71,8 @@ def from_wire(wire: Mapping[str, Any]) -> Message:
 
 def _call_from_wire(wire: Mapping[str, Any]) -> ToolCall:
     function, identity = wire["function"], wire.get("id") or ""
+    if malformed := wire.get("malformed"):  # as our own server says why it could not read a call
+        return ToolCall(name=function["name"], id=identity, malformed=malformed)
     raw = function.get("arguments") or "{}"
     try:
         arguments = json.loads(raw) if isinstance(raw, str) else raw

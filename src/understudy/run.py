@@ -98,7 +98,7 @@ class Run:
     def checkpoint(self, step: int) -> Iterator[Path]:
         """A folder to save a checkpoint to; it takes its place, whole, when the block ends without an error."""
         final = self.folder / "checkpoints" / step_name(step)
-        with _whole_folder(final) as partial:
+        with whole_folder(final) as partial:
             yield partial
             digests = {str(f.relative_to(partial)): _digest(f) for f in _files(partial)}
             write_whole(partial / MANIFEST, json.dumps({"step": step, "sha256": digests}, indent=1) + "\n")
@@ -107,7 +107,7 @@ class Run:
     @contextlib.contextmanager
     def model(self) -> Iterator[Path]:
         """A folder to write the trained model to; it takes its place, whole, when the block ends without an error."""
-        with _whole_folder(self.folder / "model") as partial:
+        with whole_folder(self.folder / "model") as partial:
             yield partial
 
     def write(self, name: str, text: str) -> None:
@@ -207,9 +207,9 @@ def write_whole(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def _whole_folder(final: Path) -> Iterator[Path]:
+def whole_folder(final: Path) -> Iterator[Path]:
     """A folder beside its place, which it takes when the block ends without an error."""
-    partial = final.with_suffix(".partial")
+    partial = final.with_name(final.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     yield partial

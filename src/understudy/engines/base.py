@@ -5,7 +5,7 @@ policy that sampled them; when `update` returns, `sample` uses the new weights; 
 split cannot change a gradient.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -57,6 +57,34 @@ class Sampler(Protocol):
         """Continue `prompt` up to a stop token. The same calls side by side, from the same weights, give the same."""
 
 
+Told = Callable[[Sequence[int], Sequence[float]], None]
+"""Is given further tokens of a reply, and their log-probabilities, as soon as they are sampled."""
+
+
+class Streaming(Sampler, Protocol):
+    """A sampler that tells of a reply while it samples it."""
+
+    @property
+    def context(self) -> int:
+        """The longest sequence that the model takes, in tokens."""
+
+    async def sample(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        seed: int,
+        stop_tokens: Collection[int] = (),
+        told: Told | None = None,
+    ) -> Completion:
+        """As `Sampler.sample`. Who gives up waiting (a cancelled call) ends the sampling.
+
+        A sampler that cannot tell before a reply is whole tells nothing.
+        """
+
+    def close(self) -> None:
+        """Give back memory and processes."""
+
+
 class Engine(Sampler, Protocol):
     """Weights: sample from them, read them, move them."""
 
@@ -85,8 +113,8 @@ class Engine(Sampler, Protocol):
     def load(self, path: Path) -> None:
         """Take up a checkpoint written by `save`."""
 
-    def export(self, folder: Path) -> None:
-        """Write the model, for LoRA its adapters, as transformers and peft read it, with its tokenizer."""
+    def export(self, folder: Path, merged: bool = False) -> None:
+        """Write the model as transformers and peft read it, with its tokenizer; of LoRA adapters, unless `merged`."""
 
     def forget(self) -> None:
         """Forget what was sampled, so that what follows comes out as from an engine that has sampled nothing."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from understudy.messages import Message, ToolSpec
+from understudy.messages import Message, ToolCall, ToolSpec
 
 ReplyStatus = Literal["text", "calls", "repaired", "malformed", "empty"]
 ParseStatus = ReplyStatus | Literal["cut"]
@@ -26,6 +26,16 @@ class Parsed:
     """What had to be repaired to read the calls, by kind."""
     faults: Mapping[str, int] = field(default_factory=dict)
     """Calls that cannot be read, by kind."""
+
+
+def settled(parsed: Parsed, cut: bool) -> Message:
+    """The reply that counts. A last call that is `cut` off may lack arguments that were to come, so it is not run."""
+    message = parsed.message
+    if not cut or parsed.repairs.keys().isdisjoint(("truncated", "strings")):
+        return message
+    *calls, last = message.tool_calls
+    reason = last.malformed or "the call is cut off at the length limit of a reply; write less before it"
+    return message.replace(tool_calls=(*calls, ToolCall(name=last.name, malformed=reason)))
 
 
 class ChatFormat(Protocol):

@@ -13,7 +13,7 @@ from torch import Tensor
 from understudy.algorithms import losses
 from understudy.algorithms.options import Loss
 from understudy.batch import Batch, plan
-from understudy.engines.base import Completion, Sampling, Tolerance
+from understudy.engines.base import Completion, Sampling, Told, Tolerance
 from understudy.engines.local.choice import choose, vllm_sampler
 from understudy.engines.local.config import LocalConfig
 from understudy.engines.local.head import token_logprobs
@@ -60,16 +60,27 @@ class LocalEngine:
         return self._sampler.version
 
     @property
+    def context(self) -> int:
+        """The longest sequence that the model takes, in tokens; through vLLM at most `max_model_len`."""
+        through_vllm = self._config.vllm.max_model_len if self.choice.sampler == "vllm" else 0
+        return min(through_vllm or self._model.context, self._model.context)
+
+    @property
     def tolerance(self) -> Tolerance:
         """What rounding to the dtype of the weights comes to."""
         return TOLERANCE[self._model.dtype]
 
     async def sample(
-        self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_tokens: Collection[int] = ()
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        seed: int,
+        stop_tokens: Collection[int] = (),
+        told: Told | None = None,
     ) -> Completion:
-        """Continue a prompt; calls that run side by side are computed together."""
+        """Continue a prompt; calls that run side by side are computed together. See `engines.base.Streaming`."""
         with self._memory("engine.sequences", self._config.sequences):
-            return await self._sampler.sample(prompt, sampling, seed, stop_tokens)
+            return await self._sampler.sample(prompt, sampling, seed, stop_tokens, told)
 
     async def forward(self, batch: Batch) -> Batch:
         """The batch with `logprobs` of its trained tokens under the current weights."""
@@ -128,9 +139,9 @@ class LocalEngine:
             raise ConfigError(f"{path / STATE}: not a checkpoint of this model and fine-tuning mode: {e}") from e
         self._sampler.refresh(version)
 
-    def export(self, folder: Path) -> None:
-        """Write the model (for LoRA, its adapters) as transformers and peft read it."""
-        self._model.export(folder)
+    def export(self, folder: Path, merged: bool = False) -> None:
+        """Write the model as transformers and peft read it; of LoRA the adapters, unless `merged`."""
+        self._model.export(folder, merged)
 
     def forget(self) -> None:
         """Forget the sampler's cache and its guesses, which change the rounding of what follows."""

@@ -119,12 +119,35 @@ class Model:
         """Write the weights (or the adapters) as transformers and peft read them, without a tokenizer."""
         (self.adapted or self.network).save_pretrained(folder)
 
-    def export(self, folder: Path) -> None:
-        """Write the model (or its adapters) as transformers and peft read it, with its tokenizer."""
-        self.save(folder)
+    def export(self, folder: Path, merged: bool = False) -> None:
+        """Write the model as transformers and peft read it, with its tokenizer; of LoRA the adapters, unless `merged`.
+
+        Merging changes nothing in this model: training may go on.
+        """
+        if self.adapted is not None and merged:
+            self._merged().save_pretrained(folder)
+        else:
+            self.save(folder)
         for pattern in BESIDE_WEIGHTS:
             for path in self._folder.glob(pattern):
                 shutil.copy(path, folder)
+
+    @torch.no_grad()
+    def _merged(self) -> PreTrainedModel:
+        """A copy of the network without adapters, each product added to the weight that it adapts, in float32."""
+        from peft.tuners.lora import LoraLayer
+
+        weights = {name.replace(".base_layer.", "."): p.detach() for name, p in self.network.state_dict().items()}
+        for name, module in self.network.named_modules():
+            if isinstance(module, LoraLayer):
+                (adapter,) = module.scaling
+                product = module.lora_B[adapter].weight.float() @ module.lora_A[adapter].weight.float()
+                whole = module.base_layer.weight.float() + module.scaling[adapter] * product
+                weights[f"{name}.weight"] = whole.to(self.dtype)
+        copy = AutoModelForCausalLM.from_config(self.network.config, dtype=self.dtype)
+        copy.load_state_dict({name: weight for name, weight in weights.items() if ".lora_" not in name})
+        copy.generation_config = self.network.generation_config
+        return copy
 
 
 def _with_adapters(network: PreTrainedModel, lora: Lora) -> Any:

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 
 from understudy.batch import shared_prefixes
-from understudy.engines.base import Completion, Sampling
+from understudy.engines.base import Completion, Sampling, Told
 from understudy.engines.local import kernels
 from understudy.engines.local.cache import Cache, Slot
 from understudy.engines.local.guesses import WORD, Replies, guess
@@ -40,6 +40,7 @@ class Request:
     future: "asyncio.Future[Completion]"
     sequence: "array[int]"
     """The prompt, and what was sampled."""
+    told: Told | None = None
     slot: Slot | None = None
     logprobs: list[float] = field(default_factory=list)
     _uniforms: list[float] = field(default_factory=list)
@@ -115,14 +116,19 @@ class LocalSampler:
         self.forget()
 
     async def sample(
-        self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_tokens: Collection[int] = ()
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        seed: int,
+        stop_tokens: Collection[int] = (),
+        told: Told | None = None,
     ) -> Completion:
-        """Continue a prompt; see `engines.base.Sampler`."""
+        """Continue a prompt; see `engines.base.Streaming`."""
         if not prompt:
             raise ValueError("an empty prompt cannot be continued")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
-        request = Request(list(prompt), sampling, stop_tokens, random.Random(seed), future, array(WORD, prompt))
+        request = Request(list(prompt), sampling, stop_tokens, random.Random(seed), future, array(WORD, prompt), told)
         self._queue.append(request)
         self._unanswered.add(request)
         if self._driver is None or self._driver.done():
@@ -240,6 +246,8 @@ class LocalSampler:
         before, count = len(row.sequence), len(guesses) + 1
         row.take(guesses, list(itertools.islice(tokens, count)), list(itertools.islice(logprobs, count)))
         self._replies.learn(row.sequence, before)
+        if row.told and not row.future.done():
+            row.told(row.sequence[before:].tolist(), row.logprobs[before - len(row.prompt) :])
 
     def _hand_over(self) -> None:
         """Answer the requests whose reply is complete, and drop those that nobody waits for any more."""

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from understudy.engines.base import Completion, Sampling
+from understudy.engines.base import Completion, Sampling, Told
 from understudy.engines.vllm.config import VllmConfig
 from understudy.engines.vllm.endpoint import Lost, Reply, Vllm
 from understudy.engines.vllm.weights import Weights
@@ -22,7 +22,7 @@ COLDEST = 0.01
 
 
 class VllmSampler:
-    """See `engines.base.Sampler`; `refresh` after the weights have changed."""
+    """See `engines.base.Streaming`; `refresh` after the weights have changed."""
 
     def __init__(self, vllm: Vllm, weights: Weights, config: VllmConfig) -> None:
         self._vllm, self._weights, self._config = vllm, weights, config
@@ -45,9 +45,17 @@ class VllmSampler:
         self._weights.lost()
 
     async def sample(
-        self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_tokens: Collection[int] = ()
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        seed: int,
+        stop_tokens: Collection[int] = (),
+        told: Told | None = None,
     ) -> Completion:
-        """Continue a prompt. `seed` decides, as far as vLLM's rounding is the same beside other replies."""
+        """Continue a prompt. `seed` decides, as far as vLLM's rounding is the same beside other replies.
+
+        `told` is not told anything: replies come whole.
+        """
         if not prompt:
             raise ValueError("an empty prompt cannot be continued")
         if 0 < sampling.temperature < COLDEST:
