@@ -22,7 +22,7 @@ COLDEST = 0.01
 
 
 class VllmSampler:
-    """See `engines.base.Streaming`; `refresh` after the weights have changed."""
+    """See `engines.base.Sampler`; `refresh` after the weights have changed."""
 
     def __init__(self, vllm: Vllm, weights: Weights, config: VllmConfig) -> None:
         self._vllm, self._weights, self._config = vllm, weights, config
