@@ -1,8 +1,9 @@
 # make install   .venv with everything pinned in constraints.txt
 # make train     install, then train the embedded model on the default task and print the result table
 # make test      install, then run every test
-# make test-mcp  install, then play with MCP servers from npm and PyPI, which that installs into the user's cache folder
+# make test-mcp       install, then play with MCP servers from npm and PyPI, which that installs into the user's cache
 # make test-families  install, then chat formats beside the tokenizers and templates of many families (60 MB, once)
+# make test-vllm      install, make an environment for vLLM (3 GB, once), then run the tests with it on the CPU
 # make check     install, then lint, formatting and types
 # make bench     install, then measure environments, data conversion, and a training step beside TRL
 #
@@ -16,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install train test test-families test-mcp check bench
+.PHONY: install train test test-families test-mcp test-vllm check bench
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -38,6 +39,10 @@ test-mcp: install
 
 test-families: install
 	$(BIN)/python -m pytest -m families
+
+test-vllm: install
+	$(BIN)/python tests/vllm_server.py
+	$(BIN)/python -m pytest -m vllm
 
 check: install
 	$(BIN)/ruff check .

@@ -24,11 +24,13 @@ def test_without_a_terminal_each_step_is_a_plain_line() -> None:
         live.note("checkpoint written")
         live.report("train", 3, 4, {"reward": 0.5})
         live.report("evaluate", 5, 200, {})
+        live.report("replies are sampled by somebody", 0, 0, {})
     lines = written(where).splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 4
     assert lines[0].startswith("step 2/4 reward=0.25 faults=0 note=[red]x left=")
     assert lines[1] == "checkpoint written"
     assert lines[2].startswith("step 3/4 reward=0.5 left=")
+    assert lines[3] == "replies are sampled by somebody"
 
 
 def test_on_a_terminal_progress_curves_and_metrics_are_drawn() -> None:

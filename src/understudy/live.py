@@ -47,7 +47,11 @@ class Live:
             self._display.stop()
 
     def report(self, phase: str, done: int, total: int, metrics: Mapping[str, object]) -> None:
-        """What `train` tells of its progress: a finished step where there are metrics, else how far a phase is."""
+        """What `train` tells of its progress: a finished step where there are metrics, else how far a phase is, or a
+        line that stays where there is nothing to do."""
+        if not total:
+            self.note(phase)
+            return
         if metrics:
             self._progress.update(self._bar, total=total)
             self._total = total

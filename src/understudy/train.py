@@ -43,7 +43,8 @@ PATIENCE = 0.2  # seconds until Ctrl-C is noticed in an evaluation
 T = TypeVar("T")
 Metrics = dict[str, float]
 Report = Callable[[str, int, int, Mapping[str, float]], None]
-"""Told of progress: phase, how much of it is done, how much there is, and the metrics of a finished step."""
+"""Told of progress: phase, how much of it is done, how much there is, and the metrics of a finished step. Where there
+is nothing to do (0 of 0), the phase is a line that stays."""
 
 
 @dataclass
@@ -94,7 +95,11 @@ def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Eval
     subject = subject_of(config, folder, engine, format)
     watch = Watch(subject, config.certify, domain.specs, folder, config.format.thinking)
     training = Training(config, run, domain, engine, format, report, users, watch)
-    return asyncio.run(_train(training))
+    report(str(engine.choice), 0, 0, {})
+    try:
+        return asyncio.run(_train(training))
+    finally:
+        engine.close()
 
 
 async def _train(training: Training) -> list[tuple[str, Evaluation]]:

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from understudy.engines.vllm.config import VllmConfig
 from understudy.records import Record
 
 Finetune = Literal["full", "lora"]
@@ -30,10 +31,12 @@ class Optimizer(Record):
 
 
 class LocalConfig(Record):
-    """PyTorch in this process: it samples and trains with the same modules."""
+    """PyTorch in this process: it trains, and samples with the same modules or through vLLM."""
 
     kind: Literal["local"] = "local"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    sampler: Literal["auto", "torch", "vllm"] = "auto"
+    """Who samples: PyTorch in this process, or vLLM; `auto` is vLLM where it is installed and the model fits."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """`auto` is bfloat16 where the device multiplies it fast, else float32."""
     finetune: Finetune = "full"
@@ -50,3 +53,4 @@ class LocalConfig(Record):
     needed; 0 goes without. It changes no reply."""
     threads: int = Field(default=0, ge=0)
     """CPU threads; 0 leaves torch's choice."""
+    vllm: VllmConfig = VllmConfig()

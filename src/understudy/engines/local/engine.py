@@ -1,4 +1,4 @@
-"""The local engine: samples and trains with the same modules, in this process."""
+"""The local engine: trains in this process, and samples with the same modules or through vLLM."""
 
 import contextlib
 from collections import defaultdict
@@ -14,6 +14,7 @@ from understudy.algorithms import losses
 from understudy.algorithms.options import Loss
 from understudy.batch import Batch, plan
 from understudy.engines.base import Completion, Sampling, Told, Tolerance
+from understudy.engines.local.choice import choose, vllm_sampler
 from understudy.engines.local.config import LocalConfig
 from understudy.engines.local.head import token_logprobs
 from understudy.engines.local.heap import keep_heap
@@ -22,6 +23,7 @@ from understudy.engines.local.optimizer import MasterAdamW
 from understudy.engines.local.packing import Packing
 from understudy.engines.local.reference import Reference
 from understudy.engines.local.sampler import LocalSampler
+from understudy.engines.vllm.sampler import VllmSampler
 from understudy.errors import ConfigError
 
 STATE = "optimizer.safetensors"
@@ -43,7 +45,13 @@ class LocalEngine:
         if self._model.device.type == "cpu":
             keep_heap(reserve=RESERVE)
         self._optimizer = MasterAdamW(self._model.trainable(), config.optimizer)
-        self._sampler = LocalSampler(self._model, config.sequences, config.rows)
+        self.choice = choose(self._model, config)
+        """Who samples, and why."""
+        self._sampler: LocalSampler | VllmSampler = (
+            vllm_sampler(self._model, folder, config)
+            if self.choice.sampler == "vllm"
+            else LocalSampler(self._model, config.sequences, config.rows)
+        )
         self._reference: Reference | None = None
 
     @property
@@ -53,8 +61,9 @@ class LocalEngine:
 
     @property
     def context(self) -> int:
-        """The longest sequence that the model takes, in tokens."""
-        return self._model.context
+        """The longest sequence that the model takes, in tokens; through vLLM at most `max_model_len`."""
+        through_vllm = self._config.vllm.max_model_len if self.choice.sampler == "vllm" else 0
+        return min(through_vllm or self._model.context, self._model.context)
 
     @property
     def tolerance(self) -> Tolerance:
@@ -116,7 +125,7 @@ class LocalEngine:
         if self._reference is not None:
             tensors |= {f"reference.{name}": value for name, value in self._reference.weights.items()}
         save_file(tensors, path / STATE, {"version": str(self.version)})
-        self._sampler.refresh(self.version)
+        self._sampler.forget()
 
     def load(self, path: Path) -> None:
         """Go on from a checkpoint of `save`."""
@@ -136,11 +145,11 @@ class LocalEngine:
 
     def forget(self) -> None:
         """Forget the sampler's cache and its guesses, which change the rounding of what follows."""
-        self._sampler.refresh(self.version)
+        self._sampler.forget()
 
     def close(self) -> None:
-        """Forget what the sampler remembers."""
-        self.forget()
+        """Forget what the sampler remembers, and end what it started."""
+        self._sampler.close()
 
     def _restore_reference(self, tensors: Mapping[str, Tensor]) -> None:
         frozen = {

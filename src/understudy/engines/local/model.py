@@ -103,17 +103,31 @@ class Model:
         """The longest sequence that the model's positions allow."""
         return int(self.config.max_position_embeddings)
 
+    @property
+    def weight_bytes(self) -> int:
+        """What the weights take, tied ones once."""
+        return sum(p.numel() * p.element_size() for p in self.network.parameters())
+
+    @property
+    def cache_bytes(self) -> int:
+        """What the keys and values of one token take."""
+        config = self.config
+        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return int(2 * config.num_hidden_layers * config.num_key_value_heads * dim * self.dtype.itemsize)
+
+    def save(self, folder: Path) -> None:
+        """Write the weights (or the adapters) as transformers and peft read them, without a tokenizer."""
+        (self.adapted or self.network).save_pretrained(folder)
+
     def export(self, folder: Path, merged: bool = False) -> None:
         """Write the model as transformers and peft read it, with its tokenizer; of LoRA the adapters, unless `merged`.
 
         Merging changes nothing in this model: training may go on.
         """
-        if self.adapted is None:
-            self.network.save_pretrained(folder)
-        elif merged:
+        if self.adapted is not None and merged:
             self._merged().save_pretrained(folder)
         else:
-            self.adapted.save_pretrained(folder)
+            self.save(folder)
         for pattern in BESIDE_WEIGHTS:
             for path in self._folder.glob(pattern):
                 shutil.copy(path, folder)

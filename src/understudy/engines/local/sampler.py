@@ -102,10 +102,18 @@ class LocalSampler:
         self.version = 0
 
     def refresh(self, version: int) -> None:
-        """Forget what is cached: the weights are now those of `version`."""
+        """The weights are now those of `version`."""
+        self.forget()
+        self.version = version
+
+    def forget(self) -> None:
+        """Forget what is cached."""
         self._cache.clear()
         self._replies = Replies()
-        self.version = version
+
+    def close(self) -> None:
+        """Give back the cache's memory."""
+        self.forget()
 
     async def sample(
         self,

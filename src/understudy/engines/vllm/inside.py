@@ -1,0 +1,105 @@
+"""vLLM inside this process: its asynchronous engine, without a server. Only where vLLM is installed in this Python."""
+
+import asyncio
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from understudy.engines.vllm.config import VllmConfig
+from understudy.engines.vllm.endpoint import Lost, Reply
+
+
+class Inside:
+    """See `endpoint.Vllm`. It belongs to the event loop that it was started in; another one starts it anew."""
+
+    owned = True
+
+    def __init__(self, model: Path, options: Sequence[str], config: VllmConfig) -> None:
+        """`model` is a folder of weights, `options` are of `vllm serve`."""
+        self.context = 0
+        self._arguments = ["--model", str(model), "--skip-tokenizer-init", *options, *config.arguments]
+        self._engine: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._numbers = itertools.count(1)
+        self._adapters: dict[str, Any] = {}
+
+    async def start(self) -> None:
+        """Start the engine, anew if it runs."""
+        os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is for results
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        self.stop()
+        arguments = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(self._arguments)
+        try:
+            self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs.from_cli_args(arguments))
+        except (RuntimeError, ValueError, OSError) as e:
+            raise Lost(f"vLLM did not start in this process: {e}") from e
+        self._loop = asyncio.get_running_loop()
+        self.context = int(self._engine.model_config.max_model_len)
+
+    async def healthy(self) -> bool:
+        """Whether the engine runs, and in this event loop."""
+        return self._loop is asyncio.get_running_loop() and not self._engine.errored
+
+    async def generate(self, model: str, prompt: Sequence[int], params: Mapping[str, Any]) -> Reply:
+        """Continue a prompt."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+        wanted = SamplingParams(**params, output_kind=RequestOutputKind.FINAL_ONLY)
+        tokens, name = {"prompt_token_ids": list(prompt)}, str(next(self._numbers))
+        replies = self._running.generate(tokens, wanted, name, lora_request=self._adapters.get(model))
+        try:
+            (reply,) = [output.outputs[0] async for output in replies]
+        except (EngineDeadError, EngineGenerateError) as e:
+            raise Lost(str(e)) from e
+        logprobs = [at[token].logprob for at, token in zip(reply.logprobs, reply.token_ids, strict=True)]
+        labels = {span.version for span in reply.weight_versions or ()}
+        return Reply(list(reply.token_ids), logprobs, labels.pop() if len(labels) == 1 else "")
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        """Take up a LoRA adapter."""
+        from vllm.lora.request import LoRARequest
+
+        adapter = LoRARequest(name, next(self._numbers), str(folder))
+        await self._call(self._running.add_lora(adapter))
+        self._adapters[name] = adapter
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forget a LoRA adapter."""
+        await self._call(self._running.remove_lora(self._adapters.pop(name).lora_int_id))
+
+    async def reload(self, folder: Path, label: str) -> None:
+        """Replace all weights, and forget the prefixes that were computed from the old ones."""
+        engine = self._running
+        await self._call(engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)}))
+        if not await self._call(engine.reset_prefix_cache()):
+            raise Lost("vLLM keeps prefixes that older weights computed")
+        await self._call(engine.update_weight_version(label))
+
+    def stop(self) -> None:
+        """End the engine and its worker processes."""
+        engine, self._engine, self._loop = self._engine, None, None
+        self._adapters.clear()
+        if engine is not None:
+            engine.shutdown()
+
+    @property
+    def _running(self) -> Any:
+        if self._engine is None:
+            raise Lost("vLLM does not run")
+        return self._engine
+
+    async def _call(self, work: Any) -> Any:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            return await work
+        except EngineDeadError as e:
+            raise Lost(str(e)) from e
