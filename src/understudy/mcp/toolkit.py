@@ -61,6 +61,7 @@ class MCPToolkit:
         self._catalogue, self._follows = catalogue or Catalogue({}, {}, names), catalogue is None
         self._pools, self._cassette, self._mode = pools or Pools(servers), cassette, mode
         self._on_progress = on_progress
+        self._tools: set[tuple[str, str]] = set()
         self._sessions: dict[str, Session] = {}
         self._after = dict.fromkeys(servers, BEGINNING)
         self._past: list[tuple[Entry, dict[str, Any], Reply]] = []
@@ -112,15 +113,15 @@ class MCPToolkit:
         return await self._answer(self._catalogue.find_any(call.tool), call.arguments)
 
     def _refuse_beyond(self, entry: Entry) -> None:
-        limits, tools = self._limits, {(made.server, made.tool) for made in self.made} | {(entry.server, entry.tool)}
-        servers = {server for server, _ in tools}
+        limits, tools = self._limits, self._tools | {(entry.server, entry.tool)}
         for what, used, most in (
             ("calls", len(self.made) + 1, limits.max_calls),
             ("different tools", len(tools), limits.max_tools),
-            ("different servers", len(servers), limits.max_servers),
+            ("different servers", len({server for server, _ in tools}), limits.max_servers),
         ):
             if most is not None and used > most:
                 raise ToolError(f"not called: no more than {most} {what} may be used for this task")
+        self._tools = tools
 
     async def _answer(self, entry: Entry, arguments: Mapping[str, Any]) -> Reply:
         after = self._after[entry.server]
