@@ -19,7 +19,6 @@ LAYERS = """
     endpoint sandbox
     messages state
     formats
-    spelled
     tools tasks chat prompt
     rewards
     deeds

@@ -19,12 +19,12 @@ from understudy.config import TrainConfig, parse
 from understudy.engines.base import Sampling
 from understudy.errors import ConfigError
 from understudy.evaluate import held_out, named_agent
-from understudy.formats.parse import render
+from understudy.formats.parse import parsed, render
+from understudy.formats.told import spelled
 from understudy.messages import Message, ToolCall
 from understudy.play import Person
 from understudy.play import play as played_by
 from understudy.rollout import Limits, play
-from understudy.spelled import spelled, understood
 from understudy.tasks import Task
 from understudy.trajectory import Stop, Trajectory
 from understudy.users import Cast, UserConfig
@@ -114,7 +114,7 @@ def lamps(dialect: str) -> Any:
     def reply(prompt: str) -> str:
         name = re.findall(r"switch on lamp (L\d+)", prompt)[-1]
         last = prompt.rpartition("<|im_start|>user")[2]
-        if re.search("Result of|Observation|<tool_response>", last):
+        if re.search("Observation|<tool_response>", last):
             return f"Lamp {name} is on."
         call = ToolCall(name="switch_lamp", arguments={"lamp_id": name, "on": True})
         asked = f"I will switch on lamp {name}. Do you want me to proceed?"
@@ -134,7 +134,7 @@ def test_tools_by_calls_and_by_text(folder: Path, tools: str) -> None:
         assert "repaired" not in episode.counts
     shown = model.vocabulary.decode(script.prompts[-1])
     assert "find_lamp" in shown
-    assert ("# Tools\nYou can use these tools" in shown) == (tools != "native")
+    assert ("# Tools\nfind_lamp(" in shown) == (tools != "native")
 
 
 def test_what_text_makes_of_calls_and_results() -> None:
@@ -149,12 +149,12 @@ def test_what_text_makes_of_calls_and_results() -> None:
     assert [m.role for m in told] == ["system", "user", "assistant", "user"]
     assert not any(m.tool_calls or m.tool_call_id for m in told)
     assert told[2].content == 'So:\n{"name": "f", "arguments": {"a": 1}}\n{"name": "unknown", "arguments": {}}'
-    assert told[3].content == "Result of f: one\nResult of : two"
+    assert told[3].content == "<tool_response>\none\n</tool_response>\n\n<tool_response>\ntwo\n</tool_response>"
     assert told[0].content.count("switch_lamp") == 1
     assert '{"name": "find_lamp", "arguments": {"room": "..."}}' in told[0].content
     assert spelled([Message(role="system", content="policy"), talk[0]], (), "json")[0].content == "policy"
-    parsed = understood('Action: find_lamp\nAction Input: {"room": "a",}', DOMAIN.specs, "react")
-    assert (parsed.message.tool_calls[0].arguments, parsed.repairs) == ({"room": "a"}, {"commas": 1})
+    read = parsed('Action: find_lamp\nAction Input: {"room": "a",}', "react", DOMAIN.specs)
+    assert (read.message.tool_calls[0].arguments, read.repairs) == ({"room": "a"}, {"commas": 1})
 
 
 def test_a_call_in_text_that_is_cut_off_is_not_run(folder: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_served_model_plays_the_user(folder: Path) -> None:
 
 def test_a_user_with_tools_of_their_own_writes_calls_as_text(folder: Path) -> None:
     def reply(prompt: str) -> str:
-        shown = prompt.rpartition("<|im_start|>user\n")[2].startswith("Result of find_lamp: L61")
+        shown = prompt.rpartition("<|im_start|>user\n")[2].startswith("<tool_response>\nL61")
         return "It is L61." if shown else '{"name": "find_lamp", "arguments": {"room": "room61"}}'
 
     model, script = scripted(folder, reply)

@@ -24,10 +24,10 @@ from pydantic import Field, ValidationError, field_validator
 from understudy.endpoint import key_in, plain_url, retry_after
 from understudy.errors import ConfigError, Fault, RolloutError, nearest
 from understudy.formats.base import settled
-from understudy.formats.parse import DIALECTS
+from understudy.formats.parse import DIALECTS, parsed
+from understudy.formats.told import spelled
 from understudy.messages import Message, ToolSpec, from_wire, spec_to_wire, to_wire
 from understudy.records import Record
-from understudy.spelled import spelled, understood
 
 LONGEST_WAIT = 120.0
 """Seconds; an endpoint that wants to be asked again later than this has failed."""
@@ -326,12 +326,12 @@ def _completion(content: bytes) -> Reply:
 
 def _read_out(reply: Reply, tools: Sequence[ToolSpec], dialect: str) -> Reply:
     """The reply with the calls that stand in its text."""
-    parsed = understood(reply.message.content, tools, dialect)
+    read = parsed(reply.message.content, dialect, tools)
     return reply.replace(
-        message=settled(parsed, cut=reply.finish == "length"),
-        repairs=dict(parsed.repairs),
-        faults=dict(parsed.faults),
-        other_side=parsed.other_side,
+        message=settled(read, cut=reply.finish == "length"),
+        repairs=dict(read.repairs),
+        faults=dict(read.faults),
+        other_side=read.other_side,
     )
 
 

@@ -14,6 +14,7 @@ it, where it is read tolerantly; what was sampled stays in the sequence all the 
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 from typing import Literal
@@ -21,7 +22,7 @@ from typing import Literal
 from understudy.errors import ConfigError
 from understudy.formats import hermes
 from understudy.formats.base import Parsed, ParseStatus
-from understudy.formats.parse import parse
+from understudy.formats.parse import parsed
 from understudy.formats.signature import example, signature
 from understudy.formats.vocabulary import Vocabulary
 from understudy.messages import Message, ToolSpec, spec_to_wire
@@ -160,9 +161,8 @@ class ChatML:
 
 
 def _tolerantly(text: str, tools: Sequence[ToolSpec], other_side: bool) -> Parsed:
-    reading = parse(text, "hermes", tools)
-    message = Message(role="assistant", content=reading.text, tool_calls=reading.calls)
-    return Parsed(message, reading.status, other_side or reading.other_side, reading.repairs, reading.faults)
+    found = parsed(text, "hermes", tools)
+    return replace(found, other_side=other_side or found.other_side)
 
 
 def _strictly(text: str, tools: Sequence[ToolSpec], other_side: bool) -> Parsed:

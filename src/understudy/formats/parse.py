@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from understudy.errors import ConfigError, nearest
-from understudy.formats.base import ReplyStatus
+from understudy.formats.base import Parsed, ReplyStatus
 from understudy.formats.dialects import (
     deepseek,
     glm,
@@ -32,7 +32,7 @@ from understudy.formats.dialects import (
 from understudy.formats.repair import Broken
 from understudy.formats.scan import BARE, CALL, Scan
 from understudy.formats.values import whole
-from understudy.messages import ToolCall, ToolSpec
+from understudy.messages import Message, ToolCall, ToolSpec
 
 DIALECTS: Mapping[str, ModuleType] = {
     "hermes": hermes,
@@ -114,6 +114,13 @@ def parse(text: str, format: str = "", tools: Sequence[ToolSpec] = ()) -> Readin
     elif not scan.other_side:
         scan.say(at, len(scan.text))
     return _reading(scan)
+
+
+def parsed(text: str, format: str = "", tools: Sequence[ToolSpec] = ()) -> Parsed:
+    """What `parse` reads, as a message."""
+    reading = parse(text, format, tools)
+    message = Message(role="assistant", content=reading.text, tool_calls=reading.calls)
+    return Parsed(message, reading.status, reading.other_side, reading.repairs, reading.faults)
 
 
 def render(content: str, calls: Sequence[ToolCall], format: str) -> str:

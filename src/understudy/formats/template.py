@@ -21,7 +21,7 @@ from typing import Any
 from understudy.errors import ConfigError
 from understudy.formats.base import Parsed
 from understudy.formats.jinja import Template
-from understudy.formats.parse import DIALECTS, parse
+from understudy.formats.parse import DIALECTS, parse, parsed
 from understudy.formats.vocabulary import Vocabulary
 from understudy.messages import Message, ToolCall, ToolSpec
 
@@ -111,9 +111,7 @@ class TemplateFormat:
     def parse(self, tokens: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Parsed:
         """What was sampled up to its first stop token."""
         end = next((i for i, token in enumerate(tokens) if token in self.stop_tokens), len(tokens))
-        reading = parse(self._prefill + self._vocabulary.decode(tokens[:end]), self.dialect, tools)
-        message = Message(role="assistant", content=reading.text, tool_calls=reading.calls)
-        return Parsed(message, reading.status, reading.other_side, reading.repairs, reading.faults)
+        return parsed(self._prefill + self._vocabulary.decode(tokens[:end]), self.dialect, tools)
 
     def _prompt(self, text: str) -> str:
         """A prompt as it is given: one that opens thoughts after some turns only leaves that to the model."""

@@ -1,4 +1,5 @@
-"""Tools told in words, for models whose template knows none, and for whoever chooses how calls are written.
+"""Tools told in words: for models whose template knows none, for endpoints without tool calls, and for whoever chooses
+how calls are written.
 
 The system message tells of the tools, a line each, with a call as an example; calls stand in the text of replies, in
 any dialect, and results in a user's message. A template without system messages gets that text before the first user's.
@@ -11,7 +12,7 @@ from understudy.errors import ConfigError
 from understudy.formats.jinja import Template
 from understudy.formats.parse import render as written
 from understudy.formats.signature import example, signature
-from understudy.messages import Message, ToolSpec
+from understudy.messages import Message, ToolCall, ToolSpec
 
 _SYSTEM, _USER = Message(role="system", content="policy"), Message(role="user", content="hello")
 
@@ -21,8 +22,7 @@ def told(render: Template, dialect: str) -> Template:
     show = shown(render, dialect)
 
     def rendered(messages: Sequence[Message], tools: Sequence[ToolSpec] = (), prompt: bool = True) -> str:
-        texts = [_text(message, dialect) for message in messages]
-        return show(_joined(texts), tools, prompt=prompt)
+        return show(_plain(messages, dialect), tools, prompt=prompt)
 
     return rendered
 
@@ -32,18 +32,17 @@ def shown(render: Template, dialect: str) -> Template:
     takes_system = _takes_system(render)
 
     def rendered(messages: Sequence[Message], tools: Sequence[ToolSpec] = (), prompt: bool = True) -> str:
-        own = bool(messages) and messages[0].role == "system"
-        said = [messages[0].content] if own else []
-        system = "\n\n".join([*said, *([instructions(tools, dialect)] if tools else [])])
-        rest = messages[own:]
-        first = [_SYSTEM.replace(content=system)] if own or tools else []
-        if first and not takes_system:
-            first = [_USER.replace(content=system)]
-            rest = _joined([*first, *rest])
-            first = []
-        return render([*first, *rest], (), prompt=prompt)
+        said = _introduced(messages, tools, dialect)
+        if said and said[0].role == "system" and not takes_system:
+            said = _joined([_USER.replace(content=said[0].content), *said[1:]])
+        return render(said, (), prompt=prompt)
 
     return rendered
+
+
+def spelled(messages: Sequence[Message], tools: Sequence[ToolSpec], dialect: str) -> list[Message]:
+    """A conversation for whoever takes text alone, such as an endpoint without tool calls."""
+    return _introduced(_plain(messages, dialect), tools, dialect)
 
 
 def instructions(tools: Sequence[ToolSpec], dialect: str) -> str:
@@ -59,9 +58,25 @@ def _takes_system(render: Template) -> bool:
         return False
 
 
+def _introduced(messages: Sequence[Message], tools: Sequence[ToolSpec], dialect: str) -> list[Message]:
+    """The conversation with the tools told at the end of its system message."""
+    if not tools:
+        return list(messages)
+    own = messages[0].role == "system" if messages else False
+    said = [messages[0].content] if own else []
+    return [_SYSTEM.replace(content="\n\n".join([*said, instructions(tools, dialect)])), *messages[own:]]
+
+
+def _plain(messages: Sequence[Message], dialect: str) -> list[Message]:
+    """The conversation with calls and results as text."""
+    return _joined([_text(message, dialect) for message in messages])
+
+
 def _text(message: Message, dialect: str) -> Message:
+    """A call that could not be read is written with its name alone, as `messages.to_wire` does."""
     if message.role == "assistant":
-        return message.replace(content=written(message.content, message.tool_calls, dialect), tool_calls=())
+        calls = [ToolCall(name=c.name or "unknown") if c.malformed else c for c in message.tool_calls]
+        return message.replace(content=written(message.content, calls, dialect), tool_calls=())
     if message.role != "tool":
         return message
     if dialect == "react":
