@@ -20,7 +20,8 @@ from understudy.models import find_model
 async def certify(config: TrainConfig) -> Certificate:
     """Prove the config's model, template and engine, with engines that are made for it and thrown away.
 
-    Both ways of fine-tuning are proven, or the one that `engine.finetune` names; the first once more without guesses.
+    Both ways of fine-tuning are proven, or the one that `engine.finetune` names; the first once more by PyTorch's
+    sampler without guesses.
     """
     started = time.perf_counter()
     folder = find_model(config.model)
@@ -38,7 +39,7 @@ async def certify(config: TrainConfig) -> Certificate:
     for way in named:
         checks += await proven(way, check_engine, finetune=way)
     for way in named[:1] if config.engine.rows else ():
-        checks += await proven(f"{way}, unguessed", check_sampler, finetune=way, rows=0)
+        checks += await proven(f"{way}, unguessed", check_sampler, finetune=way, rows=0, sampler="torch")
     return Certificate(
         model=config.model,
         format=type(format).__name__,
