@@ -13,7 +13,7 @@ import json
 import os
 import random
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import httpx2
 from pydantic import Field, ValidationError, field_validator
 
-from understudy.endpoint import key_in, plain_url, retry_after
+from understudy.endpoint import Connections, key_in, plain_url, retry_after
 from understudy.errors import ConfigError, Fault, RolloutError, nearest
 from understudy.formats.base import settled
 from understudy.formats.parse import DIALECTS, parsed
@@ -275,24 +275,15 @@ class ChatModel:
 _certificates = functools.cache(httpx2.create_ssl_context)  # read once: it takes longer than a request on loopback
 
 
-class _Connections:
-    """The connections of one event loop, closed when it ends."""
+class _Connections(Connections):
+    """Those of a chat model: as many requests at a time as its config allows."""
 
     def __init__(self, config: ChatConfig, key: str) -> None:
-        self.loop = asyncio.get_running_loop()
         self.gate = asyncio.Semaphore(config.concurrency)
         # Attempts have a time limit of their own, and the gate limits connections.
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=config.concurrency)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.http = httpx2.AsyncClient(headers=headers, timeout=None, limits=limits, verify=_certificates())
-        self.closing = self._until_the_loop_ends()
-
-    async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
-        # An event loop that shuts down (asyncio.run does) ends every asynchronous generator that has begun.
-        try:
-            yield
-        finally:
-            await self.http.aclose()
+        super().__init__(httpx2.AsyncClient(headers=headers, timeout=None, limits=limits, verify=_certificates()))
 
 
 def read_key(variable: str) -> str:

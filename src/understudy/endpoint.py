@@ -1,13 +1,32 @@
-"""What every client of an HTTP endpoint needs: its address, its key, and how long it asks to wait."""
+"""What every client of an HTTP endpoint needs: its address, its key, its connections, and how long it asks to wait."""
 
+import asyncio
 import email.utils
 import os
 import re
 import time
+from collections.abc import AsyncGenerator
+
+import httpx2
 
 from understudy.errors import ConfigError
 
 _ADDRESS = r"https?://(?:[\w.-]+|\[[\da-fA-F:]+\])(?::\d{1,5})?(?:/[\w./~%+-]*)?"
+
+
+class Connections:
+    """A client's connections in one event loop, closed when it ends."""
+
+    def __init__(self, http: httpx2.AsyncClient) -> None:
+        self.http, self.loop = http, asyncio.get_running_loop()
+        self.closing = self._until_the_loop_ends()
+
+    async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
+        # An event loop that shuts down (asyncio.run does) ends every asynchronous generator that has begun.
+        try:
+            yield
+        finally:
+            await self.http.aclose()
 
 
 def plain_url(url: str, name: str) -> str:

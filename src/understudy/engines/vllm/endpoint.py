@@ -6,13 +6,14 @@ and labelled by `/update_weight_version`: each reply says which label the weight
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import httpx2
 
+from understudy.endpoint import Connections
 from understudy.engines.vllm.config import VllmConfig
 from understudy.errors import RolloutError
 
@@ -79,7 +80,7 @@ class Endpoint:
         """`socket` is the Unix socket that the server listens on, where it does not on a port."""
         self.context = 0
         self._config, self._url, self._socket = config, url, socket
-        self._connections: _Connections | None = None
+        self._connections: Connections | None = None
 
     async def start(self) -> None:
         """Wait until the server answers."""
@@ -157,27 +158,15 @@ class Endpoint:
     async def _connected(self) -> httpx2.AsyncClient:
         """The connections of the running event loop."""
         if self._connections is None or self._connections.loop is not asyncio.get_running_loop():
-            self._connections = _Connections(self._url, self._socket)
+            self._connections = _connections(self._url, self._socket)
             await anext(self._connections.closing)
         return self._connections.http
 
 
-class _Connections:
-    """The connections of one event loop, closed when it ends."""
-
-    def __init__(self, url: str, socket: Path | None) -> None:
-        self.loop = asyncio.get_running_loop()
-        limits = httpx2.Limits(max_connections=None)  # the server queues what it has no room for
-        transport = httpx2.AsyncHTTPTransport(uds=str(socket) if socket else None, limits=limits)
-        self.http = httpx2.AsyncClient(transport=transport, base_url=url, timeout=None)
-        self.closing = self._until_the_loop_ends()
-
-    async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
-        # An event loop that shuts down (asyncio.run does) ends every asynchronous generator that has begun.
-        try:
-            yield
-        finally:
-            await self.http.aclose()
+def _connections(url: str, socket: Path | None) -> Connections:
+    limits = httpx2.Limits(max_connections=None)  # the server queues what it has no room for
+    transport = httpx2.AsyncHTTPTransport(uds=str(socket) if socket else None, limits=limits)
+    return Connections(httpx2.AsyncClient(transport=transport, base_url=url, timeout=None))
 
 
 def _reply(answer: Any) -> Reply:
