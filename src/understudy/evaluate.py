@@ -36,6 +36,7 @@ class TaskResult(Record):
     """One task's trials, in order."""
 
     task: str
+    domain: str = ""
     family: str
     difficulty: str
     rewards: tuple[float | None, ...]
@@ -232,7 +233,9 @@ def _summary(groups: Sequence[Sequence[Trajectory]], domain: str, seed: int, tri
 def _result(group: Sequence[Trajectory]) -> TaskResult:
     first = group[0]
     rewards = tuple(episode.score.reward if episode.score else None for episode in group)
-    return TaskResult(task=first.task, family=first.family, difficulty=first.difficulty, rewards=rewards)
+    return TaskResult(
+        task=first.task, domain=first.domain, family=first.family, difficulty=first.difficulty, rewards=rewards
+    )
 
 
 def _mean_parts(episodes: Sequence[Trajectory]) -> dict[str, float]:

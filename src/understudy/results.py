@@ -8,7 +8,7 @@ print(verdict(rows))
 import io
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -130,19 +130,24 @@ def _successes(rows: Sequence[Row]) -> Cells:
 
 
 def _groups(rows: Sequence[Row]) -> Cells:
-    """A line for each family, then for each difficulty; a column for each row's success."""
+    """A line for each family, of each domain where there are several, then for each difficulty; success by column."""
     results = rows[0][1].results if rows else ()
-    families = sorted({result.family for result in results})
+    domains = sorted({result.domain for result in results})
     levels = [level for level in DIFFICULTIES if any(result.difficulty == level for result in results)]
     cells = [["", "tasks", *(name for name, _ in rows)]]
-    for field, values in (("family", families), ("difficulty", levels)):
-        cells += [_group(rows, field, value) for value in values]
-    return cells
+    for domain in domains:
+        families = sorted({result.family for result in results if result.domain == domain})
+        if len(domains) > 1:
+            cells.append(_group(rows, domain, {"domain": domain}))
+            families = [family for family in families if len(families) > 1]
+        head = "  " if len(domains) > 1 else ""
+        cells += [_group(rows, f"{head}{family}", {"domain": domain, "family": family}) for family in families]
+    return cells + [_group(rows, level, {"difficulty": level}) for level in levels]
 
 
-def _group(rows: Sequence[Row], field: str, value: str) -> list[str]:
+def _group(rows: Sequence[Row], value: str, fields: Mapping[str, str]) -> list[str]:
     def kept(result: TaskResult) -> bool:
-        return bool(getattr(result, field) == value)
+        return all(getattr(result, field) == value for field, value in fields.items())
 
     rates = [evaluation.among(kept) for _, evaluation in rows]
     return [value, str(rates[0].tasks), *(f"{rate.mean:.2f}" for rate in rates)]

@@ -26,6 +26,7 @@ from understudy.certify import Watch, subject_of
 from understudy.chat import Usage
 from understudy.config import TrainConfig
 from understudy.domains.base import TaskSource, find
+from understudy.domains.mixture import shown
 from understudy.engines.base import Engine
 from understudy.engines.local.engine import LocalEngine
 from understudy.errors import ConfigError, RolloutError, TaskError
@@ -93,7 +94,7 @@ def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Eval
     engine = LocalEngine(folder, config.engine, config.seed)
     format = formats.configured(folder, config.format)
     subject = subject_of(config, folder, engine, format)
-    watch = Watch(subject, config.certify, domain.specs, folder, config.format.thinking)
+    watch = Watch(subject, config.certify, functools.partial(shown, domain), folder, config.format.thinking)
     training = Training(config, run, domain, engine, format, report, users, watch)
     report(str(engine.choice), 0, 0, {})
     try:

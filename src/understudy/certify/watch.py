@@ -9,10 +9,9 @@ from pathlib import Path
 
 from understudy.certify.certificate import Check, diffs, first_failed
 from understudy.certify.tokens import check_format
-from understudy.certify.weights import Subject, check_sampler, compare
+from understudy.certify.weights import Shown, Subject, check_sampler, compare
 from understudy.config import CertifyConfig
 from understudy.errors import RolloutError
-from understudy.messages import ToolSpec
 from understudy.run import Run
 from understudy.trajectory import Trajectory
 
@@ -26,7 +25,7 @@ class Watch:
 
     subject: Subject
     config: CertifyConfig
-    tools: Sequence[ToolSpec]
+    tools: Shown
     folder: Path
     """The model's."""
     thinking: bool = False

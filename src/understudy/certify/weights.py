@@ -6,7 +6,7 @@ replies that stop and replies that are cut off.
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from understudy.agent import EngineAgent
@@ -32,6 +32,10 @@ RATE = 2e-3
 """Learning rate of the one update: large, so that what it changes cannot be taken for rounding."""
 MOVED = 3.0
 """Tolerances that an update has to move the mean log-probability by."""
+
+
+Shown = Callable[[str], Sequence[ToolSpec]]
+"""The tools that an agent is shown in tasks of a domain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +100,12 @@ async def play(subject: Subject) -> list[Trajectory]:
     return episodes
 
 
-async def compare(
-    subject: Subject, episodes: Sequence[Trajectory], tools: Sequence[ToolSpec], name: str
-) -> tuple[list[Check], Gap]:
+async def compare(subject: Subject, episodes: Sequence[Trajectory], tools: Shown, name: str) -> tuple[list[Check], Gap]:
     """The checks of sampled episodes under the weights that sampled them. Nothing is changed."""
     batch = collate(episodes, temperature=subject.temperature)
     forwarded = await subject.engine.forward(batch)
     decode = subject.vocabulary.decode
-    audited = [problem for e in episodes for problem in audit(e, subject.format, tools, decode)]
+    audited = [problem for e in episodes for problem in audit(e, subject.format, tools(e.domain), decode)]
     replies = sum(episode.turns for episode in episodes)
     cut = sum(episode.counts.get("cut", 0) for episode in episodes)
     said = f"{len(episodes)} episodes, {replies} replies, {cut} cut off"
@@ -154,18 +156,22 @@ def _agree(subject: Subject, name: str, sampled: Batch, trained: Batch, apart: G
     )
 
 
+def _of_talks(domain: str) -> Sequence[ToolSpec]:
+    return TOOLS
+
+
 async def check_sampler(subject: Subject, name: str) -> list[Check]:
     """The checks that leave an engine as it is."""
-    return (await compare(subject, await play(subject), TOOLS, name))[0]
+    return (await compare(subject, await play(subject), _of_talks, name))[0]
 
 
 async def check_engine(subject: Subject, name: str) -> list[Check]:
     """The checks of a fresh engine, which is moved by one update on the way."""
     episodes = await play(subject)
-    before, _ = await compare(subject, episodes, TOOLS, name)
+    before, _ = await compare(subject, episodes, _of_talks, name)
     later = f"{name}, updated"
     moved = await _update(subject, episodes, name)
-    after, _ = await compare(subject, again := await play(subject), TOOLS, later)
+    after, _ = await compare(subject, again := await play(subject), _of_talks, later)
     return [*before, moved, *after, _newer(episodes, again, later)]
 
 

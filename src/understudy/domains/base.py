@@ -37,8 +37,8 @@ BENCHMARKS: Mapping[str, str] = {
     "tau2": "understudy.integrations.tau2_bench",
 }
 """What stands before `:PATH#domain`, and the module whose `open_domain` opens it."""
-OPENED: Mapping[str, str] = {**BENCHMARKS, "mcp": "understudy.mcp.source"}
-"""The same, and what stands before the TOML file of an MCP environment."""
+OPENED: Mapping[str, str] = {**BENCHMARKS, "mcp": "understudy.mcp.source", "mix": "understudy.domains.mixture"}
+"""The same, and what stands before the TOML file of an MCP environment, and before the domains of a mixture."""
 
 
 class Slice(Record):
@@ -270,7 +270,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> TaskSource:
-    """A shipped domain by name, `module:attribute`, `benchmark:PATH#domain`, or `mcp:file.toml`."""
+    """A shipped domain by name, `module:attribute`, `benchmark:PATH#domain`, `mcp:file.toml`, or `mix:` of several."""
     module, _, attribute = name.partition(":")
     if module in OPENED:
         opened: TaskSource = importlib.import_module(OPENED[module]).open_domain(attribute)

@@ -29,6 +29,8 @@ GRACE = 2.0
 """Seconds that a server of ours has to end before it is killed."""
 POLL = 0.05
 """Seconds between looks at a server that is about to listen."""
+REAPING = 0.01
+"""Seconds between looks at a process that has been killed."""
 CHUNK = 4096
 """Bytes of a server's log that are read at a time."""
 LAUNCH = 'echo $$ >&2; exec "$@"'
@@ -72,7 +74,7 @@ class ServerLog:
         """The end of it."""
         return b"".join(self._tail).decode(errors="replace").strip()
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """Kill what is left of the process and its children: even where the task that should end it was cancelled."""
         with suppress(BlockingIOError):
             self._read()
@@ -82,6 +84,16 @@ class ServerLog:
         asyncio.get_running_loop().remove_reader(self._reading)
         os.close(self._reading)
         self.file.close()
+        await self._reaped()
+
+    async def _reaped(self) -> None:
+        """Wait until the event loop has heard of the process's end: one that closes before leaves it unclosed."""
+        with suppress(TimeoutError, ProcessLookupError):
+            async with asyncio.timeout(GRACE):
+                while self.process:
+                    os.kill(self.process, 0)
+                    await asyncio.sleep(REAPING)
+        await asyncio.sleep(REAPING)
 
     def _read(self) -> None:
         written = os.read(self._reading, CHUNK)
@@ -108,7 +120,7 @@ async def connect(config: ServerConfig, fill: Fill, log: ServerLog) -> AsyncIter
             client = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
             yield streamable_http_client(url, http_client=client)
     finally:
-        log.end()
+        await log.end()
 
 
 def _launched(config: ServerConfig, fill: Fill) -> StdioServerParameters:
