@@ -1,5 +1,6 @@
 """Training on an MCP environment, whole: demonstrations, episodes against real servers, and the result table."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,19 +14,20 @@ from understudy.run import Run, read_metrics
 from understudy.train import train
 
 
-def test_a_run_trains_on_an_mcp_environment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("domain", ["mcp:{}", "mix:mcp:{},retail"])
+def test_a_run_trains_on_an_mcp_environment(tmp_path: Path, domain: str) -> None:
     settings = [
-        f"domain=mcp:{environment(tmp_path)}",
+        f"domain={domain.format(environment(tmp_path))}",
         "model=tiny",
         "steps=1",
         "sft.steps=1",
         "sft.demonstrations=2",
         "sft.batch_size=2",
         "algorithm.group_size=2",
-        "algorithm.tasks_per_step=1",
+        "algorithm.tasks_per_step=2",
         "algorithm.refill=0",
         "eval.split=test",
-        "eval.tasks=1",
+        "eval.tasks=2",
         "sampling.max_tokens=16",
         "limits.max_tokens=20000",
     ]
@@ -34,3 +36,6 @@ def test_a_run_trains_on_an_mcp_environment(tmp_path: Path) -> None:
     assert rows["gold"].success.mean == 1.0
     assert rows["do nothing"].success.mean == 0.0
     assert [metrics["step"] for metrics in read_metrics(run.folder)] == [1, 2]
+    episodes = (run.folder / "trajectories" / "step_000002.jsonl").read_text(encoding="utf-8").splitlines()
+    played = {json.loads(episode)["domain"] for episode in episodes}
+    assert len(played) == (2 if domain.startswith("mix") else 1)
