@@ -170,6 +170,17 @@ def test_sixteen_episodes_at_once_see_nothing_of_each_other(tmp_path: Path) -> N
     assert not servers_left()
 
 
+def test_a_server_that_will_not_end_is_killed_even_where_the_loop_ends_while_it_is_closed() -> None:
+    async def leaves() -> str:
+        async with MCPToolkit({"u": unruly("lingers")}) as kit:
+            said = await says(kit, "add", amount=1)
+        await asyncio.sleep(0.3)  # it is being closed
+        return said
+
+    assert run(leaves()) == "the count is 1"
+    assert not servers_left()
+
+
 def test_a_server_killed_in_mid_episode_is_that_episodes_fault_alone() -> None:
     config = unruly(processes=3)
     pools = Pools({"u": config})

@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +133,11 @@ async def change(context: Context[Any, Any]) -> str:
     return "changed"
 
 
+if WRONG == "lingers":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    server.run("stdio")
+    while True:  # although nobody is there any more
+        time.sleep(60)
 if WRONG == "exits":
     print("the disk is full", file=sys.stderr)
     sys.exit(1)

@@ -23,7 +23,7 @@ from understudy.errors import ConfigError, RolloutError
 from understudy.mcp.reply import Reply, harmless, reply_of
 from understudy.mcp.secret import Secrets
 from understudy.mcp.settings import ServerConfig
-from understudy.mcp.transport import Fill, ServerLog, connect
+from understudy.mcp.transport import GRACE, Fill, ServerLog, connect
 
 FOLDER = "/episode"
 """What the agent sees of `{folder}`, which is another one each time."""
@@ -58,6 +58,7 @@ class Session:
         self._client: Client | None = None
         self._ready, self._closing = asyncio.Event(), asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
+        self._leash: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
         self._noise = self._garbage = 0
 
@@ -65,6 +66,7 @@ class Session:
         """Start the server, shake hands and list its tools, in `start_timeout` seconds."""
         self._owner = asyncio.create_task(self._hold(), name=f"mcp {self.name}")
         self._owner.add_done_callback(self._ended)
+        self._leash = asyncio.create_task(self._watch_the_end(), name=f"end of mcp {self.name}")
         ready = asyncio.ensure_future(self._ready.wait())
         limit = self.config.start_timeout
         try:
@@ -72,6 +74,7 @@ class Session:
         finally:
             ready.cancel()
             if not self._ready.is_set():
+                self._closing.set()
                 self._owner.cancel()
                 await self.closed()
         if not self._ready.is_set():
@@ -142,6 +145,14 @@ class Session:
             self._ready.set()
             await self._closing.wait()
 
+    async def _watch_the_end(self) -> None:
+        """Hold the server to an end. The SDK waits for it without one where the loop ends while it is being closed."""
+        try:
+            await self._closing.wait()
+        finally:
+            if self._log:
+                self._log.end_within(2 * GRACE)
+
     async def _listen(self, client: Client, stack: AsyncExitStack) -> None:
         """Since 2026-07-28, a server tells of changed tools only those who ask for it; what it tells is `_heard`."""
         tools = client.server_capabilities.tools
@@ -200,6 +211,7 @@ class Session:
         return {key: self._inside(item) for key, item in value.items()} if isinstance(value, dict) else value
 
     def _ended(self, owner: "asyncio.Task[None]") -> None:
+        self._closing.set()
         self._error = None if owner.cancelled() else _first(owner.exception())
         if not self.broken:
             self.broken = self.clean(str(self._error) or type(self._error).__name__) if self._error else "is closed"

@@ -68,23 +68,34 @@ class ServerLog:
         self.file = os.fdopen(writing, "w")
         os.set_blocking(self._reading, False)
         asyncio.get_running_loop().add_reader(self._reading, self._read)
+        self._limit: asyncio.TimerHandle | None = None
 
     @property
     def tail(self) -> str:
         """The end of it."""
         return b"".join(self._tail).decode(errors="replace").strip()
 
+    def end_within(self, seconds: float) -> None:
+        """Kill the process if it has not ended by then: whoever waits for it may have been kept from killing it."""
+        if not self.file.closed:
+            self._limit = self._limit or asyncio.get_running_loop().call_later(seconds, self._kill)
+
     async def end(self) -> None:
         """Kill what is left of the process and its children: even where the task that should end it was cancelled."""
+        if self._limit:
+            self._limit.cancel()
+        self._kill()
+        asyncio.get_running_loop().remove_reader(self._reading)
+        os.close(self._reading)
+        self.file.close()
+        await self._reaped()
+
+    def _kill(self) -> None:
         with suppress(BlockingIOError):
             self._read()
         if self.process:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process, signal.SIGKILL)
-        asyncio.get_running_loop().remove_reader(self._reading)
-        os.close(self._reading)
-        self.file.close()
-        await self._reaped()
 
     async def _reaped(self) -> None:
         """Wait until the event loop has heard of the process's end: one that closes before leaves it unclosed."""
