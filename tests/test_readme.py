@@ -1,4 +1,4 @@
-"""Every Python block of the README runs."""
+"""Every Python block of the README runs, every page that a page links to is there, and none holds two versions."""
 
 import re
 from pathlib import Path
@@ -13,3 +13,15 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), 
 def test_block_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(block, str(README), "exec"), {"__name__": "__main__"})  # noqa: S102
     assert capsys.readouterr().out.strip()
+
+
+ROOT = README.parent
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_is_whole_and_its_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert not re.search(r"^(<{7}|={7}|>{7})( |$)", text, re.MULTILINE), "a merge was left unfinished"
+    for link in re.findall(r"\]\((?!https?://|#)([^)#]+)", text):
+        assert (page.parent / link).exists(), link
