@@ -1,6 +1,6 @@
 # make install   .venv with everything pinned in constraints.txt
 # make train     install, then train the embedded model on the default task and print the result table
-# make test      install, then run every test
+# make test      install, then run every test that needs no further download
 # make test-mcp       install, then play with MCP servers from npm and PyPI, which that installs into the user's cache
 # make test-families  install, then chat formats beside the tokenizers and templates of many families (60 MB, once)
 # make test-vllm      install, make an environment for vLLM (3 GB, once), then run the tests with it on the CPU

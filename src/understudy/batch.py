@@ -16,7 +16,7 @@ from torch import Tensor
 from understudy.trajectory import Trajectory
 
 MICROBATCH = 64
-"""What a micro-batch costs beyond its tokens, in tokens."""
+"""What a micro-batch is taken to cost beyond its tokens, in tokens: between plans that compute as much, the fewest win."""
 
 
 @dataclass(frozen=True)

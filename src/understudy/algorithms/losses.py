@@ -73,7 +73,9 @@ def compute(
     if loss.kind == "nll":
         return nll(logprobs, advantages, mask)
     if loss.kind == "gspo":
-        rows = torch.arange(len(logprobs))[:, None].expand_as(logprobs) if rows is None else rows
+        rows = (
+            torch.arange(len(logprobs), device=logprobs.device)[:, None].expand_as(logprobs) if rows is None else rows
+        )
         return gspo_loss(logprobs, old, advantages, mask, rows, loss.clip_low, loss.clip_high)
     kinds = {"policy": policy_loss, "cispo": cispo_loss}
     return kinds[loss.kind](logprobs, old, advantages, mask, loss.clip_low, loss.clip_high)
