@@ -16,7 +16,8 @@ from torch import Tensor
 from understudy.trajectory import Trajectory
 
 MICROBATCH = 64
-"""What a micro-batch is taken to cost beyond its tokens, in tokens: between plans that compute as much, the fewest win."""
+"""What a micro-batch is taken to cost beyond its tokens, in tokens: of plans that compute nearly as much, the one with the
+fewest micro-batches wins."""
 
 
 @dataclass(frozen=True)
