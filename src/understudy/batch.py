@@ -16,8 +16,7 @@ from torch import Tensor
 from understudy.trajectory import Trajectory
 
 MICROBATCH = 64
-"""What a micro-batch is taken to cost beyond its tokens, in tokens: of plans that compute nearly as much, the one with the
-fewest micro-batches wins."""
+"""What a micro-batch is taken to cost beyond its tokens, in tokens: plans of few micro-batches are preferred."""
 
 
 @dataclass(frozen=True)
