@@ -19,7 +19,6 @@ from test_formats import THINKING  # noqa: E402
 from test_formats_template import HEADERS, LLAMA  # noqa: E402
 from test_train import metrics, rewarded, run_of, same, saved, trajectories  # noqa: E402
 from understudy import certify as certification  # noqa: E402
-from understudy import train as training  # noqa: E402
 from understudy.agent import EngineAgent  # noqa: E402
 from understudy.batch import Batch  # noqa: E402
 from understudy.certify import Certificate, as_json, as_text, subject_of  # noqa: E402
@@ -40,6 +39,7 @@ from understudy.formats.template import TemplateFormat  # noqa: E402
 from understudy.messages import Message, ToolSpec  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
 from understudy.tasks import Score, Task  # noqa: E402
+from understudy.train import loop  # noqa: E402
 from understudy.trajectory import Trajectory  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
@@ -517,7 +517,7 @@ def test_training_certifies_every_few_steps_and_changes_nothing_by_it(varied: No
 def test_a_run_stops_before_it_learns_from_what_the_trainer_reads_otherwise(
     varied: None, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "LocalEngine", Stale)
+    monkeypatch.setattr(loop, "LocalEngine", Stale)
     with pytest.raises(RolloutError) as stopped:
         run_of(tmp_path / "run", tiny)
     folder = re.escape(str(tmp_path / "run"))
@@ -531,7 +531,7 @@ def test_a_run_stops_before_it_learns_from_what_the_trainer_reads_otherwise(
 
 
 def test_a_run_may_only_warn(varied: None, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "LocalEngine", Stale)
+    monkeypatch.setattr(loop, "LocalEngine", Stale)
     with pytest.warns(RuntimeWarning, match="certification failed at step 3: step 3: log-probabilities agree") as told:
         run = run_of(tmp_path / "run", tiny, "certify.halt=false", "certify.every=9")
     assert len(told) == 1

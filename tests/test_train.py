@@ -19,7 +19,6 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402
 
 from toy import LampTools, house, task  # noqa: E402
-from understudy import train as training  # noqa: E402
 from understudy.config import TrainConfig, parse  # noqa: E402
 from understudy.domains.base import Domain, interleave  # noqa: E402
 from understudy.engines.base import Completion  # noqa: E402
@@ -30,7 +29,15 @@ from understudy.messages import Message  # noqa: E402
 from understudy.models import find_model, make_tiny  # noqa: E402
 from understudy.run import Run, read_metrics  # noqa: E402
 from understudy.tasks import Difficulty, Score, Split, Task  # noqa: E402
-from understudy.train import learning_rate, optimizer_steps, summarize, train, with_advantages  # noqa: E402
+from understudy.train import (  # noqa: E402
+    Report,
+    evaluation,
+    learning_rate,
+    optimizer_steps,
+    summarize,
+    train,
+    with_advantages,
+)
 from understudy.trajectory import Stop, Trajectory  # noqa: E402
 from understudy.users import NoUser, User  # noqa: E402
 
@@ -129,7 +136,7 @@ def silent(phase: str, done: int, of: int, metrics: Mapping[str, float]) -> None
     pass
 
 
-def run_of(folder: Path, model: Path, *settings: str, report: training.Report = silent) -> Run:
+def run_of(folder: Path, model: Path, *settings: str, report: Report = silent) -> Run:
     run = Run.create(folder, config(model, *settings))
     train(run.config, run, report)
     return run
@@ -309,7 +316,7 @@ class Stopper:
 def test_a_run_that_was_interrupted_ends_as_one_that_was_not(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, done: int, after: int
 ) -> None:
-    monkeypatch.setattr(training, "PATIENCE", 0.0 if done == 1 else 60.0)  # the second episode is the last
+    monkeypatch.setattr(evaluation, "PATIENCE", 0.0 if done == 1 else 60.0)  # the second episode is the last
     settings = ("save_every=0", "eval.every=2", "algorithm.kl_coefficient=0.05", "engine.finetune=lora")
     whole = run_of(tmp_path / "whole", tiny, *settings)
     assert "000004 step 4.json" in evaluations(whole)
@@ -333,7 +340,7 @@ def test_ctrl_c_in_an_evaluation_is_noticed_at_once(
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         await asyncio.sleep(3600)
 
-    monkeypatch.setattr(training, "evaluate", endless)
+    monkeypatch.setattr(evaluation, "evaluate", endless)
     with pytest.raises(KeyboardInterrupt, match="stopped after step 0"):
         run_of(tmp_path / "run", tiny)
     assert not evaluations(Run.resume(tmp_path / "run"))

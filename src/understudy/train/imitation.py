@@ -1,0 +1,57 @@
+"""Imitation: the warm start on gold demonstrations."""
+
+import itertools
+import random
+import time
+from collections.abc import Iterator
+
+from understudy.agent import DemonstrationAgent
+from understudy.algorithms.advantages import token_weights
+from understudy.algorithms.options import Loss
+from understudy.batch import collate
+from understudy.errors import TaskError
+from understudy.rollout import episode_seed, play
+from understudy.train.metrics import learning_rate
+from understudy.train.state import Metrics, Training
+from understudy.trajectory import Stop, Trajectory
+
+
+async def sft_step(training: Training, step: int) -> Metrics:
+    """Imitate one batch of demonstrations."""
+    config = training.config.sft
+    started = time.perf_counter()
+    if not training.demonstrations:
+        training.demonstrations = await demonstrate(training)
+    order = _order(len(training.demonstrations), training.config.seed)
+    chosen = itertools.islice(order, (step - 1) * config.batch_size, step * config.batch_size)
+    batch = collate([training.demonstrations[i] for i in chosen])
+    batch = batch.with_(advantages=token_weights(batch.mask, "token"))
+    rate = learning_rate(step, config.steps, config.learning_rate, config.warmup, final=0.1)
+    metrics = await training.engine.update([batch], Loss(kind="nll"), rate)
+    seconds = time.perf_counter() - started
+    return metrics | {
+        "learning_rate": rate,
+        "seconds": seconds,
+        "tokens_per_second": metrics["computed_tokens"] / seconds,
+    }
+
+
+async def demonstrate(training: Training) -> list[Trajectory]:
+    """Gold episodes in the model's own tokens: the first tasks of the training stream."""
+    agent = DemonstrationAgent(training.format)
+    count, limits = training.config.sft.demonstrations, training.config.limits
+    tasks = itertools.islice(training.stream(0), count)
+    seed = training.config.seed
+    episodes = [await play(training.domain, task, agent, limits, episode_seed(seed, task, 0)) for task in tasks]
+    failed = next((episode for episode in episodes if episode.reward < 1.0), None)
+    if failed:
+        cut = f"limits.{failed.stop} is too low for it" if failed.stop is not Stop.DONE else "see: understudy check"
+        raise TaskError(f"the gold episode of task {failed.task} earns {failed.reward:g}; {cut}")
+    training.tasks_used = max(training.tasks_used, count)
+    return episodes
+
+
+def _order(count: int, seed: int) -> Iterator[int]:
+    """Demonstrations in endless epochs, each shuffled anew."""
+    for epoch in itertools.count():
+        yield from random.Random(f"{seed}/{epoch}").sample(range(count), count)

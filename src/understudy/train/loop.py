@@ -1,0 +1,85 @@
+"""Training: a warm start on gold demonstrations, then reinforcement learning. One loop, one count of steps.
+
+Steps 1 … sft.steps imitate; the steps after them play groups of episodes and move the weights by their advantages. All
+that a step does follows from the config, its number and the weights, so that a resumed run equals an uninterrupted one.
+"""
+
+import asyncio
+import functools
+
+from understudy import formats
+from understudy.certify import Watch, subject_of
+from understudy.config import TrainConfig
+from understudy.domains.base import find
+from understudy.domains.mixture import shown
+from understudy.engines.local.engine import LocalEngine
+from understudy.errors import ConfigError
+from understudy.evaluate import Evaluation, refuse_free
+from understudy.models import find_model
+from understudy.run import Run, interruptible
+from understudy.train import reinforcement
+from understudy.train.evaluation import evaluate_now, results
+from understudy.train.imitation import sft_step
+from understudy.train.reinforcement import reinforce_step
+from understudy.train.state import Report, Training
+from understudy.users import Cast
+
+
+def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Evaluation]]:
+    """Train to the end, or to Ctrl-C, which writes a checkpoint. Returns the rows of the result table."""
+    folder = find_model(config.model)
+    domain = find(config.domain).slice(config.slice)
+    if config.user.kind == "human":
+        raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")
+    users = Cast(config.user)
+    if not config.free_tasks:
+        asyncio.run(refuse_free(domain, config.seed))
+    engine = LocalEngine(folder, config.engine, config.seed)
+    format = formats.configured(folder, config.format)
+    subject = subject_of(config, folder, engine, format)
+    watch = Watch(subject, config.certify, functools.partial(shown, domain), folder, config.format.thinking)
+    training = Training(config, run, domain, engine, format, report, users, watch)
+    report(str(engine.choice), 0, 0, {})
+    try:
+        return asyncio.run(_train(training))
+    finally:
+        engine.close()
+
+
+async def _train(training: Training) -> list[tuple[str, Evaluation]]:
+    config, run = training.config, training.run
+    training.resume()
+    await training.watch.begin(run)
+    with interruptible() as training.interrupted:
+        for step in range(run.step + 1, training.total + 1):
+            await _before(training, step)
+            if training.interrupted():
+                training.stop(step - 1)
+            metrics = await (sft_step if step <= config.sft.steps else reinforce_step)(training, step)
+            run.log(step, metrics)
+            training.report("train", step, training.total, metrics)
+            if _due(step, config.save_every) or step in (config.sft.steps, training.total):
+                training.save(step)
+            if training.interrupted():
+                training.stop(step)
+        rows = await results(training)
+    with run.model() as folder:
+        training.engine.export(folder)
+    return rows
+
+
+async def _before(training: Training, step: int) -> None:
+    """What a step waits for: the evaluation of the weights that it finds, and the beginning of reinforcement."""
+    done = step - 1 - training.config.sft.steps  # steps of reinforcement
+    if step == 1:
+        await evaluate_now(training, 0, "base model")
+    elif done == 0:
+        await evaluate_now(training, step - 1, "warm start")
+    elif done > 0 and _due(done, training.config.eval.every):
+        await evaluate_now(training, step - 1, f"step {step - 1}")
+    if done == 0:
+        reinforcement.begin(training)
+
+
+def _due(step: int, every: int) -> bool:
+    return bool(every) and step % every == 0
