@@ -463,7 +463,9 @@ def test_a_resumed_run_goes_on_with_its_curriculum(tiny: Path, tmp_path: Path) -
 
 def test_domains_that_are_not_trained_on_have_a_table_of_their_own(tiny: Path, tmp_path: Path) -> None:
     others = ("eval.tests=retail,telecom", "eval.test_tasks=2", "test_slice.policy=brief")
-    run = Run.create(tmp_path / "run", config(tiny, "sft.steps=1", "steps=0", *others, *NARROW))
+    run = Run.create(
+        tmp_path / "run", config(tiny, "domain=test_train:WATTS", "sft.steps=1", "steps=0", *others, *NARROW)
+    )
     tables = train(run.config, run, silent)
     names = ["do nothing", "gold", "base model", "warm start"]
     assert {folder: [name for name, _ in rows] for folder, rows in tables.items()} == {
