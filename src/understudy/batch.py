@@ -42,7 +42,7 @@ class Batch:
 
     def rows(self, index: Sequence[int] | Tensor) -> Self:
         """The rows of `index`, in its order."""
-        chosen = torch.as_tensor(index)
+        chosen = torch.as_tensor(index, dtype=torch.int64)
         tensors = {
             f.name: v[chosen] for f in dataclasses.fields(self) if isinstance(v := getattr(self, f.name), Tensor)
         }
@@ -140,10 +140,44 @@ def plan(batch: Batch, budget: int) -> list[list[int]]:
     Within a micro-batch what rows begin with alike is computed once, however far that goes: a group's prompt, and also
     replies and results that episodes share. The cuts are those that compute least. A single row may exceed the budget.
     """
+    order, lengths, common = _in_order(batch)
+    return [order[low:high] for low, high in _cuts(lengths, common, budget)]
+
+
+def shares(batch: Batch, count: int) -> list[list[int]]:
+    """All rows in `count` parts, in sorted order: the largest part computes as few tokens as can be; some may be empty.
+
+    Within a part what rows begin with alike can be computed once, as in `plan`.
+    """
+    order, lengths, common = _in_order(batch)
+    low, high = max(lengths, default=0), sum(lengths)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if len(_filled(lengths, common, middle)) <= count else (middle + 1, high)
+    spans = _filled(lengths, common, low)
+    return [order[start:stop] for start, stop in spans] + [[] for _ in range(count - len(spans))]
+
+
+def _in_order(batch: Batch) -> tuple[list[int], list[int], list[int]]:
+    """The rows' numbers as they are sorted, their lengths, and how many tokens each shares with the next one."""
     rows = [row[:n] for row, n in zip(batch.tokens.tolist(), batch.lengths.tolist(), strict=True)]
     order = sorted(range(len(rows)), key=rows.__getitem__)
     ordered = [rows[i] for i in order]
-    return [order[low:high] for low, high in _cuts([len(row) for row in ordered], common_prefixes(ordered), budget)]
+    return order, [len(row) for row in ordered], common_prefixes(ordered)
+
+
+def _filled(lengths: Sequence[int], common: Sequence[int], budget: int) -> list[tuple[int, int]]:
+    """Spans that compute up to `budget` tokens, each begun where the one before is full; no row may exceed it."""
+    spans: list[tuple[int, int]] = []
+    size = 0
+    for row, length in enumerate(lengths):
+        size += length - (common[row - 1] if row else 0)
+        if spans and size <= budget:
+            spans[-1] = (spans[-1][0], row + 1)
+        else:
+            spans.append((row, row + 1))
+            size = length
+    return spans
 
 
 def _cuts(lengths: Sequence[int], common: Sequence[int], budget: int) -> list[tuple[int, int]]:

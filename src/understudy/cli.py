@@ -134,6 +134,7 @@ def train(
     out: Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME-001 and so on if not given.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     keys: Annotated[bool, typer.Option("--keys", help="Print the config with every key, and do nothing.")] = False,
+    processes: Annotated[int, typer.Option(min=1, help="How many work on it, each with a GPU of this machine.")] = 1,
 ) -> None:
     """Train a model, and say how much better it got.
 
@@ -144,7 +145,10 @@ def train(
     if keys:
         return print(launch.keys(settings or ()))
     try:
-        print(launch.train(settings or (), out, resume))
+        if processes > 1:
+            raise typer.Exit(launch.train_together(processes, settings or (), out, resume))
+        if text := launch.train(settings or (), out, resume):
+            print(text)
     except KeyboardInterrupt as e:
         typer.echo(str(e), err=True)
         raise typer.Exit(130) from e

@@ -15,6 +15,7 @@ from understudy import formats
 from understudy.agent import Agent, ChatAgent, EngineAgent, GoldAgent, SilentAgent
 from understudy.chat import ChatConfig, ChatModel, Usage
 from understudy.config import TrainConfig
+from understudy.crew import ALONE, Crew
 from understudy.domains.base import TaskSource
 from understudy.errors import ConfigError, TaskError, nearest
 from understudy.models import find_model
@@ -97,8 +98,9 @@ async def evaluate(
     concurrency: int = 64,
     on_progress: Progress | None = None,
     kind: Kind = "agent",
+    crew: Crew = ALONE,
 ) -> Evaluation:
-    """Play `trials` episodes of each task, at most `concurrency` at a time.
+    """Play `trials` episodes of each task, at most `concurrency` at a time. Each process of a crew plays its share.
 
     `on_progress` is told how many episodes are done, and of how many.
     """
@@ -108,10 +110,11 @@ async def evaluate(
         async with gate:
             played = await play(domain, task, agent, limits or Limits(), episode_seed(seed, task, trial))
         if on_progress:
-            on_progress(next(done), len(tasks) * trials)
+            on_progress(next(done), len(mine))
         return played
 
-    played = await asyncio.gather(*(episode(task, trial) for task in tasks for trial in range(trials)))
+    mine = crew.share([(task, trial) for task in tasks for trial in range(trials)])
+    played = crew.joined(await asyncio.gather(*(episode(task, trial) for task, trial in mine)))
     groups = [played[i : i + trials] for i in range(0, len(played), trials)]
     return _summary(groups, domain.name, seed, trials).replace(kind=kind)
 

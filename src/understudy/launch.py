@@ -1,28 +1,81 @@
 """From a command line to a training run: its config, its folder, its live view, and its result."""
 
 import asyncio
+import signal
+import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from understudy import results
 from understudy.config import TrainConfig, dump, load, parse
+from understudy.crew import ALONE, Crew, Place, take_place
 from understudy.errors import ConfigError, TaskError
 from understudy.evaluate import not_installed
 from understudy.live import Live
+from understudy.processes import ENDED, leash, run_together
 from understudy.run import Run, free_folder
+from understudy.shadow import shadow
 
 
 def train(settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None) -> str:
-    """Train in a new folder, or go on in an old one; the result table as text, which the folder keeps as well."""
-    run = open_run(settings, out, resume)
+    """Train in a new folder, or go on in an old one; the result table as text, which the folder keeps as well.
+
+    Of the processes of a crew the first one does; the others, who have nothing to say, help it.
+    """
+    place = take_place()
+    if place.size == 1:
+        return _train(open_run(settings, out, resume), ALONE)
+    leash()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(ENDED))
+    run = open_run(settings, out, resume) if place.rank == 0 else None
+    crew = _join(place)
+    run = crew.gather(run)[0]
+    assert run is not None
+    text = _help(run, crew) if crew.rank else _train(run, crew)
+    crew.close()
+    return text
+
+
+def train_together(processes: int, settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None) -> int:
+    """The same by several processes of this machine, which are started here; the exit status of the first."""
+    if take_place().size > 1:
+        raise ConfigError(f"--processes {processes}: this is a process of several already; leave the option out")
+    if resume is None:
+        read(settings)  # a mistake in them is said here, once
+    folders = [text for name, path in (("--out", out), ("--resume", resume)) if path for text in (name, str(path))]
+    return run_together([sys.executable, "-m", "understudy", "train", *settings, *folders], processes)
+
+
+def _join(place: Place) -> Crew:
+    try:
+        from understudy.engines.local.ranks import Ranks
+    except ModuleNotFoundError as e:
+        raise not_installed(e, "training") from e
+    return Ranks(place)
+
+
+def _help(run: Run, crew: Crew) -> str:
+    """Do what the first process of the crew does, without a trace of it."""
+    from understudy.train import train as run_all
+
+    with tempfile.TemporaryDirectory(prefix="understudy-") as folder:
+        try:
+            run_all(run.config, shadow(run, Path(folder, "run")), lambda *_: None, crew)
+        except KeyboardInterrupt:
+            sys.exit(130)
+    return ""
+
+
+def _train(run: Run, crew: Crew) -> str:
     try:
         from understudy.train import train as run_all  # torch, which a mistake in the settings need not wait for
 
         with Live(run.config.sft.steps + run.config.steps, str(run.folder), done=run.step) as live:
             for warning in run.warnings:
                 live.note(warning)
-            tables = run_all(run.config, run, live.report)
+            tables = run_all(run.config, run, live.report, crew)
     except ModuleNotFoundError as e:
         run.withdraw()
         raise not_installed(e, "training") from e

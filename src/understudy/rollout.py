@@ -9,6 +9,7 @@ from typing import Protocol
 from pydantic import Field
 
 from understudy.agent import Agent
+from understudy.crew import ALONE, Crew
 from understudy.environment import Environment
 from understudy.errors import RolloutError
 from understudy.records import Record
@@ -65,11 +66,15 @@ async def play_groups(
     groups: int,
     refill: int,
     seed: int,
+    crew: Crew = ALONE,
 ) -> list[list[Trajectory]]:
     """Groups of episodes, all side by side. A group that ends with equal rewards is followed by a further one.
 
     Such groups teach nothing (their advantages are 0) and are returned too; at most `refill` further ones are played.
+    A crew plays the same ones, each process its share of the episodes.
     """
+    if crew.size > 1:
+        return await _in_waves(source, tasks, agent, limits, size, groups, groups + refill, seed, crew)
     started = [asyncio.ensure_future(play_group(source, t, agent, limits, size, seed)) for t in islice(tasks, groups)]
     running = set(started)
     try:
@@ -86,6 +91,31 @@ async def play_groups(
             group.cancel()
         await asyncio.gather(*started, return_exceptions=True)
     return [group.result() for group in started]
+
+
+async def _in_waves(
+    source: Source,
+    tasks: Iterator[Task],
+    agent: Agent,
+    limits: Limits,
+    size: int,
+    groups: int,
+    most: int,
+    seed: int,
+    crew: Crew,
+) -> list[list[Trajectory]]:
+    """The groups of `play_groups`: as many as a wave had of equal rewards follow when all of it is played.
+
+    They are the same, because each follows one of equal rewards, and tasks are taken in order in either way.
+    """
+    played: list[list[Trajectory]] = []
+    while wave := list(islice(tasks, groups)):
+        mine = crew.share([(task, episode_seed(seed, task, i)) for task in wave for i in range(size)])
+        episodes = crew.joined(await asyncio.gather(*(play(source, task, agent, limits, s) for task, s in mine)))
+        new = [episodes[i : i + size] for i in range(0, len(episodes), size)]
+        played += new
+        groups = min(sum(not teaches(group) for group in new), most - len(played))
+    return played
 
 
 def teaches(group: Sequence[Trajectory]) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from typing import TypeVar
 
 from understudy.agent import EngineAgent
+from understudy.chat import Usage
 from understudy.evaluate import Evaluation, evaluate, floor, inhabited, oracle
 from understudy.results import Row
 from understudy.train.exam import Exam
@@ -43,11 +44,13 @@ async def _sit(training: Training, exam: Exam, step: int, name: str) -> Evaluati
         config.seed,
         training.config.engine.sequences,
         lambda done, total: training.report(f"evaluate {what}", done, total, {}),
+        crew=training.crew,
     )
     used = training.users.usage
     evaluation = await _unless_interrupted(training, evaluating, step)
     if not training.users.scripted:
-        evaluation = evaluation.replace(usage={"users": training.users.usage - used})
+        usage = sum(training.crew.gather(training.users.usage - used), Usage())
+        evaluation = evaluation.replace(usage={"users": usage})
     return evaluation
 
 
@@ -59,7 +62,12 @@ async def _rows(training: Training, exam: Exam) -> list[Row]:
 
 
 async def _unless_interrupted(training: Training, work: Coroutine[None, None, T], step: int) -> T:
-    """What the work comes to; Ctrl-C gives it up and ends the run, which on resuming does it again."""
+    """What the work comes to; Ctrl-C gives it up and ends the run, which on resuming does it again.
+
+    Processes of a crew do not stop halfway: the others would wait for their share.
+    """
+    if training.crew.size > 1:
+        return await work
     task = asyncio.ensure_future(work)
     while not task.done():
         await asyncio.wait([task], timeout=PATIENCE)

@@ -10,6 +10,7 @@ import functools
 from understudy import formats
 from understudy.certify import Watch, subject_of
 from understudy.config import TrainConfig
+from understudy.crew import ALONE, Crew
 from understudy.domains.base import find
 from understudy.domains.mixture import shown
 from understudy.engines.local.engine import LocalEngine
@@ -26,8 +27,11 @@ from understudy.train.state import Report, Training
 from understudy.users import Cast
 
 
-def train(config: TrainConfig, run: Run, report: Report) -> Tables:
-    """Train to the end, or to Ctrl-C, which writes a checkpoint. Returns the rows of the result tables."""
+def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> Tables:
+    """Train to the end, or to Ctrl-C, which writes a checkpoint. Returns the rows of the result tables.
+
+    All processes of a crew call this, each with a run of its own.
+    """
     folder = find_model(config.model)
     domain = find(config.domain).slice(config.slice)
     examined = exams(config, domain)
@@ -36,11 +40,11 @@ def train(config: TrainConfig, run: Run, report: Report) -> Tables:
     users = Cast(config.user)
     if not config.free_tasks:
         asyncio.run(refuse_free(domain, config.seed))
-    engine = LocalEngine(folder, config.engine, config.seed)
+    engine = LocalEngine(folder, config.engine, config.seed, crew)
     format = formats.configured(folder, config.format)
     subject = subject_of(config, folder, engine, format)
     watch = Watch(subject, config.certify, functools.partial(shown, domain), folder, config.format.thinking)
-    training = Training(config, run, domain, engine, format, report, users, watch, examined)
+    training = Training(config, run, domain, engine, format, report, users, watch, examined, crew)
     report(str(engine.choice), 0, 0, {})
     try:
         return asyncio.run(_train(training))
@@ -52,7 +56,8 @@ async def _train(training: Training) -> Tables:
     config, run = training.config, training.run
     training.resume()
     await training.watch.begin(run)
-    with interruptible() as training.interrupted:
+    with interruptible() as wished:
+        training.interrupted = lambda: any(training.crew.gather(wished()))
         for step in range(run.step + 1, training.total + 1):
             await _before(training, step)
             if training.interrupted():

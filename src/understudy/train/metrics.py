@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from understudy.chat import Usage
+from understudy.crew import Crew
 from understudy.rollout import teaches
 from understudy.train.state import Metrics
 from understudy.trajectory import Stop, Trajectory
@@ -33,9 +34,11 @@ def summarize(groups: Sequence[Sequence[Trajectory]]) -> Metrics:
     }
 
 
-def spent(users: Cast, before: Usage) -> Metrics:
-    """What users whom a language model plays were asked since `before`."""
-    return {} if users.scripted else {f"users/{name}": float(value) for name, value in users.usage - before}
+def spent(users: Cast, before: Usage, crew: Crew) -> Metrics:
+    """What users whom a language model plays were asked since `before`, by all processes of the crew."""
+    if users.scripted:
+        return {}
+    return {f"users/{name}": float(value) for name, value in sum(crew.gather(users.usage - before), Usage())}
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup: int, final: float) -> float:

@@ -45,7 +45,7 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
     seconds = {"sampling_seconds": sampled - started, "update_seconds": done - learning}
     rates = {"learning_rate": rate, "seconds": done - started}
     left_out = {"left_out": float(training.tasks_used - drawn - len(groups))}
-    return summarize(groups) | left_out | certified | metrics | seconds | rates | spent(training.users, used)
+    return summarize(groups) | left_out | certified | metrics | seconds | rates | spent(training.users, used, training.crew)
 
 
 async def _play_groups(training: Training, step: int) -> list[list[Trajectory]]:
@@ -61,6 +61,7 @@ async def _play_groups(training: Training, step: int) -> list[list[Trajectory]]:
         groups=config.algorithm.tasks_per_step,
         refill=config.algorithm.refill,
         seed=_seed(config.seed, step),
+        crew=training.crew,
     )
     training.tasks_used = tasks.used
     training.rates = learned(training.rates, groups, config.curriculum.memory)

@@ -10,6 +10,7 @@ from typing import NoReturn
 from understudy.agent import EngineAgent
 from understudy.certify import Watch
 from understudy.config import TrainConfig
+from understudy.crew import ALONE, Crew
 from understudy.curriculum import Supply, supply
 from understudy.domains.base import TaskSource
 from understudy.engines.base import Engine
@@ -41,12 +42,13 @@ class Training:
     users: Cast
     watch: Watch
     exams: Sequence[Exam]
+    crew: Crew = ALONE
     tasks_used: int = 0
     rates: dict[str, float] = field(default_factory=dict)
     """Success rates of the curriculum's cells."""
     demonstrations: list[Trajectory] = field(default_factory=list)
     interrupted: Callable[[], bool] = field(default=lambda: False)
-    """Whether the user wishes the run to end (Ctrl-C)."""
+    """Whether the user wishes the run to end (Ctrl-C). All processes of the crew ask, or none."""
 
     @functools.cached_property
     def played(self) -> TaskSource:
@@ -91,4 +93,5 @@ class Training:
         """End the run after `step`, so that it can be resumed from there."""
         if self.run.step != step:
             self.save(step)
+        self.crew.gather(None)  # so that none ends, which would end all, before the checkpoint is whole
         raise KeyboardInterrupt(f"stopped after step {step}; go on with: {self.run.how_to_resume}")
