@@ -78,7 +78,9 @@ def take_place(environment: MutableMapping[str, str] = os.environ) -> Place:
             "understudy train --processes N, or by accelerate launch"
         ) from e
     if here != size:
-        raise ConfigError(f"{size} processes on several machines; one machine is what can be trained on: docs/parallel.md")
+        raise ConfigError(
+            f"{size} processes on several machines; one machine is what can be trained on: docs/parallel.md"
+        )
     environment[GPUS] = _gpu(local, environment.get(GPUS))
     return Place(rank, size)
 
@@ -99,4 +101,6 @@ def _refuse_others(environment: MutableMapping[str, str]) -> None:
         if environment.get(name, "").lower() == "true":
             raise ConfigError(f"{name}: {why}; leave it out of accelerate's config, and set engine.sharding=fsdp")
     if (wanted := environment.get(_PRECISION, "no")) not in ("no", ""):
-        raise ConfigError(f"{_PRECISION}={wanted}: leave it out of accelerate's config; engine.dtype says the precision")
+        raise ConfigError(
+            f"{_PRECISION}={wanted}: leave it out of accelerate's config; engine.dtype says the precision"
+        )

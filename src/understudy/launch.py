@@ -38,7 +38,9 @@ def train(settings: Sequence[str] = (), out: Path | None = None, resume: Path | 
     return text
 
 
-def train_together(processes: int, settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None) -> int:
+def train_together(
+    processes: int, settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None
+) -> int:
     """The same by several processes of this machine, which are started here; the exit status of the first."""
     if take_place().size > 1:
         raise ConfigError(f"--processes {processes}: this is a process of several already; leave the option out")

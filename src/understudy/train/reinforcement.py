@@ -45,7 +45,15 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
     seconds = {"sampling_seconds": sampled - started, "update_seconds": done - learning}
     rates = {"learning_rate": rate, "seconds": done - started}
     left_out = {"left_out": float(training.tasks_used - drawn - len(groups))}
-    return summarize(groups) | left_out | certified | metrics | seconds | rates | spent(training.users, used, training.crew)
+    return (
+        summarize(groups)
+        | left_out
+        | certified
+        | metrics
+        | seconds
+        | rates
+        | spent(training.users, used, training.crew)
+    )
 
 
 async def _play_groups(training: Training, step: int) -> list[list[Trajectory]]:

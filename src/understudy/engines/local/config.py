@@ -44,6 +44,9 @@ class LocalConfig(Record):
     """Whether `full` also trains the embeddings and the output head."""
     lora: Lora = Lora()
     optimizer: Optimizer = Optimizer()
+    sharding: Literal["none", "fsdp"] = "none"
+    """What several processes have of the layers while they are updated: all of it each (`none`), or a share each
+    (`fsdp`), of weights, gradients, masters and moments. It changes no number, and does nothing for one process."""
     tokens_per_microbatch: int = Field(default=4096, ge=1)
     """Tokens of one forward and backward pass; lower it when memory runs out. It cannot change a gradient."""
     sequences: int = Field(default=64, ge=1)

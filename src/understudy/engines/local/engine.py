@@ -12,7 +12,8 @@ from torch import Tensor
 
 from understudy.algorithms import losses
 from understudy.algorithms.options import Loss
-from understudy.batch import Batch, plan
+from understudy.batch import Batch, plan, shares
+from understudy.crew import ALONE, Crew
 from understudy.engines.base import Completion, Sampling, Told, Tolerance
 from understudy.engines.local.choice import choose, vllm_sampler
 from understudy.engines.local.config import LocalConfig
@@ -21,6 +22,7 @@ from understudy.engines.local.heap import keep_heap
 from understudy.engines.local.model import Model
 from understudy.engines.local.optimizer import MasterAdamW
 from understudy.engines.local.packing import Packing
+from understudy.engines.local.ranks import refuse_apart, totals
 from understudy.engines.local.reference import Reference
 from understudy.engines.local.sampler import LocalSampler
 from understudy.engines.vllm.sampler import VllmSampler
@@ -36,15 +38,17 @@ RESERVE = 6 << 30  # bytes of address space for activations; memory is used only
 class LocalEngine:
     """See `engines.base.Engine`. `folder` holds a model as transformers reads it."""
 
-    def __init__(self, folder: Path, config: LocalConfig, seed: int = 0) -> None:
+    def __init__(self, folder: Path, config: LocalConfig, seed: int = 0, crew: Crew = ALONE) -> None:
+        """In a crew all have one of these, with the same weights; what a step computes is divided among them."""
         if config.threads:
             torch.set_num_threads(config.threads)
         torch.manual_seed(seed)
-        self._config = config
-        self._model = Model(folder, config)
+        self._config, self._crew = config, crew
+        self._model = Model(folder, config, crew)
         if self._model.device.type == "cpu":
             keep_heap(reserve=RESERVE)
-        self._optimizer = MasterAdamW(self._model.trainable(), config.optimizer)
+        self._optimizer = MasterAdamW(self._model.trainable(), config.optimizer, self._model.shards)
+        refuse_apart(crew, self._optimizer.fingerprint())
         self.choice = choose(self._model, config)
         """Who samples, and why."""
         self._sampler: LocalSampler | VllmSampler = (
@@ -85,10 +89,13 @@ class LocalEngine:
     async def forward(self, batch: Batch) -> Batch:
         """The batch with `logprobs` of its trained tokens under the current weights."""
         logprobs = torch.zeros(batch.tokens.shape)
+        share = self._share(batch)
+        mine = batch.rows(share)
         with torch.inference_mode(), self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
-            for chosen in plan(batch, self._config.tokens_per_microbatch):
-                rows, columns, values, _ = self._logprobs(batch, chosen)
-                logprobs[rows, columns] = values.cpu()
+            for chosen in plan(mine, self._config.tokens_per_microbatch):
+                rows, columns, values, _ = self._logprobs(mine, chosen)
+                logprobs[share[rows], columns] = values.cpu()
+        self._crew.add_([logprobs])
         return batch.with_(logprobs=logprobs.clone())
 
     def keep_reference(self) -> None:
@@ -100,7 +107,10 @@ class LocalEngine:
         if self._reference is None:
             raise ValueError("there is no reference; call keep_reference first")
         with self._reference.active():
-            return batch.with_(ref_logprobs=(await self.forward(batch)).logprobs)
+            self._model.settle()
+            found = batch.with_(ref_logprobs=(await self.forward(batch)).logprobs)
+        self._model.settle()
+        return found
 
     async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
         """One optimizer step a batch; rows without advantage are left out, their gradient is zero."""
@@ -109,6 +119,8 @@ class LocalEngine:
         with self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
             for batch in steps:
                 sums["grad_norm"] += self._step(batch, loss, learning_rate, sums)
+        self._model.settle()
+        refuse_apart(self._crew, self._optimizer.fingerprint())
         per = {"loss": len(steps), "grad_norm": len(steps), "computed_tokens": 1, "trained_tokens": 1}
         return {key: value / max(1, per.get(key, sums["trained_tokens"])) for key, value in sums.items()}
 
@@ -123,8 +135,9 @@ class LocalEngine:
         """
         tensors = {key: value.contiguous() for key, value in self._optimizer.state().items()}
         if self._reference is not None:
-            tensors |= {f"reference.{name}": value for name, value in self._reference.weights.items()}
-        save_file(tensors, path / STATE, {"version": str(self.version)})
+            tensors |= {f"reference.{name}": value for name, value in self._reference.whole(self._model.shards).items()}
+        if self._crew.rank == 0:
+            save_file(tensors, path / STATE, {"version": str(self.version)})
         self._sampler.forget()
 
     def load(self, path: Path) -> None:
@@ -137,11 +150,13 @@ class LocalEngine:
             self._restore_reference(tensors)
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as e:
             raise ConfigError(f"{path / STATE}: not a checkpoint of this model and fine-tuning mode: {e}") from e
+        self._model.settle()
         self._sampler.refresh(version)
 
     def export(self, folder: Path, merged: bool = False) -> None:
         """Write the model as transformers and peft read it; of LoRA the adapters, unless `merged`."""
-        self._model.export(folder, merged)
+        if self._crew.rank == 0:
+            self._model.export(folder, merged)
 
     def forget(self) -> None:
         """Forget the sampler's cache and its guesses, which change the rounding of what follows."""
@@ -158,15 +173,41 @@ class LocalEngine:
         if frozen:
             self.keep_reference()
             assert self._reference is not None
-            self._reference.weights = frozen
+            self._reference.restore(frozen, self._model.shards)
 
     def _step(self, batch: Batch, loss: Loss, learning_rate: float, sums: Sums) -> float:
         if batch.advantages is None:
             raise ValueError("a batch without advantages cannot be trained on")
         live = batch.rows((batch.advantages * batch.mask).any(1).nonzero()[:, 0])
-        for chosen in plan(live, self._config.tokens_per_microbatch):
-            self._accumulate(live, chosen, loss, sums)
+        mine, own = live.rows(self._share(live)), defaultdict[str, float](float)
+        passes = plan(mine, self._config.tokens_per_microbatch)
+        with self._apart(live, len(passes)):
+            for chosen in passes:
+                self._accumulate(mine, chosen, loss, own)
+        self._crew.add_(self._optimizer.summed_alone())
+        for key, value in totals(self._crew, own).items():
+            sums[key] += value
         return self._optimizer.step(learning_rate)
+
+    def _share(self, batch: Batch) -> Tensor:
+        """The rows that this process computes."""
+        if self._crew.size == 1:
+            return torch.arange(len(batch))
+        return torch.tensor(shares(batch, self._crew.size)[self._crew.rank], dtype=torch.int64)
+
+    @contextlib.contextmanager
+    def _apart(self, batch: Batch, passes: int) -> Iterator[None]:
+        """Where layers are divided, fetch them within: for all processes as often as for the one with most passes."""
+        if not self._model.shards:
+            yield
+            return
+        self._model.shards.apart()
+        most = max(self._crew.gather(passes))
+        yield
+        for _ in range(most - passes):
+            packing = Packing(batch, [int(batch.lengths.argmin())], self._model.query_heads_per_key, self._model.device)
+            idle = self._model.hidden(packing.tokens, packing.positions, packing)
+            (0.0 * idle.sum()).backward()  # type: ignore[no-untyped-call]
 
     def _accumulate(self, batch: Batch, chosen: Sequence[int], loss: Loss, sums: Sums) -> None:
         """Add one micro-batch's gradients."""

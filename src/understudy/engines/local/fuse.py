@@ -34,6 +34,12 @@ def fuse(network: nn.Module) -> None:
             module.forward = types.MethodType(forward, module)
 
 
+def forget_packed(network: nn.Module) -> None:
+    """Make the copies of the weights anew: they were written to in a way that leaves no mark on them."""
+    for module in network.modules():
+        vars(module).pop("_packed_stamp", None)
+
+
 def _norm(self: Any, hidden_states: Tensor) -> Tensor:
     return kernels.rms_norm(hidden_states, self.weight, self.variance_epsilon)
 

@@ -7,17 +7,22 @@ pass is given a layout, which says what attends to what; see `packing` (training
 import shutil
 import warnings
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from understudy.crew import ALONE, Crew
 from understudy.engines.local import kernels
 from understudy.engines.local.config import LocalConfig, Lora
 from understudy.engines.local.fuse import fuse
+from understudy.engines.local.ranks import agree_on_device
 from understudy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from understudy.engines.local.sharded import Shards
 
 ATTENTION = "understudy"
 BESIDE_WEIGHTS = (
@@ -60,9 +65,10 @@ AttentionInterface.register(ATTENTION, _attention)
 class Model:
     """Weights and the two passes over them: tokens to hidden states here, and these to log-probabilities in `head`."""
 
-    def __init__(self, folder: Path, config: LocalConfig) -> None:
+    def __init__(self, folder: Path, config: LocalConfig, crew: Crew = ALONE) -> None:
         self._folder = folder
         self.device = torch.device(_device(config.device))
+        agree_on_device(crew, self.device)
         self.dtype = _dtype(config.dtype, self.device)
         transformers_logging.disable_progress_bar()
         self.network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
@@ -79,6 +85,11 @@ class Model:
         if config.finetune == "full" and not config.train_embeddings:
             self.network.get_input_embeddings().requires_grad_(False)
             self.head.requires_grad_(False)
+        self.shards = _divided(self.body, crew, self.device) if config.sharding == "fsdp" else None
+        self._trainable = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+        if self.shards:
+            self.shards.parameters = self._trainable
+            self.shards.together()
 
     def hidden(self, tokens: Tensor, positions: Tensor, layout: Layout) -> Tensor:
         """Final hidden states [N, D] of a flat sequence; tokens and positions [1, N]."""
@@ -91,7 +102,12 @@ class Model:
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """Parameters that training moves, by name."""
-        return {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+        return self._trainable
+
+    def settle(self) -> None:
+        """Have whole weights in place again after they were written to, where layers are divided."""
+        if self.shards:
+            self.shards.together()
 
     @property
     def query_heads_per_key(self) -> int:
@@ -117,7 +133,9 @@ class Model:
 
     def save(self, folder: Path) -> None:
         """Write the weights (or the adapters) as transformers and peft read them, without a tokenizer."""
-        (self.adapted or self.network).save_pretrained(folder)
+        network = self.adapted or self.network
+        whole = dict(network.named_parameters(remove_duplicate=False)) if self.shards else None
+        network.save_pretrained(folder, state_dict=whole)
 
     def export(self, folder: Path, merged: bool = False) -> None:
         """Write the model as transformers and peft read it, with its tokenizer; of LoRA the adapters, unless `merged`.
@@ -148,6 +166,14 @@ class Model:
         copy.load_state_dict({name: weight for name, weight in weights.items() if ".lora_" not in name})
         copy.generation_config = self.network.generation_config
         return copy
+
+
+def _divided(body: nn.Module, crew: Crew, device: torch.device) -> "Shards | None":
+    if crew.size == 1:
+        return None
+    from understudy.engines.local.sharded import Shards
+
+    return Shards(body, crew, device)
 
 
 def _with_adapters(network: PreTrainedModel, lora: Lora) -> Any:

@@ -4,22 +4,27 @@ A gradient moves to its master's float32 sum as soon as it is whole, so that mic
 no second set of gradients is held.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from understudy.engines.local.config import Optimizer
 
+if TYPE_CHECKING:
+    from understudy.engines.local.sharded import Shards
+
 
 class MasterAdamW:
-    """Owns the masters, their gradients and the moments of `parameters`."""
+    """Owns the masters, their gradients and the moments of `parameters`; of those that are divided, this process's."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], config: Optimizer) -> None:
-        self._config = config
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], config: Optimizer, shards: "Shards | None" = None
+    ) -> None:
+        self._config, self._shards = config, shards
         self._parameters = dict(parameters)
-        self.masters = {name: p.detach().float().clone() for name, p in self._parameters.items()}
+        self.masters = {name: own(p.detach()).float().clone() for name, p in self._parameters.items()}
         for name, parameter in self._parameters.items():
             self.masters[name].grad = torch.zeros_like(self.masters[name])
             parameter.register_post_accumulate_grad_hook(self._collector(self.masters[name]))  # type: ignore[no-untyped-call]
@@ -38,41 +43,53 @@ class MasterAdamW:
         """Move the weights by the gradients summed up since the last step; returns their norm before clipping."""
         for group in self._adam.param_groups:
             group["lr"] = learning_rate
-        norm = nn.utils.clip_grad_norm_(self.masters.values(), self._config.max_grad_norm).item()
+        gradients = dict(self._gradients())
+        norm = self._shards.norm(gradients) if self._shards else nn.utils.get_total_norm(gradients.values())
+        nn.utils.clip_grads_with_norm_(self.masters.values(), self._config.max_grad_norm, norm)
         self._adam.step()
-        for master in self.masters.values():
-            assert master.grad is not None  # set in __init__, never dropped
-            master.grad.zero_()
+        for gradient in gradients.values():
+            gradient.zero_()
         self.publish()
-        return norm
+        return norm.item()
+
+    def summed_alone(self) -> list[Tensor]:
+        """The gradients that hold what this process's passes came to; those of shards hold what all came to."""
+        shards = self._shards
+        return [gradient for name, gradient in self._gradients() if not (shards and shards.divides(name))]
+
+    def fingerprint(self) -> str:
+        """A number that is the same where masters are; of shards there is no second copy to compare with."""
+        shards = self._shards
+        kept = [m.sum(dtype=torch.float64) for name, m in self.masters.items() if not (shards and shards.divides(name))]
+        return float(torch.stack(kept).sum()).hex() if kept else ""
 
     @torch.no_grad()
     def publish(self) -> None:
         """Write the masters into the model."""
         for name, parameter in self._parameters.items():
-            parameter.copy_(self.masters[name])
+            own(parameter).copy_(self.masters[name])
 
     def state(self) -> dict[str, Tensor]:
-        """Masters and moments, as flat named tensors."""
-        tensors = {f"master.{name}": master for name, master in self.masters.items()}
+        """Masters and moments, whole, as flat named tensors."""
+        tensors = {}
         for name, master in self.masters.items():
-            for key, value in self._adam.state.get(master, {}).items():
-                tensors[f"{key}.{name}"] = value
+            for key, value in {"master": master, **self._adam.state.get(master, {})}.items():
+                tensors[f"{key}.{name}"] = self._shards.whole(name, value) if self._shards else value
         return tensors
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """The inverse of `state`. Tensors of other parameters are a ValueError, and change nothing."""
         theirs = {key: value.shape for key, value in tensors.items() if key.startswith("master.")}
-        ours = {f"master.{name}": master.shape for name, master in self.masters.items()}
+        ours = {f"master.{name}": parameter.shape for name, parameter in self._parameters.items()}
         if theirs != ours:
             differing = min(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
             raise ValueError(f"{differing} is {theirs.get(differing)} there and {ours.get(differing)} here")
         self.reset()
         for name, master in self.masters.items():
-            master.copy_(tensors[f"master.{name}"])
+            master.copy_(self._part(name, tensors[f"master.{name}"]))
             state: dict[str, Any] = {
-                key: tensors[f"{key}.{name}"].to(master.device, copy=True)
+                key: self._part(name, tensors[f"{key}.{name}"]).to(master.device, copy=True)
                 for key in ("step", "exp_avg", "exp_avg_sq")
                 if f"{key}.{name}" in tensors
             }
@@ -80,12 +97,25 @@ class MasterAdamW:
                 self._adam.state[master] = state
         self.publish()
 
+    def _part(self, name: str, whole: Tensor) -> Tensor:
+        return self._shards.part(name, whole) if self._shards else whole
+
+    def _gradients(self) -> Iterator[tuple[str, Tensor]]:
+        for name, master in self.masters.items():
+            assert master.grad is not None  # set in __init__, never dropped
+            yield name, master.grad
+
     @staticmethod
     def _collector(master: Tensor) -> Any:
         def collect(parameter: Tensor) -> None:
             assert master.grad is not None
             assert parameter.grad is not None
-            master.grad += parameter.grad
+            master.grad += own(parameter.grad)
             parameter.grad = None
 
         return collect
+
+
+def own(tensor: Tensor) -> Tensor:
+    """What this process has of a tensor: its shard, where FSDP has divided it."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

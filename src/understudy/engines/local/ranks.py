@@ -77,6 +77,12 @@ def totals(crew: Crew, sums: Mapping[str, float]) -> dict[str, float]:
     return dict(found)
 
 
+def refuse_apart(crew: Crew, fingerprint: str) -> None:
+    """A RolloutError where processes that must have the same weights do not."""
+    if len(set(found := crew.gather(fingerprint))) > 1:
+        raise RolloutError(f"the processes have come to different weights: sums {', '.join(found)}", "engine")
+
+
 def agree_on_device(crew: Crew, device: torch.device) -> None:
     """A ConfigError where the processes of a crew compute on different kinds of devices, or on one that none shares."""
     if crew.size == 1:
@@ -88,4 +94,6 @@ def agree_on_device(crew: Crew, device: torch.device) -> None:
             "or set engine.device=cpu"
         )
     if device.type == "mps":
-        raise ConfigError("engine.device = 'mps': it cannot be shared by processes; start one, or set engine.device=cpu")
+        raise ConfigError(
+            "engine.device = 'mps': it cannot be shared by processes; start one, or set engine.device=cpu"
+        )

@@ -2,9 +2,15 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+
+from understudy.engines.local.optimizer import own
+
+if TYPE_CHECKING:
+    from understudy.engines.local.sharded import Shards
 
 
 class Reference:
@@ -23,6 +29,16 @@ class Reference:
             yield
         finally:
             self._write(current)
+
+    def whole(self, shards: "Shards | None") -> dict[str, Tensor]:
+        """The weights, as a checkpoint keeps them."""
+        return {name: shards.whole(name, own(w)) if shards else w for name, w in self.weights.items()}
+
+    @torch.no_grad()
+    def restore(self, weights: Mapping[str, Tensor], shards: "Shards | None") -> None:
+        """The inverse of `whole`."""
+        for name, weight in weights.items():
+            own(self.weights[name]).copy_(shards.part(name, weight) if shards else weight)
 
     @torch.no_grad()
     def _write(self, weights: Mapping[str, Tensor]) -> None:

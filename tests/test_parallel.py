@@ -1,0 +1,157 @@
+"""Several processes train as one does: the same gradients, episodes, metrics and weights, whole or divided; and where
+one of them dies, all end, with one line that says so. Two processes over gloo; nothing here is faster for it."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import load_file  # noqa: E402
+
+from crew_script import ENGINES, RUNS, play, use  # noqa: E402
+from test_train import TIMINGS, rewarded  # noqa: E402
+from understudy.crew import ALONE  # noqa: E402
+from understudy.models import make_tiny  # noqa: E402
+from understudy.run import read_metrics  # noqa: E402
+
+HERE = Path(__file__).parent
+PATIENCE = 400  # seconds for what takes about forty
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def done(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process does, in `alone`, and two together: started once for all tests."""
+    folder = tmp_path_factory.mktemp("done")
+    alone = folder / "alone"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("understudy.domains.base.score", rewarded)
+        for name in ENGINES:
+            use(alone, tiny, name, ALONE)
+        use(alone / "resumed", tiny, "full", ALONE, alone / "full")
+        for name in RUNS:
+            play(alone, tiny, name, ALONE)
+    shutil.copytree(alone / "whole", alone / "begun")
+    for later in (4, 5):
+        shutil.rmtree(alone / "begun" / "checkpoints" / f"step_{later:06}")
+    command = [sys.executable, str(HERE / "crew_script.py"), str(folder), str(tiny)]
+    together = f"import sys; from understudy.processes import run_together; sys.exit(run_together({command!r}, 2))"
+    subprocess.run([sys.executable, "-c", together], check=True, timeout=PATIENCE)
+    return folder
+
+
+def found(folder: Path, name: str) -> dict[str, Any]:
+    return load_file(folder / name / "found.safetensors")
+
+
+def gradients(folder: Path, name: str) -> dict[str, Any]:
+    """Of the first update: what the first moment, begun at 0, has taken of them."""
+    saved = load_file(folder / name / "first" / "optimizer.safetensors")
+    return {key: value / 0.1 for key, value in saved.items() if key.startswith("exp_avg.")}
+
+
+# ---- an engine ----
+
+
+@pytest.mark.parametrize("name", [name for name in ENGINES if "bfloat16" not in name])
+def test_gradients_are_those_of_one_process(done: Path, name: str) -> None:
+    one, two = gradients(done / "alone", name), gradients(done, name)
+    assert one.keys() == two.keys()
+    assert max(float(gradient.abs().max()) for gradient in one.values()) > 0.01
+    for key, gradient in one.items():
+        torch.testing.assert_close(two[key], gradient, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in ENGINES if "bfloat16" not in name])
+def test_passes_and_metrics_are_those_of_one_process(done: Path, name: str) -> None:
+    one, two = found(done / "alone", name), found(done, name)
+    torch.testing.assert_close(two["before"], one["before"], rtol=0, atol=1e-5)
+    torch.testing.assert_close(two["reference"], one["before"], rtol=0, atol=1e-5)
+    torch.testing.assert_close(two["after"], one["after"], rtol=0, atol=1e-3)
+    assert (one["after"] - one["before"]).abs().max() > 0.1
+    told = [json.loads((folder / name / "metrics.json").read_text()) for folder in (done / "alone", done)]
+    for alone, shared in zip(*told, strict=True):
+        del shared["computed_tokens"], alone["computed_tokens"]
+        assert shared == pytest.approx(alone, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_replies_are_sampled_from_the_weights_that_trained_last(done: Path, name: str) -> None:
+    for rank in ("", " 1"):
+        two = found(done, name + rank)
+        torch.testing.assert_close(two["said"], two["read"], rtol=0, atol=0.1 if "bfloat16" in name else 1e-4)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_checkpoint_and_the_model_are_written_once_and_whole(done: Path, name: str) -> None:
+    assert not (done / f"{name} 1" / "optimizer.safetensors").exists()
+    assert not any((done / f"{name} 1" / "model").iterdir())
+    one, two = (load_file(folder / name / "optimizer.safetensors") for folder in (done / "alone", done))
+    assert {key: value.shape for key, value in one.items()} == {key: value.shape for key, value in two.items()}
+    one, two = ({p.name for p in (folder / name / "model").iterdir()} for folder in (done / "alone", done))
+    assert one == two
+    file = "adapter_model" if "lora" in name else "model"
+    masters = load_file(done / name / "optimizer.safetensors")
+    weights = load_file(done / name / "model" / f"{file}.safetensors")
+    for key, weight in weights.items():
+        master = masters.get(f"master.{key.removeprefix('base_model.model.').replace('.weight', '.default.weight')}")
+        master = masters.get(f"master.{key}") if master is None else master
+        if master is not None:
+            assert torch.equal(weight, master.to(weight.dtype))
+        else:
+            assert "full" in name or "embed" in key or "norm" in key
+
+
+def test_a_checkpoint_goes_on_with_any_number_of_processes(done: Path, tiny: Path, tmp_path: Path) -> None:
+    expected = found(done / "alone" / "resumed", "full")
+    use(tmp_path, tiny, "full, divided", ALONE, done / "full, divided")
+    for two in (found(done / "resumed", "full, divided"), found(tmp_path, "full, divided")):
+        torch.testing.assert_close(two["before"], expected["before"], rtol=0, atol=1e-3)
+        torch.testing.assert_close(two["after"], expected["after"], rtol=0, atol=1e-3)
+
+
+# ---- a run ----
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    rounding = {"computed_tokens", "certify/logprob_max", "certify/logprob_mean"}
+    return [{k: v for k, v in line.items() if k not in TIMINGS | rounding} for line in read_metrics(folder)]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_is_that_of_one_process(done: Path, name: str) -> None:
+    one, two = lines(done / "alone" / name), lines(done / name)
+    assert [line["step"] for line in two] == [1, 2, 3, 4, 5]
+    for alone, shared in zip(one, two, strict=True):
+        assert shared == pytest.approx(alone, rel=1e-2, abs=1e-4)
+    first = [played(folder / name, 3) for folder in (done / "alone", done)]
+    assert len(first[0]) > 6
+    assert first[0] == first[1]
+    files = [sorted(str(p.relative_to(f / name)) for p in (f / name).rglob("*")) for f in (done / "alone", done)]
+    assert files[0] == files[1]
+
+
+def played(folder: Path, step: int) -> list[dict[str, Any]]:
+    """The episodes of a step, but for rounding and for how long they took."""
+    text = (folder / "trajectories" / f"step_{step:06}.jsonl").read_text()
+    return [
+        {k: v for k, v in json.loads(line).items() if k not in ("seconds", "logprobs")} for line in text.splitlines()
+    ]
+
+
+def test_two_processes_go_on_with_what_one_has_begun(done: Path) -> None:
+    whole, resumed = lines(done / "alone" / "whole"), lines(done / "alone" / "begun")
+    assert len(resumed) == 5
+    for alone, shared in zip(whole, resumed, strict=True):
+        assert shared == pytest.approx(alone, rel=1e-2, abs=1e-4)
+    assert played(done / "alone" / "begun", 4) == played(done / "alone" / "whole", 4)
