@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
-from test_train import SMALL, rewarded, silent
+from test_train import SMALL, Stopper, rewarded, silent
 from understudy.algorithms.options import Loss
 from understudy.batch import Batch
 from understudy.config import TrainConfig, parse
@@ -23,7 +24,7 @@ from understudy.engines.local.ranks import Ranks
 from understudy.processes import leash
 from understudy.run import Run
 from understudy.shadow import shadow
-from understudy.train import train
+from understudy.train import Report, train
 
 COMMON: dict[str, Any] = {
     "device": "cpu",
@@ -40,7 +41,10 @@ ENGINES: dict[str, dict[str, Any]] = {
     "bfloat16, divided": {"dtype": "bfloat16", "sharding": "fsdp"},
 }
 RUN = ("engine.threads=1", "algorithm.kl_coefficient=0.05", "eval.every=2", "eval.tasks=3", "certify.every=1")
-RUNS = {"whole": (), "divided": ("engine.sharding=fsdp",)}
+RUNS: dict[str, tuple[str, ...]] = {
+    "whole": (),
+    "divided": ("engine.sharding=fsdp", "sft.steps=1", "steps=2", "certify.every=0", "eval.every=0"),
+}
 
 
 def batch(rows: int, seed: int) -> Batch:
@@ -91,15 +95,28 @@ def use(folder: Path, model: Path, name: str, crew: Crew, resumed: Path | None =
     engine.export(to / "model")
 
 
-def play(folder: Path, model: Path, name: str, crew: Crew, resume: Path | None = None) -> None:
+def opened(folder: Path, model: Path, name: str) -> Run:
+    """A new run."""
+    return Run.create(folder, parse(TrainConfig, "", (f"model={model}", *SMALL, *RUN, *RUNS[name])))
+
+
+def play(open: Callable[[], Run], crew: Crew, report: Report = silent) -> None:
     """A tiny run, or the rest of one."""
-    opened = None
-    if crew.rank == 0:
-        settings = (f"model={model}", *SMALL, *RUN, *RUNS[name])
-        opened = Run.resume(resume) if resume else Run.create(folder / name, parse(TrainConfig, "", settings))
-    run = crew.gather(opened)[0]
+    run = crew.gather(open() if crew.rank == 0 else None)[0]
     assert run is not None
-    train(run.config, shadow(run, folder / f"{run.folder.name} {crew.rank}") if crew.rank else run, silent, crew)
+    mine = shadow(run, run.folder.with_name(f"{run.folder.name} {crew.rank}")) if crew.rank else run
+    train(run.config, mine, report, crew)
+
+
+def stopped(folder: Path, model: Path, crew: Crew) -> None:
+    """A run in which the first process is pressed Ctrl-C upon, after step 3."""
+    report = Stopper("train", 3) if crew.rank == 0 else silent
+    try:
+        play(lambda: opened(folder / "stopped", model, "whole"), crew, report)
+    except KeyboardInterrupt as e:
+        assert str(e).startswith("stopped after step 3"), e
+    else:
+        raise AssertionError("nothing stopped it")
 
 
 def run(call: Any) -> Any:
@@ -116,8 +133,9 @@ def main(folder: Path, model: Path) -> None:
         use(folder / "resumed", model, "full, divided", crew, folder / "alone" / "full")
         base.score = rewarded
         for name in RUNS:
-            play(folder, model, name, crew)
-        play(folder, model, "whole", crew, folder / "alone" / "begun")
+            play(lambda name=name: opened(folder / name, model, name), crew)  # type: ignore[misc]
+        stopped(folder, model, crew)
+        play(lambda: Run.resume(folder / "alone" / "begun"), crew)
 
 
 if __name__ == "__main__":

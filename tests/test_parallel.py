@@ -3,22 +3,26 @@ one of them dies, all end, with one line that says so. Two processes over gloo; 
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file  # noqa: E402
 
-from crew_script import ENGINES, RUNS, play, use  # noqa: E402
-from test_train import TIMINGS, rewarded  # noqa: E402
+from crew_script import ENGINES, RUNS, opened, play, use  # noqa: E402
+from test_train import SMALL, TIMINGS, rewarded  # noqa: E402
 from understudy.crew import ALONE  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
-from understudy.run import read_metrics  # noqa: E402
+from understudy.processes import GRACE, SHUTDOWN  # noqa: E402
+from understudy.run import Run, last_checkpoint, read_metrics  # noqa: E402
 
 HERE = Path(__file__).parent
 PATIENCE = 400  # seconds for what takes about forty
@@ -40,7 +44,7 @@ def done(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             use(alone, tiny, name, ALONE)
         use(alone / "resumed", tiny, "full", ALONE, alone / "full")
         for name in RUNS:
-            play(alone, tiny, name, ALONE)
+            play(lambda name=name: opened(alone / name, tiny, name), ALONE)  # type: ignore[misc]
     shutil.copytree(alone / "whole", alone / "begun")
     for later in (4, 5):
         shutil.rmtree(alone / "begun" / "checkpoints" / f"step_{later:06}")
@@ -131,11 +135,11 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_is_that_of_one_process(done: Path, name: str) -> None:
     one, two = lines(done / "alone" / name), lines(done / name)
-    assert [line["step"] for line in two] == [1, 2, 3, 4, 5]
+    assert len(two) == len(one) > 2
     for alone, shared in zip(one, two, strict=True):
         assert shared == pytest.approx(alone, rel=1e-2, abs=1e-4)
     first = [played(folder / name, 3) for folder in (done / "alone", done)]
-    assert len(first[0]) > 6
+    assert len(first[0]) >= 6
     assert first[0] == first[1]
     files = [sorted(str(p.relative_to(f / name)) for p in (f / name).rglob("*")) for f in (done / "alone", done)]
     assert files[0] == files[1]
@@ -149,9 +153,33 @@ def played(folder: Path, step: int) -> list[dict[str, Any]]:
     ]
 
 
-def test_two_processes_go_on_with_what_one_has_begun(done: Path) -> None:
-    whole, resumed = lines(done / "alone" / "whole"), lines(done / "alone" / "begun")
-    assert len(resumed) == 5
+@pytest.mark.parametrize("name", ["alone/begun", "stopped"])
+def test_a_run_goes_on_with_another_number_of_processes(done: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "stopped":
+        monkeypatch.setattr("understudy.domains.base.score", rewarded)
+        play(lambda: Run.resume(done / name), ALONE)
+    whole, resumed = lines(done / "alone" / "whole"), lines(done / name)
+    assert [line["step"] for line in resumed] == [1, 2, 3, 4, 5]
     for alone, shared in zip(whole, resumed, strict=True):
         assert shared == pytest.approx(alone, rel=1e-2, abs=1e-4)
-    assert played(done / "alone" / "begun", 4) == played(done / "alone" / "whole", 4)
+    assert played(done / name, 4) == played(done / "alone" / "whole", 4)
+
+
+def test_a_run_of_which_a_process_is_killed_ends_at_once_and_says_so(tiny: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    settings = [f"model={tiny}", *SMALL, "certify.every=0", "steps=1000", "--out", str(folder)]
+    command = [sys.executable, "-m", "understudy", "train", "--processes", "2", *settings]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=HERE) as launcher:
+        until = time.monotonic() + PATIENCE
+        while not (folder / "checkpoints" / "step_000001" / "manifest.json").exists():
+            assert time.monotonic() < until
+            assert launcher.poll() is None
+            time.sleep(0.2)
+        second = next(p for p in psutil.Process(launcher.pid).children() if p.environ()["RANK"] == "1")
+        second.kill()
+        _, said = launcher.communicate(timeout=GRACE + SHUTDOWN + 10)
+    assert launcher.returncode == 128 + signal.SIGKILL
+    assert said.splitlines()[-1] == "understudy: process 2 of 2 was killed by signal 9"
+    assert "Traceback" not in said
+    assert last_checkpoint(folder)[0] is not None
+    assert not psutil.Process().children(recursive=True)

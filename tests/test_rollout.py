@@ -1,12 +1,16 @@
 """Rollouts: limits, faults and retries, and groups of episodes side by side; the same order and seeds each time."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from toy import DOMAIN
 from understudy.agent import GoldAgent, SilentAgent
+from understudy.crew import ALONE, Crew
 from understudy.environment import Step, ToolEnvironment
 from understudy.errors import Fault, RolloutError
 from understudy.messages import Message, ToolSpec
@@ -257,6 +261,44 @@ def test_groups_that_end_together_are_refilled_in_order() -> None:
     source = rewards_by(dict.fromkeys(range(6), (0.0, 0.0)))
     groups(source, refill=3)
     assert [task for task, *_ in source.made] == [TASKS[i].id for i in range(6) for _ in range(2)]
+
+
+class OfThreads(Crew):
+    """One of several threads, who tell each other through a list."""
+
+    def __init__(self, rank: int, said: list[object], barrier: threading.Barrier) -> None:
+        self.rank, self.size, self._said, self._barrier = rank, len(said), said, barrier
+
+    def gather(self, value: Any) -> list[Any]:
+        self._said[self.rank] = value
+        self._barrier.wait(60)
+        found = list(self._said)
+        self._barrier.wait(60)
+        return found
+
+
+@pytest.mark.parametrize(("count", "refill", "equal"), [(3, 0, 2), (3, 4, 2), (1, 9, 3), (4, 3, 1), (2, 20, 1)])
+@pytest.mark.parametrize("processes", [2, 3])
+def test_a_crew_plays_the_same_groups_and_uses_the_same_tasks(
+    count: int, refill: int, equal: int, processes: int
+) -> None:
+    """Every `equal`-th task has groups of equal rewards."""
+    number = {task.id: i for i, task in enumerate(TASKS)}
+
+    def game(task: Task, seed: int) -> Game:
+        return Game(0.5 if number[task.id] % equal == 0 else seed / 2**32)
+
+    def played(crew: Crew) -> tuple[list[list[tuple[str, int, float]]], int]:
+        tasks, source = iter(TASKS), Games(game)
+        options = {"size": 3, "groups": count, "refill": refill, "seed": 7}
+        found = asyncio.run(play_groups(source, tasks, SilentAgent(), LIMITS, **options, crew=crew))
+        assert len(source.made) < 3 * len(found) or crew.size == 1
+        return [[(e.task, e.seed, e.reward) for e in group] for group in found], len(list(tasks))
+
+    said, barrier = [None] * processes, threading.Barrier(processes)
+    with ThreadPoolExecutor(processes) as pool:
+        results = list(pool.map(played, [OfThreads(rank, said, barrier) for rank in range(processes)]))
+    assert results == [played(ALONE)] * processes
 
 
 def test_episodes_without_a_score_do_not_decide() -> None:

@@ -98,7 +98,7 @@ def _verdict(crew: Sequence["subprocess.Popen[bytes]"], failed: int | None, logs
         return crew[0].returncode
     status = crew[failed].returncode
     how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    said = logs[failed].read_text(encoding="utf-8", errors="replace").strip()
+    said = logs[failed].read_text(encoding="utf-8", errors="replace").strip() if failed else ""
     print(f"understudy: process {failed + 1} of {len(crew)} {how}{': ' if said else ''}{said}", file=sys.stderr)
     return status if status > 0 else 128 - status
 

@@ -31,11 +31,11 @@ class Choice:
         return f"replies are sampled by {'vLLM' if self.sampler == 'vllm' else 'PyTorch'}: {self.why}"
 
 
-def choose(model: Model, config: LocalConfig) -> Choice:
+def choose(model: Model, config: LocalConfig, processes: int = 1) -> Choice:
     """What `engine.sampler` comes to here; a `ConfigError` where it asks for a vLLM that cannot be used."""
     if config.sampler == "torch":
         return Choice("torch", "engine.sampler asks for it")
-    hindrance = _hindrance(model, config)
+    hindrance = _hindrance(model, config, processes)
     if config.sampler == "vllm":
         if hindrance:
             raise ConfigError(f"engine.sampler = 'vllm': {hindrance}; engine.sampler=torch goes without")
@@ -78,9 +78,11 @@ def _end(vllm: Vllm, folders: set[Path]) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _hindrance(model: Model, config: LocalConfig) -> str:
+def _hindrance(model: Model, config: LocalConfig, processes: int) -> str:
     """Why vLLM cannot sample for this model here; empty where it can."""
     device, settings = model.device.type, config.vllm
+    if processes > 1 and (settings.url or settings.in_process):
+        return f"{processes} processes each start a server of their own; engine.vllm.url and in_process are for one"
     if not settings.url and not installed(settings.python):
         return f"vLLM is not installed in {settings.python or 'this Python'} (engine.vllm.python can name another)"
     if settings.in_process and settings.python:

@@ -49,7 +49,7 @@ class LocalEngine:
             keep_heap(reserve=RESERVE)
         self._optimizer = MasterAdamW(self._model.trainable(), config.optimizer, self._model.shards)
         refuse_apart(crew, self._optimizer.fingerprint())
-        self.choice = choose(self._model, config)
+        self.choice = choose(self._model, config, crew.size)
         """Who samples, and why."""
         self._sampler: LocalSampler | VllmSampler = (
             vllm_sampler(self._model, folder, config)
