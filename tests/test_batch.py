@@ -1,5 +1,6 @@
 """Batches: what is collated, which prefixes are shared, and how rows are cut into micro-batches and laid out."""
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from understudy.batch import MICROBATCH, Batch, Shared, collate, plan, shared_prefixes  # noqa: E402
+from understudy.batch import MICROBATCH, Batch, Shared, collate, plan, shared_prefixes, shares  # noqa: E402
 from understudy.engines.local.packing import Packing  # noqa: E402
 from understudy.messages import Message  # noqa: E402
 from understudy.tasks import Score  # noqa: E402
@@ -155,6 +156,19 @@ def test_no_plan_computes_less(rows: list[tuple[list[int], list[int]]], budget: 
     microbatches = plan(batch, budget)
     found = sum(computed(batch, chosen) + MICROBATCH for chosen in microbatches)
     assert found == cheapest(batch, [r for chosen in microbatches for r in chosen], budget)
+
+
+@settings(generated, max_examples=50)
+@given(st.lists(row, max_size=6), st.integers(1, 4))
+def test_no_shares_leave_less_to_the_largest(rows: list[tuple[list[int], list[int]]], count: int) -> None:
+    batch = batch_of(rows)
+    found = shares(batch, count)
+    order = [row for share in found for row in share]
+    assert len(found) == count
+    assert sorted(order) == list(range(len(rows)))
+    cuts = itertools.combinations_with_replacement(range(len(rows) + 1), count - 1)
+    ways = [[order[i:j] for i, j in itertools.pairwise((0, *cut, len(rows)))] for cut in cuts]
+    assert max(computed(batch, share) for share in found) == min(max(computed(batch, s) for s in way) for way in ways)
 
 
 @generated

@@ -16,7 +16,7 @@ import understudy
 # A module imports only from lines above its own, and from its own package.
 LAYERS = """
     errors records
-    endpoint sandbox
+    crew endpoint sandbox
     messages state
     formats names
     tools tasks chat prompt
@@ -36,13 +36,13 @@ LAYERS = """
     data
     mcp
     run
-    evaluate
+    evaluate shadow
     weights
     serve
     results
     certify
     train view
-    live play available readings
+    live play available readings processes
     launch
     cli
     __main__

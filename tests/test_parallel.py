@@ -19,6 +19,7 @@ from safetensors.torch import load_file  # noqa: E402
 
 from crew_script import ENGINES, RUNS, opened, play, use  # noqa: E402
 from test_train import SMALL, TIMINGS, rewarded  # noqa: E402
+from understudy.config import TrainConfig, dump, parse  # noqa: E402
 from understudy.crew import ALONE  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
 from understudy.processes import GRACE, SHUTDOWN  # noqa: E402
@@ -167,8 +168,10 @@ def test_a_run_goes_on_with_another_number_of_processes(done: Path, name: str, m
 
 def test_a_run_of_which_a_process_is_killed_ends_at_once_and_says_so(tiny: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    settings = [f"model={tiny}", *SMALL, "certify.every=0", "steps=1000", "--out", str(folder)]
-    command = [sys.executable, "-m", "understudy", "train", "--processes", "2", *settings]
+    config = tmp_path / "lamp.toml"
+    config.write_text(dump(parse(TrainConfig, "", [f"model={tiny}", *SMALL, "certify.every=0", "steps=1000"])))
+    arguments = [str(config), "--processes", "2", "--out", str(folder)]
+    command = [sys.executable, "-m", "understudy", "train", *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=HERE) as launcher:
         until = time.monotonic() + PATIENCE
         while not (folder / "checkpoints" / "step_000001" / "manifest.json").exists():
