@@ -17,6 +17,7 @@ from understudy import launch
 from understudy.agent import GoldAgent
 from understudy.cli import main
 from understudy.config import TrainConfig, parse
+from understudy.crew import Crew
 from understudy.errors import ConfigError, RolloutError
 from understudy.evaluate import Evaluation
 from understudy.run import Run, read_config, read_metrics
@@ -42,7 +43,9 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 def trainer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """`understudy.train` without torch: two steps, a checkpoint, one row."""
 
-    def train(config: TrainConfig, run: Run, report: Callable[..., None]) -> dict[str, list[tuple[str, Evaluation]]]:
+    def train(
+        config: TrainConfig, run: Run, report: Callable[..., None], crew: Crew
+    ) -> dict[str, list[tuple[str, Evaluation]]]:
         for step in range(run.step + 1, 3):
             run.log(step, {"reward": step / 2})
             report("train", step, 2, {"reward": step / 2})

@@ -169,7 +169,9 @@ def test_a_run_goes_on_with_another_number_of_processes(done: Path, name: str, m
 def test_a_run_of_which_a_process_is_killed_ends_at_once_and_says_so(tiny: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     config = tmp_path / "lamp.toml"
-    config.write_text(dump(parse(TrainConfig, "", [f"model={tiny}", *SMALL, "certify.every=0", "steps=1000"])))
+    config.write_text(
+        dump(parse(TrainConfig, "", [f"model={tiny}", *SMALL, "certify.every=0", "sft.steps=0", "steps=1000"]))
+    )
     arguments = [str(config), "--processes", "2", "--out", str(folder)]
     command = [sys.executable, "-m", "understudy", "train", *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=HERE) as launcher:

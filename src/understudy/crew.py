@@ -6,6 +6,7 @@ a crew of one. Who starts a crew says so by the environment variables of torchru
 
 import os
 from collections.abc import Iterable, MutableMapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -43,6 +44,10 @@ class Crew:
 
     def add_(self, tensors: Iterable[Any]) -> None:
         """Put into each tensor, in place, the sum of what the processes have there. All call this, or none."""
+
+    def together(self) -> AbstractContextManager[None]:
+        """Something inside waits for the others; where one of them is gone, that is a RolloutError."""
+        return nullcontext()
 
     def close(self) -> None:
         """Part, when all are done."""

@@ -28,9 +28,9 @@ def train(settings: Sequence[str] = (), out: Path | None = None, resume: Path | 
     if place.size == 1:
         return _train(open_run(settings, out, resume), ALONE)
     leash()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(ENDED))
     run = open_run(settings, out, resume) if place.rank == 0 else None
     crew = _join(place)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(ENDED))  # so that the terminal is left as it was
     run = crew.gather(run)[0]
     assert run is not None
     text = _help(run, crew) if crew.rank else _train(run, crew)

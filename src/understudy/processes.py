@@ -94,9 +94,9 @@ def _verdict(crew: Sequence["subprocess.Popen[bytes]"], failed: int | None, logs
     """The status to end with. What another than the first process died of is said here; the first has said it."""
     if failed is None:
         return 0
-    if crew[0].returncode > 0 and crew[0].returncode != ENDED:
-        return crew[0].returncode
-    status = crew[failed].returncode
+    first, status = crew[0].returncode, crew[failed].returncode
+    if status > 0 and first > 0 and first != ENDED:
+        return first
     how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
     said = logs[failed].read_text(encoding="utf-8", errors="replace").strip() if failed else ""
     print(f"understudy: process {failed + 1} of {len(crew)} {how}{': ' if said else ''}{said}", file=sys.stderr)

@@ -181,7 +181,7 @@ class LocalEngine:
         live = batch.rows((batch.advantages * batch.mask).any(1).nonzero()[:, 0])
         mine, own = live.rows(self._share(live)), defaultdict[str, float](float)
         passes = plan(mine, self._config.tokens_per_microbatch)
-        with self._apart(live, len(passes)):
+        with self._crew.together(), self._apart(live, len(passes)):
             for chosen in passes:
                 self._accumulate(mine, chosen, loss, own)
         self._crew.add_(self._optimizer.summed_alone())

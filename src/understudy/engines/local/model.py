@@ -88,7 +88,7 @@ class Model:
         self.shards = _divided(self.body, crew, self.device) if config.sharding == "fsdp" else None
         self._trainable = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         if self.shards:
-            self.shards.parameters = self._trainable
+            self.shards.name(self._trainable)
             self.shards.together()
 
     def hidden(self, tokens: Tensor, positions: Tensor, layout: Layout) -> Tensor:

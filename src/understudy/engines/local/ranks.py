@@ -35,7 +35,7 @@ class Ranks(Crew):
         if sys.platform == "linux":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        with self._together():
+        with self.together():
             dist.init_process_group(backend, rank=place.rank, world_size=place.size, timeout=PATIENCE)
         for name in VARIABLES:  # what this process starts, such as vLLM, is of no crew
             os.environ.pop(name, None)
@@ -43,13 +43,13 @@ class Ranks(Crew):
     def gather(self, value: T) -> list[T]:
         """See `Crew.gather`."""
         found: list[T | None] = [None] * self.size
-        with self._together():
+        with self.together():
             dist.all_gather_object(found, value)
         return found  # type: ignore[return-value]
 
     def add_(self, tensors: Iterable[Tensor]) -> None:
         """See `Crew.add_`."""
-        with self._together():
+        with self.together():
             for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
                 assert work is not None
                 work.wait()
@@ -59,13 +59,15 @@ class Ranks(Crew):
         dist.destroy_process_group()
 
     @contextlib.contextmanager
-    def _together(self) -> Iterator[None]:
-        """A process that is gone shows as a broken connection. Who started it knows more, and is let speak first."""
+    def together(self) -> Iterator[None]:
+        """See `Crew.together`. Who started a process that is gone knows more of it, and is let speak first."""
         try:
             yield
-        except RuntimeError as e:  # torch.distributed has no narrower one in common
+        except RuntimeError as e:  # gloo has no error of its own
+            if not isinstance(e, dist.DistError) and "gloo" not in str(e):
+                raise
             time.sleep(MOURNING)
-            raise RolloutError(f"{self._place} lost the others: {str(e).splitlines()[0]}", "engine") from e
+            raise RolloutError(f"{self._place} lost the others: one has ended, and said why", "engine") from e
 
 
 def totals(crew: Crew, sums: Mapping[str, float]) -> dict[str, float]:

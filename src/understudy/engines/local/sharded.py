@@ -19,7 +19,7 @@ from understudy.engines.local.fuse import forget_packed
 
 
 class Shards:
-    """A body whose layers are divided, and the parameters that are trained, each whole or divided by its first axis."""
+    """A body whose layers are divided, each parameter by its first axis."""
 
     def __init__(self, body: nn.Module, crew: Crew, device: torch.device) -> None:
         """Divides the layers in place; all processes have the same weights."""
@@ -34,11 +34,15 @@ class Shards:
         for layer in self._layers:
             layer.set_gradient_divide_factor(1.0)  # gradients are sums
             layer.set_force_sum_reduction_for_comms(True)
-        self.parameters: dict[str, nn.Parameter] = {}
+        self._divided: dict[str, DTensor] = {}
+
+    def name(self, trained: Mapping[str, Tensor]) -> None:
+        """The parameters that are trained, by the names that they have in what follows."""
+        self._divided = {name: parameter for name, parameter in trained.items() if isinstance(parameter, DTensor)}
 
     def divides(self, name: str) -> bool:
         """Whether the parameter of this name is divided."""
-        return isinstance(self.parameters.get(name), DTensor)
+        return name in self._divided
 
     def together(self) -> None:
         """Put whole weights in place, those of the shards as they are now. All call this, or none."""
@@ -63,9 +67,9 @@ class Shards:
 
     def whole(self, name: str, part: Tensor) -> Tensor:
         """The inverse of `part` for the first process, in the CPU's memory. All call this, or none."""
-        parameter = self.parameters.get(name)
-        if not isinstance(parameter, DTensor) or not part.dim():
+        if not self.divides(name) or not part.dim():
             return part
+        parameter = self._divided[name]
         shape, stride = parameter.shape, parameter.stride()
         placed = DTensor.from_local(
             part, parameter.device_mesh, parameter.placements, run_check=False, shape=shape, stride=stride
@@ -75,9 +79,8 @@ class Shards:
 
     def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """The norm of all gradients, of which some are this process's shards. All call this, or none."""
-        parts, wholes = [], []
-        for name, gradient in gradients.items():
-            (parts if self.divides(name) else wholes).append(gradient)
-        squares = [nn.utils.get_total_norm(some).square().to(self._device) for some in (parts, wholes)]
-        self._crew.add_(squares[:1])
-        return torch.stack(squares).sum().sqrt()
+        parts = [gradient for name, gradient in gradients.items() if self.divides(name)]
+        wholes = [gradient for name, gradient in gradients.items() if not self.divides(name)]
+        of_parts, of_wholes = (nn.utils.get_total_norm(some).square().to(self._device) for some in (parts, wholes))
+        self._crew.add_([of_parts])
+        return (of_parts + of_wholes).sqrt()
