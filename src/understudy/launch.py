@@ -1,6 +1,7 @@
 """From a command line to a training run: its config, its folder, its live view, and its result."""
 
 import asyncio
+import os
 import signal
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from understudy.crew import ALONE, Crew, Place, take_place
 from understudy.errors import ConfigError, TaskError
 from understudy.evaluate import not_installed
 from understudy.live import Live
-from understudy.processes import ENDED, leash, run_together
+from understudy.processes import ENDED, SHADOWS, leash, run_together
 from understudy.run import Run, free_folder
 from understudy.shadow import shadow
 
@@ -62,7 +63,7 @@ def _help(run: Run, crew: Crew) -> str:
     """Do what the first process of the crew does, without a trace of it."""
     from understudy.train import train as run_all
 
-    with tempfile.TemporaryDirectory(prefix="understudy-") as folder:
+    with tempfile.TemporaryDirectory(prefix="understudy-", dir=os.environ.get(SHADOWS)) as folder:
         try:
             run_all(run.config, shadow(run, Path(folder, "run")), lambda *_: None, crew)
         except KeyboardInterrupt:

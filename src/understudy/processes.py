@@ -14,6 +14,8 @@ from pathlib import Path
 from types import FrameType
 
 PARENT = "UNDERSTUDY_PARENT"
+SHADOWS = "UNDERSTUDY_SHADOWS"
+"""Names a folder that is removed when all have ended, for what is of no use then."""
 TICK = 0.1  # seconds between looks at the processes
 GRACE = 3.0  # seconds in which the others may end for the reason that the first one ended for
 ENDED = 128 + signal.SIGTERM
@@ -52,7 +54,7 @@ def _leash(parent: int) -> None:
 
 def _start(command: Sequence[str], rank: int, count: int, port: int, log: Path) -> "subprocess.Popen[bytes]":
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
-    place |= {"MASTER_PORT": port, PARENT: os.getpid()}
+    place |= {"MASTER_PORT": port, PARENT: os.getpid(), SHADOWS: log.parent}
     threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // count))}
     environment = threads | os.environ | {"MASTER_ADDR": "127.0.0.1"} | {k: str(v) for k, v in place.items()}
     # In a session of its own, so that Ctrl-C at the terminal comes from here, and once.

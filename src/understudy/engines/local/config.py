@@ -46,7 +46,7 @@ class LocalConfig(Record):
     optimizer: Optimizer = Optimizer()
     sharding: Literal["none", "fsdp"] = "none"
     """What several processes have of the layers while they are updated: all of it each (`none`), or a share each
-    (`fsdp`), of weights, gradients, masters and moments. It changes no number, and does nothing for one process."""
+    (`fsdp`), of weights, gradients, masters and moments. It changes numbers by rounding alone; for one process it means nothing."""
     tokens_per_microbatch: int = Field(default=4096, ge=1)
     """Tokens of one forward and backward pass; lower it when memory runs out. It cannot change a gradient."""
     sequences: int = Field(default=64, ge=1)

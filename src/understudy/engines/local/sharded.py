@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -28,7 +28,7 @@ class Shards:
         layers = [module for module in body.modules() if isinstance(module, GradientCheckpointingLayer)]
         inside = {parameter for layer in layers for parameter in layer.parameters()}
         for layer in layers:
-            fully_shard(layer, mesh=mesh)
+            fully_shard(layer, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32))
         fully_shard(body, mesh=mesh, ignored_params={p for p in body.parameters() if p not in inside})
         self._layers = [module for module in body.modules() if isinstance(module, FSDPModule)]
         for layer in self._layers:
