@@ -337,7 +337,7 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(
 def test_ctrl_c_in_an_evaluation_is_noticed_at_once(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def endless(*_: object) -> None:
+    async def endless(*_: object, **named: object) -> None:
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         await asyncio.sleep(3600)
 

@@ -45,8 +45,8 @@ class LocalConfig(Record):
     lora: Lora = Lora()
     optimizer: Optimizer = Optimizer()
     sharding: Literal["none", "fsdp"] = "none"
-    """What several processes have of the layers while they are updated: all of it each (`none`), or a share each
-    (`fsdp`), of weights, gradients, masters and moments. It changes numbers by rounding alone; for one process it means nothing."""
+    """What several processes each have of the layers while they are updated: all (`none`), or a share (`fsdp`) of
+    weights, gradients, masters and moments. It changes numbers by rounding alone; to one process it means nothing."""
     tokens_per_microbatch: int = Field(default=4096, ge=1)
     """Tokens of one forward and backward pass; lower it when memory runs out. It cannot change a gradient."""
     sequences: int = Field(default=64, ge=1)
