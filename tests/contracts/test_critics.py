@@ -59,8 +59,8 @@ def drawn_head(engine: LocalEngine) -> None:
     generator = torch.Generator().manual_seed(9)
     masters = engine._critic._optimizer.masters
     with torch.no_grad():
-        for master in masters.values():
-            master.copy_(3 * torch.randn(master.shape, generator=generator))
+        for master, scale in ((masters["weight"], 3.0), (masters["bias"], 0.1)):
+            master.copy_(scale * torch.randn(master.shape, generator=generator))
     engine._critic._optimizer.publish()
 
 

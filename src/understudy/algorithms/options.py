@@ -37,7 +37,7 @@ class Critic(Record):
     """Whether a step's advantages are brought to mean 0 and deviation 1."""
     clip: float = Field(default=0.2, ge=0.0)
     """How far from its old value an estimate may go before the pull towards the return ends; 0 sets no bound."""
-    learning_rate: float = Field(default=2e-2, gt=0.0)
+    learning_rate: float = Field(default=5e-2, gt=0.0)
     """Of the head alone: about what one optimizer step moves a value by."""
     coefficient: float = Field(default=0.1, ge=0.0)
     """What the value loss weighs in the layers that it shares with the policy; 0 keeps it out of them."""
