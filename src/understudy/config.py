@@ -76,8 +76,8 @@ class Algorithm(Record):
     """Make up for a sampler whose probabilities are not quite the trainer's: each token is weighed by their ratio, by
     this at most (2 is usual). It takes a further forward pass; 0 trusts the sampler."""
     refill: int = Field(default=6, ge=0)
-    """At most so many further groups are sampled in a step to replace groups of equal rewards, which teach nothing; with
-    `gae` they teach, and none is replaced."""
+    """At most so many further groups are sampled in a step to replace groups of equal rewards, which teach nothing.
+    With `gae` they teach, and none is replaced."""
     overlong: Overlong = Overlong()
     loss: Loss = Loss()
     critic: Critic = Critic()

@@ -98,9 +98,9 @@ def importance(trainer: Tensor, sampler: Tensor, mask: Tensor, cap: float) -> Te
 
 
 def overlong_penalty(lengths: Tensor, limit: int, margin: float) -> Tensor:
-    """What share of a penalty an episode of so many tokens pays [B]: none up to `limit * (1 - margin)`, all from `limit`.
+    """What share of a penalty episodes of so many tokens pay [B]: none up to `limit * (1 - margin)`, all from `limit`.
 
-    It grows linearly in between (Yu et al. 2025, arXiv:2503.14476, eq. 13). Without a margin nobody pays.
+    It grows linearly in between (Yu et al. 2025, arXiv:2503.14476, eq. 13). Without a margin none pays.
     """
     if not margin:
         return torch.zeros(lengths.shape)

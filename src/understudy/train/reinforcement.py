@@ -6,8 +6,6 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 
-import torch
-
 from understudy.algorithms.advantages import (
     episode_advantages,
     importance,
