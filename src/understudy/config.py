@@ -71,7 +71,7 @@ class Algorithm(Record):
     """Weight of the KL penalty against the policy that reinforcement learning started from."""
     kl_kind: Penalty = "k1"
     """How that is estimated: by the log ratio (`k1`, whose gradient as a reward is that of `k2` as a loss), or as GRPO
-    does (`k3`)."""
+    does (`k3`). With `gae` values learn to foresee a `k1`; the others stay a part of the loss."""
     importance_cap: float = Field(default=0.0, ge=0.0)
     """Make up for a sampler whose probabilities are not quite the trainer's: each token is weighed by their ratio, by
     this at most (2 is usual). It takes a further forward pass; 0 trusts the sampler."""

@@ -1,7 +1,6 @@
 """The local engine: trains in this process, and samples with the same modules or through vLLM."""
 
 import contextlib
-import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -213,8 +212,9 @@ class LocalEngine:
         torch.stack([value for value, _ in outcomes]).sum().backward()  # type: ignore[no-untyped-call]
         sums["computed_tokens"] += states.computed
         sums["trained_tokens"] += len(states.which)
-        for key, metric in itertools.chain.from_iterable(metrics.items() for _, metrics in outcomes):
-            sums[key] += float(metric)
+        for _, metrics in outcomes:
+            for key, metric in metrics.items():
+                sums[key] += float(metric)
 
     def _policy_loss(self, states: States, batch: Batch, loss: Loss) -> Outcome:
         assert batch.advantages is not None
@@ -270,7 +270,7 @@ class LocalEngine:
 
 def _teaching(batch: Batch) -> Tensor:
     """Where a batch has something to learn from [B, T]."""
-    if batch.advantages is None and batch.returns is None:
+    if batch.advantages is None and batch.value_weights is None:
         raise ValueError("a batch without advantages cannot be trained on")
     found = [x != 0 for x in (batch.advantages, batch.value_weights) if x is not None]
     return torch.stack(found).any(0) & batch.mask
