@@ -116,7 +116,7 @@ def test_every_row_learns_and_its_first_minibatch_is_on_policy(
     learning = ("sft.steps=0", "steps=12", "algorithm.learning_rate=5e-3", f"algorithm.preset={name}")
     groups = ("algorithm.tasks_per_step=2", "algorithm.group_size=20", "algorithm.refill=2")
     run = Run.create(tmp_path / "run", config(warm, *TOY, *learning, *groups, "eval.trials=20", "certify.every=0"))
-    rates = {stage: found.success.mean for stage, found in train(run.config, run, silent)}
+    rates = {stage: found.success.mean for stage, found in train(run.config, run, silent)["evaluations"]}
     assert 0.2 < rates["base model"] < 0.7
     assert rates["trained"] > 0.9
     assert len(firsts) > 6, "all but the steps whose groups teach nothing"

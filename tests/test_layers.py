@@ -18,7 +18,7 @@ LAYERS = """
     errors records
     endpoint sandbox
     messages state
-    formats
+    formats names
     tools tasks chat prompt
     rewards
     deeds
@@ -30,7 +30,7 @@ LAYERS = """
     batch algorithms
     engines
     agent
-    rollout
+    rollout curriculum
     similar statistics config
     check
     data
