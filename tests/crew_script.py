@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from test_train import SMALL, Stopper, rewarded, silent
-from understudy.algorithms.options import Loss
+from understudy.algorithms.options import Critic, Loss
 from understudy.batch import Batch
 from understudy.config import TrainConfig, parse
 from understudy.crew import Crew, take_place
@@ -39,6 +40,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "lora": {"finetune": "lora"},
     "full, divided": {"train_embeddings": True, "sharding": "fsdp"},
     "lora, divided": {"finetune": "lora", "sharding": "fsdp"},
+    "valued, divided": {"sharding": "fsdp"},
     "bfloat16, divided": {"dtype": "bfloat16", "sharding": "fsdp"},
 }
 RUN = ("engine.threads=1", "algorithm.kl_coefficient=0.05", "eval.tasks=3", "certify.every=2")
@@ -59,13 +61,23 @@ def batch(rows: int, seed: int) -> Batch:
     return Batch(tokens, lengths, mask, -3.0 * mask, torch.zeros(rows), torch.arange(rows), advantages=advantages)
 
 
+def valued(batch: Batch) -> Batch:
+    """The batch with something for a critic to learn."""
+    weights = batch.mask / batch.mask.sum()
+    return batch.with_(values=0.0 * weights, returns=0.5 * batch.mask, value_weights=weights)
+
+
 def use(folder: Path, model: Path, name: str, crew: Crew, resumed: Path | None = None) -> None:
     """Everything that an engine computes on the batches, written down; of a checkpoint's weights, if one is given."""
     engine = LocalEngine(model, LocalConfig.model_validate(COMMON | ENGINES[name]), 0, crew)
     engine.keep_reference()
+    if "valued" in name:
+        engine.add_critic(Critic())
     if resumed:
         engine.load(resumed)
     many, single, prompt = batch(7, 1), batch(1, 2), batch(1, 3)
+    if "valued" in name:  # with the policy, then alone
+        many, single = valued(many), dataclasses.replace(valued(single), advantages=None)
     to = folder / name if crew.rank == 0 else folder / f"{name} {crew.rank}"
     for path in (to / "first", to / "model"):
         path.mkdir(parents=True)

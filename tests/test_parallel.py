@@ -62,7 +62,7 @@ def found(folder: Path, name: str) -> dict[str, Any]:
 def gradients(folder: Path, name: str) -> dict[str, Any]:
     """Of the first update: what the first moment, begun at 0, has taken of them."""
     saved = load_file(folder / name / "first" / "optimizer.safetensors")
-    return {key: value / 0.1 for key, value in saved.items() if key.startswith("exp_avg.")}
+    return {key: value / 0.1 for key, value in saved.items() if "exp_avg." in key}
 
 
 # ---- an engine ----
