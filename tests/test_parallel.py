@@ -20,7 +20,12 @@ from safetensors.torch import load_file  # noqa: E402
 from crew_script import ENGINES, RUNS, opened, play, use  # noqa: E402
 from test_train import SMALL, TIMINGS, rewarded  # noqa: E402
 from understudy.config import TrainConfig, dump, parse  # noqa: E402
-from understudy.crew import ALONE  # noqa: E402
+from understudy.crew import ALONE, Crew  # noqa: E402
+from understudy.engines.local.choice import choose  # noqa: E402
+from understudy.engines.local.config import LocalConfig  # noqa: E402
+from understudy.engines.local.model import Model  # noqa: E402
+from understudy.engines.local.ranks import agree_on_device, refuse_apart  # noqa: E402
+from understudy.errors import ConfigError, RolloutError  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
 from understudy.processes import GRACE, SHUTDOWN  # noqa: E402
 from understudy.run import Run, last_checkpoint, read_metrics  # noqa: E402
@@ -123,6 +128,41 @@ def test_a_checkpoint_goes_on_with_any_number_of_processes(done: Path, tiny: Pat
     for two in (found(done / "resumed", "full, divided"), found(tmp_path, "full, divided")):
         torch.testing.assert_close(two["before"], expected["before"], rtol=0, atol=1e-3)
         torch.testing.assert_close(two["after"], expected["after"], rtol=0, atol=1e-3)
+
+
+class Second(Crew):
+    """The second of two processes, of which the first has said something."""
+
+    rank, size = 1, 2
+
+    def __init__(self, said: str) -> None:
+        self._said = said
+
+    def gather(self, value: Any) -> list[Any]:
+        return [self._said, value]
+
+
+def test_processes_that_cannot_be_a_crew_are_refused() -> None:
+    agree_on_device(Second("cpu"), torch.device("cpu"))
+    with pytest.raises(ConfigError, match="1 of 2 processes have a GPU: start no more processes than there are GPUs"):
+        agree_on_device(Second("cuda"), torch.device("cpu"))
+    with pytest.raises(ConfigError, match="it cannot be shared by processes"):
+        agree_on_device(Second("mps"), torch.device("mps"))
+
+
+def test_processes_that_come_to_different_weights_stop() -> None:
+    refuse_apart(Second("a"), "a")
+    with pytest.raises(RolloutError, match="different weights: sums a, b"):
+        refuse_apart(Second("a"), "b")
+
+
+@pytest.mark.parametrize("settings", [{"url": "http://127.0.0.1:9"}, {"in_process": True}])
+def test_several_processes_do_not_share_one_vllm(tiny: Path, settings: dict[str, Any]) -> None:
+    config = LocalConfig.model_validate({"device": "cpu", "dtype": "float32", "vllm": settings})
+    model = Model(tiny, config)
+    assert "2 processes each start a server of their own" in choose(model, config, 2).why
+    with pytest.raises(ConfigError, match="2 processes each start a server of their own"):
+        choose(model, config.replace(sampler="vllm"), 2)
 
 
 # ---- a run ----

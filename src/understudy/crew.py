@@ -91,7 +91,7 @@ def take_place(environment: MutableMapping[str, str] = os.environ) -> Place:
 
 
 def _gpu(local: int, visible: str | None) -> str:
-    """The GPU of the process with this number; what no machine has is ignored where there are none."""
+    """What the process with this number sees of the GPUs in CUDA_VISIBLE_DEVICES; machines without any ignore it."""
     if not visible:
         return str(local) if visible is None else visible
     gpus = visible.split(",")

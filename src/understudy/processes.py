@@ -53,7 +53,7 @@ def _leash(parent: int) -> None:
 
 
 def _start(command: Sequence[str], rank: int, count: int, port: int, log: Path) -> "subprocess.Popen[bytes]":
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    place: dict[str, object] = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
     place |= {"MASTER_PORT": port, PARENT: os.getpid(), SHADOWS: log.parent}
     threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // count))}
     environment = threads | os.environ | {"MASTER_ADDR": "127.0.0.1"} | {k: str(v) for k, v in place.items()}
