@@ -10,6 +10,7 @@ parts        which part of a split a task goes to
 write        output that is whole or not there, and can be gone on with
 convert      from one form to another, in parts
 synthesize   new tasks from a domain's generator, or proposed by a language model (`propose`)
+preferences  conversations to imitate, or to prefer one to the other
 specs        samples from dependent specs; `making` writes all three to files
 describe     what a set of tasks holds; `plots` as pictures
 """
