@@ -1,4 +1,4 @@
-"""Conversations as tokens: what is rebuilt from messages is what an episode had that was sampled, token and mask alike."""
+"""Conversations as tokens: what is rebuilt from messages is what an episode had that was sampled, mask and all."""
 
 import asyncio
 import json
@@ -114,7 +114,7 @@ def writable(messages: Sequence[Message], name: str, format: ChatFormat) -> bool
 
 
 @pytest.mark.parametrize("name", ["hermes", "llama", "coder", "signatures", "json", "react"])
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(messages=conversations())
 def test_tokens_and_mask_are_those_of_the_episode_that_was_sampled(
     formats: dict[str, ChatFormat], name: str, messages: tuple[Message, ...]
@@ -129,7 +129,7 @@ def test_tokens_and_mask_are_those_of_the_episode_that_was_sampled(
     assert [again.tokens[start:end] for start, end in again.spans()] == replies
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(messages=conversations())
 def test_tokens_are_those_of_the_models_own_template(
     tiny: Path, formats: dict[str, ChatFormat], messages: tuple[Message, ...]

@@ -1,8 +1,8 @@
 """Conversations in a model's own tokens: the tokens and the mask that an episode has in which the model said the same.
 
 The one way for all that is imitated: gold turns as they are played (`agent.DemonstrationAgent`), and conversations out
-of files (`retold`). The prompts come from the format's `encode`, as those of episodes that are sampled; the replies from
-its `render`, which writes a message in one way. So what a model once sampled comes back as it was but for what a message
+of files (`retold`). Prompts come from the format's `encode`, as those of episodes that are sampled; replies from its
+`render`, which writes a message in one way. So what a model once sampled comes back as it was but for what a message
 does not hold: thoughts, white space around texts and in calls, and how a call was written before it was repaired.
 """
 

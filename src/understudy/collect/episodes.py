@@ -1,0 +1,118 @@
+"""Where episodes come from: an agent that plays now, or the trajectories that a run has stored.
+
+What is played is kept as it ends, in the folder `NAME.episodes` beside the output: `played.json`, which says what is
+played, and `episodes.jsonl`. So an interrupted attempt is gone on with, and no reply of an endpoint is paid for twice. An
+episode that failed through no fault of the agent is not kept, and is played again.
+"""
+
+import asyncio
+import itertools
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from understudy.agent import Agent
+from understudy.config import TrainConfig
+from understudy.domains.base import TaskSource
+from understudy.errors import ConfigError
+from understudy.records import Record
+from understudy.rollout import Limits, episode_seed, play
+from understudy.run import write_whole
+from understudy.tasks import Split, Task
+from understudy.trajectory import Stop, Trajectory, read_trajectories, write_trajectories
+
+Progress = Callable[[int, int], None]
+
+
+class Played(Record):
+    """What is played. Episodes of something else are never mixed in."""
+
+    agent: str
+    split: Split
+    tasks: int
+    trials: int
+    seed: int
+    config: TrainConfig
+
+
+class Kept:
+    """The episodes that have ended so far."""
+
+    def __init__(self, out: Path, what: Played, resume: bool) -> None:
+        self.folder = out.with_name(f"{out.name}.episodes")
+        self._file = self.folder / "episodes.jsonl"
+        if self.folder.exists() and not resume:
+            raise ConfigError(f"{self.folder} is unfinished; go on with it by --resume, or remove it")
+        self.folder.mkdir(exist_ok=True)
+        self._begin(what)
+        self._whole_lines()
+        self.episodes = {(episode.task, episode.seed): episode for episode in _read(self._file)}
+
+    def add(self, episode: Trajectory) -> None:
+        """An episode that has ended, without its tokens: what is learned from a conversation is its messages."""
+        bare = replace(episode, tokens=[], mask=[], logprobs=[])
+        self.episodes[(episode.task, episode.seed)] = bare
+        write_trajectories(self._file, [bare])
+
+    def remove(self) -> None:
+        """All is written elsewhere."""
+        shutil.rmtree(self.folder)
+
+    def _begin(self, what: Played) -> None:
+        head, text = self.folder / "played.json", what.model_dump_json(indent=1) + "\n"
+        if head.exists() and head.read_text(encoding="utf-8") != text:
+            raise ConfigError(f"{self.folder} was begun with other options; give those, or remove it to begin anew")
+        write_whole(head, text)
+
+    def _whole_lines(self) -> None:
+        """Drop a line that was cut off."""
+        self._file.touch()
+        text = self._file.read_bytes()
+        self._file.write_bytes(text[: text.rfind(b"\n") + 1])
+
+
+async def played(
+    domain: TaskSource,
+    agent: Agent,
+    tasks: Sequence[Task],
+    limits: Limits,
+    what: Played,
+    kept: Kept,
+    concurrency: int,
+    on_progress: Progress,
+) -> list[Trajectory]:
+    """The episodes of all tasks, `what.trials` each, at most `concurrency` at a time; those that are kept stay.
+
+    An episode's seed is its task's and trial's, so that it is the same whatever is played beside it.
+    """
+    gate, done = asyncio.Semaphore(concurrency), itertools.count(1)
+
+    async def episode(task: Task, trial: int) -> Trajectory:
+        seed = episode_seed(what.seed, task, trial)
+        ended = kept.episodes.get((task.id, seed))
+        if ended is None:
+            async with gate:
+                ended = replace(await play(domain, task, agent, limits, seed), seed=seed)  # also of a second attempt
+            if ended.stop is not Stop.FAULT:
+                kept.add(ended)
+        on_progress(next(done), len(tasks) * what.trials)
+        return ended
+
+    return list(await asyncio.gather(*(episode(task, trial) for task in tasks for trial in range(what.trials))))
+
+
+def stored(run: Path) -> Iterator[Trajectory]:
+    """The episodes of a run, step by step. A damaged line is a `ConfigError`."""
+    files = sorted((run / "trajectories").glob("*.jsonl"))
+    if not files:
+        raise ConfigError(f"{run} has stored no episodes; give --agent to play some")
+    for file in files:
+        yield from _read(file)
+
+
+def _read(file: Path) -> list[Trajectory]:
+    whole, damaged = read_trajectories(file)
+    if damaged:
+        raise ConfigError(damaged[0])
+    return whole
