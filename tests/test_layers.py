@@ -39,6 +39,7 @@ LAYERS = """
     run
     evaluate
     weights
+    collect
     serve
     results
     certify

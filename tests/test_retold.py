@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from tokenizers import AddedToken, Tokenizer  # noqa: E402
+from tokenizers import AddedToken, Tokenizer
 
-from data_kit import values  # noqa: E402
-from test_formats_template import CODER, HEADERS, LLAMA  # noqa: E402
-from understudy.agent import DemonstrationAgent, EngineAgent  # noqa: E402
-from understudy.domains.base import Slice  # noqa: E402
-from understudy.domains.retail import DOMAIN  # noqa: E402
-from understudy.engines.base import Completion, Sampling  # noqa: E402
-from understudy.errors import ConfigError  # noqa: E402
-from understudy.formats import ChatFormat, Vocabulary, find  # noqa: E402
-from understudy.formats.jinja import compiled, source  # noqa: E402
-from understudy.messages import Message, ToolCall, ToolSpec  # noqa: E402
-from understudy.models import make_tiny  # noqa: E402
-from understudy.retold import retold  # noqa: E402
-from understudy.rollout import Limits, play  # noqa: E402
-from understudy.trajectory import Trajectory  # noqa: E402
+from data_kit import values
+from test_formats_template import CODER, HEADERS, LLAMA
+from understudy.agent import DemonstrationAgent, EngineAgent
+from understudy.domains.base import Slice
+from understudy.domains.retail import DOMAIN
+from understudy.engines.base import Completion, Sampling
+from understudy.errors import ConfigError
+from understudy.formats import ChatFormat, Vocabulary, find
+from understudy.formats.jinja import compiled, source
+from understudy.messages import Message, ToolCall, ToolSpec
+from understudy.models import make_tiny
+from understudy.retold import retold
+from understudy.rollout import Limits, play
+from understudy.trajectory import Trajectory
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "string"}}}
 TOOLS = tuple(ToolSpec(name=name, description=f"What {name} does.", parameters=SCHEMA) for name in ("find", "switch"))

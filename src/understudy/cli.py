@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from understudy.collect.cli import collect
 from understudy.data import cli as data
 from understudy.errors import ConfigError, RolloutError, TaskError
 from understudy.mcp import cli as mcp
@@ -35,6 +36,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+data.app.command("collect")(collect)
 app.add_typer(data.app, name="data")
 app.add_typer(mcp.app, name="mcp")
 
@@ -247,26 +249,16 @@ def main() -> None:
 
 
 def _config(what: str, settings: list[str] | None) -> "TrainConfig":
-    """A config for the name of a domain or a preset, for a config's file or a run's folder."""
-    from understudy.config import TrainConfig, load, parse, presets
+    from understudy.weights import config_of
 
-    if Path(what, "config.toml").is_file():
-        return load(TrainConfig, Path(what, "config.toml"), settings or ())
-    if what in presets() or (what.endswith(".toml") and not what.startswith("mcp:")):
-        return load(TrainConfig, what, settings or ())
-    return parse(TrainConfig, "", [f"domain={what}", *(settings or ())])
+    return config_of(what, settings or ())
 
 
 def _checkpoint(what: str) -> Path | None:
     """The last whole checkpoint, where `what` is a run; damaged ones are named."""
-    from understudy.weights import find_weights
+    from understudy.weights import last_weights
 
-    if not Path(what, "config.toml").is_file():
-        return None
-    weights = find_weights(what)
-    for warning in weights.warnings:
-        typer.secho(warning, fg="yellow", err=True)
-    return weights.checkpoint
+    return last_weights(what) if Path(what, "config.toml").is_file() else None
 
 
 def _report_text(report: "Report") -> str:

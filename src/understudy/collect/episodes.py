@@ -1,7 +1,7 @@
 """Where episodes come from: an agent that plays now, or the trajectories that a run has stored.
 
 What is played is kept as it ends, in the folder `NAME.episodes` beside the output: `played.json`, which says what is
-played, and `episodes.jsonl`. So an interrupted attempt is gone on with, and no reply of an endpoint is paid for twice. An
+played, and `episodes.jsonl`. So an interrupted attempt is gone on with, and no reply of an endpoint is paid twice. An
 episode that failed through no fault of the agent is not kept, and is played again.
 """
 

@@ -10,7 +10,8 @@ is refused: replies with the weight 0, messages in parts (pictures), calls witho
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,13 @@ from pydantic import ValidationError
 
 from understudy.data.items import Bad, Item, malformed
 from understudy.data.preferences import Demonstration, Judged, Preference
-from understudy.data.read import read
+from understudy.data.read import SUFFIXES, read
+from understudy.data.write import output, refuse_existing
+from understudy.errors import TaskError
 
 Lesson = Demonstration | Preference | Judged
 """A conversation to learn from, of any kind."""
+Watch = Callable[[Iterable[Any], str], Iterable[Any]]
 
 JOIN = "\n</tool_response>\n<tool_response>\n"
 """What stands between the results of several calls in one observation of ShareGPT's."""
@@ -47,6 +51,13 @@ def is_conversation(value: Any) -> bool:
     return isinstance(value, dict) and bool(value.keys() & _COLUMNS) and not value.keys() & _OF_TASKS
 
 
+def is_conversations(path: Path) -> bool:
+    """Whether a file's first value is a conversation."""
+    if not path.is_file() or path.suffix not in SUFFIXES:
+        return False
+    return is_conversation(next((item.value for item in read(path) if isinstance(item, Item)), None))
+
+
 def conversations(path: Path) -> Iterator[Item[Lesson] | Bad]:
     """The rows of a file; one that cannot be held is a `Bad` that says where and why."""
     for item in read(path):
@@ -61,6 +72,30 @@ def demonstrations(path: Path) -> Iterator[Item[Demonstration] | Bad]:
         else:
             kind = "a pair of conversations" if isinstance(item.value, Preference) else "judged"
             yield Bad(item.where, "", f"it is {kind}, where one to imitate is needed")
+
+
+def convert(
+    source: Path, out: Path, keep_going: bool, resume: bool, watch: Watch, report: Callable[[Bad], None]
+) -> tuple[int, int]:
+    """Write a file's conversations in our form; how many, and how many cannot be held. All are of one kind.
+
+    Those are reported; unless `keep_going` they are a `TaskError`, and nothing is written.
+    """
+    refuse_existing(out, resume)
+    kinds = Counter(type(item if isinstance(item, Bad) else item.value).__name__ for item in conversations(source))
+    bad = kinds.pop(Bad.__name__, 0)
+    for item in conversations(source) if bad else ():
+        if isinstance(item, Bad):
+            report(item)
+    if bad and not keep_going:
+        raise TaskError(f"{source}: {bad} of {bad + kinds.total()} conversations are refused; see --keep-going")
+    if len(kinds) != 1:
+        raise TaskError(f"{source} holds {' and '.join(sorted(kinds)) or 'no conversation'}, where one kind is needed")
+    with output(out, resume=resume) as made:
+        for item in watch(conversations(source), "writing"):
+            if isinstance(item, Item):
+                made.write(item.value)
+    return kinds.total(), bad
 
 
 def _conversation(item: Item[Any]) -> Item[Lesson] | Bad:

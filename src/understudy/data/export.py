@@ -39,6 +39,9 @@ class Target(Protocol):
     def files(self, counts: Mapping[str, int]) -> Mapping[str, str]:
         """Further files by name, when all rows are written; `counts` has the rows of each file."""
 
+    def notes(self) -> Sequence[str]:
+        """What to know of what was written."""
+
 
 @dataclass
 class Exported:

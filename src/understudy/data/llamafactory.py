@@ -118,6 +118,12 @@ class LlamaFactory:
             made[f"{_stage(name)}_merge.yaml"] = self._merging(name)
         return made
 
+    def notes(self) -> Sequence[str]:
+        """Turns that were split, and a template that tells of tools in another way than understudy."""
+        split = f"split: {self.splits:,} turns with several calls"
+        words = f"template {self.template} tells of tools in LLaMA-Factory's own words, and not as training here does"
+        return [*([split] if self.splits else []), *([words] if self.template in IN_ITS_OWN_WORDS else [])]
+
     def _rows(self, lesson: Lesson) -> Iterator[tuple[str, Imitated]]:
         if isinstance(lesson, Demonstration):
             yield SFT, Imitated(**self._whole(*last_reply(lesson.messages), lesson.tools))
@@ -217,15 +223,16 @@ class LlamaFactory:
         return _yaml(f"llamafactory-cli export {_stage(name)}_merge.yaml", values)
 
 
-def template_of(model: str) -> tuple[str, str]:
-    """What to call a model in a YAML, and LLaMA-Factory's template for it: by its chat template, else by its name.
+def template_of(model: str, template: str = "") -> tuple[str, str]:
+    """What to call a model in a YAML, and LLaMA-Factory's template for it: as given, by its chat template, by its name.
 
     Only a model that is on this machine is looked at; none is downloaded.
     """
     if model in MODELS or Path(model).expanduser().is_dir():
         folder = find_model(model)
-        return str(folder.resolve()), _by_text(source(folder)) or _by_name(folder.resolve().name, model)
-    return model, _by_name(model, model)
+        found = template or _by_text(source(folder)) or _by_name(folder.resolve().name, model)
+        return str(folder.resolve()), found
+    return model, template or _by_name(model, model)
 
 
 def _by_text(text: str) -> str:

@@ -64,6 +64,10 @@ class OpenAI:
         """None are needed."""
         return {}
 
+    def notes(self) -> Sequence[str]:
+        """None."""
+        return ()
+
 
 def _input(messages: Sequence[Message], tools: Sequence[ToolSpec], weighed: bool = False) -> Input | Toolless:
     wires = tuple(_wire(m) | ({"weight": 1} if weighed and m.role == "assistant" else {}) for m in messages)

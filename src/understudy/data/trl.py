@@ -16,7 +16,7 @@ from typing import Any
 from understudy.data.conversations import Lesson
 from understudy.data.export import DPO, KTO, SFT, each_reply, first_difference, last_reply
 from understudy.data.preferences import Demonstration, Preference
-from understudy.messages import Message, ToolSpec, spec_to_wire, to_wire
+from understudy.messages import Message, spec_to_wire, to_wire
 from understudy.records import Record
 
 Wire = dict[str, Any]
@@ -79,6 +79,10 @@ class Trl:
         """How to load them."""
         code = "\n".join(_LOADING.format(name=name) for name in sorted(counts))
         return {"README.md": f"```python\n{code}```\n"}
+
+    def notes(self) -> Sequence[str]:
+        """None."""
+        return ()
 
 
 def _wires(messages: Sequence[Message]) -> tuple[Wire, ...]:
