@@ -29,6 +29,7 @@ LAYERS = """
     models
     batch algorithms
     engines
+    retold
     agent
     rollout
     similar statistics config
