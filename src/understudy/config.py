@@ -18,10 +18,12 @@ from typing import Any, TypeVar, get_origin
 from pydantic import Field, ValidationError
 
 from understudy.algorithms.options import Advantage, Loss, Penalty, Per
+from understudy.algorithms.preference_options import Preferences
 from understudy.chat import ChatConfig
 from understudy.domains.base import Slice
 from understudy.engines.base import Sampling
 from understudy.engines.local.config import LocalConfig
+from understudy.engines.reference import ReferenceConfig
 from understudy.errors import ConfigError, nearest
 from understudy.formats import FormatConfig
 from understudy.records import Record
@@ -48,7 +50,8 @@ class Algorithm(Record):
     """What a step of reinforcement learning does."""
 
     advantage: Advantage = "group"
-    """Reward minus the group's mean, that over the group's deviation, or minus the mean of the others."""
+    """Reward minus the group's mean, that over the group's deviation, minus the mean of the others, or over the batch's
+    deviation; 1 for a success and nothing else, to imitate (`success`); or `none`, where a reference judges alone."""
     per: Per = "token"
     """What weighs the same in the loss: every token, every sequence, or every token whatever the batch holds."""
     group_size: int = Field(default=8, ge=2)
@@ -61,10 +64,12 @@ class Algorithm(Record):
     updates_per_step: int = Field(default=1, ge=1)
     """Optimizer steps on the episodes of one step, each on its share of them."""
     kl_coefficient: float = Field(default=0.0, ge=0.0)
-    """Weight of the KL penalty against the policy that reinforcement learning started from."""
+    """Weight of the KL penalty against the reference. Against a teacher it is what the policy learns from it."""
     kl_kind: Penalty = "k1"
     """How that is estimated: by the log ratio (`k1`, whose gradient as a reward is that of `k2` as a loss), or as GRPO
     does (`k3`)."""
+    reference: ReferenceConfig = ReferenceConfig()
+    """Whom the KL penalty compares with."""
     importance_cap: float = Field(default=0.0, ge=0.0)
     """Make up for a sampler whose probabilities are not quite the trainer's: each token is weighed by their ratio, by
     this at most (2 is usual). It takes a further forward pass; 0 trusts the sampler."""
@@ -128,9 +133,20 @@ class TrainConfig(Record):
     chat: ChatConfig = ChatConfig()
     """The endpoint and model that `--agent native` and `--agent chat` play with."""
     sft: SFTConfig = SFTConfig()
+    preferences: Preferences = Preferences()
     algorithm: Algorithm = Algorithm()
     eval: EvalConfig = EvalConfig()
     certify: CertifyConfig = CertifyConfig()
+
+    @property
+    def prior(self) -> int:
+        """Steps before reinforcement learning."""
+        return self.sft.steps + self.preferences.steps
+
+    @property
+    def total(self) -> int:
+        """Steps of all phases."""
+        return self.prior + self.steps
 
 
 C = TypeVar("C", bound=Record)

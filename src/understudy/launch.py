@@ -19,7 +19,7 @@ def train(settings: Sequence[str] = (), out: Path | None = None, resume: Path | 
     try:
         from understudy.train import train as run_all  # torch, which a mistake in the settings need not wait for
 
-        with Live(run.config.sft.steps + run.config.steps, str(run.folder), done=run.step) as live:
+        with Live(run.config.total, str(run.folder), done=run.step) as live:
             for warning in run.warnings:
                 live.note(warning)
             rows = run_all(run.config, run, live.report)

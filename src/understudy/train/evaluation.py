@@ -46,10 +46,9 @@ async def _unless_interrupted(training: Training, work: Coroutine[None, None, T]
     return task.result()
 
 
-async def results(training: Training) -> list[tuple[str, Evaluation]]:
-    """The rows of the result table: floor, oracle, and the model at each stage."""
+async def results(training: Training, last: str) -> list[tuple[str, Evaluation]]:
+    """The rows of the result table: floor, oracle, and the model at each stage; `last` is what the last is called."""
     config = training.config
-    last = "trained" if config.steps else "warm start"
     await evaluate_now(training, training.total, last)
     tasks = held_out(training.domain, config.eval.split, config.eval.tasks, config.eval.seed)
     rows = [("do nothing", await floor(training.domain, tasks)), ("gold", await oracle(training.domain, tasks))]

@@ -11,7 +11,8 @@ from understudy.batch import Batch, collate
 from understudy.config import TrainConfig
 from understudy.engines.base import Engine
 from understudy.errors import RolloutError
-from understudy.rollout import play_groups, teaches
+from understudy.rollout import play_groups
+from understudy.train.lessons import lesson
 from understudy.train.metrics import learning_rate, spent, summarize
 from understudy.train.state import Metrics, Training
 from understudy.trajectory import Stop, Trajectory
@@ -22,8 +23,9 @@ def begin(training: Training) -> None:
     demonstrated = training.config.sft.demonstrations if training.config.sft.steps else 0
     training.tasks_used = max(training.tasks_used, demonstrated)
     training.engine.fresh_optimizer()
+    training.engine.forget_reference()
     if training.config.algorithm.kl_coefficient:
-        training.engine.keep_reference()
+        training.engine.keep_reference(training.config.algorithm.reference)
 
 
 async def reinforce_step(training: Training, step: int) -> Metrics:
@@ -40,16 +42,19 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
         groups=algorithm.tasks_per_step,
         refill=algorithm.refill,
         seed=_seed(config.seed, step),
+        worth=lambda group: bool(lesson(group, algorithm.advantage)),
     )
     training.tasks_used += len(groups)
     training.run.keep(step, itertools.chain.from_iterable(groups))
     _refuse_faulty(groups, config.max_fault_rate)
     sampled = time.perf_counter()
-    number = step - config.sft.steps
+    number = step - config.prior
     certified = await training.watch.step(training.run, step, number, groups)
     learning = time.perf_counter()
     rate = learning_rate(number, config.steps, algorithm.learning_rate, algorithm.warmup, final=1.0)
-    metrics = await _learn(training, [_scored(group) for group in groups if teaches(group)], rate)
+    metrics = await _learn(training, [taken for group in groups if (taken := lesson(group, algorithm.advantage))], rate)
+    if algorithm.kl_coefficient and number % algorithm.reference.every == 0:
+        training.engine.move_reference()
     done = time.perf_counter()
     seconds = {"sampling_seconds": sampled - started, "update_seconds": done - learning}
     rates = {"learning_rate": rate, "seconds": done - started}
@@ -101,10 +106,6 @@ def optimizer_steps(batch: Batch, count: int, config: TrainConfig) -> list[Batch
 
 def _seed(seed: int, step: int) -> int:
     return seed * 1_000_003 + step
-
-
-def _scored(group: Sequence[Trajectory]) -> list[Trajectory]:
-    return [episode for episode in group if episode.score is not None]
 
 
 def _refuse_faulty(groups: Sequence[Sequence[Trajectory]], most: float) -> None:

@@ -40,6 +40,8 @@ class Training:
     watch: Watch
     tasks_used: int = 0
     demonstrations: list[Trajectory] = field(default_factory=list)
+    preferences: list[tuple[Trajectory, ...]] = field(default_factory=list)
+    """Pairs, the better one first, or single conversations; a reward of 1 is a wanted one."""
     interrupted: Callable[[], bool] = field(default=lambda: False)
     """Whether the user wishes the run to end (Ctrl-C)."""
 
@@ -56,8 +58,8 @@ class Training:
 
     @property
     def total(self) -> int:
-        """Steps of both phases."""
-        return self.config.sft.steps + self.config.steps
+        """Steps of all phases."""
+        return self.config.total
 
     def stream(self, used: int) -> Iterator[Task]:
         """The training tasks after the first `used`."""

@@ -21,8 +21,9 @@ from understudy.engines.local.heap import keep_heap
 from understudy.engines.local.model import Model
 from understudy.engines.local.optimizer import MasterAdamW
 from understudy.engines.local.packing import Packing
-from understudy.engines.local.reference import Reference
+from understudy.engines.local.reference import Reference, kept, restored
 from understudy.engines.local.sampler import LocalSampler
+from understudy.engines.reference import FROZEN, ReferenceConfig
 from understudy.engines.vllm.sampler import VllmSampler
 from understudy.errors import ConfigError
 
@@ -84,23 +85,24 @@ class LocalEngine:
 
     async def forward(self, batch: Batch) -> Batch:
         """The batch with `logprobs` of its trained tokens under the current weights."""
-        logprobs = torch.zeros(batch.tokens.shape)
-        with torch.inference_mode(), self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
-            for chosen in plan(batch, self._config.tokens_per_microbatch):
-                rows, columns, values, _ = self._logprobs(batch, chosen)
-                logprobs[rows, columns] = values.cpu()
-        return batch.with_(logprobs=logprobs.clone())
+        return batch.with_(logprobs=self._read(self._model, batch))
 
-    def keep_reference(self) -> None:
-        """Freeze a copy of the weights as they are now."""
-        self._reference = Reference(self._model.trainable())
+    def keep_reference(self, config: ReferenceConfig = FROZEN) -> None:
+        """Compare with what `config` asks for from now on: the policy as it is now, its average, or another model."""
+        self._reference = kept(config, self._model, self._optimizer.masters, self._config)
+
+    def move_reference(self) -> None:
+        """Let a reference that follows the policy come nearer."""
+        self._known_reference().follow(self._optimizer.masters)
+
+    def forget_reference(self) -> None:
+        """Give back what a reference holds."""
+        self._reference = None
 
     async def reference(self, batch: Batch) -> Batch:
-        """The batch with `ref_logprobs` under the frozen copy."""
-        if self._reference is None:
-            raise ValueError("there is no reference; call keep_reference first")
-        with self._reference.active():
-            return batch.with_(ref_logprobs=(await self.forward(batch)).logprobs)
+        """The batch with `ref_logprobs` under the reference."""
+        with self._known_reference().active() as model:
+            return batch.with_(ref_logprobs=self._read(model, batch))
 
     async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
         """One optimizer step a batch; rows without advantage are left out, their gradient is zero."""
@@ -117,24 +119,27 @@ class LocalEngine:
         self._optimizer.reset()
 
     def save(self, path: Path) -> None:
-        """Master weights and moments, exactly, and the reference's weights where one is kept.
+        """Master weights and moments, exactly, and the reference where one is kept.
 
         The sampler forgets its cache, so that this engine goes on to the bit as one that loads the checkpoint.
         """
         tensors = {key: value.contiguous() for key, value in self._optimizer.state().items()}
+        about = {"version": str(self.version)}
         if self._reference is not None:
-            tensors |= {f"reference.{name}": value for name, value in self._reference.weights.items()}
-        save_file(tensors, path / STATE, {"version": str(self.version)})
+            tensors |= {f"reference.{name}": value for name, value in self._reference.state().items()}
+            about["reference"] = self._reference.config.model_dump_json()
+        save_file(tensors, path / STATE, about)
         self._sampler.forget()
 
     def load(self, path: Path) -> None:
         """Go on from a checkpoint of `save`."""
         try:
             with safe_open(path / STATE, framework="pt") as file:
-                version = int(file.metadata()["version"])
+                about = file.metadata()
+                version = int(about["version"])
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             self._optimizer.restore(tensors)
-            self._restore_reference(tensors)
+            self._restore_reference(about.get("reference"), tensors)
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as e:
             raise ConfigError(f"{path / STATE}: not a checkpoint of this model and fine-tuning mode: {e}") from e
         self._sampler.refresh(version)
@@ -151,14 +156,28 @@ class LocalEngine:
         """Forget what the sampler remembers, and end what it started."""
         self._sampler.close()
 
-    def _restore_reference(self, tensors: Mapping[str, Tensor]) -> None:
-        frozen = {
-            key.removeprefix("reference."): value for key, value in tensors.items() if key.startswith("reference.")
-        }
-        if frozen:
-            self.keep_reference()
-            assert self._reference is not None
-            self._reference.weights = frozen
+    def _known_reference(self) -> Reference:
+        if self._reference is None:
+            raise ValueError("there is no reference; call keep_reference first")
+        return self._reference
+
+    def _restore_reference(self, config: str | None, tensors: Mapping[str, Tensor]) -> None:
+        device, head = self._model.device, "reference."
+        weights = {name.removeprefix(head): x.to(device) for name, x in tensors.items() if name.startswith(head)}
+        self._reference = (
+            restored(ReferenceConfig.model_validate_json(config), weights, self._model, self._config)
+            if config
+            else None
+        )
+
+    def _read(self, model: Model, batch: Batch) -> Tensor:
+        """Log-probabilities [B, T] of the trained tokens under a model, without gradient."""
+        logprobs = torch.zeros(batch.tokens.shape)
+        with torch.inference_mode(), self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
+            for chosen in plan(batch, self._config.tokens_per_microbatch):
+                rows, columns, values, _ = self._logprobs(model, batch, chosen)
+                logprobs[rows, columns] = values.cpu()
+        return logprobs.clone()
 
     def _step(self, batch: Batch, loss: Loss, learning_rate: float, sums: Sums) -> float:
         if batch.advantages is None:
@@ -170,7 +189,7 @@ class LocalEngine:
 
     def _accumulate(self, batch: Batch, chosen: Sequence[int], loss: Loss, sums: Sums) -> None:
         """Add one micro-batch's gradients."""
-        rows, columns, logprobs, entropy = self._logprobs(batch, chosen, sums)
+        rows, columns, logprobs, entropy = self._logprobs(self._model, batch, chosen, sums)
         assert batch.advantages is not None
         old, advantages = (x[rows, columns].to(logprobs.device) for x in (batch.logprobs, batch.advantages))
         trained = torch.ones_like(logprobs, dtype=torch.bool)
@@ -181,11 +200,11 @@ class LocalEngine:
             sums[key] += float(metric)
 
     def _logprobs(
-        self, batch: Batch, chosen: Sequence[int], sums: Sums | None = None
+        self, model: Model, batch: Batch, chosen: Sequence[int], sums: Sums | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Rows, columns, log-probabilities and entropies of the trained tokens of one micro-batch, each [M]."""
-        packing = Packing(batch, chosen, self._model.query_heads_per_key, self._model.device)
-        hidden = self._model.hidden(packing.tokens, packing.positions, packing)
+        packing = Packing(batch, chosen, model.query_heads_per_key, model.device)
+        hidden = model.hidden(packing.tokens, packing.positions, packing)
         if sums is not None:
             sums["computed_tokens"] += len(hidden)
         row, column = batch.mask[chosen].nonzero().T
@@ -193,7 +212,7 @@ class LocalEngine:
         before = torch.empty_like(trained).scatter_(0, which, packing.places[row, column - 1])
         before, trained, which = (x.to(hidden.device) for x in (before, trained, which))
         targets = packing.tokens[0, trained]
-        logprobs, entropy = token_logprobs(hidden[before], self._model.head, targets, batch.temperature)
+        logprobs, entropy = token_logprobs(hidden[before], model.head, targets, batch.temperature)
         return torch.tensor(chosen)[row], column, logprobs[which], entropy[which]
 
     @contextlib.contextmanager
