@@ -33,7 +33,7 @@ from understudy.users import UserConfig
 
 
 class SFTConfig(Record):
-    """The warm start: imitation of gold demonstrations."""
+    """The warm start: imitation of demonstrations, gold ones and those of a file."""
 
     steps: int = Field(default=48, ge=0)
     """Optimizer steps; 0 goes without a warm start."""
@@ -42,8 +42,10 @@ class SFTConfig(Record):
     learning_rate: float = Field(default=2e-4, gt=0.0)
     warmup: int = Field(default=4, ge=0)
     """Steps over which the learning rate rises to its value."""
-    demonstrations: int = Field(default=256, ge=1)
+    demonstrations: int = Field(default=256, ge=0)
     """How many different gold episodes are imitated."""
+    file: str = ""
+    """Further demonstrations: a file that `understudy data collect` has written, or one of another trainer's."""
 
 
 class Algorithm(Record):

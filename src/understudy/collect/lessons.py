@@ -112,10 +112,11 @@ def _sound(episodes: Iterable[Trajectory], left: Counter[str]) -> Iterator[Traje
 def _new(episode: Trajectory, seen: set[Hashable], left: Counter[str]) -> bool:
     """Whether no episode before had the same content."""
     content = tuple(map(_content, episode.messages))
-    left["said before"] += content in seen
-    again = content in seen
+    if content in seen:
+        left["said before"] += 1
+        return False
     seen.add(content)
-    return not again
+    return True
 
 
 def _content(message: Message) -> Hashable:

@@ -51,6 +51,7 @@ _BY_NAME = {
     r"granite-4": "granite4",
 }
 """LLaMA-Factory's templates by the names that models have on Hugging Face."""
+_WHOLE = re.compile(r"(?<=^\d)e")
 _AROUND = 64  # bytes that a template puts around a turn, at most
 
 Tag = Literal["human", "gpt", "function_call", "observation"]
@@ -282,6 +283,6 @@ def _info(name: str) -> dict[str, Any]:
 
 
 def _yaml(command: str, values: Mapping[str, Any]) -> str:
-    """A flat YAML; JSON's scalars are YAML's."""
-    lines = (f"{key}: {json.dumps(value)}" for key, value in values.items())
+    """A flat YAML. JSON's scalars are YAML's, but for numbers such as 1e-05, which YAML 1.1 reads as text."""
+    lines = (f"{key}: {_WHOLE.sub('.0e', json.dumps(value))}" for key, value in values.items())
     return "\n".join([f"# In this folder: {command}", *lines]) + "\n"

@@ -1,4 +1,4 @@
-"""Imitation: the warm start on gold demonstrations."""
+"""Imitation: the warm start on demonstrations, gold ones and those of a file."""
 
 import itertools
 import random
@@ -21,7 +21,7 @@ async def sft_step(training: Training, step: int) -> Metrics:
     config = training.config.sft
     started = time.perf_counter()
     if not training.demonstrations:
-        training.demonstrations = await demonstrate(training)
+        training.demonstrations = [*await demonstrate(training), *training.handed_over]
     drawn = order(len(training.demonstrations), training.config.seed)
     chosen = itertools.islice(drawn, (step - 1) * config.batch_size, step * config.batch_size)
     batch = collate([training.demonstrations[i] for i in chosen])

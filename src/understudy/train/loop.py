@@ -19,6 +19,7 @@ from understudy.errors import ConfigError
 from understudy.evaluate import Evaluation, refuse_free
 from understudy.models import find_model
 from understudy.run import Run, interruptible
+from understudy.train.demonstrations import read_demonstrations
 from understudy.train.evaluation import evaluate_now, results
 from understudy.train.lessons import refuse_idle
 from understudy.train.phases import Phase, phases
@@ -52,6 +53,8 @@ def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Eval
 async def _train(training: Training) -> list[tuple[str, Evaluation]]:
     config, run = training.config, training.run
     training.resume()
+    if config.sft.steps and run.step < config.sft.steps:
+        training.handed_over = read_demonstrations(training)
     if config.preferences.steps and run.step < config.prior:
         training.preferences = read_preferences(config, training.format)
     await training.watch.begin(run)

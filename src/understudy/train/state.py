@@ -40,6 +40,8 @@ class Training:
     watch: Watch
     tasks_used: int = 0
     demonstrations: list[Trajectory] = field(default_factory=list)
+    handed_over: list[Trajectory] = field(default_factory=list)
+    """Those of them that come from `sft.file`."""
     preferences: list[tuple[Trajectory, ...]] = field(default_factory=list)
     """Pairs, the better one first, or single conversations; a reward of 1 is a wanted one."""
     interrupted: Callable[[], bool] = field(default=lambda: False)
