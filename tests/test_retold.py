@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
 from tokenizers import AddedToken, Tokenizer
 
-from data_kit import values
+from conversing import TOOLS, conversations
 from test_formats_template import CODER, HEADERS, LLAMA
 from understudy.agent import DemonstrationAgent, EngineAgent
 from understudy.domains.base import Slice
@@ -22,38 +21,14 @@ from understudy.engines.base import Completion, Sampling
 from understudy.errors import ConfigError
 from understudy.formats import ChatFormat, Vocabulary, find
 from understudy.formats.jinja import compiled, source
-from understudy.messages import Message, ToolCall, ToolSpec
+from understudy.messages import Message, ToolCall
 from understudy.models import make_tiny
 from understudy.retold import retold
 from understudy.rollout import Limits, play
 from understudy.trajectory import Trajectory
 
-SCHEMA = {"type": "object", "properties": {"x": {"type": "string"}}}
-TOOLS = tuple(ToolSpec(name=name, description=f"What {name} does.", parameters=SCHEMA) for name in ("find", "switch"))
 NO_TOOLS = """{%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
-
-_alphabet = st.sampled_from("abz059 <>{}[]|/:,.\\\"'\n\té→👍")
-_texts = st.text(_alphabet, max_size=12).map(str.strip)
-_shown = st.text(_alphabet, max_size=12) | st.just("a <|im_end|> <|eot|> <tool_call> in a text")
-_calls = st.builds(
-    ToolCall,
-    name=st.sampled_from(["find", "switch"]),
-    arguments=st.dictionaries(st.sampled_from(["x", "y"]), values, max_size=2),
-)
-
-
-@st.composite
-def conversations(draw: st.DrawFn) -> tuple[Message, ...]:
-    """A policy, a user, and replies that say something or call one tool or two, each with its answers."""
-    messages = [Message(role="system", content=draw(_shown)), Message(role="user", content=draw(_shown))]
-    for turn in range(draw(st.integers(1, 4))):
-        calls = draw(st.lists(_calls, max_size=2))
-        named = tuple(call.replace(id=f"call_{turn}_{i}") for i, call in enumerate(calls))
-        messages.append(Message(role="assistant", content="" if calls else draw(_texts), tool_calls=named))
-        messages += [Message(role="tool", content=draw(_shown), tool_call_id=call.id) for call in named]
-        messages += [] if calls else [Message(role="user", content=draw(_shown))]
-    return tuple(messages)
 
 
 @pytest.fixture(scope="module")

@@ -208,9 +208,9 @@ def _told(turns: Sequence[Any]) -> list[dict[str, Any]]:
 def _calling(text: str, where: str) -> dict[str, Any]:
     """A `function_call`: JSON of one call or a list, or a text with that in a `<tool_call>`."""
     said, inner = "", text
-    if CALLS in text and (end := text.rfind(CALLS_END)) >= 0:
-        start = text.index(CALLS)
-        said, inner = (text[:start] + text[end + len(CALLS_END) :]).strip(), text[start + len(CALLS) : end]
+    if not text.lstrip().startswith(("{", "[")) and CALLS in text and CALLS_END in text:
+        said, _, inner = text.partition(CALLS)
+        said, inner = said.removesuffix("\n"), inner.rpartition(CALLS_END)[0]
     try:
         calls = json.loads(inner)
     except json.JSONDecodeError as e:

@@ -144,6 +144,8 @@ class LlamaFactory:
     def _before(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> dict[str, Any]:
         """The columns of what stands before a reply."""
         own = bool(messages) and messages[0].role == "system"
+        if own and not messages[0].content:
+            raise Unfit("an empty policy, which would become the template's own")
         turns = tuple(self._turns(messages[own:]))
         expected = [("human", "observation"), ("gpt", "function_call")]
         if len(turns) % 2 != 1 or any(turn.from_ not in expected[i % 2] for i, turn in enumerate(turns)):
