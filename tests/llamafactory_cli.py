@@ -49,7 +49,7 @@ def install() -> Path:
     """The environment's folder of programs; the environment is made if it is not there whole."""
     programs, whole = folder() / "bin", folder() / "whole"
     folder().parent.mkdir(parents=True, exist_ok=True)
-    with folder().with_suffix(".lock").open("w") as lock:
+    with folder().with_name(f"{folder().name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another checkout's tests may be at it
         if not whole.exists():
             pip = (str(programs / "python"), "-m", "pip", "install", "-q")

@@ -57,7 +57,7 @@ def main(folder: Path, of_trl: Path, model: str) -> None:
         "trl": list(rendered(of_trl, model)),
         "joining": [name for name in TEMPLATES if joining(name)],
         "own_words": [
-            n for n, t in TEMPLATES.items() if "Default" in type(getattr(t.format_tools, "tool_utils", 0)).__name__
+            n for n, t in TEMPLATES.items() if "Default" in type(getattr(t.format_function, "tool_utils", 0)).__name__
         ],
         "templates": dict(DEFAULT_TEMPLATE),
     }

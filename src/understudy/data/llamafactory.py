@@ -27,19 +27,19 @@ from understudy.records import Record
 
 JOINING = frozenset({"bailing_v2", "qwen", "qwen3", "qwen3_nothink", "qwen3_5", "qwen3_5_nothink", "qwen3_6", "mimo"})
 """Templates whose observation is one text between `<tool_response>` marks."""
-IN_ITS_OWN_WORDS = frozenset({"smollm2", "gemma3", "phi4", "gpt_oss", "deepseek3", "granite4"})
+IN_ITS_OWN_WORDS = frozenset({"smollm2", "gemma3", "phi4", "phi4_mini", "gpt_oss", "deepseek3", "granite4"})
 """Templates for which LLaMA-Factory tells of tools in its own words ("Action: …"), and not as the model's template."""
 _BY_NAME = {
     r"qwen3\.6": "qwen3_6",
     r"qwen3\.5": "qwen3_5",
-    r"qwen3-(?!.*(vl|omni|coder|next)).*instruct": "qwen3_nothink",
+    r"qwen3-(?!.*(vl|omni|coder)).*instruct": "qwen3_nothink",
     r"qwen3-(?!.*(vl|omni|coder))": "qwen3",
     r"qwen(1\.5|2|2\.5)-(?!.*(vl|omni|audio|coder-.*base))": "qwen",
     r"llama-4": "llama4",
     r"llama-3(?!.*vision)": "llama3",
     r"(mistral|devstral)-small": "mistral_small",
     r"mistral-nemo": "ministral",
-    r"mistral-7b": "mistral",
+    r"(?<!next-)mistral-7b": "mistral",
     r"smollm2": "smollm2",
     r"glm-4\.7": "glm4_7",
     r"glm-4\.5(?!v)": "glm4_moe",
