@@ -118,8 +118,14 @@ def test_the_verb_plays_gold(tmp_path: Path) -> None:
 
 
 def test_a_silent_agent_demonstrates_nothing(tmp_path: Path) -> None:
-    code, _, err = call("collect", "toy:DOMAIN", "--agent", "silent", "--tasks", 3, "--out", tmp_path / "demos.jsonl")
+    out, judged_ = tmp_path / "demos.jsonl", tmp_path / "judged.jsonl"
+    arguments = ("collect", "toy:DOMAIN", "--agent", "silent", "--tasks", 3, "--out", out)
+    code, _, err = call(*arguments)
     assert code == 2
+    assert (tmp_path / "demos.jsonl.episodes").is_dir(), "what was played is not lost"
+    code, text, _ = call(*arguments, "--judged", judged_, "--resume")
+    assert (code, f"{judged_}: 3" in text, f"{out}: 0" in text) == (1, True, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["judged.jsonl"]
     assert "of 3 episodes there is none to write" in err
     assert "3 lost" in err
 

@@ -256,9 +256,14 @@ def _config(what: str, settings: list[str] | None) -> "TrainConfig":
 
 def _checkpoint(what: str) -> Path | None:
     """The last whole checkpoint, where `what` is a run; damaged ones are named."""
-    from understudy.weights import last_weights
+    from understudy.weights import find_weights
 
-    return last_weights(what) if Path(what, "config.toml").is_file() else None
+    if not Path(what, "config.toml").is_file():
+        return None
+    weights = find_weights(what)
+    for warning in weights.warnings:
+        typer.secho(warning, fg="yellow", err=True)
+    return weights.checkpoint
 
 
 def _report_text(report: "Report") -> str:

@@ -1,7 +1,6 @@
 """Which weights: a run's last checkpoint, one of its checkpoints, a folder, or a model's name; and their export."""
 
 import contextlib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,14 +28,6 @@ def config_of(what: str, settings: Sequence[str] = ()) -> TrainConfig:
     if what in presets() or (what.endswith(".toml") and not what.startswith("mcp:")):
         return load(TrainConfig, what, settings)
     return parse(TrainConfig, "", [f"domain={what}", *settings])
-
-
-def last_weights(run: str) -> Path | None:
-    """The last whole checkpoint of a run; damaged ones are named on standard error."""
-    weights = find_weights(run)
-    for warning in weights.warnings:
-        print(warning, file=sys.stderr)
-    return weights.checkpoint
 
 
 def find_weights(what: str, settings: Sequence[str] = ()) -> Weights:

@@ -2,12 +2,17 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from understudy.data.cli import refuse
 from understudy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from understudy.collect.episodes import Kept, Played
+    from understudy.domains.base import TaskSource
+    from understudy.trajectory import Trajectory
 
 _OF_PLAYING = ("tasks", "trials", "split", "concurrency", "resume")
 
@@ -39,9 +44,9 @@ def collect(
 ) -> None:
     """Collect conversations to learn from: episodes of any agent, played now, or stored by a run."""
     from understudy.collect import collect as collecting
-    from understudy.collect.episodes import Played
+    from understudy.collect.episodes import Played, refuse_unfinished
     from understudy.domains.base import find
-    from understudy.weights import config_of, last_weights
+    from understudy.weights import config_of
 
     outputs = {name: path for name, path in zip(_NAMES, (out, preferences, judged), strict=True) if path}
     if not outputs:
@@ -50,26 +55,46 @@ def collect(
     collecting.refuse_existing_outputs(outputs.values())
     config = config_of(what, settings or ())
     source = find(config.domain).slice(config.slice)
-    selection = collecting.Selection(pairs=pairs, most=most, by=by, seed=seed)
-    is_run = Path(what, "config.toml").is_file()
-    if is_run and not agent:
+    kept: Kept | None = None
+    if _is_run(what) and not agent:
         refuse(ctx, (*_OF_PLAYING, *(() if most else ("seed",))))
         episodes = collecting.of_run(Path(what), source, even_held_out)
-        return print(collecting.write(episodes, source, outputs, selection, resume=False))
-    collecting.refuse_held_out(split, even_held_out)
-    playing = Played(agent=agent or "gold", split=split, tasks=tasks, trials=trials, seed=seed, config=config)
-    checkpoint = last_weights(what) if is_run and agent == "model" else None
-    first = next(iter(outputs.values()))
-    try:
-        kept, episodes = collecting.play_now(playing, first, checkpoint, concurrency, resume, _progress)
-    except KeyboardInterrupt as e:
-        typer.secho("stopped; the episodes that ended are kept, and --resume goes on with them", fg="yellow", err=True)
-        raise typer.Exit(130) from e
-    print(collecting.write(episodes, source, outputs, selection, resume))
-    kept.remove()
+    else:
+        collecting.refuse_held_out(split, even_held_out)
+        first = next(iter(outputs.values()))
+        refuse_unfinished(first, resume)
+        playing = Played(agent=agent or "gold", split=split, tasks=tasks, trials=trials, seed=seed, config=config)
+        kept, episodes = _played(playing, source, first, what, concurrency)
+    how = collecting.Selection(pairs=pairs, most=most, by=by, seed=seed)
+    text, whole = collecting.write(episodes, source, outputs, how)
+    print(text)
+    if kept is not None:
+        kept.remove()
+    raise typer.Exit(0 if whole else 1)
 
 
 _NAMES = ("out", "preferences", "judged")
+
+
+def _is_run(what: str) -> bool:
+    return Path(what, "config.toml").is_file()
+
+
+def _played(
+    what: "Played", source: "TaskSource", out: Path, where: str, concurrency: int
+) -> "tuple[Kept, list[Trajectory]]":
+    """The episodes that are played now; an interruption is one line and exit code 130."""
+    from understudy.collect.collect import play_now
+    from understudy.weights import find_weights
+
+    weights = find_weights(where) if _is_run(where) and what.agent == "model" else None
+    for warning in weights.warnings if weights else ():
+        typer.secho(warning, fg="yellow", err=True)
+    try:
+        return play_now(what, source, out, weights.checkpoint if weights else None, concurrency, _progress)
+    except KeyboardInterrupt as e:
+        typer.secho("stopped; the episodes that ended are kept, and --resume goes on with them", fg="yellow", err=True)
+        raise typer.Exit(130) from e
 
 
 def _progress(done: int, of: int) -> None:

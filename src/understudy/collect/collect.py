@@ -8,9 +8,9 @@ from typing import Any
 
 from understudy.agent import Agent, EngineAgent
 from understudy.collect.episodes import Kept, Played, Progress, played, stored
-from understudy.collect.lessons import By, Lessons, balanced, demonstrations, judged, preferences
+from understudy.collect.lessons import By, balanced, demonstrations, judged, preferences
 from understudy.data.write import output
-from understudy.domains.base import TaskSource, find
+from understudy.domains.base import TaskSource
 from understudy.domains.mixture import shown
 from understudy.errors import ConfigError, TaskError
 from understudy.evaluate import held_out, inhabited, named_agent, open_model
@@ -34,16 +34,15 @@ class Selection(Record):
 
 
 def play_now(
-    what: Played, out: Path, checkpoint: Path | None, concurrency: int, resume: bool, progress: Progress
+    what: Played, source: TaskSource, out: Path, checkpoint: Path | None, concurrency: int, progress: Progress
 ) -> tuple[Kept, list[Trajectory]]:
     """Episodes of an agent, and where they are kept until they are written as lessons beside `out`."""
     config = what.config
-    source = find(config.domain).slice(config.slice)
     tasks = held_out(source, what.split, what.tasks, what.seed)
     if not tasks:
         raise ConfigError(f"{config.domain} has no {what.split} tasks in this slice")
     agent = _agent(what, checkpoint)
-    kept = Kept(out, what, resume)
+    kept = Kept(out, what)
     at_once = 1 if config.user.kind == "human" else concurrency
     users = inhabited(source, Cast(config.user))
     return kept, asyncio.run(played(users, agent, tasks, config.limits, what, kept, at_once, progress))
@@ -68,30 +67,30 @@ _LOUD = "what learns from them cannot be measured by them any more. If you want 
 
 
 def write(
-    episodes: Sequence[Trajectory], source: TaskSource, outputs: Mapping[str, Path], how: Selection, resume: bool
-) -> str:
-    """Write lessons of each kind (`out`, `preferences`, `judged`) to its file; what there is of them, as text."""
+    episodes: Sequence[Trajectory], source: TaskSource, outputs: Mapping[str, Path], how: Selection
+) -> tuple[str, bool]:
+    """Write lessons of each kind (`out`, `preferences`, `judged`) to its file.
+
+    What there is of them, as text, and whether there is something in each; a file of nothing is not written. Where
+    there is nothing for any, that is a `TaskError`.
+    """
     tools = functools.partial(shown, source)
     makers: dict[str, Any] = {
         "out": demonstrations,
         "preferences": functools.partial(preferences, most=how.pairs),
         "judged": judged,
     }
-    found = {path: makers[name](episodes, tools) for name, path in outputs.items()}
-    texts = []
-    for path, lessons in found.items():
-        kept = balanced(lessons, how.most, how.by, how.seed) if how.most else lessons
-        if not kept.found:
-            raise TaskError(f"{path}: of {len(episodes)} episodes there is none to write:\n{kept}")
-        texts.append(f"{path}: {len(kept.found):,}\n{kept}")
-        _write(kept, path, resume)
-    return "\n".join(texts)
-
-
-def _write(lessons: Lessons[Any], path: Path, resume: bool) -> None:
-    with output(path, resume=resume) as made:
-        for _, lesson in lessons.found:
-            made.write(lesson)
+    made = {path: makers[name](episodes, tools) for name, path in outputs.items()}
+    kept = {path: balanced(each, how.most, how.by, how.seed) if how.most else each for path, each in made.items()}
+    text = "\n".join(f"{path}: {len(lessons.found):,}\n{lessons}" for path, lessons in kept.items())
+    if not any(lessons.found for lessons in kept.values()):
+        raise TaskError(f"of {len(episodes)} episodes there is none to write\n{text}")
+    for path, lessons in kept.items():
+        if lessons.found:
+            with output(path, resume=True) as file:
+                for _, lesson in lessons.found:
+                    file.write(lesson)
+    return text, all(lessons.found for lessons in kept.values())
 
 
 def _agent(what: Played, checkpoint: Path | None) -> Agent:

@@ -36,14 +36,23 @@ class Played(Record):
     config: TrainConfig
 
 
+def unfinished(out: Path) -> Path:
+    """Where the episodes of an attempt are kept until `out` is written."""
+    return out.with_name(f"{out.name}.episodes")
+
+
+def refuse_unfinished(out: Path, resume: bool) -> None:
+    """An attempt that was interrupted is gone on with when that is asked for, and never begun anew by chance."""
+    if (folder := unfinished(out)).exists() and not resume:
+        raise ConfigError(f"{folder} is unfinished; go on with it by --resume, or remove it")
+
+
 class Kept:
     """The episodes that have ended so far."""
 
-    def __init__(self, out: Path, what: Played, resume: bool) -> None:
-        self.folder = out.with_name(f"{out.name}.episodes")
+    def __init__(self, out: Path, what: Played) -> None:
+        self.folder = unfinished(out)
         self._file = self.folder / "episodes.jsonl"
-        if self.folder.exists() and not resume:
-            raise ConfigError(f"{self.folder} is unfinished; go on with it by --resume, or remove it")
         self.folder.mkdir(exist_ok=True)
         self._begin(what)
         self._whole_lines()

@@ -6,7 +6,7 @@
     OpenAI         `messages`; `input` with `preferred_output` and `non_preferred_output`
 
 Tools may be a list or its JSON text. Columns that are none of these are not read. What a form says and ours cannot hold
-is refused: replies with the weight 0, messages in parts (pictures), calls without answers in a row.
+is refused: replies with the weight 0, messages in parts (pictures), roles that nobody here has.
 """
 
 import json
