@@ -32,6 +32,7 @@ LAYERS = """
     retold
     agent
     rollout
+    shaping
     similar statistics config
     check
     data

@@ -28,6 +28,7 @@ from understudy.errors import ConfigError, nearest
 from understudy.formats import FormatConfig
 from understudy.records import Record
 from understudy.rollout import Limits
+from understudy.shaping import Shaping
 from understudy.tasks import Split
 from understudy.users import UserConfig
 
@@ -70,6 +71,7 @@ class Algorithm(Record):
     does (`k3`)."""
     reference: ReferenceConfig = ReferenceConfig()
     """Whom the KL penalty compares with."""
+    shaping: Shaping = Shaping()
     importance_cap: float = Field(default=0.0, ge=0.0)
     """Make up for a sampler whose probabilities are not quite the trainer's: each token is weighed by their ratio, by
     this at most (2 is usual). It takes a further forward pass; 0 trusts the sampler."""

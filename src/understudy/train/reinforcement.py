@@ -34,7 +34,7 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
     algorithm = config.algorithm
     started, used = time.perf_counter(), training.users.usage
     groups = await play_groups(
-        training.played,
+        training.trained_on,
         training.stream(training.tasks_used),
         training.agent,
         config.limits,
@@ -58,7 +58,8 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
     done = time.perf_counter()
     seconds = {"sampling_seconds": sampled - started, "update_seconds": done - learning}
     rates = {"learning_rate": rate, "seconds": done - started}
-    return summarize(groups) | certified | metrics | seconds | rates | spent(training.users, used)
+    asked = spent(training.users, used) | (training.judge.taken() if training.judge else {})
+    return summarize(groups) | certified | metrics | seconds | rates | asked
 
 
 async def _learn(training: Training, groups: Sequence[Sequence[Trajectory]], rate: float) -> Metrics:

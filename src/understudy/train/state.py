@@ -9,12 +9,15 @@ from typing import NoReturn
 
 from understudy.agent import EngineAgent
 from understudy.certify import Watch
+from understudy.chat import ChatModel
 from understudy.config import TrainConfig
 from understudy.domains.base import TaskSource
 from understudy.engines.base import Engine
 from understudy.evaluate import inhabited
 from understudy.formats import ChatFormat
+from understudy.rollout import Source
 from understudy.run import Run
+from understudy.shaping import Judge, Shaped, Shaping
 from understudy.tasks import Task
 from understudy.trajectory import Trajectory
 from understudy.users import Cast
@@ -49,6 +52,18 @@ class Training:
     def played(self) -> TaskSource:
         """The domain with the users of the config; demonstrations, floor and oracle keep the scripted ones."""
         return inhabited(self.domain, self.users)
+
+    @functools.cached_property
+    def trained_on(self) -> Source:
+        """What is played to learn from: as `played`, and failures may earn credit for how far they got."""
+        shaping = self.config.algorithm.shaping
+        return Shaped(self.played, shaping, self.judge) if shaping != Shaping() else self.played
+
+    @functools.cached_property
+    def judge(self) -> Judge | None:
+        """Who marks failures, where somebody is to."""
+        asked = self.config.algorithm.shaping.judge > 0
+        return Judge(ChatModel(self.config.chat, "grader")) if asked else None
 
     @property
     def agent(self) -> EngineAgent:
