@@ -2,17 +2,27 @@
 each time, and what cannot be learned from is refused before anything is trained."""
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-import test_train as kit  # noqa: E402
-from test_train import SMALL, WATTS, evaluations, metrics, run_of, same, saved, silent, trajectories  # noqa: E402
+from test_train import (  # noqa: E402
+    SMALL,
+    WATTS,
+    Stopper,
+    episodes,
+    evaluations,
+    metrics,
+    run_of,
+    same,
+    saved,
+    silent,
+    trajectories,
+)
+from understudy.batch import collate  # noqa: E402
 from understudy.config import TrainConfig, parse  # noqa: E402
 from understudy.data.preferences import Judged, Preference  # noqa: E402
 from understudy.domains.base import Slice  # noqa: E402
@@ -21,7 +31,8 @@ from understudy.messages import Message, ToolCall  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
 from understudy.records import Record  # noqa: E402
 from understudy.run import Run  # noqa: E402
-from understudy.train import train  # noqa: E402
+from understudy.train import preferences, train, with_advantages  # noqa: E402
+from understudy.train.lessons import lesson  # noqa: E402
 
 LEARNING = (
     "domain=test_train:WATTS",
@@ -111,3 +122,134 @@ def test_a_teacher_is_enough_without_any_reward(tiny: Path, tmp_path: Path) -> N
     rates = success(tmp_path / "run", tiny, *how, *where)
     assert 0.2 < rates["warm start"] < 0.7
     assert rates["trained"] > 0.9
+
+
+# ---- the same way each time ----
+
+SHORT = ("sft.steps=1", "preferences.steps=3", "preferences.batch_size=3", "steps=1", "preferences.learning_rate=1e-3")
+
+
+@pytest.mark.parametrize(("kind", "rows", "finetune"), [("dpo", pairs, "lora"), ("kto", judged, "full")])
+@pytest.mark.parametrize("at", [("train", 2), ("train", 4)])
+def test_a_run_that_was_interrupted_in_its_preferences_ends_as_one_that_was_not(
+    tiny: Path, tmp_path: Path, kind: str, rows: Callable[[], list[Record]], finetune: str, at: tuple[str, int]
+) -> None:
+    """After the second of five steps, and after the last of preferences; a KL penalty takes another reference then."""
+    settings = (written(tmp_path, rows()), f"preferences.kind={kind}", f"engine.finetune={finetune}", *SHORT)
+    settings += ("domain=test_train:WATTS", "save_every=0", "algorithm.kl_coefficient=0.1", "algorithm.advantage=none")
+    whole = run_of(tmp_path / "whole", tiny, *settings)
+    with pytest.raises(KeyboardInterrupt, match=f"stopped after step {at[1]};"):
+        run_of(tmp_path / "parts", tiny, *settings, report=Stopper(*at))
+    resumed = Run.resume(tmp_path / "parts")
+    train(resumed.config, resumed, silent)
+    assert metrics(resumed) == metrics(whole)
+    assert [line["step"] for line in metrics(whole)] == [1, 2, 3, 4, 5]
+    assert same(saved(resumed), saved(whole))
+    assert trajectories(resumed) == trajectories(whole)
+    names = ["000000 base model.json", "000001 warm start.json", "000004 preferences.json", "000005 trained.json"]
+    assert sorted(evaluations(whole)) == names
+    assert evaluations(resumed) == evaluations(whole)
+
+
+def test_a_teacher_and_an_average_come_back_on_resuming(tiny: Path, tmp_path: Path) -> None:
+    teacher = make_tiny(tmp_path / "teacher", seed=7, hidden=32)
+    for name, how in (
+        ("model", (f"algorithm.reference.model={teacher}",)),
+        ("ema", ("algorithm.reference.every=1", "algorithm.reference.decay=0.9")),
+    ):
+        settings = (
+            f"algorithm.reference.kind={name}",
+            *how,
+            "algorithm.kl_coefficient=0.5",
+            "algorithm.advantage=none",
+        )
+        settings += ("domain=test_train:WATTS", "sft.steps=1", "steps=3", "save_every=0")
+        whole = run_of(tmp_path / f"{name}-whole", tiny, *settings)
+        with pytest.raises(KeyboardInterrupt):
+            run_of(tmp_path / f"{name}-parts", tiny, *settings, report=Stopper("train", 3))
+        resumed = Run.resume(tmp_path / f"{name}-parts")
+        train(resumed.config, resumed, silent)
+        assert metrics(resumed) == metrics(whole)
+        assert same(saved(resumed), saved(whole))
+
+
+# ---- what a step learns from ----
+
+
+def test_what_is_learned_from_depends_on_the_advantage() -> None:
+    equal, unequal, lost = episodes(1.0, 1.0), episodes(0.0, 1.0, 0.5), episodes(0.0, None, 0.0)
+    assert [len(lesson(group, "group")) for group in (equal, unequal, lost)] == [0, 3, 0]
+    assert [len(lesson(group, "success")) for group in (equal, unequal, lost)] == [2, 1, 0]
+    assert [len(lesson(group, "none")) for group in (equal, unequal, lost)] == [2, 3, 2]
+
+
+def test_advantages_of_successes_and_of_a_teacher_by_hand(tiny: Path) -> None:
+    batch = collate(episodes(0.0, 1.0, 0.5), [0, 0, 0])
+    imitating = parse(TrainConfig, "", [f"model={tiny}", "algorithm.advantage=success"])
+    weighed = with_advantages(batch, imitating).advantages
+    assert weighed is not None
+    assert weighed[:, 1].tolist() == [0.0, 1.0, 0.0]
+    taught = parse(TrainConfig, "", [f"model={tiny}", "algorithm.advantage=none", "algorithm.kl_coefficient=1"])
+    teacher = batch.logprobs + torch.tensor([[0.5], [-2.0], [0.0]])
+    weighed = with_advantages(batch.with_(ref_logprobs=teacher), taught).advantages
+    assert weighed is not None
+    assert weighed[:, 1].tolist() == [0.5, -2.0, 0.0], "what the teacher finds likelier is worth more"
+    assert not weighed[~batch.mask].any()
+
+
+def test_a_mismatched_conversation_is_the_next_ones_replies_after_the_own_prompt() -> None:
+    one, other = episodes(1.0, 0.0)
+    one.tokens[0], other.tokens[0] = 8, 9
+    spliced, last = preferences._mismatched([one, other])
+    assert (spliced.tokens, spliced.mask) == ([8, 2, 2, 2], [False, True, True, True])
+    assert (last.tokens, last.mask) == ([9, 2, 2], [False, True, True])
+
+
+# ---- what is refused ----
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (("algorithm.advantage=none",), "algorithm.advantage = 'none': no episode is worth more than another"),
+        (("algorithm.reference.kind=ema",), "'ema': nothing is compared with it while algorithm.kl_coefficient is 0"),
+        (("preferences.steps=1",), "preferences.file is empty"),
+        (("preferences.steps=1", "preferences.file=none.jsonl"), "there is no file none.jsonl"),
+        (
+            ("preferences.steps=1", "preferences.kind=kto", "preferences.batch_size=1", "preferences.file=x"),
+            "at least 2",
+        ),
+    ],
+)
+def test_what_does_nothing_is_refused_in_one_line(
+    tiny: Path, tmp_path: Path, settings: tuple[str, ...], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why) as caught:
+        run_of(tmp_path / "run", tiny, *settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_teacher_with_another_vocabulary_is_refused_before_the_run(tiny: Path, tmp_path: Path) -> None:
+    teacher = make_tiny(tmp_path / "teacher")
+    path = teacher / "tokenizer.json"
+    path.write_text(path.read_text(encoding="utf-8").replace("<|im_end|>", "<|over|>"), encoding="utf-8")
+    settings = ("algorithm.kl_coefficient=1", "algorithm.reference.kind=model", f"algorithm.reference.model={teacher}")
+    with pytest.raises(ConfigError, match=r"has another vocabulary: token \d+ is '<\|im_end\|>' in") as caught:
+        run_of(tmp_path / "run", tiny, *settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_rows_that_cannot_be_learned_from_are_named(tiny: Path, tmp_path: Path) -> None:
+    broken = Message(role="assistant", tool_calls=(ToolCall(name="switch_lamp", malformed="not JSON"),))
+    rows = (pairs()[0], Preference(chosen=said(RIGHT), rejected=(*asked(), broken)))
+    settings = ("preferences.steps=1", written(tmp_path, rows))
+    with pytest.raises(ConfigError, match=r"rows\.jsonl:2: .*a call that could not be read \(not JSON\)"):
+        run_of(tmp_path / "broken", tiny, *settings)
+    with pytest.raises(
+        ConfigError, match=r"rows\.jsonl:1: a conversation of \d+ tokens, where limits.max_tokens is 50"
+    ):
+        run_of(tmp_path / "long", tiny, *settings, "limits.max_tokens=50")
+    with pytest.raises(TaskError, match=r"rows\.jsonl:1: messages: Field required"):
+        run_of(tmp_path / "kind", tiny, *settings, "preferences.kind=kto")
+    with pytest.raises(ConfigError, match="holds no rows"):
+        run_of(tmp_path / "empty", tiny, "preferences.steps=1", written(tmp_path, ()))
