@@ -87,7 +87,7 @@ def judged() -> list[Judged]:
 def success(folder: Path, model: Path, *settings: str) -> dict[str, float]:
     """How often the model succeeds, by its row of the result table."""
     run = Run.create(folder, parse(TrainConfig, "", [f"model={model}", *SMALL, *LEARNING, *settings]))
-    return {name: row.success.mean for name, row in train(run.config, run, silent)}
+    return {name: row.success.mean for name, row in train(run.config, run, silent)["evaluations"]}
 
 
 # ---- each of them learns ----
