@@ -2,6 +2,7 @@
 each time, and what cannot be learned from is refused before anything is trained."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -27,12 +28,13 @@ from understudy.config import TrainConfig, parse  # noqa: E402
 from understudy.data.preferences import Judged, Preference  # noqa: E402
 from understudy.domains.base import Slice  # noqa: E402
 from understudy.errors import ConfigError, TaskError  # noqa: E402
-from understudy.messages import Message, ToolCall  # noqa: E402
+from understudy.messages import Message, ToolCall, ToolSpec  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
 from understudy.records import Record  # noqa: E402
 from understudy.run import Run  # noqa: E402
 from understudy.train import preferences, train, with_advantages  # noqa: E402
 from understudy.train.lessons import lesson  # noqa: E402
+from understudy.trajectory import Trajectory, read_trajectories  # noqa: E402
 
 LEARNING = (
     "domain=test_train:WATTS",
@@ -48,7 +50,7 @@ LEARNING = (
     "algorithm.group_size=16",
     "algorithm.refill=0",
 )
-RIGHT, WRONG = "71 W", ("17 W", "7 W", "71", "no", "711 W", "W", "77 W", "1 W")
+RIGHT, WRONG = "71 W", ("17 W", "7 W", "no", "711 W")
 
 
 @pytest.fixture(scope="module")
@@ -73,15 +75,18 @@ def written(folder: Path, records: Sequence[Record]) -> str:
     return f"preferences.file={path}"
 
 
+def shown() -> Sequence[ToolSpec]:
+    """The tools that the agent is shown."""
+    return WATTS.slice(Slice(tools=("switch_lamp",))).specs
+
+
 def pairs() -> list[Preference]:
-    specs = WATTS.slice(Slice(tools=("switch_lamp",))).specs
-    return [Preference(chosen=said(RIGHT), rejected=said(wrong), tools=specs) for wrong in WRONG]
+    return [Preference(chosen=said(RIGHT), rejected=said(wrong), tools=shown()) for wrong in WRONG]
 
 
 def judged() -> list[Judged]:
-    specs = WATTS.slice(Slice(tools=("switch_lamp",))).specs
     answers = [answer for wrong in WRONG for answer in (RIGHT, wrong)]
-    return [Judged(messages=said(answer), tools=specs, wanted=answer == RIGHT) for answer in answers]
+    return [Judged(messages=said(answer), tools=shown(), wanted=answer == RIGHT) for answer in answers]
 
 
 def success(folder: Path, model: Path, *settings: str) -> dict[str, float]:
@@ -100,18 +105,50 @@ def test_imitating_its_own_successes_is_enough(tiny: Path, tmp_path: Path) -> No
     assert rates["trained"] > 0.9
 
 
-@pytest.mark.parametrize(("kind", "rows"), [("dpo", pairs), ("kto", judged)])
-def test_preferences_out_of_a_file_are_enough(
-    tiny: Path, tmp_path: Path, kind: str, rows: Callable[[], list[Record]]
-) -> None:
-    how = ("steps=0", f"preferences.kind={kind}", "preferences.steps=12", "preferences.learning_rate=3e-3")
-    rates = success(tmp_path / "run", tiny, written(tmp_path, rows()), *how)
-    assert list(rates) == ["do nothing", "gold", "base model", "warm start", "preferences"]
-    assert 0.2 < rates["warm start"] < 0.7
+@pytest.fixture(scope="module")
+def warm(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that ends where its warm start did, and the episodes that it then played."""
+    folder = tmp_path_factory.mktemp("warm") / "run"
+    return run_of(folder, tiny, *LEARNING, "steps=1", "algorithm.tasks_per_step=8", "algorithm.learning_rate=1e-9")
+
+
+def sampled(run: Run) -> tuple[list[Trajectory], list[Trajectory]]:
+    """Its episodes that succeeded, and those that did not and can be written."""
+    (path,) = (run.folder / "trajectories").iterdir()
+    played, _ = read_trajectories(path)
+    right = [episode for episode in played if episode.reward >= 1.0]
+    wrong = [episode for episode in played if episode.reward < 1.0 and not episode.messages[2].tool_calls]
+    assert len(right) > 20 < len(wrong)
+    return right, wrong
+
+
+def test_pairs_of_its_own_episodes_are_enough(warm: Run, tmp_path: Path) -> None:
+    right, wrong = sampled(warm)
+    rows = [
+        Preference(chosen=better.messages[:3], rejected=worse.messages[:3], tools=shown())
+        for better, worse in zip(itertools.cycle(right), wrong, strict=False)
+    ]
+    learn_from(warm, tmp_path, rows, "preferences.kind=dpo")
+
+
+def test_its_own_episodes_that_are_wanted_or_not_are_enough(warm: Run, tmp_path: Path) -> None:
+    right, wrong = sampled(warm)
+    rows = [Judged(messages=e.messages[:3], tools=shown(), wanted=e.reward >= 1.0) for e in (*right, *wrong)]
+    how = ("preferences.kind=kto", "preferences.beta=0.05", "preferences.unwanted_weight=0.3")
+    learn_from(warm, tmp_path, rows, *how, "preferences.learning_rate=5e-3")
+
+
+def learn_from(warm: Run, folder: Path, rows: Sequence[Record], *settings: str) -> None:
+    """Learn from the rows alone, and see that it was enough."""
+    how = ("sft.steps=0", "steps=0", "preferences.steps=40", "preferences.batch_size=16")
+    rate = "preferences.learning_rate=3e-3"
+    rates = success(folder / "run", warm.folder / "model", written(folder, rows), *how, rate, *settings)
+    assert list(rates) == ["do nothing", "gold", "base model", "preferences"]
+    assert 0.2 < rates["base model"] < 0.7
     assert rates["preferences"] > 0.9
-    lines = metrics(Run.resume(tmp_path / "run"))[4:]
-    assert lines[-1]["loss"] < lines[0]["loss"]
-    assert lines[-1]["wanted_margin"] > lines[-1]["unwanted_margin"]
+    lines = metrics(Run.resume(folder / "run"))
+    assert lines[0]["wanted_margin"] == lines[0]["unwanted_margin"] == 0.0, "it is compared with where it started"
+    assert lines[-1]["wanted_margin"] - lines[-1]["unwanted_margin"] > 5.0
 
 
 def test_a_teacher_is_enough_without_any_reward(tiny: Path, tmp_path: Path) -> None:
