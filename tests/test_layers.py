@@ -18,7 +18,7 @@ LAYERS = """
     errors records
     endpoint sandbox
     messages state
-    formats
+    formats names
     tools tasks chat prompt
     rewards
     deeds
@@ -31,7 +31,8 @@ LAYERS = """
     engines
     retold
     agent
-    rollout
+    rollout curriculum
+    shaping
     similar statistics config
     check
     data

@@ -139,7 +139,8 @@ def train(
 ) -> None:
     """Train a model, and say how much better it got.
 
-    A warm start on gold demonstrations, then reinforcement learning; at the end, the result table.
+    A warm start on gold demonstrations, preferences where there are any, then reinforcement learning; at the end, the
+    result table.
     """
     from understudy import launch
 

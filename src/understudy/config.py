@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 from understudy.algorithms.options import Advantage, Loss, Penalty, Per
 from understudy.algorithms.preference_options import Preferences
 from understudy.chat import ChatConfig
+from understudy.curriculum import Curriculum
 from understudy.domains.base import Slice
 from understudy.engines.base import Sampling
 from understudy.engines.local.config import LocalConfig
@@ -28,6 +29,7 @@ from understudy.errors import ConfigError, nearest
 from understudy.formats import FormatConfig
 from understudy.records import Record
 from understudy.rollout import Limits
+from understudy.shaping import Shaping
 from understudy.tasks import Split
 from understudy.users import UserConfig
 
@@ -72,6 +74,7 @@ class Algorithm(Record):
     does (`k3`)."""
     reference: ReferenceConfig = ReferenceConfig()
     """Whom the KL penalty compares with."""
+    shaping: Shaping = Shaping()
     importance_cap: float = Field(default=0.0, ge=0.0)
     """Make up for a sampler whose probabilities are not quite the trainer's: each token is weighed by their ratio, by
     this at most (2 is usual). It takes a further forward pass; 0 trusts the sampler."""
@@ -93,6 +96,10 @@ class EvalConfig(Record):
     temperature: float = Field(default=0.0, ge=0.0)
     """0 takes the most likely token."""
     seed: int = 0
+    tests: tuple[str, ...] = ()
+    """Domains that are never trained on. Their test tasks are played at every evaluation, and reported apart."""
+    test_tasks: int = Field(default=100, ge=1)
+    """How many tasks of each of them."""
 
 
 class CertifyConfig(Record):
@@ -114,6 +121,8 @@ class TrainConfig(Record):
     domain: str = "retail"
     """A shipped domain, `module:attribute` for your own, or a benchmark's, such as `tau-bench:PATH#retail`."""
     slice: Slice = Slice()
+    test_slice: Slice = Slice()
+    """Which part of the domains of `eval.tests` is played, and what of them the agent is shown."""
     model: str = "smollm2-135m"
     """An embedded model, a local folder, or `owner/model` on the Hugging Face hub."""
     seed: int = 0
@@ -136,6 +145,8 @@ class TrainConfig(Record):
     """The endpoint and model that `--agent native` and `--agent chat` play with."""
     sft: SFTConfig = SFTConfig()
     preferences: Preferences = Preferences()
+    curriculum: Curriculum = Curriculum()
+    """What reinforcement learning trains on first, and most."""
     algorithm: Algorithm = Algorithm()
     eval: EvalConfig = EvalConfig()
     certify: CertifyConfig = CertifyConfig()

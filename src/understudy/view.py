@@ -59,16 +59,19 @@ def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
 
 
 def _head(folder: Path, config: TrainConfig) -> str:
-    sft, algorithm = config.sft, config.algorithm
+    sft, preferences, algorithm = config.sft, config.preferences, config.algorithm
     lines = {
         "run": str(folder),
         "domain": " ".join([config.domain, *config.slice.families, *config.slice.difficulties]),
         "model": f"{config.model}, {config.engine.finetune}, seed {config.seed}",
         "warm start": f"{sft.steps} steps of {sft.batch_size} demonstrations, learning rate {sft.learning_rate:g}",
+        "preferred": f"{preferences.steps} steps of {preferences.kind}, {preferences.file}"
+        if preferences.steps
+        else "",
         "training": f"{config.steps} steps of {algorithm.tasks_per_step} tasks x {algorithm.group_size} episodes, "
         f"advantage {algorithm.advantage}, learning rate {algorithm.learning_rate:g}",
     }
-    return "\n".join(f"{name:<11}{text}" for name, text in lines.items())
+    return "\n".join(f"{name:<11}{text}" for name, text in lines.items() if text)
 
 
 def _curves(metrics: Sequence[Mapping[str, Any]]) -> str:
@@ -135,4 +138,5 @@ def episode_title(episode: Trajectory) -> str:
     if episode.score is None:
         return f"{episode.task}: no score ({episode.fault}: {episode.error})"
     parts = ", ".join(f"{name} {value:g}" for name, value in episode.score.parts.items())
-    return f"{episode.task}: reward {episode.score.reward:g} ({parts}), {episode.stop}, {episode.turns} turns"
+    credit = f" and {episode.score.credit:g} credit" if episode.score.credit else ""
+    return f"{episode.task}: reward {episode.score.reward:g}{credit} ({parts}), {episode.stop}, {episode.turns} turns"

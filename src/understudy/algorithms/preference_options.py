@@ -24,4 +24,7 @@ class Preferences(Record):
     beta: float = Field(default=0.1, gt=0.0)
     """How strongly the policy is held to the one that the phase started from: higher is closer."""
     unwanted_weight: float = Field(default=1.0, ge=0.0)
-    """For `kto`: what an unwanted conversation weighs beside a wanted one."""
+    """For `kto`: what an unwanted conversation weighs beside a wanted one; lower it where most are unwanted."""
+    imitation: float = Field(default=0.0, ge=0.0)
+    """What imitating the better conversations weighs beside the comparison, as a mean over their tokens: it keeps them
+    from becoming unlikely together with the worse ones (Pang et al. 2024, arXiv:2404.19733)."""

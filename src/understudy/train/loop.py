@@ -16,11 +16,12 @@ from understudy.domains.base import find
 from understudy.domains.mixture import shown
 from understudy.engines.local.engine import LocalEngine
 from understudy.errors import ConfigError
-from understudy.evaluate import Evaluation, refuse_free
+from understudy.evaluate import refuse_free
 from understudy.models import find_model
 from understudy.run import Run, interruptible
 from understudy.train.demonstrations import read_demonstrations
-from understudy.train.evaluation import evaluate_now, results
+from understudy.train.evaluation import Tables, evaluate_now, results
+from understudy.train.exam import exams
 from understudy.train.lessons import refuse_idle
 from understudy.train.phases import Phase, phases
 from understudy.train.preferences import read_preferences
@@ -28,10 +29,11 @@ from understudy.train.state import Report, Training
 from understudy.users import Cast
 
 
-def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Evaluation]]:
-    """Train to the end, or to Ctrl-C, which writes a checkpoint. Returns the rows of the result table."""
+def train(config: TrainConfig, run: Run, report: Report) -> Tables:
+    """Train to the end, or to Ctrl-C, which writes a checkpoint. Returns the rows of the result tables."""
     folder = find_model(config.model)
     domain = find(config.domain).slice(config.slice)
+    examined = exams(config, domain)
     if config.user.kind == "human":
         raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")
     refuse_idle(config.algorithm, folder)
@@ -42,7 +44,7 @@ def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Eval
     format = formats.configured(folder, config.format)
     subject = subject_of(config, folder, engine, format)
     watch = Watch(subject, config.certify, functools.partial(shown, domain), folder, config.format.thinking)
-    training = Training(config, run, domain, engine, format, report, users, watch)
+    training = Training(config, run, domain, engine, format, report, users, watch, examined)
     report(str(engine.choice), 0, 0, {})
     try:
         return asyncio.run(_train(training))
@@ -50,7 +52,7 @@ def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Eval
         engine.close()
 
 
-async def _train(training: Training) -> list[tuple[str, Evaluation]]:
+async def _train(training: Training) -> Tables:
     config, run = training.config, training.run
     training.resume()
     if config.sft.steps and run.step < config.sft.steps:
@@ -70,10 +72,10 @@ async def _train(training: Training) -> list[tuple[str, Evaluation]]:
                 training.save(step)
             if training.interrupted():
                 training.stop(step)
-        rows = await results(training, _weights(config, training.total))
+        tables = await results(training, _weights(config, training.total))
     with run.model() as folder:
         training.engine.export(folder)
-    return rows
+    return tables
 
 
 async def _before(training: Training, step: int, phase: Phase) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from understudy.algorithms.advantages import token_weights
 from understudy.algorithms.options import Loss
 from understudy.algorithms.preferences import dpo_weights, kto_weights, margins
 from understudy.batch import Batch, collate
@@ -90,7 +91,8 @@ async def _weighed(training: Training, units: Sequence[Unit]) -> tuple[Batch, Me
         weights, metrics = kto_weights(margin, wanted, config.beta, kl, config.unwanted_weight)
     sides = {"wanted_margin": margin[wanted], "unwanted_margin": margin[~wanted]}
     metrics |= {name: float(side.mean()) for name, side in sides.items() if len(side)}
-    return batch.with_(advantages=weights[:, None] * batch.mask), metrics
+    imitated = config.imitation * token_weights(batch.mask & wanted[:, None], "token")
+    return batch.with_(advantages=weights[:, None] * batch.mask + imitated), metrics
 
 
 async def _compared(engine: Engine, batch: Batch) -> Batch:

@@ -88,7 +88,9 @@ class Untouched:
     @contextlib.contextmanager
     def active(self) -> Iterator[Model]:
         """The model, whose adapters rest."""
-        with self._model.adapted.disable_adapter():
+        adapted = self._model.adapted
+        assert adapted is not None  # or it would not be this kind
+        with adapted.disable_adapter():
             yield self._model
 
     def follow(self, masters: Weights) -> None:
