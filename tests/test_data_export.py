@@ -190,10 +190,20 @@ def test_rows_of_openai_are_what_its_api_takes() -> None:
 def test_what_openai_cannot_hold() -> None:
     with pytest.raises(Unfit, match="no form for"):
         list(OpenAI().rows(Judged(messages=ORDINARY, wanted=True)))
-    with pytest.raises(Unfit, match="names of tools"):
-        list(OpenAI().rows(Demonstration(messages=ORDINARY, tools=(TOOLS[0].replace(name="a.b"),))))
     with pytest.raises(Unfit, match="more than 128 tools"):
         list(OpenAI().rows(Demonstration(messages=ORDINARY, tools=TOOLS * 65)))
+
+
+def test_names_that_openai_does_not_take_are_told_otherwise_and_said() -> None:
+    target = OpenAI()
+    lesson = Demonstration(
+        messages=shown(calling("a.b"), result("x"), said("ok")), tools=(TOOLS[0].replace(name="a.b"),)
+    )
+    ((_, row),) = target.rows(lesson)
+    written = json.loads(row.model_dump_json())
+    assert written["tools"][0]["function"]["name"] == "a_b"
+    assert written["messages"][2]["tool_calls"][0]["function"]["name"] == "a_b"
+    assert target.notes() == ["told under another name: a.b as a_b"]
 
 
 NAMES = {
