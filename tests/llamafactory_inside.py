@@ -9,37 +9,41 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset  # type: ignore[import-not-found]
 from llamafactory.data import get_dataset, get_template_and_fix_tokenizer  # type: ignore[import-not-found]
 from llamafactory.data.template import TEMPLATES  # type: ignore[import-not-found]
 from llamafactory.extras.constants import DEFAULT_TEMPLATE  # type: ignore[import-not-found]
 from llamafactory.hparams import get_train_args  # type: ignore[import-not-found]
 from llamafactory.model import load_tokenizer  # type: ignore[import-not-found]
+from omegaconf import OmegaConf  # type: ignore[import-not-found]
 from transformers import AutoTokenizer
 from trl import apply_chat_template, is_conversational  # type: ignore[import-not-found]
 
 
+def arguments(folder: Path, name: str) -> tuple[Any, ...]:
+    """The arguments that the YAML `name` gives, as LLaMA-Factory reads and checks them."""
+    values = OmegaConf.to_container(OmegaConf.load(folder / name))
+    values |= {"bf16": False, "use_cpu": True, "dataset_dir": str(folder), "output_dir": str(folder / "none")}
+    return (values["stage"], *get_train_args(values))
+
+
 def tokenized(folder: Path, name: str) -> list[dict[str, Any]]:
     """The rows that the YAML `name` trains on."""
-    lines = (line.partition(": ") for line in (folder / name).read_text().splitlines() if line[0] != "#")
-    values = {key: json.loads(text) for key, _, text in lines}
-    values |= {"bf16": False, "use_cpu": True, "dataset_dir": str(folder), "output_dir": str(folder / "none")}
-    model, data, training, _, _ = get_train_args(values)
+    stage, model, data, training, _, _ = arguments(folder, name)
     module = load_tokenizer(model)
     template = get_template_and_fix_tokenizer(module["tokenizer"], data)
-    found = get_dataset(template, model, data, training, stage=values["stage"].replace("dpo", "rm"), **module)
+    found = get_dataset(template, model, data, training, stage=stage.replace("dpo", "rm"), **module)
     return list(found["train_dataset"])
 
 
-def rendered(folder: Path, model: str) -> Iterator[str]:
-    """TRL's rows for SFT as its chat template writes them."""
+def rendered(folder: Path, name: str, model: str) -> Iterator[list[str]]:
+    """TRL's rows as its chat template writes them: one text for SFT, a prompt and what may follow it for the others."""
     tokenizer = AutoTokenizer.from_pretrained(model)
-    rows = [json.loads(line) for line in (folder / "sft.jsonl").read_text().splitlines()]
-    for row in rows:
+    for line in (folder / name).read_text().splitlines():
+        row = json.loads(line)
         assert is_conversational(row)
-        assert is_conversational({key: row[key] for key in ("messages",)})
-        yield apply_chat_template({"messages": row["messages"]}, tokenizer, tools=json.loads(row["tools"]))["text"]
-    assert len(Dataset.from_list([{"tools": row["tools"]} for row in rows])) == len(rows)
+        said = {key: value for key, value in row.items() if key != "tools"}
+        texts = apply_chat_template(said, tokenizer, tools=json.loads(row["tools"]))
+        yield [texts[key] for key in ("text", "prompt", "chosen", "rejected", "completion") if key in texts]
 
 
 def joining(name: str) -> bool:
@@ -54,7 +58,8 @@ def main(folder: Path, of_trl: Path, model: str) -> None:
         "sft": tokenized(folder, "sft_lora.yaml"),
         "dpo": tokenized(folder, "dpo_lora.yaml"),
         "kto": tokenized(folder, "kto_lora.yaml"),
-        "trl": list(rendered(of_trl, model)),
+        "trl": {name: list(rendered(of_trl, f"{name}.jsonl", model)) for name in ("sft", "dpo", "kto")},
+        "ways": [arguments(folder, f"sft_{how}.yaml")[4].finetuning_type for how in ("lora", "full", "qlora")],
         "joining": [name for name in TEMPLATES if joining(name)],
         "own_words": [
             n for n, t in TEMPLATES.items() if "Default" in type(getattr(t.format_function, "tool_utils", 0)).__name__

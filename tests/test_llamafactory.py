@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from understudy.data.llamafactory import IN_ITS_OWN_WORDS, JOINING, template_of
 from understudy.data.preferences import Demonstration, Judged, Preference
 from understudy.errors import ConfigError
 from understudy.formats import find
-from understudy.messages import Message, ToolCall
+from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.models import find_model, make_tiny
 from understudy.retold import retold
 
@@ -87,7 +88,7 @@ def handed(tmp_path_factory: pytest.TempPathFactory) -> Handed:
     judged.write_text("".join(row.model_dump_json() + "\n" for row in judgements))
     code, _, err = call("export", "llamafactory", demos, pairs, judged, "--model", model, "--out", folder / "lf")
     assert code == 0, err
-    assert call("export", "trl", demos, "--out", folder / "trl")[0] == 0
+    assert call("export", "trl", demos, pairs, judged, "--out", folder / "trl")[0] == 0
     script = Path(__file__).with_name("llamafactory_inside.py")
     printed = llamafactory_cli.run(
         "python", str(script), str(folder / "lf"), str(folder / "trl"), str(model), cwd=folder
@@ -133,8 +134,23 @@ def test_trl_renders_the_same(handed: Handed) -> None:
     from understudy.formats import Vocabulary
 
     decode, format = Vocabulary.load(handed.model / "tokenizer.json").decode, find(handed.model)
-    for text, lesson in zip(handed.found["trl"], handed.demonstrations, strict=True):
-        assert text == decode(retold(lesson.messages, lesson.tools, format).tokens) + "\n"
+
+    def told(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
+        return decode(retold(messages, tools, format).tokens) + "\n"
+
+    found = handed.found["trl"]
+    for (text,), lesson in zip(found["sft"], handed.demonstrations, strict=True):
+        assert text == told(lesson.messages, lesson.tools)
+    for (prompt, chosen, rejected), pair in zip(found["dpo"], handed.pairs, strict=True):
+        before, *sides = first_difference(pair)
+        assert [prompt + chosen, prompt + rejected] == [told([*before, side], pair.tools) for side in sides]
+    expected = [(each, judged) for judged in handed.judgements for each in each_reply(judged)]
+    for (prompt, completion), ((before, reply), judged) in zip(found["kto"], expected, strict=True):
+        assert prompt + completion == told([*before, reply], judged.tools)
+
+
+def test_each_way_to_train_is_one_that_it_knows(handed: Handed) -> None:
+    assert handed.found["ways"] == ["lora", "full", "lora"]
 
 
 def test_what_is_said_of_its_templates_is_so(handed: Handed) -> None:
