@@ -36,14 +36,24 @@ def tokenized(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 def rendered(folder: Path, name: str, model: str) -> Iterator[list[str]]:
-    """TRL's rows as its chat template writes them: one text for SFT, a prompt and what may follow it for the others."""
+    """TRL's rows as texts: the conversation for SFT, a prompt with each of its ends for the others.
+
+    These are rendered as DPOTrainer and KTOTrainer do it from 1.0 on; what 0.24 asks instead refuses a prompt that ends
+    with a tool's result.
+    """
     tokenizer = AutoTokenizer.from_pretrained(model)
     for line in (folder / name).read_text().splitlines():
         row = json.loads(line)
+        tools = json.loads(row.pop("tools"))
         assert is_conversational(row)
-        said = {key: value for key, value in row.items() if key != "tools"}
-        texts = apply_chat_template(said, tokenizer, tools=json.loads(row["tools"]))
-        yield [texts[key] for key in ("text", "prompt", "chosen", "rejected", "completion") if key in texts]
+        if "messages" in row:
+            yield [apply_chat_template(row, tokenizer, tools=tools)["text"]]
+            continue
+        shown = tokenizer.apply_chat_template(row["prompt"], tools, add_generation_prompt=True, tokenize=False)
+        ends = [row["prompt"] + row[key] for key in ("chosen", "rejected", "completion") if key in row]
+        texts = [tokenizer.apply_chat_template(end, tools, tokenize=False) for end in ends]
+        assert all(text.startswith(shown) for text in texts)
+        yield texts
 
 
 def joining(name: str) -> bool:

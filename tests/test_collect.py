@@ -196,7 +196,7 @@ def test_what_was_interrupted_is_gone_on_with(tmp_path: Path, monkeypatch: pytes
     kept = partial / "episodes.jsonl"
     assert len(kept.read_text().splitlines()) == 2
     kept.write_text(kept.read_text() + '{"task": "cut o')
-    for others, why in (((), "unfinished; go on with it by --resume"), (("--resume", "--seed", 1), "other options")):
+    for others, why in (((), "unfinished; go on with it by --resume"), (("--resume", "--seed", 1), "seed: 0 and 1")):
         code, _, err = call("collect", "toy:DOMAIN", *settings, "--out", out, *others)
         assert (code, why in err) == (2, True), err
     assert call("collect", "toy:DOMAIN", *settings, "--out", out, "--resume")[0] == 0

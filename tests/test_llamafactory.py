@@ -141,12 +141,12 @@ def test_trl_renders_the_same(handed: Handed) -> None:
     found = handed.found["trl"]
     for (text,), lesson in zip(found["sft"], handed.demonstrations, strict=True):
         assert text == told(lesson.messages, lesson.tools)
-    for (prompt, chosen, rejected), pair in zip(found["dpo"], handed.pairs, strict=True):
+    for texts, pair in zip(found["dpo"], handed.pairs, strict=True):
         before, *sides = first_difference(pair)
-        assert [prompt + chosen, prompt + rejected] == [told([*before, side], pair.tools) for side in sides]
+        assert texts == [told([*before, side], pair.tools) for side in sides]
     expected = [(each, judged) for judged in handed.judgements for each in each_reply(judged)]
-    for (prompt, completion), ((before, reply), judged) in zip(found["kto"], expected, strict=True):
-        assert prompt + completion == told([*before, reply], judged.tools)
+    for (text,), ((before, reply), judged) in zip(found["kto"], expected, strict=True):
+        assert text == told([*before, reply], judged.tools)
 
 
 def test_each_way_to_train_is_one_that_it_knows(handed: Handed) -> None:
@@ -196,5 +196,5 @@ def trained(model: Path, folder: Path) -> list[dict[str, Any]]:
     from test_train import run_of
     from understudy.run import read_metrics
 
-    run = run_of(folder / "run", model, "sft.steps=1", "steps=1", "eval.tasks=1", "certify.every=1")
+    run = run_of(folder / "run", model, "sft.steps=1", "steps=1", "eval.tasks=1", "limits.max_turns=4")
     return read_metrics(run.folder)

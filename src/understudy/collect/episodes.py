@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from understudy.agent import Agent
-from understudy.config import TrainConfig
+from understudy.config import TrainConfig, differences
 from understudy.domains.base import TaskSource
 from understudy.errors import ConfigError
 from understudy.records import Record
@@ -69,10 +71,12 @@ class Kept:
         shutil.rmtree(self.folder)
 
     def _begin(self, what: Played) -> None:
-        head, text = self.folder / "played.json", what.model_dump_json(indent=1) + "\n"
-        if head.exists() and head.read_text(encoding="utf-8") != text:
-            raise ConfigError(f"{self.folder} was begun with other options; give those, or remove it to begin anew")
-        write_whole(head, text)
+        head = self.folder / "played.json"
+        if not head.exists():
+            write_whole(head, what.model_dump_json(indent=1) + "\n")
+        if changed := differences(_head(head), what):
+            text = f"{self.folder} was begun with other options (its own, and those given): {'; '.join(changed)}"
+            raise ConfigError(f"{text}; give its own, or remove it to begin anew")
 
     def _whole_lines(self) -> None:
         """Drop a line that was cut off."""
@@ -118,6 +122,13 @@ def stored(run: Path) -> Iterator[Trajectory]:
         raise ConfigError(f"{run} has stored no episodes; give --agent to play some")
     for file in files:
         yield from _read(file)
+
+
+def _head(file: Path) -> Played:
+    try:
+        return Played.model_validate_json(file.read_bytes())
+    except ValidationError as e:
+        raise ConfigError(f"{file} is damaged; remove its folder to begin anew") from e
 
 
 def _read(file: Path) -> list[Trajectory]:

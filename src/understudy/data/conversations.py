@@ -143,15 +143,22 @@ def _list(row: Any, name: str) -> list[Any]:
     return value
 
 
-def _tools(row: Mapping[str, Any]) -> Any:
+def _tools(row: Mapping[str, Any]) -> list[Any]:
     inner = row["input"] if isinstance(row.get("input"), dict) else row
     tools = inner.get("tools") or []
-    if not isinstance(tools, str):
-        return [{k: v for k, v in t.items() if k != "strict"} if isinstance(t, dict) else t for t in tools]
     try:
-        return json.loads(tools)
+        tools = json.loads(tools) if isinstance(tools, str) else tools
     except json.JSONDecodeError as e:
         raise _Misread("tools", f"not JSON: {e}") from e
+    if not isinstance(tools, list):
+        raise _Misread("tools", "a list of tools is needed")
+    return [_tool(tool) for tool in tools]
+
+
+def _tool(tool: Any) -> Any:
+    """A tool without its wrapping, and without `strict`, which is for an endpoint and shown to no model."""
+    function = tool.get("function", tool) if isinstance(tool, dict) else tool
+    return {key: function[key] for key in function if key != "strict"} if isinstance(function, dict) else function
 
 
 def _wired(messages: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""TRL: conversational JSONL with `tools`, as its page "Dataset formats and types" has it (checked with version 0.24).
+"""TRL: conversational JSONL with `tools`, as its page "Dataset formats and types" has it (version 1.10).
 
     sft.jsonl   messages, tools
     dpo.jsonl   prompt, chosen, rejected, tools
