@@ -38,8 +38,8 @@ def tokenized(folder: Path, name: str) -> list[dict[str, Any]]:
 def rendered(folder: Path, name: str, model: str) -> Iterator[list[str]]:
     """TRL's rows as texts: the conversation for SFT, a prompt with each of its ends for the others.
 
-    These are rendered as DPOTrainer and KTOTrainer do it from 1.0 on; what 0.24 asks instead refuses a prompt that ends
-    with a tool's result.
+    These are rendered as DPOTrainer and KTOTrainer of TRL 1.10 do it; the version that is here, 0.24, refuses a prompt
+    that ends with a tool's result.
     """
     tokenizer = AutoTokenizer.from_pretrained(model)
     for line in (folder / name).read_text().splitlines():
