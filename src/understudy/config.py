@@ -237,10 +237,10 @@ def _has(kind: type[C], key: str, root: type[Record], where: str, path: str) -> 
     """`kind`, if it has this field; else a `ConfigError` with the nearest one, or a namesake in another section."""
     if key in kind.model_fields:
         return kind
-    text = nearest(f"{path}{key}", (f"{path}{field}" for field in kind.model_fields))
-    namesakes = [name for name in _paths(root) if name.rpartition(".")[2] == key]
-    if namesakes and "did you mean" not in text:
-        text = text.replace("; ", f"; did you mean {namesakes[0]!r}? ", 1)
+    own = sorted(f"{path}{field}" for field in kind.model_fields)
+    text = nearest(f"{path}{key}", own)
+    if namesakes := [name for name in _paths(root) if name.rpartition(".")[2] == key]:
+        text = f"{path + key!r}; did you mean {namesakes[0]!r}? allowed: {', '.join(own)}"
     raise ConfigError(f"{where}: unknown key {text}")
 
 
