@@ -7,6 +7,7 @@
       evaluations/000010 warm start.json an evaluation after a step
       tests/000010 warm start.json       the same on the domains that are never trained on, where there are such
       checkpoints/step_000010/           what the engine saved, and manifest.json, written last
+      preferences.sha256                 of the file of preferences, where the run learns from one
       model/                             the trained model (for LoRA its adapters), as transformers and peft read it
       result.json  result.md             the result table
       certify.txt                        where sampler and trainer differed, if a certification failed

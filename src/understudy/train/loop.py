@@ -55,7 +55,7 @@ async def _train(training: Training) -> Tables:
     config, run = training.config, training.run
     training.resume()
     if config.preferences.steps and run.step < config.prior:
-        training.preferences = read_preferences(config, training.format)
+        training.preferences = read_preferences(config, training.format, run)
     await training.watch.begin(run)
     with interruptible() as training.interrupted:
         for step, phase in _steps(config, run.step):

@@ -4,6 +4,7 @@ Each step reads its batch twice, under the policy and under the reference, which
 from; what comes of it are the weights of one more pass (see `algorithms.preferences`).
 """
 
+import hashlib
 import itertools
 import time
 from collections.abc import Iterator, Sequence
@@ -23,25 +24,30 @@ from understudy.errors import ConfigError
 from understudy.formats import ChatFormat
 from understudy.messages import Message, ToolSpec
 from understudy.retold import retold
+from understudy.run import Run
 from understudy.tasks import Score
 from understudy.train.imitation import order
 from understudy.train.metrics import learning_rate
 from understudy.train.state import Metrics, Training
 from understudy.trajectory import Stop, Trajectory
 
+DIGEST = "preferences.sha256"
 Unit = tuple[Trajectory, ...]
 """What is drawn as one: a pair, the better one first, or a single conversation. A reward of 1 is a wanted one."""
 
 
-def read_preferences(config: TrainConfig, format: ChatFormat) -> list[Unit]:
-    """The conversations of the file in the model's tokens; the first row that cannot be learned from is refused."""
+def read_preferences(config: TrainConfig, format: ChatFormat, run: Run) -> list[Unit]:
+    """The conversations of the file in the model's tokens; the first row that cannot be learned from is refused.
+
+    So is a file that is not the one that the run was begun with.
+    """
     preferences = config.preferences
     if not preferences.file:
         raise ConfigError("preferences.file is empty; name a JSONL file of conversations, or set preferences.steps=0")
     if preferences.kind == "kto" and preferences.batch_size < 2:
         raise ConfigError("preferences.batch_size = 1: kto compares conversations with each other; give at least 2")
-    units: list[Unit] = []
-    for where, sides, tools in _sides(Path(preferences.file).expanduser(), preferences.kind):
+    path, units = Path(preferences.file).expanduser(), list[Unit]()
+    for where, sides, tools in _sides(path, preferences.kind):
         try:
             unit = tuple(_rated(messages, tools, format, wanted) for messages, wanted in sides)
         except ConfigError as e:
@@ -55,7 +61,17 @@ def read_preferences(config: TrainConfig, format: ChatFormat) -> list[Unit]:
         units.append(unit)
     if not units:
         raise ConfigError(f"preferences.file {preferences.file} holds no rows")
+    _refuse_changed(run, path)
     return units
+
+
+def _refuse_changed(run: Run, path: Path) -> None:
+    """Remember the file's digest in the run's folder, or compare it: a run goes on with what it was begun with."""
+    digest, known = hashlib.sha256(path.read_bytes()).hexdigest(), run.folder / DIGEST
+    if not known.exists():
+        run.write(DIGEST, digest + "\n")
+    elif known.read_text(encoding="utf-8").strip() != digest:
+        raise ConfigError(f"{path} has changed since {run.folder} was begun with it; bring it back, or begin anew")
 
 
 def begin(training: Training) -> None:
