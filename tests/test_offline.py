@@ -98,13 +98,6 @@ def success(folder: Path, model: Path, *settings: str) -> dict[str, float]:
 # ---- each of them learns ----
 
 
-def test_imitating_its_own_successes_is_enough(tiny: Path, tmp_path: Path) -> None:
-    how = ("algorithm.advantage=success", "algorithm.loss.kind=nll", "steps=12", "algorithm.learning_rate=3e-3")
-    rates = success(tmp_path / "run", tiny, *how)
-    assert 0.2 < rates["warm start"] < 0.7
-    assert rates["trained"] > 0.9
-
-
 @pytest.fixture(scope="module")
 def warm(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that ends where its warm start did, and the episodes that it then played."""
