@@ -6,21 +6,57 @@ from typing import TypeVar
 
 from understudy.agent import EngineAgent
 from understudy.evaluate import Evaluation, evaluate, floor, held_out, oracle
-from understudy.train.state import Training
+from understudy.tasks import Split, Task
+from understudy.train.state import Metrics, Training
 
 PATIENCE = 0.2  # seconds until Ctrl-C is noticed in an evaluation
 T = TypeVar("T")
 
 
-async def evaluate_now(training: Training, step: int, name: str) -> None:
-    """Evaluate the current weights, those after `step`, and keep what it came to."""
+async def evaluated(training: Training, step: int, name: str) -> Metrics:
+    """What the weights after `step` come to on held-out tasks; kept in the run, and not done again where it is there."""
+    path = training.run.folder / evaluation_file(step, name)
+    if path.exists():
+        evaluation = Evaluation.model_validate_json(path.read_text(encoding="utf-8"))
+    else:
+        evaluation = await _evaluate(training, step, name)
+        training.run.write(evaluation_file(step, name), evaluation.model_dump_json())
+    if training.nothing is None:
+        training.nothing = await floor(training.domain, _tasks(training))
+    return measured(evaluation, training.nothing, training.config.eval.split)
+
+
+def evaluation_file(step: int, name: str) -> str:
+    """Where a run keeps an evaluation."""
+    return f"evaluations/{step:06} {name}.json"
+
+
+def measured(evaluation: Evaluation, nothing: Evaluation, split: Split) -> Metrics:
+    """`eval/<domain>/…`, or `test/<domain>/…`: success, reward, and what doing nothing succeeds at."""
+    space, found = "test" if split == "test" else "eval", {}
+    for domain in sorted({result.domain for result in evaluation.results}):
+        rewards = [r for result in evaluation.results if result.domain == domain for r in result.rewards]
+        earned = [reward for reward in rewards if reward is not None]
+        if earned:
+            of = f"{space}/{domain.replace('/', '_')}"
+            found[f"{of}/success_rate"] = evaluation.among(lambda r, d=domain: r.domain == d).mean
+            found[f"{of}/average_reward"] = sum(earned) / len(earned)
+            found[f"{of}/floor"] = nothing.among(lambda r, d=domain: r.domain == d).mean
+    return found
+
+
+def _tasks(training: Training) -> list[Task]:
     config = training.config.eval
-    tasks = held_out(training.domain, config.split, config.tasks, config.seed)
+    return held_out(training.domain, config.split, config.tasks, config.seed)
+
+
+async def _evaluate(training: Training, step: int, name: str) -> Evaluation:
+    config = training.config.eval
     sampling = training.config.sampling.replace(temperature=config.temperature)
     evaluating = evaluate(
         training.played,
         EngineAgent(training.engine, training.format, sampling),
-        tasks,
+        _tasks(training),
         training.config.limits,
         config.trials,
         config.seed,
@@ -29,9 +65,10 @@ async def evaluate_now(training: Training, step: int, name: str) -> None:
     )
     used = training.users.usage
     evaluation = await _unless_interrupted(training, evaluating, step)
-    if not training.users.scripted:
-        evaluation = evaluation.replace(usage={"users": training.users.usage - used})
-    training.run.write(f"evaluations/{step:06} {name}.json", evaluation.model_dump_json())
+    training.engine.forget()  # so that a run which is resumed, and finds the evaluation there, goes on alike
+    if training.users.scripted:
+        return evaluation
+    return evaluation.replace(usage={"users": training.users.usage - used})
 
 
 async def _unless_interrupted(training: Training, work: Coroutine[None, None, T], step: int) -> T:
@@ -48,11 +85,9 @@ async def _unless_interrupted(training: Training, work: Coroutine[None, None, T]
 
 async def results(training: Training) -> list[tuple[str, Evaluation]]:
     """The rows of the result table: floor, oracle, and the model at each stage."""
-    config = training.config
-    last = "trained" if config.steps else "warm start"
-    await evaluate_now(training, training.total, last)
-    tasks = held_out(training.domain, config.eval.split, config.eval.tasks, config.eval.seed)
-    rows = [("do nothing", await floor(training.domain, tasks)), ("gold", await oracle(training.domain, tasks))]
+    tasks = _tasks(training)
+    nothing = training.nothing or await floor(training.domain, tasks)
+    rows = [("do nothing", nothing), ("gold", await oracle(training.domain, tasks))]
     for path in sorted((training.run.folder / "evaluations").glob("*.json")):
         rows.append((path.stem.partition(" ")[2], Evaluation.model_validate_json(path.read_text(encoding="utf-8"))))
     return rows

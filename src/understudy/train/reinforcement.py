@@ -52,7 +52,7 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
     metrics = await _learn(training, [_scored(group) for group in groups if teaches(group)], rate)
     done = time.perf_counter()
     seconds = {"sampling_seconds": sampled - started, "update_seconds": done - learning}
-    rates = {"learning_rate": rate, "seconds": done - started}
+    rates = {"learning_rate": rate, "seconds": done - started, "reward/floor": training.floor}
     return summarize(groups) | certified | metrics | seconds | rates | spent(training.users, used)
 
 

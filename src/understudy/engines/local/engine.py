@@ -18,6 +18,7 @@ from understudy.engines.local.choice import choose, vllm_sampler
 from understudy.engines.local.config import LocalConfig
 from understudy.engines.local.head import token_logprobs
 from understudy.engines.local.heap import keep_heap
+from understudy.engines.local.measures import Sums, told
 from understudy.engines.local.model import Model
 from understudy.engines.local.optimizer import MasterAdamW
 from understudy.engines.local.packing import Packing
@@ -27,7 +28,6 @@ from understudy.engines.vllm.sampler import VllmSampler
 from understudy.errors import ConfigError
 
 STATE = "optimizer.safetensors"
-Sums = defaultdict[str, float]
 TOLERANCE = {torch.float32: Tolerance(1e-3, 1e-4), torch.bfloat16: Tolerance(1.0, 0.1)}
 """By dtype. SmolLM2-135M, 30 layers deep, is up to 3e-5 and 0.3 apart, on average 4e-6 and 0.04."""
 RESERVE = 6 << 30  # bytes of address space for activations; memory is used only where they are written
@@ -104,13 +104,9 @@ class LocalEngine:
 
     async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
         """One optimizer step a batch; rows without advantage are left out, their gradient is zero."""
-        sums: Sums = defaultdict(float)
         self._sampler.refresh(self.version + 1)  # first, so that its cache makes room for the activations
         with self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
-            for batch in steps:
-                sums["grad_norm"] += self._step(batch, loss, learning_rate, sums)
-        per = {"loss": len(steps), "grad_norm": len(steps), "computed_tokens": 1, "trained_tokens": 1}
-        return {key: value / max(1, per.get(key, sums["trained_tokens"])) for key, value in sums.items()}
+            return told([self._step(batch, loss, learning_rate) for batch in steps])
 
     def fresh_optimizer(self) -> None:
         """Forget the optimizer's moments."""
@@ -124,7 +120,10 @@ class LocalEngine:
         tensors = {key: value.contiguous() for key, value in self._optimizer.state().items()}
         if self._reference is not None:
             tensors |= {f"reference.{name}": value for name, value in self._reference.weights.items()}
-        save_file(tensors, path / STATE, {"version": str(self.version)})
+        try:
+            save_file(tensors, path / STATE, {"version": str(self.version)})
+        except SafetensorError as e:  # a full disk
+            raise OSError(str(e)) from e
         self._sampler.forget()
 
     def load(self, path: Path) -> None:
@@ -160,13 +159,17 @@ class LocalEngine:
             assert self._reference is not None
             self._reference.weights = frozen
 
-    def _step(self, batch: Batch, loss: Loss, learning_rate: float, sums: Sums) -> float:
+    def _step(self, batch: Batch, loss: Loss, learning_rate: float) -> Sums:
+        """One optimizer step, and the sums that it came to."""
         if batch.advantages is None:
             raise ValueError("a batch without advantages cannot be trained on")
+        sums: Sums = defaultdict(float)
         live = batch.rows((batch.advantages * batch.mask).any(1).nonzero()[:, 0])
         for chosen in plan(live, self._config.tokens_per_microbatch):
             self._accumulate(live, chosen, loss, sums)
-        return self._optimizer.step(learning_rate)
+        sums["grad_norm"] = self._optimizer.step(learning_rate)
+        sums["weight_change"] = self._optimizer.change
+        return sums
 
     def _accumulate(self, batch: Batch, chosen: Sequence[int], loss: Loss, sums: Sums) -> None:
         """Add one micro-batch's gradients."""

@@ -1,0 +1,29 @@
+"""What becomes of the findings about a run's health: said once, kept in the run, and where it is wished the run stops."""
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from understudy.errors import RolloutError
+from understudy.health import Finding
+from understudy.train.state import Training
+
+
+def tell(training: Training, step: int, findings: Sequence[Finding]) -> list[Finding]:
+    """Say what is bad now and was not after the step before. Returns what is bad and stops the run."""
+    bad = [finding for finding in findings if not finding.ok]
+    before = training.history[-1] if training.history else {}
+    for finding in bad:
+        if not before.get(f"health/{finding.check}"):
+            training.run.warn(step, {"check": finding.check, "text": finding.text, "remedy": finding.remedy})
+            training.report(f"step {step}: health/{finding}", 0, 0, {})
+    return [finding for finding in bad if finding.check in training.config.health.halt_on]
+
+
+def halt(training: Training, step: int, finding: Finding) -> NoReturn:
+    """End the run after a step whose weights, if they are numbers, are kept."""
+    training.finish(step, {})
+    raise RolloutError(
+        f"stopped after step {step}, because health.halt_on has {finding}; to go on from step {training.run.step} all "
+        f"the same: {training.run.how_to_resume} health.halt_on=[]",
+        "engine",
+    )
