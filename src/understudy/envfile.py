@@ -46,8 +46,7 @@ def _parse(text: str, path: Path) -> dict[str, str]:
             continue
         match = _LINE.fullmatch(line)
         if not match:
-            raise ConfigError(
-                f"{path}, line {number}: it is not NAME=value, or its quotes do not end; # begins a comment"
-            )
+            what = "it is not NAME=value, or its quotes do not end; # begins a comment"
+            raise ConfigError(f"{path}, line {number}: {what}")
         found[match["name"]] = next((v for v in match.group("double", "single", "plain") if v is not None), "")
     return found

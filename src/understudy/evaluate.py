@@ -82,6 +82,10 @@ class Evaluation(Record):
         each = [[s for s in result.successes if s is not None] for result in self.results]
         return rate([estimate(len(s), sum(s), k) for s in each if len(s) >= k])
 
+    def of_domain(self, domain: str) -> "Evaluation":
+        """What it came to on the tasks of one domain of a mixture; totals over all episodes stay."""
+        return self.replace(results=tuple(result for result in self.results if result.domain == domain))
+
     def among(self, kept: Callable[[TaskResult], bool]) -> Rate:
         """Success among some of the tasks."""
         return self.replace(results=tuple(filter(kept, self.results))).success

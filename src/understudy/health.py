@@ -137,7 +137,7 @@ def _ratio(line: Line, earlier: Sequence[Line], config: HealthConfig) -> Verdict
     mean, error = _number(line, "train/first_ratio"), _number(line, "train/first_ratio_error")
     if mean is None or error is None:
         return None
-    spread = math.sqrt(error)
+    spread = math.sqrt(max(0.0, error))
     off = abs(mean - 1.0) > config.ratio_mean or spread > config.ratio_spread
     told = f"its probability ratio is {mean:.3f} on average and {spread:.3f} from 1, where it has to be 1"
     return f"the first minibatch is not on policy: {told}" if off else ""
@@ -275,11 +275,11 @@ _CHECKS: dict[Check, Callable[[Line, Sequence[Line], HealthConfig], Verdict]] = 
 }
 _REMEDIES: dict[Check, str] = {
     "finite": "go on from an earlier checkpoint with a lower learning rate, or engine.dtype=float32",
-    "ratio": "the sampler has other weights than the trainer (see: understudy certify MODEL), or rounds otherwise, which "
-    "algorithm.importance_cap=2 makes up for",
-    "stuck": "raise algorithm.learning_rate, and see that something is trained: engine.finetune, engine.train_embeddings",
-    "weights": "the step is smaller than the weights' rounding: raise the learning rate, or take engine.finetune=lora or "
-    "engine.dtype=float32",
+    "ratio": "the sampler has other weights than the trainer (see: understudy certify MODEL), or rounds otherwise, "
+    "which algorithm.importance_cap=2 makes up for",
+    "stuck": "raise algorithm.learning_rate, and see what is trained: engine.finetune, engine.train_embeddings",
+    "weights": "the step is smaller than the weights' rounding: raise the learning rate, or take engine.finetune=lora "
+    "or engine.dtype=float32",
     "gradient": "lower the learning rate; after a single spike, which engine.optimizer.max_grad_norm cuts, nothing",
     "clipping": "lower algorithm.learning_rate, or algorithm.updates_per_step",
     "kl": "lower algorithm.learning_rate, or set algorithm.kl_coefficient",
@@ -289,7 +289,7 @@ _REMEDIES: dict[Check, str] = {
     "floor": "read episodes (understudy view RUN --episode 1); then easier tasks, or a longer warm start",
     "empty": "read episodes (understudy view RUN --episode 1); lower the learning rate, or raise sampling.max_tokens",
     "malformed": "see generation/replies/malformed/… for the kind: a longer warm start, a larger sampling.max_tokens, "
-    "format.repair",
+    "another format.dialect",
     "calls": "the model gives up its tools: read episodes, lower algorithm.learning_rate, set algorithm.kl_coefficient",
     "length": "read episodes; algorithm.per=sequence or constant weighs long and short otherwise",
     "faults": "see the errors (understudy view RUN): an endpoint or a server is down or slow, or a grader is broken",

@@ -14,8 +14,8 @@
       certify.txt                        where sampler and trainer differed, if a certification failed
       trackers/                          how far each tracker has got, and what those write that keep files
 
-A checkpoint is whole when its manifest is there and every file in it has the digest that the manifest gives. What cannot
-be written (a full disk, a folder that is read-only) is a `ConfigError`, and leaves everything as it was.
+A checkpoint is whole when its manifest is there and every file in it has the digest that the manifest gives. What
+cannot be written (a full disk, a folder that is read-only) is a `ConfigError`, and leaves everything as it was.
 """
 
 import contextlib
@@ -70,10 +70,9 @@ class Run:
             if any(folder.iterdir()):
                 what = "holds another run" if (folder / "config.toml").exists() else "is not empty"
                 raise ConfigError(f"{folder} {what}; go on with it by --resume {folder}, or give another --out")
-            with (folder / "config.toml").open("x", encoding="utf-8") as f:  # of two that race for a folder, one fails
-                f.write(dump(config))
             for name in _BY_STEP:
-                (folder / name).mkdir()
+                (folder / name).mkdir()  # of two that race for a folder, one fails here
+            write_whole(folder / "config.toml", dump(config))
             run = cls(folder, config)
             run._describe()
         return run

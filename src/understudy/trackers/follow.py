@@ -115,5 +115,7 @@ def _identity(folder: Path) -> str:
     """What trackers know a run by. It is drawn once, and is no part of the run's numbers."""
     path = folder / "trackers" / "id"
     if not path.exists():
-        path.write_text(uuid.uuid4().hex[:12], encoding="utf-8")
+        partial = path.with_name("id.partial")
+        partial.write_text(uuid.uuid4().hex[:12], encoding="utf-8")
+        partial.replace(path)
     return path.read_text(encoding="utf-8")

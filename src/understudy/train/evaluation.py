@@ -14,15 +14,15 @@ T = TypeVar("T")
 
 
 async def evaluated(training: Training, step: int, name: str) -> Metrics:
-    """What the weights after `step` come to on held-out tasks; kept in the run, and not done again where it is there."""
+    """What the weights after `step` come to on held-out tasks; kept in the run, and not done again if it is there."""
+    if training.nothing is None:
+        training.nothing = await floor(training.domain, _tasks(training))
     path = training.run.folder / evaluation_file(step, name)
     if path.exists():
         evaluation = Evaluation.model_validate_json(path.read_text(encoding="utf-8"))
     else:
         evaluation = await _evaluate(training, step, name)
         training.run.write(evaluation_file(step, name), evaluation.model_dump_json())
-    if training.nothing is None:
-        training.nothing = await floor(training.domain, _tasks(training))
     return measured(evaluation, training.nothing, training.config.eval.split)
 
 
@@ -35,13 +35,13 @@ def measured(evaluation: Evaluation, nothing: Evaluation, split: Split) -> Metri
     """`eval/<domain>/…`, or `test/<domain>/…`: success, reward, and what doing nothing succeeds at."""
     space, found = "test" if split == "test" else "eval", {}
     for domain in sorted({result.domain for result in evaluation.results}):
-        rewards = [r for result in evaluation.results if result.domain == domain for r in result.rewards]
-        earned = [reward for reward in rewards if reward is not None]
+        own, none = evaluation.of_domain(domain), nothing.of_domain(domain)
+        earned = [reward for result in own.results for reward in result.rewards if reward is not None]
         if earned:
             of = f"{space}/{domain.replace('/', '_')}"
-            found[f"{of}/success_rate"] = evaluation.among(lambda r, d=domain: r.domain == d).mean
+            found[f"{of}/success_rate"] = own.success.mean
             found[f"{of}/average_reward"] = sum(earned) / len(earned)
-            found[f"{of}/floor"] = nothing.among(lambda r, d=domain: r.domain == d).mean
+            found[f"{of}/floor"] = none.success.mean
     return found
 
 

@@ -1,4 +1,4 @@
-"""What becomes of the findings about a run's health: said once, kept in the run, and where it is wished the run stops."""
+"""What becomes of findings about a run's health: they are said once and kept in the run, and some may stop it."""
 
 from collections.abc import Sequence
 from typing import NoReturn

@@ -60,7 +60,7 @@ class MasterAdamW:
             moved.append(torch.linalg.vector_norm(new - parameter, dtype=torch.float32))
             size.append(torch.linalg.vector_norm(new, dtype=torch.float32))
             parameter.copy_(new)
-        change, whole = (torch.linalg.vector_norm(torch.stack(norms)).item() for norms in (moved, size))
+        change, whole = (float(torch.linalg.vector_norm(torch.stack(norms))) for norms in (moved, size))
         return change / whole if whole else change
 
     def state(self) -> dict[str, Tensor]:
