@@ -3,8 +3,10 @@ moments drawn over the whole of it, and in the middle of checkpoints."""
 
 import json
 import multiprocessing
+import os
 import random
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -63,7 +65,10 @@ def writing(folder: Path) -> bool:
     return any((folder / "checkpoints").glob("step_*.partial"))
 
 
-def test_a_run_that_is_killed_at_any_moment_ends_as_one_that_was_not(tmp_path: Path) -> None:
+def test_a_run_that_is_killed_at_any_moment_ends_as_one_that_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # Python 3.11's server preloads from no other path
     model, draw = make_tiny(tmp_path / "model"), random.Random(7)
     PROCESSES.set_forkserver_preload(["test_train"])
 

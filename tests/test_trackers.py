@@ -99,7 +99,7 @@ runs = rows.execute("select count(distinct run_id) from metrics").fetchone()[0]
 """,
     "wandb": """
 from wandb.proto import wandb_internal_pb2
-def records(data):  # LevelDB's log: blocks of 32 KiB; each part has a checksum, a length and a type; after 7 bytes of wandb's
+def records(data):  # after 7 bytes of wandb's, LevelDB's log: blocks of 32 KiB; a part has a checksum, a length, a type
     at, whole = 7, b""
     while at + 7 <= len(data):
         if 32768 - at % 32768 < 7:

@@ -16,7 +16,7 @@ from understudy.errors import ConfigError
 NAME = ".env"
 _LINE = re.compile(
     r"""\s*(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*
-    (?:"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<plain>[^\s"'#](?:(?!\s\#).)*?)?)\s*(?:\#.*)?""",
+    (?:"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<plain>[^\s"'#].*?)?)(?:\s+\#.*|\s*)""",
     re.VERBOSE,
 )
 
