@@ -221,6 +221,14 @@ def test_a_library_that_hangs_or_fails_in_the_middle_is_dropped(
     assert trackers.close() == []
 
 
+def test_one_that_cannot_be_started_is_named_too(run: Run) -> None:
+    (run.folder / "trackers").touch()
+    trackers = Trackers(["wandb"], TrackingConfig(), run.folder, {})
+    (line,) = trackers.look()
+    assert line.startswith("tracker wandb is dropped, the run goes on without it: [Errno 17] File exists")
+    assert (trackers.look(), trackers.close()) == ([], [])
+
+
 def test_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
     assert without_secrets(f"401 for {SECRET}") == "401 for [WANDB_API_KEY]"

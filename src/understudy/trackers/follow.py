@@ -32,10 +32,14 @@ class Trackers:
         self, names: Sequence[Tracker], tracking: TrackingConfig, folder: Path, config: Mapping[str, Any]
     ) -> None:
         self._living: dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
-        if names:
-            (folder / "trackers").mkdir(exist_ok=True)
-            about = About(id=_identity(folder), folder=folder.resolve(), config=dict(config), tracking=tracking)
-            self._living = {name: _start(name, about) for name in dict.fromkeys(names)}
+        self._unstarted: list[str] = []
+        for name in dict.fromkeys(names):
+            try:
+                (folder / "trackers").mkdir(exist_ok=True)
+                about = About(id=_identity(folder), folder=folder.resolve(), config=dict(config), tracking=tracking)
+                self._living[name] = _start(name, about)
+            except OSError as e:
+                self._unstarted.append(_dropped(name, str(e)))
 
     def __enter__(self) -> Self:
         return self
@@ -46,7 +50,8 @@ class Trackers:
     def look(self) -> list[str]:
         """A line for each tracker that has died since; it is dropped, and the run goes on without it."""
         dead = [name for name, (process, _) in self._living.items() if process.poll() is not None]
-        return [_dropped(name, self._end(name)) for name in dead]
+        unstarted, self._unstarted = self._unstarted, []
+        return unstarted + [_dropped(name, self._end(name)) for name in dead]
 
     def close(self, patience: float = PATIENCE) -> list[str]:
         """Have the trackers send what is left, and end; one that takes longer than `patience` seconds is killed."""
