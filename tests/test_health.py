@@ -144,6 +144,9 @@ def test_a_model_that_never_succeeds_cannot_learn_yet() -> None:
     assert "sft.steps=48" in cold.remedy
     (warm,) = of_start({"eval/retail/success_rate": 0.0, "eval/airline/success_rate": 0.1}, CONFIG)
     assert warm.ok
+    (unseen,) = of_start({"eval/retail/success_rate": 0.0, "test/airline/success_rate": 0.9}, CONFIG)
+    assert not unseen.ok, "what is not trained on does not count"
+    assert of_start({"test/retail/success_rate": 0.5}, CONFIG)[0].ok
     assert of_start({}, CONFIG) == []
     assert as_metrics([cold]) == {"health/start": 1.0}
 

@@ -19,7 +19,7 @@ LAYERS = """
     endpoint sandbox metrics health provenance envfile
     trackers
     messages state
-    formats
+    formats names
     tools tasks chat prompt
     rewards
     deeds
@@ -31,7 +31,7 @@ LAYERS = """
     batch algorithms
     engines
     agent
-    rollout
+    rollout curriculum
     similar statistics config
     check
     data

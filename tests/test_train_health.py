@@ -110,4 +110,4 @@ def test_metrics_of_an_evaluation_by_hand() -> None:
         "test/retail/average_reward": 0.75,
         "test/retail/floor": 0.0,
     }
-    assert {name.partition("/")[0] for name in measured(found, nothing, "validation")} == {"eval"}
+    assert {name.partition("/")[0] for name in measured(found, nothing, "eval")} == {"eval"}

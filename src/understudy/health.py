@@ -248,7 +248,9 @@ def _faults(line: Line, earlier: Sequence[Line], config: HealthConfig) -> Verdic
 
 
 def _start(line: Line, config: HealthConfig) -> Verdict:
-    rates = _present([{name: line[name]} for name in line if name.endswith("/success_rate")], _only)
+    found = {name: _number(line, name) for name in line if name.endswith("/success_rate")}
+    trained = [rate for name, rate in found.items() if name.startswith("eval/")] or [*found.values()]
+    rates = [rate for rate in trained if rate is not None]
     if not rates:
         return None
     best = max(rates)
@@ -301,10 +303,6 @@ def _number(line: Line, name: str) -> float | None:
     """The value, where it is a finite number."""
     value = line.get(name)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-def _only(line: Line) -> float | None:
-    return _number(line, next(iter(line)))
 
 
 def _present(lines: Sequence[Line], value: Callable[[Line], float | None]) -> list[float]:

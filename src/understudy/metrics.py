@@ -24,6 +24,7 @@ _NAMES = {
     "episodes": "generation/episodes",
     "groups": "generation/groups",
     "equal_groups": "generation/equal_groups",
+    "left_out": "generation/left_out",
     "turns": "generation/turns",
     "sampled_tokens": "generation/sampled_tokens",
     "episode_tokens": "generation/episode_tokens",

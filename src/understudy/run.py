@@ -7,6 +7,7 @@
       health.jsonl                       each warning: step, check, what is bad, what to do
       trajectories/step_000010.jsonl     the episodes of a step
       evaluations/000010 warm start.json an evaluation after a step
+      tests/000010 warm start.json       the same on the domains that are never trained on, where there are such
       checkpoints/step_000010/           what the engine saved, and manifest.json, written last
       checkpoints/latest                 a link to the last one
       model/                             the trained model (for LoRA its adapters), as transformers and peft read it
@@ -46,7 +47,7 @@ LATEST = "latest"
 FREE = ("health.", "trackers", "tracking.", "keep")
 """Keys of a config that change nothing about the numbers of a run, and so may be others when it is resumed."""
 _STARTS = TypeAdapter(list[Provenance])
-_BY_STEP = ("trajectories", "evaluations", "checkpoints")
+_BY_STEP = ("trajectories", "evaluations", "tests", "checkpoints")
 _STEP = re.compile(r"(?:step_)?(\d{6,})(?: [^.]*)?")
 
 

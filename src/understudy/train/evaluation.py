@@ -1,39 +1,41 @@
-"""Evaluation while and after a model is trained, and the rows of the result table."""
+"""Evaluation while and after a model is trained, and the rows of the result tables."""
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from understudy.agent import EngineAgent
-from understudy.evaluate import Evaluation, evaluate, floor, held_out, oracle
-from understudy.tasks import Split, Task
+from understudy.evaluate import Evaluation, evaluate, floor, inhabited, oracle
+from understudy.results import Row
+from understudy.train.exam import Exam
 from understudy.train.state import Metrics, Training
 
 PATIENCE = 0.2  # seconds until Ctrl-C is noticed in an evaluation
 T = TypeVar("T")
+Tables = dict[str, list[Row]]
+"""The rows of each exam, by its folder."""
 
 
 async def evaluated(training: Training, step: int, name: str) -> Metrics:
-    """What the weights after `step` come to on held-out tasks; kept in the run, and not done again if it is there."""
-    if training.nothing is None:
-        training.nothing = await floor(training.domain, _tasks(training))
-    path = training.run.folder / evaluation_file(step, name)
-    if path.exists():
-        evaluation = Evaluation.model_validate_json(path.read_text(encoding="utf-8"))
-    else:
-        evaluation = await _evaluate(training, step, name)
-        training.run.write(evaluation_file(step, name), evaluation.model_dump_json())
-    return measured(evaluation, training.nothing, training.config.eval.split)
+    """What the weights after `step` come to in each exam; kept in the run, and not done again if it is there."""
+    found: Metrics = {}
+    for exam in training.exams:
+        nothing = await _nothing(training, exam)
+        file = f"{exam.folder}/{step:06} {name}.json"
+        if (training.run.folder / file).exists():
+            text = (training.run.folder / file).read_text(encoding="utf-8")
+            evaluation = Evaluation.model_validate_json(text)
+        else:
+            evaluation = await _sit(training, exam, step, name)
+            training.run.write(file, evaluation.model_dump_json())
+        unseen = exam.folder == "tests" or training.config.eval.split == "test"
+        found |= measured(evaluation, nothing, "test" if unseen else "eval")
+    return found
 
 
-def evaluation_file(step: int, name: str) -> str:
-    """Where a run keeps an evaluation."""
-    return f"evaluations/{step:06} {name}.json"
-
-
-def measured(evaluation: Evaluation, nothing: Evaluation, split: Split) -> Metrics:
+def measured(evaluation: Evaluation, nothing: Evaluation, space: Literal["eval", "test"]) -> Metrics:
     """`eval/<domain>/…`, or `test/<domain>/…`: success, reward, and what doing nothing succeeds at."""
-    space, found = "test" if split == "test" else "eval", {}
+    found = {}
     for domain in sorted({result.domain for result in evaluation.results}):
         own, none = evaluation.of_domain(domain), nothing.of_domain(domain)
         earned = [reward for result in own.results for reward in result.rewards if reward is not None]
@@ -45,23 +47,32 @@ def measured(evaluation: Evaluation, nothing: Evaluation, split: Split) -> Metri
     return found
 
 
-def _tasks(training: Training) -> list[Task]:
-    config = training.config.eval
-    return held_out(training.domain, config.split, config.tasks, config.seed)
+async def results(training: Training) -> Tables:
+    """The rows of the result tables: floor, oracle, and the model at each stage."""
+    return {exam.folder: await _rows(training, exam) for exam in training.exams}
 
 
-async def _evaluate(training: Training, step: int, name: str) -> Evaluation:
+async def _nothing(training: Training, exam: Exam) -> Evaluation:
+    """What doing nothing comes to in an exam; it is the same each time."""
+    if exam.folder not in training.nothing:
+        training.nothing[exam.folder] = await floor(exam.source, exam.tasks)
+    return training.nothing[exam.folder]
+
+
+async def _sit(training: Training, exam: Exam, step: int, name: str) -> Evaluation:
+    """What the current weights make of an exam."""
     config = training.config.eval
     sampling = training.config.sampling.replace(temperature=config.temperature)
+    what = name if exam.folder == "evaluations" else f"{name} on {exam.source.name}"
     evaluating = evaluate(
-        training.played,
+        inhabited(exam.source, training.users),
         EngineAgent(training.engine, training.format, sampling),
-        _tasks(training),
+        exam.tasks,
         training.config.limits,
         config.trials,
         config.seed,
         training.config.engine.sequences,
-        lambda done, total: training.report(f"evaluate {name}", done, total, {}),
+        lambda done, total: training.report(f"evaluate {what}", done, total, {}),
     )
     used = training.users.usage
     evaluation = await _unless_interrupted(training, evaluating, step)
@@ -69,6 +80,13 @@ async def _evaluate(training: Training, step: int, name: str) -> Evaluation:
     if training.users.scripted:
         return evaluation
     return evaluation.replace(usage={"users": training.users.usage - used})
+
+
+async def _rows(training: Training, exam: Exam) -> list[Row]:
+    rows = [("do nothing", await _nothing(training, exam)), ("gold", await oracle(exam.source, exam.tasks))]
+    for path in sorted((training.run.folder / exam.folder).glob("*.json")):
+        rows.append((path.stem.partition(" ")[2], Evaluation.model_validate_json(path.read_text(encoding="utf-8"))))
+    return rows
 
 
 async def _unless_interrupted(training: Training, work: Coroutine[None, None, T], step: int) -> T:
@@ -81,13 +99,3 @@ async def _unless_interrupted(training: Training, work: Coroutine[None, None, T]
             await asyncio.wait([task])
             training.stop(step)
     return task.result()
-
-
-async def results(training: Training) -> list[tuple[str, Evaluation]]:
-    """The rows of the result table: floor, oracle, and the model at each stage."""
-    tasks = _tasks(training)
-    nothing = training.nothing or await floor(training.domain, tasks)
-    rows = [("do nothing", nothing), ("gold", await oracle(training.domain, tasks))]
-    for path in sorted((training.run.folder / "evaluations").glob("*.json")):
-        rows.append((path.stem.partition(" ")[2], Evaluation.model_validate_json(path.read_text(encoding="utf-8"))))
-    return rows

@@ -3,13 +3,14 @@
 import functools
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from understudy.agent import EngineAgent
 from understudy.certify import Watch
 from understudy.config import TrainConfig
+from understudy.curriculum import Supply, supply
 from understudy.domains.base import TaskSource
 from understudy.engines.base import Engine
 from understudy.evaluate import Evaluation, inhabited
@@ -17,6 +18,7 @@ from understudy.formats import ChatFormat
 from understudy.run import Run, checkpoints, read_metrics
 from understudy.tasks import Task
 from understudy.trackers import Trackers
+from understudy.train.exam import Exam
 from understudy.trajectory import Trajectory
 from understudy.users import Cast
 
@@ -39,7 +41,10 @@ class Training:
     report: Report
     users: Cast
     watch: Watch
+    exams: Sequence[Exam]
     tasks_used: int = 0
+    rates: dict[str, float] = field(default_factory=dict)
+    """Success rates of the curriculum's cells."""
     demonstrations: list[Trajectory] = field(default_factory=list)
     history: list[dict[str, Any]] = field(default_factory=list)
     """The metrics of the steps that are done, as they are written."""
@@ -48,8 +53,8 @@ class Training:
     trackers: Trackers | None = None
     floor: float = 0.0
     """What doing nothing earns on tasks of the training split."""
-    nothing: Evaluation | None = None
-    """The same of the tasks that the model is evaluated on, once that is known."""
+    nothing: dict[str, Evaluation] = field(default_factory=dict)
+    """The same of each exam's tasks, by its folder, once that is known."""
     interrupted: Callable[[], bool] = field(default=lambda: False)
     """Whether the user wishes the run to end (Ctrl-C)."""
 
@@ -73,9 +78,14 @@ class Training:
         """The training tasks after the first `used`."""
         return itertools.islice(self.domain.stream("train", self.config.seed), used, None)
 
+    def supply(self, done: float) -> Supply:
+        """The training tasks that the curriculum wants next, when `done` of reinforcement's steps are done."""
+        used, seed = self.tasks_used, self.config.seed
+        return supply(self.config.curriculum, self.stream(used), used, seed, done, self.rates)
+
     def save(self, step: int) -> None:
         """Write a checkpoint of the weights after `step`, and remove those that are not to be kept."""
-        progress = {"tasks_used": self.tasks_used, "metrics": self.pending}
+        progress = {"tasks_used": self.tasks_used, "rates": self.rates, "metrics": self.pending}
         with self.run.checkpoint(step) as folder:
             self.engine.save(folder)
             (folder / PROGRESS).write_text(json.dumps(progress), encoding="utf-8")
@@ -95,7 +105,7 @@ class Training:
         if self.run.last is not None:
             self.engine.load(self.run.last)
             progress = json.loads((self.run.last / PROGRESS).read_text(encoding="utf-8"))
-            self.tasks_used = progress["tasks_used"]
+            self.tasks_used, self.rates = progress["tasks_used"], progress["rates"]
             self.pending = progress.get("metrics") or {}
         if self.history and self.history[-1]["step"] == self.run.step:
             self.pending = None
