@@ -9,10 +9,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from test_train import all_metrics, config, metrics, run_of, short, silent, tiny
+from test_run_disk import room
+from test_train import all_metrics, config, metrics, run_of, same, saved, short, silent, tiny
 from understudy.algorithms.options import Loss
 from understudy.engines.local.engine import LocalEngine
-from understudy.errors import RolloutError
+from understudy.errors import ConfigError, RolloutError
 from understudy.evaluate import Evaluation, TaskResult
 from understudy.launch import open_run
 from understudy.run import Run, checkpoints, read_warnings
@@ -68,6 +69,24 @@ def test_numbers_that_are_none_stop_a_run_and_the_checkpoint_before_stays(
     run = Run(tmp_path / "run", config(tiny))
     assert [step for step, _ in checkpoints(run.folder)] == [1]
     assert [line["loss/total"] is None for line in metrics(run)] == [False, True]
+
+
+@pytest.mark.usefixtures("short")
+def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint_loses_nothing(tiny: Path, tmp_path: Path) -> None:
+    """Of the engine's own file, of 1.4 MB; the run goes on once there is room."""
+    settings = ("sft.steps=1", "steps=1")
+    with (
+        room(400_000),
+        pytest.raises(ConfigError, match=r"cannot be written \(.*\); see to that, then go on with: ") as e,
+    ):
+        run_of(tmp_path / "run", tiny, *settings)
+    assert isinstance(e.value.__cause__, OSError)
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == []
+    resumed = Run.resume(tmp_path / "run")
+    train(resumed.config, resumed, silent)
+    whole = run_of(tmp_path / "whole", tiny, *settings)
+    assert all_metrics(resumed) == all_metrics(whole)
+    assert same(saved(resumed), saved(whole))
 
 
 @pytest.mark.usefixtures("short")

@@ -86,7 +86,7 @@ GAINED = 0.1
 """More success than at first by this much excuses shorter or longer episodes, and fewer calls."""
 MEDIAN_OF = 20
 FEWEST = 5  # gradients that a median is taken of
-STILL = 1e-10  # of a squared ratio error: float32 rounds to 1e-13, the smallest real update comes to 1e-8
+STILL = 1e-10  # of a squared ratio error: float32 rounds to 1e-12, the smallest real update comes to 1e-8
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,9 @@ def train(settings: Sequence[str] = (), out: Path | None = None, resume: Path | 
     except ModuleNotFoundError as e:
         run.withdraw()
         raise not_installed(e, "training") from e
-    except (ConfigError, TaskError):
-        run.withdraw()
+    except (ConfigError, TaskError) as e:
+        if not isinstance(e.__cause__, OSError):  # what could not be written is gone on with, once there is room
+            run.withdraw()
         raise
     results.keep(run, tables)
     return f"{results.summary(tables)}\n\nEverything is in {run.folder}; look at it by: understudy view {run.folder}"

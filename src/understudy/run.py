@@ -147,8 +147,8 @@ class Run:
             write_whole(self.folder / name, text)
 
     def withdraw(self) -> None:
-        """Remove the folder of a run that could not do its first step, so that its name is free again."""
-        if self.last is None and not any(line["step"] for line in read_metrics(self.folder)):
+        """Remove the folder of a run that has come to nothing yet, not to an evaluation, so that its name is free."""
+        if self.last is None and not read_metrics(self.folder):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
