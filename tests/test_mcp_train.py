@@ -32,7 +32,7 @@ def test_a_run_trains_on_an_mcp_environment(tmp_path: Path, domain: str) -> None
         "limits.max_tokens=20000",
     ]
     run = Run.create(tmp_path / "run", parse(TrainConfig, "", settings))
-    rows = dict(train(run.config, run, lambda *told: None))
+    rows = dict(train(run.config, run, lambda *told: None)["evaluations"])
     assert rows["gold"].success.mean == 1.0
     assert rows["do nothing"].success.mean == 0.0
     assert [metrics["step"] for metrics in read_metrics(run.folder)] == [0, 1, 2]

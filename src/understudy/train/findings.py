@@ -5,6 +5,7 @@ from typing import NoReturn
 
 from understudy.errors import RolloutError
 from understudy.health import Finding
+from understudy.run import read_warnings
 from understudy.train.state import Training
 
 
@@ -12,10 +13,12 @@ def tell(training: Training, step: int, findings: Sequence[Finding]) -> list[Fin
     """Say what is bad now and was not after the step before. Returns what is bad and stops the run."""
     bad = [finding for finding in findings if not finding.ok]
     before = training.history[-1] if training.history else {}
+    kept = {(warning["step"], warning["check"]) for warning in read_warnings(training.run.folder)} if bad else set()
     for finding in bad:
         if not before.get(f"health/{finding.check}"):
-            training.run.warn(step, {"check": finding.check, "text": finding.text, "remedy": finding.remedy})
             training.report(f"step {step}: health/{finding}", 0, 0, {})
+            if (step, finding.check) not in kept:  # by a process that was killed before it wrote the step's metrics
+                training.run.warn(step, {"check": finding.check, "text": finding.text, "remedy": finding.remedy})
     return [finding for finding in bad if finding.check in training.config.health.halt_on]
 
 
