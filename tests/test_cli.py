@@ -152,7 +152,7 @@ def test_train_and_view(call: Call, trainer: ModuleType, tmp_path: Path) -> None
     assert (folder / "result.md").exists()
     code, text, _ = call("view", str(folder))
     assert code == 0
-    assert "reward                       ▁█" in text
+    assert f"{'reward/average_reward':<36} ▁█" in text
 
 
 def test_resume(call: Call, trainer: ModuleType, tmp_path: Path) -> None:

@@ -138,8 +138,10 @@ def learn_from(warm: Run, folder: Path, rows: Sequence[Record], *settings: str) 
     assert 0.2 < rates["base model"] < 0.7
     assert rates["preferences"] > 0.9
     lines = metrics(Run.resume(folder / "run"))
-    assert lines[0]["wanted_margin"] == lines[0]["unwanted_margin"] == 0.0, "it is compared with where it started"
-    assert lines[-1]["wanted_margin"] - lines[-1]["unwanted_margin"] > 5.0
+    assert lines[0]["train/wanted_margin"] == lines[0]["train/unwanted_margin"] == 0.0, (
+        "it is compared with where it started"
+    )
+    assert lines[-1]["train/wanted_margin"] - lines[-1]["train/unwanted_margin"] > 5.0
 
 
 def test_a_teacher_is_enough_without_any_reward(tiny: Path, tmp_path: Path) -> None:

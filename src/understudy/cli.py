@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from understudy import envfile
 from understudy.data import cli as data
 from understudy.errors import ConfigError, RolloutError, TaskError
 from understudy.mcp import cli as mcp
@@ -48,6 +49,16 @@ Checkpoint = Annotated[
 ]
 Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Such as slice.policy=brief.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.callback()
+def settings_of_all(
+    env_file: Annotated[
+        Path | None, typer.Option(help="A file of keys, NAME=value; .env in this folder if not given.")
+    ] = None,
+) -> None:
+    """Read keys that the environment does not have."""
+    envfile.load(env_file)
 
 
 @app.command("list")

@@ -28,10 +28,12 @@ from understudy.engines.local.config import LocalConfig
 from understudy.engines.reference import ReferenceConfig
 from understudy.errors import ConfigError, nearest
 from understudy.formats import FormatConfig
+from understudy.health import HealthConfig
 from understudy.records import Record
 from understudy.rollout import Limits
 from understudy.shaping import Shaping
 from understudy.tasks import Split
+from understudy.trackers import Tracker, TrackingConfig
 from understudy.users import UserConfig
 
 
@@ -163,7 +165,9 @@ class TrainConfig(Record):
     steps: int = Field(default=12, ge=0)
     """Steps of reinforcement learning."""
     save_every: int = Field(default=5, ge=0)
-    """Steps between checkpoints; 0 saves at the end only."""
+    """Steps between checkpoints; 0 saves at the end only. The steps after which a model is evaluated are saved too."""
+    keep: int = Field(default=2, ge=0)
+    """Checkpoints that are kept: the last so many, and the one that did best in validation; 0 keeps all."""
     max_fault_rate: float = Field(default=0.1, ge=0.0, le=1.0)
     """The run stops when more than this share of a step's episodes fails through no fault of the agent."""
     free_tasks: bool = False
@@ -183,6 +187,10 @@ class TrainConfig(Record):
     algorithm: Algorithm = Algorithm()
     eval: EvalConfig = EvalConfig()
     certify: CertifyConfig = CertifyConfig()
+    health: HealthConfig = HealthConfig()
+    trackers: tuple[Tracker, ...] = ()
+    """Where metrics go beside the run's folder: wandb, tensorboard, mlflow, trackio."""
+    tracking: TrackingConfig = TrackingConfig()
 
     @property
     def prior(self) -> int:

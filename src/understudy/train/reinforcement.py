@@ -57,7 +57,7 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
         training.engine.move_reference()
     done = time.perf_counter()
     seconds = {"sampling_seconds": sampled - started, "update_seconds": done - learning}
-    rates = {"learning_rate": rate, "seconds": done - started}
+    rates = {"learning_rate": rate, "seconds": done - started, "reward/floor": training.floor}
     left_out = {"left_out": float(training.tasks_used - drawn - len(groups))}
     asked = spent(training.users, used) | (training.judge.taken() if training.judge else {})
     return summarize(groups) | left_out | certified | metrics | seconds | rates | asked

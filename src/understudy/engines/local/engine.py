@@ -21,6 +21,7 @@ from understudy.engines.local.config import LocalConfig
 from understudy.engines.local.critic import ValueHead
 from understudy.engines.local.head import token_logprobs
 from understudy.engines.local.heap import keep_heap
+from understudy.engines.local.measures import Sums, told
 from understudy.engines.local.model import Model
 from understudy.engines.local.optimizer import MasterAdamW
 from understudy.engines.local.packing import Packing
@@ -31,7 +32,6 @@ from understudy.engines.vllm.sampler import VllmSampler
 from understudy.errors import ConfigError
 
 STATE = "optimizer.safetensors"
-Sums = defaultdict[str, float]
 TOLERANCE = {torch.float32: Tolerance(1e-3, 1e-4), torch.bfloat16: Tolerance(1.0, 0.1)}
 """By dtype. SmolLM2-135M, 30 layers deep, is up to 3e-5 and 0.3 apart, on average 4e-6 and 0.04."""
 RESERVE = 6 << 30  # bytes of address space for activations; memory is used only where they are written
@@ -140,12 +140,9 @@ class LocalEngine:
 
     async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
         """One optimizer step a batch; rows that nothing is to be learned from are left out, their gradient is zero."""
-        sums: Sums = defaultdict(float)
         self._sampler.refresh(self.version + 1)  # first, so that its cache makes room for the activations
         with self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
-            for batch in steps:
-                self._step(batch, loss, learning_rate, sums)
-        return _means(sums, len(steps))
+            return told([self._step(batch, loss, learning_rate) for batch in steps])
 
     def fresh_optimizer(self) -> None:
         """Forget the optimizer's moments."""
@@ -163,7 +160,10 @@ class LocalEngine:
             about["reference"] = self._reference.config.model_dump_json()
         if self._critic is not None:
             tensors |= self._critic.state()
-        save_file(tensors, path / STATE, about)
+        try:
+            save_file(tensors, path / STATE, about)
+        except SafetensorError as e:  # a full disk
+            raise OSError(str(e)) from e
         self._sampler.forget()
 
     def load(self, path: Path) -> None:
@@ -207,15 +207,19 @@ class LocalEngine:
             else None
         )
 
-    def _step(self, batch: Batch, loss: Loss, learning_rate: float, sums: Sums) -> None:
+    def _step(self, batch: Batch, loss: Loss, learning_rate: float) -> Sums:
+        """One optimizer step, and the sums that it came to."""
+        sums: Sums = defaultdict(float)
         live = batch.rows(_teaching(batch).any(1).nonzero()[:, 0])
         for chosen in plan(live, self._config.tokens_per_microbatch):
             self._accumulate(live, chosen, loss, sums)
         if batch.advantages is not None:
-            sums["grad_norm"] += self._optimizer.step(learning_rate)
+            sums["grad_norm"] = self._optimizer.step(learning_rate)
+            sums["weight_change"] = self._optimizer.change
         if batch.returns is not None:
             assert self._critic is not None
-            sums["value_grad_norm"] += self._critic.update()
+            sums["value_grad_norm"] = self._critic.update()
+        return sums
 
     def _accumulate(self, batch: Batch, chosen: Sequence[int], loss: Loss, sums: Sums) -> None:
         """Add one micro-batch's gradients."""
@@ -297,11 +301,3 @@ def _teaching(batch: Batch) -> Tensor:
         raise ValueError("a batch without advantages cannot be trained on")
     found = [x != 0 for x in (batch.advantages, batch.value_weights) if x is not None]
     return torch.stack(found).any(0) & batch.mask
-
-
-def _means(sums: Sums, steps: int) -> dict[str, float]:
-    """Sums over the trained tokens, over the steps of a critic, or over the optimizer's steps, as means."""
-    valued = dict.fromkeys(("value_error", "value_clip_fraction"), sums.pop("valued_tokens", 1.0))
-    each = dict.fromkeys(("loss", "grad_norm", "value_loss", "value_grad_norm"), steps)
-    per = {"computed_tokens": 1, "trained_tokens": 1} | valued | each
-    return {key: value / max(1, per.get(key, sums["trained_tokens"])) for key, value in sums.items()}
