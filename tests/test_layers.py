@@ -16,7 +16,8 @@ import understudy
 # A module imports only from lines above its own, and from its own package.
 LAYERS = """
     errors records
-    endpoint sandbox
+    endpoint sandbox metrics health provenance envfile
+    trackers
     messages state
     formats names
     tools tasks chat prompt

@@ -1,5 +1,6 @@
 """A warm start on demonstrations out of a file: the same run as on gold played now, and what does not fit is said."""
 
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,9 +19,11 @@ from understudy.domains.base import Slice, find
 from understudy.domains.mixture import open_domain
 from understudy.errors import ConfigError, TaskError
 from understudy.messages import Message, ToolCall
+from understudy.run import Run
 from understudy.train.demonstrations import misfits, read_demonstrations
 from understudy.train.state import Training
 
+RUNS = itertools.count()
 GOLD = ("sft.steps=3", "steps=0", "save_every=0", "limits.max_turns=6")
 
 
@@ -56,7 +59,8 @@ def training(tiny: Path, file: Path | str, *settings: str, notes: list[str] | No
     chosen = config(tiny, "sft.demonstrations=0", f"sft.file={file}", *settings)
     domain = find(chosen.domain).slice(chosen.slice)
     kept = [] if notes is None else notes
-    parts = {"config": chosen, "domain": domain, "format": formats.find(tiny)}
+    run = Run.create(tiny.parent / f"run-{next(RUNS)}", chosen)
+    parts = {"config": chosen, "domain": domain, "format": formats.find(tiny), "run": run}
     return SimpleNamespace(**parts, report=lambda phase, *_: kept.append(phase))  # type: ignore[return-value]
 
 
@@ -81,6 +85,15 @@ def test_what_is_longer_than_an_episode_is_left_out_and_counted(tiny: Path, tmp_
     assert notes[-1].endswith("1 of 2 demonstrations are longer than limits.max_tokens (3000) and left out")
     with pytest.raises(ConfigError, match="holds no demonstration of at most 100 tokens"):
         read_demonstrations(training(tiny, demos, "limits.max_tokens=100"))
+
+
+def test_a_run_goes_on_with_the_file_that_it_was_begun_with(tiny: Path, tmp_path: Path, demos: Path) -> None:
+    (file := tmp_path / "demos.jsonl").write_text(demos.read_text())
+    begun = training(tiny, file)
+    assert read_demonstrations(begun)[0].tokens == read_demonstrations(begun)[0].tokens
+    file.write_text(demos.read_text() * 2)
+    with pytest.raises(ConfigError, match="has changed since"):
+        read_demonstrations(begun)
 
 
 def test_nothing_to_imitate_and_files_that_cannot_be_read(tiny: Path, tmp_path: Path, demos: Path) -> None:

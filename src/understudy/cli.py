@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from understudy import envfile
 from understudy.collect.cli import collect
 from understudy.data import cli as data
 from understudy.errors import ConfigError, RolloutError, TaskError
@@ -52,9 +53,19 @@ Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help=
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+@app.callback()
+def settings_of_all(
+    env_file: Annotated[
+        Path | None, typer.Option(help="A file of keys, NAME=value; .env in this folder if not given.")
+    ] = None,
+) -> None:
+    """Read keys that the environment does not have."""
+    envfile.load(env_file)
+
+
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
-    """List domains, models, formats, engines and presets."""
+    """List domains, models, formats, engines, algorithms and presets."""
     from understudy.available import as_text, available
 
     found = available()

@@ -10,6 +10,8 @@ tokens.
     REINFORCE++  batch_advantages, token_weights("token")                    Hu et al. 2025, arXiv:2501.03262
     RFT          1 for a success and 0 else, of successes alone, loss nll    Yuan et al. 2023, arXiv:2308.01825
     GKD          0, and `kl_shaped` with coefficient 1 against a teacher     Agarwal et al. 2023, arXiv:2306.13649
+
+PPO's come from a critic: see `critic`.
 """
 
 import torch
@@ -19,7 +21,9 @@ from understudy.algorithms.options import Advantage, Penalty, Per
 
 
 def episode_advantages(kind: Advantage, rewards: Tensor, group: Tensor) -> Tensor:
-    """The advantage [B] of each episode by the estimator of that name."""
+    """The advantage [B] of each episode by the estimator of that name, of those that compare episodes."""
+    if kind == "gae":
+        raise ValueError("gae needs values: see critic.gae")
     if kind == "leave_one_out":
         return leave_one_out(rewards, group)
     if kind == "batch_std":
@@ -97,6 +101,16 @@ def importance(trainer: Tensor, sampler: Tensor, mask: Tensor, cap: float) -> Te
     off-policy training"): multiply the advantages by them, and take the trainer's log-probabilities as the old ones.
     """
     return torch.where(mask, trainer - sampler, 0.0).exp().clamp(max=cap) * mask
+
+
+def overlong_penalty(lengths: Tensor, limit: int, margin: float) -> Tensor:
+    """What share of a penalty episodes of so many tokens pay [B]: none up to `limit * (1 - margin)`, all from `limit`.
+
+    It grows linearly in between (Yu et al. 2025, arXiv:2503.14476, eq. 13). Without a margin none pays.
+    """
+    if not margin:
+        return torch.zeros(lengths.shape)
+    return ((lengths - limit * (1 - margin)) / (limit * margin)).clamp(0.0, 1.0)
 
 
 def _members(group: Tensor) -> tuple[Tensor, Tensor]:

@@ -92,7 +92,7 @@ class Judged(Record):
     wanted: bool
 
 
-R = TypeVar("R", Demonstration, Preference, Judged)
+R = TypeVar("R", bound=Record)
 
 
 def prompt(messages: tuple[Message, ...]) -> tuple[Message, ...]:

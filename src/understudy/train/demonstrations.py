@@ -17,6 +17,7 @@ from understudy.errors import ConfigError
 from understudy.messages import ToolSpec
 from understudy.retold import retold
 from understudy.tasks import Score
+from understudy.train.files import refuse_changed
 from understudy.train.state import Training
 from understudy.trajectory import Stop, Trajectory
 
@@ -24,15 +25,17 @@ from understudy.trajectory import Stop, Trajectory
 def read_demonstrations(training: Training) -> list[Trajectory]:
     """The demonstrations of `sft.file`, if there is one; says what of them is not as the domain has it.
 
-    One that cannot be written in the model's format is a ConfigError. Those that are longer than an episode may be are
-    left out, and counted.
+    One that cannot be written in the model's format is a ConfigError, and so is a file that is not the one that the run
+    was begun with. Those that are longer than an episode may be are left out, and counted.
     """
     config = training.config
     if not config.sft.file:
         if not config.sft.demonstrations:
             raise ConfigError("sft.demonstrations = 0 without sft.file: there is nothing to imitate; set sft.steps=0")
         return []
-    found = list(strict(demonstrations(Path(config.sft.file).expanduser())))
+    path = Path(config.sft.file).expanduser()
+    found = list(strict(demonstrations(path)))
+    refuse_changed(training.run, path, "demonstrations")
     for line in misfits(found, training.domain):
         training.report(f"{config.sft.file}: {line}", 0, 0, {})
     episodes = [_retold(item, training) for item in found]

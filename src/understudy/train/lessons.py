@@ -16,13 +16,13 @@ from understudy.trajectory import Trajectory
 def lesson(group: Sequence[Trajectory], advantage: Advantage) -> list[Trajectory]:
     """The episodes of a group to learn from.
 
-    Comparing them takes unequal rewards. `success` imitates what earned 1, be it all of the group, and `none` leaves
-    the judgement to the reference.
+    Comparing them takes unequal rewards. `success` imitates what earned 1, be it all of the group, a critic learns from
+    any, and `none` leaves the judgement to the reference.
     """
     scored = [episode for episode in group if episode.score is not None]
     if advantage == "success":
         return [episode for episode in scored if episode.reward >= 1.0]
-    return scored if advantage == "none" or teaches(group) else []
+    return scored if advantage in ("gae", "none") or teaches(group) else []
 
 
 def refuse_idle(algorithm: Algorithm, folder: Path) -> None:

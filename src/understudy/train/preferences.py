@@ -23,7 +23,9 @@ from understudy.errors import ConfigError
 from understudy.formats import ChatFormat
 from understudy.messages import Message, ToolSpec
 from understudy.retold import retold
+from understudy.run import Run
 from understudy.tasks import Score
+from understudy.train.files import refuse_changed
 from understudy.train.imitation import order
 from understudy.train.metrics import learning_rate
 from understudy.train.state import Metrics, Training
@@ -33,15 +35,18 @@ Unit = tuple[Trajectory, ...]
 """What is drawn as one: a pair, the better one first, or a single conversation. A reward of 1 is a wanted one."""
 
 
-def read_preferences(config: TrainConfig, format: ChatFormat) -> list[Unit]:
-    """The conversations of the file in the model's tokens; the first row that cannot be learned from is refused."""
+def read_preferences(config: TrainConfig, format: ChatFormat, run: Run) -> list[Unit]:
+    """The conversations of the file in the model's tokens; the first row that cannot be learned from is refused.
+
+    So is a file that is not the one that the run was begun with.
+    """
     preferences = config.preferences
     if not preferences.file:
         raise ConfigError("preferences.file is empty; name a JSONL file of conversations, or set preferences.steps=0")
     if preferences.kind == "kto" and preferences.batch_size < 2:
         raise ConfigError("preferences.batch_size = 1: kto compares conversations with each other; give at least 2")
-    units: list[Unit] = []
-    for where, sides, tools in _sides(Path(preferences.file).expanduser(), preferences.kind):
+    path, units = Path(preferences.file).expanduser(), list[Unit]()
+    for where, sides, tools in _sides(path, preferences.kind):
         try:
             unit = tuple(_rated(messages, tools, format, wanted) for messages, wanted in sides)
         except ConfigError as e:
@@ -55,6 +60,7 @@ def read_preferences(config: TrainConfig, format: ChatFormat) -> list[Unit]:
         units.append(unit)
     if not units:
         raise ConfigError(f"preferences.file {preferences.file} holds no rows")
+    refuse_changed(run, path, "preferences")
     return units
 
 

@@ -5,7 +5,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from understudy.agent import EngineAgent
 from understudy.certify import Watch
@@ -14,12 +14,13 @@ from understudy.config import TrainConfig
 from understudy.curriculum import Supply, supply
 from understudy.domains.base import TaskSource
 from understudy.engines.base import Engine
-from understudy.evaluate import inhabited
+from understudy.evaluate import Evaluation, inhabited
 from understudy.formats import ChatFormat
 from understudy.rollout import Source
-from understudy.run import Run
+from understudy.run import Run, checkpoints, read_metrics
 from understudy.shaping import Judge, Shaped, Shaping
 from understudy.tasks import Task
+from understudy.trackers import Trackers
 from understudy.train.exam import Exam
 from understudy.trajectory import Trajectory
 from understudy.users import Cast
@@ -52,6 +53,15 @@ class Training:
     """Those of them that come from `sft.file`."""
     preferences: list[tuple[Trajectory, ...]] = field(default_factory=list)
     """Pairs, the better one first, or single conversations; a reward of 1 is a wanted one."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """The metrics of the steps that are done, as they are written."""
+    pending: dict[str, float] | None = field(default_factory=dict)
+    """Metrics of the last step that are not written yet, because its evaluation belongs to them; None once they are."""
+    trackers: Trackers | None = None
+    floor: float = 0.0
+    """What doing nothing earns on tasks of the training split."""
+    nothing: dict[str, Evaluation] = field(default_factory=dict)
+    """The same of each exam's tasks, by its folder, once that is known."""
     interrupted: Callable[[], bool] = field(default=lambda: False)
     """Whether the user wishes the run to end (Ctrl-C)."""
 
@@ -93,18 +103,41 @@ class Training:
         return supply(self.config.curriculum, self.stream(used), used, seed, done, self.rates)
 
     def save(self, step: int) -> None:
-        """Write a checkpoint of the weights after `step`."""
+        """Write a checkpoint of the weights after `step`, and remove those that are not to be kept."""
+        progress = {"tasks_used": self.tasks_used, "rates": self.rates, "metrics": self.pending}
         with self.run.checkpoint(step) as folder:
             self.engine.save(folder)
-            progress = {"tasks_used": self.tasks_used, "rates": self.rates}
             (folder / PROGRESS).write_text(json.dumps(progress), encoding="utf-8")
+        self.run.prune(self.config.keep, self._best() if self.config.eval.split == "validation" else ())
+
+    def _best(self) -> list[int]:
+        """The step, of those with a checkpoint, after which the model succeeded most often; the first of equals."""
+        saved, rates = {step for step, _ in checkpoints(self.run.folder)}, {}
+        for path in sorted((self.run.folder / "evaluations").glob("*.json")):
+            if (step := int(path.name.partition(" ")[0])) in saved:
+                rates[step] = Evaluation.model_validate_json(path.read_text(encoding="utf-8")).success.mean
+        return [max(rates, key=rates.__getitem__)] if rates else []
 
     def resume(self) -> None:
         """Take up the run's last checkpoint, where there is one."""
+        self.history = read_metrics(self.run.folder)
         if self.run.last is not None:
             self.engine.load(self.run.last)
             progress = json.loads((self.run.last / PROGRESS).read_text(encoding="utf-8"))
             self.tasks_used, self.rates = progress["tasks_used"], progress["rates"]
+            self.pending = progress.get("metrics") or {}
+        if self.history and self.history[-1]["step"] == self.run.step:
+            self.pending = None
+
+    def finish(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the metrics of a step, with those of its evaluation."""
+        if self.pending is not None:
+            line = {**self.pending, **metrics}
+            self.run.log(step, line)
+            self.history.append({"step": step, **line})
+            self.pending = None
+        for text in self.trackers.look() if self.trackers else ():
+            self.report(text, 0, 0, {})
 
     def stop(self, step: int) -> NoReturn:
         """End the run after `step`, so that it can be resumed from there."""

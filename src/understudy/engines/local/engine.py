@@ -2,7 +2,8 @@
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,13 +12,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from understudy.algorithms import losses
-from understudy.algorithms.options import Loss
+from understudy.algorithms.losses import Outcome
+from understudy.algorithms.options import Critic, Loss
 from understudy.batch import Batch, plan
 from understudy.engines.base import Completion, Sampling, Told, Tolerance
 from understudy.engines.local.choice import choose, vllm_sampler
 from understudy.engines.local.config import LocalConfig
+from understudy.engines.local.critic import ValueHead
 from understudy.engines.local.head import token_logprobs
 from understudy.engines.local.heap import keep_heap
+from understudy.engines.local.measures import Sums, told
 from understudy.engines.local.model import Model
 from understudy.engines.local.optimizer import MasterAdamW
 from understudy.engines.local.packing import Packing
@@ -28,10 +32,26 @@ from understudy.engines.vllm.sampler import VllmSampler
 from understudy.errors import ConfigError
 
 STATE = "optimizer.safetensors"
-Sums = defaultdict[str, float]
 TOLERANCE = {torch.float32: Tolerance(1e-3, 1e-4), torch.bfloat16: Tolerance(1.0, 0.1)}
 """By dtype. SmolLM2-135M, 30 layers deep, is up to 3e-5 and 0.3 apart, on average 4e-6 and 0.04."""
 RESERVE = 6 << 30  # bytes of address space for activations; memory is used only where they are written
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """The M trained tokens of a micro-batch, and the U <= M hidden states before them: rows may share a token."""
+
+    rows: Tensor  # [M]
+    columns: Tensor  # [M]
+    hidden: Tensor  # [U, D]
+    targets: Tensor  # [U] the tokens that follow them
+    which: Tensor  # [M] the state before each trained token
+    computed: int
+    """How many tokens the pass computed."""
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The entries [M] of a tensor [B, T] at the trained tokens."""
+        return tensor[self.rows, self.columns].to(self.hidden.device)
 
 
 class LocalEngine:
@@ -54,6 +74,7 @@ class LocalEngine:
             else LocalSampler(self._model, config.sequences, config.rows)
         )
         self._reference: Reference | None = None
+        self._critic: ValueHead | None = None
 
     @property
     def version(self) -> int:
@@ -85,7 +106,20 @@ class LocalEngine:
 
     async def forward(self, batch: Batch) -> Batch:
         """The batch with `logprobs` of its trained tokens under the current weights."""
-        return batch.with_(logprobs=self._read(self._model, batch))
+        return batch.with_(logprobs=self._likelihoods(self._model, batch))
+
+    def add_critic(self, critic: Critic) -> None:
+        """Put a value head on the model."""
+        self._critic = ValueHead(self._model.config.hidden_size, self._model.device, critic, self._config.optimizer)
+
+    async def values(self, batch: Batch) -> Batch:
+        """The batch with `values` of its trained tokens by the value head."""
+        if self._critic is None:
+            raise ValueError("there is no critic; call add_critic first")
+        head = self._critic
+        return batch.with_(
+            values=self._read(self._model, batch, lambda states: head.values(states.hidden)[states.which])
+        )
 
     def keep_reference(self, config: ReferenceConfig = FROZEN) -> None:
         """Compare with what `config` asks for from now on: the policy as it is now, its average, or another model."""
@@ -102,24 +136,20 @@ class LocalEngine:
     async def reference(self, batch: Batch) -> Batch:
         """The batch with `ref_logprobs` under the reference."""
         with self._known_reference().active() as model:
-            return batch.with_(ref_logprobs=self._read(model, batch))
+            return batch.with_(ref_logprobs=self._likelihoods(model, batch))
 
     async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
-        """One optimizer step a batch; rows without advantage are left out, their gradient is zero."""
-        sums: Sums = defaultdict(float)
+        """One optimizer step a batch; rows that nothing is to be learned from are left out, their gradient is zero."""
         self._sampler.refresh(self.version + 1)  # first, so that its cache makes room for the activations
         with self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
-            for batch in steps:
-                sums["grad_norm"] += self._step(batch, loss, learning_rate, sums)
-        per = {"loss": len(steps), "grad_norm": len(steps), "computed_tokens": 1, "trained_tokens": 1}
-        return {key: value / max(1, per.get(key, sums["trained_tokens"])) for key, value in sums.items()}
+            return told([self._step(batch, loss, learning_rate) for batch in steps])
 
     def fresh_optimizer(self) -> None:
         """Forget the optimizer's moments."""
         self._optimizer.reset()
 
     def save(self, path: Path) -> None:
-        """Master weights and moments, exactly, and the reference where one is kept.
+        """Master weights and moments, exactly; the reference and the critic where there are such.
 
         The sampler forgets its cache, so that this engine goes on to the bit as one that loads the checkpoint.
         """
@@ -128,7 +158,12 @@ class LocalEngine:
         if self._reference is not None:
             tensors |= {f"reference.{name}": value for name, value in self._reference.state().items()}
             about["reference"] = self._reference.config.model_dump_json()
-        save_file(tensors, path / STATE, about)
+        if self._critic is not None:
+            tensors |= self._critic.state()
+        try:
+            save_file(tensors, path / STATE, about)
+        except SafetensorError as e:  # a full disk
+            raise OSError(str(e)) from e
         self._sampler.forget()
 
     def load(self, path: Path) -> None:
@@ -140,6 +175,8 @@ class LocalEngine:
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             self._optimizer.restore(tensors)
             self._restore_reference(about.get("reference"), tensors)
+            if self._critic is not None:
+                self._critic.restore(tensors)
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as e:
             raise ConfigError(f"{path / STATE}: not a checkpoint of this model and fine-tuning mode: {e}") from e
         self._sampler.refresh(version)
@@ -170,50 +207,64 @@ class LocalEngine:
             else None
         )
 
-    def _read(self, model: Model, batch: Batch) -> Tensor:
-        """Log-probabilities [B, T] of the trained tokens under a model, without gradient."""
-        logprobs = torch.zeros(batch.tokens.shape)
-        with torch.inference_mode(), self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
-            for chosen in plan(batch, self._config.tokens_per_microbatch):
-                rows, columns, values, _ = self._logprobs(model, batch, chosen)
-                logprobs[rows, columns] = values.cpu()
-        return logprobs.clone()
-
-    def _step(self, batch: Batch, loss: Loss, learning_rate: float, sums: Sums) -> float:
-        if batch.advantages is None:
-            raise ValueError("a batch without advantages cannot be trained on")
-        live = batch.rows((batch.advantages * batch.mask).any(1).nonzero()[:, 0])
+    def _step(self, batch: Batch, loss: Loss, learning_rate: float) -> Sums:
+        """One optimizer step, and the sums that it came to."""
+        sums: Sums = defaultdict(float)
+        live = batch.rows(_teaching(batch).any(1).nonzero()[:, 0])
         for chosen in plan(live, self._config.tokens_per_microbatch):
             self._accumulate(live, chosen, loss, sums)
-        return self._optimizer.step(learning_rate)
+        if batch.advantages is not None:
+            sums["grad_norm"] = self._optimizer.step(learning_rate)
+            sums["weight_change"] = self._optimizer.change
+        if batch.returns is not None:
+            assert self._critic is not None
+            sums["value_grad_norm"] = self._critic.update()
+        return sums
 
     def _accumulate(self, batch: Batch, chosen: Sequence[int], loss: Loss, sums: Sums) -> None:
         """Add one micro-batch's gradients."""
-        rows, columns, logprobs, entropy = self._logprobs(self._model, batch, chosen, sums)
-        assert batch.advantages is not None
-        old, advantages = (x[rows, columns].to(logprobs.device) for x in (batch.logprobs, batch.advantages))
-        trained = torch.ones_like(logprobs, dtype=torch.bool)
-        value, metrics = losses.compute(loss, logprobs, old, advantages, trained, rows.to(logprobs.device))
-        value.backward()  # type: ignore[no-untyped-call]
-        metrics |= {"loss": value.detach(), "entropy": entropy.sum(), "trained_tokens": trained.sum()}
-        for key, metric in metrics.items():
-            sums[key] += float(metric)
+        with torch.set_grad_enabled(batch.advantages is not None):
+            states = _states(self._model, batch, chosen)
+        outcomes = []
+        if batch.advantages is not None:
+            outcomes.append(self._policy_loss(states, batch, loss))
+        if batch.returns is not None:
+            outcomes.append(self._value_loss(states, batch))
+        torch.stack([value for value, _ in outcomes]).sum().backward()  # type: ignore[no-untyped-call]
+        sums["computed_tokens"] += states.computed
+        sums["trained_tokens"] += len(states.which)
+        for _, metrics in outcomes:
+            for key, metric in metrics.items():
+                sums[key] += float(metric)
 
-    def _logprobs(
-        self, model: Model, batch: Batch, chosen: Sequence[int], sums: Sums | None = None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Rows, columns, log-probabilities and entropies of the trained tokens of one micro-batch, each [M]."""
-        packing = Packing(batch, chosen, model.query_heads_per_key, model.device)
-        hidden = model.hidden(packing.tokens, packing.positions, packing)
-        if sums is not None:
-            sums["computed_tokens"] += len(hidden)
-        row, column = batch.mask[chosen].nonzero().T
-        trained, which = torch.unique(packing.places[row, column], return_inverse=True)  # rows may share a token
-        before = torch.empty_like(trained).scatter_(0, which, packing.places[row, column - 1])
-        before, trained, which = (x.to(hidden.device) for x in (before, trained, which))
-        targets = packing.tokens[0, trained]
-        logprobs, entropy = token_logprobs(hidden[before], model.head, targets, batch.temperature)
-        return torch.tensor(chosen)[row], column, logprobs[which], entropy[which]
+    def _policy_loss(self, states: States, batch: Batch, loss: Loss) -> Outcome:
+        assert batch.advantages is not None
+        logprobs, entropy = _logprobs(self._model, states, batch.temperature)
+        trained = torch.ones_like(logprobs, dtype=torch.bool)
+        rows = states.rows.to(logprobs.device)
+        value, metrics = losses.compute(
+            loss, logprobs, states.of(batch.logprobs), states.of(batch.advantages), trained, rows
+        )
+        return value, metrics | {"loss": value.detach(), "entropy": entropy.sum()}
+
+    def _value_loss(self, states: States, batch: Batch) -> Outcome:
+        if self._critic is None or batch.values is None or batch.returns is None or batch.value_weights is None:
+            raise ValueError("to learn values takes a critic, and a batch with values, returns and value_weights")
+        old, returns, weights = (states.of(x) for x in (batch.values, batch.returns, batch.value_weights))
+        return self._critic.loss(states.hidden, states.which, old, returns, weights)
+
+    def _likelihoods(self, model: Model, batch: Batch) -> Tensor:
+        """Log-probabilities [B, T] of the trained tokens under a model, without gradient."""
+        return self._read(model, batch, lambda states: _logprobs(model, states, batch.temperature)[0])
+
+    def _read(self, model: Model, batch: Batch, of: Callable[[States], Tensor]) -> Tensor:
+        """What `of` [M] finds for the trained tokens, without gradient [B, T]; 0 elsewhere."""
+        found = torch.zeros(batch.tokens.shape)
+        with torch.inference_mode(), self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
+            for chosen in plan(batch, self._config.tokens_per_microbatch):
+                states = _states(model, batch, chosen)
+                found[states.rows, states.columns] = of(states).cpu()
+        return found.clone()
 
     @contextlib.contextmanager
     def _memory(self, knob: str, value: int) -> Iterator[None]:
@@ -224,3 +275,29 @@ class LocalEngine:
             if isinstance(e, RuntimeError) and "memory" not in str(e):
                 raise
             raise ConfigError(f"out of memory; lower {knob} (now {value}) or use a smaller model: {e}") from e
+
+
+def _states(model: Model, batch: Batch, chosen: Sequence[int]) -> States:
+    """One pass of a model over a micro-batch."""
+    packing = Packing(batch, chosen, model.query_heads_per_key, model.device)
+    hidden = model.hidden(packing.tokens, packing.positions, packing)
+    row, column = batch.mask[chosen].nonzero().T
+    trained, which = torch.unique(packing.places[row, column], return_inverse=True)
+    before = torch.empty_like(trained).scatter_(0, which, packing.places[row, column - 1])
+    before, trained, which = (x.to(hidden.device) for x in (before, trained, which))
+    targets = packing.tokens[0, trained]
+    return States(torch.tensor(chosen)[row], column, hidden[before], targets, which, len(hidden))
+
+
+def _logprobs(model: Model, states: States, temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and entropies [M] of the trained tokens under the model whose states these are."""
+    found = token_logprobs(states.hidden, model.head, states.targets, temperature)
+    return found[0][states.which], found[1][states.which]
+
+
+def _teaching(batch: Batch) -> Tensor:
+    """Where a batch has something to learn from [B, T]."""
+    if batch.advantages is None and batch.returns is None:
+        raise ValueError("a batch without advantages cannot be trained on")
+    found = [x != 0 for x in (batch.advantages, batch.value_weights) if x is not None]
+    return torch.stack(found).any(0) & batch.mask

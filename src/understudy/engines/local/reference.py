@@ -1,14 +1,15 @@
 """References: what a policy is held to, or taught by. Each gives a model to compute with for a while.
 
-Frozen      the trained weights as they were
-Averaged    a moving average of the trained weights, in float32
-Untouched   a model whose adapters have not moved yet, so that without them it is what it was; nothing is kept
-Other       another model with the same vocabulary
+    Frozen      the trained weights as they were
+    Averaged    a moving average of the trained weights, in float32
+    Untouched   a model whose adapters have not moved yet, so that without them it is what it was; nothing is kept
+    Other       another model with the same vocabulary
+
+A checkpoint holds each one's config and `state`, and what is in a model's folder is read from there.
 """
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -102,18 +103,17 @@ class Untouched:
 
 
 class Other:
-    """Another model, read from its folder when it is first asked."""
+    """Another model, looked for and read when it is first asked: to use a checkpoint takes no teacher."""
 
-    def __init__(self, config: ReferenceConfig, folder: Path, local: LocalConfig) -> None:
-        self.config, self._folder = config, folder
-        self._local = local.replace(finetune="full")
+    def __init__(self, config: ReferenceConfig, local: LocalConfig) -> None:
+        self.config, self._local = config, local.replace(finetune="full")
         self._model: Model | None = None
 
     @contextlib.contextmanager
     def active(self) -> Iterator[Model]:
         """The other model."""
         if self._model is None:
-            self._model = Model(self._folder, self._local)
+            self._model = Model(find_model(self.config.model), self._local)
             self._model.network.requires_grad_(False)
         yield self._model
 
@@ -128,7 +128,7 @@ class Other:
 def kept(config: ReferenceConfig, model: Model, masters: Weights, local: LocalConfig) -> Reference:
     """The reference that a config asks for, as of now."""
     if config.kind == "model":
-        return Other(config, find_model(config.model), local)
+        return Other(config, local)
     if config.kind == "ema":
         return Averaged(config, model, masters)
     return Untouched(config, model) if _untouched(model) else Frozen(config, model)
@@ -137,7 +137,7 @@ def kept(config: ReferenceConfig, model: Model, masters: Weights, local: LocalCo
 def restored(config: ReferenceConfig, weights: Weights, model: Model, local: LocalConfig) -> Reference:
     """The reference that a checkpoint holds: its config, and its `state`."""
     if config.kind == "model":
-        return Other(config, find_model(config.model), local)
+        return Other(config, local)
     kind = Averaged if config.kind == "ema" else Frozen
     return kind(config, model, weights) if weights else Untouched(config, model)
 
