@@ -16,7 +16,8 @@ import understudy
 # A module imports only from lines above its own, and from its own package.
 LAYERS = """
     errors records
-    crew endpoint sandbox
+    crew endpoint sandbox metrics health provenance envfile
+    trackers
     messages state
     formats names
     tools tasks chat prompt
@@ -29,8 +30,10 @@ LAYERS = """
     models
     batch algorithms
     engines
+    retold
     agent
     rollout curriculum
+    shaping
     similar statistics config
     check
     data
@@ -38,6 +41,7 @@ LAYERS = """
     run
     evaluate shadow
     weights
+    collect
     serve
     results
     certify

@@ -62,7 +62,7 @@ def test_episodes_meet_it_and_demonstrations_do_not(tmp_path: Path, tiny: Path) 
 
     with serving(answer) as endpoint:
         run = trained(tmp_path / "run", tiny, endpoint)
-        imitation, reinforcement = read_metrics(run.folder)
+        _, imitation, reinforcement = read_metrics(run.folder)
         assert not [name for name in imitation if name.startswith("users/")]
         asked = reinforcement["users/requests"]
         assert asked > 0

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -66,22 +66,24 @@ async def play_groups(
     groups: int,
     refill: int,
     seed: int,
+    worth: Callable[[Sequence[Trajectory]], bool] | None = None,
     crew: Crew = ALONE,
 ) -> list[list[Trajectory]]:
-    """Groups of episodes, all side by side. A group that ends with equal rewards is followed by a further one.
+    """Groups of episodes, all side by side. A group that is not worth learning from is followed by a further one.
 
-    Such groups teach nothing (their advantages are 0) and are returned too; at most `refill` further ones are played.
-    A crew plays the same ones, each process its share of the episodes.
+    Without `worth` those are the groups of equal rewards, whose advantages are 0. They are returned too; at most
+    `refill` further ones are played. A crew plays the same ones, each process its share of the episodes.
     """
+    worth = worth or teaches
     if crew.size > 1:
-        return await _in_waves(source, tasks, agent, limits, size, groups, groups + refill, seed, crew)
+        return await _in_waves(source, tasks, agent, limits, size, groups, groups + refill, seed, worth, crew)
     started = [asyncio.ensure_future(play_group(source, t, agent, limits, size, seed)) for t in islice(tasks, groups)]
     running = set(started)
     try:
         while running:
             finished, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             for group in sorted(finished, key=started.index):
-                more = not teaches(group.result()) and len(started) < groups + refill
+                more = not worth(group.result()) and len(started) < groups + refill
                 for task in islice(tasks, int(more)):
                     further = asyncio.ensure_future(play_group(source, task, agent, limits, size, seed))
                     started.append(further)
@@ -102,11 +104,12 @@ async def _in_waves(
     groups: int,
     most: int,
     seed: int,
+    worth: Callable[[Sequence[Trajectory]], bool],
     crew: Crew,
 ) -> list[list[Trajectory]]:
-    """The groups of `play_groups`: as many as a wave had of equal rewards follow when all of it is played.
+    """The groups of `play_groups`: as many as a wave had of no worth follow when all of it is played.
 
-    They are the same, because each follows one of equal rewards, and tasks are taken in order in either way.
+    They are the same, because each follows one of no worth, and tasks are taken in order in either way.
     """
     played: list[list[Trajectory]] = []
     while wave := list(islice(tasks, groups)):
@@ -114,7 +117,7 @@ async def _in_waves(
         episodes = crew.joined(await asyncio.gather(*(play(source, task, agent, limits, s) for task, s in mine)))
         new = [episodes[i : i + size] for i in range(0, len(episodes), size)]
         played += new
-        groups = min(sum(not teaches(group) for group in new), most - len(played))
+        groups = min(sum(not worth(group) for group in new), most - len(played))
     return played
 
 

@@ -1,11 +1,13 @@
-"""Training: a warm start on gold demonstrations, then reinforcement learning. One loop, one count of steps.
+"""Training: a warm start on demonstrations, then preferences, then reinforcement. One loop, one count of steps.
 
-Steps 1 … sft.steps imitate; the steps after them play groups of episodes and move the weights by their advantages. All
-that a step does follows from the config, its number and the weights, so that a resumed run equals an uninterrupted one.
+Steps 1 … sft.steps imitate; the next preferences.steps learn from better and worse conversations; the steps after them
+play groups of episodes and move the weights by their advantages. All that a step does follows from the config, its
+number and the weights, so that a resumed run equals an uninterrupted one.
 """
 
 import asyncio
 import functools
+from collections.abc import Iterator
 
 from understudy import formats
 from understudy.certify import Watch, subject_of
@@ -16,13 +18,18 @@ from understudy.domains.mixture import shown
 from understudy.engines.local.engine import LocalEngine
 from understudy.errors import ConfigError
 from understudy.evaluate import refuse_free
+from understudy.health import as_metrics, of_start, of_step
+from understudy.metrics import named
 from understudy.models import find_model
 from understudy.run import Run, interruptible
-from understudy.train import reinforcement
-from understudy.train.evaluation import Tables, evaluate_now, results
+from understudy.trackers import Trackers
+from understudy.train.demonstrations import read_demonstrations
+from understudy.train.evaluation import Tables, evaluated, results
 from understudy.train.exam import exams
-from understudy.train.imitation import sft_step
-from understudy.train.reinforcement import reinforce_step
+from understudy.train.findings import halt, tell
+from understudy.train.lessons import refuse_idle
+from understudy.train.phases import Phase, phases
+from understudy.train.preferences import read_preferences
 from understudy.train.state import Report, Training
 from understudy.users import Cast
 
@@ -37,16 +44,16 @@ def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> 
     examined = exams(config, domain)
     if config.user.kind == "human":
         raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")
+    refuse_idle(config.algorithm, folder)
     users = Cast(config.user)
-    if not config.free_tasks:
-        asyncio.run(refuse_free(domain, config.seed))
+    floor = asyncio.run(refuse_free(domain, config.seed, allowed=config.free_tasks))
     engine = LocalEngine(folder, config.engine, config.seed, crew)
     if config.algorithm.valued:
         engine.add_critic(config.algorithm.critic)
     format = formats.configured(folder, config.format)
     subject = subject_of(config, folder, engine, format)
     watch = Watch(subject, config.certify, functools.partial(shown, domain), folder, config.format.thinking)
-    training = Training(config, run, domain, engine, format, report, users, watch, examined, crew)
+    training = Training(config, run, domain, engine, format, report, users, watch, examined, crew, floor=floor)
     report(str(engine.choice), 0, 0, {})
     try:
         return asyncio.run(_train(training))
@@ -57,37 +64,80 @@ def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> 
 async def _train(training: Training) -> Tables:
     config, run = training.config, training.run
     training.resume()
-    await training.watch.begin(run)
-    with interruptible() as wished:
+    if config.sft.steps and run.step < config.sft.steps:
+        training.handed_over = read_demonstrations(training)
+    if config.preferences.steps and run.step < config.prior:
+        training.preferences = read_preferences(config, training.format, run)
+    followed = config.trackers if training.crew.rank == 0 else ()
+    with (
+        interruptible() as wished,
+        Trackers(followed, config.tracking, run.folder, config.model_dump(mode="json")) as training.trackers,
+    ):
         training.interrupted = lambda: any(training.crew.gather(wished()))
-        for step in range(run.step + 1, training.total + 1):
-            await _before(training, step)
-            if training.interrupted():
-                training.stop(step - 1)
-            metrics = await (sft_step if step <= config.sft.steps else reinforce_step)(training, step)
-            run.log(step, metrics)
-            training.report("train", step, training.total, metrics)
-            if _due(step, config.save_every) or step in (config.sft.steps, training.total):
-                training.save(step)
-            if training.interrupted():
-                training.stop(step)
+        await training.watch.begin(run)
+        await _complete(training, run.step)
+        for step, phase in _steps(config, run.step):
+            await _step(training, step, phase)
+            await _complete(training, step)
         tables = await results(training)
-    with run.model() as folder:
-        training.engine.export(folder)
+        with run.model() as folder:
+            training.engine.export(folder)
+        for line in training.trackers.close():
+            training.report(line, 0, 0, {})
     return tables
 
 
-async def _before(training: Training, step: int) -> None:
-    """What a step waits for: the evaluation of the weights that it finds, and the beginning of reinforcement."""
-    done = step - 1 - training.config.sft.steps  # steps of reinforcement
-    if step == 1:
-        await evaluate_now(training, 0, "base model")
-    elif done == 0:
-        await evaluate_now(training, step - 1, "warm start")
-    elif done > 0 and _due(done, training.config.eval.every):
-        await evaluate_now(training, step - 1, f"step {step - 1}")
-    if done == 0:
-        reinforcement.begin(training)
+async def _step(training: Training, step: int, phase: Phase) -> None:
+    """One step of a phase: what it came to is examined before its weights are kept."""
+    config = training.config
+    if step == phase.first and phase.begin:
+        phase.begin(training)
+    metrics = named(await phase.step(training, step))
+    findings = of_step(metrics, training.history, config.health)
+    training.pending = metrics | as_metrics(findings)
+    training.report("train", step, training.total, training.pending)
+    halts = tell(training, step, findings)
+    sound = not any(finding.check == "finite" and not finding.ok for finding in findings)
+    if sound and (halts or _due(step, config.save_every) or _evaluation(config, step)):
+        training.save(step)
+    if halts:
+        halt(training, step, halts[0])
+
+
+async def _complete(training: Training, step: int) -> None:
+    """What belongs to a step after its weights are kept: their evaluation, where it is due, and its line of metrics."""
+    config = training.config
+    name, metrics = _evaluation(config, step), {}
+    if name:
+        if training.interrupted():
+            training.stop(step)
+        metrics = await evaluated(training, step, name)
+        if step == config.prior and config.steps and training.pending is not None:
+            findings = of_start(metrics, config.health)
+            metrics |= as_metrics(findings)
+            if halts := tell(training, step, findings):
+                training.finish(step, metrics)
+                halt(training, step, halts[0])
+    training.finish(step, metrics)
+    if training.interrupted():
+        training.stop(step)
+
+
+def _steps(config: TrainConfig, done: int) -> Iterator[tuple[int, Phase]]:
+    """The steps that are still to do, each with its phase."""
+    for phase in phases(config):
+        yield from ((step, phase) for step in range(max(done + 1, phase.first), phase.last + 1))
+
+
+def _evaluation(config: TrainConfig, step: int) -> str | None:
+    """What the evaluation after a step is called, where there is one; 0 is before the first."""
+    ends = {phase.last: phase.weights for phase in phases(config)}
+    if step in ends:
+        return ends[step]
+    if step == 0:
+        return "base model" if config.total else "warm start"
+    done = step - config.prior  # steps of reinforcement
+    return f"step {step}" if done > 0 and _due(done, config.eval.every) else None
 
 
 def _due(step: int, every: int) -> bool:

@@ -1,7 +1,6 @@
 """The local engine: trains in this process, and samples with the same modules or through vLLM."""
 
 import contextlib
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,17 +21,18 @@ from understudy.engines.local.config import LocalConfig
 from understudy.engines.local.critic import ValueHead
 from understudy.engines.local.head import token_logprobs
 from understudy.engines.local.heap import keep_heap
+from understudy.engines.local.measures import Sums, told
 from understudy.engines.local.model import Model
 from understudy.engines.local.optimizer import MasterAdamW
 from understudy.engines.local.packing import Packing
 from understudy.engines.local.ranks import refuse_apart, totals
-from understudy.engines.local.reference import Reference
+from understudy.engines.local.reference import Reference, kept, restored
 from understudy.engines.local.sampler import LocalSampler
+from understudy.engines.reference import FROZEN, ReferenceConfig
 from understudy.engines.vllm.sampler import VllmSampler
 from understudy.errors import ConfigError
 
 STATE = "optimizer.safetensors"
-Sums = defaultdict[str, float]
 TOLERANCE = {torch.float32: Tolerance(1e-3, 1e-4), torch.bfloat16: Tolerance(1.0, 0.1)}
 """By dtype. SmolLM2-135M, 30 layers deep, is up to 3e-5 and 0.3 apart, on average 4e-6 and 0.04."""
 RESERVE = 6 << 30  # bytes of address space for activations; memory is used only where they are written
@@ -109,7 +109,7 @@ class LocalEngine:
 
     async def forward(self, batch: Batch) -> Batch:
         """The batch with `logprobs` of its trained tokens under the current weights."""
-        return batch.with_(logprobs=self._read(batch, lambda states: self._logprobs(states, batch.temperature)[0]))
+        return batch.with_(logprobs=self._likelihoods(self._model, batch))
 
     def add_critic(self, critic: Critic) -> None:
         """Put a value head on the model."""
@@ -120,59 +120,65 @@ class LocalEngine:
         if self._critic is None:
             raise ValueError("there is no critic; call add_critic first")
         head = self._critic
-        return batch.with_(values=self._read(batch, lambda states: head.values(states.hidden)[states.which]))
+        return batch.with_(
+            values=self._read(self._model, batch, lambda states: head.values(states.hidden)[states.which])
+        )
 
-    def keep_reference(self) -> None:
-        """Freeze a copy of the weights as they are now."""
-        self._reference = Reference(self._model.trainable())
+    def keep_reference(self, config: ReferenceConfig = FROZEN) -> None:
+        """Compare with what `config` asks for from now on: the policy as it is now, its average, or another model."""
+        self._reference = kept(config, self._model, self._optimizer.masters, self._config)
+
+    def move_reference(self) -> None:
+        """Let a reference that follows the policy come nearer."""
+        self._known_reference().follow(self._optimizer.masters)
+
+    def forget_reference(self) -> None:
+        """Give back what a reference holds."""
+        self._reference = None
 
     async def reference(self, batch: Batch) -> Batch:
-        """The batch with `ref_logprobs` under the frozen copy."""
-        if self._reference is None:
-            raise ValueError("there is no reference; call keep_reference first")
-        with self._reference.active():
-            self._model.settle()
-            found = batch.with_(ref_logprobs=(await self.forward(batch)).logprobs)
-        self._model.settle()
-        return found
+        """The batch with `ref_logprobs` under the reference."""
+        with self._known_reference().active() as model:
+            return batch.with_(ref_logprobs=self._likelihoods(model, batch))
 
     async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
         """One optimizer step a batch; rows that nothing is to be learned from are left out, their gradient is zero."""
-        sums: Sums = defaultdict(float)
         self._sampler.refresh(self.version + 1)  # first, so that its cache makes room for the activations
         with self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
-            for batch in steps:
-                self._step(batch, loss, learning_rate, sums)
+            found = told([self._step(batch, loss, learning_rate) for batch in steps])
         self._model.settle()
         refuse_apart(self._crew, self._optimizer.fingerprint())
-        return _means(sums, len(steps))
+        return found
 
     def fresh_optimizer(self) -> None:
         """Forget the optimizer's moments."""
         self._optimizer.reset()
 
     def save(self, path: Path) -> None:
-        """Master weights and moments, exactly; the reference's weights and the critic where there are such.
+        """Master weights and moments, exactly; the reference and the critic where there are such.
 
         The sampler forgets its cache, so that this engine goes on to the bit as one that loads the checkpoint.
         """
         tensors = {key: value.contiguous() for key, value in self._optimizer.state().items()}
+        about = {"version": str(self.version)}
         if self._reference is not None:
-            tensors |= {f"reference.{name}": value for name, value in self._reference.whole(self._model.shards).items()}
+            tensors |= {f"reference.{name}": self._whole(name, x) for name, x in self._reference.state().items()}
+            about["reference"] = self._reference.config.model_dump_json()
         if self._critic is not None:
             tensors |= self._critic.state()
         if self._crew.rank == 0:
-            save_file(tensors, path / STATE, {"version": str(self.version)})
+            _write(tensors, path / STATE, about)
         self._sampler.forget()
 
     def load(self, path: Path) -> None:
         """Go on from a checkpoint of `save`."""
         try:
             with safe_open(path / STATE, framework="pt") as file:
-                version = int(file.metadata()["version"])
+                about = file.metadata()
+                version = int(about["version"])
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             self._optimizer.restore(tensors)
-            self._restore_reference(tensors)
+            self._restore_reference(about.get("reference"), tensors)
             if self._critic is not None:
                 self._critic.restore(tensors)
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as e:
@@ -193,31 +199,43 @@ class LocalEngine:
         """Forget what the sampler remembers, and end what it started."""
         self._sampler.close()
 
-    def _restore_reference(self, tensors: Mapping[str, Tensor]) -> None:
-        frozen = {
-            key.removeprefix("reference."): value for key, value in tensors.items() if key.startswith("reference.")
-        }
-        if frozen:
-            self.keep_reference()
-            assert self._reference is not None
-            self._reference.restore(frozen, self._model.shards)
+    def _whole(self, name: str, own: Tensor) -> Tensor:
+        return self._model.shards.whole(name, own) if self._model.shards else own
 
-    def _step(self, batch: Batch, loss: Loss, learning_rate: float, sums: Sums) -> None:
+    def _known_reference(self) -> Reference:
+        if self._reference is None:
+            raise ValueError("there is no reference; call keep_reference first")
+        return self._reference
+
+    def _restore_reference(self, config: str | None, tensors: Mapping[str, Tensor]) -> None:
+        device, head = self._model.device, "reference."
+        named = {name.removeprefix(head): x.to(device) for name, x in tensors.items() if name.startswith(head)}
+        shards = self._model.shards
+        weights = {name: shards.part(name, x) if shards else x for name, x in named.items()}
+        self._reference = (
+            restored(ReferenceConfig.model_validate_json(config), weights, self._model, self._config)
+            if config
+            else None
+        )
+
+    def _step(self, batch: Batch, loss: Loss, learning_rate: float) -> Sums:
+        """One optimizer step, and the sums that it came to."""
         live = batch.rows(_teaching(batch).any(1).nonzero()[:, 0])
-        mine, own = live.rows(self._share(live)), defaultdict[str, float](float)
+        mine, own = live.rows(self._share(live)), Sums(float)
         passes = plan(mine, self._config.tokens_per_microbatch)
         with self._crew.together(), self._apart(live, len(passes)):
             for chosen in passes:
                 self._accumulate(mine, chosen, loss, own)
-        for key, value in totals(self._crew, own).items():
-            sums[key] += value
+        sums = Sums(float, totals(self._crew, own))
         if batch.advantages is not None:
             self._crew.add_(self._optimizer.summed_alone())
-            sums["grad_norm"] += self._optimizer.step(learning_rate)
+            sums["grad_norm"] = self._optimizer.step(learning_rate)
+            sums["weight_change"] = self._optimizer.change
         if batch.returns is not None:
             assert self._critic is not None
             self._crew.add_(self._critic.gradients)
-            sums["value_grad_norm"] += self._critic.update()
+            sums["value_grad_norm"] = self._critic.update()
+        return sums
 
     def _share(self, batch: Batch) -> Tensor:
         """The rows that this process computes."""
@@ -236,14 +254,14 @@ class LocalEngine:
         yield
         for _ in range(most - passes):
             with torch.set_grad_enabled(batch.advantages is not None):
-                idle = self._states(batch, [int(batch.lengths.argmin())]).hidden
+                idle = _states(self._model, batch, [int(batch.lengths.argmin())]).hidden
             if idle.requires_grad:
                 (0.0 * idle.sum()).backward()  # type: ignore[no-untyped-call]
 
     def _accumulate(self, batch: Batch, chosen: Sequence[int], loss: Loss, sums: Sums) -> None:
         """Add one micro-batch's gradients."""
         with torch.set_grad_enabled(batch.advantages is not None):
-            states = self._states(batch, chosen)
+            states = _states(self._model, batch, chosen)
         outcomes = []
         if batch.advantages is not None:
             outcomes.append(self._policy_loss(states, batch, loss))
@@ -258,7 +276,7 @@ class LocalEngine:
 
     def _policy_loss(self, states: States, batch: Batch, loss: Loss) -> Outcome:
         assert batch.advantages is not None
-        logprobs, entropy = self._logprobs(states, batch.temperature)
+        logprobs, entropy = _logprobs(self._model, states, batch.temperature)
         trained = torch.ones_like(logprobs, dtype=torch.bool)
         rows = states.rows.to(logprobs.device)
         value, metrics = losses.compute(
@@ -272,32 +290,20 @@ class LocalEngine:
         old, returns, weights = (states.of(x) for x in (batch.values, batch.returns, batch.value_weights))
         return self._critic.loss(states.hidden, states.which, old, returns, weights)
 
-    def _logprobs(self, states: States, temperature: float) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies [M] of the trained tokens."""
-        found = token_logprobs(states.hidden, self._model.head, states.targets, temperature)
-        return found[0][states.which], found[1][states.which]
+    def _likelihoods(self, model: Model, batch: Batch) -> Tensor:
+        """Log-probabilities [B, T] of the trained tokens under a model, without gradient."""
+        return self._read(model, batch, lambda states: _logprobs(model, states, batch.temperature)[0])
 
-    def _read(self, batch: Batch, of: Callable[[States], Tensor]) -> Tensor:
+    def _read(self, model: Model, batch: Batch, of: Callable[[States], Tensor]) -> Tensor:
         """What `of` [M] finds for the trained tokens, without gradient [B, T]; 0 elsewhere."""
         found, share = torch.zeros(batch.tokens.shape), self._share(batch)
         mine = batch.rows(share)
         with torch.inference_mode(), self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
             for chosen in plan(mine, self._config.tokens_per_microbatch):
-                states = self._states(mine, chosen)
+                states = _states(model, mine, chosen)
                 found[share[states.rows], states.columns] = of(states).cpu()
         self._crew.add_([found])
         return found.clone()
-
-    def _states(self, batch: Batch, chosen: Sequence[int]) -> States:
-        """One pass over a micro-batch."""
-        packing = Packing(batch, chosen, self._model.query_heads_per_key, self._model.device)
-        hidden = self._model.hidden(packing.tokens, packing.positions, packing)
-        row, column = batch.mask[chosen].nonzero().T
-        trained, which = torch.unique(packing.places[row, column], return_inverse=True)
-        before = torch.empty_like(trained).scatter_(0, which, packing.places[row, column - 1])
-        before, trained, which = (x.to(hidden.device) for x in (before, trained, which))
-        targets = packing.tokens[0, trained]
-        return States(torch.tensor(chosen)[row], column, hidden[before], targets, which, len(hidden))
 
     @contextlib.contextmanager
     def _memory(self, knob: str, value: int) -> Iterator[None]:
@@ -310,6 +316,32 @@ class LocalEngine:
             raise ConfigError(f"out of memory; lower {knob} (now {value}) or use a smaller model: {e}") from e
 
 
+def _write(tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, str]) -> None:
+    """Write a file of tensors; an OSError where the disk is full."""
+    try:
+        save_file(dict(tensors), path, dict(about))
+    except SafetensorError as e:
+        raise OSError(str(e)) from e
+
+
+def _states(model: Model, batch: Batch, chosen: Sequence[int]) -> States:
+    """One pass of a model over a micro-batch."""
+    packing = Packing(batch, chosen, model.query_heads_per_key, model.device)
+    hidden = model.hidden(packing.tokens, packing.positions, packing)
+    row, column = batch.mask[chosen].nonzero().T
+    trained, which = torch.unique(packing.places[row, column], return_inverse=True)
+    before = torch.empty_like(trained).scatter_(0, which, packing.places[row, column - 1])
+    before, trained, which = (x.to(hidden.device) for x in (before, trained, which))
+    targets = packing.tokens[0, trained]
+    return States(torch.tensor(chosen)[row], column, hidden[before], targets, which, len(hidden))
+
+
+def _logprobs(model: Model, states: States, temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and entropies [M] of the trained tokens under the model whose states these are."""
+    found = token_logprobs(states.hidden, model.head, states.targets, temperature)
+    return found[0][states.which], found[1][states.which]
+
+
 def _teaching(batch: Batch) -> Tensor:
     """Where a batch has something to learn from [B, T]."""
     weights = batch.value_weights if batch.returns is not None else None
@@ -317,11 +349,3 @@ def _teaching(batch: Batch) -> Tensor:
     if not found:
         raise ValueError("a batch without advantages cannot be trained on")
     return torch.stack(found).any(0) & batch.mask
-
-
-def _means(sums: Sums, steps: int) -> dict[str, float]:
-    """Sums over the trained tokens, over the steps of a critic, or over the optimizer's steps, as means."""
-    valued = dict.fromkeys(("value_error", "value_clip_fraction"), sums.pop("valued_tokens", 1.0))
-    each = dict.fromkeys(("loss", "grad_norm", "value_loss", "value_grad_norm"), steps)
-    per = {"computed_tokens": 1, "trained_tokens": 1} | valued | each
-    return {key: value / max(1, per.get(key, sums["trained_tokens"])) for key, value in sums.items()}

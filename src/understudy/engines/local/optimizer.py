@@ -28,6 +28,8 @@ class MasterAdamW:
         for name, parameter in self._parameters.items():
             self.masters[name].grad = torch.zeros_like(self.masters[name])
             parameter.register_post_accumulate_grad_hook(self._collector(self.masters[name]))  # type: ignore[no-untyped-call]
+        self.change = 0.0
+        """How far the last step moved the weights as the model has them: the norm of that over theirs."""
         self.reset()
 
     def reset(self) -> None:
@@ -44,12 +46,12 @@ class MasterAdamW:
         for group in self._adam.param_groups:
             group["lr"] = learning_rate
         gradients = dict(self._gradients())
-        norm = self._shards.norm(gradients) if self._shards else nn.utils.get_total_norm(gradients.values())
+        norm = self._norm({name: torch.linalg.vector_norm(gradient) for name, gradient in gradients.items()})
         nn.utils.clip_grads_with_norm_(self.masters.values(), self._config.max_grad_norm, norm)
         self._adam.step()
         for gradient in gradients.values():
             gradient.zero_()
-        self.publish()
+        self.change = self.publish()
         return norm.item()
 
     def summed_alone(self) -> list[Tensor]:
@@ -64,10 +66,19 @@ class MasterAdamW:
         return float(torch.stack(kept).sum()).hex() if kept else ""
 
     @torch.no_grad()
-    def publish(self) -> None:
-        """Write the masters into the model."""
+    def publish(self) -> float:
+        """Write the masters into the model; returns the norm of what that changed over the norm of all.
+
+        Weights of low precision stay as they are where a step is smaller than their rounding: then it is 0.
+        """
+        moved, size = {}, {}
         for name, parameter in self._parameters.items():
-            own(parameter).copy_(self.masters[name])
+            old, new = own(parameter), self.masters[name].to(parameter.dtype)
+            moved[name] = torch.linalg.vector_norm(new - old, dtype=torch.float32)
+            size[name] = torch.linalg.vector_norm(new, dtype=torch.float32)
+            old.copy_(new)
+        change, whole = (float(self._norm(norms)) for norms in (moved, size))
+        return change / whole if whole else change
 
     def state(self) -> dict[str, Tensor]:
         """Masters and moments, whole, as flat named tensors."""
@@ -105,6 +116,10 @@ class MasterAdamW:
             assert master.grad is not None  # set in __init__, never dropped
             yield name, master.grad
 
+    def _norm(self, norms: Mapping[str, Tensor]) -> Tensor:
+        """The norm of all out of those of each parameter's."""
+        return self._shards.norm(norms) if self._shards else torch.linalg.vector_norm(torch.stack([*norms.values()]))
+
     @staticmethod
     def _collector(master: Tensor) -> Any:
         def collect(parameter: Tensor) -> None:
@@ -119,3 +134,8 @@ class MasterAdamW:
 def own(tensor: Tensor) -> Tensor:
     """What this process has of a tensor: its shard, where FSDP has divided it."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor. Where FSDP has divided it, all processes call this, or none."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

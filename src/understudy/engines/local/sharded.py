@@ -77,10 +77,10 @@ class Shards:
         whole = placed.full_tensor()
         return part if self._crew.rank else whole.cpu()
 
-    def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
-        """The norm of all gradients, of which some are this process's shards. All call this, or none."""
-        parts = [gradient for name, gradient in gradients.items() if self.divides(name)]
-        wholes = [gradient for name, gradient in gradients.items() if not self.divides(name)]
-        of_parts, of_wholes = (nn.utils.get_total_norm(some).square().to(self._device) for some in (parts, wholes))
-        self._crew.add_([of_parts])
-        return (of_parts + of_wholes).sqrt()
+    def norm(self, norms: Mapping[str, Tensor]) -> Tensor:
+        """The norm of all out of those of each parameter, or of this process's shard. All call this, or none."""
+        parts, wholes = (torch.zeros(1, device=self._device) for _ in range(2))
+        for name, norm in norms.items():
+            (parts if self.divides(name) else wholes).add_(norm.square())
+        self._crew.add_([parts])
+        return (parts + wholes).sqrt()[0]
