@@ -174,6 +174,18 @@ def test_a_policy_that_a_critic_taught_is_used_without_it(tiny: Path, tmp_path: 
     assert same(trained, exported)
 
 
+def test_an_engine_that_has_no_critic_refuses_before_the_run_begins(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: LocalEngine, critic: Critic) -> None:
+        raise ConfigError("algorithm.advantage = 'gae': this engine learns no values")
+
+    monkeypatch.setattr(LocalEngine, "add_critic", refuse)
+    with pytest.raises(ConfigError, match="learns no values"):
+        run_of(tmp_path / "run", tiny, *PPO)
+    assert not list((tmp_path / "run" / "evaluations").iterdir())
+
+
 def valued(*settings: str) -> tuple[Batch, TrainConfig]:
     """Two episodes of two tokens, of which the second earns 1; values 1/4, then 1/2; log ratios to a reference of 2."""
     chosen = parse(TrainConfig, "", ["algorithm.advantage=gae", "algorithm.critic.whiten=false", *settings])

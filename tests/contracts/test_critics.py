@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from understudy.algorithms import losses  # noqa: E402
-from understudy.algorithms.critic import decisions  # noqa: E402
+from understudy.algorithms.critic import decisions, explained_variance  # noqa: E402
 from understudy.algorithms.options import Critic, Loss  # noqa: E402
 from understudy.batch import Batch, collate  # noqa: E402
 from understudy.engines.local.config import LocalConfig, Lora  # noqa: E402
@@ -246,6 +246,16 @@ def test_without_advantages_the_head_learns_alone(tiny: Path) -> None:
     }  # fmt: skip
     with pytest.raises(ValueError, match="without advantages"):
         run(engine.update([dataclasses.replace(batch, returns=None)], Loss(), RATE))
+
+
+def test_the_head_learns_to_tell_episodes_apart(tiny: Path) -> None:
+    engine, batch = engine_of(tiny, CRITIC.replace(clip=0.0)), tree()
+    begun_alike = (batch.tokens[:, :1] == batch.tokens[0, 0]).float()
+    batch = dataclasses.replace(batch, advantages=None, returns=begun_alike.expand_as(batch.logprobs))
+    assert 0 < begun_alike.sum() < len(batch)
+    run(engine.update([batch] * 100, Loss(), RATE))
+    assert batch.returns is not None
+    assert explained_variance(run(engine.values(batch)).values, batch.returns, batch.mask) > 0.9
 
 
 def test_a_step_moves_a_value_by_about_the_learning_rate(tiny: Path) -> None:

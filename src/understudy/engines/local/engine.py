@@ -297,7 +297,8 @@ def _logprobs(model: Model, states: States, temperature: float) -> tuple[Tensor,
 
 def _teaching(batch: Batch) -> Tensor:
     """Where a batch has something to learn from [B, T]."""
-    if batch.advantages is None and batch.returns is None:
+    weights = batch.value_weights if batch.returns is not None else None
+    found = [x != 0 for x in (batch.advantages, weights) if x is not None]
+    if not found:
         raise ValueError("a batch without advantages cannot be trained on")
-    found = [x != 0 for x in (batch.advantages, batch.value_weights) if x is not None]
     return torch.stack(found).any(0) & batch.mask
