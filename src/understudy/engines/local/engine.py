@@ -1,6 +1,8 @@
 """The local engine: trains in this process, and samples with the same modules or through vLLM."""
 
 import contextlib
+import dataclasses
+import random
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from understudy.algorithms import losses
 from understudy.algorithms.options import Loss
-from understudy.batch import Batch, plan
+from understudy.batch import Batch, collate, plan
 from understudy.engines.base import Completion, Sampling, Told, Tolerance
 from understudy.engines.local.choice import choose, vllm_sampler
 from understudy.engines.local.config import LocalConfig
@@ -25,6 +27,9 @@ from understudy.engines.local.reference import Reference
 from understudy.engines.local.sampler import LocalSampler
 from understudy.engines.vllm.sampler import VllmSampler
 from understudy.errors import ConfigError
+from understudy.messages import Message
+from understudy.tasks import Score
+from understudy.trajectory import Trajectory
 
 STATE = "optimizer.safetensors"
 Sums = defaultdict[str, float]
@@ -40,7 +45,8 @@ class LocalEngine:
         if config.threads:
             torch.set_num_threads(config.threads)
         torch.manual_seed(seed)
-        self._config = config
+        self._config, self._seed = config, seed
+        self._passes = 0  # of the update under way
         self._model = Model(folder, config)
         if self._model.device.type == "cpu":
             keep_heap(reserve=RESERVE)
@@ -80,10 +86,16 @@ class LocalEngine:
     ) -> Completion:
         """Continue a prompt; calls that run side by side are computed together. See `engines.base.Streaming`."""
         with self._memory("engine.sequences", self._config.sequences):
-            return await self._sampler.sample(prompt, sampling, seed, stop_tokens, told)
+            completion = await self._sampler.sample(prompt, sampling, seed, stop_tokens, told)
+            if sampling.filtered and self.choice.sampler == "vllm":
+                return self._unfiltered(prompt, completion, sampling.temperature or 1.0)
+            return completion
 
     async def forward(self, batch: Batch) -> Batch:
         """The batch with `logprobs` of its trained tokens under the current weights."""
+        return self._read(batch)
+
+    def _read(self, batch: Batch) -> Batch:
         logprobs = torch.zeros(batch.tokens.shape)
         with torch.inference_mode(), self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
             for chosen in plan(batch, self._config.tokens_per_microbatch):
@@ -105,6 +117,7 @@ class LocalEngine:
     async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
         """One optimizer step a batch; rows without advantage are left out, their gradient is zero."""
         sums: Sums = defaultdict(float)
+        self._passes = 0
         self._sampler.refresh(self.version + 1)  # first, so that its cache makes room for the activations
         with self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
             for batch in steps:
@@ -151,6 +164,17 @@ class LocalEngine:
         """Forget what the sampler remembers, and end what it started."""
         self._sampler.close()
 
+    def _unfiltered(self, prompt: Sequence[int], completion: Completion, temperature: float) -> Completion:
+        """The completion with log-probabilities of the whole softmax, which vLLM tells only where nothing is left out.
+
+        They come from a forward pass here, over one row.
+        """
+        episode = Trajectory("", score=Score(reward=0.0))
+        episode.observe([], prompt)
+        episode.act(Message(role="assistant"), completion.tokens, completion.logprobs)
+        batch = self._read(collate([episode], temperature=temperature))
+        return dataclasses.replace(completion, logprobs=batch.logprobs[0, len(prompt) :].tolist())
+
     def _restore_reference(self, tensors: Mapping[str, Tensor]) -> None:
         frozen = {
             key.removeprefix("reference."): value for key, value in tensors.items() if key.startswith("reference.")
@@ -165,7 +189,10 @@ class LocalEngine:
             raise ValueError("a batch without advantages cannot be trained on")
         live = batch.rows((batch.advantages * batch.mask).any(1).nonzero()[:, 0])
         for chosen in plan(live, self._config.tokens_per_microbatch):
-            self._accumulate(live, chosen, loss, sums)
+            self._passes += 1
+            drops = random.Random(f"{self._seed}/{self.version}/{self._passes}").getrandbits(63)
+            with self._model.dropping(drops):
+                self._accumulate(live, chosen, loss, sums)
         return self._optimizer.step(learning_rate)
 
     def _accumulate(self, batch: Batch, chosen: Sequence[int], loss: Loss, sums: Sums) -> None:
