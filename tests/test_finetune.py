@@ -126,13 +126,10 @@ def test_what_is_dropped_follows_from_the_seed_and_the_version(folder: Path, tmp
     start = tmp_path / "start"
     start.mkdir()
     engine_of(folder, **DROPPING).save(start)
-    state = torch.random.get_rng_state()
-    trained(engine := engine_of(folder, **DROPPING), batch)
-    assert engine.version == 1
-    assert not torch.equal(state, torch.random.get_rng_state()), "adapters are drawn from the process's numbers"
+    engine = engine_of(folder, **DROPPING)
     state = torch.random.get_rng_state()
     trained(engine, batch)
-    assert torch.equal(state, torch.random.get_rng_state()), "updates are not"
+    assert torch.equal(state, torch.random.get_rng_state()), "the process's own numbers stay"
     once = run(0)
     assert same(once, run(0))
     assert same(once, run(0, resumed=True))

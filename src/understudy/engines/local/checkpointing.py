@@ -1,4 +1,4 @@
-"""Gradient checkpointing (Chen et al. 2016, arXiv:1604.06174): of each layer only its input waits for the backward pass.
+"""Gradient checkpointing (Chen et al. 2016, arXiv:1604.06174): only the input of a layer waits for the backward pass.
 
 The rest is computed again, with the random numbers of the first time, so that the gradients are the same to the bit.
 """

@@ -68,8 +68,8 @@ class Model:
 
     def __init__(self, folder: Path, config: LocalConfig) -> None:
         self._folder = folder
-        self.device = torch.device(_device(config.device))
-        self.dtype = _dtype(config.dtype, self.device)
+        self.device = choose_device(config.device)
+        self.dtype = choose_dtype(config.dtype, self.device)
         transformers_logging.disable_progress_bar()
         self.network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             folder, dtype=self.dtype, attn_implementation=ATTENTION
@@ -174,17 +174,19 @@ def _refuse_unsupported(config: PretrainedConfig, folder: Path) -> None:
             raise ConfigError(f"{folder}: {name} is not supported by the local engine")
 
 
-def _device(wanted: str) -> str:
+def choose_device(wanted: str) -> torch.device:
+    """The device that `engine.device` comes to here. Raises ConfigError for one that is not there."""
     found = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if wanted == "auto":
-        return next(name for name in ("cuda", "mps", "cpu") if found[name])
+        return torch.device(next(name for name in ("cuda", "mps", "cpu") if found[name]))
     if not found[wanted]:
         have = ", ".join(name for name, there in found.items() if there)
         raise ConfigError(f"engine.device: there is no {wanted!r} device here; available: {have}")
-    return wanted
+    return torch.device(wanted)
 
 
-def _dtype(wanted: str, device: torch.device) -> torch.dtype:
+def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
+    """The dtype that `engine.dtype` comes to on a device."""
     if wanted != "auto":
         return {"bfloat16": torch.bfloat16, "float32": torch.float32}[wanted]
     fast = device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
