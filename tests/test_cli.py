@@ -42,7 +42,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 def trainer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """`understudy.train` without torch: two steps, a checkpoint, one row."""
 
-    def train(config: TrainConfig, run: Run, report: Callable[..., None]) -> list[tuple[str, Evaluation]]:
+    def train(config: TrainConfig, run: Run, report: Callable[..., None]) -> dict[str, list[tuple[str, Evaluation]]]:
         for step in range(run.step + 1, 3):
             run.log(step, {"reward": step / 2})
             report("train", step, 2, {"reward": step / 2})
@@ -50,7 +50,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
                 (folder / "weights").write_text("w")
         result = {"task": "t", "family": "f", "difficulty": "easy", "rewards": (1.0,)}
         row = Evaluation.model_validate({"domain": "toy", "seed": 0, "trials": 1, "results": (result,)})
-        return [("trained", row)]
+        return {"evaluations": [("trained", row)]}
 
     module = ModuleType("understudy.train")
     vars(module).update(train=train)

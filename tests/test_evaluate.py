@@ -15,7 +15,18 @@ from understudy.domains.base import Slice
 from understudy.errors import ConfigError, RolloutError
 from understudy.evaluate import Evaluation, TaskResult, evaluate, floor, held_out, named_agent, oracle
 from understudy.messages import Message, ToolCall, ToolSpec
-from understudy.results import as_json, as_text, compare, gain, keep, markdown, tables, verdict
+from understudy.results import (
+    UNTRAINED,
+    as_json,
+    as_text,
+    compare,
+    gain,
+    keep,
+    markdown,
+    summary,
+    tables,
+    verdict,
+)
 from understudy.rollout import Limits
 from understudy.run import Run
 from understudy.tasks import Task
@@ -201,9 +212,23 @@ def test_json_holds_everything() -> None:
 
 def test_results_are_kept_in_the_run(tmp_path) -> None:  # type: ignore[no-untyped-def]
     run = Run.create(tmp_path / "run", TrainConfig())
-    keep(run, rows())
-    assert json.loads((run.folder / "result.json").read_text())["verdict"] == verdict(rows())
+    keep(run, {"evaluations": rows()})
+    found = json.loads((run.folder / "result.json").read_text())
+    assert (found["verdict"], "tests" in found) == (verdict(rows()), False)
     assert (run.folder / "result.md").read_text() == markdown(rows())
+    assert summary({"evaluations": rows()}) == as_text(rows())
+
+
+def test_results_on_domains_that_were_not_trained_on_stand_apart(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    run = Run.create(tmp_path / "run", TrainConfig())
+    tables = {"evaluations": rows(), "tests": rows()[:3]}
+    keep(run, tables)
+    assert len(json.loads((run.folder / "result.json").read_text())["tests"]["rows"]) == 3
+    own, head, others = (run.folder / "result.md").read_text().partition(f"## {UNTRAINED}")
+    assert head
+    assert own.startswith(markdown(rows()))
+    assert others.strip() == markdown(rows()[:3]).strip()
+    assert f"{UNTRAINED}\n{as_text(rows()[:3])}" in summary(tables)
 
 
 def test_compare_plays_what_the_config_says() -> None:

@@ -30,7 +30,7 @@ LAYERS = """
     batch algorithms
     engines
     agent
-    rollout
+    rollout curriculum
     similar statistics config
     check
     data

@@ -8,12 +8,15 @@ from itertools import islice
 import pytest
 
 from understudy.agent import GoldAgent, SilentAgent
+from understudy.check import check
+from understudy.config import TrainConfig, load
 from understudy.domains.base import Slice, find
 from understudy.domains.mixture import Mixture, shown
 from understudy.errors import ConfigError, TaskError
 from understudy.evaluate import evaluate, held_out
 from understudy.results import as_text
 
+TESTS = "mix:retail,airline"
 NAMES = "mix:retail*3,telecom,mcp:polygon-replay"
 
 
@@ -91,3 +94,11 @@ def test_a_task_of_another_domain_is_refused(mixture: Mixture) -> None:
     task = find("airline").tasks("train")[0]
     with pytest.raises(TaskError, match=re.escape("a task of 'airline' is none of retail+telecom+polygon")):
         mixture.environment(task)
+
+
+def test_presets_of_several_domains_are_sound() -> None:
+    """Their slices too: gold needs no tool that is not shown, and no limit cuts it off."""
+    config = load(TrainConfig, "holdout_small")
+    for report in (check(find(config.domain).slice(config.slice)), check(find(TESTS).slice(config.test_slice))):
+        assert not report.problems
+        assert all(split.gold_turns <= config.limits.max_turns - 2 for split in report.splits)

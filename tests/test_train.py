@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -24,7 +25,7 @@ from understudy.domains.base import Domain, interleave  # noqa: E402
 from understudy.engines.base import Completion  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.environment import ToolEnvironment  # noqa: E402
-from understudy.errors import RolloutError, TaskError  # noqa: E402
+from understudy.errors import ConfigError, RolloutError, TaskError  # noqa: E402
 from understudy.messages import Message  # noqa: E402
 from understudy.models import find_model, make_tiny  # noqa: E402
 from understudy.run import Run, read_metrics  # noqa: E402
@@ -38,7 +39,7 @@ from understudy.train import (  # noqa: E402
     train,
     with_advantages,
 )
-from understudy.trajectory import Stop, Trajectory  # noqa: E402
+from understudy.trajectory import Stop, Trajectory, read_trajectories  # noqa: E402
 from understudy.users import NoUser, User  # noqa: E402
 
 TIMINGS = {"seconds", "sampling_seconds", "update_seconds", "tokens_per_second", "certify/seconds"}
@@ -243,7 +244,7 @@ def test_a_random_model_learns_from_a_few_demonstrations_and_then_from_reward(ti
     run = Run.create(
         tmp_path / "run", config(tiny, *learning, *warm, *groups, "steps=16", "algorithm.learning_rate=2e-3")
     )
-    rates = {name: evaluation.success for name, evaluation in train(run.config, run, silent)}
+    rates = {name: evaluation.success for name, evaluation in train(run.config, run, silent)["evaluations"]}
     assert rates.keys() == {"do nothing", "gold", "base model", "warm start", "trained"}
     assert [rates[name].mean for name in ("do nothing", "gold", "base model")] == [0.0, 1.0, 0.0]
     assert 0.2 < rates["warm start"].mean < 0.7
@@ -267,7 +268,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tiny: Path, t
     lines = metrics(one)
     assert lines[1]["nll"] < lines[0]["nll"]
     assert all(line["episodes"] == 3 * line["groups"] and 2 <= line["groups"] <= 3 for line in lines[2:])
-    assert saved(one)["progress"] == {"tasks_used": 3 + sum(line["groups"] for line in lines[2:])}
+    assert saved(one)["progress"] == {"rates": ANY, "tasks_used": 3 + sum(line["groups"] for line in lines[2:])}
 
 
 @pytest.mark.usefixtures("short")
@@ -398,7 +399,7 @@ def test_equal_groups_teach_nothing(tiny: Path, tmp_path: Path) -> None:
     assert same(
         {k: v for k, v in before.items() if k != "progress"}, {k: v for k, v in after.items() if k != "progress"}
     )
-    assert (before["progress"], after["progress"]) == ({"tasks_used": 3}, {"tasks_used": 6})
+    assert (before["progress"]["tasks_used"], after["progress"]["tasks_used"]) == (3, 6)
     assert sorted(evaluations(run)) == ["000000 base model.json", "000002 trained.json"]
 
 
@@ -433,3 +434,65 @@ def test_a_demonstration_that_earns_less_than_1_is_refused(
         run_of(tmp_path / "cut", tiny)
     with pytest.raises(TaskError, match=f"{told}see: understudy check"):
         run_of(tmp_path / "whole", tiny, "limits.max_turns=4")
+
+
+# ---- curriculum, and domains that are not trained on ----
+
+
+@pytest.mark.usefixtures("short")
+def test_a_resumed_run_goes_on_with_its_curriculum(tiny: Path, tmp_path: Path) -> None:
+    settings = (
+        "curriculum.difficulty=true",
+        "curriculum.success=true",
+        "curriculum.least=0.3",
+        "curriculum.memory=0.5",
+    )
+    whole = run_of(tmp_path / "whole", tiny, *settings)
+    assert sum(line["left_out"] for line in metrics(whole)[2:]) > 0
+    assert saved(whole)["progress"]["rates"]
+    played = [episode.difficulty for step in (3, 4, 5) for episode in read_trajectories(episodes_of(whole, step))[0]]
+    assert played[0] == "easy"
+    assert len(set(played)) > 1
+    with pytest.raises(KeyboardInterrupt):
+        run_of(tmp_path / "parts", tiny, *settings, report=Stopper("train", 4))
+    resumed = Run.resume(tmp_path / "parts")
+    train(resumed.config, resumed, silent)
+    assert trajectories(resumed) == trajectories(whole)
+    assert saved(resumed)["progress"] == saved(whole)["progress"]
+
+
+def test_domains_that_are_not_trained_on_have_a_table_of_their_own(tiny: Path, tmp_path: Path) -> None:
+    others = ("eval.tests=retail,telecom", "eval.test_tasks=2", "test_slice.policy=brief")
+    run = Run.create(
+        tmp_path / "run", config(tiny, "domain=test_train:WATTS", "sft.steps=1", "steps=0", *others, *NARROW)
+    )
+    tables = train(run.config, run, silent)
+    names = ["do nothing", "gold", "base model", "warm start"]
+    assert {folder: [name for name, _ in rows] for folder, rows in tables.items()} == {
+        "evaluations": names,
+        "tests": names,
+    }
+    floor, oracle, *_ = (evaluation for _, evaluation in tables["tests"])
+    assert [(r.domain, r.family) for r in oracle.results] == [("retail", "cancel")] * 2 + [("telecom", "suspend")] * 2
+    assert (floor.success.mean, oracle.success.mean) == (0.0, 1.0)
+    assert sorted(path.name for path in (run.folder / "tests").iterdir()) == [
+        "000000 base model.json",
+        "000001 warm start.json",
+    ]
+
+
+def test_a_domain_that_is_trained_on_is_no_test(tiny: Path, tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", config(tiny, "eval.tests=retail,toy:DOMAIN"))
+    with pytest.raises(ConfigError, match=r"eval\.tests: toy is trained on"):
+        train(run.config, run, silent)
+
+
+NARROW = (
+    "test_slice.families=retail/cancel,telecom/suspend",
+    "test_slice.difficulties=easy",
+    "test_slice.tools=find_user,get_order,cancel_order,find_customer,get_line,suspend_line",
+)
+
+
+def episodes_of(run: Run, step: int) -> Path:
+    return run.folder / "trajectories" / f"step_{step:06}.jsonl"

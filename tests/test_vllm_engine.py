@@ -234,7 +234,7 @@ def test_a_grpo_run_samples_through_vllm(tmp_path: Path, monkeypatch: pytest.Mon
     config = parse(TrainConfig, "", [*RUN, f"engine.vllm.python={vllm_server.install()}"])
     said: list[str] = []
     run = Run.create(tmp_path / "run", config)
-    rows = train(config, run, lambda phase, done, total, metrics: said.append(phase))
+    rows = train(config, run, lambda phase, done, total, metrics: said.append(phase))["evaluations"]
     metrics = read_metrics(run.folder)
     assert "replies are sampled by vLLM: engine.sampler asks for it" in said
     assert [name for name, _ in rows] == ["do nothing", "gold", "base model", "trained"]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 
 from understudy.agent import Agent, GoldAgent, SilentAgent
 from understudy.domains.base import TaskSource
+from understudy.domains.mixture import part_of
 from understudy.errors import TaskError
 from understudy.records import Record
 from understudy.rollout import Limits, rollout
@@ -64,8 +65,8 @@ async def _checked(domain: TaskSource) -> Report:
 async def _played(domain: TaskSource, split: Split, tasks: Sequence[Task], problems: list[str]) -> SplitReport:
     floor, oracle = 0.0, 0.0
     for task in tasks:
-        problems += own_problems(domain, split, task)
         try:
+            problems += own_problems(part_of(domain, task.domain), split, task)
             gold, silent = await earned(domain, task, GoldAgent()), await earned(domain, task, SilentAgent())
         except TaskError as e:
             problems.append(str(e))

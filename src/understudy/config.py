@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError
 
 from understudy.algorithms.options import Advantage, Loss, Penalty, Per
 from understudy.chat import ChatConfig
+from understudy.curriculum import Curriculum
 from understudy.domains.base import Slice
 from understudy.engines.base import Sampling
 from understudy.engines.local.config import LocalConfig
@@ -86,6 +87,10 @@ class EvalConfig(Record):
     temperature: float = Field(default=0.0, ge=0.0)
     """0 takes the most likely token."""
     seed: int = 0
+    tests: tuple[str, ...] = ()
+    """Domains that are never trained on. Their test tasks are played at every evaluation, and reported apart."""
+    test_tasks: int = Field(default=100, ge=1)
+    """How many tasks of each of them."""
 
 
 class CertifyConfig(Record):
@@ -107,6 +112,8 @@ class TrainConfig(Record):
     domain: str = "retail"
     """A shipped domain, `module:attribute` for your own, or a benchmark's, such as `tau-bench:PATH#retail`."""
     slice: Slice = Slice()
+    test_slice: Slice = Slice()
+    """Which part of the domains of `eval.tests` is played, and what of them the agent is shown."""
     model: str = "smollm2-135m"
     """An embedded model, a local folder, or `owner/model` on the Hugging Face hub."""
     seed: int = 0
@@ -128,6 +135,8 @@ class TrainConfig(Record):
     chat: ChatConfig = ChatConfig()
     """The endpoint and model that `--agent native` and `--agent chat` play with."""
     sft: SFTConfig = SFTConfig()
+    curriculum: Curriculum = Curriculum()
+    """What reinforcement learning trains on first, and most."""
     algorithm: Algorithm = Algorithm()
     eval: EvalConfig = EvalConfig()
     certify: CertifyConfig = CertifyConfig()

@@ -22,15 +22,15 @@ def train(settings: Sequence[str] = (), out: Path | None = None, resume: Path | 
         with Live(run.config.sft.steps + run.config.steps, str(run.folder), done=run.step) as live:
             for warning in run.warnings:
                 live.note(warning)
-            rows = run_all(run.config, run, live.report)
+            tables = run_all(run.config, run, live.report)
     except ModuleNotFoundError as e:
         run.withdraw()
         raise not_installed(e, "training") from e
     except (ConfigError, TaskError):
         run.withdraw()
         raise
-    results.keep(run, rows)
-    return f"{results.as_text(rows)}\n\nEverything is in {run.folder}; look at it by: understudy view {run.folder}"
+    results.keep(run, tables)
+    return f"{results.summary(tables)}\n\nEverything is in {run.folder}; look at it by: understudy view {run.folder}"
 
 
 def certify(model: str, settings: Sequence[str] = ()) -> tuple[dict[str, Any], str]:

@@ -26,6 +26,7 @@ from understudy.tasks import DIFFICULTIES
 from understudy.users import Cast
 
 Row = tuple[str, Evaluation]
+UNTRAINED = "On domains that were not trained on"
 Cells = list[list[str]]
 
 
@@ -64,10 +65,18 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join([*_markdown(_successes(rows)), "", verdict(rows), "", *_markdown(_groups(rows)), ""])
 
 
-def keep(run: Run, rows: Sequence[Row]) -> None:
+def summary(tables: Mapping[str, Sequence[Row]]) -> str:
+    """The results of a run as text: on held-out tasks, and on domains that were not trained on where there are any."""
+    own, others = as_text(tables["evaluations"]), tables.get("tests")
+    return f"{own}\n\n{UNTRAINED}\n{as_text(others)}" if others else own
+
+
+def keep(run: Run, tables: Mapping[str, Sequence[Row]]) -> None:
     """Write result.json and result.md into a run's folder."""
-    run.write("result.json", json.dumps(as_json(rows), indent=1) + "\n")
-    run.write("result.md", markdown(rows))
+    own, others = tables["evaluations"], tables.get("tests")
+    values = as_json(own) | ({"tests": as_json(others)} if others else {})
+    run.write("result.json", json.dumps(values, indent=1) + "\n")
+    run.write("result.md", markdown(own) + (f"\n## {UNTRAINED}\n\n{markdown(others)}" if others else ""))
 
 
 def as_json(rows: Sequence[Row]) -> dict[str, Any]:

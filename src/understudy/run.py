@@ -5,6 +5,7 @@
       metrics.jsonl                      one line a step, all metrics
       trajectories/step_000010.jsonl     the episodes of a step
       evaluations/000010 warm start.json an evaluation after a step
+      tests/000010 warm start.json       the same on the domains that are never trained on, where there are such
       checkpoints/step_000010/           what the engine saved, and manifest.json, written last
       model/                             the trained model (for LoRA its adapters), as transformers and peft read it
       result.json  result.md             the result table
@@ -31,7 +32,7 @@ from understudy.errors import ConfigError
 from understudy.trajectory import Trajectory, write_trajectories
 
 MANIFEST = "manifest.json"
-_BY_STEP = ("trajectories", "evaluations", "checkpoints")
+_BY_STEP = ("trajectories", "evaluations", "tests", "checkpoints")
 _STEP = re.compile(r"(?:step_)?(\d{6,})(?: [^.]*)?")
 
 

@@ -108,7 +108,12 @@ def open_domain(text: str) -> Mixture:
 
 def shown(source: TaskSource, domain: str) -> Sequence[ToolSpec]:
     """The tools that an agent is shown in tasks of `domain`, which may be one of a mixture."""
-    return (source.of(domain) if isinstance(source, Mixture) else source).specs
+    return part_of(source, domain).specs
+
+
+def part_of(source: TaskSource, domain: str) -> TaskSource:
+    """The part of a mixture that tasks of `domain` are from; whatever else is, is whole."""
+    return source.of(domain) if isinstance(source, Mixture) else source
 
 
 def _part(text: str) -> tuple[str, float]:

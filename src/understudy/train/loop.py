@@ -14,21 +14,23 @@ from understudy.domains.base import find
 from understudy.domains.mixture import shown
 from understudy.engines.local.engine import LocalEngine
 from understudy.errors import ConfigError
-from understudy.evaluate import Evaluation, refuse_free
+from understudy.evaluate import refuse_free
 from understudy.models import find_model
 from understudy.run import Run, interruptible
 from understudy.train import reinforcement
-from understudy.train.evaluation import evaluate_now, results
+from understudy.train.evaluation import Tables, evaluate_now, results
+from understudy.train.exam import exams
 from understudy.train.imitation import sft_step
 from understudy.train.reinforcement import reinforce_step
 from understudy.train.state import Report, Training
 from understudy.users import Cast
 
 
-def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Evaluation]]:
-    """Train to the end, or to Ctrl-C, which writes a checkpoint. Returns the rows of the result table."""
+def train(config: TrainConfig, run: Run, report: Report) -> Tables:
+    """Train to the end, or to Ctrl-C, which writes a checkpoint. Returns the rows of the result tables."""
     folder = find_model(config.model)
     domain = find(config.domain).slice(config.slice)
+    examined = exams(config, domain)
     if config.user.kind == "human":
         raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")
     users = Cast(config.user)
@@ -38,7 +40,7 @@ def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Eval
     format = formats.configured(folder, config.format)
     subject = subject_of(config, folder, engine, format)
     watch = Watch(subject, config.certify, functools.partial(shown, domain), folder, config.format.thinking)
-    training = Training(config, run, domain, engine, format, report, users, watch)
+    training = Training(config, run, domain, engine, format, report, users, watch, examined)
     report(str(engine.choice), 0, 0, {})
     try:
         return asyncio.run(_train(training))
@@ -46,7 +48,7 @@ def train(config: TrainConfig, run: Run, report: Report) -> list[tuple[str, Eval
         engine.close()
 
 
-async def _train(training: Training) -> list[tuple[str, Evaluation]]:
+async def _train(training: Training) -> Tables:
     config, run = training.config, training.run
     training.resume()
     await training.watch.begin(run)
@@ -62,10 +64,10 @@ async def _train(training: Training) -> list[tuple[str, Evaluation]]:
                 training.save(step)
             if training.interrupted():
                 training.stop(step)
-        rows = await results(training)
+        tables = await results(training)
     with run.model() as folder:
         training.engine.export(folder)
-    return rows
+    return tables
 
 
 async def _before(training: Training, step: int) -> None:

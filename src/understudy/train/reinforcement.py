@@ -9,6 +9,7 @@ import torch
 from understudy.algorithms.advantages import episode_advantages, importance, kl_shaped, token_weights
 from understudy.batch import Batch, collate
 from understudy.config import TrainConfig
+from understudy.curriculum import learned
 from understudy.engines.base import Engine
 from understudy.errors import RolloutError
 from understudy.rollout import play_groups, teaches
@@ -30,22 +31,12 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
     """Play groups of episodes, then move the weights by their advantages."""
     config = training.config
     algorithm = config.algorithm
-    started, used = time.perf_counter(), training.users.usage
-    groups = await play_groups(
-        training.played,
-        training.stream(training.tasks_used),
-        training.agent,
-        config.limits,
-        size=algorithm.group_size,
-        groups=algorithm.tasks_per_step,
-        refill=algorithm.refill,
-        seed=_seed(config.seed, step),
-    )
-    training.tasks_used += len(groups)
+    number = step - config.sft.steps
+    started, used, drawn = time.perf_counter(), training.users.usage, training.tasks_used
+    groups = await _play_groups(training, step)
     training.run.keep(step, itertools.chain.from_iterable(groups))
     _refuse_faulty(groups, config.max_fault_rate)
     sampled = time.perf_counter()
-    number = step - config.sft.steps
     certified = await training.watch.step(training.run, step, number, groups)
     learning = time.perf_counter()
     rate = learning_rate(number, config.steps, algorithm.learning_rate, algorithm.warmup, final=1.0)
@@ -53,7 +44,27 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
     done = time.perf_counter()
     seconds = {"sampling_seconds": sampled - started, "update_seconds": done - learning}
     rates = {"learning_rate": rate, "seconds": done - started}
-    return summarize(groups) | certified | metrics | seconds | rates | spent(training.users, used)
+    left_out = {"left_out": float(training.tasks_used - drawn - len(groups))}
+    return summarize(groups) | left_out | certified | metrics | seconds | rates | spent(training.users, used)
+
+
+async def _play_groups(training: Training, step: int) -> list[list[Trajectory]]:
+    """The step's groups, of the tasks that the curriculum wants, which learns from them."""
+    config = training.config
+    tasks = training.supply((step - config.sft.steps - 1) / config.steps)
+    groups = await play_groups(
+        training.played,
+        tasks,
+        training.agent,
+        config.limits,
+        size=config.algorithm.group_size,
+        groups=config.algorithm.tasks_per_step,
+        refill=config.algorithm.refill,
+        seed=_seed(config.seed, step),
+    )
+    training.tasks_used = tasks.used
+    training.rates = learned(training.rates, groups, config.curriculum.memory)
+    return groups
 
 
 async def _learn(training: Training, groups: Sequence[Sequence[Trajectory]], rate: float) -> Metrics:

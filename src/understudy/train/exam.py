@@ -1,0 +1,45 @@
+"""Exam: the tasks that a model is evaluated on while and after it is trained."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from understudy.config import TrainConfig
+from understudy.domains.base import TaskSource, find
+from understudy.domains.mixture import Mixture
+from understudy.errors import ConfigError
+from understudy.evaluate import held_out
+from understudy.tasks import Task
+
+
+@dataclass(frozen=True)
+class Exam:
+    """Tasks that are played at each evaluation, and where in the run's folder their results go."""
+
+    folder: Literal["evaluations", "tests"]
+    source: TaskSource
+    tasks: Sequence[Task]
+
+
+def exams(config: TrainConfig, domain: TaskSource) -> list[Exam]:
+    """The tasks held out of what is trained on, and those of the domains that are not trained on at all."""
+    how = config.eval
+    found = [Exam("evaluations", domain, held_out(domain, how.split, how.tasks, how.seed))]
+    if how.tests:
+        tests = untrained(config, domain)
+        tasks = [task for part in tests.parts for task in held_out(part, "test", how.test_tasks, how.seed)]
+        found.append(Exam("tests", tests, tasks))
+    return found
+
+
+def untrained(config: TrainConfig, domain: TaskSource) -> Mixture:
+    """The domains of `eval.tests`; one that is trained on is a `ConfigError`."""
+    parts = tuple(find(name) for name in config.eval.tests)
+    trained = {part.name for part in (domain.parts if isinstance(domain, Mixture) else (domain,))}
+    for part in parts:
+        if part.name in trained:
+            raise ConfigError(
+                f"eval.tests: {part.name} is trained on; its own test tasks are played by eval.split=test, "
+                "and a domain can be here only where it is not in `domain`"
+            )
+    return Mixture(parts, (1.0,) * len(parts)).slice(config.test_slice)
