@@ -21,7 +21,7 @@ from understudy.algorithms.options import Loss
 from understudy.engines.base import Engine, Sampling
 from understudy.engines.local.config import LocalConfig
 from understudy.engines.local.machine import find_machine, peak_bytes
-from understudy.memory import GIB, Load, as_text, plan, read_shape
+from understudy.memory import GIB, Load, as_text, beside, plan, read_shape
 from understudy.models import find_model, make_tiny
 
 TURNS = 3
@@ -55,7 +55,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
     asyncio.run(step(LocalEngine(folder, config), load))
     peak = peak_bytes(machine.device)
     if arguments.verbose:
-        print(as_text(planned, peak), file=sys.stderr)
+        print(f"{as_text(planned)}\n{beside(planned, peak)}", file=sys.stderr)
     return {"planned": planned.peak - machine.taken, "measured": peak - machine.taken}
 
 

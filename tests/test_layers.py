@@ -32,6 +32,8 @@ LAYERS = """
     agent
     rollout curriculum
     similar statistics config
+    memory bench doctor
+    forecast
     check
     data
     mcp
@@ -42,6 +44,7 @@ LAYERS = """
     results
     certify
     train view
+    preflight
     live play available readings
     launch
     cli

@@ -42,7 +42,7 @@ from understudy.train import (  # noqa: E402
 from understudy.trajectory import Stop, Trajectory, read_trajectories  # noqa: E402
 from understudy.users import NoUser, User  # noqa: E402
 
-TIMINGS = {"seconds", "sampling_seconds", "update_seconds", "tokens_per_second", "certify/seconds"}
+TIMINGS = {"peak_memory_gib", "seconds", "sampling_seconds", "update_seconds", "tokens_per_second", "certify/seconds"}
 
 
 class OneLamp(Domain):

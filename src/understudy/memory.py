@@ -69,6 +69,8 @@ class Load(Record):
     """Episodes that are sampled side by side."""
     reference: bool
     """Whether a frozen copy of the weights is kept."""
+    here: bool = True
+    """Whether replies are sampled by PyTorch in this process; vLLM takes what `engine.vllm` says."""
 
 
 class Part(Record):
@@ -104,15 +106,18 @@ class Plan(Record):
 
 
 def plan(shape: Shape, config: LocalConfig, load: Load, machine: Machine) -> Plan:
-    """The plan of an engine that samples with PyTorch, from the shapes of its model."""
-    parts = [*_kept(shape, config, load, machine), *_sampling(shape, config, load, machine)]
-    parts += _training(shape, config, load, machine)
+    """The plan of an engine, from the shapes of its model."""
+    parts = [*_kept(shape, config, load, machine), *_training(shape, config, load, machine)]
+    parts += _sampling(shape, config, load, machine) if load.here else ()
     whole = tuple(part for part in parts if part.size)
     return Plan(device=machine.device, parts=whole, total=machine.total)
 
 
-def load_of(config: TrainConfig, prompt: int = 0) -> Load:
-    """The largest passes that a config allows; `prompt` is how many tokens its episodes have in common."""
+def load_of(config: TrainConfig, prompt: int = 0, here: bool = True) -> Load:
+    """The largest passes that a config allows; `prompt` is how many tokens its episodes have in common.
+
+    `here` says whether PyTorch samples.
+    """
     longest = config.limits.max_tokens + config.sampling.max_tokens
     algorithm = config.algorithm
     return Load(
@@ -122,7 +127,13 @@ def load_of(config: TrainConfig, prompt: int = 0) -> Load:
         group=algorithm.group_size,
         live=min(config.engine.sequences, algorithm.group_size * algorithm.tasks_per_step),
         reference=algorithm.kl_coefficient > 0,
+        here=here,
     )
+
+
+def checkpoint_bytes(shape: Shape, config: LocalConfig) -> int:
+    """What a checkpoint takes on disk: master weights and moments."""
+    return 12 * _trainable(shape, config)
 
 
 def read_shape(folder: Path) -> Shape:
@@ -136,17 +147,20 @@ def read_shape(folder: Path) -> Shape:
         raise ConfigError(f"{folder / 'config.json'} says no {e}; its memory cannot be planned") from e
 
 
-def as_text(plan: Plan, measured: int | None = None) -> str:
-    """A table; `measured` is the peak that a run came to."""
+def as_text(plan: Plan) -> str:
+    """A table."""
     width = max(len(part.name) for part in plan.parts)
     lines = [f"memory of the {plan.device}, at most"]
     for when in ("always", "sampling", "training"):
         lines += [f"  {p.name:<{width}}  {when:<8} {_gib(p.size)}" for p in plan.parts if p.when == when]
     peak = f"  {'at once':<{width}}           {_gib(plan.peak)} of {_gib(plan.total).strip()}"
     lines.append(peak if plan.fits else f"{peak}: more than there is; lower {_knobs(plan)}")
-    if measured is not None:
-        lines.append(f"  {'measured':<{width}}           {_gib(measured)}")
     return "\n".join(lines)
+
+
+def beside(plan: Plan, measured: int) -> str:
+    """The peak that a run came to, beside the plan's."""
+    return f"memory at its peak: {measured / GIB:.2f} GiB; the plan allowed for {plan.peak / GIB:.2f}"
 
 
 def _gib(size: int) -> str:

@@ -51,10 +51,8 @@ class Run:
     @classmethod
     def create(cls, folder: Path, config: TrainConfig) -> "Run":
         """A new run in a folder that is not there, or empty; one that holds anything is a `ConfigError`."""
+        refuse_taken(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            what = "holds another run" if (folder / "config.toml").exists() else "is not empty"
-            raise ConfigError(f"{folder} {what}; go on with it by --resume {folder}, or give another --out")
         with (folder / "config.toml").open("x", encoding="utf-8") as f:  # of two that race for a folder, one fails
             f.write(dump(config))
         for name in _BY_STEP:
@@ -153,6 +151,13 @@ def read_config(folder: Path) -> TrainConfig:
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The metrics of each step; lines that are damaged are left out."""
     return [json.loads(line) for line, step in _metric_lines(folder) if step is not None]
+
+
+def refuse_taken(folder: Path) -> None:
+    """A `ConfigError` where the folder of a new run holds anything."""
+    if folder.exists() and any(folder.iterdir()):
+        what = "holds another run" if (folder / "config.toml").exists() else "is not empty"
+        raise ConfigError(f"{folder} {what}; go on with it by --resume {folder}, or give another --out")
 
 
 def free_folder(name: str, root: Path = Path("runs")) -> Path:

@@ -7,43 +7,40 @@ that a step does follows from the config, its number and the weights, so that a 
 import asyncio
 import functools
 
-from understudy import formats
+from understudy import memory
 from understudy.certify import Watch, subject_of
 from understudy.config import TrainConfig
-from understudy.domains.base import find
 from understudy.domains.mixture import shown
 from understudy.engines.local.engine import LocalEngine
-from understudy.errors import ConfigError
-from understudy.evaluate import refuse_free
-from understudy.models import find_model
+from understudy.engines.local.machine import find_machine, peak_bytes
 from understudy.run import Run, interruptible
 from understudy.train import reinforcement
 from understudy.train.evaluation import Tables, evaluate_now, results
-from understudy.train.exam import exams
 from understudy.train.imitation import sft_step
+from understudy.train.preparation import doubts, prepare
 from understudy.train.reinforcement import reinforce_step
 from understudy.train.state import Report, Training
-from understudy.users import Cast
 
 
 def train(config: TrainConfig, run: Run, report: Report) -> Tables:
     """Train to the end, or to Ctrl-C, which writes a checkpoint. Returns the rows of the result tables."""
-    folder = find_model(config.model)
-    domain = find(config.domain).slice(config.slice)
-    examined = exams(config, domain)
-    if config.user.kind == "human":
-        raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")
-    users = Cast(config.user)
-    if not config.free_tasks:
-        asyncio.run(refuse_free(domain, config.seed))
+    prepared = prepare(config)
+    folder, domain = prepared.folder, prepared.domain
+    machine = find_machine(config.engine)
     engine = LocalEngine(folder, config.engine, config.seed)
-    format = formats.configured(folder, config.format)
-    subject = subject_of(config, folder, engine, format)
+    subject = subject_of(config, folder, engine, prepared.format)
     watch = Watch(subject, config.certify, functools.partial(shown, domain), folder, config.format.thinking)
-    training = Training(config, run, domain, engine, format, report, users, watch, examined)
+    parts = (domain, engine, prepared.format, report, prepared.users, watch, prepared.exams)
+    training = Training(config, run, *parts, device=machine.device)
+    load = memory.load_of(config, here=engine.choice.sampler == "torch")
+    planned = memory.plan(memory.read_shape(folder), config.engine, load, machine)
+    for line in (*doubts(config), memory.as_text(planned)):
+        report(line, 0, 0, {})
     report(str(engine.choice), 0, 0, {})
     try:
-        return asyncio.run(_train(training))
+        tables = asyncio.run(_train(training))
+        report(memory.beside(planned, peak_bytes(machine.device)), 0, 0, {})
+        return tables
     finally:
         engine.close()
 
@@ -55,14 +52,15 @@ async def _train(training: Training) -> Tables:
     with interruptible() as training.interrupted:
         for step in range(run.step + 1, training.total + 1):
             await _before(training, step)
-            if training.interrupted():
+            if training.ending:
                 training.stop(step - 1)
             metrics = await (sft_step if step <= config.sft.steps else reinforce_step)(training, step)
+            metrics |= {"peak_memory_gib": peak_bytes(training.device) / memory.GIB}
             run.log(step, metrics)
             training.report("train", step, training.total, metrics)
             if _due(step, config.save_every) or step in (config.sft.steps, training.total):
                 training.save(step)
-            if training.interrupted():
+            if training.ending:
                 training.stop(step)
         tables = await results(training)
     with run.model() as folder:

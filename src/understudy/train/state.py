@@ -5,6 +5,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import NoReturn
 
 from understudy.agent import EngineAgent
@@ -13,6 +14,7 @@ from understudy.config import TrainConfig
 from understudy.curriculum import Supply, supply
 from understudy.domains.base import TaskSource
 from understudy.engines.base import Engine
+from understudy.errors import RolloutError
 from understudy.evaluate import inhabited
 from understudy.formats import ChatFormat
 from understudy.run import Run
@@ -47,6 +49,10 @@ class Training:
     demonstrations: list[Trajectory] = field(default_factory=list)
     interrupted: Callable[[], bool] = field(default=lambda: False)
     """Whether the user wishes the run to end (Ctrl-C)."""
+    device: str = "cpu"
+    """Whose memory is measured."""
+    cost_before: Decimal = Decimal(0)
+    """What the users' model had cost when the run was resumed."""
 
     @functools.cached_property
     def played(self) -> TaskSource:
@@ -58,6 +64,21 @@ class Training:
         """The policy in training."""
         penalty = self.config.format.repair_penalty
         return EngineAgent(self.engine, self.format, self.config.sampling, repair_penalty=penalty)
+
+    @property
+    def cost(self) -> Decimal:
+        """What the users' model has cost since the run began."""
+        return self.cost_before + self.users.usage.cost
+
+    @property
+    def overspent(self) -> bool:
+        """Whether that is all that the config allows."""
+        return bool(self.config.cost_cap) and self.cost >= self.config.cost_cap
+
+    @property
+    def ending(self) -> bool:
+        """Whether the run is to end here."""
+        return self.interrupted() or self.overspent
 
     @property
     def total(self) -> int:
@@ -77,7 +98,7 @@ class Training:
         """Write a checkpoint of the weights after `step`."""
         with self.run.checkpoint(step) as folder:
             self.engine.save(folder)
-            progress = {"tasks_used": self.tasks_used, "rates": self.rates}
+            progress = {"tasks_used": self.tasks_used, "rates": self.rates, "cost": str(self.cost)}
             (folder / PROGRESS).write_text(json.dumps(progress), encoding="utf-8")
 
     def resume(self) -> None:
@@ -86,9 +107,18 @@ class Training:
             self.engine.load(self.run.last)
             progress = json.loads((self.run.last / PROGRESS).read_text(encoding="utf-8"))
             self.tasks_used, self.rates = progress["tasks_used"], progress["rates"]
+            self.cost_before = Decimal(progress["cost"])
 
     def stop(self, step: int) -> NoReturn:
         """End the run after `step`, so that it can be resumed from there."""
-        if self.run.step != step:
+        unpaid = self.overspent and self.run.last is None  # a run that starts anew would not know what it has cost
+        if self.run.step != step or unpaid:
             self.save(step)
+        if self.overspent:
+            raise RolloutError(
+                f"stopped after step {step}: the users' model has cost {self.cost:.4f}, and cost_cap is "
+                f"{self.config.cost_cap}; raise it in {self.run.folder / 'config.toml'}, then go on with: "
+                f"{self.run.how_to_resume}",
+                "user",
+            )
         raise KeyboardInterrupt(f"stopped after step {step}; go on with: {self.run.how_to_resume}")

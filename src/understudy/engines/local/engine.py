@@ -66,6 +66,16 @@ class LocalEngine:
         return self._sampler.version
 
     @property
+    def device(self) -> str:
+        """Where the weights are: cpu, cuda or mps."""
+        return self._model.device.type
+
+    @property
+    def dtype(self) -> str:
+        """That of the weights."""
+        return str(self._model.dtype).removeprefix("torch.")
+
+    @property
     def context(self) -> int:
         """The longest sequence that the model takes, in tokens; through vLLM at most `max_model_len`."""
         through_vllm = self._config.vllm.max_model_len if self.choice.sampler == "vllm" else 0

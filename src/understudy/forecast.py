@@ -1,0 +1,166 @@
+"""How long a run will take, and what its users will cost: from gold episodes, and the machine's measured speed.
+
+A model that has not learned to end its episodes plays longer ones than gold's; a forecast is of the right order, no
+more. What is left out: refills, certification, curricula, and the scores of floor and oracle.
+"""
+
+import itertools
+from collections.abc import Sequence
+from decimal import Decimal
+
+from understudy.agent import DemonstrationAgent
+from understudy.bench import Speeds
+from understudy.config import TrainConfig
+from understudy.domains.base import TaskSource
+from understudy.errors import TaskError
+from understudy.formats import ChatFormat, Vocabulary
+from understudy.records import Record
+from understudy.rollout import Limits, episode_seed, play
+from understudy.tasks import Task
+from understudy.trajectory import Trajectory
+
+REQUESTS = {"llm": 1, "react": 1, "verify": 2, "reflection": 2}
+"""Requests for each message of a user whom a language model plays."""
+INSTRUCTIONS = 400
+"""Tokens of what such a model is told of its part."""
+FORWARD = 1 / 3
+"""A forward pass beside an update, which is forward and backward."""
+
+
+class Episodes(Record):
+    """What gold episodes come to, in tokens of the model; means of an episode."""
+
+    tokens: float
+    sampled: float
+    turns: float
+    messages: float
+    """Of the user, the opening included."""
+    said: float
+    """In them."""
+    talk: float
+    """In the user's and the agent's texts."""
+    longest: int
+    common: int
+    """That all of them begin with."""
+
+
+class Phase(Record):
+    """A part of the run."""
+
+    name: str
+    steps: int
+    seconds: float
+    """Of all its steps."""
+    episodes: int = 0
+    """That are played in it."""
+
+
+class Forecast(Record):
+    """What a run will come to."""
+
+    phases: tuple[Phase, ...]
+    cost: Decimal = Decimal(0)
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole run."""
+        return sum(phase.seconds for phase in self.phases)
+
+
+async def gold_episodes(
+    domain: TaskSource, tasks: Sequence[Task], format: ChatFormat, vocabulary: Vocabulary, limits: Limits, seed: int
+) -> Episodes:
+    """Play the gold turns of tasks, in the model's tokens. One that does not earn 1 is a TaskError."""
+    agent = DemonstrationAgent(format)
+    played = [await play(domain, task, agent, limits, episode_seed(seed, task, 0)) for task in tasks]
+    for episode in played:
+        if episode.score is None or episode.reward < 1.0:
+            raise TaskError(f"the gold episode of task {episode.task} ends by {episode.stop}, and does not earn 1")
+    return _summed(played, vocabulary)
+
+
+def forecast(config: TrainConfig, episodes: Episodes, speeds: Speeds, evaluated: int) -> Forecast:
+    """The phases of a run; `evaluated` is how many episodes one evaluation plays."""
+    training = speeds.training[config.engine.finetune]
+    algorithm, sft = config.algorithm, config.sft
+    evaluations = _evaluations(config)
+    imitated = sft.steps * sft.batch_size * episodes.tokens / training
+    played = algorithm.group_size * algorithm.tasks_per_step
+    own = episodes.tokens - episodes.common
+    update = (played * own + algorithm.tasks_per_step * episodes.common) / training
+    passes = 1 + FORWARD * (bool(algorithm.kl_coefficient) + bool(algorithm.importance_cap))
+    step = _sampled(config, episodes, speeds, played, algorithm.group_size) + passes * update
+    evaluation = _sampled(config, episodes, speeds, evaluated, evaluated)
+    phases = (
+        Phase(name="imitation", steps=sft.steps, seconds=imitated),
+        Phase(name="reinforcement", steps=config.steps, seconds=config.steps * step, episodes=config.steps * played),
+        Phase(name="evaluation", steps=evaluations, seconds=evaluations * evaluation, episodes=evaluations * evaluated),
+    )
+    return Forecast(phases=phases, cost=_cost(config, episodes, sum(phase.episodes for phase in phases)))
+
+
+def as_text(forecast: Forecast, config: TrainConfig) -> str:
+    """A table of the phases."""
+    lines = [f"  {'phase':<16}{'steps':>8}{'episodes':>10}{'time':>12}"]
+    for phase in forecast.phases:
+        lines.append(f"  {phase.name:<16}{phase.steps:>8,}{phase.episodes or '':>10}{clock(phase.seconds):>12}")
+    lines.append(f"  {'in all':<16}{'':>18}{clock(forecast.seconds):>12}")
+    if config.user.kind in REQUESTS:
+        cap = f"; cost_cap is {config.cost_cap}" if config.cost_cap else "; cost_cap sets no limit"
+        free = "" if forecast.cost else " (user.chat has no prices)"
+        lines.append(f"  the users' model costs about {forecast.cost:.2f}{free}{cap}")
+    return "\n".join(lines)
+
+
+def clock(seconds: float) -> str:
+    """Hours and minutes, or minutes and seconds where there are no hours."""
+    whole = round(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    return f"{whole // 60} min {whole % 60:02} s"
+
+
+def _summed(played: Sequence[Trajectory], vocabulary: Vocabulary) -> Episodes:
+    count = len(played)
+    said = [m.content for e in played for m in e.messages if m.role == "user"]
+    replied = [m.content for e in played for m in e.messages if m.role == "assistant"]
+    in_said, in_replied = (sum(len(vocabulary.encode(text)) for text in texts) for texts in (said, replied))
+    return Episodes(
+        tokens=sum(len(e.tokens) for e in played) / count,
+        sampled=sum(sum(e.mask) for e in played) / count,
+        turns=sum(e.turns for e in played) / count,
+        messages=len(said) / count,
+        said=in_said / count,
+        talk=(in_said + in_replied) / count,
+        longest=max(len(e.tokens) for e in played),
+        common=_common([e.tokens for e in played]),
+    )
+
+
+def _common(rows: Sequence[Sequence[int]]) -> int:
+    """How many tokens all rows begin with; of a single one, none."""
+    alike = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*rows, strict=False))
+    return sum(1 for _ in alike) if len(rows) > 1 else 0
+
+
+def _evaluations(config: TrainConfig) -> int:
+    """How often the model is evaluated: before, between the phases, on the way, and at the end."""
+    every, steps = config.eval.every, config.steps
+    between = bool(config.sft.steps and steps)
+    return 2 + between + ((steps - 1) // every if every and steps else 0)
+
+
+def _sampled(config: TrainConfig, episodes: Episodes, speeds: Speeds, count: int, group: int) -> float:
+    """Seconds that so many episodes take. A prompt is computed once for a group, and what is common to all once."""
+    rate = speeds.at(min(count, config.engine.sequences))
+    read = count * (episodes.tokens - episodes.sampled - episodes.common) + episodes.common * count / max(1, group)
+    return count * episodes.sampled / rate.decode + read / rate.prefill
+
+
+def _cost(config: TrainConfig, episodes: Episodes, played: int) -> Decimal:
+    """What the users' model is paid, in the currency of its prices. An opening is the scenario's, and free."""
+    chat = config.user.chat
+    requests = REQUESTS.get(config.user.kind, 0) * max(0.0, episodes.messages - 1) * played
+    prompt = Decimal(requests * (INSTRUCTIONS + episodes.talk / 2))
+    completion = Decimal(requests * episodes.said / max(1.0, episodes.messages))
+    return (prompt * chat.prompt_price + completion * chat.completion_price) / 1_000_000
