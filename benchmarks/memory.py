@@ -1,4 +1,4 @@
-"""The memory plan beside what is measured: each case a process of its own, a step of sampling, an update, a checkpoint.
+"""The memory plan beside what is measured: each case a process of its own, sampling, two updates, a checkpoint.
 
     python benchmarks/memory.py                                          # a tiny model, seconds
     python benchmarks/memory.py --model smollm2-135m --longest 384 --microbatch 768
@@ -60,7 +60,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 async def step(engine: Engine, load: Load) -> None:
-    """Episodes of the longest length, an update on all of them, and a checkpoint."""
+    """Episodes of the longest length, two updates on all of them, and a checkpoint."""
     from understudy.algorithms.advantages import token_weights
     from understudy.batch import collate
     from understudy.messages import Message
@@ -80,7 +80,8 @@ async def step(engine: Engine, load: Load) -> None:
 
     batch = collate(await asyncio.gather(*(play(row) for row in range(load.live))))
     weighed = token_weights(batch.mask, "token") * (batch.rewards[:, None] - 0.5)
-    await engine.update([batch.with_(advantages=weighed)], Loss(), 1e-6)
+    for _ in range(2):  # the first one has no moments yet
+        await engine.update([batch.with_(advantages=weighed)], Loss(), 1e-6)
     with tempfile.TemporaryDirectory() as folder:
         engine.save(Path(folder))
 

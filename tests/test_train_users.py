@@ -84,3 +84,28 @@ def test_a_user_who_fails_stops_the_run_and_is_named(tmp_path: Path, tiny: Path)
 def test_no_person_plays_the_users_of_a_training_run(tmp_path: Path, tiny: Path) -> None:
     with serving([]) as endpoint, pytest.raises(ConfigError, match="no person can play the users of a training run"):
         trained(tmp_path / "run", tiny, endpoint, "user.kind=human")
+
+
+def test_a_run_ends_at_what_its_users_may_cost_and_goes_on_when_they_may_cost_more(tmp_path: Path, tiny: Path) -> None:
+    """Each request costs 3. The base model's evaluation asks at least once, which is more than 2 allows."""
+    with serving(lambda request: says(STOP if len(request["messages"]) > 4 else "Hm?", tokens=(3, 0))) as endpoint:
+        with pytest.raises(RolloutError, match=r"stopped after step 0: .* cost_cap is 2; raise it in .*config\.toml"):
+            trained(tmp_path / "run", tiny, endpoint, "cost_cap=2")
+        assert not read_metrics(tmp_path / "run")
+        asked = len(endpoint.requests)
+        with pytest.raises(RolloutError, match=f"has cost {3 * asked}"):
+            again(tmp_path / "run")
+        assert len(endpoint.requests) == asked, "what it cost before counts"
+        config = tmp_path / "run" / "config.toml"
+        config.write_text(config.read_text().replace("cost_cap = 2", f"cost_cap = {3 * asked + 2}"))
+        with pytest.raises(RolloutError, match="stopped after step"):
+            again(tmp_path / "run")
+        config.write_text(config.read_text().replace(f"cost_cap = {3 * asked + 2}", "cost_cap = 0"))
+        again(tmp_path / "run")
+        assert [line["step"] for line in read_metrics(tmp_path / "run")] == [1, 2]
+
+
+def again(folder: Path) -> None:
+    """Go on with a run."""
+    run = Run.resume(folder)
+    train(run.config, run, lambda *_: None)
