@@ -1,13 +1,13 @@
 """Knowing before a run what it takes: dry runs, forecasts, measured speeds, and the doctor."""
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +24,15 @@ from understudy.forecast import Episodes
 from understudy.train.preparation import doubts, prepare
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
-TOY = ["domain=toy:DOMAIN", "model=tiny", "engine.device=cpu", "engine.dtype=float32"]
+TOY = [
+    "domain=toy:DOMAIN",
+    "model=tiny",
+    "engine.device=cpu",
+    "engine.dtype=float32",
+    "slice.families=one,two",
+    "slice.tools=",
+    "eval.tasks=3",
+]
 SPEEDS = Speeds(
     model="m",
     device="cpu",
@@ -94,8 +102,7 @@ def test_a_dry_run_refuses_a_folder_that_is_taken_and_a_disk_that_is_full(
     (home / "taken" / "file").touch()
     with pytest.raises(ConfigError, match="is not empty"):
         launch.dry_run(TOY, home / "taken")
-    usage = os.terminal_size  # any named tuple has another length; this one is never looked at
-    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000, "of": usage})())
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     with pytest.raises(ConfigError, match=r"checkpoints and the model need .* GiB, .* raise save_every"):
         launch.dry_run(TOY, home / "new")
 
