@@ -32,6 +32,7 @@ TOY = [
     "slice.families=one,two",
     "slice.tools=",
     "eval.tasks=3",
+    "limits.max_tokens=6000",
 ]
 SPEEDS = Speeds(
     model="m",
@@ -84,7 +85,7 @@ def test_a_dry_run_tells_what_a_run_takes_and_leaves_nothing(home: Path) -> None
         (["user.kind=human"], "no person can play"),
         (["cost_cap=5"], "cost_cap = 5: nothing in this run has a price"),
         (["engine.finetune=lora", "engine.lora.targets=nope"], "engine.lora.targets"),
-        (["limits.max_turns=1"], "does not earn 1"),
+        (["limits.max_turns=1"], "limits.max_turns is too low for it"),
     ],
 )
 def test_what_a_run_would_fail_at_a_dry_run_names(home: Path, call: Call, settings: list[str], said: str) -> None:  # noqa: F811

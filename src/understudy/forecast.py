@@ -8,15 +8,10 @@ import itertools
 from collections.abc import Sequence
 from decimal import Decimal
 
-from understudy.agent import DemonstrationAgent
 from understudy.bench import Speeds
 from understudy.config import TrainConfig
-from understudy.domains.base import TaskSource
-from understudy.errors import TaskError
-from understudy.formats import ChatFormat, Vocabulary
+from understudy.formats import Vocabulary
 from understudy.records import Record
-from understudy.rollout import Limits, episode_seed, play
-from understudy.tasks import Task
 from understudy.trajectory import Trajectory
 
 REQUESTS = {"llm": 1, "react": 1, "verify": 2, "reflection": 2}
@@ -67,16 +62,22 @@ class Forecast(Record):
         return sum(phase.seconds for phase in self.phases)
 
 
-async def gold_episodes(
-    domain: TaskSource, tasks: Sequence[Task], format: ChatFormat, vocabulary: Vocabulary, limits: Limits, seed: int
-) -> Episodes:
-    """Play the gold turns of tasks, in the model's tokens. One that does not earn 1 is a TaskError."""
-    agent = DemonstrationAgent(format)
-    played = [await play(domain, task, agent, limits, episode_seed(seed, task, 0)) for task in tasks]
-    for episode in played:
-        if episode.score is None or episode.reward < 1.0:
-            raise TaskError(f"the gold episode of task {episode.task} ends by {episode.stop}, and does not earn 1")
-    return _summed(played, vocabulary)
+def sizes(played: Sequence[Trajectory], vocabulary: Vocabulary) -> Episodes:
+    """What episodes come to, with texts measured in tokens of the vocabulary."""
+    count = len(played)
+    said = [m.content for e in played for m in e.messages if m.role == "user"]
+    replied = [m.content for e in played for m in e.messages if m.role == "assistant"]
+    in_said, in_replied = (sum(len(vocabulary.encode(text)) for text in texts) for texts in (said, replied))
+    return Episodes(
+        tokens=sum(len(e.tokens) for e in played) / count,
+        sampled=sum(sum(e.mask) for e in played) / count,
+        turns=sum(e.turns for e in played) / count,
+        messages=len(said) / count,
+        said=in_said / count,
+        talk=(in_said + in_replied) / count,
+        longest=max(len(e.tokens) for e in played),
+        common=_common([e.tokens for e in played]),
+    )
 
 
 def forecast(config: TrainConfig, episodes: Episodes, speeds: Speeds, evaluated: int) -> Forecast:
@@ -118,23 +119,6 @@ def clock(seconds: float) -> str:
     if whole >= 3600:
         return f"{whole // 3600} h {whole % 3600 // 60:02} min"
     return f"{whole // 60} min {whole % 60:02} s"
-
-
-def _summed(played: Sequence[Trajectory], vocabulary: Vocabulary) -> Episodes:
-    count = len(played)
-    said = [m.content for e in played for m in e.messages if m.role == "user"]
-    replied = [m.content for e in played for m in e.messages if m.role == "assistant"]
-    in_said, in_replied = (sum(len(vocabulary.encode(text)) for text in texts) for texts in (said, replied))
-    return Episodes(
-        tokens=sum(len(e.tokens) for e in played) / count,
-        sampled=sum(sum(e.mask) for e in played) / count,
-        turns=sum(e.turns for e in played) / count,
-        messages=len(said) / count,
-        said=in_said / count,
-        talk=(in_said + in_replied) / count,
-        longest=max(len(e.tokens) for e in played),
-        common=_common([e.tokens for e in played]),
-    )
 
 
 def _common(rows: Sequence[Sequence[int]]) -> int:

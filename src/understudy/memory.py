@@ -205,10 +205,14 @@ def _shape(config: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> Shape:
 
 def _adapted(shape: Shape, config: LocalConfig) -> list[Linear]:
     """The linear layers that get an adapter."""
-    lora = config.lora
-    return (
-        [x for x in shape.linear if lora.targets == (ALL_LINEAR,) or x.name in lora.targets] if config.adapters else []
-    )
+    if not config.adapters:
+        return []
+    targets, names = config.lora.targets, {x.name for x in shape.linear}
+    if targets == (ALL_LINEAR,):
+        return list(shape.linear)
+    if missing := set(targets) - names:
+        raise ConfigError(f"engine.lora.targets: no module {min(missing)!r} in this model; it has {sorted(names)}")
+    return [x for x in shape.linear if x.name in targets]
 
 
 def _trainable(shape: Shape, config: LocalConfig) -> int:

@@ -15,6 +15,7 @@ from understudy.bench import Speeds
 from understudy.config import TrainConfig
 from understudy.engines.local.machine import find_machine
 from understudy.errors import ConfigError
+from understudy.evaluate import demonstrations
 from understudy.forecast import Episodes
 from understudy.formats import Vocabulary
 
@@ -32,7 +33,7 @@ def preflight(config: TrainConfig, folder: Path) -> str:
 
     prepared = prepare(config)
     machine = find_machine(config.engine)
-    episodes = asyncio.run(_episodes(config, prepared))
+    episodes = _gold(config, prepared)
     shape = memory.read_shape(prepared.folder)
     planned = memory.plan(shape, config.engine, memory.load_of(config, episodes.common), machine)
     speeds, source = _speeds(config, prepared.folder)
@@ -50,10 +51,11 @@ def preflight(config: TrainConfig, folder: Path) -> str:
     return "\n".join(parts)
 
 
-async def _episodes(config: TrainConfig, prepared: "Prepared") -> Episodes:
-    tasks = list(itertools.islice(prepared.domain.stream("train", config.seed), PLAYED))
-    vocabulary = Vocabulary.load(prepared.folder / "tokenizer.json")
-    return await forecast.gold_episodes(prepared.domain, tasks, prepared.format, vocabulary, config.limits, config.seed)
+def _gold(config: TrainConfig, prepared: "Prepared") -> Episodes:
+    """What the gold episodes of the first tasks come to."""
+    domain, tasks = prepared.domain, itertools.islice(prepared.domain.stream("train", config.seed), PLAYED)
+    played = asyncio.run(demonstrations(domain, tasks, prepared.format, config.limits, config.seed))
+    return forecast.sizes(played, Vocabulary.load(prepared.folder / "tokenizer.json"))
 
 
 def _told(episodes: Episodes, config: TrainConfig) -> str:

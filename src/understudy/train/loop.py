@@ -48,6 +48,8 @@ def train(config: TrainConfig, run: Run, report: Report) -> Tables:
 async def _train(training: Training) -> Tables:
     config, run = training.config, training.run
     training.resume()
+    if training.overspent:
+        training.stop(run.step)
     await training.watch.begin(run)
     with interruptible() as training.interrupted:
         for step in range(run.step + 1, training.total + 1):

@@ -23,4 +23,4 @@ def checkpoint_layers(network: nn.Module) -> None:
 def _forward(forward: Callable[..., Any], hidden: Tensor, *args: Any, **named: Any) -> Any:
     if not torch.is_grad_enabled():
         return forward(hidden, *args, **named)
-    return checkpoint(forward, hidden, *args, use_reentrant=False, **named)  # type: ignore[no-untyped-call]
+    return checkpoint(forward, hidden, *args, use_reentrant=False, **named)
