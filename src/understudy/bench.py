@@ -116,8 +116,8 @@ def _rows(rate: Rate) -> int:
 
 
 def _file(model: str, config: LocalConfig) -> Path:
-    """Where a measurement is kept: by the model, the processors, and every setting that its speed hangs on."""
-    settings = config.model_dump_json(exclude={"finetune", "sequences", "optimizer"})
+    """Where a measurement is kept: by the model, the processors, and the settings that its speed hangs on."""
+    settings = config.model_dump_json(include={"device", "dtype", "sampler", "checkpointing", "threads", "vllm"})
     key = f"{model}\n{settings}\n{os.cpu_count()}\n{os.environ.get('OMP_NUM_THREADS')}"
     return cache_folder() / "bench" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
 

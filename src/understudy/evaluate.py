@@ -136,7 +136,8 @@ async def demonstrations(
     if failed:
         limited = failed.stop in (Stop.MAX_TURNS, Stop.MAX_TOKENS)
         cause = f"limits.{failed.stop} is too low for it" if limited else failed.error or "see: understudy check"
-        raise TaskError(f"the gold episode of task {failed.task} does not earn 1; {cause}")
+        earned = f"earns {failed.reward:g}" if failed.score else "has no score"
+        raise TaskError(f"the gold episode of task {failed.task} {earned}; {cause}")
     return episodes
 
 
