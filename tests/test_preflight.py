@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 
 from test_cli import Call, call  # noqa: F401  (a fixture)
 from understudy import bench, doctor, forecast, launch
-from understudy.bench import Rate, Size, Speeds
+from understudy.bench import Rate, Size, Speeds, Update
 from understudy.config import TrainConfig, parse
 from understudy.engines.local.config import LocalConfig
 from understudy.errors import ConfigError
@@ -40,7 +40,7 @@ SPEEDS = Speeds(
     dtype="float32",
     sampler="torch",
     sampling=(Rate(rows=1, prefill=100, decode=10), Rate(rows=8, prefill=200, decode=40)),
-    training={"full": 50.0, "lora": 60.0},
+    training={"full": Update(rate=50, optimizer=3), "lora": Update(rate=60, optimizer=0)},
 )
 EPISODES = Episodes(tokens=500, sampled=80, turns=4, messages=3, said=60, talk=200, longest=600, common=300)
 
@@ -132,10 +132,10 @@ def test_a_forecast_is_tokens_over_speed() -> None:
     settings = ["sft.steps=10", "sft.batch_size=2", "steps=5", "algorithm.group_size=4", "algorithm.tasks_per_step=3"]
     found = forecast.forecast(config(*settings, "eval.every=2"), EPISODES, SPEEDS, evaluated=20)
     imitation, reinforcement, evaluation = found.phases
-    assert imitation.seconds == 10 * 2 * 500 / 50
+    assert imitation.seconds == 10 * (3 + 2 * 500 / 50)
     sampled = 12 * 80 / 40 + (12 * 120 + 3 * 300) / 200
-    updated = (12 * 200 + 3 * 300) / 50
-    assert reinforcement.seconds == pytest.approx(5 * (sampled + updated))
+    computed = (12 * 200 + 3 * 300) / 50
+    assert reinforcement.seconds == pytest.approx(5 * (sampled + 3 + computed))
     assert (reinforcement.episodes, evaluation.episodes) == (60, 100)
     assert evaluation.steps == 5, "before, between, after two and four steps, and at the end"
     assert evaluation.seconds == pytest.approx(5 * (20 * 80 / 40 + (20 * 120 + 300) / 200))
@@ -143,7 +143,7 @@ def test_a_forecast_is_tokens_over_speed() -> None:
     more = forecast.forecast(
         config(*settings, "algorithm.kl_coefficient=0.1", "algorithm.importance_cap=2"), EPISODES, SPEEDS, 20
     )
-    assert more.phases[1].seconds == pytest.approx(5 * (sampled + updated * 5 / 3))
+    assert more.phases[1].seconds == pytest.approx(5 * (sampled + 3 + computed * 5 / 3))
 
 
 def test_evaluations_are_counted_as_the_loop_makes_them() -> None:
@@ -211,7 +211,7 @@ def test_what_is_measured_is_what_the_engine_computes(home: Path, monkeypatch: p
     size = Size(rows=(1, 3), prompt=20, reply=4, trained=64)
     found = bench.measure(find_model("tiny"), LocalConfig(device="cpu"), size, ["full"])
     assert [(r.rows, r.prefill, r.decode) for r in found.sampling] == [(1, 19, 4), (3, 57, 12)]
-    assert found.training == {"full": 64.0}
+    assert found.training == {"full": Update(rate=(64 - 16) / 0.5, optimizer=1 - 16 / 96)}
     assert found.at(1).rows == found.at(2).rows == 1
     assert found.at(64).rows == 3
     assert "replies at once" in bench.as_text(found)

@@ -43,6 +43,8 @@ class Size(Record):
     """Of one update."""
 
 
+SMALL = 16
+"""Tokens of an update that is all but the optimizer's."""
 QUICK = Size(rows=(8,), prompt=48, reply=6, trained=256)
 """A second or two of a small model on a CPU."""
 
@@ -55,6 +57,17 @@ class Rate(Record):
     decode: float
 
 
+class Update(Record):
+    """What an update takes: so many tokens a second, forward and backward, and the seconds that the optimizer needs."""
+
+    rate: float
+    optimizer: float
+
+    def seconds(self, tokens: float) -> float:
+        """Of one update on so many computed tokens."""
+        return self.optimizer + tokens / self.rate
+
+
 class Speeds(Record):
     """What a machine does with a model."""
 
@@ -63,8 +76,8 @@ class Speeds(Record):
     dtype: str
     sampler: str
     sampling: tuple[Rate, ...]
-    training: dict[Finetune, float]
-    """Tokens a second of an update, forward and backward, by way of fine-tuning."""
+    training: dict[Finetune, Update]
+    """By way of fine-tuning."""
 
     def at(self, rows: int) -> Rate:
         """The rate measured with so many rows, or the next fewer."""
@@ -76,7 +89,7 @@ def measure(folder: Path, config: LocalConfig, size: Size, ways: Sequence[Finetu
     from understudy.engines.local.engine import LocalEngine
 
     found: Speeds | None = None
-    training: dict[Finetune, float] = {}
+    training: dict[Finetune, Update] = {}
     for way in ways:
         engine = LocalEngine(folder, config.replace(finetune=way, sequences=max(size.rows)))
         with contextlib.closing(engine):
@@ -107,7 +120,8 @@ def as_text(speeds: Speeds) -> str:
     head = f"{speeds.model} on {speeds.device}, {speeds.dtype}, sampled by {speeds.sampler}; tokens a second"
     lines = [head, f"  {'replies at once':<16}{'prefill':>12}{'decode':>12}"]
     lines += [f"  {rate.rows:<16}{rate.prefill:>12,.0f}{rate.decode:>12,.0f}" for rate in speeds.sampling]
-    lines += [f"  {f'training, {way}':<28}{rate:>12,.0f}" for way, rate in speeds.training.items()]
+    for way, update in speeds.training.items():
+        lines.append(f"  {f'training, {way}':<28}{update.rate:>12,.0f}  and {update.optimizer:.2g} s a step")
     return "\n".join(lines)
 
 
@@ -152,12 +166,17 @@ async def _replies(engine: "LocalEngine", prompts: Sequence[Sequence[int]], coun
     await asyncio.gather(*(engine.sample(p, Sampling(max_tokens=count), row) for row, p in enumerate(prompts)))
 
 
-async def _trained(engine: "LocalEngine", tokens: int) -> float:
-    """Tokens a second of an update that moves nothing, after a small one that is not counted."""
-    await _update(engine, 32)
+async def _trained(engine: "LocalEngine", tokens: int) -> Update:
+    """From updates that move nothing: one that is not counted, a small one, and a large one."""
+    await _update(engine, SMALL)
     started = time.perf_counter()
-    computed = await _update(engine, tokens)
-    return computed / (time.perf_counter() - started)
+    few = await _update(engine, SMALL)
+    between = time.perf_counter()
+    many = await _update(engine, tokens)
+    small, large = between - started, time.perf_counter() - between
+    seconds = max(large - small, large / 2)  # on a busy machine the small one may have been slow by chance
+    rate = (many - few) / seconds
+    return Update(rate=rate, optimizer=max(0.0, small - few / rate))
 
 
 async def _update(engine: "LocalEngine", tokens: int) -> float:

@@ -85,12 +85,13 @@ def forecast(config: TrainConfig, episodes: Episodes, speeds: Speeds, evaluated:
     training = speeds.training[config.engine.finetune]
     algorithm, sft = config.algorithm, config.sft
     evaluations = _evaluations(config)
-    imitated = sft.steps * sft.batch_size * episodes.tokens / training
+    imitated = sft.steps * training.seconds(sft.batch_size * episodes.tokens)
     played = algorithm.group_size * algorithm.tasks_per_step
     own = episodes.tokens - episodes.common
-    update = (played * own + algorithm.tasks_per_step * episodes.common) / training
-    passes = 1 + FORWARD * (bool(algorithm.kl_coefficient) + bool(algorithm.importance_cap))
-    step = _sampled(config, episodes, speeds, played, algorithm.group_size) + passes * update
+    computed = played * own + algorithm.tasks_per_step * episodes.common
+    beside = FORWARD * (bool(algorithm.kl_coefficient) + bool(algorithm.importance_cap))
+    update = training.seconds(computed) + beside * computed / training.rate
+    step = _sampled(config, episodes, speeds, played, algorithm.group_size) + update
     evaluation = _sampled(config, episodes, speeds, evaluated, evaluated)
     phases = (
         Phase(name="imitation", steps=sft.steps, seconds=imitated),

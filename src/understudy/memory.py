@@ -180,7 +180,7 @@ def _header(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _shape(config: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> Shape:
-    tied = bool(config.get("tie_word_embeddings", True))
+    tied = bool(config.get("tie_word_embeddings", "lm_head.weight" not in shapes))
     ends = ("embed_tokens.weight", "wte.weight", "lm_head.weight")
     outer = {name: s for name, s in shapes.items() if name.endswith(ends) and not (tied and "lm_head" in name)}
     body = {name: s for name, s in shapes.items() if not name.endswith(ends)}
@@ -195,7 +195,7 @@ def _shape(config: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> Shape:
         ),
         layers=config["num_hidden_layers"],
         hidden=config["hidden_size"],
-        intermediate=config["intermediate_size"],
+        intermediate=config.get("intermediate_size") or 4 * config["hidden_size"],
         heads=heads,
         key_heads=config.get("num_key_value_heads") or heads,
         head_dim=config.get("head_dim") or config["hidden_size"] // heads,
@@ -278,7 +278,7 @@ def _microbatch(budget: int, load: Load) -> tuple[int, int]:
     own = load.longest - load.prompt
     rows = (budget - load.prompt) // own
     if rows < 2 or not load.prompt:
-        whole = max(1, budget // load.longest) * load.longest
+        whole = max(budget, load.longest)  # a row may be longer than the budget
         return whole, whole
     while rows > 2 and rows * own + -(-rows // load.group) * load.prompt > budget:
         rows -= 1
