@@ -85,6 +85,22 @@ def test_tool_calls_go_both_ways() -> None:
         assert endpoint.requests[1]["messages"][3] == {"role": "tool", "content": "found", "tool_call_id": "a"}
 
 
+def test_names_that_an_endpoint_refuses_go_there_and_back() -> None:
+    """OpenAI's takes no dots: `notes.add` of an MCP server travels as `notes_add`."""
+    spec = SPEC.replace(name="notes.add")
+    wire = [{"id": "a", "type": "function", "function": {"name": "notes_add", "arguments": "{}"}}]
+    with serving([says(None, "tool_calls", tool_calls=wire), says("Done."), says("Done.")]) as endpoint:  # type: ignore[arg-type]
+        chat = model(endpoint.url)
+        first = ask(chat, tools=[spec]).message
+        assert first.tool_calls[0].name == "notes.add"
+        wrong = first.replace(tool_calls=(*first.tool_calls, ToolCall(name="no.such tool", id="b")))
+        asyncio.run(chat.reply([*HELLO, wrong], [spec]))
+        asyncio.run(model(endpoint.url, portable_names=False).reply([*HELLO, first], [spec]))
+        sent = [[call["function"]["name"] for call in r["messages"][2]["tool_calls"]] for r in endpoint.requests[1:]]
+        assert sent == [["notes_add", "no_such_tool"], ["notes.add"]]
+        assert [r["tools"][0]["function"]["name"] for r in endpoint.requests] == ["notes_add", "notes_add", "notes.add"]
+
+
 def test_a_refusal_is_a_reply() -> None:
     with serving([says(None, refusal="I will not.")]) as endpoint:  # type: ignore[arg-type]
         reply = ask(model(endpoint.url))

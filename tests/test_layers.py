@@ -18,7 +18,7 @@ LAYERS = """
     errors records
     endpoint sandbox
     messages state
-    formats
+    formats names
     tools tasks chat prompt
     rewards
     deeds

@@ -27,6 +27,7 @@ from understudy.formats.base import settled
 from understudy.formats.parse import DIALECTS, parsed
 from understudy.formats.told import spelled
 from understudy.messages import Message, ToolSpec, from_wire, spec_to_wire, to_wire
+from understudy.names import PortableNames
 from understudy.records import Record
 
 LONGEST_WAIT = 120.0
@@ -53,6 +54,9 @@ class ChatConfig(Record):
     tools: str = "native"
     """`native` where the endpoint takes tools and answers with calls. Else a dialect, such as hermes, json or react:
     tools are then shown in the prompt, and calls are read out of the text of replies."""
+    portable_names: bool = True
+    """Tools are told to the endpoint by names that all take (letters, digits, _ and -), and called back by their own.
+    Off for a model that was trained on names with a dot, behind an endpoint that takes them."""
     parameters: dict[str, Any] = {}
     """Further parameters of the request as the endpoint names them, such as {reasoning_effort = "low"}."""
     timeout: float = Field(default=120.0, gt=0.0)
@@ -160,10 +164,17 @@ class ChatModel:
     async def reply(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), seed: int = 0) -> Reply:
         """The model's answer to a conversation. The same request with the same seed may come from the cache."""
         if self.config.tools == "native":
-            return await self._reply(self._body(messages, tools, seed), seed)
+            return await self._native(messages, tools, seed)
         body = self._body(spelled(messages, tools, self.config.tools), (), seed)
         reply = await self._reply(body, seed)
         return _read_out(reply, tools, self.config.tools) if tools else reply
+
+    async def _native(self, messages: Sequence[Message], tools: Sequence[ToolSpec], seed: int) -> Reply:
+        if not self.config.portable_names:
+            return await self._reply(self._body(messages, tools, seed), seed)
+        names = PortableNames(tool.name for tool in tools)
+        reply = await self._reply(self._body([names.there(m) for m in messages], names.specs(tools), seed), seed)
+        return reply.replace(message=names.back(reply.message))
 
     async def _reply(self, body: Mapping[str, Any], seed: int) -> Reply:
         entry = self._entry(body, seed)
