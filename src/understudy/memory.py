@@ -266,6 +266,7 @@ def _training(shape: Shape, config: LocalConfig, load: Load, machine: Machine) -
     activations = inputs + layer if config.checkpointing else shape.layers * layer
     yield Part(name="activations", when="training", size=activations)
     yield Part(name="weights, joined", when="training", size=_joined(shape, config, machine))
+    yield Part(name="gaps between tensors", when="training", size=layer if machine.device == "cpu" else 0)
     backward = max(2 * weights, computed * (4 * shape.intermediate + 4 * shape.hidden) * item)
     logits = LOGITS * shape.vocabulary * (item if machine.fused else item + 12)
     head = 2 * shape.vocabulary * shape.hidden * item if config.train_embeddings and not config.adapters else 0
