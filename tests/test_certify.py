@@ -253,7 +253,7 @@ class Refusing(Broken):
         (
             WithoutStop,
             {AGAIN},
-            r"one call: 2 replies end without a stop token in the mask, 0 were cut off or met a stop string\n",
+            r"one call: 2 replies end without a stop token .*, 0 were cut off or met a stop string\n",
         ),
         (Careless, {CONTROL}, r"the control tokens that are shown\n"),
         (Forgetful, {READ}, r"several calls in a reply\n  written  .*'W1'.*'W2'.*\n  read     .*'W1'.*"),
