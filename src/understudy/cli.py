@@ -147,7 +147,7 @@ def train(
     if keys:
         return print(launch.keys(settings or ()))
     if dry_run:
-        return print(launch.dry_run(settings or (), out))
+        return print(launch.dry_run(settings or (), out, resume))
     try:
         print(launch.train(settings or (), out, resume))
     except KeyboardInterrupt as e:

@@ -36,8 +36,12 @@ def train(settings: Sequence[str] = (), out: Path | None = None, resume: Path | 
     return f"{results.summary(tables)}\n\nEverything is in {run.folder}; look at it by: understudy view {run.folder}"
 
 
-def dry_run(settings: Sequence[str] = (), out: Path | None = None) -> str:
+def dry_run(settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None) -> str:
     """What `train` would do with these settings, as text; nothing is written."""
+    if resume is not None:
+        raise ConfigError(
+            f"a dry run is of a new run: leave out --resume, or name {resume / 'config.toml'} as the config"
+        )
     name, config = read(settings)
     if out is not None:
         refuse_taken(out)
