@@ -32,7 +32,8 @@ LAYERS = """
     agent
     rollout curriculum
     similar statistics config
-    memory bench doctor
+    memory
+    bench doctor
     forecast
     check
     data

@@ -33,6 +33,7 @@ from understudy.models import make_tiny  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
 MACHINE = Machine(device="cpu", item=4, fused=True, packs=False, taken=1000, total=1 << 30)
 LOAD = Load(longest=300, prompt=100, turn=50, group=4, live=8, reference=False)
+VLLM = "engine.vllm.url=http://127.0.0.1:8000"
 BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "memory.py"
 
 
@@ -121,10 +122,16 @@ def test_a_plan_that_does_not_fit_says_what_to_turn_down(folder: Path) -> None:
 
 
 def test_the_load_is_what_the_config_allows_at_most() -> None:
-    found = parse(TrainConfig, "", ["limits.max_tokens=1000", "sampling.max_tokens=60", "limits.max_turns=5"])
+    found = parse(
+        TrainConfig,
+        "",
+        ["engine.sampler=torch", "limits.max_tokens=1000", "sampling.max_tokens=60", "limits.max_turns=5"],
+    )
     assert load_of(found, prompt=560) == Load(longest=1060, prompt=560, turn=100, group=8, live=48, reference=False)
     few = parse(TrainConfig, "", ["engine.sequences=4", "algorithm.kl_coefficient=0.1"])
     assert (load_of(few).live, load_of(few).reference) == (4, True)
+    for settings, here in ((["engine.sampler=vllm"], False), (["engine.sampler=torch"], True), ([VLLM], False)):
+        assert load_of(parse(TrainConfig, "", settings)).here == here
 
 
 def test_a_config_without_sizes_is_one_line(folder: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from understudy.config import TrainConfig
 from understudy.endpoint import key_in
 from understudy.engines.vllm.server import installed
 from understudy.errors import ConfigError
+from understudy.memory import GIB
 from understudy.models import MODELS, cache_folder
 from understudy.records import Record
 
@@ -23,7 +24,6 @@ TRAINING = ("torch", "transformers", "tokenizers", "peft", "safetensors", "huggi
 PATIENCE = 5.0
 """Seconds for an endpoint to answer."""
 LEAST_DISK = 5 << 30
-GIB = 1 << 30
 
 
 class Finding(Record):

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from understudy.config import TrainConfig
 from understudy.engines.local.config import ALL_LINEAR, LocalConfig
 from understudy.engines.local.machine import Machine
+from understudy.engines.vllm.server import installed
 from understudy.errors import ConfigError
 from understudy.records import Record
 
@@ -113,11 +114,8 @@ def plan(shape: Shape, config: LocalConfig, load: Load, machine: Machine) -> Pla
     return Plan(device=machine.device, parts=whole, total=machine.total)
 
 
-def load_of(config: TrainConfig, prompt: int = 0, here: bool = True) -> Load:
-    """The largest passes that a config allows; `prompt` is how many tokens its episodes have in common.
-
-    `here` says whether PyTorch samples.
-    """
+def load_of(config: TrainConfig, prompt: int = 0) -> Load:
+    """The largest passes that a config allows; `prompt` is how many tokens its episodes have in common."""
     longest = config.limits.max_tokens + config.sampling.max_tokens
     algorithm = config.algorithm
     return Load(
@@ -127,8 +125,15 @@ def load_of(config: TrainConfig, prompt: int = 0, here: bool = True) -> Load:
         group=algorithm.group_size,
         live=min(config.engine.sequences, algorithm.group_size * algorithm.tasks_per_step),
         reference=algorithm.kl_coefficient > 0,
-        here=here,
+        here=_samples_here(config.engine),
     )
+
+
+def _samples_here(config: LocalConfig) -> bool:
+    """Whether PyTorch will sample, as far as can be told before the model is loaded."""
+    if config.sampler != "auto":
+        return config.sampler == "torch"
+    return not config.vllm.url and not installed(config.vllm.python)
 
 
 def checkpoint_bytes(shape: Shape, config: LocalConfig) -> int:

@@ -18,13 +18,13 @@ from understudy.errors import ConfigError
 from understudy.evaluate import demonstrations
 from understudy.forecast import Episodes
 from understudy.formats import Vocabulary
+from understudy.memory import GIB
 
 if TYPE_CHECKING:
     from understudy.train.preparation import Prepared
 
 PLAYED = 8
 """Gold episodes."""
-GIB = 1 << 30
 
 
 def preflight(config: TrainConfig, folder: Path) -> str:

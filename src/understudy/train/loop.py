@@ -27,15 +27,14 @@ def train(config: TrainConfig, run: Run, report: Report) -> Tables:
     prepared = prepare(config)
     folder, domain = prepared.folder, prepared.domain
     machine = find_machine(config.engine)
+    planned = memory.plan(memory.read_shape(folder), config.engine, memory.load_of(config), machine)
+    for line in (*doubts(config), memory.as_text(planned)):
+        report(line, 0, 0, {})
     engine = LocalEngine(folder, config.engine, config.seed)
     subject = subject_of(config, folder, engine, prepared.format)
     watch = Watch(subject, config.certify, functools.partial(shown, domain), folder, config.format.thinking)
     parts = (domain, engine, prepared.format, report, prepared.users, watch, prepared.exams)
     training = Training(config, run, *parts, device=machine.device)
-    load = memory.load_of(config, here=engine.choice.sampler == "torch")
-    planned = memory.plan(memory.read_shape(folder), config.engine, load, machine)
-    for line in (*doubts(config), memory.as_text(planned)):
-        report(line, 0, 0, {})
     report(str(engine.choice), 0, 0, {})
     try:
         tables = asyncio.run(_train(training))
