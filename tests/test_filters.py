@@ -136,7 +136,7 @@ def full_logprobs(engine: LocalEngine, replies: Sequence[Completion], samplings:
         episode = Trajectory("t", score=Score(reward=0.0))
         episode.observe([], [*b"Order 12, order 12, order", i])
         episode.act(Message(role="assistant"), reply.tokens, reply.logprobs)
-        batch = engine._read(collate([episode], temperature=sampling.temperature or 1.0))
+        batch = asyncio.run(engine.forward(collate([episode], temperature=sampling.temperature or 1.0)))
         found.append(batch.logprobs[0, -len(reply.tokens) :])
     return found
 

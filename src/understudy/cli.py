@@ -52,7 +52,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
-    """List domains, models, formats, engines and presets."""
+    """List domains, models, formats, engines, algorithms and presets."""
     from understudy.available import as_text, available
 
     found = available()

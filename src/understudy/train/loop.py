@@ -31,6 +31,8 @@ def train(config: TrainConfig, run: Run, report: Report) -> Tables:
     for line in (*doubts(config), memory.as_text(planned)):
         report(line, 0, 0, {})
     engine = LocalEngine(folder, config.engine, config.seed)
+    if config.algorithm.valued:
+        engine.add_critic(config.algorithm.critic)
     subject = subject_of(config, folder, engine, prepared.format)
     watch = Watch(subject, config.certify, functools.partial(shown, domain), folder, config.format.thinking)
     parts = (domain, engine, prepared.format, report, prepared.users, watch, prepared.exams)
