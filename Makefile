@@ -6,6 +6,7 @@
 # make test-vllm      install, make an environment for vLLM (3 GB, once), then run the tests with it on the CPU
 # make test-llamafactory  install, make an environment for LLaMA-Factory (1.6 GB, once), then train with it on the CPU
 # make test-trackers  install, then send metrics by the real client libraries, which that installs into the user's cache
+# make test-qlora     install, then weights in 4 bits with a real bitsandbytes on the CPU (45 MB, once)
 # make check     install, then lint, formatting and types
 # make bench     install, then measure environments, data conversion, and a training step beside TRL
 #
@@ -19,7 +20,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install train test test-families test-mcp test-trackers test-vllm test-llamafactory check bench
+.PHONY: install train test test-families test-mcp test-trackers test-vllm test-llamafactory test-qlora check bench
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -52,6 +53,9 @@ test-vllm: install
 test-llamafactory: install
 	$(BIN)/python tests/llamafactory_cli.py
 	$(BIN)/python -m pytest -m llamafactory
+
+test-qlora: install
+	$(BIN)/python -m pytest -m qlora
 
 check: install
 	$(BIN)/ruff check .

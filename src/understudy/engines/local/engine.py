@@ -1,9 +1,10 @@
 """The local engine: trains in this process, and samples with the same modules or through vLLM."""
 
 import contextlib
+import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from understudy.algorithms import losses
 from understudy.algorithms.losses import Outcome
 from understudy.algorithms.options import Critic, Loss
-from understudy.batch import Batch, plan
+from understudy.batch import Batch, collate, plan
 from understudy.engines.base import Completion, Sampling, Told, Tolerance
 from understudy.engines.local.choice import choose, vllm_sampler
 from understudy.engines.local.config import LocalConfig
@@ -30,6 +31,9 @@ from understudy.engines.local.sampler import LocalSampler
 from understudy.engines.reference import FROZEN, ReferenceConfig
 from understudy.engines.vllm.sampler import VllmSampler
 from understudy.errors import ConfigError
+from understudy.messages import Message
+from understudy.tasks import Score
+from understudy.trajectory import Trajectory
 
 STATE = "optimizer.safetensors"
 TOLERANCE = {torch.float32: Tolerance(1e-3, 1e-4), torch.bfloat16: Tolerance(1.0, 0.1)}
@@ -61,7 +65,8 @@ class LocalEngine:
         if config.threads:
             torch.set_num_threads(config.threads)
         torch.manual_seed(seed)
-        self._config = config
+        self._config, self._seed = config, seed
+        self._passes = 0  # of the update under way
         self._model = Model(folder, config)
         if self._model.device.type == "cpu":
             keep_heap(reserve=RESERVE)
@@ -80,6 +85,16 @@ class LocalEngine:
     def version(self) -> int:
         """How many updates the weights have seen."""
         return self._sampler.version
+
+    @property
+    def device(self) -> str:
+        """Where the weights are: cpu, cuda or mps."""
+        return self._model.device.type
+
+    @property
+    def dtype(self) -> str:
+        """That of the weights."""
+        return str(self._model.dtype).removeprefix("torch.")
 
     @property
     def context(self) -> int:
@@ -102,7 +117,10 @@ class LocalEngine:
     ) -> Completion:
         """Continue a prompt; calls that run side by side are computed together. See `engines.base.Streaming`."""
         with self._memory("engine.sequences", self._config.sequences):
-            return await self._sampler.sample(prompt, sampling, seed, stop_tokens, told)
+            completion = await self._sampler.sample(prompt, sampling, seed, stop_tokens, told)
+            if sampling.filtered and self.choice.sampler == "vllm":
+                return await self._unfiltered(prompt, completion, sampling.temperature or 1.0)
+            return completion
 
     async def forward(self, batch: Batch) -> Batch:
         """The batch with `logprobs` of its trained tokens under the current weights."""
@@ -140,6 +158,7 @@ class LocalEngine:
 
     async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
         """One optimizer step a batch; rows that nothing is to be learned from are left out, their gradient is zero."""
+        self._passes = 0
         self._sampler.refresh(self.version + 1)  # first, so that its cache makes room for the activations
         with self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
             return told([self._step(batch, loss, learning_rate) for batch in steps])
@@ -193,6 +212,17 @@ class LocalEngine:
         """Forget what the sampler remembers, and end what it started."""
         self._sampler.close()
 
+    async def _unfiltered(self, prompt: Sequence[int], completion: Completion, temperature: float) -> Completion:
+        """The completion with log-probabilities of the whole softmax, which vLLM tells only where nothing is left out.
+
+        They come from a forward pass here, over one row.
+        """
+        episode = Trajectory("", score=Score(reward=0.0))
+        episode.observe([], prompt)
+        episode.act(Message(role="assistant"), completion.tokens, completion.logprobs)
+        batch = await self.forward(collate([episode], temperature=temperature))
+        return replace(completion, logprobs=batch.logprobs[0, len(prompt) :].tolist())
+
     def _known_reference(self) -> Reference:
         if self._reference is None:
             raise ValueError("there is no reference; call keep_reference first")
@@ -212,7 +242,10 @@ class LocalEngine:
         sums: Sums = defaultdict(float)
         live = batch.rows(_teaching(batch).any(1).nonzero()[:, 0])
         for chosen in plan(live, self._config.tokens_per_microbatch):
-            self._accumulate(live, chosen, loss, sums)
+            self._passes += 1
+            drops = random.Random(f"{self._seed}/{self.version}/{self._passes}").getrandbits(63)
+            with self._model.dropping(drops):
+                self._accumulate(live, chosen, loss, sums)
         if batch.advantages is not None:
             sums["grad_norm"] = self._optimizer.step(learning_rate)
             sums["weight_change"] = self._optimizer.change
