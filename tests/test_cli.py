@@ -63,7 +63,7 @@ def test_list(call: Call) -> None:
     assert code == 0
     assert "smollm2-135m" in text
     found = json.loads(call("list", "--json")[1])
-    assert found.keys() == {"domains", "benchmarks", "models", "formats", "engines", "presets"}
+    assert found.keys() == {"domains", "benchmarks", "models", "formats", "engines", "algorithms", "presets"}
     assert "retail" in found["domains"]
     assert all(line for entries in found.values() for line in entries.values())
 

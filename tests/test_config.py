@@ -80,7 +80,8 @@ def test_a_key_of_another_section_is_found() -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("algorithm.group_size=1", "algorithm.group_size = 1: it should be greater than or equal to 2"),
+        ("algorithm.group_size=0", "algorithm.group_size = 0: it should be greater than or equal to 1"),
+        ("algorithm.group_size=1", "algorithm.group_size = 1: algorithm.advantage = 'group' compares the episodes"),
         (
             "algorithm.per=tokn",
             "algorithm.per: unknown value 'tokn'; did you mean 'token'? allowed: constant, sequence",
@@ -88,7 +89,8 @@ def test_a_key_of_another_section_is_found() -> None:
         ("steps=many", "steps = 'many': it should be a valid integer"),
         ("slice.difficulties=easy,hardest", "slice.difficulties.1: unknown value 'hardest'; did you mean 'hard'?"),
         ("seed.x=1", "seed is a value, not a section"),
-        ("algorithm=1", "algorithm is a section, not a value"),
+        ("algorithm=ppo", "algorithm is a section, not a value; did you mean algorithm.preset=ppo?"),
+        ("sft=1", "sft is a section, not a value"),
         ("seed", "is not of the form key=value"),
         ("=1", "is not of the form key=value"),
     ],

@@ -180,6 +180,15 @@ def test_gspo_is_a_sum_over_sequences_however_they_are_split(seed: int, order: l
     torch.testing.assert_close(one + other, torch.autograd.grad(whole, logprobs)[0])
 
 
+def test_a_low_clip_of_1_is_no_bound() -> None:
+    logprobs, one = ratios(0.01), torch.ones(1)
+    for kind, grad in (("cispo", 0.01), ("policy", -0.01)):
+        advantage = one if kind == "cispo" else -one
+        loss, metrics = compute(Loss(kind=kind, clip_low=1.0), logprobs, 0 * one, advantage, one.bool())
+        assert torch.autograd.grad(loss, logprobs)[0].item() == pytest.approx(-grad)
+        assert metrics["clip_fraction"].item() == 0
+
+
 def test_cispo_by_hand() -> None:
     """Beyond the clip the weight stays, and so does the gradient: PPO's would be gone."""
     logprobs = ratios(0.5, 2.0, 1.1)

@@ -1,9 +1,10 @@
-"""What can be named: domains, benchmarks, models, formats, engines and presets, each with a line on what it is."""
+"""What can be named: domains, models, formats, engines, algorithms and so on, each with a line on what it is."""
 
 import importlib
 import inspect
 from collections.abc import Mapping
 
+from understudy.algorithms.presets import row_text, rows
 from understudy.config import preset_text, presets
 from understudy.domains.base import BENCHMARKS, names
 from understudy.models import MODELS
@@ -20,7 +21,8 @@ def available() -> dict[str, dict[str, str]]:
         "models": {name: _first(inspect.getdoc(make)) for name, make in MODELS.items()},
         "formats": _modules("formats", FORMATS),
         "engines": _modules("engines", ENGINES),
-        "presets": {name: preset_text(name).partition("\n")[0].lstrip("# ") for name in presets()},
+        "algorithms": {name: _title(row_text(name)) for name in rows()},
+        "presets": {name: _title(preset_text(name)) for name in presets()},
     }
 
 
@@ -39,6 +41,10 @@ def _modules(package: str, modules: tuple[str, ...] | list[str]) -> dict[str, st
 
 def _doc(module: str) -> str | None:
     return importlib.import_module(module).__doc__
+
+
+def _title(toml: str) -> str:
+    return toml.partition("\n")[0].lstrip("# ")
 
 
 def _first(text: str | None) -> str:

@@ -32,6 +32,9 @@ class Batch:
     temperature: float = 1.0
     advantages: Tensor | None = None  # [B, T] float32, every mean folded in
     ref_logprobs: Tensor | None = None  # [B, T] float32
+    values: Tensor | None = None  # [B, T] float32, what a critic expects before the token was sampled
+    returns: Tensor | None = None  # [B, T] float32, what it should have expected
+    value_weights: Tensor | None = None  # [B, T] float32, every mean folded in; 0 where no step begins
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -63,7 +63,7 @@ def settings_of_all(
 
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
-    """List domains, models, formats, engines and presets."""
+    """List domains, models, formats, engines, algorithms and presets."""
     from understudy.available import as_text, available
 
     found = available()

@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar, get_origin
+from typing import Any, Self, TypeVar, get_origin
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
-from understudy.algorithms.options import Advantage, Loss, Penalty, Per
+from understudy.algorithms.options import Advantage, Critic, Loss, Overlong, Penalty, Per
+from understudy.algorithms.presets import laid_over, row
 from understudy.chat import ChatConfig
 from understudy.curriculum import Curriculum
 from understudy.domains.base import Slice
@@ -50,12 +51,16 @@ class SFTConfig(Record):
 class Algorithm(Record):
     """What a step of reinforcement learning does."""
 
+    preset: str = ""
+    """An algorithm by name, such as `dapo` or `ppo` (`understudy list`): the keys of this section that its row sets.
+    What is said beside it wins: in a file the file's other keys, on the command line the other key=value."""
     advantage: Advantage = "group"
-    """Reward minus the group's mean, that over the group's deviation, or minus the mean of the others."""
+    """Reward minus the group's mean (`group`), that over the group's deviation (`group_std`) or over the batch's
+    (`batch_std`), minus the mean of the others (`leave_one_out`), or from the values of a critic (`gae`)."""
     per: Per = "token"
     """What weighs the same in the loss: every token, every sequence, or every token whatever the batch holds."""
-    group_size: int = Field(default=8, ge=2)
-    """Episodes of one task."""
+    group_size: int = Field(default=8, ge=1)
+    """Episodes of one task; with `gae`, which compares none, one is enough."""
     tasks_per_step: int = Field(default=6, ge=1)
     """Groups in a step."""
     learning_rate: float = Field(default=1e-5, gt=0.0)
@@ -63,17 +68,47 @@ class Algorithm(Record):
     """Steps over which the learning rate rises to its value."""
     updates_per_step: int = Field(default=1, ge=1)
     """Optimizer steps on the episodes of one step, each on its share of them."""
+    epochs: int = Field(default=1, ge=1)
+    """How often a step's episodes are gone through, each time in `updates_per_step` other shares."""
     kl_coefficient: float = Field(default=0.0, ge=0.0)
     """Weight of the KL penalty against the policy that reinforcement learning started from."""
     kl_kind: Penalty = "k1"
     """How that is estimated: by the log ratio (`k1`, whose gradient as a reward is that of `k2` as a loss), or as GRPO
-    does (`k3`)."""
+    does (`k3`). With `gae` values learn to foresee a `k1`; the others stay a part of the loss."""
     importance_cap: float = Field(default=0.0, ge=0.0)
     """Make up for a sampler whose probabilities are not quite the trainer's: each token is weighed by their ratio, by
     this at most (2 is usual). It takes a further forward pass; 0 trusts the sampler."""
     refill: int = Field(default=6, ge=0)
-    """At most so many further groups are sampled in a step to replace groups of equal rewards, which teach nothing."""
+    """At most so many further groups are sampled in a step to replace groups of equal rewards, which teach nothing.
+    With `gae` they teach, and none is replaced."""
+    overlong: Overlong = Overlong()
     loss: Loss = Loss()
+    critic: Critic = Critic()
+
+    @property
+    def valued(self) -> bool:
+        """Whether a critic learns beside the policy."""
+        return self.advantage == "gae"
+
+    @property
+    def held(self) -> int:
+        """For how many steps the policy stays as it is."""
+        return self.critic.warmup if self.valued else 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _on_its_row(cls, given: Any) -> Any:
+        name = given.get("preset") if isinstance(given, Mapping) else None
+        return laid_over(row(name), given) if isinstance(name, str) and name else given
+
+    @model_validator(mode="after")
+    def _comparable(self) -> Self:
+        if self.group_size < 2 and not self.valued:
+            raise ConfigError(
+                f"algorithm.group_size = {self.group_size}: algorithm.advantage = {self.advantage!r} compares the "
+                "episodes of a group; it should be greater than or equal to 2 (1 is enough for 'gae')"
+            )
+        return self
 
 
 class EvalConfig(Record):
@@ -171,6 +206,7 @@ def parse(kind: type[C], text: str, overrides: Sequence[str] = (), where: str = 
     except tomllib.TOMLDecodeError as e:
         raise ConfigError(f"{where}: not TOML: {e}") from e
     _check_keys(kind, values, kind, where)
+    values = laid_over(values, _chosen_row(overrides))
     for override in overrides:
         _override(kind, values, override)
     try:
@@ -256,9 +292,17 @@ def _override(kind: type[Record], values: dict[str, Any], override: str) -> None
         if inner is None:
             raise ConfigError(f"override {override!r}: {path}{section} is a value, not a section")
         kind, path, values = inner, f"{path}{section}.", values.setdefault(section, {})
-    if _record(_has(kind, key, root, override, path), key):
-        raise ConfigError(f"override {override!r}: {path}{key} is a section, not a value")
+    if inner := _record(_has(kind, key, root, override, path), key):
+        hint = f"; did you mean {path}{key}.preset={text.strip()}?" if "preset" in inner.model_fields else ""
+        raise ConfigError(f"override {override!r}: {path}{key} is a section, not a value{hint}")
     values[key] = _value(kind.model_fields[key].annotation, text.strip())
+
+
+def _chosen_row(overrides: Sequence[str]) -> dict[str, Any]:
+    """The row of `algorithm.preset=NAME`: chosen after the file was written, it goes before what the file says."""
+    pairs = [override.partition("=") for override in overrides]
+    names = [value.strip() for key, _, value in pairs if key.strip() == "algorithm.preset"]
+    return {"algorithm": row(names[-1])} if names and names[-1] else {}
 
 
 def _value(annotation: Any, text: str) -> Any:

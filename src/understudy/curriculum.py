@@ -6,7 +6,6 @@ stream and the results so far, which a checkpoint keeps: a resumed run chooses a
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 from pydantic import Field
 
@@ -33,14 +32,6 @@ class Curriculum(Record):
     """The share that is taken of any cell, so that none is given up."""
     memory: float = Field(default=0.8, ge=0.0, lt=1.0)
     """What a cell's success rate keeps of itself when a further group of it has been played."""
-
-
-class Placed(Protocol):
-    """What lies in a cell: a task, or an episode of one."""
-
-    domain: str
-    family: str
-    difficulty: str
 
 
 class Supply:
@@ -99,6 +90,6 @@ def learned(rates: Mapping[str, float], groups: Iterable[Sequence[Trajectory]], 
     return after
 
 
-def cell(placed: Placed) -> str:
+def cell(placed: Task | Trajectory) -> str:
     """The name of the cell that a task or an episode lies in."""
     return f"{placed.domain}/{placed.family}/{placed.difficulty}"

@@ -8,6 +8,8 @@ tokens.
     DAPO         group_advantages(scale=True), token_weights("token")        Yu et al. 2025, arXiv:2503.14476
     RLOO         leave_one_out, token_weights("constant")                    Ahmadian et al. 2024, arXiv:2402.14740
     REINFORCE++  batch_advantages, token_weights("token")                    Hu et al. 2025, arXiv:2501.03262
+
+PPO's come from a critic: see `critic`.
 """
 
 import torch
@@ -17,7 +19,9 @@ from understudy.algorithms.options import Advantage, Penalty, Per
 
 
 def episode_advantages(kind: Advantage, rewards: Tensor, group: Tensor) -> Tensor:
-    """The advantage [B] of each episode by the estimator of that name."""
+    """The advantage [B] of each episode by the estimator of that name, of those that compare episodes."""
+    if kind == "gae":
+        raise ValueError("gae needs values: see critic.gae")
     if kind == "leave_one_out":
         return leave_one_out(rewards, group)
     if kind == "batch_std":
@@ -91,6 +95,16 @@ def importance(trainer: Tensor, sampler: Tensor, mask: Tensor, cap: float) -> Te
     off-policy training"): multiply the advantages by them, and take the trainer's log-probabilities as the old ones.
     """
     return torch.where(mask, trainer - sampler, 0.0).exp().clamp(max=cap) * mask
+
+
+def overlong_penalty(lengths: Tensor, limit: int, margin: float) -> Tensor:
+    """What share of a penalty episodes of so many tokens pay [B]: none up to `limit * (1 - margin)`, all from `limit`.
+
+    It grows linearly in between (Yu et al. 2025, arXiv:2503.14476, eq. 13). Without a margin none pays.
+    """
+    if not margin:
+        return torch.zeros(lengths.shape)
+    return ((lengths - limit * (1 - margin)) / (limit * margin)).clamp(0.0, 1.0)
 
 
 def _members(group: Tensor) -> tuple[Tensor, Tensor]:

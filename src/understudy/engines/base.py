@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from pydantic import Field
 
-from understudy.algorithms.options import Loss
+from understudy.algorithms.options import Critic, Loss
 from understudy.records import Record
 
 if TYPE_CHECKING:
@@ -96,7 +96,16 @@ class Engine(Sampler, Protocol):
         """The batch with `logprobs` under the current weights."""
 
     async def update(self, steps: Sequence["Batch"], loss: Loss, learning_rate: float) -> dict[str, float]:
-        """One optimizer step for each batch, in order; metrics are means over the trained tokens, or over the steps."""
+        """One optimizer step for each batch, in order; metrics are means over the trained tokens, or over the steps.
+
+        A batch with `returns` moves the critic too; one that has these and no advantages, the critic's head alone.
+        """
+
+    def add_critic(self, critic: Critic) -> None:
+        """Learn values beside the policy, from here on and in checkpoints; a ConfigError where there can be none."""
+
+    async def values(self, batch: "Batch") -> "Batch":
+        """The batch with `values` of its sampled tokens by the critic."""
 
     def keep_reference(self) -> None:
         """Freeze a copy of the weights as they are now, to measure how far the policy moves from here."""

@@ -40,6 +40,8 @@ def train(config: TrainConfig, run: Run, report: Report) -> Tables:
     users = Cast(config.user)
     floor = asyncio.run(refuse_free(domain, config.seed, allowed=config.free_tasks))
     engine = LocalEngine(folder, config.engine, config.seed)
+    if config.algorithm.valued:
+        engine.add_critic(config.algorithm.critic)
     format = formats.configured(folder, config.format)
     subject = subject_of(config, folder, engine, format)
     watch = Watch(subject, config.certify, functools.partial(shown, domain), folder, config.format.thinking)

@@ -1,18 +1,26 @@
 """Reinforcement: play groups of episodes, then move the weights by their advantages."""
 
+import dataclasses
 import itertools
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-import torch
-
-from understudy.algorithms.advantages import episode_advantages, importance, kl_shaped, token_weights
+from understudy.algorithms.advantages import (
+    episode_advantages,
+    importance,
+    kl_shaped,
+    overlong_penalty,
+    token_weights,
+)
+from understudy.algorithms.critic import decisions
 from understudy.batch import Batch, collate
-from understudy.config import TrainConfig
+from understudy.config import Algorithm, TrainConfig
 from understudy.curriculum import learned
 from understudy.engines.base import Engine
 from understudy.errors import RolloutError
 from understudy.rollout import play_groups, teaches
+from understudy.train.critic import estimated, foresight
 from understudy.train.metrics import learning_rate, spent, summarize
 from understudy.train.state import Metrics, Training
 from understudy.trajectory import Stop, Trajectory
@@ -39,8 +47,9 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
     sampled = time.perf_counter()
     certified = await training.watch.step(training.run, step, number, groups)
     learning = time.perf_counter()
-    rate = learning_rate(number, config.steps, algorithm.learning_rate, algorithm.warmup, final=1.0)
-    metrics = await _learn(training, [_scored(group) for group in groups if teaches(group)], rate)
+    moving = max(0, number - algorithm.held)
+    rate = learning_rate(moving, config.steps, algorithm.learning_rate, algorithm.warmup, final=1.0)
+    metrics = await _learn(training, _teaching(groups, algorithm), number, rate)
     done = time.perf_counter()
     seconds = {"sampling_seconds": sampled - started, "update_seconds": done - learning}
     rates = {"learning_rate": rate, "seconds": done - started, "reward/floor": training.floor}
@@ -59,7 +68,7 @@ async def _play_groups(training: Training, step: int) -> list[list[Trajectory]]:
         config.limits,
         size=config.algorithm.group_size,
         groups=config.algorithm.tasks_per_step,
-        refill=config.algorithm.refill,
+        refill=0 if config.algorithm.valued else config.algorithm.refill,
         seed=_seed(config.seed, step),
     )
     training.tasks_used = tasks.used
@@ -67,20 +76,25 @@ async def _play_groups(training: Training, step: int) -> list[list[Trajectory]]:
     return groups
 
 
-async def _learn(training: Training, groups: Sequence[Sequence[Trajectory]], rate: float) -> Metrics:
+async def _learn(training: Training, groups: Sequence[Sequence[Trajectory]], number: int, rate: float) -> Metrics:
     if not groups:
         return {}
-    algorithm = training.config.algorithm
+    config, engine = training.config, training.engine
+    algorithm = config.algorithm
     episodes = [episode for group in groups for episode in group]
     numbers = [i for i, group in enumerate(groups) for _ in group]
-    batch = collate(episodes, numbers, temperature=training.config.sampling.temperature or 1.0)
+    batch = collate(episodes, numbers, temperature=config.sampling.temperature or 1.0)
     if algorithm.kl_coefficient:
-        batch = await training.engine.reference(batch)
-    batch = with_advantages(batch, training.config)
+        batch = await engine.reference(batch)
+    if algorithm.valued:
+        batch = await engine.values(batch)
+    batch = with_advantages(batch, config)
     if algorithm.importance_cap:
-        batch = await _as_the_trainer_sees_it(training.engine, batch, algorithm.importance_cap)
-    steps = optimizer_steps(batch, algorithm.updates_per_step, training.config)
-    return await training.engine.update(steps, algorithm.loss, rate)
+        batch = await _as_the_trainer_sees_it(engine, batch, algorithm.importance_cap)
+    if number <= algorithm.held:
+        batch = dataclasses.replace(batch, advantages=None)
+    steps = optimizer_steps(batch, algorithm.updates_per_step, config, _seed(config.seed, number))
+    return await engine.update(steps, algorithm.loss, rate) | foresight(batch, algorithm)
 
 
 async def _as_the_trainer_sees_it(engine: Engine, batch: Batch, cap: float) -> Batch:
@@ -92,30 +106,67 @@ async def _as_the_trainer_sees_it(engine: Engine, batch: Batch, cap: float) -> B
 
 
 def with_advantages(batch: Batch, config: TrainConfig) -> Batch:
-    """The batch with every token's advantage; the loss's mean is folded in by `optimizer_steps`."""
+    """The batch with every token's advantage; the loss's mean is folded in by `optimizer_steps`.
+
+    With a critic it has returns as well. Rewards are those that advantages are made of: less what is taken for length.
+    """
     algorithm = config.algorithm
-    advantages = episode_advantages(algorithm.advantage, batch.rewards, batch.group)[:, None] * batch.mask
-    if batch.ref_logprobs is not None:
-        args = batch.logprobs, batch.ref_logprobs, batch.mask, algorithm.kl_coefficient, algorithm.kl_kind
-        advantages = kl_shaped(advantages, *args)
-    return batch.with_(advantages=advantages)
-
-
-def optimizer_steps(batch: Batch, count: int, config: TrainConfig) -> list[Batch]:
-    """The batch in `count` parts of whole rows, interleaved so that each has some of every group; means folded in."""
+    overlong = overlong_penalty(batch.lengths, config.limits.max_tokens, algorithm.overlong.margin)
+    batch = batch.with_(rewards=batch.rewards - algorithm.overlong.penalty * overlong)
+    if algorithm.valued:
+        batch = estimated(batch, algorithm)
+    else:
+        episodes = episode_advantages(algorithm.advantage, batch.rewards, batch.group)
+        batch = batch.with_(advantages=episodes[:, None] * batch.mask)
+    if batch.ref_logprobs is None or (algorithm.valued and algorithm.kl_kind == "k1"):
+        return batch
     assert batch.advantages is not None
-    parts = [batch.rows(torch.arange(i, len(batch), count)) for i in range(min(count, len(batch)))]
+    args = batch.logprobs, batch.ref_logprobs, batch.mask, algorithm.kl_coefficient, algorithm.kl_kind
+    return batch.with_(advantages=kl_shaped(batch.advantages, *args))
+
+
+def optimizer_steps(batch: Batch, count: int, config: TrainConfig, seed: int = 0) -> list[Batch]:
+    """For each epoch the batch in `count` parts of whole rows, each with some of every group; means folded in."""
+    count = min(count, len(batch))
+    orders = _orders(batch.group.tolist(), config.algorithm.epochs, seed)
+    return [_weighed(batch.rows(order[i::count]), config) for order in orders for i in range(count)]
+
+
+def _orders(group: Sequence[int], epochs: int, seed: int) -> Iterator[list[int]]:
+    """Rows as they come, then groups and the rows of each shuffled anew; rows of a group stay together."""
+    members: dict[int, list[int]] = {}
+    for row, number in enumerate(group):
+        members.setdefault(number, []).append(row)
+    yield list(range(len(group)))
+    for epoch in range(1, epochs):
+        draw = random.Random(f"{seed}/{epoch}")
+        groups = draw.sample(list(members.values()), len(members))
+        yield [row for rows in groups for row in draw.sample(rows, len(rows))]
+
+
+def _weighed(part: Batch, config: TrainConfig) -> Batch:
+    """One optimizer step's batch, with what each token and each value weighs in it."""
+    algorithm = config.algorithm
     limit = config.limits.max_turns * config.sampling.max_tokens
-    weigh = [token_weights(part.mask, config.algorithm.per, limit) for part in parts]
-    return [part.with_(advantages=part.advantages * w) for part, w in zip(parts, weigh, strict=True)]  # type: ignore[operator]
+    if part.advantages is not None:
+        part = part.with_(advantages=part.advantages * token_weights(part.mask, algorithm.per, limit))
+    if part.returns is None:
+        return part
+    steps = decisions(part.mask, algorithm.critic.step == "turn")
+    return part.with_(value_weights=token_weights(steps, algorithm.per, limit))
 
 
 def _seed(seed: int, step: int) -> int:
     return seed * 1_000_003 + step
 
 
-def _scored(group: Sequence[Trajectory]) -> list[Trajectory]:
-    return [episode for episode in group if episode.score is not None]
+def _teaching(groups: Sequence[Sequence[Trajectory]], algorithm: Algorithm) -> list[list[Trajectory]]:
+    """The groups that something can be learned from, without the episodes that have no score.
+
+    Advantages within a group are 0 where its rewards are equal; a critic learns from any.
+    """
+    scored = [[episode for episode in group if episode.score is not None] for group in groups]
+    return [group for group in scored if group and (algorithm.valued or teaches(group))]
 
 
 def _refuse_faulty(groups: Sequence[Sequence[Trajectory]], most: float) -> None:

@@ -2,7 +2,8 @@
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,11 +12,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from understudy.algorithms import losses
-from understudy.algorithms.options import Loss
+from understudy.algorithms.losses import Outcome
+from understudy.algorithms.options import Critic, Loss
 from understudy.batch import Batch, plan
 from understudy.engines.base import Completion, Sampling, Told, Tolerance
 from understudy.engines.local.choice import choose, vllm_sampler
 from understudy.engines.local.config import LocalConfig
+from understudy.engines.local.critic import ValueHead
 from understudy.engines.local.head import token_logprobs
 from understudy.engines.local.heap import keep_heap
 from understudy.engines.local.measures import Sums, told
@@ -31,6 +34,23 @@ STATE = "optimizer.safetensors"
 TOLERANCE = {torch.float32: Tolerance(1e-3, 1e-4), torch.bfloat16: Tolerance(1.0, 0.1)}
 """By dtype. SmolLM2-135M, 30 layers deep, is up to 3e-5 and 0.3 apart, on average 4e-6 and 0.04."""
 RESERVE = 6 << 30  # bytes of address space for activations; memory is used only where they are written
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """The M trained tokens of a micro-batch, and the U <= M hidden states before them: rows may share a token."""
+
+    rows: Tensor  # [M]
+    columns: Tensor  # [M]
+    hidden: Tensor  # [U, D]
+    targets: Tensor  # [U] the tokens that follow them
+    which: Tensor  # [M] the state before each trained token
+    computed: int
+    """How many tokens the pass computed."""
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The entries [M] of a tensor [B, T] at the trained tokens."""
+        return tensor[self.rows, self.columns].to(self.hidden.device)
 
 
 class LocalEngine:
@@ -53,6 +73,7 @@ class LocalEngine:
             else LocalSampler(self._model, config.sequences, config.rows)
         )
         self._reference: Reference | None = None
+        self._critic: ValueHead | None = None
 
     @property
     def version(self) -> int:
@@ -84,12 +105,18 @@ class LocalEngine:
 
     async def forward(self, batch: Batch) -> Batch:
         """The batch with `logprobs` of its trained tokens under the current weights."""
-        logprobs = torch.zeros(batch.tokens.shape)
-        with torch.inference_mode(), self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
-            for chosen in plan(batch, self._config.tokens_per_microbatch):
-                rows, columns, values, _ = self._logprobs(batch, chosen)
-                logprobs[rows, columns] = values.cpu()
-        return batch.with_(logprobs=logprobs.clone())
+        return batch.with_(logprobs=self._read(batch, lambda states: self._logprobs(states, batch.temperature)[0]))
+
+    def add_critic(self, critic: Critic) -> None:
+        """Put a value head on the model."""
+        self._critic = ValueHead(self._model.config.hidden_size, self._model.device, critic, self._config.optimizer)
+
+    async def values(self, batch: Batch) -> Batch:
+        """The batch with `values` of its trained tokens by the value head."""
+        if self._critic is None:
+            raise ValueError("there is no critic; call add_critic first")
+        head = self._critic
+        return batch.with_(values=self._read(batch, lambda states: head.values(states.hidden)[states.which]))
 
     def keep_reference(self) -> None:
         """Freeze a copy of the weights as they are now."""
@@ -103,7 +130,7 @@ class LocalEngine:
             return batch.with_(ref_logprobs=(await self.forward(batch)).logprobs)
 
     async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
-        """One optimizer step a batch; rows without advantage are left out, their gradient is zero."""
+        """One optimizer step a batch; rows that nothing is to be learned from are left out, their gradient is zero."""
         self._sampler.refresh(self.version + 1)  # first, so that its cache makes room for the activations
         with self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
             return told([self._step(batch, loss, learning_rate) for batch in steps])
@@ -113,13 +140,15 @@ class LocalEngine:
         self._optimizer.reset()
 
     def save(self, path: Path) -> None:
-        """Master weights and moments, exactly, and the reference's weights where one is kept.
+        """Master weights and moments, exactly; the reference's weights and the critic where there are such.
 
         The sampler forgets its cache, so that this engine goes on to the bit as one that loads the checkpoint.
         """
         tensors = {key: value.contiguous() for key, value in self._optimizer.state().items()}
         if self._reference is not None:
             tensors |= {f"reference.{name}": value for name, value in self._reference.weights.items()}
+        if self._critic is not None:
+            tensors |= self._critic.state()
         try:
             save_file(tensors, path / STATE, {"version": str(self.version)})
         except SafetensorError as e:  # a full disk
@@ -134,6 +163,8 @@ class LocalEngine:
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             self._optimizer.restore(tensors)
             self._restore_reference(tensors)
+            if self._critic is not None:
+                self._critic.restore(tensors)
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as e:
             raise ConfigError(f"{path / STATE}: not a checkpoint of this model and fine-tuning mode: {e}") from e
         self._sampler.refresh(version)
@@ -161,43 +192,74 @@ class LocalEngine:
 
     def _step(self, batch: Batch, loss: Loss, learning_rate: float) -> Sums:
         """One optimizer step, and the sums that it came to."""
-        if batch.advantages is None:
-            raise ValueError("a batch without advantages cannot be trained on")
         sums: Sums = defaultdict(float)
-        live = batch.rows((batch.advantages * batch.mask).any(1).nonzero()[:, 0])
+        live = batch.rows(_teaching(batch).any(1).nonzero()[:, 0])
         for chosen in plan(live, self._config.tokens_per_microbatch):
             self._accumulate(live, chosen, loss, sums)
-        sums["grad_norm"] = self._optimizer.step(learning_rate)
-        sums["weight_change"] = self._optimizer.change
+        if batch.advantages is not None:
+            sums["grad_norm"] = self._optimizer.step(learning_rate)
+            sums["weight_change"] = self._optimizer.change
+        if batch.returns is not None:
+            assert self._critic is not None
+            sums["value_grad_norm"] = self._critic.update()
         return sums
 
     def _accumulate(self, batch: Batch, chosen: Sequence[int], loss: Loss, sums: Sums) -> None:
         """Add one micro-batch's gradients."""
-        rows, columns, logprobs, entropy = self._logprobs(batch, chosen, sums)
-        assert batch.advantages is not None
-        old, advantages = (x[rows, columns].to(logprobs.device) for x in (batch.logprobs, batch.advantages))
-        trained = torch.ones_like(logprobs, dtype=torch.bool)
-        value, metrics = losses.compute(loss, logprobs, old, advantages, trained, rows.to(logprobs.device))
-        value.backward()  # type: ignore[no-untyped-call]
-        metrics |= {"loss": value.detach(), "entropy": entropy.sum(), "trained_tokens": trained.sum()}
-        for key, metric in metrics.items():
-            sums[key] += float(metric)
+        with torch.set_grad_enabled(batch.advantages is not None):
+            states = self._states(batch, chosen)
+        outcomes = []
+        if batch.advantages is not None:
+            outcomes.append(self._policy_loss(states, batch, loss))
+        if batch.returns is not None:
+            outcomes.append(self._value_loss(states, batch))
+        torch.stack([value for value, _ in outcomes]).sum().backward()  # type: ignore[no-untyped-call]
+        sums["computed_tokens"] += states.computed
+        sums["trained_tokens"] += len(states.which)
+        for _, metrics in outcomes:
+            for key, metric in metrics.items():
+                sums[key] += float(metric)
 
-    def _logprobs(
-        self, batch: Batch, chosen: Sequence[int], sums: Sums | None = None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Rows, columns, log-probabilities and entropies of the trained tokens of one micro-batch, each [M]."""
+    def _policy_loss(self, states: States, batch: Batch, loss: Loss) -> Outcome:
+        assert batch.advantages is not None
+        logprobs, entropy = self._logprobs(states, batch.temperature)
+        trained = torch.ones_like(logprobs, dtype=torch.bool)
+        rows = states.rows.to(logprobs.device)
+        value, metrics = losses.compute(
+            loss, logprobs, states.of(batch.logprobs), states.of(batch.advantages), trained, rows
+        )
+        return value, metrics | {"loss": value.detach(), "entropy": entropy.sum()}
+
+    def _value_loss(self, states: States, batch: Batch) -> Outcome:
+        if self._critic is None or batch.values is None or batch.returns is None or batch.value_weights is None:
+            raise ValueError("to learn values takes a critic, and a batch with values, returns and value_weights")
+        old, returns, weights = (states.of(x) for x in (batch.values, batch.returns, batch.value_weights))
+        return self._critic.loss(states.hidden, states.which, old, returns, weights)
+
+    def _logprobs(self, states: States, temperature: float) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies [M] of the trained tokens."""
+        found = token_logprobs(states.hidden, self._model.head, states.targets, temperature)
+        return found[0][states.which], found[1][states.which]
+
+    def _read(self, batch: Batch, of: Callable[[States], Tensor]) -> Tensor:
+        """What `of` [M] finds for the trained tokens, without gradient [B, T]; 0 elsewhere."""
+        found = torch.zeros(batch.tokens.shape)
+        with torch.inference_mode(), self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
+            for chosen in plan(batch, self._config.tokens_per_microbatch):
+                states = self._states(batch, chosen)
+                found[states.rows, states.columns] = of(states).cpu()
+        return found.clone()
+
+    def _states(self, batch: Batch, chosen: Sequence[int]) -> States:
+        """One pass over a micro-batch."""
         packing = Packing(batch, chosen, self._model.query_heads_per_key, self._model.device)
         hidden = self._model.hidden(packing.tokens, packing.positions, packing)
-        if sums is not None:
-            sums["computed_tokens"] += len(hidden)
         row, column = batch.mask[chosen].nonzero().T
-        trained, which = torch.unique(packing.places[row, column], return_inverse=True)  # rows may share a token
+        trained, which = torch.unique(packing.places[row, column], return_inverse=True)
         before = torch.empty_like(trained).scatter_(0, which, packing.places[row, column - 1])
         before, trained, which = (x.to(hidden.device) for x in (before, trained, which))
         targets = packing.tokens[0, trained]
-        logprobs, entropy = token_logprobs(hidden[before], self._model.head, targets, batch.temperature)
-        return torch.tensor(chosen)[row], column, logprobs[which], entropy[which]
+        return States(torch.tensor(chosen)[row], column, hidden[before], targets, which, len(hidden))
 
     @contextlib.contextmanager
     def _memory(self, knob: str, value: int) -> Iterator[None]:
@@ -208,3 +270,12 @@ class LocalEngine:
             if isinstance(e, RuntimeError) and "memory" not in str(e):
                 raise
             raise ConfigError(f"out of memory; lower {knob} (now {value}) or use a smaller model: {e}") from e
+
+
+def _teaching(batch: Batch) -> Tensor:
+    """Where a batch has something to learn from [B, T]."""
+    weights = batch.value_weights if batch.returns is not None else None
+    found = [x != 0 for x in (batch.advantages, weights) if x is not None]
+    if not found:
+        raise ValueError("a batch without advantages cannot be trained on")
+    return torch.stack(found).any(0) & batch.mask
