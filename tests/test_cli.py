@@ -206,7 +206,7 @@ def test_certify(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_keys(call: Call) -> None:
     code, text, _ = call("train", "default", "seed=9", "--keys")
     assert code == 0
-    assert "# Episodes of one task.\ngroup_size = " in text
+    assert "# Groups in a step.\ntasks_per_step = " in text
     assert parse(TrainConfig, text).seed == 9
 
 
