@@ -6,6 +6,7 @@ stream and the results so far, which a checkpoint keeps: a resumed run chooses a
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
 from pydantic import Field
 
 from understudy.errors import ConfigError
