@@ -5,6 +5,8 @@
 # make test-families  install, then chat formats beside the tokenizers and templates of many families (60 MB, once)
 # make test-vllm      install, make an environment for vLLM (3 GB, once), then run the tests with it on the CPU
 # make test-qlora     install, then weights in 4 bits with a real bitsandbytes on the CPU (45 MB, once)
+# make test-llamafactory  install, make an environment for LLaMA-Factory (1.6 GB, once), then train with it on the CPU
+# make test-trackers  install, then send metrics by the real client libraries, which that installs into the user's cache
 # make check     install, then lint, formatting and types
 # make bench     install, then measure environments, data conversion, and a training step beside TRL
 #
@@ -18,7 +20,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install train test test-families test-mcp test-vllm test-qlora check bench
+.PHONY: install train test test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory check bench
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -41,12 +43,19 @@ test-mcp: install
 test-families: install
 	$(BIN)/python -m pytest -m families
 
+test-trackers: install
+	$(BIN)/python -m pytest -m trackers
+
 test-vllm: install
 	$(BIN)/python tests/vllm_server.py
 	$(BIN)/python -m pytest -m vllm
 
 test-qlora: install
 	$(BIN)/python -m pytest -m qlora
+
+test-llamafactory: install
+	$(BIN)/python tests/llamafactory_cli.py
+	$(BIN)/python -m pytest -m llamafactory
 
 check: install
 	$(BIN)/ruff check .

@@ -152,7 +152,7 @@ def test_train_and_view(call: Call, trainer: ModuleType, tmp_path: Path) -> None
     assert (folder / "result.md").exists()
     code, text, _ = call("view", str(folder))
     assert code == 0
-    assert "reward                       ▁█" in text
+    assert f"{'reward/average_reward':<36} ▁█" in text
 
 
 def test_resume(call: Call, trainer: ModuleType, tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_certify(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_keys(call: Call) -> None:
     code, text, _ = call("train", "default", "seed=9", "--keys")
     assert code == 0
-    assert "# Episodes of one task.\ngroup_size = " in text
+    assert "# Groups in a step.\ntasks_per_step = " in text
     assert parse(TrainConfig, text).seed == 9
 
 

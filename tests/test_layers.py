@@ -16,7 +16,8 @@ import understudy
 # A module imports only from lines above its own, and from its own package.
 LAYERS = """
     errors records
-    endpoint sandbox
+    endpoint sandbox metrics health provenance envfile
+    trackers
     messages state
     formats names
     tools tasks chat prompt
@@ -29,8 +30,10 @@ LAYERS = """
     models
     batch algorithms
     engines
+    retold
     agent
     rollout curriculum
+    shaping
     similar statistics config
     memory
     bench doctor
@@ -41,6 +44,7 @@ LAYERS = """
     run
     evaluate
     weights
+    collect
     serve
     results
     certify

@@ -36,14 +36,28 @@ def test_without_a_terminal_each_step_is_a_plain_line() -> None:
 def test_on_a_terminal_progress_curves_and_metrics_are_drawn() -> None:
     where = console(terminal=True)
     with Live(4, "retail", where) as live:
-        live.report("train", 1, 8, {"reward": 0.25, "success": 0.5, "tokens_per_second": 912.34})
-        live.report("train", 2, 8, {"reward": 0.75, "success": float("nan"), "tokens_per_second": 912.34})
+        live.report(
+            "train",
+            1,
+            8,
+            {"reward/average_reward": 0.25, "reward/success_rate": 0.5, "timing/rate": 912.34, "health/kl": 0.0},
+        )
+        live.report(
+            "train", 2, 8, {"reward/average_reward": 0.75, "reward/success_rate": float("nan"), "timing/rate": 912.34}
+        )
         live.report("evaluate", 5, 200, {})
         live.note("something to know")
     text = written(where)
-    for part in ("retail", "evaluate 5/200", "2/8", "▁█ 0.750, mean of the last 2 0.500", "success  ▁ 0.500"):
+    for part in (
+        "retail",
+        "evaluate 5/200",
+        "2/8",
+        "▁█ 0.750, mean of the last 2 0.500",
+        "reward/success_rate   ▁ 0.500",
+    ):
         assert part in text
-    assert "tokens_per_second 912.3" in text
+    assert "timing/rate 912.3" in text
+    assert "health/kl" not in text
     assert "something to know" in text
 
 

@@ -32,10 +32,10 @@ def test_a_run_trains_on_an_mcp_environment(tmp_path: Path, domain: str) -> None
         "limits.max_tokens=20000",
     ]
     run = Run.create(tmp_path / "run", parse(TrainConfig, "", settings))
-    rows = dict(train(run.config, run, lambda *told: None))
+    rows = dict(train(run.config, run, lambda *told: None)["evaluations"])
     assert rows["gold"].success.mean == 1.0
     assert rows["do nothing"].success.mean == 0.0
-    assert [metrics["step"] for metrics in read_metrics(run.folder)] == [1, 2]
+    assert [metrics["step"] for metrics in read_metrics(run.folder)] == [0, 1, 2]
     episodes = (run.folder / "trajectories" / "step_000002.jsonl").read_text(encoding="utf-8").splitlines()
     played = {json.loads(episode)["domain"] for episode in episodes}
     assert len(played) == (2 if domain.startswith("mix") else 1)

@@ -79,7 +79,7 @@ def test_metrics_are_a_line_a_step(run: Run) -> None:
 
 def test_a_metrics_line_is_one_write(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[bytes] = []
-    monkeypatch.setattr(os, "write", lambda _, data: written.append(data))
+    monkeypatch.setattr(os, "write", lambda _, data: written.append(data) or len(data))
     run.log(9, {"a": 1.0, "b": 2.0})
     assert written == [b'{"step": 9, "a": 1.0, "b": 2.0}\n']
 
@@ -122,7 +122,7 @@ def test_resuming_drops_what_came_after_the_checkpoint(run: Run) -> None:
     assert [line["step"] for line in read_metrics(run.folder)] == [1, 2, 3, 4]
     for name in ("trajectories", "evaluations"):
         assert len(list((run.folder / name).iterdir())) == 4
-    assert sorted(p.name for p in (run.folder / "checkpoints").iterdir()) == ["step_000002", "step_000004"]
+    assert sorted(p.name for p in (run.folder / "checkpoints").iterdir()) == ["latest", "step_000002", "step_000004"]
 
 
 def test_a_line_that_a_crash_cut_is_dropped(run: Run) -> None:

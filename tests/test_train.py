@@ -42,7 +42,7 @@ from understudy.train import (  # noqa: E402
 from understudy.trajectory import Stop, Trajectory, read_trajectories  # noqa: E402
 from understudy.users import NoUser, User  # noqa: E402
 
-TIMINGS = {"peak_memory_gib", "seconds", "sampling_seconds", "update_seconds", "tokens_per_second", "certify/seconds"}
+EPISODES, GROUPS = "generation/episodes", "generation/groups"
 
 
 class OneLamp(Domain):
@@ -104,6 +104,7 @@ SMALL = (
     "sft.demonstrations=3",
     "steps=3",
     "save_every=1",
+    "keep=0",
     "algorithm.tasks_per_step=2",
     "algorithm.group_size=3",
     "algorithm.refill=1",
@@ -144,14 +145,20 @@ def run_of(folder: Path, model: Path, *settings: str, report: Report = silent) -
 
 
 def metrics(run: Run) -> list[dict[str, Any]]:
-    return [{k: v for k, v in line.items() if k not in TIMINGS} for line in read_metrics(run.folder)]
+    """Those of the steps, without how long they took; step 0 is the evaluation of the base model."""
+    return [line for line in all_metrics(run) if line["step"]]
+
+
+def all_metrics(run: Run) -> list[dict[str, Any]]:
+    lines = read_metrics(run.folder)
+    return [{k: v for k, v in line.items() if not k.startswith("timing/") and k != "certify/seconds"} for line in lines]
 
 
 def saved(run: Run, step: int | None = None) -> dict[str, Any]:
     folder = run.folder / "checkpoints" / f"step_{run.step if step is None else step:06}"
-    return load_file(folder / "optimizer.safetensors") | {
-        "progress": json.loads((folder / "progress.json").read_text())
-    }
+    progress = json.loads((folder / "progress.json").read_text())
+    del progress["metrics"]  # which hold how long things took
+    return load_file(folder / "optimizer.safetensors") | {"progress": progress}
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -249,7 +256,8 @@ def test_a_random_model_learns_from_a_few_demonstrations_and_then_from_reward(ti
     assert [rates[name].mean for name in ("do nothing", "gold", "base model")] == [0.0, 1.0, 0.0]
     assert 0.2 < rates["warm start"].mean < 0.7
     assert rates["trained"].mean > 0.9
-    rewards = [line["reward"] for line in metrics(run) if "reward" in line]
+    name = "reward/average_reward"
+    rewards = [line[name] for line in metrics(run) if name in line]
     assert sum(rewards[-4:]) / 4 > 0.9 > 0.6 > sum(rewards[:2]) / 2
 
 
@@ -266,9 +274,9 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tiny: Path, t
     moments = [{float(v) for k, v in saved(one, step).items() if k.startswith("step.")} for step in range(1, 6)]
     assert moments == [{1}, {2}, {1}, {2}, {3}], "reinforcement begins with moments of its own"
     lines = metrics(one)
-    assert lines[1]["nll"] < lines[0]["nll"]
-    assert all(line["episodes"] == 3 * line["groups"] and 2 <= line["groups"] <= 3 for line in lines[2:])
-    used = 3 + sum(line["groups"] for line in lines[2:])
+    assert lines[1]["loss/nll"] < lines[0]["loss/nll"]
+    assert all(line[EPISODES] == 3 * line[GROUPS] and 2 <= line[GROUPS] <= 3 for line in lines[2:])
+    used = 3 + sum(line[GROUPS] for line in lines[2:])
     assert saved(one)["progress"] == {"rates": ANY, "tasks_used": used, "cost": "0"}
 
 
@@ -383,19 +391,19 @@ def test_a_sampler_that_is_not_the_trainer_is_made_up_for(tiny: Path, tmp_path: 
         for cap in ("0", "2")
     )
     (first,), (second,) = metrics(trusted), metrics(corrected)
-    assert first["ratio"] == pytest.approx(math.e, rel=1e-3)
-    assert second["ratio"] == pytest.approx(1.0, abs=1e-5)
-    assert second["loss"] != pytest.approx(first["loss"])
+    assert first["train/ratio"] == pytest.approx(math.e, rel=1e-3)
+    assert second["train/ratio"] == pytest.approx(1.0, abs=1e-5)
+    assert second["loss/total"] != pytest.approx(first["loss/total"])
 
 
 def test_equal_groups_teach_nothing(tiny: Path, tmp_path: Path) -> None:
     """A random model never switches the lamp: no reward, no update, and it is said so."""
     run = run_of(tmp_path / "run", tiny, "sft.steps=0", "steps=2")
     lines = metrics(run)
-    assert [line["equal_groups"] for line in lines] == [3, 3]
-    assert [line["groups"] for line in lines] == [3, 3]
-    assert [line["reward"] for line in lines] == [0.0, 0.0]
-    assert all("grad_norm" not in line for line in lines)
+    assert [line["generation/equal_groups"] for line in lines] == [3, 3]
+    assert [line[GROUPS] for line in lines] == [3, 3]
+    assert [line["reward/average_reward"] for line in lines] == [0.0, 0.0]
+    assert all("train/grad_norm" not in line for line in lines)
     before, after = saved(run, 1), saved(run, 2)
     assert same(
         {k: v for k, v in before.items() if k != "progress"}, {k: v for k, v in after.items() if k != "progress"}
@@ -418,8 +426,8 @@ def test_a_run_with_too_many_faults_stops(tiny: Path, tmp_path: Path, lost: int,
     if not stops:
         run = run_of(tmp_path / "run", tiny, *settings, report=report)
         (line,) = metrics(run)
-        assert (line["episodes"], line["stop/fault"], line["fault/user"]) == (6, 1 / 6, 1 / 6)
-        assert line["reward"] > 0.0, "and it is no reward of 0"
+        assert (line[EPISODES], line["generation/stop/fault"], line["fault/user"]) == (6, 1 / 6, 1 / 6)
+        assert line["reward/average_reward"] > 0.0, "and it is no reward of 0"
         return
     with pytest.raises(RolloutError, match=r"3 of 6 episodes failed, more than max_fault_rate = 0.34; .*line is dead"):
         run_of(tmp_path / "run", tiny, *settings, report=report)
@@ -449,7 +457,7 @@ def test_a_resumed_run_goes_on_with_its_curriculum(tiny: Path, tmp_path: Path) -
         "curriculum.memory=0.5",
     )
     whole = run_of(tmp_path / "whole", tiny, *settings)
-    assert sum(line["left_out"] for line in metrics(whole)[2:]) > 0
+    assert sum(line["generation/left_out"] for line in metrics(whole)[2:]) > 0
     assert saved(whole)["progress"]["rates"]
     played = [episode.difficulty for step in (3, 4, 5) for episode in read_trajectories(episodes_of(whole, step))[0]]
     assert played[0] == "easy"

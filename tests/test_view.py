@@ -49,7 +49,7 @@ def test_summary(folder: Path) -> None:
     text = view(folder)
     assert "domain     retail" in text
     assert "seed 3" in text
-    assert "reward                       ▁▃▆█" in text
+    assert f"{'reward/average_reward':<36} ▁▃▆█" in text, "of an old run, under its new name"
     assert "0.25 -> 1 " in text
     assert "| the | table |" in text
     assert "episode 1: bad: reward 0 (state 0), done, 3 turns" in text
@@ -57,6 +57,18 @@ def test_summary(folder: Path) -> None:
     assert "episode 3" not in text
     assert "lost" not in text
     assert "flag" not in text
+
+
+def test_what_was_wrong_with_a_run_is_told(folder: Path) -> None:
+    run = Run(folder, TrainConfig(seed=3))
+    assert "\nhealth\n" not in view(folder)
+    for step in (5, 6, 7):
+        run.log(step, {"reward/average_reward": 1.0, "health/kl": float(step != 6), "health/floor": 0.0})
+    for step in (5, 7):
+        run.warn(step, {"check": "kl", "text": f"one step moved it, {step}", "remedy": "lower it"})
+    text = view(folder)
+    assert "\nhealth\nkl, in 2 steps, the last time since step 7: one step moved it, 7\n    lower it\n" in text
+    assert "health/kl" not in text, "0 and 1 are no curve"
 
 
 def test_a_run_that_has_done_nothing_yet(tmp_path: Path) -> None:

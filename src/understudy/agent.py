@@ -14,6 +14,7 @@ from understudy.errors import TaskError
 from understudy.formats import ChatFormat, Parsed
 from understudy.formats.base import ParseStatus, settled
 from understudy.messages import Message, ToolCall, ToolSpec
+from understudy.retold import tell
 from understudy.tasks import Task
 from understudy.trajectory import Trajectory
 
@@ -113,9 +114,7 @@ class DemonstrationAgent:
         turn = episode.turns
         if turn >= len(task.turns):
             raise TaskError(f"task {task.id}: the user still speaks after the {turn} gold turns")
-        episode.observe(new, self._format.encode(new, tools, episode.tokens))
-        tokens = self._format.render(task.turns[turn])
-        episode.act(message := _identified(task.turns[turn], turn), tokens, [0.0] * len(tokens))
+        tell(episode, new, message := _identified(task.turns[turn], turn), tools, self._format)
         return message
 
 

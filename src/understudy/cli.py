@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from understudy import envfile
+from understudy.collect.cli import collect
 from understudy.data import cli as data
 from understudy.errors import ConfigError, RolloutError, TaskError
 from understudy.mcp import cli as mcp
@@ -35,6 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+data.app.command("collect")(collect)
 app.add_typer(data.app, name="data")
 app.add_typer(mcp.app, name="mcp")
 
@@ -48,6 +51,16 @@ Checkpoint = Annotated[
 ]
 Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Such as slice.policy=brief.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.callback()
+def settings_of_all(
+    env_file: Annotated[
+        Path | None, typer.Option(help="A file of keys, NAME=value; .env in this folder if not given.")
+    ] = None,
+) -> None:
+    """Read keys that the environment does not have."""
+    envfile.load(env_file)
 
 
 @app.command("list")
@@ -140,7 +153,8 @@ def train(
 ) -> None:
     """Train a model, and say how much better it got.
 
-    A warm start on gold demonstrations, then reinforcement learning; at the end, the result table.
+    A warm start on gold demonstrations, preferences where there are any, then reinforcement learning; at the end, the
+    result table.
     """
     from understudy import launch
 
@@ -284,14 +298,9 @@ def main() -> None:
 
 
 def _config(what: str, settings: list[str] | None) -> "TrainConfig":
-    """A config for the name of a domain or a preset, for a config's file or a run's folder."""
-    from understudy.config import TrainConfig, load, parse, presets
+    from understudy.weights import config_of
 
-    if Path(what, "config.toml").is_file():
-        return load(TrainConfig, Path(what, "config.toml"), settings or ())
-    if what in presets() or (what.endswith(".toml") and not what.startswith("mcp:")):
-        return load(TrainConfig, what, settings or ())
-    return parse(TrainConfig, "", [f"domain={what}", *(settings or ())])
+    return config_of(what, settings or ())
 
 
 def _checkpoint(what: str) -> Path | None:

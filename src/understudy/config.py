@@ -18,22 +18,27 @@ from typing import Any, Self, TypeVar, get_origin
 from pydantic import Field, ValidationError, model_validator
 
 from understudy.algorithms.options import Advantage, Critic, Loss, Overlong, Penalty, Per
+from understudy.algorithms.preference_options import Preferences
 from understudy.algorithms.presets import laid_over, row
 from understudy.chat import ChatConfig
 from understudy.curriculum import Curriculum
 from understudy.domains.base import Slice
 from understudy.engines.base import Sampling
 from understudy.engines.local.config import LocalConfig
+from understudy.engines.reference import ReferenceConfig
 from understudy.errors import ConfigError, nearest
 from understudy.formats import FormatConfig
+from understudy.health import HealthConfig
 from understudy.records import Record
 from understudy.rollout import Limits
+from understudy.shaping import Shaping
 from understudy.tasks import Split
+from understudy.trackers import Tracker, TrackingConfig
 from understudy.users import UserConfig
 
 
 class SFTConfig(Record):
-    """The warm start: imitation of gold demonstrations."""
+    """The warm start: imitation of demonstrations, gold ones and those of a file."""
 
     steps: int = Field(default=48, ge=0)
     """Optimizer steps; 0 goes without a warm start."""
@@ -42,8 +47,10 @@ class SFTConfig(Record):
     learning_rate: float = Field(default=2e-4, gt=0.0)
     warmup: int = Field(default=4, ge=0)
     """Steps over which the learning rate rises to its value."""
-    demonstrations: int = Field(default=256, ge=1)
+    demonstrations: int = Field(default=256, ge=0)
     """How many different gold episodes are imitated."""
+    file: str = ""
+    """Further demonstrations: a file that `understudy data collect` has written, or one of another trainer's."""
 
 
 class Algorithm(Record):
@@ -54,11 +61,12 @@ class Algorithm(Record):
     What is said beside it wins: in a file the file's other keys, on the command line the other key=value."""
     advantage: Advantage = "group"
     """Reward minus the group's mean (`group`), that over the group's deviation (`group_std`) or over the batch's
-    (`batch_std`), minus the mean of the others (`leave_one_out`), or from the values of a critic (`gae`)."""
+    (`batch_std`), minus the mean of the others (`leave_one_out`), or from the values of a critic (`gae`); 1 for success
+    and nothing else, to imitate (`success`); or 0, where the reference judges alone (`none`)."""
     per: Per = "token"
     """What weighs the same in the loss: every token, every sequence, or every token whatever the batch holds."""
     group_size: int = Field(default=8, ge=1)
-    """Episodes of one task; with `gae`, which compares none, one is enough."""
+    """Episodes of one task; with `gae`, `success` and `none`, which compare none, one is enough."""
     tasks_per_step: int = Field(default=6, ge=1)
     """Groups in a step."""
     learning_rate: float = Field(default=1e-5, gt=0.0)
@@ -69,10 +77,13 @@ class Algorithm(Record):
     epochs: int = Field(default=1, ge=1)
     """How often a step's episodes are gone through, each time in `updates_per_step` other shares."""
     kl_coefficient: float = Field(default=0.0, ge=0.0)
-    """Weight of the KL penalty against the policy that reinforcement learning started from."""
+    """Weight of the KL penalty against the reference. Against a teacher it is what the policy learns from it."""
     kl_kind: Penalty = "k1"
     """How that is estimated: by the log ratio (`k1`, whose gradient as a reward is that of `k2` as a loss), or as GRPO
     does (`k3`). With `gae` values learn to foresee a `k1`; the others stay a part of the loss."""
+    reference: ReferenceConfig = ReferenceConfig()
+    """Whom the KL penalty compares with."""
+    shaping: Shaping = Shaping()
     importance_cap: float = Field(default=0.0, ge=0.0)
     """Make up for a sampler whose probabilities are not quite the trainer's: each token is weighed by their ratio, by
     this at most (2 is usual). It takes a further forward pass; 0 trusts the sampler."""
@@ -101,7 +112,7 @@ class Algorithm(Record):
 
     @model_validator(mode="after")
     def _comparable(self) -> Self:
-        if self.group_size < 2 and not self.valued:
+        if self.group_size < 2 and self.advantage not in ("gae", "success", "none"):
             raise ConfigError(
                 f"algorithm.group_size = {self.group_size}: algorithm.advantage = {self.advantage!r} compares the "
                 "episodes of a group; it should be greater than or equal to 2 (1 is enough for 'gae')"
@@ -156,7 +167,9 @@ class TrainConfig(Record):
     steps: int = Field(default=12, ge=0)
     """Steps of reinforcement learning."""
     save_every: int = Field(default=5, ge=0)
-    """Steps between checkpoints; 0 saves at the end only."""
+    """Steps between checkpoints; 0 saves at the end only. The steps after which a model is evaluated are saved too."""
+    keep: int = Field(default=2, ge=0)
+    """Checkpoints that are kept: the last so many, and the one that did best in validation; 0 keeps all."""
     max_fault_rate: float = Field(default=0.1, ge=0.0, le=1.0)
     """The run stops when more than this share of a step's episodes fails through no fault of the agent."""
     cost_cap: Decimal = Field(default=Decimal(0), ge=0)
@@ -173,11 +186,26 @@ class TrainConfig(Record):
     chat: ChatConfig = ChatConfig()
     """The endpoint and model that `--agent native` and `--agent chat` play with."""
     sft: SFTConfig = SFTConfig()
+    preferences: Preferences = Preferences()
     curriculum: Curriculum = Curriculum()
     """What reinforcement learning trains on first, and most."""
     algorithm: Algorithm = Algorithm()
     eval: EvalConfig = EvalConfig()
     certify: CertifyConfig = CertifyConfig()
+    health: HealthConfig = HealthConfig()
+    trackers: tuple[Tracker, ...] = ()
+    """Where metrics go beside the run's folder: wandb, tensorboard, mlflow, trackio."""
+    tracking: TrackingConfig = TrackingConfig()
+
+    @property
+    def prior(self) -> int:
+        """Steps before reinforcement learning."""
+        return self.sft.steps + self.preferences.steps
+
+    @property
+    def total(self) -> int:
+        """Steps of all phases."""
+        return self.prior + self.steps
 
 
 C = TypeVar("C", bound=Record)
@@ -256,10 +284,10 @@ def _has(kind: type[C], key: str, root: type[Record], where: str, path: str) -> 
     """`kind`, if it has this field; else a `ConfigError` with the nearest one, or a namesake in another section."""
     if key in kind.model_fields:
         return kind
-    text = nearest(f"{path}{key}", (f"{path}{field}" for field in kind.model_fields))
-    namesakes = [name for name in _paths(root) if name.rpartition(".")[2] == key]
-    if namesakes and "did you mean" not in text:
-        text = text.replace("; ", f"; did you mean {namesakes[0]!r}? ", 1)
+    own = sorted(f"{path}{field}" for field in kind.model_fields)
+    text = nearest(f"{path}{key}", own)
+    if namesakes := [name for name in _paths(root) if name.rpartition(".")[2] == key]:
+        text = f"{path + key!r}; did you mean {namesakes[0]!r}? allowed: {', '.join(own)}"
     raise ConfigError(f"{where}: unknown key {text}")
 
 

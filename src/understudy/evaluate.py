@@ -82,6 +82,10 @@ class Evaluation(Record):
         each = [[s for s in result.successes if s is not None] for result in self.results]
         return rate([estimate(len(s), sum(s), k) for s in each if len(s) >= k])
 
+    def of_domain(self, domain: str) -> "Evaluation":
+        """What it came to on the tasks of one domain of a mixture; totals over all episodes stay."""
+        return self.replace(results=tuple(result for result in self.results if result.domain == domain))
+
     def among(self, kept: Callable[[TaskResult], bool]) -> Rate:
         """Success among some of the tasks."""
         return self.replace(results=tuple(filter(kept, self.results))).success
@@ -146,18 +150,22 @@ def inhabited(domain: TaskSource, users: Cast) -> TaskSource:
     return domain if users.scripted else domain.with_users(users)
 
 
-async def refuse_free(domain: TaskSource, seed: int = 0) -> None:
-    """A `TaskError` where doing nothing earns train tasks of the slice, a `ConfigError` where there are none at all."""
+async def refuse_free(domain: TaskSource, seed: int = 0, allowed: bool = False) -> float:
+    """What doing nothing earns on the train tasks of the slice, on average.
+
+    Where it earns some of them whole that is a `TaskError`, unless `allowed`; no tasks at all are a `ConfigError`.
+    """
     if next(domain.stream("train", seed), None) is None:
         raise ConfigError(f"{domain.name} has no train tasks in this slice")
-    tasks = domain.tasks("train")
-    free = [result.task for result in (await floor(domain, tasks)).results if any(result.successes)]
-    if free:
+    results = (await floor(domain, domain.tasks("train"))).results
+    free = [result.task for result in results if any(result.successes)]
+    if free and not allowed:
         some = ", ".join(free[:3])
         raise TaskError(
-            f"doing nothing earns {len(free)} of the {len(tasks)} train tasks of {domain.name} ({some}): "
+            f"doing nothing earns {len(free)} of the {len(results)} train tasks of {domain.name} ({some}): "
             "leave them out by slice.families, or train on them all the same by free_tasks=true"
         )
+    return _mean([reward for result in results for reward in result.rewards if reward is not None])
 
 
 def named_agent(name: str, config: TrainConfig, checkpoint: Path | None = None) -> Agent:

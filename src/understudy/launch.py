@@ -13,7 +13,7 @@ from understudy.evaluate import not_installed
 from understudy.live import Live
 from understudy.models import find_model
 from understudy.preflight import preflight
-from understudy.run import Run, free_folder, refuse_taken
+from understudy.run import Run, free_folder, read_config, refuse_taken
 
 
 def train(settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None) -> str:
@@ -22,15 +22,16 @@ def train(settings: Sequence[str] = (), out: Path | None = None, resume: Path | 
     try:
         from understudy.train import train as run_all  # torch, which a mistake in the settings need not wait for
 
-        with Live(run.config.sft.steps + run.config.steps, str(run.folder), done=run.step) as live:
+        with Live(run.config.total, str(run.folder), done=run.step) as live:
             for warning in run.warnings:
                 live.note(warning)
             tables = run_all(run.config, run, live.report)
     except ModuleNotFoundError as e:
         run.withdraw()
         raise not_installed(e, "training") from e
-    except (ConfigError, TaskError):
-        run.withdraw()
+    except (ConfigError, TaskError) as e:
+        if not isinstance(e.__cause__, OSError):  # what could not be written is gone on with, once there is room
+            run.withdraw()
         raise
     results.keep(run, tables)
     return f"{results.summary(tables)}\n\nEverything is in {run.folder}; look at it by: understudy view {run.folder}"
@@ -77,13 +78,17 @@ def certify(model: str, settings: Sequence[str] = ()) -> tuple[dict[str, Any], s
 
 
 def open_run(settings: Sequence[str], out: Path | None, resume: Path | None) -> Run:
-    """A new run, or one to go on with, which takes no settings but its own."""
+    """A new run, or one to go on with, whose own settings are then changed only in what changes none of its numbers."""
     if resume is None:
         name, config = read(settings)
         return Run.create(out or free_folder(name), config)
     if out is not None:
         raise ConfigError("give --resume a run to go on with, or --out a folder for a new one, not both")
-    return Run.resume(resume, read(settings)[1] if settings else None)
+    if not settings:
+        return Run.resume(resume)
+    source = resume / "config.toml" if "=" in settings[0] else settings[0]
+    read_config(resume)  # which says so where it is no run
+    return Run.resume(resume, load(TrainConfig, source, [text for text in settings if "=" in text]))
 
 
 def read(settings: Sequence[str]) -> tuple[str, TrainConfig]:

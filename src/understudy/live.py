@@ -22,7 +22,7 @@ class Live:
 
     with Live(total_steps=60, title="retail") as live:
         live.phase("sampling")
-        live.update(step, {"reward": 0.4, "tokens_per_second": 900.0})
+        live.update(step, {"reward/average_reward": 0.4, "timing/tokens_per_second": 900.0})
     """
 
     def __init__(self, total_steps: int, title: str, console: Console | None = None, done: int = 0) -> None:
@@ -81,8 +81,12 @@ class Live:
             self._console.print(self._line(step), markup=False, highlight=False, soft_wrap=True)
 
     def _line(self, step: int) -> str:
-        values = " ".join(f"{name}={_short(value)}" for name, value in self._metrics.items())
+        values = " ".join(f"{name}={_short(value)}" for name, value in self._shown())
         return f"step {step}/{self._total} {values} left={self._left(step)}"
+
+    def _shown(self) -> list[tuple[str, object]]:
+        """The metrics, without health, of which notes tell what is wrong."""
+        return [(name, value) for name, value in self._metrics.items() if not name.startswith("health/")]
 
     def _left(self, step: int) -> str:
         done = step - self._first
@@ -97,12 +101,12 @@ class Live:
     def _curve(self, name: str, values: deque[float]) -> str:
         recent = list(values)[-10:]
         mean = sum(recent) / len(recent)
-        return f"{name:<8} {sparkline(list(values))} {values[-1]:.3f}, mean of the last {len(recent)} {mean:.3f}"
+        return f"{name:<21} {sparkline(list(values))} {values[-1]:.3f}, mean of the last {len(recent)} {mean:.3f}"
 
     def _table(self) -> Table:
         """The last metrics, in three columns."""
         table = Table.grid(padding=(0, 2))
-        cells = [f"{name} {_short(value)}" for name, value in self._metrics.items()]
+        cells = [f"{name} {_short(value)}" for name, value in self._shown()]
         for i in range(0, len(cells), 3):
             table.add_row(*cells[i : i + 3])
         return table

@@ -37,11 +37,34 @@ def same_state(state: State, gold: Mapping[str, Any]) -> float:
 
 def said_outputs(transcript: Sequence[Message], outputs: Sequence[str]) -> float:
     """1.0 when the agent told the user every output; the module's docstring says what counts."""
-    if not outputs:
-        return 1.0
+    return float(_outputs_told(transcript, outputs) == len(outputs))
+
+
+def progress(state: State, gold: Mapping[str, Any], transcript: Sequence[Message], outputs: Sequence[str]) -> float:
+    """How much of gold's changes and of the outputs there is, in [0, 1]; 1.0 where all is there and nothing else.
+
+    A change that gold does not make counts as one more that is missing, so nothing superfluous can raise it. Doing
+    nothing is 0.0.
+    """
+    made, wanted = _flat(state.changes()), _flat(gold)
+    reached = sum(key in made and made[key] == row for key, row in wanted.items())
+    total = len(made.keys() | wanted.keys()) + len(outputs)
+    return (reached + _outputs_told(transcript, outputs)) / total if total else 0.0
+
+
+def _flat(changes: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+    """Changed rows by table and id, and values by name."""
+    rows = {
+        (name, key): row for name, part in changes.items() if isinstance(part, Mapping) for key, row in part.items()
+    }
+    return rows | {(name,): value for name, value in changes.items() if not isinstance(value, Mapping)}
+
+
+def _outputs_told(transcript: Sequence[Message], outputs: Sequence[str]) -> int:
+    """How many of the outputs the agent told the user."""
     limit = sum(_is_number(output) for output in outputs) + SPARE_NUMBERS
-    told = list(_told(transcript))
-    return float(all(any(_tells(text, shown, output, limit) for text, shown in told) for output in outputs))
+    told = list(_told(transcript)) if outputs else []
+    return sum(any(_tells(text, shown, output, limit) for text, shown in told) for output in outputs)
 
 
 def _told(transcript: Sequence[Message]) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -65,18 +65,21 @@ async def play_groups(
     groups: int,
     refill: int,
     seed: int,
+    worth: Callable[[Sequence[Trajectory]], bool] | None = None,
 ) -> list[list[Trajectory]]:
-    """Groups of episodes, all side by side. A group that ends with equal rewards is followed by a further one.
+    """Groups of episodes, all side by side. A group that is not worth learning from is followed by a further one.
 
-    Such groups teach nothing (their advantages are 0) and are returned too; at most `refill` further ones are played.
+    Without `worth` those are the groups of equal rewards, whose advantages are 0. They are returned too; at most
+    `refill` further ones are played.
     """
+    worth = worth or teaches
     started = [asyncio.ensure_future(play_group(source, t, agent, limits, size, seed)) for t in islice(tasks, groups)]
     running = set(started)
     try:
         while running:
             finished, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             for group in sorted(finished, key=started.index):
-                more = not teaches(group.result()) and len(started) < groups + refill
+                more = not worth(group.result()) and len(started) < groups + refill
                 for task in islice(tasks, int(more)):
                     further = asyncio.ensure_future(play_group(source, task, agent, limits, size, seed))
                     started.append(further)

@@ -2,19 +2,26 @@
 
     runs/retail-001/
       config.toml                        what runs
-      metrics.jsonl                      one line a step, all metrics
+      environment.json                   what it runs with and on, each time it is started
+      metrics.jsonl                      one line a step, all metrics, its evaluation's included
+      health.jsonl                       each warning: step, check, what is bad, what to do
       trajectories/step_000010.jsonl     the episodes of a step
       evaluations/000010 warm start.json an evaluation after a step
       tests/000010 warm start.json       the same on the domains that are never trained on, where there are such
       checkpoints/step_000010/           what the engine saved, and manifest.json, written last
+      checkpoints/latest                 a link to the last one
+      preferences.sha256                 of the file of preferences, where the run learns from one
       model/                             the trained model (for LoRA its adapters), as transformers and peft read it
       result.json  result.md             the result table
       certify.txt                        where sampler and trainer differed, if a certification failed
+      trackers/                          how far each tracker has got, and what those write that keep files
 
-A checkpoint is whole when its manifest is there and every file in it has the digest that the manifest gives.
+A checkpoint is whole when its manifest is there and every file in it has the digest that the manifest gives. What
+cannot be written (a full disk, a folder that is read-only) is a `ConfigError`, and leaves everything as it was.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -22,16 +29,25 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from understudy import metrics
 from understudy.config import TrainConfig, differences, dump, load
 from understudy.errors import ConfigError
+from understudy.provenance import Provenance, changes, provenance
 from understudy.trajectory import Trajectory, write_trajectories
 
 MANIFEST = "manifest.json"
+HEALTH, ENVIRONMENT = "health.jsonl", "environment.json"
+LATEST = "latest"
+FREE = ("health.", "trackers", "tracking.", "keep")
+"""Keys of a config that change nothing about the numbers of a run, and so may be others when it is resumed."""
+_STARTS = TypeAdapter(list[Provenance])
 _BY_STEP = ("trajectories", "evaluations", "tests", "checkpoints")
 _STEP = re.compile(r"(?:step_)?(\d{6,})(?: [^.]*)?")
 
@@ -51,77 +67,118 @@ class Run:
     @classmethod
     def create(cls, folder: Path, config: TrainConfig) -> "Run":
         """A new run in a folder that is not there, or empty; one that holds anything is a `ConfigError`."""
-        refuse_taken(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "config.toml").open("x", encoding="utf-8") as f:  # of two that race for a folder, one fails
-            f.write(dump(config))
-        for name in _BY_STEP:
-            (folder / name).mkdir()
-        return cls(folder, config)
+        with _writing(folder, "give another --out"):
+            refuse_taken(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in _BY_STEP:
+                (folder / name).mkdir()  # of two that race for a folder, one fails here
+            write_whole(folder / "config.toml", dump(config))
+            run = cls(folder, config)
+            run._describe()
+        return run
 
     @classmethod
     def resume(cls, folder: Path, config: TrainConfig | None = None) -> "Run":
         """A run to go on with from its last whole checkpoint; what was written after it is dropped.
 
-        A `config` that is not the run's own is a `ConfigError` that names the keys.
+        A `config` may differ from the run's own in what is `FREE`; another difference is a `ConfigError` that names it.
         """
         own = read_config(folder)
-        changed = differences(own, config) if config else []
+        changed = [text for text in differences(own, config) if not text.startswith(FREE)] if config else []
         if changed:
             raise ConfigError(
                 f"{folder} was started with another config (its own, and the one given): {'; '.join(changed)}"
             )
-        run = cls(folder, own)
+        run = cls(folder, config or own)
         run._find_checkpoint()
-        run._forget_later()
+        with run._writing():
+            if run.config != own:
+                write_whole(folder / "config.toml", dump(run.config))
+            run._forget_later()
+            run._describe()
         return run
 
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Append one step's metrics, in one write."""
-        line = json.dumps({"step": step, **{k: _finite(v) for k, v in metrics.items()}}) + "\n"
-        descriptor = os.open(self.folder / "metrics.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
+        self._append(metrics.FILE, {"step": step, **{k: _finite(v) for k, v in values.items()}})
+
+    def warn(self, step: int, warning: Mapping[str, str]) -> None:
+        """Append a warning of a step."""
+        self._append(HEALTH, {"step": step, **warning})
 
     def keep(self, step: int, trajectories: Iterable[Trajectory]) -> None:
         """Write one step's episodes."""
         path = self.folder / "trajectories" / f"{step_name(step)}.jsonl"
         partial = path.with_suffix(".partial")
-        partial.unlink(missing_ok=True)
-        write_trajectories(partial, trajectories)
-        partial.replace(path)
+        with self._writing(), _removed(partial):
+            partial.unlink(missing_ok=True)
+            write_trajectories(partial, trajectories)
+            partial.replace(path)
 
     @contextlib.contextmanager
     def checkpoint(self, step: int) -> Iterator[Path]:
         """A folder to save a checkpoint to; it takes its place, whole, when the block ends without an error."""
         final = self.folder / "checkpoints" / step_name(step)
-        with whole_folder(final) as partial:
-            yield partial
-            digests = {str(f.relative_to(partial)): _digest(f) for f in _files(partial)}
-            write_whole(partial / MANIFEST, json.dumps({"step": step, "sha256": digests}, indent=1) + "\n")
+        with self._writing():
+            with whole_folder(final) as partial:
+                yield partial
+                digests = {str(f.relative_to(partial)): _digest(f) for f in _files(partial)}
+                write_whole(partial / MANIFEST, json.dumps({"step": step, "sha256": digests}, indent=1) + "\n")
+            _point(final.with_name(LATEST), final.name)
         self.step, self.last = step, final
+
+    def prune(self, keep: int, spare: Collection[int]) -> None:
+        """Remove all checkpoints but the last `keep`, and those of the steps in `spare`; 0 keeps all."""
+        for step, path in checkpoints(self.folder)[:-keep] if keep else ():
+            if step not in spare:
+                with self._writing():  # renamed first, so that half of a checkpoint is never taken for one
+                    shutil.rmtree(path.rename(path.with_name(path.name + ".partial")))
 
     @contextlib.contextmanager
     def model(self) -> Iterator[Path]:
         """A folder to write the trained model to; it takes its place, whole, when the block ends without an error."""
-        with whole_folder(self.folder / "model") as partial:
+        with self._writing(), whole_folder(self.folder / "model") as partial:
             yield partial
 
     def write(self, name: str, text: str) -> None:
         """Write one file of the run, such as `result.md` or `evaluations/000010 warm start.json`."""
-        write_whole(self.folder / name, text)
+        with self._writing():
+            write_whole(self.folder / name, text)
 
     def withdraw(self) -> None:
-        """Remove the folder of a run that could not do its first step, so that its name is free again."""
-        if self.last is None and not (self.folder / "metrics.jsonl").exists():
-            shutil.rmtree(self.folder)
+        """Remove the folder of a run that has come to nothing yet, not to an evaluation, so that its name is free."""
+        if self.last is None and not read_metrics(self.folder):
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
     def how_to_resume(self) -> str:
         """The command that goes on with this run."""
         return f"understudy train --resume {self.folder}"
+
+    def _writing(self) -> contextlib.AbstractContextManager[None]:
+        return _writing(self.folder, f"go on with: {self.how_to_resume}")
+
+    def _append(self, name: str, line: Mapping[str, Any]) -> None:
+        """Append a line in one write; where that fails, the file is as before."""
+        data = (json.dumps(line) + "\n").encode()
+        with self._writing():
+            descriptor = os.open(self.folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                size = os.fstat(descriptor).st_size
+                if os.write(descriptor, data) < len(data):
+                    os.ftruncate(descriptor, size)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+            finally:
+                os.close(descriptor)
+
+    def _describe(self) -> None:
+        """Add this start to environment.json, and warn where it is not on what the last one was on."""
+        path = self.folder / ENVIRONMENT
+        starts = _STARTS.validate_json(path.read_bytes()) if path.exists() else []
+        now = provenance({"seed": self.config.seed, "eval.seed": self.config.eval.seed})
+        if starts and (changed := changes(starts[-1], now)):
+            self.warnings.append(f"the run may come out otherwise than uninterrupted: {'; '.join(changed)}")
+        write_whole(path, _STARTS.dump_json([*starts, now], indent=1).decode() + "\n")
 
     def _find_checkpoint(self) -> None:
         self.last, self.warnings = last_checkpoint(self.folder)
@@ -132,13 +189,16 @@ class Run:
     def _forget_later(self) -> None:
         """Drop what was written after the checkpoint, and what was left half-written."""
         last = self.step if self.last else -1
-        kept = [line for line, step in _metric_lines(self.folder) if step is not None and step <= last]
-        if (self.folder / "metrics.jsonl").exists():
-            write_whole(self.folder / "metrics.jsonl", "".join(line + "\n" for line in kept))
+        for name in (metrics.FILE, HEALTH):
+            kept = [line for line, step in _lines(self.folder / name) if step is not None and step <= last]
+            if (self.folder / name).exists():
+                write_whole(self.folder / name, "".join(line + "\n" for line in kept))
         for path in [path for name in _BY_STEP for path in (self.folder / name).glob("*")]:
             step = _step(path)
             if step is None or step > last:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        if self.last:
+            _point(self.last.with_name(LATEST), self.last.name)
 
 
 def read_config(folder: Path) -> TrainConfig:
@@ -150,7 +210,12 @@ def read_config(folder: Path) -> TrainConfig:
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The metrics of each step; lines that are damaged are left out."""
-    return [json.loads(line) for line, step in _metric_lines(folder) if step is not None]
+    return [json.loads(line) for line, step in _lines(folder / metrics.FILE) if step is not None]
+
+
+def read_warnings(folder: Path) -> list[dict[str, Any]]:
+    """What was wrong with the run's health, in order: step, check, text, remedy."""
+    return [json.loads(line) for line, step in _lines(folder / HEALTH) if step is not None]
 
 
 def refuse_taken(folder: Path) -> None:
@@ -204,11 +269,12 @@ def damage(checkpoint: Path) -> str | None:
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that it is there whole or, after a crash, as it was before."""
     partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as f:
-        f.write(text)
-        f.flush()
-        os.fsync(f.fileno())
-    partial.replace(path)
+    with _removed(partial):
+        with partial.open("w", encoding="utf-8") as f:
+            f.write(text)
+            f.flush()
+            os.fsync(f.fileno())
+        partial.replace(path)
     _sync(path.parent)
 
 
@@ -217,10 +283,11 @@ def whole_folder(final: Path) -> Iterator[Path]:
     """A folder beside its place, which it takes when the block ends without an error."""
     partial = final.with_name(final.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    yield partial
-    shutil.rmtree(final, ignore_errors=True)
-    partial.rename(final)
+    with _removed(partial):
+        partial.mkdir()
+        yield partial
+        shutil.rmtree(final, ignore_errors=True)
+        partial.rename(final)
     _sync(final.parent)
 
 
@@ -251,15 +318,41 @@ def _step(path: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def _metric_lines(folder: Path) -> Iterator[tuple[str, int | None]]:
-    """Each line of metrics.jsonl with its step, None where the line is damaged."""
-    path = folder / "metrics.jsonl"
+@contextlib.contextmanager
+def _writing(folder: Path, then: str) -> Iterator[None]:
+    """What the machine refuses to write is one line for the user."""
+    try:
+        yield
+    except OSError as e:
+        why = f"{e.filename}: {e.strerror}" if e.filename and e.strerror else e.strerror or e
+        raise ConfigError(f"{folder} cannot be written ({why}); see to that, then {then}") from e
+
+
+@contextlib.contextmanager
+def _removed(partial: Path) -> Iterator[None]:
+    """Whatever is left of `partial` is removed: where it did not get to its place, it takes the room of what can."""
+    try:
+        yield
+    finally:
+        shutil.rmtree(partial) if partial.is_dir() else partial.unlink(missing_ok=True)
+
+
+def _point(link: Path, target: str) -> None:
+    """A link to a folder beside it, there at any moment."""
+    partial = link.with_name(link.name + ".partial")
+    partial.unlink(missing_ok=True)
+    partial.symlink_to(target)
+    partial.replace(link)
+
+
+def _lines(path: Path) -> Iterator[tuple[str, int | None]]:
+    """Each line of a JSONL file with its step, None where the line is damaged."""
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
         try:
             step = json.loads(line)["step"]
         except (ValueError, KeyError, TypeError):
             step = None
-        yield line, step
+        yield line, step if isinstance(step, int) else None
 
 
 def _finite(value: Any) -> Any:

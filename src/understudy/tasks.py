@@ -122,6 +122,8 @@ class Score(Record):
     reward: float
     parts: dict[str, float] = {}
     """Each in [0, 1], 1 is best."""
+    credit: float = 0.0
+    """What training adds for how far a failure got, where it is told to; evaluation does not read it."""
 
 
 def read_tasks(path: Path) -> list[Task]:

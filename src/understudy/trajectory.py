@@ -78,7 +78,7 @@ class Trajectory:
         """The reward to train on; an episode without a score has none and must not be trained on."""
         if self.score is None:
             raise ValueError(f"the episode of task {self.task} has no score ({self.error or self.stop})")
-        return self.score.reward - self.penalty
+        return self.score.reward + self.score.credit - self.penalty
 
     @property
     def turns(self) -> int:

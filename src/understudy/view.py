@@ -8,10 +8,11 @@ from typing import Any
 from understudy.config import TrainConfig
 from understudy.errors import ConfigError
 from understudy.messages import Message, ToolCall
-from understudy.run import read_config, read_metrics
+from understudy.metrics import named
+from understudy.run import read_config, read_metrics, read_warnings
 from understudy.trajectory import Trajectory, read_trajectories
 
-FIRST = ("reward", "success")
+FIRST = ("reward/average_reward", "reward/success_rate")
 """Metrics that are looked at first."""
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 40
@@ -23,7 +24,9 @@ def view(folder: Path, step: int | None = None, episode: int | None = None) -> s
     file = _episode_file(folder, step)
     if episode is not None or step is not None:
         return _episode(file, episode or 1)
-    sections = [_head(folder, config), _curves(read_metrics(folder)), _result(folder), _some_episodes(file)]
+    metrics = [named(line) for line in read_metrics(folder)]  # those of runs from before names had spaces
+    sections = [_head(folder, config), _curves(metrics), _health(folder, metrics), _result(folder)]
+    sections.append(_some_episodes(file))
     return "\n\n".join(section for section in sections if section)
 
 
@@ -59,16 +62,19 @@ def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
 
 
 def _head(folder: Path, config: TrainConfig) -> str:
-    sft, algorithm = config.sft, config.algorithm
+    sft, preferences, algorithm = config.sft, config.preferences, config.algorithm
     lines = {
         "run": str(folder),
         "domain": " ".join([config.domain, *config.slice.families, *config.slice.difficulties]),
         "model": f"{config.model}, {config.engine.finetune}, seed {config.seed}",
         "warm start": f"{sft.steps} steps of {sft.batch_size} demonstrations, learning rate {sft.learning_rate:g}",
+        "preferred": f"{preferences.steps} steps of {preferences.kind}, {preferences.file}"
+        if preferences.steps
+        else "",
         "training": f"{config.steps} steps of {algorithm.tasks_per_step} tasks x {algorithm.group_size} episodes, "
         f"advantage {algorithm.advantage}, learning rate {algorithm.learning_rate:g}",
     }
-    return "\n".join(f"{name:<11}{text}" for name, text in lines.items())
+    return "\n".join(f"{name:<11}{text}" for name, text in lines.items() if text)
 
 
 def _curves(metrics: Sequence[Mapping[str, Any]]) -> str:
@@ -78,11 +84,22 @@ def _curves(metrics: Sequence[Mapping[str, Any]]) -> str:
     names = dict.fromkeys([*FIRST, *itertools.chain(*metrics)])
     series = {name: _numbers(metrics, name) for name in names if name != "step"}
     rows = [
-        f"{name:<28} {sparkline(values):<{_WIDTH}} {values[0]:>9.4g} -> {values[-1]:<9.4g}"
+        f"{name:<36} {sparkline(values):<{_WIDTH}} {values[0]:>9.4g} -> {values[-1]:<9.4g}"
         for name, values in series.items()
-        if values
+        if values and not name.startswith("health/")
     ]
     return "\n".join([f"step {metrics[-1]['step']}; first and last value of each metric", *rows])
+
+
+def _health(folder: Path, metrics: Sequence[Mapping[str, Any]]) -> str:
+    """What was wrong with the run, the last of each kind, and in how many steps it was."""
+    last = {warning["check"]: warning for warning in read_warnings(folder)}
+    lines = []
+    for check, warning in last.items():
+        steps = sum(line.get(f"health/{check}") == 1.0 for line in metrics)
+        head = f"{check}, in {steps} steps, the last time since step {warning['step']}"
+        lines += [f"{head}: {warning['text']}", f"    {warning['remedy']}"]
+    return "\n".join(["health", *lines]) if lines else ""
 
 
 def _numbers(metrics: Sequence[Mapping[str, Any]], name: str) -> list[float]:
@@ -135,4 +152,5 @@ def episode_title(episode: Trajectory) -> str:
     if episode.score is None:
         return f"{episode.task}: no score ({episode.fault}: {episode.error})"
     parts = ", ".join(f"{name} {value:g}" for name, value in episode.score.parts.items())
-    return f"{episode.task}: reward {episode.score.reward:g} ({parts}), {episode.stop}, {episode.turns} turns"
+    credit = f" and {episode.score.credit:g} credit" if episode.score.credit else ""
+    return f"{episode.task}: reward {episode.score.reward:g}{credit} ({parts}), {episode.stop}, {episode.turns} turns"

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from understudy.config import TrainConfig, load, parse
+from understudy.config import TrainConfig, load, parse, presets
 from understudy.errors import ConfigError
 from understudy.evaluate import open_model
 from understudy.records import Record
@@ -19,6 +19,15 @@ class Weights(Record):
     checkpoint: Path | None = None
     warnings: tuple[str, ...] = ()
     """Checkpoints that are damaged, and were passed over."""
+
+
+def config_of(what: str, settings: Sequence[str] = ()) -> TrainConfig:
+    """A config for the name of a domain or a preset, for a config's file or a run's folder."""
+    if Path(what, "config.toml").is_file():
+        return load(TrainConfig, Path(what, "config.toml"), settings)
+    if what in presets() or (what.endswith(".toml") and not what.startswith("mcp:")):
+        return load(TrainConfig, what, settings)
+    return parse(TrainConfig, "", [f"domain={what}", *settings])
 
 
 def find_weights(what: str, settings: Sequence[str] = ()) -> Weights:

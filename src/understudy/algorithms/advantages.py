@@ -8,6 +8,8 @@ tokens.
     DAPO         group_advantages(scale=True), token_weights("token")        Yu et al. 2025, arXiv:2503.14476
     RLOO         leave_one_out, token_weights("constant")                    Ahmadian et al. 2024, arXiv:2402.14740
     REINFORCE++  batch_advantages, token_weights("token")                    Hu et al. 2025, arXiv:2501.03262
+    RFT          1 for a success and 0 else, of successes alone, loss nll    Yuan et al. 2023, arXiv:2308.01825
+    GKD          0, and `kl_shaped` with coefficient 1 against a teacher     Agarwal et al. 2023, arXiv:2306.13649
 
 PPO's come from a critic: see `critic`.
 """
@@ -26,6 +28,10 @@ def episode_advantages(kind: Advantage, rewards: Tensor, group: Tensor) -> Tenso
         return leave_one_out(rewards, group)
     if kind == "batch_std":
         return batch_advantages(rewards, group)
+    if kind == "success":
+        return (rewards >= 1.0).to(rewards.dtype)
+    if kind == "none":
+        return torch.zeros_like(rewards)
     return group_advantages(rewards, group, scale=kind == "group_std")
 
 

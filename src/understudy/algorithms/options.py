@@ -6,7 +6,7 @@ from pydantic import Field
 
 from understudy.records import Record
 
-Advantage = Literal["group", "group_std", "leave_one_out", "batch_std", "gae"]
+Advantage = Literal["group", "group_std", "leave_one_out", "batch_std", "gae", "success", "none"]
 Per = Literal["token", "sequence", "constant"]
 Penalty = Literal["k1", "k2", "k3"]
 

@@ -1,4 +1,4 @@
-"""Task files: made, converted, split, described and checked. Each step streams: an iterator in, one out.
+"""Files of tasks, and of conversations. Each step streams: an iterator in, one out.
 
 items        an item with the place it came from; or what is wrong there
 read         values out of JSONL, JSON, parquet and Python files (`literals`)
@@ -11,5 +11,8 @@ write        output that is whole or not there, and can be gone on with
 convert      from one form to another, in parts
 synthesize   new tasks from a domain's generator, or proposed by a language model (`propose`)
 specs        samples from dependent specs; `making` writes all three to files
+preferences  conversations to imitate, or to prefer one to the other
+conversations the same out of the files of other trainers
+export       conversations for other trainers: `llamafactory`, `trl`, `openai`
 describe     what a set of tasks holds; `plots` as pictures
 """

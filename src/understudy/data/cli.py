@@ -15,6 +15,7 @@ from understudy.errors import ConfigError
 
 if TYPE_CHECKING:
     from understudy.data.convert import Target, Watch
+    from understudy.data.export import Target as ExportTarget
     from understudy.data.items import Bad
     from understudy.data.source import Source
     from understudy.data.verify import Domains
@@ -47,6 +48,8 @@ Files = Annotated[Literal["parquet", "jsonl"], typer.Option("--format", help="Th
 
 _OF_A_MODEL = ("url", "key_variable", "max_tools", "max_turns", "attempts")
 """Options of `synthesize` that only --by-model has a use for."""
+_OF_TASKS = ("domain", "split", "train_ratio", "seed", "to", "format", "policy", "unchecked")
+"""Options of `convert` that conversations have no use for."""
 
 
 @app.command()
@@ -76,13 +79,13 @@ def synthesize(
 
     making.lines_file(out)
     if from_specs is not None:
-        _refuse(ctx, ("domains", "by_model", "count", "split", "seed", "families", "difficulties", *_OF_A_MODEL))
+        refuse(ctx, ("domains", "by_model", "count", "split", "seed", "families", "difficulties", *_OF_A_MODEL))
         with _watched() as watch:
             made = making.from_specs(from_specs, out, watch, resume)
         return _wrote(out, made)
     chosen = _domains(domains or [], families, difficulties)
     if not by_model:
-        _refuse(ctx, _OF_A_MODEL)
+        refuse(ctx, _OF_A_MODEL)
         with _watched() as watch:
             made = making.generate(chosen, out, split, count, seed, watch, resume)
         return _wrote(out, made)
@@ -110,20 +113,49 @@ def convert(
     keep_going: KeepGoing = False,
     resume: Resume = False,
 ) -> None:
-    """Convert tasks to SkyRL rows, or rows to tasks.
+    """Convert tasks to SkyRL rows, or rows to tasks; or conversations of any form to ours.
 
     Every task's gold calls are run first: one that would teach to do nothing is refused.
     """
+    from understudy.data.conversations import is_conversations
     from understudy.data.convert import parts_for
     from understudy.data.parts import Distinct
     from understudy.data.write import FILES
 
-    _refuse(ctx, (*(("seed",) if train_ratio is None else ()), *(("format",) if out.suffix in FILES else ())))
+    if is_conversations(Path(what)):
+        refuse(ctx, _OF_TASKS)
+        return _convert_conversations(Path(what), out, keep_going, resume)
+    refuse(ctx, (*(("seed",) if train_ratio is None else ()), *(("format",) if out.suffix in FILES else ())))
     source, domains = _source(what, domain, unchecked, split)
     groups = None if train_ratio is None else Distinct()
     ratios = () if train_ratio is None else (train_ratio, 1 - train_ratio)
     target = _target(out, source, domains, to, format, policy, parts_for(2) if groups else (), resume)
     _convert(source, target, domains, keep_going, groups=groups, ratios=ratios, seed=seed)
+
+
+@app.command()
+def export(
+    ctx: typer.Context,
+    target: Annotated[Literal["llamafactory", "trl", "openai"], typer.Argument(help="Whom they are for.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Conversations, of any form.")],
+    out: Annotated[Path, typer.Option(help="The folder to write, which must not be there yet.")],
+    model: Annotated[str, typer.Option(help="LLaMA-Factory: the model that is trained, a folder or a name.")] = "",
+    template: Annotated[str, typer.Option(help="LLaMA-Factory: its template; by the model, if not given.")] = "",
+    cutoff: Annotated[int, typer.Option(min=0, help="LLaMA-Factory: cutoff_len; 0 cuts no conversation.")] = 0,
+    split_calls: Annotated[
+        bool, typer.Option("--split-calls", help="LLaMA-Factory: tell several calls of a turn one after the other.")
+    ] = False,
+    keep_going: KeepGoing = False,
+) -> None:
+    """Write conversations for another trainer, with what it needs beside them."""
+    from understudy.data import export as exporting
+
+    if target != "llamafactory":
+        refuse(ctx, ("model", "template", "cutoff", "split_calls"))
+    writer = _target_of(target, model, template, split_calls, cutoff)
+    done = exporting.export(files, out, writer, keep_going)
+    print(done, *writer.notes(), sep="\n")
+    raise typer.Exit(1 if done.unfit else 0)
 
 
 @app.command()
@@ -192,6 +224,31 @@ def validate(
     raise typer.Exit(1 if found.refused else 0)
 
 
+def _target_of(target: str, model: str, template: str, split_calls: bool, cutoff: int) -> "ExportTarget":
+    from understudy.data.llamafactory import LlamaFactory, template_of
+    from understudy.data.openai import OpenAI
+    from understudy.data.trl import Trl
+
+    if target != "llamafactory":
+        return Trl() if target == "trl" else OpenAI()
+    if not model:
+        raise ConfigError("LLaMA-Factory's files are for one model; give --model, a folder or a name on Hugging Face")
+    return LlamaFactory(*template_of(model, template), split=split_calls, cutoff=cutoff)
+
+
+def _convert_conversations(source: Path, out: Path, keep_going: bool, resume: bool) -> None:
+    from understudy.data.conversations import convert
+
+    if out.suffix != ".jsonl":
+        raise ConfigError(f"{out}: conversations are written as .jsonl")
+    with _watched() as watch:
+        written, refused = convert(source, out, keep_going, resume, watch, _report)
+    _wrote(out, written)
+    if refused:
+        print(f"{refused} left out")
+        raise typer.Exit(1)
+
+
 def _convert(source: "Source", target: "Target", domains: "Domains", keep_going: bool, **dealing: Any) -> None:
     from understudy.data.convert import convert
 
@@ -246,7 +303,7 @@ def _target(
     return Target(out, encode, "parquet" if form_of_files == "parquet" else "jsonl", () if one else of_folder, resume)
 
 
-def _refuse(ctx: typer.Context, names: Sequence[str]) -> None:
+def refuse(ctx: typer.Context, names: Sequence[str]) -> None:
     """Options that would do nothing here are not taken."""
     for name in names:
         source = ctx.get_parameter_source(name)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 from pydantic import Field
 
 from understudy.algorithms.options import Critic, Loss
+from understudy.engines.reference import FROZEN, ReferenceConfig
 from understudy.records import Record
 
 if TYPE_CHECKING:
@@ -126,11 +127,17 @@ class Engine(Sampler, Protocol):
     async def values(self, batch: "Batch") -> "Batch":
         """The batch with `values` of its sampled tokens by the critic."""
 
-    def keep_reference(self) -> None:
-        """Freeze a copy of the weights as they are now, to measure how far the policy moves from here."""
+    def keep_reference(self, config: ReferenceConfig = FROZEN) -> None:
+        """Compare with what `config` asks for from now on: the policy as it is now, its average, or another model."""
+
+    def move_reference(self) -> None:
+        """Let a reference that follows the policy come nearer."""
+
+    def forget_reference(self) -> None:
+        """Give back what a reference holds."""
 
     async def reference(self, batch: "Batch") -> "Batch":
-        """The batch with `ref_logprobs` under the frozen copy."""
+        """The batch with `ref_logprobs` under the reference."""
 
     def fresh_optimizer(self) -> None:
         """Forget the optimizer's moments: what a new phase of training with another loss starts with."""

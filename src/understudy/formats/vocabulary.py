@@ -52,3 +52,16 @@ class Vocabulary:
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, added ones as they are written. Ids beyond the vocabulary have none."""
         return self._tokenizer.decode(tokens, skip_special_tokens=False)
+
+    def texts(self) -> dict[int, str]:
+        """Every token by its id, as the tokenizer's file writes it."""
+        return {token: text for text, token in self._tokenizer.get_vocab(with_added_tokens=True).items()}
+
+
+def differing(one: Path, other: Path) -> str:
+    """The first token that two `tokenizer.json`s write otherwise, in words; "" where all tokens of `one` are alike."""
+    ours, theirs = (Vocabulary.load(file).texts() for file in (one, other))
+    for token, text in sorted(ours.items()):
+        if theirs.get(token) != text:
+            return f"token {token} is {text!r} in {one}, and {theirs.get(token)!r} in {other}"
+    return ""

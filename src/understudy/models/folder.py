@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 RECORD = "made_from.json"
+_MERGE = "merge them into it first: a run's by understudy export RUN, LLaMA-Factory's by llamafactory-cli export"
 
 
 def cache_folder() -> Path:
@@ -123,6 +124,8 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def checked(folder: Path, name: str) -> Path:
     """`folder`, if it holds a model. Raises ConfigError that names the first file missing; `name` is what was asked."""
+    if not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
+        raise ConfigError(f"model {name!r}: {folder} holds adapters, not a model; {_MERGE}")
     if not (folder / "config.json").is_file():
         raise ConfigError(f"model {name!r}: {folder} has no config.json, so it is not a model folder")
     if not any(folder.glob("*.safetensors")):

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from understudy.agent import EngineAgent
 from understudy.evaluate import Evaluation, evaluate, floor, inhabited, oracle
 from understudy.results import Row
 from understudy.train.exam import Exam
-from understudy.train.state import Training
+from understudy.train.state import Metrics, Training
 
 PATIENCE = 0.2  # seconds until Ctrl-C is noticed in an evaluation
 T = TypeVar("T")
@@ -16,17 +16,47 @@ Tables = dict[str, list[Row]]
 """The rows of each exam, by its folder."""
 
 
-async def evaluate_now(training: Training, step: int, name: str) -> None:
-    """Evaluate the current weights, those after `step`, and keep what it came to."""
+async def evaluated(training: Training, step: int, name: str) -> Metrics:
+    """What the weights after `step` come to in each exam; kept in the run, and not done again if it is there."""
+    found: Metrics = {}
     for exam in training.exams:
-        evaluation = await _sit(training, exam, step, name)
-        training.run.write(f"{exam.folder}/{step:06} {name}.json", evaluation.model_dump_json())
+        nothing = await _nothing(training, exam)
+        file = f"{exam.folder}/{step:06} {name}.json"
+        if (training.run.folder / file).exists():
+            text = (training.run.folder / file).read_text(encoding="utf-8")
+            evaluation = Evaluation.model_validate_json(text)
+        else:
+            evaluation = await _sit(training, exam, step, name)
+            training.run.write(file, evaluation.model_dump_json())
+        unseen = exam.folder == "tests" or training.config.eval.split == "test"
+        found |= measured(evaluation, nothing, "test" if unseen else "eval")
+    return found
+
+
+def measured(evaluation: Evaluation, nothing: Evaluation, space: Literal["eval", "test"]) -> Metrics:
+    """`eval/<domain>/…`, or `test/<domain>/…`: success, reward, and what doing nothing succeeds at."""
+    found = {}
+    for domain in sorted({result.domain for result in evaluation.results}):
+        own, none = evaluation.of_domain(domain), nothing.of_domain(domain)
+        earned = [reward for result in own.results for reward in result.rewards if reward is not None]
+        if earned:
+            of = f"{space}/{domain.replace('/', '_')}"
+            found[f"{of}/success_rate"] = own.success.mean
+            found[f"{of}/average_reward"] = sum(earned) / len(earned)
+            found[f"{of}/floor"] = none.success.mean
+    return found
 
 
 async def results(training: Training) -> Tables:
     """The rows of the result tables: floor, oracle, and the model at each stage."""
-    await evaluate_now(training, training.total, "trained" if training.config.steps else "warm start")
     return {exam.folder: await _rows(training, exam) for exam in training.exams}
+
+
+async def _nothing(training: Training, exam: Exam) -> Evaluation:
+    """What doing nothing comes to in an exam; it is the same each time."""
+    if exam.folder not in training.nothing:
+        training.nothing[exam.folder] = await floor(exam.source, exam.tasks)
+    return training.nothing[exam.folder]
 
 
 async def _sit(training: Training, exam: Exam, step: int, name: str) -> Evaluation:
@@ -46,13 +76,14 @@ async def _sit(training: Training, exam: Exam, step: int, name: str) -> Evaluati
     )
     used = training.users.usage
     evaluation = await _unless_interrupted(training, evaluating, step)
-    if not training.users.scripted:
-        evaluation = evaluation.replace(usage={"users": training.users.usage - used})
-    return evaluation
+    training.engine.forget()  # so that a run which is resumed, and finds the evaluation there, goes on alike
+    if training.users.scripted:
+        return evaluation
+    return evaluation.replace(usage={"users": training.users.usage - used})
 
 
 async def _rows(training: Training, exam: Exam) -> list[Row]:
-    rows = [("do nothing", await floor(exam.source, exam.tasks)), ("gold", await oracle(exam.source, exam.tasks))]
+    rows = [("do nothing", await _nothing(training, exam)), ("gold", await oracle(exam.source, exam.tasks))]
     for path in sorted((training.run.folder / exam.folder).glob("*.json")):
         rows.append((path.stem.partition(" ")[2], Evaluation.model_validate_json(path.read_text(encoding="utf-8"))))
     return rows

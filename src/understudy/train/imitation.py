@@ -1,4 +1,4 @@
-"""Imitation: the warm start on gold demonstrations."""
+"""Imitation: the warm start on demonstrations, gold ones and those of a file."""
 
 import itertools
 import random
@@ -19,9 +19,9 @@ async def sft_step(training: Training, step: int) -> Metrics:
     config = training.config.sft
     started = time.perf_counter()
     if not training.demonstrations:
-        training.demonstrations = await demonstrate(training)
-    order = _order(len(training.demonstrations), training.config.seed)
-    chosen = itertools.islice(order, (step - 1) * config.batch_size, step * config.batch_size)
+        training.demonstrations = [*await demonstrate(training), *training.handed_over]
+    drawn = order(len(training.demonstrations), training.config.seed)
+    chosen = itertools.islice(drawn, (step - 1) * config.batch_size, step * config.batch_size)
     batch = collate([training.demonstrations[i] for i in chosen])
     batch = batch.with_(advantages=token_weights(batch.mask, "token"))
     rate = learning_rate(step, config.steps, config.learning_rate, config.warmup, final=0.1)
@@ -43,7 +43,7 @@ async def demonstrate(training: Training) -> list[Trajectory]:
     return episodes
 
 
-def _order(count: int, seed: int) -> Iterator[int]:
-    """Demonstrations in endless epochs, each shuffled anew."""
+def order(count: int, seed: int) -> Iterator[int]:
+    """The numbers below `count` in endless epochs, each shuffled anew."""
     for epoch in itertools.count():
         yield from random.Random(f"{seed}/{epoch}").sample(range(count), count)

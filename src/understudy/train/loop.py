@@ -1,11 +1,13 @@
-"""Training: a warm start on gold demonstrations, then reinforcement learning. One loop, one count of steps.
+"""Training: a warm start on demonstrations, then preferences, then reinforcement. One loop, one count of steps.
 
-Steps 1 … sft.steps imitate; the steps after them play groups of episodes and move the weights by their advantages. All
-that a step does follows from the config, its number and the weights, so that a resumed run equals an uninterrupted one.
+Steps 1 … sft.steps imitate; the next preferences.steps learn from better and worse conversations; the steps after them
+play groups of episodes and move the weights by their advantages. All that a step does follows from the config, its
+number and the weights, so that a resumed run equals an uninterrupted one.
 """
 
 import asyncio
 import functools
+from collections.abc import Iterator
 
 from understudy import memory
 from understudy.certify import Watch, subject_of
@@ -13,12 +15,16 @@ from understudy.config import TrainConfig
 from understudy.domains.mixture import shown
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.local.machine import find_machine, peak_bytes
+from understudy.health import as_metrics, of_start, of_step
+from understudy.metrics import named
 from understudy.run import Run, interruptible
-from understudy.train import reinforcement
-from understudy.train.evaluation import Tables, evaluate_now, results
-from understudy.train.imitation import sft_step
+from understudy.trackers import Trackers
+from understudy.train.demonstrations import read_demonstrations
+from understudy.train.evaluation import Tables, evaluated, results
+from understudy.train.findings import halt, tell
+from understudy.train.phases import Phase, phases
+from understudy.train.preferences import read_preferences
 from understudy.train.preparation import doubts, prepare
-from understudy.train.reinforcement import reinforce_step
 from understudy.train.state import Report, Training
 
 
@@ -36,7 +42,7 @@ def train(config: TrainConfig, run: Run, report: Report) -> Tables:
     subject = subject_of(config, folder, engine, prepared.format)
     watch = Watch(subject, config.certify, functools.partial(shown, domain), folder, config.format.thinking)
     parts = (domain, engine, prepared.format, report, prepared.users, watch, prepared.exams)
-    training = Training(config, run, *parts, device=machine.device)
+    training = Training(config, run, *parts, device=machine.device, floor=prepared.floor)
     report(str(engine.choice), 0, 0, {})
     try:
         tables = asyncio.run(_train(training))
@@ -51,37 +57,79 @@ async def _train(training: Training) -> Tables:
     training.resume()
     if training.overspent:
         training.stop(run.step)
-    await training.watch.begin(run)
-    with interruptible() as training.interrupted:
-        for step in range(run.step + 1, training.total + 1):
-            await _before(training, step)
-            if training.ending:
-                training.stop(step - 1)
-            metrics = await (sft_step if step <= config.sft.steps else reinforce_step)(training, step)
-            metrics |= {"peak_memory_gib": peak_bytes(training.device) / memory.GIB}
-            run.log(step, metrics)
-            training.report("train", step, training.total, metrics)
-            if _due(step, config.save_every) or step in (config.sft.steps, training.total):
-                training.save(step)
-            if training.ending:
-                training.stop(step)
+    if config.sft.steps and run.step < config.sft.steps:
+        training.handed_over = read_demonstrations(training)
+    if config.preferences.steps and run.step < config.prior:
+        training.preferences = read_preferences(config, training.format, run)
+    with (
+        interruptible() as training.interrupted,
+        Trackers(config.trackers, config.tracking, run.folder, config.model_dump(mode="json")) as training.trackers,
+    ):
+        await training.watch.begin(run)
+        await _complete(training, run.step)
+        for step, phase in _steps(config, run.step):
+            await _step(training, step, phase)
+            await _complete(training, step)
         tables = await results(training)
-    with run.model() as folder:
-        training.engine.export(folder)
+        with run.model() as folder:
+            training.engine.export(folder)
+        for line in training.trackers.close():
+            training.report(line, 0, 0, {})
     return tables
 
 
-async def _before(training: Training, step: int) -> None:
-    """What a step waits for: the evaluation of the weights that it finds, and the beginning of reinforcement."""
-    done = step - 1 - training.config.sft.steps  # steps of reinforcement
-    if step == 1:
-        await evaluate_now(training, 0, "base model")
-    elif done == 0:
-        await evaluate_now(training, step - 1, "warm start")
-    elif done > 0 and _due(done, training.config.eval.every):
-        await evaluate_now(training, step - 1, f"step {step - 1}")
-    if done == 0:
-        reinforcement.begin(training)
+async def _step(training: Training, step: int, phase: Phase) -> None:
+    """One step of a phase: what it came to is examined before its weights are kept."""
+    config = training.config
+    if step == phase.first and phase.begin:
+        phase.begin(training)
+    peak = {"peak_memory_gib": peak_bytes(training.device) / memory.GIB}
+    metrics = named(await phase.step(training, step) | peak)
+    findings = of_step(metrics, training.history, config.health)
+    training.pending = metrics | as_metrics(findings)
+    training.report("train", step, training.total, training.pending)
+    halts = tell(training, step, findings)
+    sound = not any(finding.check == "finite" and not finding.ok for finding in findings)
+    if sound and (halts or _due(step, config.save_every) or _evaluation(config, step)):
+        training.save(step)
+    if halts:
+        halt(training, step, halts[0])
+
+
+async def _complete(training: Training, step: int) -> None:
+    """What belongs to a step after its weights are kept: their evaluation, where it is due, and its line of metrics."""
+    config = training.config
+    name, metrics = _evaluation(config, step), {}
+    if name:
+        if training.ending:
+            training.stop(step)
+        metrics = await evaluated(training, step, name)
+        if step == config.prior and config.steps and training.pending is not None:
+            findings = of_start(metrics, config.health)
+            metrics |= as_metrics(findings)
+            if halts := tell(training, step, findings):
+                training.finish(step, metrics)
+                halt(training, step, halts[0])
+    training.finish(step, metrics)
+    if training.ending:
+        training.stop(step)
+
+
+def _steps(config: TrainConfig, done: int) -> Iterator[tuple[int, Phase]]:
+    """The steps that are still to do, each with its phase."""
+    for phase in phases(config):
+        yield from ((step, phase) for step in range(max(done + 1, phase.first), phase.last + 1))
+
+
+def _evaluation(config: TrainConfig, step: int) -> str | None:
+    """What the evaluation after a step is called, where there is one; 0 is before the first."""
+    ends = {phase.last: phase.weights for phase in phases(config)}
+    if step in ends:
+        return ends[step]
+    if step == 0:
+        return "base model" if config.total else "warm start"
+    done = step - config.prior  # steps of reinforcement
+    return f"step {step}" if done > 0 and _due(done, config.eval.every) else None
 
 
 def _due(step: int, every: int) -> bool:

@@ -13,6 +13,7 @@ from understudy.evaluate import refuse_free
 from understudy.formats import ChatFormat
 from understudy.models import find_model
 from understudy.train.exam import Exam, exams
+from understudy.train.lessons import refuse_idle
 from understudy.users import Cast
 
 
@@ -26,6 +27,8 @@ class Prepared:
     domain: TaskSource
     exams: Sequence[Exam]
     users: Cast
+    floor: float
+    """What doing nothing earns."""
 
 
 def prepare(config: TrainConfig) -> Prepared:
@@ -35,11 +38,11 @@ def prepare(config: TrainConfig) -> Prepared:
     examined = exams(config, domain)
     if config.user.kind == "human":
         raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")
+    refuse_idle(config.algorithm, folder)
     _refuse_idle_cap(config)
     users = Cast(config.user)
-    if not config.free_tasks:
-        asyncio.run(refuse_free(domain, config.seed))
-    return Prepared(folder, formats.configured(folder, config.format), domain, examined, users)
+    floor = asyncio.run(refuse_free(domain, config.seed, allowed=config.free_tasks))
+    return Prepared(folder, formats.configured(folder, config.format), domain, examined, users, floor)
 
 
 def doubts(config: TrainConfig) -> list[str]:

@@ -15,12 +15,13 @@ from understudy.algorithms.advantages import (
 )
 from understudy.algorithms.critic import decisions
 from understudy.batch import Batch, collate
-from understudy.config import Algorithm, TrainConfig
+from understudy.config import TrainConfig
 from understudy.curriculum import learned
 from understudy.engines.base import Engine
 from understudy.errors import RolloutError
-from understudy.rollout import play_groups, teaches
+from understudy.rollout import play_groups
 from understudy.train.critic import estimated, foresight
+from understudy.train.lessons import lesson
 from understudy.train.metrics import learning_rate, spent, summarize
 from understudy.train.state import Metrics, Training
 from understudy.trajectory import Stop, Trajectory
@@ -31,15 +32,16 @@ def begin(training: Training) -> None:
     demonstrated = training.config.sft.demonstrations if training.config.sft.steps else 0
     training.tasks_used = max(training.tasks_used, demonstrated)
     training.engine.fresh_optimizer()
+    training.engine.forget_reference()
     if training.config.algorithm.kl_coefficient:
-        training.engine.keep_reference()
+        training.engine.keep_reference(training.config.algorithm.reference)
 
 
 async def reinforce_step(training: Training, step: int) -> Metrics:
     """Play groups of episodes, then move the weights by their advantages."""
     config = training.config
     algorithm = config.algorithm
-    number = step - config.sft.steps
+    number = step - config.prior
     started, used, drawn = time.perf_counter(), training.users.usage, training.tasks_used
     groups = await _play_groups(training, step)
     training.run.keep(step, itertools.chain.from_iterable(groups))
@@ -49,27 +51,32 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
     learning = time.perf_counter()
     moving = max(0, number - algorithm.held)
     rate = learning_rate(moving, config.steps, algorithm.learning_rate, algorithm.warmup, final=1.0)
-    metrics = await _learn(training, _teaching(groups, algorithm), number, rate)
+    lessons = [taken for group in groups if (taken := lesson(group, algorithm.advantage))]
+    metrics = await _learn(training, lessons, number, rate)
+    if algorithm.kl_coefficient and number % algorithm.reference.every == 0:
+        training.engine.move_reference()
     done = time.perf_counter()
     seconds = {"sampling_seconds": sampled - started, "update_seconds": done - learning}
-    rates = {"learning_rate": rate, "seconds": done - started}
+    rates = {"learning_rate": rate, "seconds": done - started, "reward/floor": training.floor}
     left_out = {"left_out": float(training.tasks_used - drawn - len(groups))}
-    return summarize(groups) | left_out | certified | metrics | seconds | rates | spent(training.users, used)
+    asked = spent(training.users, used) | (training.judge.taken() if training.judge else {})
+    return summarize(groups) | left_out | certified | metrics | seconds | rates | asked
 
 
 async def _play_groups(training: Training, step: int) -> list[list[Trajectory]]:
     """The step's groups, of the tasks that the curriculum wants, which learns from them."""
     config = training.config
-    tasks = training.supply((step - config.sft.steps - 1) / config.steps)
+    tasks = training.supply((step - config.prior - 1) / config.steps)
     groups = await play_groups(
-        training.played,
+        training.trained_on,
         tasks,
         training.agent,
         config.limits,
         size=config.algorithm.group_size,
         groups=config.algorithm.tasks_per_step,
-        refill=0 if config.algorithm.valued else config.algorithm.refill,
+        refill=config.algorithm.refill,
         seed=_seed(config.seed, step),
+        worth=lambda group: bool(lesson(group, config.algorithm.advantage)),
     )
     training.tasks_used = tasks.used
     training.rates = learned(training.rates, groups, config.curriculum.memory)
@@ -158,15 +165,6 @@ def _weighed(part: Batch, config: TrainConfig) -> Batch:
 
 def _seed(seed: int, step: int) -> int:
     return seed * 1_000_003 + step
-
-
-def _teaching(groups: Sequence[Sequence[Trajectory]], algorithm: Algorithm) -> list[list[Trajectory]]:
-    """The groups that something can be learned from, without the episodes that have no score.
-
-    Advantages within a group are 0 where its rewards are equal; a critic learns from any.
-    """
-    scored = [[episode for episode in group if episode.score is not None] for group in groups]
-    return [group for group in scored if group and (algorithm.valued or teaches(group))]
 
 
 def _refuse_faulty(groups: Sequence[Sequence[Trajectory]], most: float) -> None:

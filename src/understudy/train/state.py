@@ -6,19 +6,23 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from understudy.agent import EngineAgent
 from understudy.certify import Watch
+from understudy.chat import ChatModel
 from understudy.config import TrainConfig
 from understudy.curriculum import Supply, supply
 from understudy.domains.base import TaskSource
 from understudy.engines.base import Engine
 from understudy.errors import RolloutError
-from understudy.evaluate import inhabited
+from understudy.evaluate import Evaluation, inhabited
 from understudy.formats import ChatFormat
-from understudy.run import Run
+from understudy.rollout import Source
+from understudy.run import Run, checkpoints, read_metrics
+from understudy.shaping import Judge, Shaped, Shaping
 from understudy.tasks import Task
+from understudy.trackers import Trackers
 from understudy.train.exam import Exam
 from understudy.trajectory import Trajectory
 from understudy.users import Cast
@@ -47,6 +51,19 @@ class Training:
     rates: dict[str, float] = field(default_factory=dict)
     """Success rates of the curriculum's cells."""
     demonstrations: list[Trajectory] = field(default_factory=list)
+    handed_over: list[Trajectory] = field(default_factory=list)
+    """Those of them that come from `sft.file`."""
+    preferences: list[tuple[Trajectory, ...]] = field(default_factory=list)
+    """Pairs, the better one first, or single conversations; a reward of 1 is a wanted one."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """The metrics of the steps that are done, as they are written."""
+    pending: dict[str, float] | None = field(default_factory=dict)
+    """Metrics of the last step that are not written yet, because its evaluation belongs to them; None once they are."""
+    trackers: Trackers | None = None
+    floor: float = 0.0
+    """What doing nothing earns on tasks of the training split."""
+    nothing: dict[str, Evaluation] = field(default_factory=dict)
+    """The same of each exam's tasks, by its folder, once that is known."""
     interrupted: Callable[[], bool] = field(default=lambda: False)
     """Whether the user wishes the run to end (Ctrl-C)."""
     device: str = "cpu"
@@ -58,6 +75,18 @@ class Training:
     def played(self) -> TaskSource:
         """The domain with the users of the config; demonstrations, floor and oracle keep the scripted ones."""
         return inhabited(self.domain, self.users)
+
+    @functools.cached_property
+    def trained_on(self) -> Source:
+        """What is played to learn from: as `played`, and failures may earn credit for how far they got."""
+        shaping = self.config.algorithm.shaping
+        return Shaped(self.played, shaping, self.judge) if shaping != Shaping() else self.played
+
+    @functools.cached_property
+    def judge(self) -> Judge | None:
+        """Who marks failures, where somebody is to."""
+        asked = self.config.algorithm.shaping.judge > 0
+        return Judge(ChatModel(self.config.chat, "grader")) if asked else None
 
     @property
     def agent(self) -> EngineAgent:
@@ -82,8 +111,8 @@ class Training:
 
     @property
     def total(self) -> int:
-        """Steps of both phases."""
-        return self.config.sft.steps + self.config.steps
+        """Steps of all phases."""
+        return self.config.total
 
     def stream(self, used: int) -> Iterator[Task]:
         """The training tasks after the first `used`."""
@@ -95,19 +124,42 @@ class Training:
         return supply(self.config.curriculum, self.stream(used), used, seed, done, self.rates)
 
     def save(self, step: int) -> None:
-        """Write a checkpoint of the weights after `step`."""
+        """Write a checkpoint of the weights after `step`, and remove those that are not to be kept."""
+        progress = {"tasks_used": self.tasks_used, "rates": self.rates, "metrics": self.pending, "cost": str(self.cost)}
         with self.run.checkpoint(step) as folder:
             self.engine.save(folder)
-            progress = {"tasks_used": self.tasks_used, "rates": self.rates, "cost": str(self.cost)}
             (folder / PROGRESS).write_text(json.dumps(progress), encoding="utf-8")
+        self.run.prune(self.config.keep, self._best() if self.config.eval.split == "validation" else ())
+
+    def _best(self) -> list[int]:
+        """The step, of those with a checkpoint, after which the model succeeded most often; the first of equals."""
+        saved, rates = {step for step, _ in checkpoints(self.run.folder)}, {}
+        for path in sorted((self.run.folder / "evaluations").glob("*.json")):
+            if (step := int(path.name.partition(" ")[0])) in saved:
+                rates[step] = Evaluation.model_validate_json(path.read_text(encoding="utf-8")).success.mean
+        return [max(rates, key=rates.__getitem__)] if rates else []
 
     def resume(self) -> None:
         """Take up the run's last checkpoint, where there is one."""
+        self.history = read_metrics(self.run.folder)
         if self.run.last is not None:
             self.engine.load(self.run.last)
             progress = json.loads((self.run.last / PROGRESS).read_text(encoding="utf-8"))
             self.tasks_used, self.rates = progress["tasks_used"], progress["rates"]
             self.cost_before = Decimal(progress["cost"])
+            self.pending = progress.get("metrics") or {}
+        if self.history and self.history[-1]["step"] == self.run.step:
+            self.pending = None
+
+    def finish(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the metrics of a step, with those of its evaluation."""
+        if self.pending is not None:
+            line = {**self.pending, **metrics}
+            self.run.log(step, line)
+            self.history.append({"step": step, **line})
+            self.pending = None
+        for text in self.trackers.look() if self.trackers else ():
+            self.report(text, 0, 0, {})
 
     def stop(self, step: int) -> NoReturn:
         """End the run after `step`, so that it can be resumed from there."""

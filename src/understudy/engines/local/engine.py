@@ -22,11 +22,13 @@ from understudy.engines.local.config import LocalConfig
 from understudy.engines.local.critic import ValueHead
 from understudy.engines.local.head import token_logprobs
 from understudy.engines.local.heap import keep_heap
+from understudy.engines.local.measures import Sums, told
 from understudy.engines.local.model import Model
 from understudy.engines.local.optimizer import MasterAdamW
 from understudy.engines.local.packing import Packing
-from understudy.engines.local.reference import Reference
+from understudy.engines.local.reference import Reference, kept, restored
 from understudy.engines.local.sampler import LocalSampler
+from understudy.engines.reference import FROZEN, ReferenceConfig
 from understudy.engines.vllm.sampler import VllmSampler
 from understudy.errors import ConfigError
 from understudy.messages import Message
@@ -34,7 +36,6 @@ from understudy.tasks import Score
 from understudy.trajectory import Trajectory
 
 STATE = "optimizer.safetensors"
-Sums = defaultdict[str, float]
 TOLERANCE = {torch.float32: Tolerance(1e-3, 1e-4), torch.bfloat16: Tolerance(1.0, 0.1)}
 """By dtype. SmolLM2-135M, 30 layers deep, is up to 3e-5 and 0.3 apart, on average 4e-6 and 0.04."""
 RESERVE = 6 << 30  # bytes of address space for activations; memory is used only where they are written
@@ -123,7 +124,7 @@ class LocalEngine:
 
     async def forward(self, batch: Batch) -> Batch:
         """The batch with `logprobs` of its trained tokens under the current weights."""
-        return batch.with_(logprobs=self._read(batch, lambda states: self._logprobs(states, batch.temperature)[0]))
+        return batch.with_(logprobs=self._likelihoods(self._model, batch))
 
     def add_critic(self, critic: Critic) -> None:
         """Put a value head on the model."""
@@ -134,54 +135,65 @@ class LocalEngine:
         if self._critic is None:
             raise ValueError("there is no critic; call add_critic first")
         head = self._critic
-        return batch.with_(values=self._read(batch, lambda states: head.values(states.hidden)[states.which]))
+        return batch.with_(
+            values=self._read(self._model, batch, lambda states: head.values(states.hidden)[states.which])
+        )
 
-    def keep_reference(self) -> None:
-        """Freeze a copy of the weights as they are now."""
-        self._reference = Reference(self._model.trainable())
+    def keep_reference(self, config: ReferenceConfig = FROZEN) -> None:
+        """Compare with what `config` asks for from now on: the policy as it is now, its average, or another model."""
+        self._reference = kept(config, self._model, self._optimizer.masters, self._config)
+
+    def move_reference(self) -> None:
+        """Let a reference that follows the policy come nearer."""
+        self._known_reference().follow(self._optimizer.masters)
+
+    def forget_reference(self) -> None:
+        """Give back what a reference holds."""
+        self._reference = None
 
     async def reference(self, batch: Batch) -> Batch:
-        """The batch with `ref_logprobs` under the frozen copy."""
-        if self._reference is None:
-            raise ValueError("there is no reference; call keep_reference first")
-        with self._reference.active():
-            return batch.with_(ref_logprobs=(await self.forward(batch)).logprobs)
+        """The batch with `ref_logprobs` under the reference."""
+        with self._known_reference().active() as model:
+            return batch.with_(ref_logprobs=self._likelihoods(model, batch))
 
     async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
         """One optimizer step a batch; rows that nothing is to be learned from are left out, their gradient is zero."""
-        sums: Sums = defaultdict(float)
         self._passes = 0
         self._sampler.refresh(self.version + 1)  # first, so that its cache makes room for the activations
         with self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
-            for batch in steps:
-                self._step(batch, loss, learning_rate, sums)
-        return _means(sums, len(steps))
+            return told([self._step(batch, loss, learning_rate) for batch in steps])
 
     def fresh_optimizer(self) -> None:
         """Forget the optimizer's moments."""
         self._optimizer.reset()
 
     def save(self, path: Path) -> None:
-        """Master weights and moments, exactly; the reference's weights and the critic where there are such.
+        """Master weights and moments, exactly; the reference and the critic where there are such.
 
         The sampler forgets its cache, so that this engine goes on to the bit as one that loads the checkpoint.
         """
         tensors = {key: value.contiguous() for key, value in self._optimizer.state().items()}
+        about = {"version": str(self.version)}
         if self._reference is not None:
-            tensors |= {f"reference.{name}": value for name, value in self._reference.weights.items()}
+            tensors |= {f"reference.{name}": value for name, value in self._reference.state().items()}
+            about["reference"] = self._reference.config.model_dump_json()
         if self._critic is not None:
             tensors |= self._critic.state()
-        save_file(tensors, path / STATE, {"version": str(self.version)})
+        try:
+            save_file(tensors, path / STATE, about)
+        except SafetensorError as e:  # a full disk
+            raise OSError(str(e)) from e
         self._sampler.forget()
 
     def load(self, path: Path) -> None:
         """Go on from a checkpoint of `save`."""
         try:
             with safe_open(path / STATE, framework="pt") as file:
-                version = int(file.metadata()["version"])
+                about = file.metadata()
+                version = int(about["version"])
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             self._optimizer.restore(tensors)
-            self._restore_reference(tensors)
+            self._restore_reference(about.get("reference"), tensors)
             if self._critic is not None:
                 self._critic.restore(tensors)
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as e:
@@ -211,16 +223,23 @@ class LocalEngine:
         batch = await self.forward(collate([episode], temperature=temperature))
         return replace(completion, logprobs=batch.logprobs[0, len(prompt) :].tolist())
 
-    def _restore_reference(self, tensors: Mapping[str, Tensor]) -> None:
-        frozen = {
-            key.removeprefix("reference."): value for key, value in tensors.items() if key.startswith("reference.")
-        }
-        if frozen:
-            self.keep_reference()
-            assert self._reference is not None
-            self._reference.weights = frozen
+    def _known_reference(self) -> Reference:
+        if self._reference is None:
+            raise ValueError("there is no reference; call keep_reference first")
+        return self._reference
 
-    def _step(self, batch: Batch, loss: Loss, learning_rate: float, sums: Sums) -> None:
+    def _restore_reference(self, config: str | None, tensors: Mapping[str, Tensor]) -> None:
+        device, head = self._model.device, "reference."
+        weights = {name.removeprefix(head): x.to(device) for name, x in tensors.items() if name.startswith(head)}
+        self._reference = (
+            restored(ReferenceConfig.model_validate_json(config), weights, self._model, self._config)
+            if config
+            else None
+        )
+
+    def _step(self, batch: Batch, loss: Loss, learning_rate: float) -> Sums:
+        """One optimizer step, and the sums that it came to."""
+        sums: Sums = defaultdict(float)
         live = batch.rows(_teaching(batch).any(1).nonzero()[:, 0])
         for chosen in plan(live, self._config.tokens_per_microbatch):
             self._passes += 1
@@ -228,15 +247,17 @@ class LocalEngine:
             with self._model.dropping(drops):
                 self._accumulate(live, chosen, loss, sums)
         if batch.advantages is not None:
-            sums["grad_norm"] += self._optimizer.step(learning_rate)
+            sums["grad_norm"] = self._optimizer.step(learning_rate)
+            sums["weight_change"] = self._optimizer.change
         if batch.returns is not None:
             assert self._critic is not None
-            sums["value_grad_norm"] += self._critic.update()
+            sums["value_grad_norm"] = self._critic.update()
+        return sums
 
     def _accumulate(self, batch: Batch, chosen: Sequence[int], loss: Loss, sums: Sums) -> None:
         """Add one micro-batch's gradients."""
         with torch.set_grad_enabled(batch.advantages is not None):
-            states = self._states(batch, chosen)
+            states = _states(self._model, batch, chosen)
         outcomes = []
         if batch.advantages is not None:
             outcomes.append(self._policy_loss(states, batch, loss))
@@ -251,7 +272,7 @@ class LocalEngine:
 
     def _policy_loss(self, states: States, batch: Batch, loss: Loss) -> Outcome:
         assert batch.advantages is not None
-        logprobs, entropy = self._logprobs(states, batch.temperature)
+        logprobs, entropy = _logprobs(self._model, states, batch.temperature)
         trained = torch.ones_like(logprobs, dtype=torch.bool)
         rows = states.rows.to(logprobs.device)
         value, metrics = losses.compute(
@@ -265,30 +286,18 @@ class LocalEngine:
         old, returns, weights = (states.of(x) for x in (batch.values, batch.returns, batch.value_weights))
         return self._critic.loss(states.hidden, states.which, old, returns, weights)
 
-    def _logprobs(self, states: States, temperature: float) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies [M] of the trained tokens."""
-        found = token_logprobs(states.hidden, self._model.head, states.targets, temperature)
-        return found[0][states.which], found[1][states.which]
+    def _likelihoods(self, model: Model, batch: Batch) -> Tensor:
+        """Log-probabilities [B, T] of the trained tokens under a model, without gradient."""
+        return self._read(model, batch, lambda states: _logprobs(model, states, batch.temperature)[0])
 
-    def _read(self, batch: Batch, of: Callable[[States], Tensor]) -> Tensor:
+    def _read(self, model: Model, batch: Batch, of: Callable[[States], Tensor]) -> Tensor:
         """What `of` [M] finds for the trained tokens, without gradient [B, T]; 0 elsewhere."""
         found = torch.zeros(batch.tokens.shape)
         with torch.inference_mode(), self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
             for chosen in plan(batch, self._config.tokens_per_microbatch):
-                states = self._states(batch, chosen)
+                states = _states(model, batch, chosen)
                 found[states.rows, states.columns] = of(states).cpu()
         return found.clone()
-
-    def _states(self, batch: Batch, chosen: Sequence[int]) -> States:
-        """One pass over a micro-batch."""
-        packing = Packing(batch, chosen, self._model.query_heads_per_key, self._model.device)
-        hidden = self._model.hidden(packing.tokens, packing.positions, packing)
-        row, column = batch.mask[chosen].nonzero().T
-        trained, which = torch.unique(packing.places[row, column], return_inverse=True)
-        before = torch.empty_like(trained).scatter_(0, which, packing.places[row, column - 1])
-        before, trained, which = (x.to(hidden.device) for x in (before, trained, which))
-        targets = packing.tokens[0, trained]
-        return States(torch.tensor(chosen)[row], column, hidden[before], targets, which, len(hidden))
 
     @contextlib.contextmanager
     def _memory(self, knob: str, value: int) -> Iterator[None]:
@@ -301,6 +310,24 @@ class LocalEngine:
             raise ConfigError(f"out of memory; lower {knob} (now {value}) or use a smaller model: {e}") from e
 
 
+def _states(model: Model, batch: Batch, chosen: Sequence[int]) -> States:
+    """One pass of a model over a micro-batch."""
+    packing = Packing(batch, chosen, model.query_heads_per_key, model.device)
+    hidden = model.hidden(packing.tokens, packing.positions, packing)
+    row, column = batch.mask[chosen].nonzero().T
+    trained, which = torch.unique(packing.places[row, column], return_inverse=True)
+    before = torch.empty_like(trained).scatter_(0, which, packing.places[row, column - 1])
+    before, trained, which = (x.to(hidden.device) for x in (before, trained, which))
+    targets = packing.tokens[0, trained]
+    return States(torch.tensor(chosen)[row], column, hidden[before], targets, which, len(hidden))
+
+
+def _logprobs(model: Model, states: States, temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and entropies [M] of the trained tokens under the model whose states these are."""
+    found = token_logprobs(states.hidden, model.head, states.targets, temperature)
+    return found[0][states.which], found[1][states.which]
+
+
 def _teaching(batch: Batch) -> Tensor:
     """Where a batch has something to learn from [B, T]."""
     weights = batch.value_weights if batch.returns is not None else None
@@ -308,11 +335,3 @@ def _teaching(batch: Batch) -> Tensor:
     if not found:
         raise ValueError("a batch without advantages cannot be trained on")
     return torch.stack(found).any(0) & batch.mask
-
-
-def _means(sums: Sums, steps: int) -> dict[str, float]:
-    """Sums over the trained tokens, over the steps of a critic, or over the optimizer's steps, as means."""
-    valued = dict.fromkeys(("value_error", "value_clip_fraction"), sums.pop("valued_tokens", 1.0))
-    each = dict.fromkeys(("loss", "grad_norm", "value_loss", "value_grad_norm"), steps)
-    per = {"computed_tokens": 1, "trained_tokens": 1} | valued | each
-    return {key: value / max(1, per.get(key, sums["trained_tokens"])) for key, value in sums.items()}

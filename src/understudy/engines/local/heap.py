@@ -14,7 +14,10 @@ _HUGE = 2 << 20
 
 
 def keep_heap(reserve: int = 0) -> bool:
-    """Give back what was freed so far, keep what is freed from now on, and back the next `reserve` bytes with huge pages. True where the platform can."""
+    """Give back what was freed so far, and keep what is freed from now on. True where the platform can.
+
+    The next `reserve` bytes are backed with huge pages.
+    """
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return False
     libc = ctypes.CDLL(None, use_errno=True)

@@ -23,6 +23,8 @@ class MasterAdamW:
         for name, parameter in self._parameters.items():
             self.masters[name].grad = torch.zeros_like(self.masters[name])
             parameter.register_post_accumulate_grad_hook(self._collector(self.masters[name]))  # type: ignore[no-untyped-call]
+        self.change = 0.0
+        """How far the last step moved the weights as the model has them: the norm of that over theirs."""
         self.reset()
 
     def reset(self) -> None:
@@ -43,14 +45,23 @@ class MasterAdamW:
         for master in self.masters.values():
             assert master.grad is not None  # set in __init__, never dropped
             master.grad.zero_()
-        self.publish()
+        self.change = self.publish()
         return norm
 
     @torch.no_grad()
-    def publish(self) -> None:
-        """Write the masters into the model."""
+    def publish(self) -> float:
+        """Write the masters into the model; returns the norm of what that changed over the norm of all.
+
+        Weights of low precision stay as they are where a step is smaller than their rounding: then it is 0.
+        """
+        moved, size = [], []
         for name, parameter in self._parameters.items():
-            parameter.copy_(self.masters[name])
+            new = self.masters[name].to(parameter.dtype)
+            moved.append(torch.linalg.vector_norm(new - parameter, dtype=torch.float32))
+            size.append(torch.linalg.vector_norm(new, dtype=torch.float32))
+            parameter.copy_(new)
+        change, whole = (float(torch.linalg.vector_norm(torch.stack(norms))) for norms in (moved, size))
+        return change / whole if whole else change
 
     def state(self) -> dict[str, Tensor]:
         """Masters and moments, as flat named tensors."""

@@ -1,0 +1,113 @@
+"""Collect: episodes of an agent, and from them files of what is learned from them."""
+
+import asyncio
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from understudy.agent import Agent, EngineAgent
+from understudy.collect.episodes import Kept, Played, Progress, played, stored
+from understudy.collect.lessons import By, balanced, demonstrations, judged, preferences
+from understudy.data.write import output
+from understudy.domains.base import TaskSource
+from understudy.domains.mixture import shown
+from understudy.errors import ConfigError, TaskError
+from understudy.evaluate import held_out, inhabited, named_agent, open_model
+from understudy.records import Record
+from understudy.tasks import Split
+from understudy.trajectory import Trajectory
+from understudy.users import Cast
+
+HELD_OUT: tuple[Split, ...] = ("validation", "test")
+
+
+class Selection(Record):
+    """What is taken of the episodes."""
+
+    pairs: int = 4
+    """Pairs of a task, at most."""
+    most: int = 0
+    """At most so many of each `by`; 0 takes all."""
+    by: By = "family"
+    seed: int = 0
+
+
+def play_now(
+    what: Played, source: TaskSource, out: Path, checkpoint: Path | None, concurrency: int, progress: Progress
+) -> tuple[Kept, list[Trajectory]]:
+    """Episodes of an agent, and where they are kept until they are written as lessons beside `out`."""
+    config = what.config
+    tasks = held_out(source, what.split, what.tasks, what.seed)
+    if not tasks:
+        raise ConfigError(f"{config.domain} has no {what.split} tasks in this slice")
+    agent = _agent(what, checkpoint)
+    kept = Kept(out, what)
+    at_once = 1 if config.user.kind == "human" else concurrency
+    users = inhabited(source, Cast(config.user))
+    return kept, asyncio.run(played(users, agent, tasks, config.limits, what, kept, at_once, progress))
+
+
+def of_run(run: Path, source: TaskSource, even_held_out: bool) -> list[Trajectory]:
+    """The episodes that a run has stored. One of a held-out task is a `ConfigError`, unless they are wanted too."""
+    episodes = list(stored(run))
+    held = {task.id for split in HELD_OUT for task in source.tasks(split)}
+    if not even_held_out and (found := [episode.task for episode in episodes if episode.task in held]):
+        raise ConfigError(f"{run} has episodes of held-out tasks, such as {found[0]}; {_LOUD}")
+    return episodes
+
+
+def refuse_held_out(split: Split, even_held_out: bool) -> None:
+    """Tasks that measure are not learned from, unless that is asked for."""
+    if split in HELD_OUT and not even_held_out:
+        raise ConfigError(f"{split} tasks are there to measure what was learned; {_LOUD}")
+
+
+_LOUD = "what learns from them cannot be measured by them any more. If you want that, say --even-held-out"
+
+
+def write(
+    episodes: Sequence[Trajectory], source: TaskSource, outputs: Mapping[str, Path], how: Selection
+) -> tuple[str, bool]:
+    """Write lessons of each kind (`out`, `preferences`, `judged`) to its file.
+
+    What there is of them, as text, and whether there is something in each; a file of nothing is not written. Where
+    there is nothing for any, that is a `TaskError`.
+    """
+    tools = functools.partial(shown, source)
+    makers: dict[str, Any] = {
+        "out": demonstrations,
+        "preferences": functools.partial(preferences, most=how.pairs),
+        "judged": judged,
+    }
+    made = {path: makers[name](episodes, tools) for name, path in outputs.items()}
+    kept = {path: balanced(each, how.most, how.by, how.seed) if how.most else each for path, each in made.items()}
+    text = "\n".join(f"{path}: {len(lessons.found):,}\n{lessons}" for path, lessons in kept.items())
+    if not any(lessons.found for lessons in kept.values()):
+        raise TaskError(f"of {len(episodes)} episodes there is none to write\n{text}")
+    for path, lessons in kept.items():
+        if lessons.found:
+            with output(path, resume=True) as file:
+                for _, lesson in lessons.found:
+                    file.write(lesson)
+    return text, all(lessons.found for lessons in kept.values())
+
+
+def _agent(what: Played, checkpoint: Path | None) -> Agent:
+    """The agent by its name; a model samples as it does in training, so that trials of a task differ."""
+    if what.agent != "model":
+        return named_agent(what.agent, what.config)
+    return EngineAgent(*open_model(what.config, checkpoint), what.config.sampling)
+
+
+def refuse_existing_outputs(paths: Iterable[Path]) -> None:
+    """Files are JSONL, each its own, and none is written over."""
+    seen = set[Path]()
+    for path in paths:
+        if path.suffix != ".jsonl":
+            raise ConfigError(f"{path}: conversations are written as .jsonl")
+        if path in seen or path.exists():
+            raise ConfigError(f"{path} is there already; give another name, or remove it")
+        if not path.parent.is_dir():
+            raise ConfigError(f"there is no folder {path.parent} to write {path.name} to")
+        seen.add(path)

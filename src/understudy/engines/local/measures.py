@@ -1,0 +1,40 @@
+"""What an update tells of itself."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+Sums = defaultdict[str, float]
+_BY_STEP = frozenset({"loss", "grad_norm", "weight_change", "value_loss", "value_grad_norm"})
+_BY_VALUE = frozenset({"value_error", "value_clip_fraction"})
+_COUNTS = frozenset({"computed_tokens", "trained_tokens"})
+
+
+def told(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The metrics of an update out of the sums of its optimizer steps: means over tokens, over steps, or counts.
+
+    The probability ratio is also told apart: of the first step, where the weights are still those that sampled, so that
+    it is 1 but for rounding; and of the later ones, where it has moved if the first changed anything.
+    """
+    sums: Sums = defaultdict(float)
+    for step in steps:
+        for name, value in step.items():
+            sums[name] += value
+    tokens, valued = sums["trained_tokens"], sums.pop("valued_tokens", 1.0)
+    found = {name: value / _size(name, len(steps), tokens, valued) for name, value in sums.items()}
+    return found | (_ratios([step for step in steps if step.get("trained_tokens")]) if "ratio" in sums else {})
+
+
+def _ratios(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    first, *later = steps
+    found = {f"first_{name}": first[name] / first["trained_tokens"] for name in ("ratio", "ratio_error")}
+    if later:
+        tokens = sum(step["trained_tokens"] for step in later)
+        found["later_ratio_error"] = sum(step["ratio_error"] for step in later) / tokens
+    return found
+
+
+def _size(name: str, steps: int, tokens: float, valued: float) -> float:
+    """What a sum is a sum over; `valued` counts the steps of a critic."""
+    if name in _COUNTS:
+        return 1
+    return max(1, steps if name in _BY_STEP else valued if name in _BY_VALUE else tokens)

@@ -1,0 +1,86 @@
+"""Keys out of a .env file: never over the environment, never in a text."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy.envfile import load
+from understudy.errors import ConfigError
+
+SECRET = "sk-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+
+
+def test_what_lines_mean(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(
+        "\ufeff# keys\n\nU_PLAIN=a-b/c=d==\n  export U_SPACED = x y  # said\n"
+        'U_DOUBLE="a # b"\nU_SINGLE=\'$HOME "q"\' # c\n'
+        "U_EMPTY=\nU_HASH=a#b\nU_TWICE=1\nU_TWICE=2\n"
+    )
+    names = load(tmp_path / "keys")
+    assert {name: os.environ[name] for name in names} == {
+        "U_PLAIN": "a-b/c=d==",
+        "U_SPACED": "x y",
+        "U_DOUBLE": "a # b",
+        "U_SINGLE": '$HOME "q"',
+        "U_EMPTY": "",
+        "U_HASH": "a#b",
+        "U_TWICE": "2",
+    }
+
+
+def test_the_environment_is_never_overridden(tmp_path: Path) -> None:
+    os.environ |= {"U_HERE": "mine", "U_EMPTY": ""}
+    (tmp_path / ".env").write_text("U_HERE=theirs\nU_EMPTY=theirs\nU_NEW=new\n")
+    assert load(tmp_path / ".env") == ["U_NEW"]
+    assert (os.environ["U_HERE"], os.environ["U_EMPTY"], os.environ["U_NEW"]) == ("mine", "", "new")
+
+
+def test_the_working_folder_s_is_read_if_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load() == []
+    (tmp_path / ".env").write_text(f"U_KEY={SECRET}")
+    assert load() == ["U_KEY"]
+
+
+@pytest.mark.parametrize(
+    "line", [f"U KEY={SECRET}", f"{SECRET}", f"U_KEY='{SECRET}", f'U_KEY="{SECRET}" more', f"=={SECRET}"]
+)
+def test_a_line_that_cannot_be_read_is_named_without_what_it_holds(tmp_path: Path, line: str) -> None:
+    (tmp_path / "keys").write_text(f"U_FIRST=1\n{line}\n")
+    with pytest.raises(ConfigError, match=r"keys, line 2: it is not NAME=value") as caught:
+        load(tmp_path / "keys")
+    assert SECRET not in str(caught.value)
+    assert "U_FIRST" not in os.environ, "all of a file, or nothing"
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--env-file .*nowhere cannot be read: No such file"):
+        load(tmp_path / "nowhere")
+
+
+@given(st.from_regex(r"U_[A-Z]{1,8}", fullmatch=True), st.text("ab =#$\\`-/.,:;!é", max_size=20))
+def test_what_is_quoted_is_taken_as_it_is(name: str, value: str) -> None:
+    from understudy.envfile import _parse
+
+    for quote in "'\"":
+        assert _parse(f"{name}={quote}{value}{quote}", Path("x")) == {name: value}
+
+
+def test_the_command_line_takes_it(tmp_path: Path) -> None:
+    """A wrong file is one line and exit code 2, before anything else is done."""
+    (tmp_path / "keys").write_text(f"KEY '{SECRET}'")
+    command = [sys.executable, "-m", "understudy", "--env-file", "keys", "list"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "keys, line 1" in done.stderr
+    assert SECRET not in done.stderr

@@ -1,0 +1,60 @@
+"""What a run runs with: of this very process, and what differs from one start to the next."""
+
+import json
+import platform
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import understudy
+from understudy import run as runs
+from understudy.config import TrainConfig, parse
+from understudy.provenance import Provenance, changes, provenance
+from understudy.run import Run
+
+
+def git(folder: Path, *arguments: str) -> str:
+    own = ["-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
+    return subprocess.run(["git", *own, *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_run_says_what_it_ran_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "file").write_text("1")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "-qm", "one")
+    monkeypatch.chdir(tmp_path)
+    run = Run.create(tmp_path / "run", parse(TrainConfig, "", ["seed=4", "eval.seed=5"]))
+    (tmp_path / "file").write_text("2")
+    Run.resume(run.folder)
+    first, second = json.loads((run.folder / "environment.json").read_text())
+    assert first["versions"]["python"] == platform.python_version()
+    assert first["versions"]["understudy"] == understudy.__version__
+    assert first["seeds"] == {"seed": 4, "eval.seed": 5}
+    assert first["memory"] > 1 << 28
+    commit = git(tmp_path, "rev-parse", "HEAD").strip()
+    assert first["git"]["working folder"] == {"commit": commit, "dirty": False}
+    assert second["git"]["working folder"] == {"commit": commit, "dirty": True}
+
+
+def test_a_folder_that_is_no_checkout_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert "working folder" not in provenance({}).git
+
+
+def test_resuming_with_another_version_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = provenance({})
+    other = now.replace(versions=now.versions | {"torch": "0.1", "pydantic": "0.2"}, devices=("H200",))
+    assert changes(now, now) == []
+    assert changes(now, other)[-1] == f"devices: {', '.join(now.devices) or 'none'} then, H200 now"
+    run = Run.create(tmp_path / "run", TrainConfig())
+
+    def changed(seeds: dict[str, int]) -> Provenance:
+        return other
+
+    monkeypatch.setattr(runs, "provenance", changed)
+    warnings = Run.resume(run.folder).warnings
+    assert warnings[-1].startswith("the run may come out otherwise than uninterrupted: ")
+    assert "0.2 now" in warnings[-1]
