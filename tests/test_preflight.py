@@ -146,6 +146,9 @@ def test_a_forecast_is_tokens_over_speed() -> None:
         config(*settings, "algorithm.kl_coefficient=0.1", "algorithm.importance_cap=2"), EPISODES, SPEEDS, 20
     )
     assert more.phases[1].seconds == pytest.approx(5 * (sampled + 3 + computed * 5 / 3))
+    twice = ["algorithm.epochs=2", "algorithm.updates_per_step=3", "algorithm.advantage=gae"]
+    often = forecast.forecast(config(*settings, *twice), EPISODES, SPEEDS, 20)
+    assert often.phases[1].seconds == pytest.approx(5 * (sampled + 6 * 3 + computed * 7 / 3))
 
 
 def test_evaluations_are_counted_as_the_loop_makes_them() -> None:

@@ -89,8 +89,9 @@ def forecast(config: TrainConfig, episodes: Episodes, speeds: Speeds, evaluated:
     played = algorithm.group_size * algorithm.tasks_per_step
     own = episodes.tokens - episodes.common
     computed = played * own + algorithm.tasks_per_step * episodes.common
-    beside = FORWARD * (bool(algorithm.kl_coefficient) + bool(algorithm.importance_cap))
-    update = training.seconds(computed) + beside * computed / training.rate
+    beside = FORWARD * (bool(algorithm.kl_coefficient) + bool(algorithm.importance_cap) + algorithm.valued)
+    passes = (algorithm.epochs + beside) * computed / training.rate
+    update = passes + algorithm.epochs * algorithm.updates_per_step * training.optimizer
     step = _sampled(config, episodes, speeds, played, algorithm.group_size) + update
     evaluation = _sampled(config, episodes, speeds, evaluated, evaluated)
     phases = (

@@ -67,8 +67,8 @@ class Run:
     @classmethod
     def create(cls, folder: Path, config: TrainConfig) -> "Run":
         """A new run in a folder that is not there, or empty; one that holds anything is a `ConfigError`."""
-        refuse_taken(folder)
         with _writing(folder, "give another --out"):
+            refuse_taken(folder)
             folder.mkdir(parents=True, exist_ok=True)
             for name in _BY_STEP:
                 (folder / name).mkdir()  # of two that race for a folder, one fails here

@@ -55,6 +55,8 @@ def train(config: TrainConfig, run: Run, report: Report) -> Tables:
 async def _train(training: Training) -> Tables:
     config, run = training.config, training.run
     training.resume()
+    if training.overspent:
+        training.stop(run.step)
     if config.sft.steps and run.step < config.sft.steps:
         training.handed_over = read_demonstrations(training)
     if config.preferences.steps and run.step < config.prior:

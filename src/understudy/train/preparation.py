@@ -38,8 +38,8 @@ def prepare(config: TrainConfig) -> Prepared:
     examined = exams(config, domain)
     if config.user.kind == "human":
         raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")
-    _refuse_idle_cap(config)
     refuse_idle(config.algorithm, folder)
+    _refuse_idle_cap(config)
     users = Cast(config.user)
     floor = asyncio.run(refuse_free(domain, config.seed, allowed=config.free_tasks))
     return Prepared(folder, formats.configured(folder, config.format), domain, examined, users, floor)

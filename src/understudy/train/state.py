@@ -125,7 +125,7 @@ class Training:
 
     def save(self, step: int) -> None:
         """Write a checkpoint of the weights after `step`, and remove those that are not to be kept."""
-        progress = {"tasks_used": self.tasks_used, "rates": self.rates, "cost": str(self.cost), "metrics": self.pending}
+        progress = {"tasks_used": self.tasks_used, "rates": self.rates, "metrics": self.pending, "cost": str(self.cost)}
         with self.run.checkpoint(step) as folder:
             self.engine.save(folder)
             (folder / PROGRESS).write_text(json.dumps(progress), encoding="utf-8")
