@@ -4,6 +4,7 @@
 # make test-mcp       install, then play with MCP servers from npm and PyPI, which that installs into the user's cache
 # make test-families  install, then chat formats beside the tokenizers and templates of many families (60 MB, once)
 # make test-vllm      install, make an environment for vLLM (3 GB, once), then run the tests with it on the CPU
+# make test-qlora     install, then weights in 4 bits with a real bitsandbytes on the CPU (45 MB, once)
 # make test-llamafactory  install, make an environment for LLaMA-Factory (1.6 GB, once), then train with it on the CPU
 # make test-trackers  install, then send metrics by the real client libraries, which that installs into the user's cache
 # make check     install, then lint, formatting and types
@@ -19,7 +20,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install train test test-families test-mcp test-trackers test-vllm test-llamafactory check bench
+.PHONY: install train test test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory check bench
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -48,6 +49,9 @@ test-trackers: install
 test-vllm: install
 	$(BIN)/python tests/vllm_server.py
 	$(BIN)/python -m pytest -m vllm
+
+test-qlora: install
+	$(BIN)/python -m pytest -m qlora
 
 test-llamafactory: install
 	$(BIN)/python tests/llamafactory_cli.py

@@ -165,7 +165,7 @@ def test_a_run_with_a_critic_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(
 @pytest.mark.usefixtures("short")
 def test_a_policy_that_a_critic_taught_is_used_without_it(tiny: Path, tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", tiny, *PPO, "steps=1", "algorithm.group_size=1")
-    assert metrics(run)[-1]["episodes"] == 2, "groups of one"
+    assert metrics(run)[-1]["generation/episodes"] == 2, "groups of one"
     engine, _ = open_model(run.config, run.last)
     engine.export(tmp_path / "model")
     trained, exported = (

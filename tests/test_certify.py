@@ -250,7 +250,11 @@ class Refusing(Broken):
     [
         (Refusing, {IDS}, "several calls in a reply: the format refuses it, and the template does not: one call at"),
         (WithoutNewline, {IDS}, r"one call, before reply 2: other ids than the template's\n.*>    \d\d\d  10 '\\n'\n"),
-        (WithoutStop, {AGAIN}, r"one call: 2 replies end without a stop token in the mask, 0 were cut off\n"),
+        (
+            WithoutStop,
+            {AGAIN},
+            r"one call: 2 replies end without a stop token .*, 0 were cut off or met a stop string\n",
+        ),
         (Careless, {CONTROL}, r"the control tokens that are shown\n"),
         (Forgetful, {READ}, r"several calls in a reply\n  written  .*'W1'.*'W2'.*\n  read     .*'W1'.*"),
     ],

@@ -120,6 +120,7 @@ def test_success_excuses_what_comes_with_it() -> None:
     assert bad(shorter, STEP, STEP, shorter) == {}
     solved = step(reward__success_rate=1.0, generation__equal_groups=8.0)
     assert "nearly every episode succeeds" in bad(solved, solved)["groups"]
+    assert bad(solved | {"loss/value_loss": 0.1}, solved) == {}, "a critic learns from any group"
 
 
 def test_a_reward_that_doing_nothing_earns_too() -> None:

@@ -35,6 +35,9 @@ LAYERS = """
     rollout curriculum
     shaping
     similar statistics config
+    memory
+    bench doctor
+    forecast
     check
     data
     mcp
@@ -46,6 +49,7 @@ LAYERS = """
     results
     certify
     train view
+    preflight
     live play available readings processes
     launch
     cli

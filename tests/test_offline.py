@@ -152,6 +152,8 @@ def test_a_teacher_is_enough_without_any_reward(tiny: Path, tmp_path: Path) -> N
     rates = success(tmp_path / "run", tiny, *how, *where)
     assert 0.2 < rates["warm start"] < 0.7
     assert rates["trained"] > 0.9
+    apart = [line["train/reference_kl"] for line in metrics(Run.resume(tmp_path / "run"))[4:]]
+    assert apart[-1] < apart[0] / 2, "and it comes nearer to the teacher"
 
 
 # ---- the same way each time ----

@@ -269,3 +269,13 @@ def test_stop_strings_end_the_sampling(folder: Path, tells: bool) -> None:
         assert (text, finish) == ("One, two,", "stop")
         assert whole.usage.completion_tokens == len("One, two, three")
     assert script.cancelled == (2 if tells else 0)
+
+
+def test_filters_are_applied_and_log_probabilities_are_of_the_whole_softmax(url: str) -> None:
+    greedy = ask(url, temperature=0, max_tokens=12, logprobs=True).choices[0]
+    narrow = ask(url, max_tokens=12, logprobs=True, seed=5, extra_body={"top_k": 1}).choices[0]
+    assert narrow.message.content == greedy.message.content
+    assert [t.logprob for t in narrow.logprobs.content] == pytest.approx([t.logprob for t in greedy.logprobs.content])
+    nucleus = [ask(url, max_tokens=12, seed=5, top_p=p).choices[0].message.content for p in (1e-6, 0.3, 1.0)]
+    assert nucleus[0] == greedy.message.content
+    assert len(set(nucleus)) == 3

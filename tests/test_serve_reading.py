@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from test_formats_template import CODER
 from understudy.formats import ChatFormat, ChatML, Vocabulary
 from understudy.formats.base import settled
+from understudy.formats.decoding import Decoding
 from understudy.formats.find import find
 from understudy.formats.parse import _LISTED, DIALECTS, render
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.models import tiny_model
-from understudy.serve.reading import _WITH_CALLS, Decoding, Ending, Reading
+from understudy.serve.reading import _WITH_CALLS, Ending, Reading
 
 pytest.importorskip("torch")
 

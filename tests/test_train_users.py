@@ -1,5 +1,6 @@
 """Training against users whom a language model plays: who meets them, what they cost, and whose fault a failure is."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -84,3 +85,31 @@ def test_a_user_who_fails_stops_the_run_and_is_named(tmp_path: Path, tiny: Path)
 def test_no_person_plays_the_users_of_a_training_run(tmp_path: Path, tiny: Path) -> None:
     with serving([]) as endpoint, pytest.raises(ConfigError, match="no person can play the users of a training run"):
         trained(tmp_path / "run", tiny, endpoint, "user.kind=human")
+
+
+def test_a_run_ends_at_what_its_users_may_cost_and_goes_on_when_they_may_cost_more(tmp_path: Path, tiny: Path) -> None:
+    """Each request costs 3. The base model's evaluation asks at least once, which is more than 2 allows."""
+    with serving(lambda request: says(STOP if len(request["messages"]) > 4 else "Hm?", tokens=(3, 0))) as endpoint:
+        with pytest.raises(RolloutError, match=r"stopped after step 0: .* cost_cap is 2; raise it in .*config\.toml"):
+            trained(tmp_path / "run", tiny, endpoint, "cost_cap=2")
+        assert not [line for line in read_metrics(tmp_path / "run") if line["step"]]
+        config, asked = tmp_path / "run" / "config.toml", len(endpoint.requests)
+        progress = tmp_path / "run" / "checkpoints" / "step_000000" / "progress.json"
+        spent = int(float(json.loads(progress.read_text())["cost"]))  # a request that was broken off is not paid for
+        assert 2 <= spent <= 3 * asked
+        with pytest.raises(RolloutError, match=f"has cost {spent}"):
+            again(tmp_path / "run")
+        assert len(endpoint.requests) == asked, "what it cost before counts"
+        more = f"cost_cap = {spent + 2}"
+        config.write_text(config.read_text().replace("cost_cap = 2", more))
+        with pytest.raises(RolloutError, match="stopped after step"):
+            again(tmp_path / "run")
+        config.write_text(config.read_text().replace(more, "cost_cap = 0"))
+        again(tmp_path / "run")
+        assert [line["step"] for line in read_metrics(tmp_path / "run")] == [0, 1, 2]
+
+
+def again(folder: Path) -> None:
+    """Go on with a run."""
+    run = Run.resume(folder)
+    train(run.config, run, lambda *_: None)

@@ -26,8 +26,14 @@ from understudy.engines.vllm.sampler import VllmSampler
 from understudy.engines.vllm.server import Server, installed, options
 from understudy.engines.vllm.weights import Weights
 from understudy.errors import ConfigError, RolloutError
+from understudy.formats import Vocabulary
+from understudy.models import tiny_model
 
 SAMPLING = Sampling(max_tokens=4)
+
+
+def unused() -> Vocabulary:
+    raise AssertionError("no vocabulary is needed without stop strings")
 
 
 class Scripted:
@@ -96,7 +102,7 @@ class Case:
     def __init__(self, folder: Path, vllm: Scripted, lora: bool = False, **settings: Any) -> None:
         self.vllm, self.folder = vllm, folder
         weights = Weights(self._write, folder, lora=lora)
-        self.sampler = VllmSampler(vllm, weights, VllmConfig(backoff=0.0, **settings))
+        self.sampler = VllmSampler(vllm, weights, VllmConfig(backoff=0.0, **settings), unused)
 
     def _write(self, folder: Path) -> None:
         folder.mkdir()
@@ -134,6 +140,44 @@ def test_a_server_of_others_gets_the_weights_before_its_first_reply(tmp_path: Pa
     case = Case(tmp_path, Scripted(owned=False))
     run(case.ask)
     assert case.vllm.events == ["start", "load 0", "reply 0"]
+
+
+class Saying(Scripted):
+    """A vLLM that always says the same, and keeps what it was asked for."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text, self.params = text, dict[str, Any]()
+
+    async def generate(self, model: str, prompt: Sequence[int], params: Mapping[str, Any]) -> Reply:
+        self.params = dict(params)
+        tokens = list(self._text.encode())
+        return Reply(tokens, [-float(i) for i in range(len(tokens))], self.label)
+
+
+@pytest.mark.parametrize(
+    ("stop", "kept"), [(("two",), "one two"), (("zero", "e"), "one"), (("zero",), "one two three")]
+)
+def test_a_reply_is_cut_at_the_token_that_completes_a_stop_string(
+    tmp_path: Path, stop: tuple[str, ...], kept: str
+) -> None:
+    weights = Weights(lambda folder: None, tmp_path, lora=False)
+    vocabulary = Vocabulary.load(tiny_model() / "tokenizer.json")
+    sampler = VllmSampler(Saying("one two three"), weights, VllmConfig(), lambda: vocabulary)
+    reply = run(lambda: sampler.sample([1], Sampling(max_tokens=13, stop=stop), 0))
+    assert bytes(reply.tokens).decode() == kept
+    assert reply.logprobs == [-float(i) for i in range(len(kept))]
+    assert reply.finish == ("length" if kept == "one two three" else "stop")
+
+
+def test_filters_reach_vllm_and_only_where_they_are_on(tmp_path: Path) -> None:
+    vllm = Saying("x")
+    sampler = VllmSampler(vllm, Weights(lambda folder: None, tmp_path, lora=False), VllmConfig(), unused)
+    filters = {"top_p": 0.9, "top_k": 3, "min_p": 0.1, "repetition_penalty": 1.5}
+    run(lambda: sampler.sample([1], Sampling(**filters), 0))  # type: ignore[arg-type]
+    assert {name: vllm.params.get(name) for name in filters} == filters
+    run(lambda: sampler.sample([1], Sampling(), 0))
+    assert not filters.keys() & vllm.params.keys()
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -247,7 +291,7 @@ def test_a_server_that_cannot_start_is_told_in_its_own_words(tmp_path: Path) -> 
     python.chmod(0o755)
     config = VllmConfig(python=str(python), restarts=0)
     server = Server(tmp_path, [], config, tmp_path)
-    sampler = VllmSampler(server, Weights(Path.mkdir, tmp_path, lora=False), config)
+    sampler = VllmSampler(server, Weights(Path.mkdir, tmp_path, lora=False), config, unused)
     with pytest.raises(ConfigError, match=r"ended with status 3: .*ValueError: no such model") as error:
         asyncio.run(sampler.sample([1], SAMPLING, 0))
     assert str(server.log) in str(error.value).partition("\n")[0]

@@ -48,6 +48,9 @@ class EngineAgent:
         parsed = self._format.parse(completion.tokens, tools)
         for event, count in _events(parsed, cut=completion.finish == "length"):
             _count(episode, event, count)
+        stopped = self._sampling.stop and completion.finish == "stop"
+        if stopped and completion.tokens[-1] not in self._format.stop_tokens:
+            _count(episode, "stop_string", 1)
         if parsed.repairs:
             episode.penalty = min(MOST_PENALTY, episode.penalty + self._repair_penalty)
         message = _identified(settled(parsed, completion.finish == "length"), episode.turns)

@@ -148,6 +148,9 @@ def train(
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     keys: Annotated[bool, typer.Option("--keys", help="Print the config with every key, and do nothing.")] = False,
     processes: Annotated[int, typer.Option(min=1, help="How many work on it, each with a GPU of this machine.")] = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, say how long it would take and how much memory.")
+    ] = False,
 ) -> None:
     """Train a model, and say how much better it got.
 
@@ -158,6 +161,8 @@ def train(
 
     if keys:
         return print(launch.keys(settings or ()))
+    if dry_run:
+        return print(launch.dry_run(settings or (), out, resume))
     try:
         if processes > 1:
             raise typer.Exit(launch.train_together(processes, settings or (), out, resume))
@@ -166,6 +171,38 @@ def train(
     except KeyboardInterrupt as e:
         typer.echo(str(e), err=True)
         raise typer.Exit(130) from e
+
+
+@app.command()
+def bench(
+    model: Annotated[str, typer.Argument(metavar="[MODEL]", help="As for certify; smollm2-135m if not given.")] = "",
+    settings: Settings = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure for a second or two, and keep nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how fast this machine samples from a model and trains it."""
+    from understudy import bench as benches
+    from understudy import launch
+
+    speeds = launch.measure(model, settings or (), quick)
+    print(speeds.model_dump_json(indent=1) if as_json else benches.as_text(speeds))
+
+
+@app.command()
+def doctor(
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="CONFIG|KEY=VALUE", help="As for train: what it needs is looked for.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look whether what a config needs is here, and say what to do where it is not."""
+    from understudy import doctor as doctors
+    from understudy import launch
+
+    findings = doctors.examine(launch.read(settings or ())[1])
+    dumped = [finding.model_dump() for finding in findings]
+    print(json.dumps(dumped, indent=1) if as_json else doctors.as_text(findings))
+    raise typer.Exit(0 if doctors.healthy(findings) else 1)
 
 
 @app.command()

@@ -172,6 +172,9 @@ class TrainConfig(Record):
     """Checkpoints that are kept: the last so many, and the one that did best in validation; 0 keeps all."""
     max_fault_rate: float = Field(default=0.1, ge=0.0, le=1.0)
     """The run stops when more than this share of a step's episodes fails through no fault of the agent."""
+    cost_cap: Decimal = Field(default=Decimal(0), ge=0)
+    """The run ends, with a checkpoint, once the model that plays its users has cost so much, in the currency of its
+    prices; 0 sets no limit."""
     free_tasks: bool = False
     """Whether tasks that doing nothing earns may be trained on."""
     engine: LocalConfig = LocalConfig()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from understudy import formats
-from understudy.agent import Agent, ChatAgent, EngineAgent, GoldAgent, SilentAgent
+from understudy.agent import Agent, ChatAgent, DemonstrationAgent, EngineAgent, GoldAgent, SilentAgent
 from understudy.chat import ChatConfig, ChatModel, Usage
 from understudy.config import TrainConfig
 from understudy.crew import ALONE, Crew
@@ -23,7 +23,7 @@ from understudy.records import Record
 from understudy.rollout import Limits, episode_seed, play
 from understudy.statistics import Rate, pass_at_k, pass_hat_k, rate
 from understudy.tasks import Split, Task
-from understudy.trajectory import Trajectory
+from understudy.trajectory import Stop, Trajectory
 from understudy.users import Cast
 
 if TYPE_CHECKING:
@@ -131,6 +131,21 @@ async def floor(domain: TaskSource, tasks: Sequence[Task]) -> Evaluation:
 async def oracle(domain: TaskSource, tasks: Sequence[Task]) -> Evaluation:
     """What playing the gold turns earns: 1, or the tasks are at fault."""
     return await evaluate(domain, GoldAgent(), tasks, kind="oracle")
+
+
+async def demonstrations(
+    domain: TaskSource, tasks: Iterable[Task], format: formats.ChatFormat, limits: Limits, seed: int
+) -> list[Trajectory]:
+    """Gold episodes in a model's own tokens. One that does not earn 1 is a `TaskError`."""
+    agent = DemonstrationAgent(format)
+    episodes = [await play(domain, task, agent, limits, episode_seed(seed, task, 0)) for task in tasks]
+    failed = next((episode for episode in episodes if episode.score is None or episode.reward < 1.0), None)
+    if failed:
+        limited = failed.stop in (Stop.MAX_TURNS, Stop.MAX_TOKENS)
+        cause = f"limits.{failed.stop} is too low for it" if limited else failed.error or "see: understudy check"
+        earned = f"earns {failed.reward:g}" if failed.score else "has no score"
+        raise TaskError(f"the gold episode of task {failed.task} {earned}; {cause}")
+    return episodes
 
 
 def inhabited(domain: TaskSource, users: Cast) -> TaskSource:

@@ -190,7 +190,7 @@ def _entropy(line: Line, earlier: Sequence[Line], config: HealthConfig) -> Verdi
 
 def _groups(line: Line, earlier: Sequence[Line], config: HealthConfig) -> Verdict:
     shares = _present([*earlier, line], lambda each: _share(each, "generation/equal_groups", "generation/groups"))
-    if len(shares) < config.window:
+    if len(shares) < config.window or "loss/value_loss" in line:  # a critic learns from any group
         return None
     equal = statistics.fmean(shares[-config.window :])
     if equal < config.equal_groups:

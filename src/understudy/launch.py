@@ -9,14 +9,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from understudy import results
+from understudy import bench, results
 from understudy.config import TrainConfig, dump, load, parse
 from understudy.crew import ALONE, Crew, Place, take_place
+from understudy.engines.local.config import Finetune
 from understudy.errors import ConfigError, TaskError
 from understudy.evaluate import not_installed
 from understudy.live import Live
+from understudy.models import find_model
+from understudy.preflight import preflight
 from understudy.processes import ENDED, SHADOWS, leash, run_together
-from understudy.run import Run, free_folder, read_config
+from understudy.run import Run, free_folder, read_config, refuse_taken
 from understudy.shadow import shadow
 
 
@@ -88,6 +91,35 @@ def _train(run: Run, crew: Crew) -> str:
         raise
     results.keep(run, tables)
     return f"{results.summary(tables)}\n\nEverything is in {run.folder}; look at it by: understudy view {run.folder}"
+
+
+def dry_run(settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None) -> str:
+    """What `train` would do with these settings, as text; nothing is written."""
+    if resume is not None:
+        raise ConfigError(
+            f"a dry run is of a new run: leave out --resume, or name {resume / 'config.toml'} as the config"
+        )
+    name, config = read(settings)
+    if out is not None:
+        refuse_taken(out)
+    try:
+        return preflight(config, out or free_folder(name))
+    except ModuleNotFoundError as e:
+        raise not_installed(e, "training") from e
+
+
+def measure(model: str, settings: Sequence[str] = (), quick: bool = False) -> bench.Speeds:
+    """This machine's speeds with a model, which are kept for forecasts unless they are `quick` ones."""
+    config = parse(TrainConfig, "", [*([f"model={model}"] if model else []), *settings])
+    engine, size = config.engine, bench.QUICK if quick else bench.Size()
+    ways: tuple[Finetune, ...] = ("qlora",) if engine.finetune == "qlora" else ("full", "lora")
+    try:
+        speeds = bench.measure(find_model(config.model), engine, size, ways, config.model)
+    except ModuleNotFoundError as e:
+        raise not_installed(e, "measuring") from e
+    if not quick:
+        bench.keep(speeds, engine)
+    return speeds
 
 
 def certify(model: str, settings: Sequence[str] = ()) -> tuple[dict[str, Any], str]:

@@ -1,7 +1,7 @@
 """How metrics are named: `space/name`, so that a tracker shows together what belongs together.
 
     generation/  episodes, turns, tokens, replies by kind, stops       train/   gradient, entropy, ratio, learning rate
-    loss/  reward/                                                     timing/  seconds, and tokens a second
+    loss/  reward/                                                     timing/  seconds, tokens a second, memory
     eval/<domain>/  test/<domain>/  success_rate, average_reward, floor
     health/<check>  fault/<whose>  users/  judge/  certify/
 
@@ -31,6 +31,7 @@ _NAMES = {
     "loss": "loss/total",
     "nll": "loss/nll",
     "seconds": "timing/step_seconds",
+    "peak_memory_gib": "timing/peak_memory_gib",
 }
 _OF_GENERATION = ("replies", "stop")
 

@@ -68,10 +68,8 @@ class Run:
     def create(cls, folder: Path, config: TrainConfig) -> "Run":
         """A new run in a folder that is not there, or empty; one that holds anything is a `ConfigError`."""
         with _writing(folder, "give another --out"):
+            refuse_taken(folder)
             folder.mkdir(parents=True, exist_ok=True)
-            if any(folder.iterdir()):
-                what = "holds another run" if (folder / "config.toml").exists() else "is not empty"
-                raise ConfigError(f"{folder} {what}; go on with it by --resume {folder}, or give another --out")
             for name in _BY_STEP:
                 (folder / name).mkdir()  # of two that race for a folder, one fails here
             write_whole(folder / "config.toml", dump(config))
@@ -218,6 +216,13 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 def read_warnings(folder: Path) -> list[dict[str, Any]]:
     """What was wrong with the run's health, in order: step, check, text, remedy."""
     return [json.loads(line) for line, step in _lines(folder / HEALTH) if step is not None]
+
+
+def refuse_taken(folder: Path) -> None:
+    """A `ConfigError` where the folder of a new run holds anything."""
+    if folder.exists() and any(folder.iterdir()):
+        what = "holds another run" if (folder / "config.toml").exists() else "is not empty"
+        raise ConfigError(f"{folder} {what}; go on with it by --resume {folder}, or give another --out")
 
 
 def free_folder(name: str, root: Path = Path("runs")) -> Path:

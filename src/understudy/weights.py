@@ -70,7 +70,7 @@ def export(weights: Weights, out: Path, adapter: bool = False) -> None:
     """
     if out.exists():
         raise ConfigError(f"{out} is there already; give another --out")
-    if adapter and weights.config.engine.finetune != "lora":
+    if adapter and not weights.config.engine.adapters:
         raise ConfigError(f"{weights.name} has no adapters: engine.finetune is {weights.config.engine.finetune!r}")
     engine, _ = open_model(weights.config, weights.checkpoint)
     out.parent.mkdir(parents=True, exist_ok=True)

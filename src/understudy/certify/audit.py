@@ -67,11 +67,11 @@ def without_ids(message: Message) -> Message:
 def _left_over(episode: Trajectory, at: int, cut: int, name: str, decode: Decode) -> Iterator[str]:
     if at != len(episode.tokens):
         yield f"{name}: tokens follow its last reply\n{_masked(episode, at, decode)}"
-    elif cut != episode.counts.get("cut", 0):
-        yield (
-            f"{name}: {cut} replies end without a stop token in the mask, {episode.counts.get('cut', 0)} were cut off\n"
-            f"{_masked(episode, at, decode)}"
-        )
+        return
+    expected = episode.counts.get("cut", 0) + episode.counts.get("stop_string", 0)
+    if cut != expected:
+        said = f"{cut} replies end without a stop token in the mask, {expected} were cut off or met a stop string"
+        yield f"{name}: {said}\n{_masked(episode, at, decode)}"
 
 
 def _masked(episode: Trajectory, at: int, decode: Decode) -> str:

@@ -20,8 +20,8 @@ from understudy.models import find_model
 async def certify(config: TrainConfig) -> Certificate:
     """Prove the config's model, template and engine, with engines that are made for it and thrown away.
 
-    Both ways of fine-tuning are proven, or the one that `engine.finetune` names; the first once more by PyTorch's
-    sampler without guesses.
+    `full` and `lora` are proven, or the way of fine-tuning that `engine.finetune` names; the first once more by
+    PyTorch's sampler without guesses.
     """
     started = time.perf_counter()
     folder = find_model(config.model)
@@ -56,5 +56,5 @@ def subject_of(config: TrainConfig, folder: Path, engine: Engine, format: ChatFo
 
 
 def ways(config: LocalConfig) -> tuple[Finetune, ...]:
-    """The ways of fine-tuning to prove: the one that is named, else both."""
+    """The ways of fine-tuning to prove: the one that is named, else full and lora."""
     return (config.finetune,) if "finetune" in config.model_fields_set else ("full", "lora")

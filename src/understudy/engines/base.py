@@ -8,7 +8,7 @@ split cannot change a gradient.
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 from pydantic import Field
 
@@ -27,11 +27,30 @@ class Sampling(Record):
     """Longest reply, in tokens."""
     temperature: float = Field(default=1.0, ge=0.0)
     """0 takes the most likely token; log-probabilities are then those of temperature 1."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Draw from the fewest tokens whose probabilities sum to this; 1 draws from all. See docs/sampling.md."""
+    top_k: int = Field(default=0, ge=0)
+    """Draw from so many most likely tokens; 0 draws from all."""
+    min_p: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Draw from tokens that are at least this times as likely as the most likely one."""
+    repetition_penalty: float = Field(default=1.0, gt=0.0)
+    """Logits of tokens that stand in the prompt or the reply are divided by this where positive, else multiplied."""
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Strings that end a reply; the token that completes one is its last."""
+
+    @property
+    def filtered(self) -> bool:
+        """Whether tokens are drawn from another distribution than the softmax at the temperature."""
+        return (self.top_p, self.top_k, self.min_p, self.repetition_penalty) != (1.0, 0, 0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What was sampled: tokens with their log-probabilities at the sampling temperature, the stop token included."""
+    """What was sampled, the stop token included, or the token that completes a stop string.
+
+    Log-probabilities are of the whole softmax at the sampling temperature, whatever the tokens were drawn from: those
+    are what a trainer computes, and what ratios to later weights are of.
+    """
 
     tokens: list[int]
     logprobs: list[float]

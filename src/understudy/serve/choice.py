@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from understudy.engines.base import Sampling, Streaming
+from understudy.engines.base import Streaming
 from understudy.errors import ConfigError
 from understudy.formats import ChatFormat, Vocabulary
 from understudy.messages import Message, ToolCall
@@ -81,8 +81,8 @@ async def choose(
             sampling.cancel()
 
     longest = request.longest or model.sampler.context - len(prompt)
-    how = Sampling(max_tokens=longest, temperature=request.temperature)
-    sampling = asyncio.ensure_future(model.sampler.sample(prompt, how, seed, model.format.stop_tokens, told))
+    sampled = model.sampler.sample(prompt, request.sampling(longest), seed, model.format.stop_tokens, told)
+    sampling = asyncio.ensure_future(sampled)
     try:
         await asyncio.wait([sampling])
     finally:

@@ -14,11 +14,10 @@ from typing import Literal
 
 from understudy.formats import ChatFormat, Vocabulary
 from understudy.formats.base import settled
+from understudy.formats.decoding import Decoding
 from understudy.formats.hermes import THINK, THOUGHT
 from understudy.messages import Message, ToolSpec
 
-_UNKNOWN = "\ufffd"
-"""What decoding gives for bytes that are no character, or not yet one."""
 _MERE = " \t\r\n{}[](),:;\"'`*"
 """What the parser may drop beside a broken call."""
 _SPEAKERS = ("User", "USER", "Human", "HUMAN", "Observation", "System", "SYSTEM", "Tool", "user", "system")
@@ -38,29 +37,6 @@ def _openings(marks: str, line_starts: Sequence[str]) -> re.Pattern[str]:
 
 _WITH_CALLS = _openings(rf'[<\[{{`]|"(?:{_begun(_KEYS)})', (*_SPEAKERS, "Action"))
 _WITHOUT = _openings(rf"<|\[(?:{_begun(('THINK', 'INST', 'TOOL_RESULTS'))})", _SPEAKERS)
-
-
-class Decoding:
-    """Tokens to text, one by one. What ends within a character waits for the rest of it."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
-        self._tokens: list[int] = []
-        self._start = self._end = 0  # decoded text depends on its neighbours: the window reaches one step back
-
-    def add(self, token: int) -> str:
-        """The text that is whole with this token and was not before."""
-        self._tokens.append(token)
-        text = self.rest()
-        if not text or text.endswith(_UNKNOWN):
-            return ""
-        self._start, self._end = self._end, len(self._tokens)
-        return text
-
-    def rest(self) -> str:
-        """What still waits."""
-        before = self._vocabulary.decode(self._tokens[self._start : self._end])
-        return self._vocabulary.decode(self._tokens[self._start :])[len(before) :]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,13 @@ from pydantic import (
     model_validator,
 )
 
+from understudy.engines.base import Sampling
 from understudy.messages import Message, ToolSpec, from_wire
 from understudy.records import Record
 
 DEEPEST = 64
 """How deep a request's JSON may be nested."""
 _NEUTRAL: Mapping[str, Sequence[Any]] = {
-    "top_p": (1,),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "logit_bias": ({},),
@@ -168,6 +168,10 @@ class Request(_Wire):
     parallel_tool_calls: bool = True
     n: int = Field(default=1, ge=1, le=128)
     temperature: float = Field(default=1.0, ge=0.0, le=2.0)
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    top_k: int = Field(default=0, ge=-1)
+    min_p: float = Field(default=0.0, ge=0.0, lt=1.0)
+    repetition_penalty: float = Field(default=1.0, gt=0.0, le=2.0)
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     stop: Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(max_length=4)] = []
@@ -180,6 +184,17 @@ class Request(_Wire):
     def longest(self) -> int | None:
         """The most tokens of a reply, where the request says so."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    def sampling(self, longest: int) -> Sampling:
+        """How replies of at most `longest` tokens are sampled. Stop strings are for who reads them."""
+        return Sampling(
+            max_tokens=longest,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=max(0, self.top_k),
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+        )
 
     @cached_property
     def conversation(self) -> list[Message]:

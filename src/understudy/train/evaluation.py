@@ -102,7 +102,7 @@ async def _unless_interrupted(training: Training, work: Coroutine[None, None, T]
     task = asyncio.ensure_future(work)
     while not task.done():
         await asyncio.wait([task], timeout=PATIENCE)
-        if training.interrupted() and not task.done():
+        if training.ending and not task.done():
             task.cancel()
             await asyncio.wait([task])
             training.stop(step)

@@ -5,15 +5,13 @@ import random
 import time
 from collections.abc import Iterator
 
-from understudy.agent import DemonstrationAgent
 from understudy.algorithms.advantages import token_weights
 from understudy.algorithms.options import Loss
 from understudy.batch import collate
-from understudy.errors import TaskError
-from understudy.rollout import episode_seed, play
+from understudy.evaluate import demonstrations
 from understudy.train.metrics import learning_rate
 from understudy.train.state import Metrics, Training
-from understudy.trajectory import Stop, Trajectory
+from understudy.trajectory import Trajectory
 
 
 async def sft_step(training: Training, step: int) -> Metrics:
@@ -38,15 +36,9 @@ async def sft_step(training: Training, step: int) -> Metrics:
 
 async def demonstrate(training: Training) -> list[Trajectory]:
     """Gold episodes in the model's own tokens: the first tasks of the training stream."""
-    agent = DemonstrationAgent(training.format)
-    count, limits = training.config.sft.demonstrations, training.config.limits
+    config, count = training.config, training.config.sft.demonstrations
     tasks = itertools.islice(training.stream(0), count)
-    seed = training.config.seed
-    episodes = [await play(training.domain, task, agent, limits, episode_seed(seed, task, 0)) for task in tasks]
-    failed = next((episode for episode in episodes if episode.reward < 1.0), None)
-    if failed:
-        cut = f"limits.{failed.stop} is too low for it" if failed.stop is not Stop.DONE else "see: understudy check"
-        raise TaskError(f"the gold episode of task {failed.task} earns {failed.reward:g}; {cut}")
+    episodes = await demonstrations(training.domain, tasks, training.format, config.limits, config.seed)
     training.tasks_used = max(training.tasks_used, count)
     return episodes
 

@@ -9,29 +9,24 @@ import asyncio
 import functools
 from collections.abc import Iterator
 
-from understudy import formats
+from understudy import memory
 from understudy.certify import Watch, subject_of
 from understudy.config import TrainConfig
 from understudy.crew import ALONE, Crew
-from understudy.domains.base import find
 from understudy.domains.mixture import shown
 from understudy.engines.local.engine import LocalEngine
-from understudy.errors import ConfigError
-from understudy.evaluate import refuse_free
+from understudy.engines.local.machine import find_machine, peak_bytes
 from understudy.health import as_metrics, of_start, of_step
 from understudy.metrics import named
-from understudy.models import find_model
 from understudy.run import Run, interruptible
 from understudy.trackers import Trackers
 from understudy.train.demonstrations import read_demonstrations
 from understudy.train.evaluation import Tables, evaluated, results
-from understudy.train.exam import exams
 from understudy.train.findings import halt, tell
-from understudy.train.lessons import refuse_idle
 from understudy.train.phases import Phase, phases
 from understudy.train.preferences import read_preferences
+from understudy.train.preparation import doubts, prepare
 from understudy.train.state import Report, Training
-from understudy.users import Cast
 
 
 def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> Tables:
@@ -39,24 +34,24 @@ def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> 
 
     All processes of a crew call this, each with a run of its own.
     """
-    folder = find_model(config.model)
-    domain = find(config.domain).slice(config.slice)
-    examined = exams(config, domain)
-    if config.user.kind == "human":
-        raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")
-    refuse_idle(config.algorithm, folder)
-    users = Cast(config.user)
-    floor = asyncio.run(refuse_free(domain, config.seed, allowed=config.free_tasks))
+    prepared = prepare(config)
+    folder, domain = prepared.folder, prepared.domain
+    machine = find_machine(config.engine)
+    planned = memory.plan(memory.read_shape(folder), config.engine, memory.load_of(config), machine)
+    for line in (*doubts(config), memory.as_text(planned)):
+        report(line, 0, 0, {})
     engine = LocalEngine(folder, config.engine, config.seed, crew)
     if config.algorithm.valued:
         engine.add_critic(config.algorithm.critic)
-    format = formats.configured(folder, config.format)
-    subject = subject_of(config, folder, engine, format)
+    subject = subject_of(config, folder, engine, prepared.format)
     watch = Watch(subject, config.certify, functools.partial(shown, domain), folder, config.format.thinking)
-    training = Training(config, run, domain, engine, format, report, users, watch, examined, crew, floor=floor)
+    parts = (domain, engine, prepared.format, report, prepared.users, watch, prepared.exams, crew)
+    training = Training(config, run, *parts, device=machine.device, floor=prepared.floor)
     report(str(engine.choice), 0, 0, {})
     try:
-        return asyncio.run(_train(training))
+        tables = asyncio.run(_train(training))
+        report(memory.beside(planned, peak_bytes(machine.device)), 0, 0, {})
+        return tables
     finally:
         engine.close()
 
@@ -64,10 +59,14 @@ def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> 
 async def _train(training: Training) -> Tables:
     config, run = training.config, training.run
     training.resume()
+    if training.overspent:
+        training.stop(run.step)
     if config.sft.steps and run.step < config.sft.steps:
         training.handed_over = read_demonstrations(training)
     if config.preferences.steps and run.step < config.prior:
         training.preferences = read_preferences(config, training.format, run)
+    if training.overspent:
+        training.stop(run.step)
     followed = config.trackers if training.crew.rank == 0 else ()
     with (
         interruptible() as wished,
@@ -92,7 +91,8 @@ async def _step(training: Training, step: int, phase: Phase) -> None:
     config = training.config
     if step == phase.first and phase.begin:
         phase.begin(training)
-    metrics = named(await phase.step(training, step))
+    metrics = await phase.step(training, step)
+    metrics = named(metrics | {"peak_memory_gib": peak_bytes(training.device) / memory.GIB})
     findings = of_step(metrics, training.history, config.health)
     training.pending = metrics | as_metrics(findings)
     training.report("train", step, training.total, training.pending)
@@ -109,7 +109,7 @@ async def _complete(training: Training, step: int) -> None:
     config = training.config
     name, metrics = _evaluation(config, step), {}
     if name:
-        if training.interrupted():
+        if training.ending:
             training.stop(step)
         metrics = await evaluated(training, step, name)
         if step == config.prior and config.steps and training.pending is not None:
@@ -119,7 +119,7 @@ async def _complete(training: Training, step: int) -> None:
                 training.finish(step, metrics)
                 halt(training, step, halts[0])
     training.finish(step, metrics)
-    if training.interrupted():
+    if training.ending:
         training.stop(step)
 
 

@@ -102,7 +102,14 @@ async def _learn(training: Training, groups: Sequence[Sequence[Trajectory]], num
     if number <= algorithm.held:
         batch = dataclasses.replace(batch, advantages=None)
     steps = optimizer_steps(batch, algorithm.updates_per_step, config, _seed(config.seed, number))
-    return await engine.update(steps, algorithm.loss, rate) | foresight(batch, algorithm)
+    return await engine.update(steps, algorithm.loss, rate) | foresight(batch, algorithm) | _apart(batch)
+
+
+def _apart(batch: Batch) -> Metrics:
+    """The divergence from the reference, as sampled: nats a token, on average; nothing where there is no reference."""
+    if batch.ref_logprobs is None:
+        return {}
+    return {"reference_kl": float((batch.logprobs - batch.ref_logprobs)[batch.mask].mean())}
 
 
 async def _as_the_trainer_sees_it(engine: Engine, batch: Batch, cap: float) -> Batch:

@@ -5,6 +5,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, NoReturn
 
 from understudy.agent import EngineAgent
@@ -15,6 +16,7 @@ from understudy.crew import ALONE, Crew
 from understudy.curriculum import Supply, supply
 from understudy.domains.base import TaskSource
 from understudy.engines.base import Engine
+from understudy.errors import RolloutError
 from understudy.evaluate import Evaluation, inhabited
 from understudy.formats import ChatFormat
 from understudy.rollout import Source
@@ -66,6 +68,10 @@ class Training:
     """The same of each exam's tasks, by its folder, once that is known."""
     interrupted: Callable[[], bool] = field(default=lambda: False)
     """Whether the user wishes the run to end (Ctrl-C). All processes of the crew ask, or none."""
+    device: str = "cpu"
+    """Whose memory is measured."""
+    cost_before: Decimal = Decimal(0)
+    """What the users' model had cost when the run was resumed."""
 
     @functools.cached_property
     def played(self) -> TaskSource:
@@ -91,6 +97,21 @@ class Training:
         return EngineAgent(self.engine, self.format, self.config.sampling, repair_penalty=penalty)
 
     @property
+    def cost(self) -> Decimal:
+        """What the users' model has cost since the run began, to all processes of the crew, which all ask, or none."""
+        return self.cost_before + sum(self.crew.gather(self.users.usage.cost))
+
+    @property
+    def overspent(self) -> bool:
+        """Whether that is all that the config allows."""
+        return bool(self.config.cost_cap) and self.cost >= self.config.cost_cap
+
+    @property
+    def ending(self) -> bool:
+        """Whether the run is to end here."""
+        return self.interrupted() or self.overspent
+
+    @property
     def total(self) -> int:
         """Steps of all phases."""
         return self.config.total
@@ -106,7 +127,7 @@ class Training:
 
     def save(self, step: int) -> None:
         """Write a checkpoint of the weights after `step`, and remove those that are not to be kept."""
-        progress = {"tasks_used": self.tasks_used, "rates": self.rates, "metrics": self.pending}
+        progress = {"tasks_used": self.tasks_used, "rates": self.rates, "metrics": self.pending, "cost": str(self.cost)}
         with self.run.checkpoint(step) as folder:
             self.engine.save(folder)
             (folder / PROGRESS).write_text(json.dumps(progress), encoding="utf-8")
@@ -127,6 +148,7 @@ class Training:
             self.engine.load(self.run.last)
             progress = json.loads((self.run.last / PROGRESS).read_text(encoding="utf-8"))
             self.tasks_used, self.rates = progress["tasks_used"], progress["rates"]
+            self.cost_before = Decimal(progress["cost"])
             self.pending = progress.get("metrics") or {}
         if self.history and self.history[-1]["step"] == self.run.step:
             self.pending = None
@@ -143,7 +165,15 @@ class Training:
 
     def stop(self, step: int) -> NoReturn:
         """End the run after `step`, so that it can be resumed from there."""
-        if self.run.step != step:
+        unpaid = self.overspent and self.run.last is None  # a run that starts anew would not know what it has cost
+        if self.run.step != step or unpaid:
             self.save(step)
         self.crew.gather(None)  # so that none ends, which would end all, before the checkpoint is whole
+        if self.overspent:
+            raise RolloutError(
+                f"stopped after step {step}: the users' model has cost {self.cost:.4f}, and cost_cap is "
+                f"{self.config.cost_cap}; raise it in {self.run.folder / 'config.toml'}, then go on with: "
+                f"{self.run.how_to_resume}",
+                "user",
+            )
         raise KeyboardInterrupt(f"stopped after step {step}; go on with: {self.run.how_to_resume}")

@@ -51,7 +51,9 @@ def vllm_sampler(model: Model, folder: Path, config: LocalConfig) -> VllmSampler
     shared = Path(config.vllm.folder or own.parent).expanduser().resolve() / own.name
     shared.mkdir(parents=True, exist_ok=True)
     vllm = _vllm(model, folder, config, own)
-    sampler = VllmSampler(vllm, Weights(model.save, shared, lora=model.adapted is not None), config.vllm)
+    sampler = VllmSampler(
+        vllm, Weights(model.save, shared, lora=model.adapted is not None), config.vllm, lambda: model.vocabulary
+    )
     weakref.finalize(sampler, _end, vllm, {own, shared})
     return sampler
 
@@ -64,7 +66,7 @@ def _vllm(model: Model, folder: Path, config: LocalConfig, own: Path) -> Vllm:
         settings,
         dtype=str(model.dtype).removeprefix("torch."),
         sequences=config.sequences,
-        rank=config.lora.rank if config.finetune == "lora" else 0,
+        rank=config.lora.rank if config.adapters else 0,
         cpu=model.device.type == "cpu",
     )
     return Inside(folder, asked, settings) if settings.in_process else Server(folder, asked, settings, own)
@@ -89,7 +91,9 @@ def _hindrance(model: Model, config: LocalConfig, processes: int) -> str:
         return "engine.vllm.in_process needs vLLM in this Python, and engine.vllm.python names another"
     if device == "mps":
         return "vLLM does not run on mps"
-    if config.finetune == "lora" and config.lora.rank > RANKS[-1]:
+    if config.finetune == "qlora":
+        return "its weights are not those in 4 bits that adapters are trained beside (engine.finetune = 'qlora')"
+    if config.adapters and config.lora.rank > RANKS[-1]:
         return f"vLLM takes adapters of rank {RANKS[-1]} at most, and engine.lora.rank is {config.lora.rank}"
     tied = bool(model.config.tie_word_embeddings)
     if device == "cpu" and tied and config.train_embeddings and config.finetune == "full":

@@ -7,7 +7,8 @@ from pydantic import Field
 from understudy.engines.vllm.config import VllmConfig
 from understudy.records import Record
 
-Finetune = Literal["full", "lora"]
+ALL_LINEAR = "all-linear"
+Finetune = Literal["full", "lora", "qlora"]
 
 
 class Lora(Record):
@@ -16,8 +17,10 @@ class Lora(Record):
     rank: int = Field(default=32, ge=1)
     alpha: float = Field(default=64.0, gt=0)
     """The adapter's output is scaled by alpha / rank."""
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """The share of an adapter's inputs that an update drops. Sampling and log-probabilities are without it."""
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    """Names of the linear modules that get an adapter."""
+    """Names of the linear modules that get an adapter; `all-linear` are all of them but the output head."""
 
 
 class Optimizer(Record):
@@ -40,15 +43,21 @@ class LocalConfig(Record):
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """`auto` is bfloat16 where the device multiplies it fast, else float32."""
     finetune: Finetune = "full"
+    """What is trained: all weights, adapters beside them (`lora`), or adapters beside weights that are kept in 4 bits
+    (`qlora`, which needs bitsandbytes)."""
     train_embeddings: bool = False
     """Whether `full` also trains the embeddings and the output head."""
+    checkpointing: bool = False
+    """Keep of each layer only what goes into it, and compute the rest again in the backward pass: the same gradients,
+    with less memory and a third more work."""
     lora: Lora = Lora()
     optimizer: Optimizer = Optimizer()
     sharding: Literal["none", "fsdp"] = "none"
     """What several processes each have of the layers while they are updated: all (`none`), or a share (`fsdp`) of
     weights, gradients, masters and moments. It changes numbers by rounding alone; to one process it means nothing."""
     tokens_per_microbatch: int = Field(default=4096, ge=1)
-    """Tokens of one forward and backward pass; lower it when memory runs out. It cannot change a gradient."""
+    """Tokens of one forward and backward pass; lower it when memory runs out. Gradients are accumulated over the passes
+    of a step, so that it cannot change one (with `lora.dropout` it draws others)."""
     sequences: int = Field(default=64, ge=1)
     """Live sequences in the sampler's cache; lower it when memory runs out."""
     rows: int = Field(default=160, ge=0)
@@ -57,3 +66,8 @@ class LocalConfig(Record):
     threads: int = Field(default=0, ge=0)
     """CPU threads; 0 leaves torch's choice."""
     vllm: VllmConfig = VllmConfig()
+
+    @property
+    def adapters(self) -> bool:
+        """Whether adapters are trained, and the model's own weights stay as they are."""
+        return self.finetune != "full"

@@ -1,8 +1,9 @@
 """The local engine: trains in this process, and samples with the same modules or through vLLM."""
 
 import contextlib
+import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from understudy.algorithms import losses
 from understudy.algorithms.losses import Outcome
 from understudy.algorithms.options import Critic, Loss
-from understudy.batch import Batch, plan, shares
+from understudy.batch import Batch, collate, plan, shares
 from understudy.crew import ALONE, Crew
 from understudy.engines.base import Completion, Sampling, Told, Tolerance
 from understudy.engines.local.choice import choose, vllm_sampler
@@ -31,6 +32,9 @@ from understudy.engines.local.sampler import LocalSampler
 from understudy.engines.reference import FROZEN, ReferenceConfig
 from understudy.engines.vllm.sampler import VllmSampler
 from understudy.errors import ConfigError
+from understudy.messages import Message
+from understudy.tasks import Score
+from understudy.trajectory import Trajectory
 
 STATE = "optimizer.safetensors"
 TOLERANCE = {torch.float32: Tolerance(1e-3, 1e-4), torch.bfloat16: Tolerance(1.0, 0.1)}
@@ -63,7 +67,8 @@ class LocalEngine:
         if config.threads:
             torch.set_num_threads(config.threads)
         torch.manual_seed(seed)
-        self._config, self._crew = config, crew
+        self._config, self._seed, self._crew = config, seed, crew
+        self._passes = 0  # of the update under way
         self._model = Model(folder, config, crew)
         if self._model.device.type == "cpu":
             keep_heap(reserve=RESERVE)
@@ -83,6 +88,16 @@ class LocalEngine:
     def version(self) -> int:
         """How many updates the weights have seen."""
         return self._sampler.version
+
+    @property
+    def device(self) -> str:
+        """Where the weights are: cpu, cuda or mps."""
+        return self._model.device.type
+
+    @property
+    def dtype(self) -> str:
+        """That of the weights."""
+        return str(self._model.dtype).removeprefix("torch.")
 
     @property
     def context(self) -> int:
@@ -105,7 +120,10 @@ class LocalEngine:
     ) -> Completion:
         """Continue a prompt; calls that run side by side are computed together. See `engines.base.Streaming`."""
         with self._memory("engine.sequences", self._config.sequences):
-            return await self._sampler.sample(prompt, sampling, seed, stop_tokens, told)
+            completion = await self._sampler.sample(prompt, sampling, seed, stop_tokens, told)
+            if sampling.filtered and self.choice.sampler == "vllm":
+                return await self._unfiltered(prompt, completion, sampling.temperature or 1.0)
+            return completion
 
     async def forward(self, batch: Batch) -> Batch:
         """The batch with `logprobs` of its trained tokens under the current weights."""
@@ -143,6 +161,7 @@ class LocalEngine:
 
     async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
         """One optimizer step a batch; rows that nothing is to be learned from are left out, their gradient is zero."""
+        self._passes = 0
         self._sampler.refresh(self.version + 1)  # first, so that its cache makes room for the activations
         with self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
             found = told([self._step(batch, loss, learning_rate) for batch in steps])
@@ -202,6 +221,18 @@ class LocalEngine:
     def _whole(self, name: str, own: Tensor) -> Tensor:
         return self._model.shards.whole(name, own) if self._model.shards else own
 
+    async def _unfiltered(self, prompt: Sequence[int], completion: Completion, temperature: float) -> Completion:
+        """The completion with log-probabilities of the whole softmax, which vLLM tells only where nothing is left out.
+
+        They come from a forward pass here, over one row.
+        """
+        episode = Trajectory("", score=Score(reward=0.0))
+        episode.observe([], prompt)
+        episode.act(Message(role="assistant"), completion.tokens, completion.logprobs)
+        batch = collate([episode], temperature=temperature)
+        found = self._likelihoods(self._model, batch, ALONE)  # processes sample each on its own
+        return replace(completion, logprobs=found[0, len(prompt) :].tolist())
+
     def _known_reference(self) -> Reference:
         if self._reference is None:
             raise ValueError("there is no reference; call keep_reference first")
@@ -221,11 +252,14 @@ class LocalEngine:
     def _step(self, batch: Batch, loss: Loss, learning_rate: float) -> Sums:
         """One optimizer step, and the sums that it came to."""
         live = batch.rows(_teaching(batch).any(1).nonzero()[:, 0])
-        mine, own = live.rows(self._share(live)), Sums(float)
+        mine, own = live.rows(_share(live, self._crew)), Sums(float)
         passes = plan(mine, self._config.tokens_per_microbatch)
         with self._crew.together(), self._apart(live, len(passes)):
             for chosen in passes:
-                self._accumulate(mine, chosen, loss, own)
+                self._passes += 1
+                of = f"{self._seed}/{self.version}/{self._passes}" + (f"/{self._crew.rank}" if self._crew.rank else "")
+                with self._model.dropping(random.Random(of).getrandbits(63)):
+                    self._accumulate(mine, chosen, loss, own)
         sums = Sums(float, totals(self._crew, own))
         if batch.advantages is not None:
             self._crew.add_(self._optimizer.summed_alone())
@@ -236,12 +270,6 @@ class LocalEngine:
             self._crew.add_(self._critic.gradients)
             sums["value_grad_norm"] = self._critic.update()
         return sums
-
-    def _share(self, batch: Batch) -> Tensor:
-        """The rows that this process computes."""
-        if self._crew.size == 1:
-            return torch.arange(len(batch))
-        return torch.tensor(shares(batch, self._crew.size)[self._crew.rank], dtype=torch.int64)
 
     @contextlib.contextmanager
     def _apart(self, batch: Batch, passes: int) -> Iterator[None]:
@@ -290,19 +318,20 @@ class LocalEngine:
         old, returns, weights = (states.of(x) for x in (batch.values, batch.returns, batch.value_weights))
         return self._critic.loss(states.hidden, states.which, old, returns, weights)
 
-    def _likelihoods(self, model: Model, batch: Batch) -> Tensor:
+    def _likelihoods(self, model: Model, batch: Batch, crew: Crew | None = None) -> Tensor:
         """Log-probabilities [B, T] of the trained tokens under a model, without gradient."""
-        return self._read(model, batch, lambda states: _logprobs(model, states, batch.temperature)[0])
+        return self._read(model, batch, lambda states: _logprobs(model, states, batch.temperature)[0], crew)
 
-    def _read(self, model: Model, batch: Batch, of: Callable[[States], Tensor]) -> Tensor:
+    def _read(self, model: Model, batch: Batch, of: Callable[[States], Tensor], crew: Crew | None = None) -> Tensor:
         """What `of` [M] finds for the trained tokens, without gradient [B, T]; 0 elsewhere."""
-        found, share = torch.zeros(batch.tokens.shape), self._share(batch)
+        crew = crew or self._crew
+        found, share = torch.zeros(batch.tokens.shape), _share(batch, crew)
         mine = batch.rows(share)
         with torch.inference_mode(), self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
             for chosen in plan(mine, self._config.tokens_per_microbatch):
                 states = _states(model, mine, chosen)
                 found[share[states.rows], states.columns] = of(states).cpu()
-        self._crew.add_([found])
+        crew.add_([found])
         return found.clone()
 
     @contextlib.contextmanager
@@ -314,6 +343,13 @@ class LocalEngine:
             if isinstance(e, RuntimeError) and "memory" not in str(e):
                 raise
             raise ConfigError(f"out of memory; lower {knob} (now {value}) or use a smaller model: {e}") from e
+
+
+def _share(batch: Batch, crew: Crew) -> Tensor:
+    """The rows that this process computes."""
+    if crew.size == 1:
+        return torch.arange(len(batch))
+    return torch.tensor(shares(batch, crew.size)[crew.rank], dtype=torch.int64)
 
 
 def _write(tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, str]) -> None:

@@ -74,7 +74,7 @@ def _attention(
 
 
 def _linear(self: Any, x: Tensor) -> Tensor:
-    if torch.is_grad_enabled() or not _packs(x.dtype):
+    if torch.is_grad_enabled() or not packs(x.dtype):
         return F.linear(x, self.weight, self.bias)
     return _multiplied(self, x, (self,))
 
@@ -84,7 +84,7 @@ def _projected(owner: Any, x: Tensor, linears: tuple[Any, ...]) -> tuple[Tensor,
     plain = all(type(linear) is nn.Linear for linear in linears)
     if plain and torch.is_grad_enabled():
         joined = F.linear(x, *_joined(linears))
-    elif plain and _packs(x.dtype):
+    elif plain and packs(x.dtype):
         joined = _multiplied(owner, x, linears)
     else:
         return tuple(linear(x) for linear in linears)
@@ -92,7 +92,7 @@ def _projected(owner: Any, x: Tensor, linears: tuple[Any, ...]) -> tuple[Tensor,
 
 
 @functools.cache
-def _packs(dtype: torch.dtype) -> bool:
+def packs(dtype: torch.dtype) -> bool:
     """Whether weights in a layout of their own are faster: in bfloat16, where the processor multiplies that."""
     known = dtype == torch.bfloat16 and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     return known and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

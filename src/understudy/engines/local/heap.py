@@ -14,10 +14,14 @@ _HUGE = 2 << 20
 
 
 def keep_heap(reserve: int = 0) -> bool:
-    """Keep what is freed, and back the next `reserve` bytes with huge pages. True where the platform can."""
+    """Give back what was freed so far, and keep what is freed from now on. True where the platform can.
+
+    The next `reserve` bytes are backed with huge pages.
+    """
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return False
     libc = ctypes.CDLL(None, use_errno=True)
+    libc.malloc_trim(0)  # what was freed until now, in loading, goes back
     kept = bool(libc.mallopt(_MMAP_MAX, 0)) and bool(libc.mallopt(_TRIM_THRESHOLD, -1))
     if kept and reserve:
         _advise_huge(libc, reserve)

@@ -10,7 +10,9 @@ _COUNTS = frozenset({"computed_tokens", "trained_tokens"})
 
 
 def told(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The metrics of an update out of the sums of its optimizer steps: means over tokens, over steps, or counts.
+    """The metrics of an update out of the sums of its optimizer steps.
+
+    They are means over trained tokens, over the critic's decisions (`valued_tokens`) or over steps, or counts.
 
     The probability ratio is also told apart: of the first step, where the weights are still those that sampled, so that
     it is 1 but for rounding; and of the later ones, where it has moved if the first changed anything.
@@ -19,9 +21,12 @@ def told(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     for step in steps:
         for name, value in step.items():
             sums[name] += value
-    tokens, valued = sums["trained_tokens"], sums.pop("valued_tokens", 1.0)
-    found = {name: value / _size(name, len(steps), tokens, valued) for name, value in sums.items()}
-    return found | (_ratios([step for step in steps if step.get("trained_tokens")]) if "ratio" in sums else {})
+    valued = sums.pop("valued_tokens", 1.0)
+    over = dict.fromkeys(_COUNTS, 1.0) | dict.fromkeys(_BY_STEP, len(steps)) | dict.fromkeys(_BY_VALUE, valued)
+    tokens = sums["trained_tokens"]
+    found = {name: value / max(1, over.get(name, tokens)) for name, value in sums.items()}
+    moving = [step for step in steps if "ratio" in step and step["trained_tokens"]]
+    return found | (_ratios(moving) if moving else {})
 
 
 def _ratios(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -31,10 +36,3 @@ def _ratios(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
         tokens = sum(step["trained_tokens"] for step in later)
         found["later_ratio_error"] = sum(step["ratio_error"] for step in later) / tokens
     return found
-
-
-def _size(name: str, steps: int, tokens: float, valued: float) -> float:
-    """What a sum is a sum over; `valued` counts the steps of a critic."""
-    if name in _COUNTS:
-        return 1
-    return max(1, steps if name in _BY_STEP else valued if name in _BY_VALUE else tokens)

@@ -4,8 +4,10 @@ Whatever attends through transformers' attention interface works, whole or with 
 pass is given a layout, which says what attends to what; see `packing` (training) and `cache` (sampling).
 """
 
+import itertools
 import shutil
-import warnings
+from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,10 +18,14 @@ from transformers.utils import logging as transformers_logging
 
 from understudy.crew import ALONE, Crew
 from understudy.engines.local import kernels
-from understudy.engines.local.config import LocalConfig, Lora
+from understudy.engines.local.adapters import adapt, dropping, merged
+from understudy.engines.local.checkpointing import checkpoint_layers
+from understudy.engines.local.config import LocalConfig
 from understudy.engines.local.fuse import fuse
+from understudy.engines.local.nf4 import quantize
 from understudy.engines.local.ranks import agree_on_device
 from understudy.errors import ConfigError
+from understudy.formats import Vocabulary
 
 if TYPE_CHECKING:
     from understudy.engines.local.sharded import Shards
@@ -67,18 +73,23 @@ class Model:
 
     def __init__(self, folder: Path, config: LocalConfig, crew: Crew = ALONE) -> None:
         self._folder = folder
-        self.device = torch.device(_device(config.device))
+        self.device = choose_device(config.device)
         agree_on_device(crew, self.device)
-        self.dtype = _dtype(config.dtype, self.device)
+        self.dtype = choose_dtype(config.dtype, self.device)
         transformers_logging.disable_progress_bar()
         self.network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             folder, dtype=self.dtype, attn_implementation=ATTENTION
-        ).to(self.device)
+        )
+        if config.finetune == "qlora":
+            quantize(self.network, self.network.get_output_embeddings(), self.device)
+        self.network.to(self.device)
         self.config: PretrainedConfig = self.network.config.get_text_config()
         _refuse_unsupported(self.config, folder)
         if self.device.type == "cpu" and kernels.available(self.dtype):
             fuse(self.network)
-        self.adapted = _with_adapters(self.network, config.lora) if config.finetune == "lora" else None
+        self.adapted = adapt(self.network, config.lora) if config.adapters else None
+        if config.checkpointing:
+            checkpoint_layers(self.network)
         self.body: nn.Module = getattr(self.network, self.network.base_model_prefix)
         self.head: nn.Parameter = self.network.get_output_embeddings().weight
         self.network.eval()
@@ -91,10 +102,19 @@ class Model:
             self.shards.name(self._trainable)
             self.shards.together()
 
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The model's tokenizer."""
+        return Vocabulary.load(self._folder / "tokenizer.json")
+
     def hidden(self, tokens: Tensor, positions: Tensor, layout: Layout) -> Tensor:
         """Final hidden states [N, D] of a flat sequence; tokens and positions [1, N]."""
         out = self.body(input_ids=tokens, position_ids=positions, use_cache=False, layout=layout)
         return out.last_hidden_state[0]  # type: ignore[no-any-return]
+
+    def dropping(self, seed: int) -> AbstractContextManager[None]:
+        """Passes of an update run inside it: adapters drop inputs, chosen by the seed."""
+        return dropping(self.network, self.device, seed)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [N, V] of hidden states [N, D], without gradient."""
@@ -122,7 +142,8 @@ class Model:
     @property
     def weight_bytes(self) -> int:
         """What the weights take, tied ones once."""
-        return sum(p.numel() * p.element_size() for p in self.network.parameters())
+        tensors = itertools.chain(self.network.parameters(), self.network.buffers())
+        return sum(t.numel() * t.element_size() for t in tensors)
 
     @property
     def cache_bytes(self) -> int:
@@ -152,18 +173,9 @@ class Model:
 
     @torch.no_grad()
     def _merged(self) -> PreTrainedModel:
-        """A copy of the network without adapters, each product added to the weight that it adapts, in float32."""
-        from peft.tuners.lora import LoraLayer
-
-        weights = {name.replace(".base_layer.", "."): p.detach() for name, p in self.network.state_dict().items()}
-        for name, module in self.network.named_modules():
-            if isinstance(module, LoraLayer):
-                (adapter,) = module.scaling
-                product = module.lora_B[adapter].weight.float() @ module.lora_A[adapter].weight.float()
-                whole = module.base_layer.weight.float() + module.scaling[adapter] * product
-                weights[f"{name}.weight"] = whole.to(self.dtype)
+        """A copy of the network without adapters."""
         copy = AutoModelForCausalLM.from_config(self.network.config, dtype=self.dtype)
-        copy.load_state_dict({name: weight for name, weight in weights.items() if ".lora_" not in name})
+        copy.load_state_dict(merged(self.network, self.dtype))
         copy.generation_config = self.network.generation_config
         return copy
 
@@ -174,20 +186,6 @@ def _divided(body: nn.Module, crew: Crew, device: torch.device) -> "Shards | Non
     from understudy.engines.local.sharded import Shards
 
     return Shards(body, crew, device)
-
-
-def _with_adapters(network: PreTrainedModel, lora: Lora) -> Any:
-    """The network with adapters put into it; returned is peft's handle on them."""
-    import peft
-
-    names = {name.rpartition(".")[2] for name, module in network.named_modules() if isinstance(module, nn.Linear)}
-    missing = set(lora.targets) - names
-    if missing:
-        raise ConfigError(f"engine.lora.targets: no module {min(missing)!r} in this model; it has {sorted(names)}")
-    adapters = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets))
-    with warnings.catch_warnings():  # peft reads a property that transformers has renamed
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-        return peft.get_peft_model(network, adapters, autocast_adapter_dtype=False)
 
 
 def _refuse_unsupported(config: PretrainedConfig, folder: Path) -> None:
@@ -202,17 +200,19 @@ def _refuse_unsupported(config: PretrainedConfig, folder: Path) -> None:
             raise ConfigError(f"{folder}: {name} is not supported by the local engine")
 
 
-def _device(wanted: str) -> str:
+def choose_device(wanted: str) -> torch.device:
+    """The device that `engine.device` comes to here. Raises ConfigError for one that is not there."""
     found = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if wanted == "auto":
-        return next(name for name in ("cuda", "mps", "cpu") if found[name])
+        return torch.device(next(name for name in ("cuda", "mps", "cpu") if found[name]))
     if not found[wanted]:
         have = ", ".join(name for name, there in found.items() if there)
         raise ConfigError(f"engine.device: there is no {wanted!r} device here; available: {have}")
-    return wanted
+    return torch.device(wanted)
 
 
-def _dtype(wanted: str, device: torch.device) -> torch.dtype:
+def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
+    """The dtype that `engine.dtype` comes to on a device."""
     if wanted != "auto":
         return {"bfloat16": torch.bfloat16, "float32": torch.float32}[wanted]
     fast = device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()

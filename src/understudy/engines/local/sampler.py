@@ -18,11 +18,12 @@ import torch
 
 from understudy.batch import shared_prefixes
 from understudy.engines.base import Completion, Sampling, Told
-from understudy.engines.local import kernels
+from understudy.engines.local import filters, kernels
 from understudy.engines.local.cache import Cache, Slot
 from understudy.engines.local.guesses import WORD, Replies, guess
 from understudy.engines.local.model import Model
 from understudy.engines.local.passes import Decode, Prefill, PrefixFill
+from understudy.formats.decoding import StopStrings
 
 SETTLE = 6  # turns of the event loop in which answered episodes come back with their next prompt
 MIN_PREFIX = 16  # tokens; a shorter common prefix is not worth a pass of its own
@@ -41,7 +42,10 @@ class Request:
     sequence: "array[int]"
     """The prompt, and what was sampled."""
     told: Told | None = None
+    stops: StopStrings | None = None
     slot: Slot | None = None
+    stopped: bool = False
+    """Whether a stop string is complete."""
     logprobs: list[float] = field(default_factory=list)
     _uniforms: list[float] = field(default_factory=list)
 
@@ -64,7 +68,7 @@ class Request:
     @property
     def finish(self) -> Literal["stop", "length"] | None:
         """Why the reply is over, or None while it is not."""
-        if self.logprobs and self.sequence[-1] in self.stop_tokens:
+        if self.stopped or (self.logprobs and self.sequence[-1] in self.stop_tokens):
             return "stop"
         return "length" if self.left <= 0 else None
 
@@ -79,6 +83,7 @@ class Request:
         for i, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
             self.sequence.append(token)
             self.logprobs.append(logprob)
+            self.stopped = bool(self.stops and self.stops.feed(token))
             if i == len(guesses) or token != guesses[i] or self.finish:
                 return
             self.live.tokens.append(token)
@@ -128,7 +133,9 @@ class LocalSampler:
             raise ValueError("an empty prompt cannot be continued")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
-        request = Request(list(prompt), sampling, stop_tokens, random.Random(seed), future, array(WORD, prompt), told)
+        stops = StopStrings(self._model.vocabulary, sampling.stop) if sampling.stop else None
+        sequence = array(WORD, prompt)
+        request = Request(list(prompt), sampling, stop_tokens, random.Random(seed), future, sequence, told, stops)
         self._queue.append(request)
         self._unanswered.add(request)
         if self._driver is None or self._driver.done():
@@ -231,13 +238,12 @@ class LocalSampler:
         """Sample what follows each row and each of its guesses, and hand over the replies that are complete."""
         logits = self._model.logits(hidden)
         spans = [0, *itertools.accumulate(len(guessed) + 1 for guessed in guesses)]
-        for temperature in sorted({r.sampling.temperature for r in rows}):
-            chosen = [i for i, r in enumerate(rows) if r.sampling.temperature == temperature]
-            drawn = [u for i in chosen for u in rows[i].uniforms(len(guesses[i]) + 1)]
+        for kind in sorted({_kind(r.sampling) for r in rows}):
+            chosen = [i for i, r in enumerate(rows) if _kind(r.sampling) == kind]
             index = [j for i in chosen for j in range(spans[i], spans[i + 1])]
             part = logits if len(chosen) == len(rows) else logits[index]
-            sampled = kernels.sample(part, temperature, torch.tensor(drawn, device=hidden.device))
-            tokens, logprobs = (iter(x.tolist()) for x in sampled)
+            drawn = _draw([rows[i] for i in chosen], [guesses[i] for i in chosen], part)
+            tokens, logprobs = (iter(x.tolist()) for x in drawn)
             for i in chosen:
                 self._take(rows[i], guesses[i], tokens, logprobs)
         self._hand_over()
@@ -257,3 +263,32 @@ class LocalSampler:
             request.live.busy = False
             if request.finish and not request.future.done():
                 request.future.set_result(Completion(request.tokens, request.logprobs, request.finish, self.version))
+
+
+def _kind(sampling: Sampling) -> tuple[bool, float]:
+    """What is drawn in one go: rows of one temperature, and all those that have filters."""
+    return (True, 0.0) if sampling.filtered else (False, sampling.temperature)
+
+
+def _draw(
+    rows: Sequence[Request], guesses: Sequence[Sequence[int]], logits: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The token that follows each row, and each of its guesses, with its log-probability. All rows are of one kind."""
+    pairs = list(zip(rows, guesses, strict=True))
+    drawn = [uniform for row, guessed in pairs for uniform in row.uniforms(len(guessed) + 1)]
+    uniforms = torch.tensor(drawn, device=logits.device)
+    if not rows[0].sampling.filtered:
+        return kernels.sample(logits, rows[0].sampling.temperature, uniforms)
+    samplings = [row.sampling for row, guessed in pairs for _ in range(len(guessed) + 1)]
+    seen = [ids for row, guessed in pairs for ids in _seen(row, guessed)]
+    return filters.sample(logits, samplings, seen, uniforms)
+
+
+def _seen(row: Request, guesses: Sequence[int]) -> Iterator[torch.Tensor]:
+    """The tokens before what follows the row, and before what follows each guess; none where they do not matter."""
+    if row.sampling.repetition_penalty == 1.0:
+        yield from [torch.empty(0, dtype=torch.int64)] * (len(guesses) + 1)
+        return
+    every = torch.tensor([*row.sequence, *guesses])
+    for i in range(len(guesses) + 1):
+        yield every[: len(row.sequence) + i]

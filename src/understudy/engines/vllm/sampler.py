@@ -7,7 +7,7 @@ anew and has the current weights; episodes wait meanwhile, and nothing that was 
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,6 +16,8 @@ from understudy.engines.vllm.config import VllmConfig
 from understudy.engines.vllm.endpoint import Lost, Reply, Vllm
 from understudy.engines.vllm.weights import Weights
 from understudy.errors import ConfigError, RolloutError
+from understudy.formats import Vocabulary
+from understudy.formats.decoding import StopStrings
 
 COLDEST = 0.01
 """vLLM raises temperatures between 0 and this one to it."""
@@ -24,8 +26,10 @@ COLDEST = 0.01
 class VllmSampler:
     """See `engines.base.Sampler`; `refresh` after the weights have changed."""
 
-    def __init__(self, vllm: Vllm, weights: Weights, config: VllmConfig) -> None:
+    def __init__(self, vllm: Vllm, weights: Weights, config: VllmConfig, vocabulary: Callable[[], Vocabulary]) -> None:
+        """`vocabulary` is asked for where stop strings are."""
         self._vllm, self._weights, self._config = vllm, weights, config
+        self._vocabulary = vocabulary
         self._failures = 0  # in a row, with no reply in between
         self._failure: Lost | None = None
         self._visits: _Visits | None = None
@@ -54,7 +58,9 @@ class VllmSampler:
     ) -> Completion:
         """Continue a prompt. `seed` decides, as far as vLLM's rounding is the same beside other replies.
 
-        `told` is not told anything: replies come whole.
+        `told` is not told anything: replies come whole. One with a stop string in it is cut after it was sampled, since
+        vLLM is given no tokenizer. Where `sampling` has filters, log-probabilities are those of what they leave, which
+        is what vLLM gives.
         """
         if not prompt:
             raise ValueError("an empty prompt cannot be continued")
@@ -71,8 +77,10 @@ class VllmSampler:
                         self._weights.lost()
                     continue
             self._failures = 0
-            ended: Literal["stop", "length"] = "stop" if reply.tokens[-1] in stop_tokens else "length"
-            return Completion(reply.tokens, reply.logprobs, ended, version)
+            count = self._end(reply.tokens, sampling)
+            whole = count is None
+            ended: Literal["stop", "length"] = "stop" if not whole or reply.tokens[-1] in stop_tokens else "length"
+            return Completion(reply.tokens[:count], reply.logprobs[:count], ended, version)
         raise RolloutError(f"no reply in {self._config.restarts + 1} attempts: {failure}", "engine")
 
     async def _ask(self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_tokens: Collection[int]) -> Reply:
@@ -90,12 +98,20 @@ class VllmSampler:
             "ignore_eos": True,  # only what the format calls a stop ends a reply
             "logprobs": 0,
             "detokenize": False,
+            **_filters(sampling),
         }
         expected = self._weights.weight_version
         reply = await self._vllm.generate(self._weights.model, prompt, params)
         if reply.weight_version != expected:
             raise Lost(f"vLLM has the weights {reply.weight_version!r} in place of {expected!r}")
         return reply
+
+    def _end(self, tokens: Sequence[int], sampling: Sampling) -> int | None:
+        """How many of the tokens there are up to the first stop string, None where there is none in them."""
+        if not sampling.stop:
+            return None
+        stops = StopStrings(self._vocabulary(), sampling.stop)
+        return next((i for i, token in enumerate(tokens, 1) if stops.feed(token)), None)
 
     @contextlib.asynccontextmanager
     async def _visit(self) -> AsyncIterator[None]:
@@ -141,6 +157,12 @@ class VllmSampler:
         if self._failures:
             await asyncio.sleep(self._config.backoff * 2 ** (self._failures - 1))
         await self._vllm.start()
+
+
+def _filters(sampling: Sampling) -> dict[str, Any]:
+    """What vLLM is told of the filters that are on."""
+    named = {"top_p": sampling.top_p, "top_k": sampling.top_k, "min_p": sampling.min_p}
+    return {**named, "repetition_penalty": sampling.repetition_penalty} if sampling.filtered else {}
 
 
 @dataclass

@@ -1,0 +1,199 @@
+"""A step of the local engine, sampling and update: time, tokens a second and memory, with and without shared prompts.
+
+    python benchmarks/engine.py                                # on a GPU: prompts of 4,000 tokens in groups of 8
+    python benchmarks/engine.py --shape 3b --finetune lora     # random weights in the shape of a 3B model
+    python benchmarks/engine.py --device cpu                   # smaller prompts, fewer of them
+
+Each line is a process of its own: one step that is not counted, then `--steps`, of which the median is shown. Without
+sharing, each prompt begins with a token of its own, so that nothing is computed for two rows at once. "computed" are
+the tokens of an update that went through the model, "trained" those that the loss is taken of. Memory is the process's
+peak on a CPU, and that of its tensors on a GPU, beside the plan's.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from understudy.algorithms.advantages import token_weights
+from understudy.algorithms.options import Loss
+from understudy.batch import Batch, collate
+from understudy.engines.base import Sampling
+from understudy.engines.local.config import LocalConfig
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.local.machine import find_machine, peak_bytes
+from understudy.memory import GIB, Load, plan, read_shape
+from understudy.messages import Message
+from understudy.models import find_model, make_tiny
+from understudy.tasks import Score
+from understudy.trajectory import Trajectory
+
+SIZES = {"cuda": {"prompt": 4000, "reply": 256, "groups": 4}, "cpu": {"prompt": 256, "reply": 16, "groups": 1}}
+SHAPES = {
+    "3b": {
+        "hidden_size": 2048,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "vocab_size": 151936,
+        "max_position_embeddings": 32768,
+        "tie_word_embeddings": True,
+    }
+}
+"""Of Qwen2.5-3B."""
+HEAD = (
+    "finetune",
+    "prompts",
+    "step s",
+    "sampling s",
+    "update s",
+    "sampled/s",
+    "computed/s",
+    "trained/s",
+    "GiB",
+    "plan",
+)
+
+
+def random_model(folder: Path, shape: str) -> Path:
+    """Random weights in bfloat16, without a tokenizer, which nothing here asks for."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if shape == "tiny":
+        return make_tiny(folder)
+    config = AutoConfig.for_model("qwen2", **SHAPES[shape])
+    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+async def sampled(engine: LocalEngine, arguments: argparse.Namespace, step: int) -> Batch:
+    """Groups of replies to prompts of random tokens."""
+    sampling = Sampling(max_tokens=arguments.reply)
+
+    async def reply(row: int) -> Trajectory:
+        prompt = random.Random(f"{step}/{row // arguments.group}").choices(range(200), k=arguments.prompt)
+        if not arguments.share:
+            prompt[0] = row % 200
+        episode = Trajectory("", score=Score(reward=float(row % 2)))
+        episode.observe([], prompt)
+        done = await engine.sample(prompt, sampling, 1000 * step + row)
+        episode.act(Message(role="assistant"), done.tokens, done.logprobs)
+        return episode
+
+    rows = range(arguments.groups * arguments.group)
+    return collate(await asyncio.gather(*map(reply, rows)), [row // arguments.group for row in rows])
+
+
+async def steps(engine: LocalEngine, arguments: argparse.Namespace) -> list[dict[str, float]]:
+    """What each step took, the first left out."""
+    found = []
+    for step in range(arguments.steps + 1):
+        started = time.perf_counter()
+        batch = await sampled(engine, arguments, step)
+        between = time.perf_counter()
+        weighed = token_weights(batch.mask, "token") * (batch.rewards[:, None] - 0.5)
+        metrics = await engine.update([batch.with_(advantages=weighed)], Loss(), 1e-6)
+        done = time.perf_counter()
+        trained = int(batch.mask.sum())
+        found.append(
+            {
+                "step s": done - started,
+                "sampling s": between - started,
+                "update s": done - between,
+                "sampled/s": trained / (between - started),
+                "computed/s": metrics["computed_tokens"] / (done - between),
+                "trained/s": trained / (done - between),
+            }
+        )
+    return found[1:]
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, float]:
+    """One line of the table, in this process."""
+    settings = {"device": arguments.device, "dtype": arguments.dtype, "sampler": "torch"}
+    settings |= {"finetune": arguments.finetune[0], "checkpointing": arguments.checkpointing}
+    rows = arguments.groups * arguments.group
+    settings |= {"sequences": rows, "tokens_per_microbatch": arguments.microbatch}
+    config, folder = LocalConfig.model_validate(settings), find_model_or_folder(arguments.model)
+    machine = find_machine(config)
+    shared = arguments.prompt if arguments.share else 0
+    longest = arguments.prompt + arguments.reply
+    load = Load(longest=longest, prompt=shared, turn=1, group=arguments.group, live=rows, reference=False)
+    engine = LocalEngine(folder, config)
+    found = asyncio.run(steps(engine, arguments))
+    medians = {name: statistics.median(step[name] for step in found) for name in found[0]}
+    planned = plan(read_shape(folder), config, load, machine).peak
+    return medians | {"GiB": peak_bytes(machine.device) / GIB, "plan": planned / GIB}
+
+
+def find_model_or_folder(name: str) -> Path:
+    """A folder as it is (random weights have no tokenizer), or a model by its name."""
+    return Path(name) if Path(name).is_dir() else find_model(name)
+
+
+def lines(arguments: argparse.Namespace, model: str) -> list[dict[str, object]]:
+    """Every case in a process of its own."""
+    found: list[dict[str, object]] = []
+    names = ("device", "dtype", "prompt", "reply", "group", "groups", "microbatch", "steps")
+    settings = [f"--{name}={getattr(arguments, name)}" for name in names]
+    settings += ["--checkpointing"] if arguments.checkpointing else []
+    for finetune in arguments.finetune:
+        for share in (True, False):
+            case = [f"--model={model}", f"--finetune={finetune}", "--one", *(["--share"] if share else [])]
+            done = subprocess.run([sys.executable, __file__, *settings, *case], stdout=subprocess.PIPE, check=True)
+            row = {"finetune": finetune, "prompts": "shared" if share else "apart"}
+            found.append(row | json.loads(done.stdout.splitlines()[-1]))
+            print(found[-1], file=sys.stderr)
+    return found
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2-135m", help="a name or a folder")
+    parser.add_argument("--shape", choices=[*SHAPES, "tiny"], help="random weights of this shape instead")
+    parser.add_argument("--finetune", nargs="+", default=["full", "lora"])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--prompt", type=int, help="tokens of a prompt")
+    parser.add_argument("--reply", type=int, help="tokens of a reply")
+    parser.add_argument("--groups", type=int)
+    parser.add_argument("--group", type=int, default=8, help="replies to one prompt")
+    parser.add_argument("--microbatch", type=int, default=8192)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--share", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    for name, value in SIZES["cuda" if arguments.device == "cuda" else "cpu"].items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, value)
+    return arguments
+
+
+def main() -> None:
+    arguments = parsed()
+    if arguments.one:
+        return print(json.dumps(measure(arguments)))
+    with tempfile.TemporaryDirectory() as folder:
+        model = str(random_model(Path(folder), arguments.shape)) if arguments.shape else arguments.model
+        found = lines(arguments, model)
+    if arguments.json:
+        return print(json.dumps(found, indent=1))
+    print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
+    for row in found:
+        cells = [f"{value:,.2f}" if isinstance(value, float) else str(value) for value in map(row.__getitem__, HEAD)]
+        print(f"| {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""What a run needs before its model is loaded: all that can be wrong with a config shows here."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from understudy import formats
+from understudy.config import TrainConfig
+from understudy.domains.base import TaskSource, find
+from understudy.errors import ConfigError
+from understudy.evaluate import refuse_free
+from understudy.formats import ChatFormat
+from understudy.models import find_model
+from understudy.train.exam import Exam, exams
+from understudy.train.lessons import refuse_idle
+from understudy.users import Cast
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The parts of a run, but for its engine."""
+
+    folder: Path
+    """Of the model."""
+    format: ChatFormat
+    domain: TaskSource
+    exams: Sequence[Exam]
+    users: Cast
+    floor: float
+    """What doing nothing earns on tasks of the training split."""
+
+
+def prepare(config: TrainConfig) -> Prepared:
+    """Find and check what a config names. Raises ConfigError, and TaskError for tasks that doing nothing earns."""
+    folder = find_model(config.model)
+    domain = find(config.domain).slice(config.slice)
+    examined = exams(config, domain)
+    if config.user.kind == "human":
+        raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")
+    refuse_idle(config.algorithm, folder)
+    _refuse_idle_cap(config)
+    users = Cast(config.user)
+    floor = asyncio.run(refuse_free(domain, config.seed, allowed=config.free_tasks))
+    return Prepared(folder, formats.configured(folder, config.format), domain, examined, users, floor)
+
+
+def doubts(config: TrainConfig) -> list[str]:
+    """What a run can do, and its user should know of: a line each."""
+    if not config.steps:
+        return []
+    sampling, lines = config.sampling, []
+    if sampling.temperature == 0:
+        lines.append(
+            "sampling.temperature = 0: episodes of a group differ by their users alone, and gradients are those of "
+            "temperature 1; see docs/sampling.md"
+        )
+    if sampling.filtered:
+        on = sampling.model_dump(include={"top_p", "top_k", "min_p", "repetition_penalty"}, exclude_defaults=True)
+        named = ", ".join(f"sampling.{name} = {value}" for name, value in on.items())
+        lines.append(f"{named}: replies are drawn from other odds than those that are trained; see docs/sampling.md")
+    return lines
+
+
+def _refuse_idle_cap(config: TrainConfig) -> None:
+    chat = config.user.chat
+    paid = config.user.kind != "scripted" and (chat.prompt_price or chat.completion_price)
+    if config.cost_cap and not paid:
+        raise ConfigError(
+            f"cost_cap = {config.cost_cap}: nothing in this run has a price; set user.kind to one that asks a model, "
+            "and user.chat.prompt_price and completion_price to what it costs"
+        )

@@ -1,0 +1,323 @@
+"""Knowing before a run what it takes: dry runs, forecasts, measured speeds, and the doctor."""
+
+import json
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from test_cli import Call, call  # noqa: F401  (a fixture)
+from understudy import bench, doctor, forecast, launch
+from understudy.bench import Rate, Size, Speeds, Update
+from understudy.config import TrainConfig, parse
+from understudy.engines.local.config import LocalConfig
+from understudy.errors import ConfigError
+from understudy.forecast import Episodes
+from understudy.train.preparation import doubts, prepare
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
+TOY = [
+    "domain=toy:DOMAIN",
+    "model=tiny",
+    "engine.device=cpu",
+    "engine.dtype=float32",
+    "slice.families=one,two",
+    "slice.tools=",
+    "eval.tasks=3",
+    "limits.max_tokens=6000",
+]
+SPEEDS = Speeds(
+    model="m",
+    device="cpu",
+    dtype="float32",
+    sampler="torch",
+    sampling=(Rate(rows=1, prefill=100, decode=10), Rate(rows=8, prefill=200, decode=40)),
+    training={"full": Update(rate=50, optimizer=3), "lora": Update(rate=60, optimizer=0)},
+)
+EPISODES = Episodes(tokens=500, sampled=80, turns=4, messages=3, said=60, talk=200, longest=600, common=300)
+
+
+def config(*settings: str) -> TrainConfig:
+    return parse(TrainConfig, "", list(settings))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to be in, with the model's cache where it is and measurements of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "cache_folder", lambda: tmp_path / "cache")
+    return tmp_path
+
+
+# ---- dry runs ----
+
+
+def test_a_dry_run_tells_what_a_run_takes_and_leaves_nothing(home: Path) -> None:
+    text = launch.dry_run(TOY)
+    for expected in (
+        "nothing is wrong with the config; a run would go to runs/default-001",
+        "gold episodes have",
+        "imitation",
+        "reinforcement",
+        "were measured just now",
+        "memory of the cpu, at most",
+        "optimizer moments",
+        "checkpoints and the model",
+    ):
+        assert expected in text
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["model=nope"], "unknown model"),
+        (["domain=nope"], "unknown domain"),
+        (["user.kind=llm", "user.chat.model=m", "user.chat.key_variable=UNDERSTUDY_NO_KEY"], "UNDERSTUDY_NO_KEY"),
+        (["user.kind=human"], "no person can play"),
+        (["cost_cap=5"], "cost_cap = 5: nothing in this run has a price"),
+        (["engine.finetune=lora", "engine.lora.targets=nope"], "engine.lora.targets"),
+        (["limits.max_turns=1"], "limits.max_turns is too low for it"),
+    ],
+)
+def test_what_a_run_would_fail_at_a_dry_run_names(home: Path, call: Call, settings: list[str], said: str) -> None:  # noqa: F811
+    code, out, err = call("train", *TOY, *settings, "--dry-run")
+    assert (code, out) == (2, "")
+    assert said in err
+    assert len(err.splitlines()) == 1
+    assert list(home.iterdir()) == []
+
+
+def test_a_dry_run_refuses_a_folder_that_is_taken_and_a_disk_that_is_full(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"leave out --resume, or name run/config\.toml"):
+        launch.dry_run(TOY, None, Path("run"))
+    (home / "taken").mkdir()
+    (home / "taken" / "file").touch()
+    with pytest.raises(ConfigError, match="is not empty"):
+        launch.dry_run(TOY, home / "taken")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(ConfigError, match=r"checkpoints and the model need .* GiB, .* raise save_every"):
+        launch.dry_run(TOY, home / "new")
+
+
+def test_doubts_are_of_reinforcement_alone() -> None:
+    assert doubts(config()) == []
+    assert doubts(config("sampling.stop=x", "sampling.temperature=0.7")) == []
+    assert doubts(config("steps=0", "sampling.temperature=0", "sampling.top_p=0.5")) == []
+    (cold,) = doubts(config("sampling.temperature=0"))
+    assert "differ by their users alone" in cold
+    (narrow,) = doubts(config("sampling.top_p=0.5", "sampling.top_k=9"))
+    assert narrow.startswith("sampling.top_p = 0.5, sampling.top_k = 9: replies are drawn from other odds")
+
+
+def test_a_cap_needs_a_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = [*TOY, "user.kind=llm", "user.chat.model=m", "cost_cap=1"]
+    with pytest.raises(ConfigError, match="nothing in this run has a price"):
+        prepare(config(*asked))
+    assert prepare(config(*asked, "user.chat.prompt_price=1")).users is not None
+
+
+# ---- forecasts ----
+
+
+def test_a_forecast_is_tokens_over_speed() -> None:
+    settings = ["sft.steps=10", "sft.batch_size=2", "steps=5", "algorithm.group_size=4", "algorithm.tasks_per_step=3"]
+    found = forecast.forecast(config(*settings, "eval.every=2"), EPISODES, SPEEDS, evaluated=20)
+    imitation, reinforcement, evaluation = found.phases
+    assert imitation.seconds == 10 * (3 + 2 * 500 / 50)
+    sampled = 12 * 80 / 40 + (12 * 120 + 3 * 300) / 200
+    computed = (12 * 200 + 3 * 300) / 50
+    assert reinforcement.seconds == pytest.approx(5 * (sampled + 3 + computed))
+    assert (reinforcement.episodes, evaluation.episodes) == (60, 100)
+    assert evaluation.steps == 5, "before, between, after two and four steps, and at the end"
+    assert evaluation.seconds == pytest.approx(5 * (20 * 80 / 40 + (20 * 120 + 300) / 200))
+    assert (found.cost, found.seconds) == (0, sum(phase.seconds for phase in found.phases))
+    more = forecast.forecast(
+        config(*settings, "algorithm.kl_coefficient=0.1", "algorithm.importance_cap=2"), EPISODES, SPEEDS, 20
+    )
+    assert more.phases[1].seconds == pytest.approx(5 * (sampled + 3 + computed * 5 / 3))
+    twice = ["algorithm.epochs=2", "algorithm.updates_per_step=3", "algorithm.advantage=gae"]
+    often = forecast.forecast(config(*settings, *twice), EPISODES, SPEEDS, 20)
+    assert often.phases[1].seconds == pytest.approx(5 * (sampled + 6 * 3 + computed * 7 / 3))
+
+
+def test_evaluations_are_counted_as_the_loop_makes_them() -> None:
+    for settings, count in (
+        (["steps=0"], 2),
+        (["steps=4", "sft.steps=0"], 2),
+        (["steps=4"], 3),
+        (["steps=4", "eval.every=4"], 3),
+        (["steps=5", "eval.every=4"], 4),
+        (["steps=4", "preferences.steps=1"], 4),
+        (["steps=0", "sft.steps=0", "preferences.steps=1"], 2),
+    ):
+        found = forecast.forecast(config(*settings), EPISODES, SPEEDS, 1)
+        assert found.phases[-1].steps == count
+
+
+@pytest.mark.parametrize(("kind", "seconds"), [("dpo", 2 * (3 + 60 + 40)), ("kto", 2 * (3 + 30 + 40))])
+def test_preferences_are_read_before_each_update(kind: str, seconds: float) -> None:
+    """Three pairs, under the policy and the reference; three conversations, and those that are mismatched."""
+    settings = ("preferences.steps=2", "preferences.batch_size=3", f"preferences.kind={kind}")
+    _, preferred, *_ = forecast.forecast(config(*settings), EPISODES, SPEEDS, 1).phases
+    assert (preferred.name, preferred.steps, preferred.seconds) == ("preferences", 2, pytest.approx(seconds))
+
+
+def test_users_cost_requests_times_prices() -> None:
+    paid = ["user.kind=verify", "user.chat.prompt_price=3", "user.chat.completion_price=10", "cost_cap=7"]
+    sizes = ["sft.steps=0", "steps=2", "algorithm.group_size=2", "algorithm.tasks_per_step=1"]
+    found = forecast.forecast(config(*paid, *sizes), EPISODES, SPEEDS, evaluated=3)
+    requests = (4 + 6) * 2 * 2  # episodes, messages after the opening, requests a message
+    assert found.cost == pytest.approx(Decimal(requests * (500 * 3 + 20 * 10)) / 1_000_000)
+    text = forecast.as_text(found, config(*paid, *sizes))
+    assert "the users' model costs about 0.07; cost_cap is 7" in text
+
+
+def test_clocks() -> None:
+    assert [forecast.clock(s) for s in (0.2, 59.6, 3599.4, 3600, 90061)] == [
+        "0 min 00 s",
+        "1 min 00 s",
+        "59 min 59 s",
+        "1 h 00 min",
+        "25 h 01 min",
+    ]
+
+
+# ---- speeds ----
+
+
+def test_speeds_are_measured_kept_and_found_again(home: Path, call: Call) -> None:  # noqa: F811
+    code, out, _ = call("bench", "tiny", "engine.device=cpu", "engine.dtype=float32", "--json", "--quick")
+    speeds = Speeds.model_validate_json(out)
+    assert code == 0
+    assert (speeds.model, speeds.device, speeds.dtype, speeds.sampler) == ("tiny", "cpu", "float32", "torch")
+    assert [rate.rows for rate in speeds.sampling] == [8]
+    assert all(rate.prefill > rate.decode > 0 for rate in speeds.sampling)
+    assert speeds.training.keys() == {"full", "lora"}
+    local = LocalConfig(device="cpu", dtype="float32")
+    assert bench.kept("tiny", local) is None, "quick ones are not kept"
+    bench.keep(speeds, local)
+    assert bench.kept("tiny", local) == bench.kept("tiny", local.replace(finetune="lora", sequences=3)) == speeds
+    assert bench.kept("tiny", local.replace(finetune="qlora")) is None
+    assert bench.kept("tiny", local.replace(dtype="bfloat16")) is None
+    assert bench.kept("other", local) is None
+    assert "have measured" not in launch.dry_run(TOY)
+    assert "`understudy bench` has measured" in launch.dry_run(TOY)
+    for file in (home / "cache" / "bench").iterdir():
+        file.write_text("{")
+    assert bench.kept("tiny", local) is None
+
+
+def test_what_is_measured_is_what_the_engine_computes(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(1000))
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(ticks)))
+    from understudy.models import find_model
+
+    size = Size(rows=(1, 3), prompt=20, reply=4, trained=64)
+    found = bench.measure(find_model("tiny"), LocalConfig(device="cpu"), size, ["full"])
+    assert [(r.rows, r.prefill, r.decode) for r in found.sampling] == [(1, 19, 4), (3, 57, 12)]
+    assert found.training == {"full": Update(rate=(64 - 16) / 0.5, optimizer=1 - 16 / 96)}
+    assert found.at(1).rows == found.at(2).rows == 1
+    assert found.at(64).rows == 3
+    assert "replies at once" in bench.as_text(found)
+
+
+# ---- the doctor ----
+
+
+class Answers(BaseHTTPRequestHandler):
+    """An endpoint that knows the key `right`."""
+
+    def do_GET(self) -> None:
+        right = self.headers.get("Authorization") in (None, "Bearer right")
+        self.send_response(200 if right else 401)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    server.server_close()
+
+
+def findings(*settings: str) -> dict[str, doctor.Finding]:
+    return {finding.name: finding for finding in doctor.examine(config(*TOY, *settings))}
+
+
+def test_the_doctor_finds_what_is_here(home: Path, call: Call) -> None:  # noqa: F811
+    code, out, _ = call("doctor", *TOY)
+    assert code == 0
+    assert re.search(r"^ok +torch +2\.", out, re.MULTILINE)
+    assert re.search(r"^ok +device +cpu with .* numbers of 4 bytes", out, re.MULTILINE)
+    found = json.loads(call("doctor", *TOY, "--json")[1])
+    assert {"Python", "torch", "device", "vLLM", "bitsandbytes", "disk for runs", "model"} <= {f["name"] for f in found}
+    assert all(f["ok"] or f["remedy"] for f in found)
+
+
+def test_the_doctor_misses_what_the_config_needs(home: Path, call: Call, endpoint: str) -> None:  # noqa: F811
+    asked = ["user.kind=llm", "user.chat.model=m", f"user.chat.base_url={endpoint}"]
+    assert findings(*asked)["user.chat"].ok
+    code, out, _ = call("doctor", *TOY, *asked, "user.chat.key_variable=UNDERSTUDY_NO_KEY")
+    assert code == 1
+    assert re.search(r"^missing +user.chat key +UNDERSTUDY_NO_KEY is not set\n +export UNDERSTUDY_NO_KEY=…", out, re.M)
+    gone = findings(*asked[:2], "user.chat.base_url=http://127.0.0.1:9/v1")["user.chat"]
+    assert (gone.ok, gone.needed, "ConnectError" in gone.says) == (False, True, True)
+    idle = findings("chat.model=m", "chat.base_url=http://127.0.0.1:9/v1")["chat"]
+    assert (idle.ok, idle.needed) == (False, False), "training asks the agent's endpoint for nothing"
+
+
+def test_the_doctor_tries_the_key(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ["user.kind=llm", "user.chat.model=m", f"user.chat.base_url={endpoint}", "user.chat.key_variable=A_KEY"]
+    for key, ok in (("right", True), ("wrong", False)):
+        monkeypatch.setenv("A_KEY", key)
+        found = findings(*asked)
+        assert (found["user.chat key"].ok, found["user.chat"].ok) == (True, ok)
+        assert key not in found["user.chat"].says
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        (["engine.finetune=qlora"], "bitsandbytes"),
+        (["engine.sampler=vllm"], "vLLM"),
+        (["engine.vllm.url=http://127.0.0.1:9", "engine.sampler=vllm"], "vLLM"),
+        (["engine.device=cuda"], "device"),
+        (["model=."], "model"),
+    ],
+)
+def test_what_a_setting_needs_is_missing_where_it_is_not_here(settings: list[str], name: str) -> None:
+    import importlib.util
+
+    if name == "device":
+        import torch
+
+        here = torch.cuda.is_available()
+    else:
+        here = name != "model" and "engine.vllm.url" not in settings[0] and bool(importlib.util.find_spec(name.lower()))
+    found = findings(*settings)[name]
+    assert found.ok == here
+    assert found.needed
+    assert here or found.remedy
+
+
+def test_a_model_of_the_hub_may_come_later() -> None:
+    found = findings("model=nobody/nothing")["model"]
+    assert (found.ok, found.needed) == (False, False)
+    assert found.says == "nobody/nothing: not downloaded yet"
