@@ -61,8 +61,6 @@ async def _train(training: Training) -> Tables:
         training.handed_over = read_demonstrations(training)
     if config.preferences.steps and run.step < config.prior:
         training.preferences = read_preferences(config, training.format, run)
-    if training.overspent:
-        training.stop(run.step)
     with (
         interruptible() as training.interrupted,
         Trackers(config.trackers, config.tracking, run.folder, config.model_dump(mode="json")) as training.trackers,
