@@ -299,6 +299,7 @@ def test_the_doctor_tries_the_key(endpoint: str, monkeypatch: pytest.MonkeyPatch
         (["engine.sampler=vllm"], "vLLM"),
         (["engine.vllm.url=http://127.0.0.1:9", "engine.sampler=vllm"], "vLLM"),
         (["engine.device=cuda"], "device"),
+        (["trackers=tensorboard"], "tensorboardX"),
         (["model=."], "model"),
     ],
 )
@@ -310,7 +311,11 @@ def test_what_a_setting_needs_is_missing_where_it_is_not_here(settings: list[str
 
         here = torch.cuda.is_available()
     else:
-        here = name != "model" and "engine.vllm.url" not in settings[0] and bool(importlib.util.find_spec(name.lower()))
+        here = (
+            name != "model"
+            and "engine.vllm.url" not in settings[0]
+            and bool(importlib.util.find_spec({"vLLM": "vllm"}.get(name, name)))
+        )
     found = findings(*settings)[name]
     assert found.ok == here
     assert found.needed

@@ -21,6 +21,8 @@ from understudy.records import Record
 
 PYTHON = (3, 11)
 TRAINING = ("torch", "transformers", "tokenizers", "peft", "safetensors", "huggingface_hub", "jinja2")
+_CLIENTS = {"tensorboard": "tensorboardX"}
+"""The packages of trackers that are called otherwise."""
 PATIENCE = 5.0
 """Seconds for an endpoint to answer."""
 LEAST_DISK = 5 << 30
@@ -116,9 +118,11 @@ def _optional(config: TrainConfig) -> Iterator[Finding]:
             there, why = False, str(e)
         says = "installed" if there else why
         yield Finding(name="vLLM", ok=there, says=says, remedy=remedy, needed=engine.sampler == "vllm")
+    trackers = [(_CLIENTS.get(name, name), f"understudy[{name}]", True) for name in config.trackers]
     for name, package, needed in (
         ("bitsandbytes", "understudy[qlora]", engine.finetune == "qlora"),
         ("skyrl", "skyrl", False),
+        *trackers,
     ):
         there = importlib.util.find_spec(name) is not None
         says = importlib.metadata.version(name) if there else "not installed"

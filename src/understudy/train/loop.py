@@ -65,8 +65,6 @@ async def _train(training: Training) -> Tables:
         training.handed_over = read_demonstrations(training)
     if config.preferences.steps and run.step < config.prior:
         training.preferences = read_preferences(config, training.format, run)
-    if training.overspent:
-        training.stop(run.step)
     followed = config.trackers if training.crew.rank == 0 else ()
     with (
         interruptible() as wished,
