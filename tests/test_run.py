@@ -178,6 +178,12 @@ def test_resuming_with_another_config_names_the_keys(run: Run) -> None:
     assert len(read_metrics(run.folder)) == 5
 
 
+def test_a_run_that_ran_out_of_memory_may_go_on_with_less(run: Run) -> None:
+    smaller = CONFIG.engine.replace(tokens_per_microbatch=512, sequences=8, checkpointing=True, sharding="fsdp")
+    Run.resume(run.folder, CONFIG.replace(engine=smaller, keep=7))
+    assert read_config(run.folder).engine == smaller
+
+
 def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is not a run: it has no config.toml"):
         Run.resume(tmp_path / "nowhere")

@@ -45,8 +45,20 @@ from understudy.trajectory import Trajectory, write_trajectories
 MANIFEST = "manifest.json"
 HEALTH, ENVIRONMENT = "health.jsonl", "environment.json"
 LATEST = "latest"
-FREE = ("health.", "trackers", "tracking.", "keep")
-"""Keys of a config that change nothing about the numbers of a run, and so may be others when it is resumed."""
+FREE = (
+    "health.",
+    "trackers",
+    "tracking.",
+    "keep",
+    "engine.tokens_per_microbatch",
+    "engine.checkpointing",
+    "engine.sharding",
+    "engine.sequences",
+    "engine.rows",
+    "engine.threads",
+)
+"""What a config's keys begin with that may be others when a run is resumed: those that change none of its numbers, and
+those that say how much memory it takes, which change them by rounding alone."""
 _STARTS = TypeAdapter(list[Provenance])
 _BY_STEP = ("trajectories", "evaluations", "tests", "checkpoints")
 _STEP = re.compile(r"(?:step_)?(\d{6,})(?: [^.]*)?")
