@@ -52,8 +52,15 @@ def peak_bytes(device: str) -> int:
         import torch
 
         return int(torch.cuda.max_memory_allocated())
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    most = _high_water() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
+
+
+def _high_water() -> int:
+    """KiB; 0 where Linux does not tell. (getrusage counts in what the process had before it became this program.)"""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def _in_use(device: str) -> int:
