@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -103,3 +104,13 @@ def call(*arguments: object) -> tuple[int, str, str]:
     with argv, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as stop:
         main()
     return int(stop.value.code or 0), out.getvalue(), err.getvalue()
+
+
+def obey(commands: Iterable[str]) -> None:
+    """Each command of a page is one of `understudy data`, and prints something, without an error."""
+    for command in commands:
+        program, verbs, *arguments = shlex.split(command)
+        assert (program, verbs) == ("understudy", "data")
+        code, out, err = call(*arguments)
+        assert (code, err) == (0, ""), command
+        assert out.strip(), command

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data_kit import address, call, tau, write_tau
+from data_kit import address, call, obey, tau, write_tau
 
 PAGE = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
@@ -17,12 +17,7 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.chdir(tmp_path)
     write_tau(tmp_path / "tau.json", [address(number) for number in range(10, 30)])
     (tmp_path / "tau.py").write_text(f"TASKS = {[tau(), address(1)]!r}\n")
-    for command in COMMANDS:
-        program, verbs, *arguments = shlex.split(command)
-        assert (program, verbs) == ("understudy", "data")
-        code, out, err = call(*arguments)
-        assert (code, err) == (0, ""), command
-        assert out.strip(), command
+    obey(COMMANDS)
     assert (tmp_path / "back.jsonl").read_bytes() == (tmp_path / "tasks.jsonl").read_bytes()
     for block in BLOCKS:
         exec(compile(block, "docs/data.md", "exec"), {"__name__": "__main__"})  # noqa: S102

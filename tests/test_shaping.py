@@ -132,7 +132,7 @@ def test_no_repeated_or_superfluous_call_of_an_episode_pays(calls: Sequence[str]
 def test_a_success_earns_1_and_silence_nothing() -> None:
     whole = episode(*GOLD)
     assert whole.score is not None
-    assert (whole.reward, whole.score.credit, whole.score.parts["progress"]) == (1.0, 0.0, 1.0)
+    assert (whole.reward, whole.score.credit, whole.score.progress) == (1.0, 0.0, 1.0)
     silent = asyncio.run(play(Shaped(toy.DOMAIN, HALF), TASK, SilentAgent(), Limits(max_turns=8), 0))
     assert silent.reward == 0.0
 
@@ -156,7 +156,7 @@ def test_no_failure_earns_more_than_a_success(reward: float, share: float, weigh
         tools = ()
 
         async def start(self) -> Step:
-            return Step(score=Score(reward=reward, parts={"progress": share}))
+            return Step(score=Score(reward=reward, progress=share))
 
         async def close(self) -> None:
             pass

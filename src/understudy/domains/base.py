@@ -248,13 +248,12 @@ def score(
 ) -> Score:
     """The strict reward: the right final state, every output said, and an episode that no limit cut off.
 
-    Told beside it: `policy`, 1.0 where no call broke it, `turns`, the gold turns as a share of those it took, and
-    `progress`, how much of gold's changes and of the outputs there is.
+    Told beside it: `policy`, 1.0 where no call broke it, and `turns`, the gold turns as a share of those it took.
     """
     strict = {"state": same_state(state, goal), "said": said_outputs(transcript, task.outputs), "ended": float(ended)}
     turns = sum(message.role == "assistant" for message in transcript)
     beside = {"policy": float(not gate.violations), "turns": min(1.0, len(task.turns) / max(1, turns))}
-    return product(strict, beside | {"progress": progress(state, goal, transcript, task.outputs)})
+    return product(strict, beside).replace(progress=progress(state, goal, transcript, task.outputs))
 
 
 def interleave(families: Sequence[str], difficulties: Sequence[Difficulty]) -> Iterator[tuple[str, Difficulty, int]]:

@@ -111,6 +111,11 @@ def shown(source: TaskSource, domain: str) -> Sequence[ToolSpec]:
     return part_of(source, domain).specs
 
 
+def parts_of(source: TaskSource) -> tuple[TaskSource, ...]:
+    """The parts of a mixture; whatever else is its only part."""
+    return source.parts if isinstance(source, Mixture) else (source,)
+
+
 def part_of(source: TaskSource, domain: str) -> TaskSource:
     """The part of a mixture that tasks of `domain` are from; whatever else is, is whole."""
     return source.of(domain) if isinstance(source, Mixture) else source

@@ -12,7 +12,7 @@ from understudy.data.conversations import demonstrations
 from understudy.data.items import Item, strict
 from understudy.data.preferences import Demonstration
 from understudy.domains.base import TaskSource
-from understudy.domains.mixture import Mixture
+from understudy.domains.mixture import parts_of
 from understudy.errors import ConfigError
 from understudy.messages import ToolSpec
 from understudy.retold import retold
@@ -50,7 +50,7 @@ def read_demonstrations(training: Training) -> list[Trajectory]:
 
 def misfits(found: Sequence[Item[Demonstration]], domain: TaskSource) -> Iterator[str]:
     """What is not as an agent of the domain is told and shown: policies and tools, each with the first place."""
-    told = [_told(part) for part in (domain.parts if isinstance(domain, Mixture) else (domain,))]
+    told = [_told(part) for part in parts_of(domain)]
     others = [item for item in found if _policy(item.value) not in {each.policy for each in told}]
     if others:
         yield f"{_share(others, found)} have another policy than {domain.name} tells its agents"

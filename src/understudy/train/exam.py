@@ -6,7 +6,7 @@ from typing import Literal
 
 from understudy.config import TrainConfig
 from understudy.domains.base import TaskSource, find
-from understudy.domains.mixture import Mixture
+from understudy.domains.mixture import Mixture, parts_of
 from understudy.errors import ConfigError
 from understudy.evaluate import held_out
 from understudy.tasks import Task
@@ -35,7 +35,7 @@ def exams(config: TrainConfig, domain: TaskSource) -> list[Exam]:
 def untrained(config: TrainConfig, domain: TaskSource) -> Mixture:
     """The domains of `eval.tests`; one that is trained on is a `ConfigError`."""
     parts = tuple(find(name) for name in config.eval.tests)
-    trained = {part.name for part in (domain.parts if isinstance(domain, Mixture) else (domain,))}
+    trained = {part.name for part in parts_of(domain)}
     for part in parts:
         if part.name in trained:
             raise ConfigError(
