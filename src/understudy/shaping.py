@@ -122,8 +122,9 @@ class _ShapedEnvironment:
         if score.reward >= 1.0:
             return score
         if self._shaping.progress and score.progress is None:
+            told = f"its scores tell {', '.join(score.parts)}"
             raise ConfigError(
-                "algorithm.shaping.progress: this domain does not tell how far an episode got; set it to 0"
+                f"algorithm.shaping.progress: this domain does not tell how far an episode got ({told}); set it to 0"
             )
         share = self._shaping.progress * (score.progress or 0.0)
         if self._judge:

@@ -123,7 +123,7 @@ class Score(Record):
     parts: dict[str, float] = {}
     """Each in [0, 1], 1 is best."""
     progress: float | None = None
-    """How far the episode got, in [0, 1], where that is known; a share of what is asked for, and no part of the reward."""
+    """How far the episode got, in [0, 1], where that is known: a share of what was asked for, no part of the reward."""
     credit: float = 0.0
     """What training adds for how far a failure got, where it is told to; evaluation does not read it."""
 
