@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from understudy import envfile
+from understudy import __version__, envfile
 from understudy.collect.cli import collect
 from understudy.data import cli as data
 from understudy.errors import ConfigError, RolloutError, TaskError
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 EPILOG = """\
 Settings are key=value, the keys of a config file: slice.families=cancel,return algorithm.group_size=16 seed=1.
 `understudy train --keys` prints all of them with what they mean.
+
+Exit codes: 0 done; 1 done or stopped, and something is bad (an unsound task, a failed check, a run that health, faults
+or a cap ended); 2 a mistake in what was asked for, told in one line; 130 ended by Ctrl-C.
 """
 
 MOST_SHOWN = 20
@@ -28,7 +31,6 @@ MOST_SHOWN = 20
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Train language models to use tools in conversations, by reinforcement learning that really executes them.\n\n"
@@ -53,11 +55,20 @@ Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help=
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"understudy {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def settings_of_all(
     env_file: Annotated[
         Path | None, typer.Option(help="A file of keys, NAME=value; .env in this folder if not given.")
     ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
 ) -> None:
     """Read keys that the environment does not have."""
     envfile.load(env_file)
