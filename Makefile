@@ -7,6 +7,7 @@
 # make test-qlora     install, then weights in 4 bits with a real bitsandbytes on the CPU (45 MB, once)
 # make test-llamafactory  install, make an environment for LLaMA-Factory (1.6 GB, once), then train with it on the CPU
 # make test-trackers  install, then send metrics by the real client libraries, which that installs into the user's cache
+# make docs      install, then build the documentation into build/site; a warning is an error
 # make check     install, then lint, formatting and types
 # make bench     install, then measure environments, data conversion, and a training step beside TRL
 #
@@ -20,7 +21,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install train test test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory check bench
+.PHONY: install train test test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory check docs bench
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -61,6 +62,11 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: install
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
+	$(BIN)/python docs/generate.py build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: install
 	set -e; for name in environments data grpo_step; do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done
