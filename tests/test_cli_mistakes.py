@@ -4,7 +4,10 @@ The list of commands is the program's own: a command that nobody has tried here 
 """
 
 import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 import typer
 
+import understudy
 from understudy import cli
 
 TRIED = {
@@ -92,3 +96,58 @@ def test_mistakes(
         if err.startswith("understudy: "):
             assert err.count("\n") == 1, (words, err)
     assert not list(wrong.glob("new*"))
+
+
+def started(folder: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
+    """The program as a process; it says `here` once it can be interrupted."""
+    source = os.pathsep.join([str(Path(cli.__file__).parents[1]), str(Path(__file__).parent)])
+    code = "import sys; sys.argv[0] = 'understudy'; from understudy.cli import main; print('here', flush=True); main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": source, **variables},
+        cwd=folder,
+    )
+
+
+@pytest.mark.parametrize("after", [0.0, 1.5])
+@pytest.mark.parametrize("command", ["check", "eval retail --agent gold --tasks 5000", "mcp serve toy:DOMAIN", "parse"])
+def test_ctrl_c_is_no_traceback(command: str, after: float, tmp_path: Path) -> None:
+    running = started(tmp_path, *command.split())
+    assert running.stdout is not None
+    assert running.stdout.readline() == "here\n"
+    time.sleep(after)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=120)
+    assert running.returncode == 130, (out, err)
+    assert "Traceback" not in err
+
+
+def test_the_exit_codes_are_told() -> None:
+    told = " ".join((typer.main.get_command(cli.app).epilog or "").split())
+    for code in ("0 done", "1 done or stopped", "2 a mistake", "130 ended by Ctrl-C"):
+        assert code in told
+
+
+def test_version_and_completion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["understudy", "--version"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert (stop.value.code, capsys.readouterr().out) == (0, f"understudy {understudy.__version__}\n")
+    asked = {"_UNDERSTUDY_COMPLETE": "complete_bash", "COMP_WORDS": "understudy data val", "COMP_CWORD": "2"}
+    assert started(tmp_path, **asked).communicate(timeout=120)[0].split() == ["here", "validate"]
+
+
+def test_what_prints_values_has_json() -> None:
+    root = typer.main.get_command(cli.app)
+    printing = ("list", "check", "eval", "bench", "doctor", "certify", "data stats", "data validate", "mcp tools")
+    for path in printing:
+        command: Any = root
+        for name in path.split():
+            command = command.commands[name]
+        assert "--json" in {option for each in command.params for option in each.opts}, path

@@ -304,12 +304,15 @@ def view(
 
 
 def main() -> None:
-    """The program. What the user got wrong is one line and exit code 2."""
+    """The program. What the user got wrong is one line and exit code 2; Ctrl-C is 130."""
     try:
         app()
     except (ConfigError, TaskError, RolloutError) as e:
         typer.secho(f"understudy: {e}", fg="red", err=True)
         sys.exit(1 if isinstance(e, RolloutError) else 2)
+    except KeyboardInterrupt:  # before there is a command to end
+        typer.secho("understudy: stopped", fg="red", err=True)
+        sys.exit(130)
 
 
 def _config(what: str, settings: list[str] | None) -> "TrainConfig":

@@ -38,7 +38,8 @@ def episode_advantages(kind: Advantage, rewards: Tensor, group: Tensor) -> Tenso
 def group_advantages(rewards: Tensor, group: Tensor, scale: bool) -> Tensor:
     """Reward minus the mean of its group, over the group's standard deviation where `scale`; all [B].
 
-    The deviation is the sample's (n - 1), which the paper leaves open and TRL takes too; a group of equal rewards, or of one, has advantage 0.
+    The deviation is the sample's (n - 1), which the paper leaves open and TRL takes too. A group of equal rewards, or
+    of one, has advantage 0.
     """
     index, count = _members(group)
     centred = rewards - _group_sum(rewards, index, count)[index] / count[index]
