@@ -15,6 +15,7 @@ import shutil
 import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -181,28 +182,33 @@ def configuration() -> str:
     return _page([*parts, *_sections(EnvironmentConfig, "", level=3)])
 
 
-def _sections(kind: type[Record], path: str, level: int = 3) -> Iterator[str]:
-    """A table of a record's keys, and one of each record in it."""
-    inner = {key: found for key, field in kind.model_fields.items() if (found := _record(field.annotation))}
+def _sections(kind: type[Record], path: str, level: int = 3, told: str = "", which: str = "") -> Iterator[str]:
+    """A table of a record's keys, and one of each record in it; `which` tells apart records of one place."""
+    inner = {key: found for key, field in kind.model_fields.items() if (found := list(_records(field.annotation)))}
     if path:
-        yield f"{'#' * level} `[{path}]`"
-        yield inspect.cleandoc(kind.__doc__ or "")
+        yield f"{'#' * level} `[{path}]`{which}"
+        yield f"{inspect.cleandoc(kind.__doc__ or '')}\n\n{told}".strip()
     lines = ["| key | type | default | |", "|---|---|---|---|"]
     for key, field in kind.model_fields.items():
         if key not in inner:
-            told = " ".join((field.description or "").split())
-            lines.append(f"| `{key}` | {_cell(_type(field.annotation))} | {_default(field)} | {_cell(told)} |")
+            meaning = " ".join((field.description or "").split())
+            lines.append(f"| `{key}` | {_cell(_type(field.annotation))} | {_default(field)} | {_cell(meaning)} |")
     if len(lines) > 2:
         yield "\n".join(lines)
-    for key, record in inner.items():
-        yield from _sections(record, f"{path}.{key}" if path else key, level)
+    for key, records in inner.items():
+        meaning = " ".join((kind.model_fields[key].description or "").split())
+        for record in records:
+            which = f', `kind = "{record.model_fields["kind"].default}"`' if len(records) > 1 else ""
+            place = f"{key}.NAME" if get_origin(kind.model_fields[key].annotation) is dict else key
+            yield from _sections(record, f"{path}.{place}" if path else place, level, meaning, which)
 
 
-def _record(annotation: Any) -> type[Record] | None:
-    """The record that a field holds, alone, or None beside it, or by name."""
-    options = [annotation, *get_args(annotation)]
-    found = [each for each in options if isinstance(each, type) and issubclass(each, Record)]
-    return found[0] if found else None
+def _records(annotation: Any) -> Iterator[type[Record]]:
+    """The records that a field may hold: one, or one of several that their `kind` tells apart."""
+    if isinstance(annotation, type) and issubclass(annotation, Record):
+        yield annotation
+    for inside in get_args(annotation):
+        yield from _records(inside)
 
 
 def _type(annotation: Any) -> str:
@@ -225,6 +231,8 @@ def _type(annotation: Any) -> str:
 def _default(field: Any) -> str:
     if field.default is PydanticUndefined:
         return "" if field.default_factory is None else f"`{field.default_factory()}`"
+    if isinstance(field.default, Decimal):
+        return f"`{field.default}`"
     return "" if field.default in (None, "") else f"`{_cell(json.dumps(field.default, default=str))}`"
 
 

@@ -52,19 +52,19 @@ def program(folder: Path) -> dict[str, str]:
     """An environment for a shell in which `understudy` is this checkout."""
     script = folder / "bin" / "understudy"
     script.parent.mkdir()
-    script.write_text(f'#!/bin/sh\nexec {sys.executable} -m understudy "$@"\n')
+    source = pages.ROOT / "src"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH="{source}:$PYTHONPATH" exec {sys.executable} -m understudy "$@"\n')
     script.chmod(0o755)
-    source = f"{pages.ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    return {**os.environ, "PATH": f"{script.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": source}
+    return {**os.environ, "PATH": f"{script.parent}{os.pathsep}{os.environ['PATH']}"}
 
 
-@pytest.mark.parametrize("page", ["index.md"])
-def test_the_first_run_runs(page: str, tmp_path: Path) -> None:
-    shell = program(tmp_path)
+@pytest.mark.parametrize(("page", "here"), [("index.md", False), ("extending.md", True)])
+def test_the_shell_takes_what_a_beginner_is_told(page: str, here: bool, tmp_path: Path) -> None:
+    shell, folder = program(tmp_path), pages.ROOT if here else tmp_path
     for block in pages.blocks(pages.ROOT / "docs" / page, language="sh"):
         if not block.unrun:
             command = ["bash", "-euo", "pipefail", "-c", block.text]
-            done = subprocess.run(command, cwd=tmp_path, env=shell, capture_output=True, text=True, check=False)
+            done = subprocess.run(command, cwd=folder, env=shell, capture_output=True, text=True, check=False)
             assert (done.returncode, done.stderr) == (0, ""), block
             assert "gold succeeds on 1.000" in done.stdout
 
