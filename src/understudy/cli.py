@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from understudy import __version__, envfile
+import understudy
+from understudy import envfile
 from understudy.collect.cli import collect
 from understudy.data import cli as data
 from understudy.errors import ConfigError, RolloutError, TaskError
@@ -57,7 +58,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"understudy {__version__}")
+        print(f"understudy {understudy.__version__}")
         raise typer.Exit
 
 
