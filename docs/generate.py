@@ -335,9 +335,7 @@ def main(folder: Path) -> None:
     for name, text in {**written(), **pages()}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-    for kind in ("images", "site"):
-        if (ROOT / "docs" / kind).is_dir():
-            shutil.copytree(ROOT / "docs" / kind, folder / kind)
+    shutil.copytree(ROOT / "docs" / "images", folder / "images")
 
 
 if __name__ == "__main__":

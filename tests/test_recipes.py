@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_kit import _objects as objects
+from data_kit import values
 from understudy.agent import DemonstrationAgent, EngineAgent
 from understudy.check import check
 from understudy.config import TrainConfig, load
@@ -51,6 +51,8 @@ def test_a_tool_that_no_task_needs_is_named() -> None:
 
 
 # ---- a format ----
+
+objects = st.dictionaries(st.text(max_size=12), values, max_size=3)
 
 
 def test_what_is_appended_changes_nothing_and_masks_cover_what_is_sampled() -> None:
