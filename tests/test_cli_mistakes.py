@@ -3,6 +3,7 @@
 The list of commands is the program's own: a command that nobody has tried here fails the test.
 """
 
+import io
 import os
 import signal
 import subprocess
@@ -87,6 +88,7 @@ def test_mistakes(
     command: str, wrong: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for words in tries(command):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a reply")))
         monkeypatch.setattr(sys, "argv", ["understudy", *words])
         with pytest.raises(SystemExit) as stop:
             cli.main()
