@@ -6,17 +6,24 @@ An answer is anything that `as_json` writes; what is not there is a ConfigError.
 
 import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
 from understudy import __version__
+from understudy.viewer import query
 from understudy.viewer.curves import curves, head, run_page
+from understudy.viewer.index import Index
 from understudy.viewer.library import Library
 
 Values = Mapping[str, str]
 """Of the path's places and of the query, by name."""
 Answer = Callable[[Library, Values], Any]
+WORK = 0.25
+"""Seconds that a request gives to what is not in the index yet; the page asks again until all is."""
+index_of = cache(Index)
+"""The index of a run's folder."""
 
 
 def overview(library: Library, _: Values) -> Any:
@@ -28,10 +35,24 @@ def overview(library: Library, _: Values) -> Any:
     }
 
 
+def episodes(library: Library, values: Values) -> Any:
+    """A page of a run's episodes, and how far the index is: see `query.rows`."""
+    index = index_of(library.run(values["run"]))
+    progress = index.refresh(WORK)
+    return {**progress._asdict(), **query.rows(index, values)}
+
+
+def facets(library: Library, values: Values) -> Any:
+    """How many episodes there are of each kind: see `query.facets`."""
+    return query.facets(index_of(library.run(values["run"])), values)
+
+
 ANSWERS: dict[str, Answer] = {
     "/api/overview": overview,
     "/api/runs/{run}": lambda library, values: run_page(library.run(values["run"])),
     "/api/runs/{run}/curves": lambda library, values: curves(library.run(values["run"])),
+    "/api/runs/{run}/episodes": episodes,
+    "/api/runs/{run}/facets": facets,
 }
 
 
