@@ -14,9 +14,10 @@ const together = uPlot.sync("steps"); // one cursor in all charts
  * @param lines  [{name, colour, steps, values, dash}]: colour is a custom property such as --s1
  * @param points [{name, colour, step, mean, low, high}]: measured with an interval
  * @param levels [{name, value}]: dashed, over the whole width
+ * @param named  whether lines are told by their names, where colours do not say what they are
  * @param smooth from 0, as it is, to nearly 1: the share that a point keeps of the one before
  */
-export function Chart({ title, note, lines, points = [], levels = [], range, smooth = 0 }) {
+export function Chart({ title, note, lines, points = [], levels = [], range, named = false, smooth = 0 }) {
   const [table, setTable] = useState(false);
   const data = useMemo(() => joined(lines, smooth), [lines, smooth]);
   const readout = useRef();
@@ -26,7 +27,7 @@ export function Chart({ title, note, lines, points = [], levels = [], range, smo
       <h3 title=${note}>${title}</h3>
       <button type="button" class="quiet small" onClick=${() => setTable(true)} aria-label=${`numbers of ${title}`}>▤</button>
     </figcaption>
-    <p class="readout" ref=${readout} aria-hidden="true" />
+    <p class=${named ? "readout named" : "readout"} ref=${readout} aria-hidden="true" />
     <${Drawing} ...${{ title, told, data, lines, points, levels, range, smooth, readout }} />
     ${table && html`<${Numbers} ...${{ title, lines, points, onClose: () => setTable(false) }} />`}
   </figure>`;
@@ -158,6 +159,7 @@ function write(readout, head, lines, value) {
     mark.style.color = `var(${line.colour})`;
     mark.textContent = number(found);
     mark.title = line.name;
+    mark.dataset.name = line.name;
     return [mark];
   });
   readout.current.replaceChildren(...marks, head);
