@@ -4,9 +4,11 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 from understudy.agent import Agent, GoldAgent, SilentAgent
 from understudy.config import TrainConfig
@@ -21,13 +23,21 @@ from understudy.trajectory import Stop, Trajectory
 from understudy.viewer.library import Library
 from understudy.viewer.server import app
 
+T = TypeVar("T")
+
+
+def done(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine comes to, in a thread of its own: Playwright's loop runs in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
 
 def episodes(seed: int = 0, count: int = 4) -> list[Trajectory]:
     """Episodes of `count` tasks of the shop, each by the gold turns and by nobody."""
     domain = find("retail")
     tasks = itertools.islice(domain.stream("train", seed), count)
     agents: Sequence[Agent] = (GoldAgent(), SilentAgent())
-    return [asyncio.run(play(domain, task, agent, Limits(), seed)) for task in tasks for agent in agents]
+    return [done(play(domain, task, agent, Limits(), seed)) for task in tasks for agent in agents]
 
 
 def failed(task: str = "retail/train/cancel/easy/0-0") -> Trajectory:
@@ -39,14 +49,14 @@ def make_run(folder: Path, steps: int = 3, seed: int = 0, finished: bool = False
     """A run of `steps` steps with episodes, metrics, a warning and an evaluation."""
     run = Run.create(folder, TrainConfig(seed=seed, steps=steps if finished else 2 * steps, sft={"steps": 0}))
     tasks = list(find("retail").tasks("validation")[:6])
-    run.write("evaluations/000000 base model.json", asyncio.run(floor(find("retail"), tasks)).model_dump_json())
+    run.write("evaluations/000000 base model.json", done(floor(find("retail"), tasks)).model_dump_json())
     for step in range(1, steps + 1):
         take_step(run, step, seed)
     run.warn(2, {"check": "entropy", "text": "entropy fell to 0.01", "remedy": "lower algorithm.learning_rate"})
     if finished:
         domain = find("retail")
-        gold = asyncio.run(evaluate(domain, GoldAgent(), tasks))
-        none, best = asyncio.run(floor(domain, tasks)), asyncio.run(oracle(domain, tasks))
+        gold = done(evaluate(domain, GoldAgent(), tasks))
+        none, best = done(floor(domain, tasks)), done(oracle(domain, tasks))
         keep(run, {"evaluations": [("do nothing", none), ("gold oracle", best), ("trained", gold)]})
     return run
 
