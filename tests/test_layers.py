@@ -32,8 +32,8 @@ LAYERS = """
     engines
     retold
     agent
-    rollout curriculum
-    shaping
+    rollout curriculum replay
+    shaping failures
     similar statistics config
     memory
     bench doctor
