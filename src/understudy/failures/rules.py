@@ -6,7 +6,8 @@ The cause is the first thing that went wrong and was not made good again, for wh
     rows changed that are not gold's  the first call that wrote one of them
     a change or a fact missing        the first of: a call that failed and never went well later, a refusal of what
                                       could be done, silence, a hand-over, a wrong fact, a user's slip; else, in this
-                                      order: a proposal that the user rejected, a read of something else, nothing
+                                      order: a call that failed and changed nothing, a proposal that the user
+                                      rejected, a read of something else, nothing at all
     neither, but cut off              the limit
 
 An error that changed nothing, and that something of the same kind made good, is no cause: agents may try.
@@ -69,7 +70,7 @@ def _findings(case: Case) -> list[Finding]:
     found = list(_wrong_writes(case))
     if case.undone or case.untold:
         found += sorted(_roots(case), key=lambda finding: finding.message)
-        found += chain(_wrong_proposals(case), _wrong_reads(case))
+        found += chain(_idle_calls(case), _wrong_proposals(case), _wrong_reads(case))
     if episode.stop in _LIMITS:
         found.append(_finding(_LIMITS[episode.stop], last, f"{episode.turns} replies"))
     return [*found, *_left(case, last), _finding("unclear", last)]
@@ -104,28 +105,29 @@ def _roots(case: Case) -> Iterator[Finding]:
 
 
 def _made_good(case: Case, number: int) -> bool:
-    """Whether a later call went well that shows the failure to be over."""
-    failed, later = case.made[number], [made for made in case.made[number + 1 :] if not made.error]
+    """Whether a later call shows the failure to be over: one that went well, or gold's own where this was none."""
+    failed, later = case.made[number], case.made[number + 1 :]
     if failed.error == "malformed":
-        return bool(later)
+        return any(not made.error for made in later)
     if case.gold(failed.call.name):
-        return any(made.call.name == failed.call.name for made in later)
-    before = [made.call for made in case.made[:number] if not made.error]
-    return any(case.gold(made.call.name) and not any(alike(made.call, call) for call in before) for made in later)
+        return any(made.call.name == failed.call.name and not made.error for made in later)
+    before = [made.call for made in case.made[:number]]
+    return any(
+        any(alike(made.call, gold) for gold in case.gold(made.call.name))
+        and not any(alike(made.call, call) for call in before)
+        for made in later
+    )
 
 
 def _kind(case: Case, made: Made) -> What:
     gold = case.gold(made.call.name)
-    match made.error:
-        case "malformed":
-            return "malformed"
-        case "unconfirmed":
-            return "unconfirmed"
-        case "forbidden":
-            return "policy_violation"
-        case "unknown_tool":
-            return "wrong_tool"
-    return "wrong_argument" if gold and not any(alike(made.call, call) for call in gold) else "wrong_tool"
+    if made.error in ("malformed", "forbidden"):
+        return "malformed" if made.error == "malformed" else "policy_violation"
+    if not gold:
+        return "wrong_tool"
+    if made.error == "unconfirmed":
+        return "unconfirmed"
+    return "wrong_tool" if any(alike(made.call, call) for call in gold) else "wrong_argument"
 
 
 def _said_wrong(case: Case) -> Iterator[Finding]:
@@ -168,6 +170,13 @@ def _user_slips(case: Case) -> Iterator[Finding]:
     texts = case.texts
     if case.episode.stop is Stop.DONE and texts and texts[-1][1].rstrip().endswith("?"):
         yield _finding("ended_early", texts[-1][0], f"the user left at: {texts[-1][1]}")
+
+
+def _idle_calls(case: Case) -> Iterator[Finding]:
+    """Calls that failed and were not gold's, where nothing but a fact is missing: what was said counts before them."""
+    for made in () if case.undone else case.made:
+        if made.error and not case.gold(made.call.name):
+            yield _finding(_kind(case, made), made.place, f"{_text(made.call)} -> {made.result}")
 
 
 def _wrong_proposals(case: Case) -> Iterator[Finding]:
