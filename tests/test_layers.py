@@ -19,7 +19,7 @@ LAYERS = """
     crew endpoint sandbox metrics health provenance envfile
     trackers
     messages state
-    formats names
+    formats names edits
     tools tasks chat prompt
     rewards
     deeds
@@ -32,8 +32,8 @@ LAYERS = """
     engines
     retold
     agent
-    rollout curriculum
-    shaping
+    rollout curriculum replay
+    shaping failures
     similar statistics config
     memory
     bench doctor

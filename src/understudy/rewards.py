@@ -53,15 +53,15 @@ def progress(state: State, gold: Mapping[str, Any], transcript: Sequence[Message
     A change that gold does not make counts as one more that is missing, so nothing superfluous can raise it. Doing
     nothing is 0.0.
     """
-    made, wanted = _flat(state.changes()), _flat(gold)
+    made, wanted = rows_of(state.changes()), rows_of(gold)
     reached = sum(key in made and made[key] == row for key, row in wanted.items())
     total = len(made.keys() | wanted.keys()) + len(outputs)
     told = len(outputs) - len(untold(transcript, outputs))
     return (reached + told) / total if total else 0.0
 
 
-def _flat(changes: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
-    """Changed rows by table and id, and values by name."""
+def rows_of(changes: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+    """A state's changes, taken apart: rows by table and id, and values by name."""
     rows = {
         (name, key): row for name, part in changes.items() if isinstance(part, Mapping) for key, row in part.items()
     }

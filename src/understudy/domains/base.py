@@ -166,7 +166,11 @@ class Domain:
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
         """A fresh episode of `task`, with the domain's user unless another one is given."""
-        state, transcript = self.initial(task), list[Message]()
+        return self.environment_on(self.initial(task), task, user, seed)
+
+    def environment_on(self, state: State, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
+        """The same on a given state, for those who want to watch it change."""
+        transcript = list[Message]()
         gate = ConsentGate(self.toolkit(state), state, transcript)
         grade = functools.partial(score, task, state, self.goal(task), gate)
         device = self.device(state) if self.device else None

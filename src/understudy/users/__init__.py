@@ -8,7 +8,7 @@ from understudy.users.consent import asks_consent, consents
 from understudy.users.human import HumanUser
 from understudy.users.language import LanguageUser, ReactUser, ReflectingUser, VerifiedUser
 from understudy.users.recorded import RecordedUser
-from understudy.users.scripted import LONGEST_PROPOSAL, ScriptedUser
+from understudy.users.scripted import LONGEST_PROPOSAL, ScriptedUser, hands_over, refuses
 from understudy.users.user import MakeUser, NoUser, User
 
 __all__ = [
@@ -27,4 +27,6 @@ __all__ = [
     "VerifiedUser",
     "asks_consent",
     "consents",
+    "hands_over",
+    "refuses",
 ]
