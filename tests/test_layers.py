@@ -19,7 +19,7 @@ LAYERS = """
     crew endpoint sandbox metrics health provenance envfile
     trackers
     messages state
-    formats names
+    formats names edits
     tools tasks chat prompt
     rewards
     deeds

@@ -102,6 +102,13 @@ class Generate(Protocol):
         """Tasks over the split's own users and entities, the same for the same seed, round-robin over the families."""
 
 
+class Make(Protocol):
+    """One task of a domain's endless supply, by what its id says."""
+
+    def __call__(self, split: Split, seed: int, family: str, difficulty: Difficulty, number: int) -> Task:
+        """The task that `Generate` gives at this place."""
+
+
 @dataclass(frozen=True)
 class Domain:
     """A world, its tools, policy and tasks; `part` narrows them."""
@@ -117,6 +124,8 @@ class Domain:
     """Tools of the user's own, on the same state, such as a phone."""
     shared: tuple[str, ...] = ()
     """Tables that all splits share, such as a catalogue; the rows of all others belong to one split."""
+    make: Make | None = None
+    """Makes one task of the supply again, where tasks have ids of `supply`; without it only frozen ones are found."""
     part: Slice = WHOLE
     user: MakeUser = ScriptedUser
     """Makes the user of an episode."""
