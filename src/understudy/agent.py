@@ -40,6 +40,11 @@ class EngineAgent:
         self._engine, self._format, self._sampling = engine, format, sampling
         self._repair_penalty = repair_penalty
 
+    @property
+    def format(self) -> ChatFormat:
+        """The model's dialect."""
+        return self._format
+
     async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """Sample one reply. Its seed depends on the episode's seed and the turn alone."""
         episode.observe(new, self._format.encode(new, tools, episode.tokens))

@@ -96,13 +96,20 @@ def check(
 def play(
     what: What,
     settings: Settings = None,
-    role: Annotated[Literal["agent", "user"], typer.Option("--as", help="Whom you play.")] = "agent",
+    role: Annotated[
+        Literal["agent", "user", "nobody"], typer.Option("--as", help="Whom you play; as nobody you look on.")
+    ] = "agent",
     task: Annotated[str, typer.Option(help="Id of the task; the first of the split if not given.")] = "",
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Where the task is from.")] = "train",
-    agent: Annotated[str, typer.Option(help="Whom you meet as the user: gold, model, native or chat.")] = "gold",
-    model: Annotated[str, typer.Option(help="The model that you meet as the user, instead of --agent.")] = "",
+    agent: Annotated[
+        str, typer.Option(help="Who is the agent where you are not: gold, model, native or chat.")
+    ] = "gold",
+    model: Annotated[str, typer.Option(help="The model that is the agent, instead of --agent.")] = "",
+    fork: Annotated[
+        str, typer.Option(metavar="STEP/NUMBER@TURN", help="Go on with an episode of a run from a turn of its agent.")
+    ] = "",
 ) -> None:
-    """Play an episode yourself, as agent or as user."""
+    """Play an episode yourself, as agent or as user, or look on; of a run, also from a turn of one that was played."""
     from understudy import play as plays
     from understudy.domains.base import find
     from understudy.evaluate import inhabited, named_agent
@@ -110,8 +117,11 @@ def play(
 
     config = _config(what, [*(settings or ()), *([f"model={model}"] if model else ())])
     domain = inhabited(find(config.domain).slice(config.slice), Cast(config.user))
-    player = named_agent("model" if model else agent, config) if role == "user" else None
-    plays.play(domain, plays.find_task(domain, task, split), role, player)
+    left = plays.find_fork(what, fork, config, task) if fork else None
+    played = plays.find_task(domain, left.episode.task if left else task, split)
+    checkpoint = _checkpoint(what) if agent == "model" and not model and role != "agent" else None
+    player = named_agent("model" if model else agent, config, checkpoint) if role != "agent" else None
+    plays.play(domain, played, role, player, fork=left)
 
 
 @app.command("eval")

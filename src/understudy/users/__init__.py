@@ -7,7 +7,7 @@ from understudy.users.cast import Cast, UserConfig
 from understudy.users.consent import asks_consent, consents
 from understudy.users.human import HumanUser
 from understudy.users.language import LanguageUser, ReactUser, ReflectingUser, VerifiedUser
-from understudy.users.recorded import RecordedUser
+from understudy.users.recorded import RecordedUser, RelayedUser
 from understudy.users.scripted import LONGEST_PROPOSAL, ScriptedUser, hands_over, refuses
 from understudy.users.user import MakeUser, NoUser, User
 
@@ -21,6 +21,7 @@ __all__ = [
     "ReactUser",
     "RecordedUser",
     "ReflectingUser",
+    "RelayedUser",
     "ScriptedUser",
     "User",
     "UserConfig",
