@@ -49,6 +49,7 @@ LAYERS = """
     results
     certify
     train view
+    viewer
     preflight
     live play available readings processes
     launch

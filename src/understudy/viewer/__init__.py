@@ -1,0 +1,11 @@
+"""A local web page on runs: curves, episodes, evaluations. `understudy view RUN…`, or one HTML file that opens offline.
+
+library.py   what is looked at: runs and evaluations, each by a key
+curves.py    a run's metrics as columns, and its head: config, health, result
+index.py     a run's episodes in SQLite, to filter, search and sort
+answers.py   each path of the API, and what it says
+site.py      the page itself: its files, its import map, its content security policy
+server.py    the same over HTTP, on loopback only
+export.py    the same in one file
+static/      the page: ES modules on Preact, no build step; vendor/ is theirs, as npm has it
+"""
