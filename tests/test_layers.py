@@ -42,11 +42,13 @@ LAYERS = """
     data
     mcp
     run
+    kept
     evaluate shadow
     weights
     collect
     serve
     results
+    noise
     certify
     train view
     preflight
