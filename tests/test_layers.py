@@ -49,6 +49,7 @@ LAYERS = """
     serve
     results
     noise
+    outcome
     certify
     train view
     preflight

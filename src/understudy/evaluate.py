@@ -31,7 +31,7 @@ from understudy.kept import Kept
 from understudy.models import find_model
 from understudy.records import Record
 from understudy.rollout import Limits, episode_seed, play
-from understudy.statistics import Rate, pass_at_k, pass_hat_k, rate
+from understudy.statistics import Rate, pass_at_k, pass_hat_k, rate, resampled
 from understudy.tasks import Split, Task, fingerprint
 from understudy.trajectory import Stop, Trajectory
 from understudy.users import Cast
@@ -97,10 +97,14 @@ class Evaluation(Record):
         return self.passing("hat", 1)
 
     def passing(self, kind: Literal["at", "hat"], k: int) -> Rate:
-        """pass@k or pass^k, over the tasks that have at least k results."""
+        """pass@k or pass^k, over the tasks that have at least k results.
+
+        The interval of pass^1 is Wilson's, that of the others the bootstrap's.
+        """
         estimate = pass_at_k if kind == "at" else pass_hat_k
         each = [[s for s in result.successes if s is not None] for result in self.results]
-        return rate([estimate(len(s), sum(s), k) for s in each if len(s) >= k])
+        values = [estimate(len(s), sum(s), k) for s in each if len(s) >= k]
+        return rate(values) if k == 1 else resampled(values)
 
     def of_domain(self, domain: str) -> "Evaluation":
         """What it came to on the tasks of one domain of a mixture; totals over all episodes stay."""

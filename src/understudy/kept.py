@@ -25,12 +25,11 @@ HEAD, EPISODES = "played.json", "episodes.jsonl"
 class Kept(Generic[R]):
     """The episodes of an attempt that have ended so far.
 
-    `bare` keeps them without their tokens. `free` is what keys of `what` begin with that may be others when an attempt
-    is gone on with, since they change no episode.
+    `bare` keeps them without their tokens.
     """
 
-    def __init__(self, folder: Path, what: R, bare: bool = False, free: tuple[str, ...] = ()) -> None:
-        self.folder, self._bare, self._free = folder, bare, free
+    def __init__(self, folder: Path, what: R, bare: bool = False) -> None:
+        self.folder, self._bare = folder, bare
         self._file = folder / EPISODES
         folder.mkdir(parents=True, exist_ok=True)
         self._begin(what)
@@ -58,7 +57,7 @@ class Kept(Generic[R]):
         if not head.exists():
             write_whole(head, what.model_dump_json(indent=1) + "\n")
         own = read_head(self.folder, type(what))
-        if changed := [text for text in differences(own, what) if not text.startswith(self._free)]:
+        if changed := differences(own, what):
             text = f"{self.folder} was begun with other options (its own, and those given): {'; '.join(changed)}"
             raise ConfigError(f"{text}; give its own, or remove it to begin anew")
 

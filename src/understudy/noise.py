@@ -45,8 +45,10 @@ def noise(evaluations: Sequence[Evaluation]) -> Noise | None:
 
 
 def between(new: Sequence[Evaluation], old: Sequence[Evaluation]) -> float | None:
-    """What 95% of the differences between two agents stay within who are equally good at each task; None where a task
-    was played once only."""
+    """What 95% of the differences stay within between two who are equally good at each task.
+
+    None where either has played its tasks once only.
+    """
     variances = [_variance(new), _variance(old)]
     known = [variance for variance in variances if variance is not None]
     return Z * math.sqrt(sum(known)) if len(known) == len(variances) else None
