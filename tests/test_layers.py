@@ -54,6 +54,7 @@ LAYERS = """
     train view
     preflight
     live play available readings processes
+    assess
     launch
     cli
     __main__

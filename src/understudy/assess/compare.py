@@ -33,8 +33,8 @@ class Comparison(Record):
         if self.noise is not None:
             side = "above" if abs(self.gain.mean) > self.noise else "within"
             lines.append(
-                f"It is {side} the noise floor of {self.noise:.3f}: what other seeds alone would make of agents that are "
-                "equally good at each of these tasks."
+                f"It is {side} the noise floor of {self.noise:.3f}: what other seeds alone would make of agents that "
+                "are equally good at each of these tasks."
             )
         by_domain = [f"  {domain}: {results.interval(rate, signed=True)}" for domain, rate in self.domains.items()]
         return "\n".join([*lines, *by_domain])
@@ -45,7 +45,7 @@ def compare(new: Outcome, old: Outcome) -> Comparison:
     after, before = _agents(new), _agents(old)
     refuse_other_tasks(after[-1].evaluation, before[-1].evaluation)
     one, other = after[-1].evaluation, before[-1].evaluation
-    domains = sorted({result.domain for result in one.results})
+    domains = {each: gain(one.of_domain(each), other.of_domain(each)) for each in _domains(one)}
     name = "the other" if after[-1].name == before[-1].name else before[-1].name
     return Comparison(
         old=before[-1].replace(name=name),
@@ -53,7 +53,7 @@ def compare(new: Outcome, old: Outcome) -> Comparison:
         gain=gain(one, other),
         chance=chance(gains(one, other)),
         noise=between([row.evaluation for row in after], [row.evaluation for row in before]),
-        domains={each: gain(one.of_domain(each), other.of_domain(each)) for each in domains} if domains[1:] else {},
+        domains={each: rate for each, rate in domains.items() if rate.tasks} if len(domains) > 1 else {},
     )
 
 
@@ -80,6 +80,10 @@ def refuse_other_tasks(new: Evaluation, old: Evaluation) -> None:
         )
     if not shared:
         raise ConfigError(f"the evaluations of {new.domain} and {old.domain} share no task; they cannot be compared")
+
+
+def _domains(evaluation: Evaluation) -> list[str]:
+    return sorted({result.domain for result in evaluation.results})
 
 
 def _agents(outcome: Outcome) -> list[Named]:
