@@ -42,16 +42,20 @@ LAYERS = """
     data
     mcp
     run
+    kept
     evaluate shadow
     weights
     collect
     serve
     results
+    noise
+    outcome
     certify
     train view
     viewer
     preflight
     live play available readings processes
+    assess
     launch
     cli
     __main__

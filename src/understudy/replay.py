@@ -17,6 +17,7 @@ from understudy.messages import Message
 from understudy.state import State
 from understudy.tasks import Score, Task
 from understudy.trajectory import Stop, Trajectory
+from understudy.users import RecordedUser
 
 _LEFT_OPEN = "…"
 """What a recorded user says where a limit cut the episode off before its words were recorded."""
@@ -52,7 +53,7 @@ async def replay(source: TaskSource, task: Task, episode: Trajectory, scripted: 
     domain = part_of(source, task.domain)
     if not scripted and task.scenario.deeds:
         return Replay((), None, "what its user did with tools of their own is not in the record")
-    user = None if scripted else _Recorded(episode)
+    user = None if scripted else RecordedUser(_words(episode))
     state = domain.initial(task) if isinstance(domain, Domain) else None
     if isinstance(domain, Domain) and state is not None:
         environment: Environment = domain.environment_on(state, task, user, episode.seed)
@@ -88,6 +89,11 @@ async def _graded(environment: Environment, step: Step, stop: Stop | None) -> tu
     return step.score, "" if step.score else "it goes on where it ended then"
 
 
+def _words(episode: Trajectory) -> list[str]:
+    said = [message.content for message in episode.messages if message.role == "user"]
+    return said if episode.stop is Stop.DONE else [*said, _LEFT_OPEN]
+
+
 def _difference(recorded: Sequence[Message], seen: Sequence[Message]) -> str:
     """Where the record and what is seen now part; what the agent is told of its job may have changed."""
     for place, (then, now) in enumerate(zip(recorded, seen, strict=False)):
@@ -98,15 +104,3 @@ def _difference(recorded: Sequence[Message], seen: Sequence[Message]) -> str:
 
 def _short(message: Message) -> str:
     return repr(message.content[:80])
-
-
-class _Recorded:
-    """A user who says what the record holds, in order."""
-
-    def __init__(self, episode: Trajectory) -> None:
-        said = [message.content for message in episode.messages if message.role == "user"]
-        self._words = iter(said if episode.stop is Stop.DONE else [*said, _LEFT_OPEN])
-
-    async def reply(self, transcript: Sequence[Message]) -> str | None:
-        """The next words, or None after the last."""
-        return next(self._words, None)

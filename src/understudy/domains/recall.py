@@ -12,9 +12,8 @@ _MADE = re.compile(r"(?P<domain>[^/]+)/(?P<split>\w+)/(?P<family>.+)/(?P<difficu
 def recall(source: TaskSource, name: str) -> Task | None:
     """The task of this id of a source or of a part of a mixture; None where none has it, or can make it again."""
     for part in parts_of(source):
-        found = _made_again(part, name) or next(
-            (t for split in SPLITS for t in part.tasks(split) if t.id == name), None
-        )
+        frozen = (task for split in SPLITS for task in part.tasks(split))
+        found = _made_again(part, name) or next((task for task in frozen if task.id == name), None)
         if found:
             return found
     return None

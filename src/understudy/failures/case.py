@@ -12,7 +12,7 @@ from understudy.domains.base import Domain, TaskSource
 from understudy.domains.mixture import part_of
 from understudy.messages import Message, ToolCall
 from understudy.replay import Replay, Turn
-from understudy.rewards import rows_of
+from understudy.rewards import rows_of, untold
 from understudy.tasks import Task
 from understudy.trajectory import Trajectory
 
@@ -68,12 +68,9 @@ class Case:
         return not all(self.fulfilled(call) for call in self.task.actions)
 
     @property
-    def untold(self) -> bool:
-        """Whether something that was to be told was not."""
-        score = self.episode.score
-        if score and "said" in score.parts:
-            return score.parts["said"] < 1.0
-        return bool(self.task.outputs)
+    def untold(self) -> list[str]:
+        """What was to be told and was not."""
+        return untold(self.episode.messages, self.task.outputs)
 
     @property
     def texts(self) -> list[tuple[int, str]]:

@@ -141,7 +141,7 @@ def _said_wrong(case: Case) -> Iterator[Finding]:
         elif hands_over(text.casefold()) and not gold_hands_over:
             yield _finding("gave_up", place, text)
         elif case.untold and _tells_else(case, text):
-            yield _finding("wrong_fact", place, f"{text} Gold: {', '.join(case.task.outputs)}")
+            yield _finding("wrong_fact", place, f"{text} Gold: {', '.join(case.untold)}")
 
 
 def _refusal(text: str) -> str:
@@ -206,8 +206,8 @@ def _left(case: Case, last: int) -> Iterator[Finding]:
     if case.undone:
         missing = [gold for gold in case.task.actions if not case.fulfilled(gold)]
         yield _finding("missed_write", last, f"never: {'; '.join(map(_text, missing))}" if missing else said)
-    if case.untold:
-        yield _finding("untold_fact", last, f"never told: {', '.join(case.task.outputs)}")
+    if untold := case.untold:
+        yield _finding("untold_fact", last, f"never told: {', '.join(untold)}")
 
 
 def _against(call: ToolCall, gold: list[ToolCall]) -> str:
