@@ -114,13 +114,14 @@ def play(
     from understudy.domains.base import find
     from understudy.evaluate import inhabited, named_agent
     from understudy.users import Cast
+    from understudy.weights import last_weights
 
     config = _config(what, [*(settings or ()), *([f"model={model}"] if model else ())])
     domain = inhabited(find(config.domain).slice(config.slice), Cast(config.user))
     left = plays.find_fork(what, fork, config, task) if fork else None
     played = plays.find_task(domain, left.episode.task if left else task, split)
-    checkpoint = _checkpoint(what) if agent == "model" and not model and role != "agent" else None
-    player = named_agent("model" if model else agent, config, checkpoint) if role != "agent" else None
+    trained = last_weights(what) if agent == "model" and not model and role != "agent" else None
+    player = named_agent("model" if model else agent, config, trained) if role != "agent" else None
     plays.play(domain, played, role, player, fork=left)
 
 

@@ -18,7 +18,7 @@ from understudy.retold import tell
 from understudy.run import episode_file, read_config
 from understudy.tasks import Scenario, Task
 from understudy.tools import Device
-from understudy.trajectory import Stop, Trajectory, read_trajectories
+from understudy.trajectory import Stop, Trajectory, numbered_trajectories
 from understudy.users import Cast, MakeUser, RecordedUser, RelayedUser, User
 
 _REFERENCE = re.compile(r"(?P<step>\d+)/(?P<number>\d+)(?:@(?P<turn>\d+))?")
@@ -77,10 +77,10 @@ def read_fork(run: Path, reference: str, config: TrainConfig) -> Fork:
     if not match:
         raise ConfigError(f"--fork {reference!r} is not like 21/5@3: a step, an episode of it, and a turn of its agent")
     step, number, turn = int(match["step"]), int(match["number"]), int(match["turn"] or 1)
-    episodes, _ = read_trajectories(episode_file(run, step))
-    if not 1 <= number <= len(episodes):
-        raise ConfigError(f"step {step} of {run} has no episode {number}; it has 1 to {len(episodes)}")
-    episode = episodes[number - 1]
+    episodes, _ = numbered_trajectories(episode_file(run, step))
+    if number not in episodes:
+        raise ConfigError(f"step {step} of {run} has no episode {number}; it has 1 to {max(episodes, default=0)}")
+    episode = episodes[number]
     last = episode.turns + (episode.stop is not Stop.DONE)
     if not 1 <= turn <= last:
         raise ConfigError(f"episode {number} of step {step} has no turn {turn} to fork from; it has 1 to {last}")

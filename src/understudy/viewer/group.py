@@ -1,6 +1,6 @@
-"""Group: the episodes of one task in a step side by side, and where each parts from the others."""
+"""Group: the episodes of one task side by side, and where each parts from the others."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from understudy.messages import Message
 from understudy.records import Record
@@ -28,7 +28,6 @@ class Member(Record):
     """One episode of a group."""
 
     number: int
-    """Its place in the step, from 1."""
     reward: float | None
     stop: str | None
     tokens: int
@@ -39,42 +38,38 @@ class Member(Record):
     replies: tuple[Reply, ...]
 
 
-def bounds(episodes: Sequence[Trajectory], place: int, size: int) -> tuple[int, int]:
-    """The group [start, end) of an episode in its step: neighbours of the same task, `size` at most."""
-    task, start, end = episodes[place].task, place, place + 1
-    while start and episodes[start - 1].task == task:
+def neighbours(episodes: Mapping[int, Trajectory], number: int, size: int) -> list[int]:
+    """The numbers of an episode's group in its step: those beside it of the same task, `size` at most."""
+    order = list(episodes)
+    place = start = order.index(number)
+    while start and episodes[order[start - 1]].task == episodes[number].task:
         start -= 1
-    while end < len(episodes) and episodes[end].task == task:
-        end += 1
     start += (place - start) // size * size  # the same task twice in a row is two groups
-    return start, min(end, start + size)
+    return [each for each in order[start : start + size] if episodes[each].task == episodes[number].task]
 
 
-def groups(episodes: Sequence[Trajectory], size: int) -> list[tuple[int, int]]:
-    """The groups of a step, each as its bounds."""
-    found, place = list[tuple[int, int]](), 0
-    while place < len(episodes):
-        found.append(bounds(episodes, place, size))
-        place = found[-1][1]
+def grouped(episodes: Mapping[int, Trajectory], size: int) -> list[list[int]]:
+    """The numbers of all groups of a step."""
+    found: list[list[int]] = []
+    for number in episodes:
+        if not found or number not in found[-1]:
+            found.append(neighbours(episodes, number, size))
     return found
 
 
-def members(
-    episodes: Sequence[Trajectory], first: int, looked_at: int, advantages: Sequence[float | None] | None
-) -> list[Member]:
-    """The episodes of a group, the first of which is the step's episode number `first`."""
-    own = episodes[looked_at]
+def members(group: Mapping[int, Trajectory], looked_at: int, advantages: Mapping[int, float | None]) -> list[Member]:
+    """The episodes of a group beside the one that is looked at."""
     return [
         Member(
-            number=first + place,
+            number=number,
             reward=episode.score.reward if episode.score else None,
             stop=episode.stop,
             tokens=sum(episode.mask),
-            advantage=advantages[place] if advantages else None,
-            apart=apart(own, episode),
+            advantage=advantages.get(number),
+            apart=apart(group[looked_at], episode),
             replies=tuple(_reply(turn, at) for at, turn in turns(episode)),
         )
-        for place, episode in enumerate(episodes)
+        for number, episode in group.items()
     ]
 
 
@@ -106,7 +101,7 @@ def _reply(turn: Sequence[Message], place: int) -> Reply:
         text=_short("; ".join(map(call_text, reply.tool_calls)) or reply.content),
         calls=bool(reply.tool_calls),
         answer=_short(" ".join(message.content for message in back)),
-        bad=any(m.role == "tool" and m.content.startswith("Error: ") for m in back),
+        bad=any(message.role == "tool" and message.content.startswith("Error: ") for message in back),
     )
 
 

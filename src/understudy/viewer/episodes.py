@@ -1,0 +1,56 @@
+"""What the page asks of single episodes, as values of the answers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from understudy.errors import ConfigError
+from understudy.viewer.episode import page
+from understudy.viewer.group import members
+from understudy.viewer.library import Library
+from understudy.viewer.shelf import Shelf, of_evaluation, of_step
+from understudy.viewer.tokens import tokens
+
+EVALUATION = "eval"
+"""What stands in the place of a step where an episode is an evaluation's."""
+Values = Mapping[str, str]
+
+
+def episode(library: Library, values: Values) -> dict[str, Any]:
+    """One episode, with the numbers of those before and after it and the command that forks it."""
+    shelf, number = _shelf(library, values), _number(values, "number")
+    scene = shelf.scene(number)
+    order = sorted(shelf.episodes)
+    place = order.index(number)
+    return page(scene).model_dump(mode="json") | {
+        "advantage": shelf.advantages().get(number),
+        "before": order[place - 1] if place else None,
+        "after": order[place + 1] if place + 1 < len(order) else None,
+        "of": len(order),
+        "fork": shelf.fork(number),
+    }
+
+
+def episode_tokens(library: Library, values: Values) -> Any:
+    """The tokens of one episode."""
+    shelf, number = _shelf(library, values), _number(values, "number")
+    scene = shelf.scene(number)
+    return tokens(scene.episode, scene.voice, shelf.advantages().get(number))
+
+
+def group(library: Library, values: Values) -> Any:
+    """The episodes of the same task beside one."""
+    shelf, number = _shelf(library, values), _number(values, "number")
+    return members(shelf.group(number), number, shelf.advantages())
+
+
+def _shelf(library: Library, values: Values) -> Shelf:
+    if values["step"] == EVALUATION:
+        return of_evaluation(library.evaluation(values["key"]))
+    return of_step(library.run(values["key"]), _number(values, "step"))
+
+
+def _number(values: Values, name: str) -> int:
+    text = values[name]
+    if not text.isdecimal():
+        raise ConfigError(f"{name} {text!r} is no number")
+    return int(text)
