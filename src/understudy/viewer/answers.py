@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 
 from understudy import __version__
 from understudy.viewer.curves import curves, head, run_page
-from understudy.viewer.episodes import episode, episode_tokens, group
+from understudy.viewer.episodes import episode, episode_readings, episode_tokens, group
 from understudy.viewer.evaluation import comparison, evaluation, evaluations
 from understudy.viewer.library import Library
 
@@ -37,6 +37,7 @@ ANSWERS: dict[str, Answer] = {
     "/api/episode/{key}/{step}/{number}": episode,
     "/api/episode/{key}/{step}/{number}/tokens": episode_tokens,
     "/api/episode/{key}/{step}/{number}/group": group,
+    "/api/episode/{key}/{step}/{number}/readings": episode_readings,
     "/api/evaluations": evaluations,
     "/api/evaluations/{key}": evaluation,
     "/api/comparison/{new}/{new_row}/{old}/{old_row}": comparison,

@@ -1,11 +1,11 @@
 """One episode to look at: what was said and done, what that changed in the database, what it earned and why.
 
-What is not stored is found by playing the episode again (`replay`), and by reading its tokens again. Neither needs the
-model's weights. Where that cannot be done, the page says why, and shows what is stored.
+What is not stored is found by playing the episode again (`replay`), which needs no model. Where that cannot be done,
+the page says why, and shows what is stored.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile, zip_longest
 from typing import Any
@@ -23,8 +23,6 @@ from understudy.replay import Replay, Turn, replay
 from understudy.rewards import untold
 from understudy.tasks import Task
 from understudy.trajectory import Trajectory
-from understudy.viewer.repairs import Reading, reading
-from understudy.viewer.voice import Voice
 
 BESIDE = ("policy", "turns")
 """Parts of a domain's score that have no influence on the reward."""
@@ -54,8 +52,6 @@ class Said(Record):
     calls: tuple[Call, ...] = ()
     edits: tuple[Edit, ...] = ()
     """What its calls, or what the user did when told so, changed in the database."""
-    reading: Reading | None = None
-    """How the reply was read, where its tokens are there."""
 
 
 class Part(Record):
@@ -130,7 +126,6 @@ class Scene:
     source: TaskSource | None
     scripted: bool
     """Whether its user needed no model."""
-    voice: Voice | str
 
     @property
     def tools(self) -> Sequence[ToolSpec]:
@@ -163,7 +158,7 @@ def page(scene: Scene) -> Page:
         seconds=episode.seconds,
         said=tuple(_said(scene, played)),
         goal=goal,
-        notes=tuple(text for text in (note, scene.voice if episode.tokens else "") if isinstance(text, str) and text),
+        notes=(note,) if note else (),
     )
 
 
@@ -187,7 +182,7 @@ def _said(scene: Scene, played: Replay | None) -> Iterator[Said]:
     """The messages, with results at their calls."""
     messages, changed = scene.episode.messages, _changed(scene, played)
     kinds = {turn.place: list(_kinds(turn)) for turn in played.turns} if played else {}
-    readings, number, shown = _readings(scene), 0, 0
+    number, shown = 0, 0
     for place, message in enumerate(messages):
         number += message.role == "assistant"
         if place < shown:
@@ -202,7 +197,6 @@ def _said(scene: Scene, played: Replay | None) -> Iterator[Said]:
             turn=number if message.role == "assistant" else None,
             calls=tuple(_call(call, result, kind) for call, result, kind in told),
             edits=changed.get(place, ()),
-            reading=readings.get(place),
         )
 
 
@@ -240,19 +234,6 @@ def _changed(scene: Scene, played: Replay | None) -> dict[int, tuple[Edit, ...]]
         found[turn.place] = edits(world, before, turn.changes)
         before = dict(turn.changes)
     return found
-
-
-def _readings(scene: Scene) -> Mapping[int, Reading]:
-    """How each reply was read, by its place; none where a reply has no tokens of its own."""
-    episode, voice = scene.episode, scene.voice
-    replies = [(place, message) for place, message in enumerate(episode.messages) if message.role == "assistant"]
-    spans = list(episode.spans())
-    if isinstance(voice, str) or len(spans) != len(replies):
-        return {}
-    return {
-        place: reading(episode.tokens[start:end], message, scene.tools, voice)
-        for (place, message), (start, end) in zip(replies, spans, strict=True)
-    }
 
 
 def _domain(scene: Scene) -> Domain | None:

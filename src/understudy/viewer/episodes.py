@@ -7,6 +7,7 @@ from understudy.errors import ConfigError
 from understudy.viewer.episode import page
 from understudy.viewer.group import members
 from understudy.viewer.library import Library
+from understudy.viewer.repairs import readings
 from understudy.viewer.shelf import Shelf, of_evaluation, of_step
 from understudy.viewer.tokens import tokens
 
@@ -27,14 +28,25 @@ def episode(library: Library, values: Values) -> dict[str, Any]:
         "after": order[place + 1] if place + 1 < len(order) else None,
         "of": len(order),
         "fork": shelf.fork(number),
+        "tokens": len(scene.episode.tokens),
+        "group": len(shelf.group(number)),
     }
 
 
 def episode_tokens(library: Library, values: Values) -> Any:
     """The tokens of one episode."""
     shelf, number = _shelf(library, values), _number(values, "number")
+    return tokens(shelf.episode(number), shelf.voice(), shelf.advantages().get(number))
+
+
+def episode_readings(library: Library, values: Values) -> dict[str, Any]:
+    """How each reply of an episode was read out of its tokens, by its place."""
+    shelf, number = _shelf(library, values), _number(values, "number")
+    voice = shelf.voice()
+    if isinstance(voice, str):
+        return {"readings": {}, "why": voice}
     scene = shelf.scene(number)
-    return tokens(scene.episode, scene.voice, shelf.advantages().get(number))
+    return {"readings": readings(scene.episode, scene.tools, voice), "why": ""}
 
 
 def group(library: Library, values: Values) -> Any:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from understudy.messages import Message, ToolSpec
 from understudy.records import Record
+from understudy.trajectory import Trajectory
 from understudy.viewer.voice import Voice
 
 LONGEST = 8_000
@@ -55,6 +56,18 @@ def reading(sampled: Sequence[int], message: Message, tools: Sequence[ToolSpec],
         other_side=parsed.other_side,
         pieces=pieces(text, voice.vocabulary.decode(voice.format.render(message))) if compared else (),
     )
+
+
+def readings(episode: Trajectory, tools: Sequence[ToolSpec], voice: Voice) -> dict[int, Reading]:
+    """How each reply of an episode was read, by its place; none where replies have no tokens of their own."""
+    replies = [(place, message) for place, message in enumerate(episode.messages) if message.role == "assistant"]
+    spans = list(episode.spans())
+    if len(spans) != len(replies):
+        return {}
+    return {
+        place: reading(episode.tokens[start:end], message, tools, voice)
+        for (place, message), (start, end) in zip(replies, spans, strict=True)
+    }
 
 
 def pieces(written: str, read: str) -> tuple[Piece, ...]:

@@ -18,7 +18,7 @@ from understudy.trajectory import Trajectory, numbered_trajectories
 from understudy.viewer.advantages import advantages
 from understudy.viewer.episode import Scene
 from understudy.viewer.group import grouped, neighbours
-from understudy.viewer.voice import voice_of
+from understudy.viewer.voice import Voice, voice_of
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,12 @@ class Shelf:
     def scene(self, number: int) -> Scene:
         """One episode with what is known of where it was played."""
         episode, scripted = self.episode(number), self.config.user.kind == "scripted"
-        voice = voice_of(self.config, self.folder)
         try:
             source = _source(self.config.domain, self.config.slice)
             task = self.tasks.get(episode.task) or recall(source, episode.task)
         except (ConfigError, TaskError):
-            return Scene(episode, None, None, scripted, voice)
-        return Scene(episode, task, source, scripted, voice)
+            return Scene(episode, None, None, scripted)
+        return Scene(episode, task, source, scripted)
 
     def group(self, number: int) -> dict[int, Trajectory]:
         """The episodes of the same task: of a step those that are learned from together, of an evaluation all."""
@@ -59,6 +58,10 @@ class Shelf:
             return {each: episode for each, episode in self.episodes.items() if episode.task == mine.task}
         numbers = neighbours(self.episodes, number, self.config.algorithm.group_size)
         return {each: self.episodes[each] for each in numbers}
+
+    def voice(self) -> Voice | str:
+        """What makes text of the tokens, or why there is nothing that does."""
+        return voice_of(self.config, self.folder)
 
     def advantages(self) -> dict[int, float | None]:
         """Of every episode of a step; of an evaluation nobody learns, and so they have none."""
