@@ -6,19 +6,26 @@ An answer is anything that `as_json` writes; what is not there is a ConfigError.
 
 import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
 from understudy import __version__
+from understudy.viewer import query
 from understudy.viewer.curves import curves, head, run_page
 from understudy.viewer.episodes import episode, episode_readings, episode_tokens, group
 from understudy.viewer.evaluation import comparison, evaluation, evaluations
+from understudy.viewer.index import Index
 from understudy.viewer.library import Library
 
 Values = Mapping[str, str]
 """Of the path's places and of the query, by name."""
 Answer = Callable[[Library, Values], Any]
+WORK = 0.25
+"""Seconds that a request gives to what is not in the index yet; the page asks again until all is."""
+index_of = cache(Index)
+"""The index of a run's folder."""
 
 
 def overview(library: Library, _: Values) -> Any:
@@ -28,6 +35,18 @@ def overview(library: Library, _: Values) -> Any:
         "runs": [{"key": key, **head(folder)} for key, folder in library.runs().items()],
         "evaluations": [{"key": key, "file": str(path)} for key, path in library.evaluations().items()],
     }
+
+
+def episodes(library: Library, values: Values) -> Any:
+    """A page of a run's episodes, and how far the index is: see `query.rows`."""
+    index = index_of(library.run(values["run"]))
+    progress = index.refresh(WORK)
+    return {**progress._asdict(), **query.rows(index, values)}
+
+
+def facets(library: Library, values: Values) -> Any:
+    """How many episodes there are of each kind: see `query.facets`."""
+    return query.facets(index_of(library.run(values["run"])), values)
 
 
 ANSWERS: dict[str, Answer] = {
@@ -41,6 +60,8 @@ ANSWERS: dict[str, Answer] = {
     "/api/evaluations": evaluations,
     "/api/evaluations/{key}": evaluation,
     "/api/comparison/{new}/{new_row}/{old}/{old_row}": comparison,
+    "/api/runs/{run}/episodes": episodes,
+    "/api/runs/{run}/facets": facets,
 }
 
 

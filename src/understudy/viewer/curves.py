@@ -6,9 +6,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from understudy import metrics
 from understudy.config import TrainConfig
 from understudy.errors import ConfigError
+from understudy.evaluate import Evaluation
 from understudy.run import ENVIRONMENT, read_config, read_metrics, read_warnings
 from understudy.view import FIRST
 
@@ -46,6 +49,8 @@ def run_page(folder: Path) -> dict[str, Any]:
         "config": dict(_leaves(config.model_dump(mode="json"))) if config else {},
         "defaults": dict(_leaves(TrainConfig().model_dump(mode="json"))),
         "health": _health(folder),
+        "evaluations": _evaluations(folder / "evaluations"),
+        "tests": _evaluations(folder / "tests"),
         "result": _json(folder / "result.json"),
         "starts": _json(folder / ENVIRONMENT) or [],
     }
@@ -103,6 +108,21 @@ def _health(folder: Path) -> list[dict[str, Any]]:
         steps = [*found.pop(check, {"steps": []})["steps"], warning["step"]]
         found[check] = {**warning, "steps": steps}
     return list(reversed(found.values()))
+
+
+def _evaluations(folder: Path) -> list[dict[str, Any]]:
+    """What each evaluation of a run came to, in order; one that is damaged is named."""
+    return [_evaluation(path, _stamp(path)) for path in sorted(folder.glob("*.json"))]
+
+
+@lru_cache(maxsize=1024)
+def _evaluation(path: Path, stamp: Stamp) -> dict[str, Any]:
+    step, _, name = path.stem.partition(" ")
+    told = {"step": int(step) if step.isdigit() else 0, "name": name, "file": path.name}
+    try:
+        return {**told, "success": Evaluation.model_validate_json(path.read_bytes()).success}
+    except (OSError, ValidationError):
+        return {**told, "problem": f"{path} is not an evaluation, or is damaged"}
 
 
 def _json(path: Path) -> Any:

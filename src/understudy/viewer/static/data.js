@@ -48,6 +48,22 @@ export function useAnswer(where, values = {}, stamp = "") {
   return state.key === key ? state : {};
 }
 
+/** Several answers at once, in order: what is there stays until its next is. */
+export function useAnswers(paths, stamp = "") {
+  const [found, setFound] = useState({});
+  useEffect(() => {
+    const over = new AbortController();
+    const keep = (where, answer) => over.signal.aborted || setFound((before) => ({ ...before, [where]: answer }));
+    for (const where of paths)
+      ask(where, {}, over.signal).then(
+        (data) => keep(where, { data }),
+        (error) => keep(where, { error: error.message }),
+      );
+    return () => over.abort();
+  }, [paths.join("\n"), stamp]);
+  return paths.map((where) => found[where]);
+}
+
 /** An answer that is asked for again and again, while anybody looks. */
 export function usePolled(where, seconds) {
   const [tick, setTick] = useState(0);
@@ -56,6 +72,5 @@ export function usePolled(where, seconds) {
     const timer = setInterval(() => document.hidden || setTick((n) => n + 1), seconds * 1000);
     return () => clearInterval(timer);
   }, [seconds]);
-  const answer = useAnswer(where, {}, tick);
-  return answer;
+  return useAnswer(where, {}, tick);
 }

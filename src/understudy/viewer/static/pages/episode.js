@@ -3,6 +3,7 @@ import { html, useEffect, useMemo, useRef, useState } from "view/html.js";
 import { path, useAnswer } from "view/data.js";
 import { number, plural, seconds, whole } from "view/format.js";
 import { useKeys } from "view/keys.js";
+import { useNeighbours } from "view/neighbours.js";
 import { Answered, Copy, Reward, Tag } from "view/parts.js";
 import { change, go, href } from "view/router.js";
 import { Long, Text, Value, brief } from "view/text.js";
@@ -23,10 +24,15 @@ export function Page({ args, query }) {
 function Episode({ episode, args, query }) {
   const [key, step] = args;
   const tab = query.tab in TABS ? query.tab : "talk";
-  const beside = (to) => to && go(href("episode", [key, step, to], { tab: query.tab }));
+  const list = useNeighbours(key, query);
+  const listed = list.previous || list.next; // else those of the step
+  const beside = (number_) => number_ && href("episode", [key, step, String(number_)]);
+  const [before, after] = listed ? [list.previous, list.next] : [beside(episode.before), beside(episode.after)];
+  const move = (to) => to && go(query.tab ? `${to}${to.includes("?") ? "&" : "?"}tab=${query.tab}` : to);
   useKeys({
-    j: ["next episode", () => beside(episode.after)],
-    k: ["previous episode", () => beside(episode.before)],
+    j: ["next episode", () => move(after)],
+    k: ["previous episode", () => move(before)],
+    u: ["back to the list", () => go(step === "eval" ? href("evaluations", [key]) : list.list)],
     1: ["conversation", () => change({ tab: "" })],
     2: ["tokens", () => change({ tab: "tokens" })],
     3: ["group", () => change({ tab: "group" })],
@@ -34,11 +40,12 @@ function Episode({ episode, args, query }) {
   return html`<article class="episode">
     <header class="stack">
       <div class="row">
-        <span class="soft small"><${Text}>${key}</${Text}> · ${step === "eval" ? "evaluation" : `step ${step}`}</span>
+        <span class="small"><a href=${step === "eval" ? href("evaluations", [key]) : list.list}><${Text}>${key}</${Text}></a>
+          <span class="soft"> · ${step === "eval" ? "" : `step ${step}, `}episode ${args[2]}</span></span>
         <span class="space" />
-        <button type="button" disabled=${!episode.before} onClick=${() => beside(episode.before)} title="k">‹ previous</button>
-        <span class="small soft">${args[2]} of ${whole(episode.of)}</span>
-        <button type="button" disabled=${!episode.after} onClick=${() => beside(episode.after)} title="j">next ›</button>
+        <button type="button" disabled=${!before} onClick=${() => move(before)} title="k">‹ previous</button>
+        <span class="small soft">${listed ? `${whole(list.place + 1)} of ${whole(list.total)}` : `${args[2]} of ${whole(episode.of)}`}</span>
+        <button type="button" disabled=${!after} onClick=${() => move(after)} title="j">next ›</button>
       </div>
       <div class="row">
         <h1><${Text}>${episode.task}</${Text}></h1>
@@ -107,7 +114,7 @@ function Where({ cause, episode }) {
 function show(place) {
   const found = document.getElementById(`message-${place}`);
   if (!found) {
-    change({ tab: "", at: place });
+    change({ tab: "", message: place });
     return;
   }
   found.scrollIntoView({ block: "center" });
@@ -132,8 +139,8 @@ function Talk({ episode, args, query }) {
     ...(episode.tokens ? { r: ["replies as they were sampled", () => setRaw(!raw)] } : {}),
   });
   useEffect(() => {
-    if (query.at) show(Number(query.at));
-  }, [query.at]);
+    if (query.message) show(Number(query.message));
+  }, [query.message]);
   return html`<div class="talk-and-goal">
     <div class="talk" ref=${box}>
       ${episode.tokens > 0 && html`<div class="row small">
