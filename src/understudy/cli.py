@@ -13,6 +13,7 @@ from understudy.collect.cli import collect
 from understudy.data import cli as data
 from understudy.errors import ConfigError, RolloutError, TaskError
 from understudy.mcp import cli as mcp
+from understudy.viewer.cli import view
 
 if TYPE_CHECKING:
     from understudy.check import Report
@@ -270,16 +271,7 @@ def parse(
         print(line)
 
 
-@app.command()
-def view(
-    run: Annotated[Path, typer.Argument(help="A run's folder.")],
-    step: Annotated[int | None, typer.Option(help="The step whose episodes are shown.")] = None,
-    episode: Annotated[int | None, typer.Option(help="Show this episode of the step in full, from 1.")] = None,
-) -> None:
-    """Look at a run: curves, result, episodes."""
-    from understudy import view as views
-
-    print(views.view(run, step, episode))
+app.command()(view)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """A run's episodes in SQLite, so that however many there are, they are filtered, searched, sorted and paged at once.
 
-The index is in the cache and can be thrown away. It holds where in its file each episode is, what tables show of it,
-and the words of its conversation (not of the system prompt, which all share). Files are taken up newest first, one that
+The index is in the cache and can be thrown away. It holds of each episode what tables show, and the
+words of its conversation (not of the system prompt, which all share). Files are taken up newest first, one that
 has grown from where it ended; of one that was replaced, the old episodes go.
 """
 
@@ -29,7 +29,7 @@ _SCHEMA = """
 create table files (step integer primary key, size integer, written integer, done integer, lines integer, tail blob);
 create table damaged (step integer, number integer, reason text);
 create table episodes (
-    id integer primary key autoincrement, step integer, number integer, start integer, length integer,
+    id integer primary key autoincrement, step integer, number integer,
     task text, domain text, family text, difficulty text, outcome text, reward real, stop text, fault text,
     turns integer, tokens integer, seconds real
 );
@@ -78,23 +78,6 @@ class Index:
             damaged = database.execute("select step, number, reason from damaged order by step, number").fetchall()
         named = (f"{files[step]}:{number}: left out, {why}" for step, number, why in damaged if step in files)
         return Progress(sum(done.get(step, 0) for step in sizes), sum(sizes.values()), tuple(named))
-
-    def read(self, step: int, number: int) -> Trajectory:
-        """One episode, by its step and its line; a ConfigError where there is none."""
-        path = episode_files(self.folder).get(step)
-        with self.open() as database:
-            found = database.execute(
-                "select start, length from episodes where step = ? and number = ?", (step, number)
-            ).fetchone()
-        if not found or not path:
-            raise ConfigError(f"{self.folder} keeps no episode {number} of step {step}")
-        with path.open("rb") as f:
-            f.seek(found[0])
-            line = f.read(found[1])
-        try:
-            return _EPISODE.validate_json(line)
-        except ValidationError as e:
-            raise ConfigError(f"{path}:{number}: the file has changed, or is damaged: {_reason(e)}") from e
 
     @contextlib.contextmanager
     def open(self) -> Iterator[sqlite3.Connection]:
@@ -172,7 +155,7 @@ def _read(database: sqlite3.Connection, step: int, f: BinaryIO, until: float) ->
     done, number = _resume(database, step, f)
     whole = True
     for line in f:
-        reason = _add(database, step, number + 1, done, line)
+        reason = _add(database, step, number + 1, line)
         if reason:
             database.execute("insert into damaged values (?, ?, ?)", (step, number + 1, reason))
         if reason and not line.endswith(b"\n"):  # it is being written, or was cut off: it may yet become whole
@@ -201,13 +184,13 @@ def _resume(database: sqlite3.Connection, step: int, f: BinaryIO) -> tuple[int, 
     return done, lines
 
 
-def _add(database: sqlite3.Connection, step: int, number: int, start: int, line: bytes) -> str:
+def _add(database: sqlite3.Connection, step: int, number: int, line: bytes) -> str:
     """Add the episode of a line; the reason why it is none, if so."""
     try:
         episode = _EPISODE.validate_json(line)
     except ValidationError as e:
         return f"not an episode: {_reason(e)}"
-    row = {"step": step, "number": number, "start": start, "length": len(line), **_shown(episode)}
+    row = {"step": step, "number": number, **_shown(episode)}
     names, places = ", ".join(row), ", ".join(f":{name}" for name in row)
     key = database.execute(f"insert into episodes ({names}) values ({places})", row).lastrowid
     marks = {("tool", call.name) for message in episode.messages for call in message.tool_calls}

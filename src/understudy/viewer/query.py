@@ -3,7 +3,6 @@
 import re
 import sqlite3
 from array import array
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -15,11 +14,8 @@ COLUMNS = ("domain", "family", "difficulty", "outcome", "stop", "fault")
 """Columns that episodes are filtered by; several values have commas between them, and any of them will do."""
 MARKS = ("tool", "event")
 """What there may be any number of in an episode; it has to have all that are named."""
-SHOWN = (
-    *("step", "number", "task", "family", "difficulty", "outcome"),
-    *("reward", "stop", "fault", "turns", "tokens", "seconds"),
-)
-"""Columns of a row, in order; the names of the episode's events come last."""
+SHOWN = (*("step", "number", "task"), *COLUMNS, *("reward", "turns", "tokens", "seconds"))
+"""What a row says of an episode; `tool` and `event`, which come last, are the names of each kind."""
 SORTS = ("step", "task", "reward", "turns", "tokens", "seconds")
 MOST = 500
 """Rows of a page."""
@@ -39,17 +35,12 @@ def rows(index: Index, values: Values) -> dict[str, Any]:
         page = wanted[offset : offset + limit].tolist()
         among = f"in ({', '.join('?' * len(page))})"
         columns = f"select id, {', '.join(SHOWN)} from episodes where id {among}"
-        found = {key: row for key, *row in database.execute(columns, page)}
-        events = defaultdict(list)
-        for key, name in database.execute(
-            f"select episode, name from marks where episode {among} and kind = 'event'", page
-        ):
-            events[key].append(name)
-    return {
-        "total": len(wanted),
-        "offset": offset,
-        "rows": [[*found[key], events[key]] for key in page if key in found],
-    }
+        found = {key: dict(zip(SHOWN, row, strict=True)) for key, *row in database.execute(columns, page)}
+        for row in found.values():
+            row.update({kind: [] for kind in MARKS})
+        for key, kind, name in database.execute(f"select episode, kind, name from marks where episode {among}", page):
+            found[key][kind].append(name)
+    return {"total": len(wanted), "offset": offset, "rows": [found[key] for key in page if key in found]}
 
 
 def facets(index: Index, values: Values) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The page over HTTP, until Ctrl-C. It listens on loopback only, and answers only who names this machine."""
 
 import contextlib
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -27,13 +28,21 @@ _HEADERS = {
 }
 
 
-def serve(library: Library, port: int, on_ready: Callable[[str], None]) -> None:
-    """Serve the page until Ctrl-C; `on_ready` is told its address."""
-    config = ServeConfig(port=port)
-    with listen(config) as listener:
-        on_ready(f"http://{config.host}:{listener.getsockname()[1]}/")
+def serve(library: Library, ports: Sequence[int], on_ready: Callable[[str], None]) -> None:
+    """Serve the page until Ctrl-C, at the first of the ports that is free; `on_ready` is told its address."""
+    *wished, last = (ServeConfig(port=port) for port in ports)
+    with _listen(wished, last) as listener:
+        port = listener.getsockname()[1]
+        on_ready(f"http://{last.host}:{port}/")
         with contextlib.suppress(KeyboardInterrupt):  # which comes when all is closed
-            server(app(library, config)).run(sockets=[listener])
+            server(app(library, last)).run(sockets=[listener])
+
+
+def _listen(wished: Sequence[ServeConfig], last: ServeConfig) -> socket.socket:
+    for config in wished:
+        with contextlib.suppress(ConfigError):  # it is taken
+            return listen(config)
+    return listen(last)
 
 
 def app(library: Library, config: ServeConfig) -> ASGIApp:

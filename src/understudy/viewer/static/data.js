@@ -21,8 +21,8 @@ export const path = (...parts) => ["/api", ...parts.map((part) => encodeURICompo
 /** An answer of the API; an Error says why there is none. */
 export async function ask(where, values = {}, signal = undefined) {
   if (told) {
-    const found = told.answers[where] ?? select(told.answers, where, values);
-    if (!found) throw new Error("this file does not hold that; open the run itself with understudy view");
+    const found = told.answers[where] ?? select(told, where, values);
+    if (!found || found.error) throw new Error(found?.error ?? "this file does not hold that; open the run itself with understudy view");
     return found;
   }
   const query = new URLSearchParams(Object.entries(values).filter(([, value]) => value !== "" && value != null));

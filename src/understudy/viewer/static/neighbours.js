@@ -10,7 +10,7 @@ export function useNeighbours(run, query) {
   const answer = useAnswer(Number.isInteger(place) ? path("runs", run, "episodes") : null, { ...values, offset: from, limit: 3 });
   const found = (i) => {
     const row = answer.data?.rows[i - from];
-    return row && i >= 0 ? href("episode", [run, String(row[0]), String(row[1])], { ...values, at: i }) : null;
+    return row && i >= 0 ? href("episode", [run, String(row.step), String(row.number)], { ...values, at: i }) : null;
   };
   return { list: href("episodes", [run], values), previous: found(place - 1), next: found(place + 1), place, total: answer.data?.total };
 }

@@ -173,12 +173,12 @@ function Heads({ sort }) {
   </div></div>`;
 }
 
-const address = (run, [step, number], values, at) => href("episode", [run.key, step, number].map(String), { ...values, at });
+const address = (run, { step, number }, values, at) => href("episode", [run.key, step, number].map(String), { ...values, at });
 
 function Row({ i, run, values, row, chosen }) {
   const place = { top: `${i * HEIGHT}px` };
   if (!row) return html`<div role="row" class="tr waiting" style=${place} aria-rowindex=${i + 2}><span role="cell" class="c-task faint">…</span></div>`;
-  const [step, number, task, , , , reward, stop, fault, turns, tokens, time, events] = row;
+  const { step, number, task, reward, stop, fault, turns, tokens, seconds: time, event: events } = row;
   return html`<div role="row" class=${`tr ${chosen ? "chosen" : ""}`} style=${place} aria-rowindex=${i + 2}>
     <span role="cell" class="c-step">${step}</span>
     <span role="cell" class="c-number faint">${number}</span>
