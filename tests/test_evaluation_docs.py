@@ -1,4 +1,4 @@
-"""Every command of docs/evaluation.md that needs no model runs, in its order and in one folder; all options are told."""
+"""Every command of docs/evaluation.md that needs no model runs, in order and in one folder; all options are told."""
 
 import re
 import shlex

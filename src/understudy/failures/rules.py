@@ -18,14 +18,12 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from understudy.failures.case import Case, Made, alike
-from understudy.failures.causes import Failure, Finding, What
+from understudy.failures.causes import Failure, Finding, What, quoted
 from understudy.messages import ToolCall
 from understudy.rewards import numbers
 from understudy.trajectory import Stop, Trajectory
 from understudy.users import asks_consent, consents, hands_over, refuses
 
-LONGEST = 200
-"""Characters of evidence."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 _IDENTITY = re.compile(r"[\w.+-]+@[\w.-]+\w|\b(?=\w*\d)(?=\w*[A-Za-z_])\w{3,}\b|\b\d{3,}\b")
 """Addresses of mail, ids, and numbers long enough to be one."""
@@ -77,8 +75,7 @@ def _findings(case: Case) -> list[Finding]:
 
 
 def _finding(what: What, place: int, evidence: str = "") -> Finding:
-    text = " ".join(evidence.split())
-    return Finding(what=what, message=place, evidence=text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
+    return Finding(what=what, message=place, evidence=quoted(evidence))
 
 
 def _wrong_writes(case: Case) -> Iterator[Finding]:
