@@ -36,6 +36,7 @@ class Noise(Record):
 
 def noise(evaluations: Sequence[Evaluation]) -> Noise | None:
     """The noise of identical evaluations, or of the trials of one; None where no task was played twice."""
+    evaluations = [evaluation for evaluation in evaluations if evaluation.success.tasks]
     variance = _variance(evaluations)
     if variance is None:
         return None

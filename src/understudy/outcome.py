@@ -6,6 +6,7 @@ were failed most, the noise of identical evaluations, and what was spent.
 
 import io
 import json
+import math
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,6 @@ from understudy.failures.causes import MEANING, Failure
 from understudy.noise import Noise
 from understudy.records import Record
 from understudy.results import Cells, interval
-from understudy.statistics import Rate
 from understudy.tasks import DIFFICULTIES
 
 FILE = "evaluation.json"
@@ -81,12 +81,14 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     plain = results.as_json(outcome.pairs)
     for line, row in zip(plain["rows"], outcome.rows, strict=True):
         line["groups"] = [_group(row.evaluation, fields) for fields in _kinds(row.evaluation)]
-    return plain | {
+    more = {
         "failures": [failure.model_dump(mode="json") for failure in outcome.failures],
         "causes": [{"who": who, "what": what, "failures": n} for who, what, n in causes(outcome.failures)],
         "hardest": [{"task": task, "failures": failed, "episodes": of} for task, failed, of in hardest(outcome)],
         "noise": outcome.noise.model_dump(mode="json") if outcome.noise else None,
     }
+    finite: dict[str, Any] = _finite(plain | more)
+    return finite
 
 
 def read(path: Path) -> Outcome:
@@ -176,8 +178,7 @@ def _why(failures: Sequence[Failure]) -> Cells:
     for who, what, count in causes(failures):
         example = next(failure for failure in failures if failure.cause.what == what)
         meaning = next(text for name, (_, text) in MEANING.items() if name == what)
-        evidence = example.cause.evidence.replace("|", "¦")
-        cells.append([who, what, str(count), f"{count / len(failures):.0%}", meaning, evidence[:EXAMPLE]])
+        cells.append([who, what, str(count), f"{count / len(failures):.0%}", meaning, example.cause.evidence[:EXAMPLE]])
     return cells
 
 
@@ -201,11 +202,15 @@ def _group(evaluation: Evaluation, fields: Mapping[str, str]) -> dict[str, Any]:
     return {
         **fields,
         "tasks": len(part.results),
-        "pass_hat_k": [_plain(part.passing("hat", k)) for k in ks],
-        "pass_at_k": [_plain(part.passing("at", k)) for k in ks],
+        "pass_hat_k": [part.passing("hat", k).model_dump() for k in ks],
+        "pass_at_k": [part.passing("at", k).model_dump() for k in ks],
     }
 
 
-def _plain(rate: Rate) -> dict[str, Any] | None:
-    """A rate without NaN, which is no JSON: of no task there is none."""
-    return rate.model_dump() if rate.tasks else None
+def _finite(value: Any) -> Any:
+    """Plain values without NaN, which is no JSON: the mean of no task is null."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

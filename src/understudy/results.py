@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from understudy.evaluate import Evaluation, TaskResult
 from understudy.run import Run
@@ -168,13 +169,14 @@ def table(title: str, cells: Cells) -> Table:
     """Cells, the first line of them the head, for a terminal."""
     table = Table(title=title, title_justify="left")
     for place, name in enumerate(cells[0]):
-        table.add_column(name, justify="right" if place else "left")
+        table.add_column(Text(name), justify="right" if place else "left")
     for line in cells[1:]:
-        table.add_row(*line)
+        table.add_row(*map(Text, line))
     return table
 
 
 def lines_of(cells: Cells) -> list[str]:
     """The same as lines of Markdown."""
     rule = ["---", *["---:"] * (len(cells[0]) - 1)]
-    return [f"| {' | '.join(line)} |" for line in (cells[0], rule, *cells[1:])]
+    safe = [[cell.replace("|", "\\|").replace("<", "&lt;") for cell in line] for line in cells]
+    return [f"| {' | '.join(line)} |" for line in (safe[0], rule, *safe[1:])]

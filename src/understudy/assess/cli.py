@@ -23,53 +23,50 @@ FREE = ("gold", "silent", "refusing", "hasty")
 """Agents whose episodes cost nothing to play again: they are kept only where --out says so."""
 _BEGINNING = ("agent", "model", "split", "tasks", "trials", "seed", "reruns", "judge", "out")
 """What is settled when an evaluation begins."""
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="[DOMAIN]",
+        help="A domain, module:attribute, mcp:FILE, mix:A,B, a preset, a config.toml, a run or a checkpoint. None with "
+        "--resume and --rescore.",
+    ),
+]
+Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Such as slice.policy=brief.")]
+Seed = Annotated[int | None, typer.Option(help="Of tasks, users and samples; that of the config if not given.")]
+Out = Annotated[
+    Path | None, typer.Option(help="The evaluation's folder; evals/NAME-001 and so on for agents with a model.")
+]
+Rescore = Annotated[
+    Path | None, typer.Option(help="Score the episodes in this folder, or of this run, again; play none.")
+]
+Concurrency = Annotated[int, typer.Option(min=0, help="Episodes at once; engine.sequences if not given.")]
+CostCap = Annotated[
+    str, typer.Option(help="Stop once agent, users and judge have cost so much, in the currency of their prices.")
+]
 
 
 def evaluate(
     ctx: typer.Context,
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="DOMAIN",
-            help="A domain, module:attribute, mcp:FILE, mix:A,B, a preset, a config.toml, a run or a "
-            "checkpoint. Not with --resume and --rescore.",
-        ),
-    ] = "",
-    settings: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Such as slice.policy=brief.")
-    ] = None,
+    what: What = "",
+    settings: Settings = None,
     agent: Annotated[
-        str, typer.Option(help="model, native, chat, human, or without a model: gold, silent, refusing, hasty.")
+        str, typer.Option(help=f"model, native, chat, human, or without a model: {', '.join(FREE)}.")
     ] = "model",
     model: Annotated[str, typer.Option(help="An embedded model, a folder, or owner/model on Hugging Face.")] = "",
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "",
     tasks: Annotated[int, typer.Option(min=0, help="How many tasks.")] = 0,
     trials: Annotated[int, typer.Option(min=0, help="Episodes of each task; shows pass^k for k up to this.")] = 0,
-    seed: Annotated[
-        int | None, typer.Option(help="Of tasks, users and samples; that of the config if not given.")
-    ] = None,
-    reruns: Annotated[
-        int, typer.Option(min=1, help="Evaluate so often, with other seeds on the same tasks, to see the noise.")
-    ] = 1,
-    out: Annotated[
-        Path | None, typer.Option(help="The evaluation's folder; evals/NAME-001 and so on for agents with a model.")
-    ] = None,
+    seed: Seed = None,
+    reruns: Annotated[int, typer.Option(min=1, help="Evaluate so often, with other seeds, to see the noise.")] = 1,
+    out: Out = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the evaluation in this folder.")] = None,
-    rescore: Annotated[
-        Path | None, typer.Option(help="Score the episodes in this folder, or of this run, again; play none.")
-    ] = None,
+    rescore: Rescore = None,
     against: Annotated[Path | None, typer.Option(help="Compare with this evaluation, a folder or a JSON file.")] = None,
-    concurrency: Annotated[int, typer.Option(min=0, help="Episodes at once; engine.sequences if not given.")] = 0,
-    cost_cap: Annotated[
-        str, typer.Option(help="Stop once agent, users and judge have cost so much, in the currency of their prices.")
-    ] = "0",
-    judge: Annotated[
-        bool, typer.Option("--judge", help="Ask judge.model about each failure, beside the rules.")
-    ] = False,
+    concurrency: Concurrency = 0,
+    cost_cap: CostCap = "0",
+    judge: Annotated[bool, typer.Option("--judge", help="Ask judge.model about each failure, too.")] = False,
     markdown: Markdown = None,
-    inspect: Annotated[
-        Path | None, typer.Option(help="Write the episodes as a log that Inspect reads, to this file.")
-    ] = None,
+    inspect: Annotated[Path | None, typer.Option(help="Write a log that Inspect reads to this file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure how often an agent succeeds.
@@ -86,13 +83,13 @@ def evaluate(
         refuse(ctx, _BEGINNING)
         sitting, folder = _resumed(resume, what)
     else:
-        given = {"model": model, "eval.split": split, "eval.tasks": tasks, "eval.trials": trials}
-        chosen = [f"{key}={value}" for key, value in given.items() if value]
-        chosen += [] if seed is None else [f"eval.seed={seed}"]
+        asked = {"model": model, "eval.split": split, "eval.tasks": tasks or "", "eval.trials": trials or ""}
+        given = asked | {"eval.seed": "" if seed is None else seed}
+        chosen = [f"{key}={value}" for key, value in given.items() if value != ""]
         sitting = _sitting(what, [*(settings or ()), *chosen], agent, model, reruns, judge)
         folder = _folder(sitting, out)
-    if inspect is not None and folder is None:
-        raise ConfigError("--inspect takes the episodes out of the evaluation's folder; give --out one")
+    if inspect is not None:
+        _refuse_log(folder, inspect)
     outcome = _play(sitting, folder, _amount(cost_cap), concurrency)
     _tell(outcome, folder, against, markdown, as_json)
     if inspect is not None and folder is not None:
@@ -132,6 +129,15 @@ def _sitting(what: str, settings: list[str], agent: str, model: str, reruns: int
         judged=judged,
         config=config,
     )
+
+
+def _refuse_log(folder: Path | None, file: Path) -> None:
+    """What could not be written in the end is said before anything is played."""
+    from understudy.assess.inspect_log import refuse_file
+
+    if folder is None:
+        raise ConfigError("--inspect takes the episodes out of the evaluation's folder; give --out one")
+    refuse_file(file)
 
 
 def _folder(sitting: "Sitting", out: Path | None) -> Path | None:

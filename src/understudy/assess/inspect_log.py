@@ -31,13 +31,18 @@ _LIMITS = {Stop.MAX_TURNS: "message", Stop.MAX_TOKENS: "token"}
 
 def write_log(folder: Path, file: Path) -> None:
     """Write the evaluation in `folder`, which has to be whole, as a log to `file`."""
+    refuse_file(file)
+    write_whole(file, json.dumps(log(folder), ensure_ascii=False) + "\n")
+
+
+def refuse_file(file: Path) -> None:
+    """A name that Inspect would not know, or one that is taken, is a `ConfigError`."""
     if file.suffix != ".json":
         raise ConfigError(f"{file}: Inspect knows logs by their names; give one that ends in .json")
     if file.exists():
         raise ConfigError(f"{file} is there already; give another name")
     if not file.parent.is_dir():
         raise ConfigError(f"there is no folder {file.parent} to write {file.name} to")
-    write_whole(file, json.dumps(log(folder), ensure_ascii=False) + "\n")
 
 
 def log(folder: Path) -> dict[str, Any]:

@@ -54,6 +54,16 @@ MEANING: Mapping[What, tuple[Who, str]] = {
 """Who did it, and what that means in words."""
 
 
+LONGEST = 200
+"""Characters of evidence."""
+
+
+def quoted(text: str) -> str:
+    """A text that a model may have written, on one short line, and without what a terminal would obey."""
+    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+
+
 class Finding(Record):
     """One thing that went wrong, and the message that shows it."""
 

@@ -12,7 +12,7 @@ from typing import get_args
 
 from understudy.chat import ChatModel
 from understudy.errors import RolloutError
-from understudy.failures.causes import MEANING, Failure, Finding, What
+from understudy.failures.causes import MEANING, Failure, Finding, What, quoted
 from understudy.messages import Message
 from understudy.tasks import Task
 from understudy.trajectory import Trajectory
@@ -76,11 +76,11 @@ def read(text: str, episode: Trajectory) -> Finding:
     place = isinstance(message, int) and not isinstance(message, bool) and 0 <= message < len(episode.messages)
     if what not in get_args(What) or not place or not isinstance(evidence, str):
         return _unclear(episode, f"the judge's answer is no verdict: {text}")
-    return Finding(what=what, message=message, evidence=evidence[:400])
+    return Finding(what=what, message=message, evidence=quoted(evidence))
 
 
 def _unclear(episode: Trajectory, why: str) -> Finding:
-    return Finding(what="unclear", message=max(0, len(episode.messages) - 1), evidence=" ".join(why.split())[:400])
+    return Finding(what="unclear", message=max(0, len(episode.messages) - 1), evidence=quoted(why))
 
 
 def _shown(message: Message) -> dict[str, object]:

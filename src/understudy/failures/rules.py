@@ -7,7 +7,7 @@ The cause is the first thing that went wrong and was not made good again, for wh
     a change or a fact missing        the first of: a call that failed and never went well later, a refusal of what
                                       could be done, silence, a hand-over, a wrong fact, a user's slip; else, in this
                                       order: a call that failed and changed nothing, a proposal that the user
-                                      rejected, a read of something else, nothing at all
+                                      rejected, a call of something else that went well, nothing at all
     neither, but cut off              the limit
 
 An error that changed nothing, and that something of the same kind made good, is no cause: agents may try.
@@ -18,14 +18,12 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from understudy.failures.case import Case, Made, alike
-from understudy.failures.causes import Failure, Finding, What
+from understudy.failures.causes import Failure, Finding, What, quoted
 from understudy.messages import ToolCall
 from understudy.rewards import numbers
 from understudy.trajectory import Stop, Trajectory
 from understudy.users import asks_consent, consents, hands_over, refuses
 
-LONGEST = 200
-"""Characters of evidence."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 _IDENTITY = re.compile(r"[\w.+-]+@[\w.-]+\w|\b(?=\w*\d)(?=\w*[A-Za-z_])\w{3,}\b|\b\d{3,}\b")
 """Addresses of mail, ids, and numbers long enough to be one."""
@@ -70,15 +68,14 @@ def _findings(case: Case) -> list[Finding]:
     found = list(_wrong_writes(case))
     if case.undone or case.untold:
         found += sorted(_roots(case), key=lambda finding: finding.message)
-        found += chain(_idle_calls(case), _wrong_proposals(case), _wrong_reads(case))
+        found += chain(_idle_calls(case), _wrong_proposals(case), _wrong_reads(case), _other_calls(case))
     if episode.stop in _LIMITS:
         found.append(_finding(_LIMITS[episode.stop], last, f"{episode.turns} replies"))
     return [*found, *_left(case, last), _finding("unclear", last)]
 
 
 def _finding(what: What, place: int, evidence: str = "") -> Finding:
-    text = " ".join(evidence.split())
-    return Finding(what=what, message=place, evidence=text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
+    return Finding(what=what, message=place, evidence=quoted(evidence))
 
 
 def _wrong_writes(case: Case) -> Iterator[Finding]:
@@ -105,12 +102,13 @@ def _roots(case: Case) -> Iterator[Finding]:
 
 
 def _made_good(case: Case, number: int) -> bool:
-    """Whether a later call shows the failure to be over: one that went well, or gold's own where this was none."""
+    """Whether a failure is over: its tool went well another time, or gold's own call followed one that was none."""
     failed, later = case.made[number], case.made[number + 1 :]
     if failed.error == "malformed":
         return any(not made.error for made in later)
-    if case.gold(failed.call.name):
-        return any(made.call.name == failed.call.name and not made.error for made in later)
+    if gold := case.gold(failed.call.name):
+        again = any(made.call.name == failed.call.name and not made.error for made in later)
+        return again or all(case.fulfilled(call) for call in gold)
     before = [made.call for made in case.made[:number]]
     return any(
         any(alike(made.call, gold) for gold in case.gold(made.call.name))
@@ -131,12 +129,13 @@ def _kind(case: Case, made: Made) -> What:
 
 
 def _said_wrong(case: Case) -> Iterator[Finding]:
+    last = case.texts[-1][0] if case.texts else -1
     gold_refuses = any(_refusal(turn.content) for turn in case.task.turns)
     gold_hands_over = any(hands_over(turn.content.casefold()) for turn in case.task.turns)
     for place, text in case.texts:
         if not text.strip():
             yield _finding("gave_up", place, "says nothing")
-        elif (refusal := _refusal(text)) and not gold_refuses and not asks_consent(text):
+        elif (refusal := _refusal(text)) and not gold_refuses and (place == last or not asks_consent(text)):
             yield _finding("refused", place, refusal)
         elif hands_over(text.casefold()) and not gold_hands_over:
             yield _finding("gave_up", place, text)
@@ -198,6 +197,13 @@ def _wrong_reads(case: Case) -> Iterator[Finding]:
         missing = [call for call in gold if not case.fulfilled(call)]
         if missing and not made.error and not any(alike(made.call, call) for call in gold):
             yield _finding("wrong_argument", made.place, _against(made.call, missing))
+
+
+def _other_calls(case: Case) -> Iterator[Finding]:
+    """Calls that went well, of tools that gold does not call, where gold's own call was never made."""
+    for made in case.made if case.undone else ():
+        if not made.error and not case.gold(made.call.name):
+            yield _finding("wrong_tool", made.place, f"{_text(made.call)}, which gold does not call")
 
 
 def _left(case: Case, last: int) -> Iterator[Finding]:
