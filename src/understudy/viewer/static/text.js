@@ -8,13 +8,13 @@ const LINES = 40;
 
 /** A text whose characters that cannot be seen are named, in an isolated run of its own direction. */
 export function Text({ children }) {
-  const text = String(children ?? "");
+  const text = joined(children);
   return html`<bdi>${useMemo(() => pieces(text), [text])}</bdi>`;
 }
 
 /** A text that may be long: its beginning, and all of it when asked for. */
 export function Long({ children, tag = "p" }) {
-  const text = String(children ?? "");
+  const text = joined(children);
   const [all, setAll] = useState(false);
   const cut = useMemo(() => beginning(text), [text]);
   const more = cut.length < text.length;
@@ -34,6 +34,8 @@ export function brief(value, most = 60) {
   const text = typeof value === "string" ? value : JSON.stringify(value) ?? String(value);
   return text.length > most ? `${[...text.slice(0, most)].join("")}…` : text;
 }
+
+const joined = (children) => [children ?? ""].flat(Infinity).join("");
 
 function beginning(text) {
   let end = Math.min(text.length, LONGEST);

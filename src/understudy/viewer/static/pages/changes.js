@@ -11,9 +11,10 @@ export function Changes({ edits, says = "", was = "", now = "" }) {
   const session = edits.filter((edit) => edit.path.length === 1);
   const line = (edit) => html`<${Line} ...${{ edit, was, now }} />`;
   return html`<div class="changes" role="group" aria-label="changes of the database">
-    ${says && html`<span class="says">${says}</span>`}
-    <ul>${tables.slice(0, SHOWN).map(line)}${session.map(line)}</ul>
+    ${says && tables.length > 0 && html`<span class="says">${says}</span>`}
+    <ul>${tables.slice(0, SHOWN).map(line)}</ul>
     ${tables.length > SHOWN && html`<details><summary>${plural(tables.length - SHOWN, "more change")}</summary><ul>${tables.slice(SHOWN).map(line)}</ul></details>`}
+    ${session.map((edit) => html`<p class="session small">beside the database: <span class="path">${edit.path[0]}</span> ${now ? "is" : "from"} <${Text}>${shown(edit.before)}</${Text}>, ${now || "to"} <${Text}>${shown(edit.after)}</${Text}></p>`)}
   </div>`;
 }
 

@@ -85,19 +85,22 @@ function arrows(event, name) {
 function Verdict({ episode }) {
   const [cause, ...also] = episode.causes;
   if (episode.reward == null && !cause) {
-    return html`<p class="verdict none"><b>No score.</b> ${episode.fault || "the machinery"} failed: <${Text}>${episode.error}</${Text}></p>`;
+    return html`<p class="why none"><b>No score.</b> ${episode.fault || "the machinery"} failed: <${Text}>${episode.error}</${Text}></p>`;
   }
-  return html`<section class="verdict ${cause ? "failed" : "fine"}" aria-label="why">
+  return html`<section class="why ${cause ? "failed" : "fine"}" aria-label="why">
     ${!cause && html`<p><b>${episode.reward >= 1 ? "Succeeded." : `Earned ${number(episode.reward)}.`}</b></p>`}
     ${cause && html`<p class="cause"><b>${who(cause)} ${cause.meaning}</b> <${Where} cause=${cause} episode=${episode} /></p>
       ${cause.evidence && html`<p class="evidence"><${Text}>${cause.evidence}</${Text}></p>`}`}
-    ${episode.parts.length > 0 && html`<ul class="parts">${episode.parts.map((part) => html`<li class=${part.value >= 1 ? "good" : part.strict ? "bad" : "soft"}>
+    ${episode.parts.length > 0 && html`<ul class="parts">${ordered(episode.parts).map((part) => html`<li class=${part.value >= 1 ? "good" : part.strict ? "bad" : "soft"}>
       <b>${part.name}</b> ${number(part.value)} <span class="soft">${part.why}${part.strict ? "" : " (beside the reward)"}</span></li>`)}</ul>`}
     ${also.length > 0 && html`<details><summary>${plural(also.length, "further finding")}</summary><ul>
       ${also.map((found) => html`<li>${who(found)} ${found.meaning} <${Where} cause=${found} episode=${episode} /><br />
         <span class="soft"><${Text}>${found.evidence}</${Text}></span></li>`)}</ul></details>`}
   </section>`;
 }
+
+/** What the reward lacks comes first, what stands beside it last. */
+const ordered = (parts) => parts.toSorted((a, b) => b.strict - a.strict || (a.value >= 1) - (b.value >= 1));
 
 const who = (cause) => (cause.who === "nobody" ? "Nobody knows:" : `The ${cause.who}`);
 
@@ -190,12 +193,12 @@ function Message({ message, raw, reading, cause, fork }) {
 }
 
 function Call({ call }) {
-  const kind = call.error ? "bad" : call.result == null ? "warn" : "good";
+  const kind = call.error ? "refused" : call.result == null ? "open" : "ran";
   const given = Object.entries(call.arguments).map(([name, value]) => `${name}=${JSON.stringify(value)}`).join(", ");
   const state = call.error || (call.result == null ? "no result" : "");
   return html`<details class="call ${kind}">
     <summary><span class="name"><${Text}>${brief(call.name || "(no name)", 80)}</${Text}></span><span class="given"><${Text}>(${brief(given, 160)})</${Text}></span>
-      ${state && html`<${Tag} kind=${kind}>${state.replace("_", " ")}</${Tag}>`}
+      ${state && html`<${Tag} kind=${call.error ? "bad" : "warn"}>${state.replace("_", " ")}</${Tag}>`}
       ${call.result != null && html`<span class="came"><${Text}>${brief(call.result.replace(/\s+/g, " "), 140)}</${Text}></span>`}</summary>
     ${call.malformed && html`<p class="problem"><${Text}>${call.malformed}</${Text}></p>`}
     <dl><dt>arguments</dt><dd><${Value} value=${call.arguments} /></dd>
