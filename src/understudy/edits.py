@@ -57,8 +57,11 @@ def _differences(path: tuple[str, ...], before: Any, after: Any) -> Iterator[Edi
     elif after is _NOTHING:
         yield Edit(path=path, kind="removed", before=before)
     elif (old := _members(before)) is not None and (new := _members(after)) is not None:
-        for key in [*old, *(key for key in new if key not in old)]:
-            yield from _differences((*path, key), old.get(key, _NOTHING), new.get(key, _NOTHING))
+        keys = [*old, *(key for key in new if key not in old)]
+        found = [e for key in keys for e in _differences((*path, key), old.get(key, _NOTHING), new.get(key, _NOTHING))]
+        if not found and before != after:  # the same rows in another order
+            found = [Edit(path=path, kind="set", before=before, after=after)]
+        yield from found
     elif before != after:
         yield Edit(path=path, kind="set", before=before, after=after)
 

@@ -23,7 +23,10 @@ def advantages(groups: Sequence[Sequence[Trajectory]], config: TrainConfig) -> l
         return None
     rewards = [[_reward(episode, config) for episode in group] for group in groups]
     if kind == "success":
-        return [[1.0 if episode.score and episode.reward >= 1.0 else None for episode in group] for group in groups]
+        return [
+            [_imitated(*each) for each in zip(group, mine, strict=True)]
+            for group, mine in zip(groups, rewards, strict=True)
+        ]
     if kind == "none":
         return [[None if reward is None else 0.0 for reward in group] for group in rewards]
     learned = [_teaching(group, mine) for group, mine in zip(groups, rewards, strict=True)]
@@ -33,6 +36,11 @@ def advantages(groups: Sequence[Sequence[Trajectory]], config: TrainConfig) -> l
     every = [value for group in centred for value in group if value is not None]
     scale = (_deviation(every) if len(every) > 1 else 0.0) + _TINY
     return [[None if value is None else value / scale for value in group] for group in centred]
+
+
+def _imitated(episode: Trajectory, reward: float | None) -> float | None:
+    """Successes are imitated, but for those that what is taken for length makes none."""
+    return float(reward is not None and reward >= 1.0) if episode.score and episode.reward >= 1.0 else None
 
 
 def _reward(episode: Trajectory, config: TrainConfig) -> float | None:

@@ -36,9 +36,7 @@ class Shelf:
     def episode(self, number: int) -> Trajectory:
         """One episode; a ConfigError where there is none."""
         if number not in self.episodes:
-            raise ConfigError(
-                f"{self.folder} has no episode {number} there; it has 1 to {max(self.episodes, default=0)}"
-            )
+            raise ConfigError(f"{self.folder} has no episode {number}; it has 1 to {max(self.episodes, default=0)}")
         return self.episodes[number]
 
     def scene(self, number: int) -> Scene:
