@@ -156,7 +156,7 @@ def test_train_and_view(call: Call, trainer: ModuleType, tmp_path: Path) -> None
     assert "step 2/2 reward=1 left=" in err
     assert read_config(folder).seed == 4
     assert (folder / "result.md").exists()
-    code, text, _ = call("view", str(folder))
+    code, text, _ = call("view", "--text", str(folder))
     assert code == 0
     assert f"{'reward/average_reward':<36} ▁█" in text
 
@@ -244,6 +244,7 @@ def test_launch_reads_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         (["certify", "smolm2-135m"], "did you mean 'smollm2-135m'?"),
         (["certify", "tiny", "certify.evry=1"], "did you mean 'certify.every'?"),
         (["view", "nowhere"], "nowhere is not a run"),
+        (["view", "--text", "nowhere"], "nowhere is not a run"),
     ],
 )
 def test_mistakes(call: Call, arguments: list[str], said: str) -> None:

@@ -51,7 +51,7 @@ def answers(library: Library) -> dict[str, bytes]:
     patterns = {pattern: asked.get(",".join(_PLACE.findall(pattern)), []) for pattern in ANSWERS}
     filtered = {"/api/runs/{run}/episodes", "/api/runs/{run}/facets"}
     found = (_told(library, pattern, each) for pattern in patterns.keys() - filtered for each in patterns[pattern])
-    return {where: answer for where, answer in sorted(found)}
+    return dict(sorted(found))
 
 
 def _newest(library: Library, key: str, told: dict[str, bytes], most: int) -> tuple[list[Any], int]:

@@ -16,11 +16,11 @@ class Library:
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = [path.resolve() for path in paths]
+        self._paths = list(dict.fromkeys(path.resolve() for path in paths))
         self._keys: dict[Path, str] = {}
         for path in self._paths:
             if not path.exists():
-                raise ConfigError(f"{path} is not there; {_GIVE}")
+                raise ConfigError(f"{path} is not a run (it is not there); {_GIVE}")
             if not (is_run(path) or is_evaluation(path) or any(_inside(path))):
                 raise ConfigError(f"{path} is not a run (it has no config.toml), and no folder of such; {_GIVE}")
 

@@ -82,9 +82,9 @@ def _scripts(modules: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _stylesheets() -> list[str]:
-    """The libraries' first, so that ours win."""
-    names = sorted(name for name in static() if name.endswith(".css"))
-    return sorted(names, key=lambda name: not name.startswith("vendor/"))
+    """The libraries' first, then what all pages share, so that the later ones win."""
+    names = (name for name in static() if name.endswith(".css"))
+    return sorted(names, key=lambda name: (not name.startswith("vendor/"), name.startswith("pages/"), name))
 
 
 def _policy(more: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ import { html, useEffect, useMemo, useRef, useState } from "view/html.js";
 import { Copy, Dialog } from "view/parts.js";
 import { colour } from "view/theme.js";
 
-const HEIGHT = 168;
+const HEIGHT = 160;
 const FONT = "11px system-ui, sans-serif";
 const together = uPlot.sync("steps"); // one cursor in all charts
 
@@ -14,9 +14,10 @@ const together = uPlot.sync("steps"); // one cursor in all charts
  * @param lines  [{name, colour, steps, values, dash}]: colour is a custom property such as --s1
  * @param points [{name, colour, step, mean, low, high}]: measured with an interval
  * @param levels [{name, value}]: dashed, over the whole width
+ * @param named  whether lines are told by their names, where colours do not say what they are
  * @param smooth from 0, as it is, to nearly 1: the share that a point keeps of the one before
  */
-export function Chart({ title, note, lines, points = [], levels = [], range, smooth = 0 }) {
+export function Chart({ title, note, lines, points = [], levels = [], range, named = false, smooth = 0 }) {
   const [table, setTable] = useState(false);
   const data = useMemo(() => joined(lines, smooth), [lines, smooth]);
   const readout = useRef();
@@ -24,9 +25,9 @@ export function Chart({ title, note, lines, points = [], levels = [], range, smo
   return html`<figure class="chart card">
     <figcaption>
       <h3 title=${note}>${title}</h3>
-      <span class="readout" ref=${readout} aria-hidden="true" />
       <button type="button" class="quiet small" onClick=${() => setTable(true)} aria-label=${`numbers of ${title}`}>▤</button>
     </figcaption>
+    <p class=${named ? "readout named" : "readout"} ref=${readout} aria-hidden="true" />
     <${Drawing} ...${{ title, told, data, lines, points, levels, range, smooth, readout }} />
     ${table && html`<${Numbers} ...${{ title, lines, points, onClose: () => setTable(false) }} />`}
   </figure>`;
@@ -35,8 +36,7 @@ export function Chart({ title, note, lines, points = [], levels = [], range, smo
 function Drawing({ told, data, lines, points, levels, range, smooth, readout }) {
   const box = useRef();
   const plot = useRef();
-  const drawn = useRef();
-  drawn.current = { lines, points, levels, smooth };
+  const drawn = useRef(); // what the plot there is draws, which is set when the plot is
   const [theme, setTheme] = useState(0);
   useEffect(() => {
     const changed = () => setTheme((n) => n + 1);
@@ -45,6 +45,7 @@ function Drawing({ told, data, lines, points, levels, range, smooth, readout }) 
   }, []);
   const shape = JSON.stringify([theme, smooth > 0, range, lines.map((line) => [line.name, line.colour, line.dash])]);
   useEffect(() => {
+    drawn.current = { lines, points, levels, smooth };
     plot.current = new uPlot(options(box.current.clientWidth, drawn, range, readout), data, box.current);
     show_last(plot.current, drawn, readout);
     const sized = new ResizeObserver(() => plot.current.setSize({ width: box.current.clientWidth, height: HEIGHT }));
@@ -55,6 +56,7 @@ function Drawing({ told, data, lines, points, levels, range, smooth, readout }) 
     };
   }, [shape]);
   useEffect(() => {
+    drawn.current = { lines, points, levels, smooth };
     plot.current.setData(data);
     show_last(plot.current, drawn, readout);
   }, [data, points, levels]);
@@ -72,12 +74,12 @@ function options(width, drawn, range, readout) {
   return {
     width: width || 300,
     height: HEIGHT,
-    padding: [6, 8, 0, 0],
+    padding: [6, 10, 0, 0],
     legend: { show: false },
     scales: { x: { time: false }, y: { range: (plot, low, high) => spread(low, high, range, drawn.current) } },
     axes: [
       { ...ink, size: 22, gap: 3, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? number(tick) : "")) },
-      { ...ink, size: 46, gap: 4, space: 26, values: (_, ticks) => ticks.map(number) },
+      { ...ink, size: 52, gap: 4, space: 26, values: (_, ticks) => ticks.map(number) },
     ],
     cursor: { sync: { key: together.key, setSeries: false }, points: { size: 6 }, drag: { x: true, y: false } },
     series: [{}, ...series],
@@ -157,9 +159,10 @@ function write(readout, head, lines, value) {
     mark.style.color = `var(${line.colour})`;
     mark.textContent = number(found);
     mark.title = line.name;
+    mark.dataset.name = line.name;
     return [mark];
   });
-  readout.current.replaceChildren(head, ...marks.slice(0, 6));
+  readout.current.replaceChildren(...marks, head);
 }
 
 /** Lines over one axis: the steps of all, then of each line its values as they are, and smoothed. */

@@ -49,6 +49,7 @@ export function charts(runs) {
     title,
     note,
     range,
+    named: Boolean(start) && runs.length === 1,
     lines: start ? kinds(runs, start, but) : lines(runs, of),
     points: measured ? runs.flatMap(evaluated) : [],
     levels: measured || floor ? nothing(runs) : [],

@@ -179,10 +179,11 @@ function Row({ i, run, values, row, chosen }) {
   const place = { top: `${i * HEIGHT}px` };
   if (!row) return html`<div role="row" class="tr waiting" style=${place} aria-rowindex=${i + 2}><span role="cell" class="c-task faint">…</span></div>`;
   const { step, number, task, reward, stop, fault, turns, tokens, seconds: time, event: events } = row;
+  const before = task.split("/", 2).join("/").length + 1; // its domain and split, which most rows share
   return html`<div role="row" class=${`tr ${chosen ? "chosen" : ""}`} style=${place} aria-rowindex=${i + 2}>
     <span role="cell" class="c-step">${step}</span>
     <span role="cell" class="c-number faint">${number}</span>
-    <span role="cell" class="c-task"><a href=${address(run, row, values, i)} title=${task}>${task}</a></span>
+    <span role="cell" class="c-task"><a href=${address(run, row, values, i)} title=${task}><i>${task.slice(0, before)}</i>${task.slice(before)}</a></span>
     <span role="cell" class="c-reward"><${Reward} value=${reward} /></span>
     <span role="cell" class="c-turns">${turns}</span>
     <span role="cell" class="c-tokens">${whole(tokens)}</span>
