@@ -52,10 +52,10 @@ LAYERS = """
     outcome
     certify
     train view
-    viewer
-    preflight
+    preflight fork
     live play available readings processes
     assess
+    viewer
     launch
     cli
     __main__

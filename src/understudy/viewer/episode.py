@@ -6,6 +6,7 @@ the page says why, and shows what is stored.
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import takewhile, zip_longest
 from typing import Any
@@ -170,7 +171,9 @@ def _replayed(scene: Scene) -> tuple[Replay | None, str]:
     if not isinstance(domain, Domain):
         return None, f"{domain.name} keeps its state to itself, so what calls changed in it is not shown"
     try:
-        played = asyncio.run(replay(scene.source, scene.task, scene.episode, scene.scripted))
+        with ThreadPoolExecutor(1) as thread:  # who asks may have an event loop that runs
+            playing = replay(scene.source, scene.task, scene.episode, scene.scripted)
+            played = thread.submit(asyncio.run, playing).result()
     except TaskError as e:
         return None, f"the episode cannot be played again: {e}"
     if played.diverged:

@@ -10,6 +10,7 @@ from understudy.viewer.library import Library
 from understudy.viewer.repairs import readings
 from understudy.viewer.shelf import Shelf, of_evaluation, of_step
 from understudy.viewer.tokens import tokens
+from understudy.viewer.trainer import second
 
 EVALUATION = "eval"
 """What stands in the place of a step where an episode is an evaluation's."""
@@ -53,6 +54,12 @@ def group(library: Library, values: Values) -> Any:
     """The episodes of the same task beside one."""
     shelf, number = _shelf(library, values), _number(values, "number")
     return members(shelf.group(number), number, shelf.advantages())
+
+
+def trainer(library: Library, values: Values) -> Any:
+    """The trainer's log-probabilities of a run's episode; this loads the weights."""
+    step, number = _number(values, "at"), _number(values, "episode")
+    return second(library.run(values["run"]), step, of_step(library.run(values["run"]), step).episode(number))
 
 
 def _shelf(library: Library, values: Values) -> Shelf:

@@ -18,8 +18,6 @@ class Tokens(Record):
     sampled: tuple[bool, ...]
     logprobs: tuple[float | None, ...]
     """Under the weights that sampled; None for what was not sampled."""
-    trainer: tuple[float | None, ...] | None = None
-    """The same by the trainer, where it was asked."""
     turns: tuple[tuple[int, int], ...]
     """The agent's turns, [start, end)."""
     advantage: float | None = None
@@ -28,19 +26,13 @@ class Tokens(Record):
     """What is not shown, and why."""
 
 
-def tokens(
-    episode: Trajectory,
-    voice: Voice | str,
-    advantage: float | None = None,
-    trainer: Sequence[float] | None = None,
-) -> Tokens:
+def tokens(episode: Trajectory, voice: Voice | str, advantage: float | None = None) -> Tokens:
     """The tokens of an episode; none where it was played by an endpoint."""
     return Tokens(
         ids=tuple(episode.tokens),
         texts=None if isinstance(voice, str) else tuple(_texts(episode.tokens, voice)),
         sampled=tuple(episode.mask),
-        logprobs=_of_sampled(episode, episode.logprobs),
-        trainer=None if trainer is None else _of_sampled(episode, trainer),
+        logprobs=of_sampled(episode, episode.logprobs),
         turns=tuple(episode.spans()),
         advantage=advantage,
         why=_why(episode, voice),
@@ -61,7 +53,7 @@ def _texts(ids: Sequence[int], voice: Voice) -> list[str]:
     return texts
 
 
-def _of_sampled(episode: Trajectory, values: Sequence[float]) -> tuple[float | None, ...]:
+def of_sampled(episode: Trajectory, values: Sequence[float]) -> tuple[float | None, ...]:
     """The values of sampled tokens; JSON has no number for what is none."""
     pairs = zip(episode.mask, values, strict=True)
     return tuple(value if sampled and math.isfinite(value) else None for sampled, value in pairs)

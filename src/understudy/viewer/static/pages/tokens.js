@@ -2,6 +2,7 @@
 import { html, useMemo, useState } from "view/html.js";
 import { path, useAnswer } from "view/data.js";
 import { number, plural } from "view/format.js";
+import { useKeys } from "view/keys.js";
 import { Answered } from "view/parts.js";
 import { Text } from "view/text.js";
 
@@ -14,7 +15,19 @@ const FOLDED = 60;
 
 export function Tokens({ args }) {
   const answer = useAnswer(path("episode", ...args, "tokens"));
-  return html`<${Answered} answer=${answer}>${(tokens) => html`<${Shown} tokens=${tokens} />`}</${Answered}>`;
+  return html`<${Answered} answer=${answer}>${(tokens) => html`<${Beside} ...${{ tokens, args }} />`}</${Answered}>`;
+}
+
+/** The tokens, and when asked for what the trainer holds of them: that loads the model, which takes seconds. */
+function Beside({ tokens, args: [key, step, number_] }) {
+  const [asked, setAsked] = useState(false);
+  const answer = useAnswer(asked ? path("runs", key, "steps", step, "episodes", number_, "trainer") : null);
+  const can = step !== "eval" && tokens.ids.length > 0;
+  useKeys(can ? { c: ["compare with the trainer", () => setAsked(true)] } : {});
+  return html`${can && !asked && html`<button type="button" class="small" onClick=${() => setAsked(true)}>compare with the trainer (loads the weights)</button>`}
+    ${asked && html`<${Answered} answer=${answer}>${(second) => html`<p class="small">The trainer, with the weights of <code>${second.checkpoint}</code>, is at most
+      ${number(second.largest)} nats from the sampler, ${number(second.mean)} on average; rounding alone may come to ${number(second.tolerance)}.</p>`}</${Answered}>`}
+    <${Shown} tokens=${answer.data ? { ...tokens, trainer: answer.data.logprobs } : tokens} />`;
 }
 
 function Shown({ tokens }) {
