@@ -125,14 +125,17 @@ def test_eval_of_a_run_takes_its_last_whole_checkpoint(
     (folder / "checkpoints" / "step_000002" / "weights").write_text("damaged")
     taken: list[Path | None] = []
 
-    def agent(name: str, config: TrainConfig, checkpoint: Path | None = None) -> GoldAgent:
+    def agent(name: str, config: TrainConfig, checkpoint: Path | None, payer: object) -> GoldAgent:
         taken.append(checkpoint)
         return GoldAgent()
 
-    monkeypatch.setattr("understudy.evaluate.named_agent", agent)
+    monkeypatch.setattr("understudy.assess.sitting.named_agent", agent)
+    monkeypatch.chdir(tmp_path)
     code, _, err = call("eval", str(folder), "--tasks", "3")
     assert (code, taken) == (0, [folder / "checkpoints" / "step_000001"])
     assert "step_000002 is damaged" in err
+    assert call("eval", str(folder / "checkpoints" / "step_000001"), "--tasks", "3")[0] == 0
+    assert taken[1:] == taken[:1]
     Run.create(tmp_path / "new", TrainConfig())
     assert "has no checkpoint yet" in call("eval", str(tmp_path / "new"))[2]
 

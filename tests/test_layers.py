@@ -19,7 +19,7 @@ LAYERS = """
     crew endpoint sandbox metrics health provenance envfile
     trackers
     messages state
-    formats names
+    formats names edits
     tools tasks chat prompt
     rewards
     deeds
@@ -32,8 +32,8 @@ LAYERS = """
     engines
     retold
     agent
-    rollout curriculum
-    shaping
+    rollout curriculum replay
+    shaping failures
     similar statistics config
     memory
     bench doctor
@@ -42,16 +42,20 @@ LAYERS = """
     data
     mcp
     run
+    kept
     evaluate shadow
     weights
     collect
     serve
     results
+    noise
+    outcome
     certify
     train view
-    viewer
-    preflight
+    preflight fork
     live play available readings processes
+    assess
+    viewer
     launch
     cli
     __main__

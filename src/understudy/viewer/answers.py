@@ -14,6 +14,8 @@ from pydantic_core import to_jsonable_python
 from understudy import __version__
 from understudy.viewer import query
 from understudy.viewer.curves import curves, head, run_page
+from understudy.viewer.episodes import episode, episode_readings, episode_tokens, group, trainer
+from understudy.viewer.evaluation import comparison, evaluation, evaluations
 from understudy.viewer.index import Index
 from understudy.viewer.library import Library
 
@@ -51,6 +53,14 @@ ANSWERS: dict[str, Answer] = {
     "/api/overview": overview,
     "/api/runs/{run}": lambda library, values: run_page(library.run(values["run"])),
     "/api/runs/{run}/curves": lambda library, values: curves(library.run(values["run"])),
+    "/api/episode/{key}/{step}/{number}": episode,
+    "/api/episode/{key}/{step}/{number}/tokens": episode_tokens,
+    "/api/episode/{key}/{step}/{number}/group": group,
+    "/api/episode/{key}/{step}/{number}/readings": episode_readings,
+    "/api/runs/{run}/steps/{at}/episodes/{episode}/trainer": trainer,
+    "/api/evaluations": evaluations,
+    "/api/evaluations/{key}": evaluation,
+    "/api/comparison/{new}/{new_row}/{old}/{old_row}": comparison,
     "/api/runs/{run}/episodes": episodes,
     "/api/runs/{run}/facets": facets,
 }

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from understudy.errors import ConfigError
+from understudy.outcome import FILE
 
 _GIVE = "give a run's folder, an evaluation's JSON, or a folder of such"
 
@@ -62,7 +63,7 @@ def is_run(path: Path) -> bool:
 
 def is_evaluation(path: Path) -> bool:
     """Whether this may be an evaluation: reading it says more."""
-    return path.is_file() and path.suffix == ".json"
+    return (path / FILE).is_file() or (path.is_file() and path.suffix == ".json")
 
 
 def _inside(folder: Path) -> Iterator[Path]:

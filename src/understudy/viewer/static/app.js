@@ -5,14 +5,17 @@ import { listed, useKeys } from "view/keys.js";
 import { Answered, Dialog, Empty } from "view/parts.js";
 import { go, href, useRoute } from "view/router.js";
 import { next_theme, set_theme, theme } from "view/theme.js";
+import * as episode from "view/pages/episode.js";
 import * as episodes from "view/pages/episodes.js";
+import * as evaluations from "view/pages/evaluations.js";
 import * as runs from "view/pages/runs.js";
 
 // A page is a module with `title` and `Page({overview, args, query})`. Its name is the first word of its address.
-const PAGES = { "": runs, episodes };
+const PAGES = { "": runs, episode, episodes, evaluations };
 const TABS = [
   ["", "Runs", "g"],
   ["episodes", "Episodes", "e"],
+  ["evaluations", "Evaluations", "v"],
 ];
 const EVERY = 2;
 
