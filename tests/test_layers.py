@@ -55,6 +55,7 @@ LAYERS = """
     preflight
     live play available readings processes
     assess
+    viewer
     launch
     cli
     __main__
