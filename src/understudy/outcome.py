@@ -175,11 +175,10 @@ def _by_k(outcome: Outcome) -> Cells:
 
 
 def _why(failures: Sequence[Failure]) -> Cells:
-    cells = [["", "what", "failures", "share", "meaning", "for example"]]
+    cells = [["", "what", "failures", "share", "for example"]]
     for who, what, count in causes(failures):
         example = next(failure for failure in failures if failure.cause.what == what)
-        meaning = next(text for name, (_, text) in MEANING.items() if name == what)
-        cells.append([who, what, str(count), f"{count / len(failures):.0%}", meaning, example.cause.evidence[:EXAMPLE]])
+        cells.append([who, what, str(count), f"{count / len(failures):.0%}", example.cause.evidence[:EXAMPLE]])
     return cells
 
 
