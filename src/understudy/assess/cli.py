@@ -208,9 +208,10 @@ def _tell_comparison(new: "Outcome", old: "Outcome", markdown: Path | None, as_j
 
     comparison = comparing.compare(new, old)
     rows = comparing.rows(comparison, [row for row in new.rows if row.evaluation.kind != "agent"])
-    print(json.dumps(comparing.as_json(comparison), indent=1) if as_json else f"{results.as_text(rows)}\n{comparison}")
+    text = f"{results.as_text(rows)}\n{comparison.beside}"
+    print(json.dumps(comparing.as_json(comparison), indent=1) if as_json else text)
     if markdown is not None:
-        markdown.write_text(f"{results.markdown(rows)}\n{comparison}\n", encoding="utf-8")
+        markdown.write_text(f"{results.markdown(rows)}\n{comparison.beside}\n", encoding="utf-8")
 
 
 def _rescore(folder: Path, settings: list[str], markdown: Path | None, as_json: bool) -> None:
