@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-import toy
 from endpoint import Answer, Endpoint, says, serving
 from understudy import outcome
 from understudy.assess.rescore import Rescored
@@ -195,7 +194,7 @@ def test_stored_episodes_are_scored_again_by_a_changed_grader(call: Any, monkeyp
     assert Rescored.model_validate_json(Path("mine/rescored.json").read_bytes()) == again
     assert "now succeeds more often than then by 1.000" in Path("again.md").read_text()
     assert Path("mine/evaluation.json").read_bytes() == kept
-    monkeypatch.setattr(toy.LampTools, "switch_lamp", toy.LampTools.find_lamp)
+    monkeypatch.setattr("understudy.environment._NOT_CONFIRMED", "no")
     text = call("eval", "--rescore", "mine")[1]
     assert "0 with another score, 6 that cannot be scored again" in text
     assert "message 4 (tool) was " in text

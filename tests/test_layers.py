@@ -21,6 +21,7 @@ LAYERS = """
     messages state
     formats names edits
     tools tasks chat prompt
+    purse
     rewards
     deeds
     users trajectory

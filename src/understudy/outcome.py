@@ -11,7 +11,7 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 from rich.console import Console
@@ -30,6 +30,7 @@ HARDEST = 10
 """Tasks that are shown as the hardest."""
 EXAMPLE = 70
 """Characters of a failure's evidence in a table."""
+_BOTH: tuple[Literal["hat", "at"], ...] = ("hat", "at")
 
 
 class Named(Record):
@@ -168,17 +169,16 @@ def _most_trials(outcome: Outcome) -> int:
 def _by_k(outcome: Outcome) -> Cells:
     cells = [["k", *(f"{row.name} {sign}" for row in outcome.agents for sign in ("pass^k", "pass@k"))]]
     for k in range(1, _most_trials(outcome) + 1):
-        both = (row.evaluation.passing(kind, k) for row in outcome.agents for kind in ("hat", "at"))  # type: ignore[arg-type]
+        both = (row.evaluation.passing(kind, k) for row in outcome.agents for kind in _BOTH)
         cells.append([str(k), *(interval(rate) for rate in both)])
     return cells
 
 
 def _why(failures: Sequence[Failure]) -> Cells:
-    cells = [["", "what", "failures", "share", "meaning", "for example"]]
+    cells = [["", "what", "failures", "share", "for example"]]
     for who, what, count in causes(failures):
         example = next(failure for failure in failures if failure.cause.what == what)
-        meaning = next(text for name, (_, text) in MEANING.items() if name == what)
-        cells.append([who, what, str(count), f"{count / len(failures):.0%}", meaning, example.cause.evidence[:EXAMPLE]])
+        cells.append([who, what, str(count), f"{count / len(failures):.0%}", example.cause.evidence[:EXAMPLE]])
     return cells
 
 

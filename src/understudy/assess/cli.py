@@ -79,9 +79,10 @@ def evaluate(
     if rescore is not None:
         refuse(ctx, (*_BEGINNING, "resume", "concurrency", "cost_cap", "against", "inspect"))
         return _rescore(rescore, [*([what] if what else []), *(settings or ())], markdown, as_json)
+    folder: Path | None = resume
     if resume is not None:
         refuse(ctx, _BEGINNING)
-        sitting, folder = _resumed(resume, what)
+        sitting = _resumed(resume, what)
     else:
         asked = {"model": model, "eval.split": split, "eval.tasks": tasks or "", "eval.trials": trials or ""}
         given = asked | {"eval.seed": "" if seed is None else seed}
@@ -152,12 +153,12 @@ def _folder(sitting: "Sitting", out: Path | None) -> Path | None:
     return free_folder(re.sub(r"[^\w.]+", "-", f"{sitting.config.domain}-{sitting.name}").strip("-"), Path("evals"))
 
 
-def _resumed(folder: Path, what: str) -> "tuple[Sitting, Path]":
+def _resumed(folder: Path, what: str) -> "Sitting":
     from understudy.assess.sitting import begun
 
     if what:
         raise ConfigError(f"--resume goes on with what {folder} holds; leave {what!r} out")
-    return begun(folder), folder
+    return begun(folder)
 
 
 def _play(sitting: "Sitting", folder: Path | None, cap: Decimal, concurrency: int) -> "Outcome":
@@ -207,9 +208,10 @@ def _tell_comparison(new: "Outcome", old: "Outcome", markdown: Path | None, as_j
 
     comparison = comparing.compare(new, old)
     rows = comparing.rows(comparison, [row for row in new.rows if row.evaluation.kind != "agent"])
-    print(json.dumps(comparing.as_json(comparison), indent=1) if as_json else f"{results.as_text(rows)}\n{comparison}")
+    text = f"{results.as_text(rows)}\n{comparison.beside}"
+    print(json.dumps(comparing.as_json(comparison), indent=1) if as_json else text)
     if markdown is not None:
-        markdown.write_text(f"{results.markdown(rows)}\n{comparison}\n", encoding="utf-8")
+        markdown.write_text(f"{results.markdown(rows)}\n{comparison.beside}\n", encoding="utf-8")
 
 
 def _rescore(folder: Path, settings: list[str], markdown: Path | None, as_json: bool) -> None:

@@ -27,9 +27,15 @@ class Comparison(Record):
     domains: dict[str, Rate] = {}
     """The gain on each domain, where there are several."""
 
-    def __str__(self) -> str:
-        lines = [sentence(self.gain, self.new.name, self.old.name)]
-        lines.append(f"If neither were better, a difference as large would come up in {self.chance:.1%} of cases.")
+    @property
+    def verdict(self) -> str:
+        """Whether the difference is larger than the noise of which tasks there are."""
+        return sentence(self.gain, self.new.name, self.old.name)
+
+    @property
+    def beside(self) -> str:
+        """What else there is to say of it."""
+        lines = [f"If neither were better, a difference as large would come up in {self.chance:.1%} of cases."]
         if self.noise is not None:
             side = "above" if abs(self.gain.mean) > self.noise else "within"
             lines.append(
@@ -38,6 +44,9 @@ class Comparison(Record):
             )
         by_domain = [f"  {domain}: {results.interval(rate, signed=True)}" for domain, rate in self.domains.items()]
         return "\n".join([*lines, *by_domain])
+
+    def __str__(self) -> str:
+        return f"{self.verdict}\n{self.beside}"
 
 
 def compare(new: Outcome, old: Outcome) -> Comparison:

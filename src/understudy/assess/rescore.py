@@ -18,8 +18,6 @@ from understudy.kept import EPISODES, HEAD, episodes_in
 from understudy.outcome import Named, Outcome
 from understudy.records import Record
 from understudy.replay import replay
-from understudy.results import gain
-from understudy.statistics import sentence
 from understudy.tasks import Task, fingerprint, read_tasks
 from understudy.trajectory import Trajectory
 
@@ -54,7 +52,7 @@ class Rescored(Record):
         lines = [f"{of} episodes: {len(moved)} with another score, {len(lost)} that cannot be scored again"]
         lines += [f"  {c.task} (seed {c.seed}): {c.before:g} -> {c.after:g}" for c in moved[:SHOWN]]
         lines += [f"  {c.task} (seed {c.seed}): {c.why}" for c in lost[:SHOWN]]
-        return "\n".join([*lines, sentence(gain(self.after, self.before), "now", "then")])
+        return "\n".join(lines)
 
     @property
     def outcome(self) -> Outcome:

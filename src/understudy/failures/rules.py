@@ -69,8 +69,8 @@ def _findings(case: Case) -> list[Finding]:
     if case.undone or case.untold:
         found += sorted(_roots(case), key=lambda finding: finding.message)
         found += chain(_idle_calls(case), _wrong_proposals(case), _wrong_reads(case), _other_calls(case))
-    if episode.stop in _LIMITS:
-        found.append(_finding(_LIMITS[episode.stop], last, f"{episode.turns} replies"))
+    if limit := _LIMITS.get(episode.stop or Stop.DONE):
+        found.append(_finding(limit, last, f"{episode.turns} replies"))
     return [*found, *_left(case, last), _finding("unclear", last)]
 
 
