@@ -290,6 +290,7 @@ def test_where_episodes_part() -> None:
     other = played(TOY, TASK, Script(TASK.turns[0], Message(role="assistant", content="Bye.")))
     assert apart(one, same) is None
     assert apart(one, other) == 1
+    assert apart(Trajectory("t"), one) == 0
     shorter = dataclasses.replace(one, messages=one.messages[:-1])
     assert apart(one, shorter) == one.turns - 1
     found = members({1: one, 4: other}, 1, {4: -0.5})

@@ -1,5 +1,6 @@
 """Group: the episodes of one task side by side, and where each parts from the others."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from understudy.messages import Message
@@ -76,8 +77,8 @@ def members(group: Mapping[int, Trajectory], looked_at: int, advantages: Mapping
 def turns(episode: Trajectory) -> list[tuple[int, list[Message]]]:
     """The agent's replies, each with its place and with what came back."""
     places = [place for place, message in enumerate(episode.messages) if message.role == "assistant"]
-    ends = [*places[1:], len(episode.messages)]
-    return [(start, episode.messages[start:end]) for start, end in zip(places, ends, strict=True)]
+    bounds = itertools.pairwise([*places, len(episode.messages)])
+    return [(start, episode.messages[start:end]) for start, end in bounds]
 
 
 def apart(one: Trajectory, other: Trajectory) -> int | None:

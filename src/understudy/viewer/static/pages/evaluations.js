@@ -68,9 +68,9 @@ function Groups({ rows, query }) {
   const found = (row, key) => row.groups.find((each) => ["domain", "family", "difficulty"].every((name) => each[name] === key[name]));
   const several = new Set(keys.map((key) => key.domain).filter(Boolean)).size > 1;
   return html`<section class="card"><div class="row"><h2>By domain, family and difficulty</h2><span class="space" />
-      ${trials > 1 && html`<label class="small">k <select value=${k} onChange=${(event) => change({ k: event.target.value })}>${Array.from({ length: trials }, (_, i) => html`<option>${i + 1}</option>`)}</select></label>
+      ${trials > 1 && html`<label class="small">k <select aria-label="k" value=${k} onChange=${(event) => change({ k: event.target.value })}>${Array.from({ length: trials }, (_, i) => html`<option>${i + 1}</option>`)}</select></label>
       <label class="small"><select aria-label="all or any of k trials" value=${kind} onChange=${(event) => change({ pass: event.target.value })}><option value="hat">pass^k: all of k trials</option><option value="at">pass@k: any of k trials</option></select></label>`}</div>
-    <div class="scroll" tabindex="0" role="region" aria-label="success by group"><table class="groups"><thead><tr><th scope="col"></th><th scope="col" class="number">tasks</th>${agents.map((row) => html`<th scope="col"><${Text}>${row.name}</${Text}></th>`)}</tr></thead>
+    <div class="scroll" tabindex="0" role="region" aria-label="success by group"><table class="groups"><thead><tr><th scope="col">group</th><th scope="col" class="number">tasks</th>${agents.map((row) => html`<th scope="col"><${Text}>${row.name}</${Text}></th>`)}</tr></thead>
     <tbody>${keys.filter((key) => several || key.domain == null || key.family || key.difficulty).map((key) => html`<tr class=${key.family || key.difficulty ? "" : "whole"}><th scope="row"><${Text}>${named(key, several)}</${Text}></th><td class="number">${whole(found(agents.at(-1), key)?.tasks)}</td>
       ${agents.map((row) => html`<td><${Rated} rate=${found(row, key)?.[`pass_${kind}_k`][k - 1]} /></td>`)}</tr>`)}</tbody></table></div></section>`;
 }

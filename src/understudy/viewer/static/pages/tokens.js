@@ -58,7 +58,7 @@ function Segment({ segment, tokens, by }) {
   const [open, setOpen] = useState(turn != null || end - start <= FOLDED);
   const head = turn != null ? `turn ${turn + 1}: ${plural(end - start, "token")} sampled${mean(tokens, start, end)}` : `${plural(end - start, "token")} shown to the model`;
   return html`<section class=${turn != null ? "sampled" : "given"}>
-    <h3><button type="button" class="quiet" aria-expanded=${open} onClick=${() => setOpen(!open)}>${open ? "▾" : "▸"} ${head}</button></h3>
+    <h2><button type="button" class="quiet" aria-expanded=${open} onClick=${() => setOpen(!open)}>${open ? "▾" : "▸"} ${head}</button></h2>
     ${open && html`<p class="ids">${Array.from({ length: end - start }, (_, i) => html`<${Token} ...${{ tokens, at: start + i, by }} />`)}</p>`}
   </section>`;
 }
