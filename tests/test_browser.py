@@ -54,7 +54,7 @@ def page(chromium: Any) -> Iterator[Any]:
         shown.on("pageerror", lambda error: wrong.append(str(error)))
         shown.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
         shown.on("request", lambda asked: wrong.append(asked.url) if not _own(asked.url) else None)
-        shown.set_default_timeout(60_000)
+        shown.set_default_timeout(30_000)
         yield shown
         assert wrong == []
 
@@ -102,6 +102,7 @@ def test_a_run_that_goes_on_is_followed(page: Any, tmp_path: Path) -> None:
         page.get_by_text("step 3 of 4").wait_for()
         page.locator(".chart").filter(has_text="Seconds of a step").get_by_role("button").click()
         numbers = page.get_by_role("dialog", name="Seconds of a step").locator("tbody tr")
+        numbers.nth(2).wait_for()
         assert numbers.all_inner_texts() == ["1\t12", "2\t12", "3\t12"]
         page.keyboard.press("Escape")
         page.get_by_role("dialog").wait_for(state="detached")

@@ -8,6 +8,7 @@ import { colour } from "view/theme.js";
 
 const HEIGHT = 160;
 const FONT = "11px system-ui, sans-serif";
+const NONE = [];
 const together = uPlot.sync("steps"); // one cursor in all charts
 
 /**
@@ -17,7 +18,7 @@ const together = uPlot.sync("steps"); // one cursor in all charts
  * @param named  whether lines are told by their names, where colours do not say what they are
  * @param smooth from 0, as it is, to nearly 1: the share that a point keeps of the one before
  */
-export function Chart({ title, note, lines, points = [], levels = [], range, named = false, smooth = 0 }) {
+export function Chart({ title, note, lines, points = NONE, levels = NONE, range, named = false, smooth = 0 }) {
   const [table, setTable] = useState(false);
   const data = useMemo(() => joined(lines, smooth), [lines, smooth]);
   const readout = useRef();
@@ -46,18 +47,23 @@ function Drawing({ told, data, lines, points, levels, range, smooth, readout }) 
   const shape = JSON.stringify([theme, smooth > 0, range, lines.map((line) => [line.name, line.colour, line.dash])]);
   useEffect(() => {
     drawn.current = { lines, points, levels, smooth };
-    plot.current = new uPlot(options(box.current.clientWidth, drawn, range, readout), data, box.current);
-    show_last(plot.current, drawn, readout);
-    const sized = new ResizeObserver(() => plot.current.setSize({ width: box.current.clientWidth, height: HEIGHT }));
+    const made = new uPlot(options(box.current.clientWidth, drawn, range, readout), data, box.current);
+    plot.current = made;
+    show_last(made, drawn, readout);
+    const sized = new ResizeObserver(([{ contentRect }]) => made.setSize({ width: contentRect.width, height: HEIGHT }));
     sized.observe(box.current);
     return () => {
       sized.disconnect();
-      plot.current.destroy();
+      made.destroy();
     };
   }, [shape]);
   useEffect(() => {
     drawn.current = { lines, points, levels, smooth };
-    plot.current.setData(data);
+    const { x } = plot.current.scales;
+    const [steps] = plot.current.data;
+    const closer = x.min > steps[0] || x.max < steps.at(-1); // whoever looks closer goes on doing so
+    plot.current.setData(data, !closer);
+    if (closer) plot.current.redraw();
     show_last(plot.current, drawn, readout);
   }, [data, points, levels]);
   return html`<div class="drawing" ref=${box} role="img" aria-label=${told} />`;

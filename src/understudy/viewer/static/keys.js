@@ -16,6 +16,8 @@ export const listed = () => [...active].flatMap((keys) => Object.entries(keys).m
 
 addEventListener("keydown", (event) => {
   const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
+  const pressed = event.key === "Enter" && event.target.closest?.("a, button, summary");
+  if (pressed || document.querySelector("dialog[open]")) return; // they have keys of their own
   if (event.ctrlKey || event.metaKey || event.altKey || (typing && event.key !== "Escape")) return;
   for (const keys of [...active].reverse()) {
     if (!keys[event.key]) continue;

@@ -23,22 +23,23 @@ export function Page({ overview, args: [key], query }) {
 
 function Episodes({ run, runs, values }) {
   const list = useBlocks(path("runs", run.key, "episodes"), values, run.stamp);
-  const facets = useAnswer(path("runs", run.key, "facets"), values, `${run.stamp} ${Math.floor(10 * list.share)}`);
+  const facets = useAnswer(path("runs", run.key, "facets"), values, `${run.stamp} ${Math.ceil(20 * list.share)}`);
   return html`<div class="episodes">
     <${Filters} ...${{ values, facets: facets.data }} />
     <section class="found" aria-label="episodes">
       <div class="row">
+        <h1 class=${runs.length > 1 ? "unseen" : ""}>${run.key}</h1>
         ${runs.length > 1
           ? html`<select aria-label="run" value=${run.key} onChange=${(e) => go(href("episodes", [e.target.value], values))}>
               ${runs.map((one) => html`<option value=${one.key}>${one.key}</option>`)}
             </select>`
-          : html`<h1>${run.key}</h1>`}
+          : null}
         <${Search} text=${values.text ?? ""} />
         <span class="space" />
         <${Total} ...${{ list, facets: facets.data }} />
       </div>
       <${Chosen} values=${values} />
-      ${list.share < 1 && html`<p class="small faint row">taking up episodes <progress value=${list.share} aria-label="episodes taken up" /></p>`}
+      ${list.total != null && list.share < 1 && html`<p class="small faint row">taking up episodes <progress value=${list.share} aria-label="episodes taken up" /></p>`}
       ${list.damaged.map((problem) => html`<p class="problem small">${problem}</p>`)}
       ${list.error && html`<p class="problem" role="alert">${list.error}</p>`}
       <${Table} ...${{ run, list, values }} />
@@ -197,7 +198,7 @@ function Row({ i, run, values, row, chosen }) {
 /** Rows in blocks, as they are wanted. What is shown stays until the answer to new filters is there. */
 function useBlocks(where, values, stamp) {
   const key = JSON.stringify([where, values]);
-  const shown = useRef({ key: "", stamp: "", blocks: new Map(), total: null, share: 1, damaged: [] });
+  const shown = useRef({ key: "", stamp: "", blocks: new Map(), total: null, share: 0, damaged: [] });
   const [tick, again] = useState(0);
   const [more, setMore] = useState(0); // asked again while the index grows
   useEffect(() => {

@@ -151,6 +151,7 @@ function Curves({ runs, query }) {
   if (!first.length) return html`<${Empty}>No step is done yet.</${Empty}>`;
   const each = Math.max(...loaded.map((run) => run.curves.each));
   return html`<section aria-label="curves" class="stack">
+    <h2 class="unseen">Curves</h2>
     <div class="row tools">
       <label class="row">smoothing
         <input type="range" min="0" max="0.98" step="0.02" value=${smooth} onInput=${(e) => setSmooth(Number(e.target.value))} />
