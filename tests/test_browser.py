@@ -190,9 +190,8 @@ def test_the_file_opens_offline(page: Any, folder: Path, tmp_path: Path) -> None
     assert len(rows(page)) == 5
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1300, 390])
-@pytest.mark.parametrize("where", ["#/", "#/?runs=one", "#/episodes/one?outcome=failure"])
+@pytest.mark.parametrize(("theme", "width"), [("light", 1300), ("dark", 390)])
+@pytest.mark.parametrize("where", ["#/", "#/?runs=one", "#/episodes/one?family=cancel"])
 def test_nobody_is_kept_out(page: Any, address: str, theme: str, width: int, where: str) -> None:
     page.emulate_media(color_scheme=theme)
     page.set_viewport_size({"width": width, "height": 800})
