@@ -305,6 +305,25 @@ def test_answers_are_all_but_the_episodes(library: Library) -> None:
 # ---- the verb ----
 
 
+def test_every_option_is_told() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "viewer.md").read_text(encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "understudy", "view", "--help"], capture_output=True, text=True, check=True
+    )
+    options = set(re.findall(r"(--[a-z-]+)", done.stdout)) - {"--help"}
+    assert options == set(re.findall(r"(?<![\w-])--[a-z-]+", page))
+
+
+def test_json_and_file_by_the_verb(folder: Path, tmp_path: Path) -> None:
+    verb = [sys.executable, "-m", "understudy", "view", str(folder / "one")]
+    told = json.loads(subprocess.run([*verb, "--json"], capture_output=True, text=True, check=True).stdout)
+    assert told["/api/runs/one/curves"]["steps"] == [1, 2, 3]
+    file = tmp_path / "one.html"
+    done = subprocess.run([*verb, "--export", str(file)], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (f"{file} opens in any browser\n", "")
+    assert len(told_by(file)["rows"]["one"]) == 27
+
+
 def test_ctrl_c_ends_it_cleanly(folder: Path) -> None:
     command = [sys.executable, "-m", "understudy", "view", str(folder / "one"), "--port", "0", "--no-open"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -5,7 +5,7 @@ curves.py    a run's metrics as columns, and its head: config, health, result
 index.py     a run's episodes in SQLite, to filter, search and sort
 shelf.py     where episodes are read one by one: a run's step, an evaluation
 episode.py   one episode: why, what was said and done, what that changed
-tokens.py    its tokens; voice.py makes text of them, repairs.py shows how they were read, trainer.py what they are worth
+tokens.py    its tokens; voice.py makes text of them, repairs.py shows how they were read, trainer.py what else they are
 group.py     the episodes of one task side by side; advantages.py what training made of them
 episodes.py  the answers on single episodes
 evaluation.py  the answers on evaluations, and on two of them
