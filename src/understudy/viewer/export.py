@@ -82,5 +82,5 @@ def _told(library: Library, pattern: str, values: Values) -> tuple[str, bytes]:
     try:
         answer = as_json(ANSWERS[pattern](library, values))
     except ConfigError as e:
-        answer = as_json({"error": str(e)})
+        answer = as_json({"not_told": str(e)})
     return pattern.format(**{name: quote(value, safe="!'()*~") for name, value in values.items()}), answer
