@@ -9,18 +9,18 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from toy import DOMAIN  # noqa: E402
-from understudy.agent import EngineAgent, GoldAgent  # noqa: E402
-from understudy.config import TrainConfig  # noqa: E402
-from understudy.engines.base import Sampling  # noqa: E402
-from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.errors import ConfigError  # noqa: E402
-from understudy.formats import find  # noqa: E402
-from understudy.models import tiny_model  # noqa: E402
-from understudy.rollout import Limits, rollout  # noqa: E402
-from understudy.run import Run  # noqa: E402
-from understudy.trajectory import Stop, Trajectory  # noqa: E402
-from understudy.viewer.trainer import second  # noqa: E402
+from toy import DOMAIN
+from understudy.agent import EngineAgent, GoldAgent
+from understudy.config import TrainConfig
+from understudy.engines.base import Sampling
+from understudy.engines.local.engine import LocalEngine
+from understudy.errors import ConfigError
+from understudy.formats import find
+from understudy.models import tiny_model
+from understudy.rollout import Limits, rollout
+from understudy.run import Run
+from understudy.trajectory import Stop, Trajectory
+from understudy.viewer.trainer import second
 
 CONFIG = TrainConfig.model_validate(
     {"domain": "toy:DOMAIN", "model": "tiny", "engine": {"device": "cpu", "dtype": "float32", "sampler": "torch"}}
