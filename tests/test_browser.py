@@ -18,6 +18,14 @@ from viewing import episodes, make_run, served, take_step
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("default")]
 HOSTILE = """<img src=x onerror="document.title='taken'"></script><script>document.title='taken'</script>${1}"""
 
+INK = """(canvas, [r, g, b]) => {
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  let found = 0;
+  for (let i = 0; i < data.length; i += 4)
+    if (data[i + 3] > 200 && Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 12) found++;
+  return found;
+}"""
+
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
@@ -70,13 +78,15 @@ def rows(page: Any) -> list[str]:
 
 
 def test_runs_are_drawn_over_each_other(page: Any, address: str) -> None:
+    page.emulate_media(color_scheme="light")
     page.goto(address)
     page.get_by_role("heading", name="Success").wait_for()
     told = page.get_by_role("img", name=re.compile("^Success")).get_attribute("aria-label")
     assert "one: 0.5 at first, 0.5 at last" in told
     assert "two: 0.5 at first" in told
     assert "one, base model at step 0: 0" in told
-    assert page.locator("canvas").count() > 5
+    drawn = page.locator(".chart").filter(has_text="Entropy").locator("canvas")
+    assert drawn.evaluate(INK, [36, 86, 201]) > 20, "the first run's curve is drawn in its colour"
     page.get_by_role("button", name="only two").click()
     page.get_by_role("heading", name="two", exact=True).wait_for()
     assert "one" not in page.get_by_role("img", name=re.compile("^Success")).get_attribute("aria-label")

@@ -61,7 +61,7 @@ function Drawing({ told, data, lines, points, levels, range, smooth, readout }) 
     drawn.current = { lines, points, levels, smooth };
     const { x } = plot.current.scales;
     const [steps] = plot.current.data;
-    const closer = x.min > steps[0] || x.max < steps.at(-1); // whoever looks closer goes on doing so
+    const closer = x.min != null && (x.min > steps[0] || x.max < steps.at(-1)); // whoever looks closer goes on doing so
     plot.current.setData(data, !closer);
     if (closer) plot.current.redraw();
     show_last(plot.current, drawn, readout);
