@@ -23,6 +23,11 @@ LARGEST = 96 << 20
 """Bytes of answers, before they are packed, from which on no further episode is taken in."""
 _PLACE = re.compile(r"{(\w+)}")
 _EPISODE = ["key", "step", "number"]
+_NOT_HELD = {
+    "/api/runs/{run}/episodes",  # the page selects itself among what it holds
+    "/api/runs/{run}/facets",
+    "/api/episode/{key}/{step}/{number}/readings",  # which load a model's weights
+}
 Values = Mapping[str, str]
 
 
@@ -49,8 +54,7 @@ def answers(library: Library) -> dict[str, bytes]:
     runs, evaluations = library.runs(), library.evaluations()
     asked = {"run": [{"run": key} for key in runs], "key": [{"key": key} for key in (*evaluations, *runs)], "": [{}]}
     patterns = {pattern: asked.get(",".join(_PLACE.findall(pattern)), []) for pattern in ANSWERS}
-    filtered = {"/api/runs/{run}/episodes", "/api/runs/{run}/facets"}
-    found = (_told(library, pattern, each) for pattern in patterns.keys() - filtered for each in patterns[pattern])
+    found = (_told(library, pattern, each) for pattern in patterns.keys() - _NOT_HELD for each in patterns[pattern])
     return dict(sorted(found))
 
 
@@ -59,7 +63,7 @@ def _newest(library: Library, key: str, told: dict[str, bytes], most: int) -> tu
     index = index_of(library.run(key))
     index.refresh()
     kept, size = list[Any](), sum(map(len, told.values()))
-    patterns = [pattern for pattern in ANSWERS if _PLACE.findall(pattern) == _EPISODE]
+    patterns = [p for p in ANSWERS if _PLACE.findall(p) == _EPISODE and p not in _NOT_HELD]
     for row in _rows(index, most):
         values = {"key": key, "step": str(row["step"]), "number": str(row["number"])}
         found = dict(_told(library, pattern, values) for pattern in patterns)
