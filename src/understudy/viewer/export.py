@@ -26,7 +26,7 @@ _EPISODE = ["key", "step", "number"]
 _NOT_HELD = {
     "/api/runs/{run}/episodes",  # the page selects itself among what it holds
     "/api/runs/{run}/facets",
-    "/api/episode/{key}/{step}/{number}/readings",  # which load a model's weights
+    "/api/episode/{key}/{step}/{number}/readings",  # long, and of use for few
 }
 Values = Mapping[str, str]
 
