@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from understudy import __version__
+import understudy
 from understudy.viewer import query
 from understudy.viewer.curves import curves, head, run_page
 from understudy.viewer.episodes import episode, episode_readings, episode_tokens, group, trainer
@@ -31,7 +31,7 @@ index_of = cache(Index)
 def overview(library: Library, _: Values) -> Any:
     """All that there is to look at, with a stamp each that changes when it does."""
     return {
-        "version": __version__,
+        "version": understudy.__version__,
         "runs": [{"key": key, **head(folder)} for key, folder in library.runs().items()],
         "evaluations": [{"key": key, "file": str(path)} for key, path in library.evaluations().items()],
     }

@@ -134,7 +134,7 @@ def _json(path: Path) -> Any:
 
 
 def _mean(chunk: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    values = [value for line in chunk if _is_number(value := line.get(name))]
+    values = [float(line[name]) for line in chunk if _is_number(line.get(name))]
     return sum(values) / len(values) if values else None
 
 

@@ -52,7 +52,11 @@ def export(library: Library, path: Path, most: int = EPISODES) -> list[str]:
 def answers(library: Library) -> dict[str, bytes]:
     """The answers that belong to no single episode, by their paths, as JSON."""
     runs, evaluations = library.runs(), library.evaluations()
-    asked = {"run": [{"run": key} for key in runs], "key": [{"key": key} for key in (*evaluations, *runs)], "": [{}]}
+    asked: dict[str, list[dict[str, str]]] = {
+        "run": [{"run": key} for key in runs],
+        "key": [{"key": key} for key in (*evaluations, *runs)],
+        "": [{}],
+    }
     patterns = {pattern: asked.get(",".join(_PLACE.findall(pattern)), []) for pattern in ANSWERS}
     found = (_told(library, pattern, each) for pattern in patterns.keys() - _NOT_HELD for each in patterns[pattern])
     return dict(sorted(found))
