@@ -8,6 +8,8 @@
 # make test-llamafactory  install, make an environment for LLaMA-Factory (1.6 GB, once), then train with it on the CPU
 # make test-trackers  install, then send metrics by the real client libraries, which that installs into the user's cache
 # make docs      install, then build the documentation into build/site; a warning is an error
+# make test-inspect   install, then read an evaluation's log with Inspect, which that installs into the user's cache
+# make test-browser   install, then the page of view in a real Chromium (apt-get's, where there is none), by Playwright
 # make check     install, then lint, formatting and types
 # make bench     install, then measure environments, data conversion, and a training step beside TRL
 #
@@ -21,7 +23,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install train test test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory check docs bench
+.PHONY: install train test test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-inspect test-browser check docs bench
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -57,6 +59,12 @@ test-qlora: install
 test-llamafactory: install
 	$(BIN)/python tests/llamafactory_cli.py
 	$(BIN)/python -m pytest -m llamafactory
+
+test-inspect: install
+	$(BIN)/python -m pytest -m inspect
+
+test-browser: install
+	$(BIN)/python -m pytest -m browser
 
 check: install
 	$(BIN)/ruff check .
