@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from understudy import __version__, outcome
+import understudy
+from understudy import outcome
 from understudy.agent import Agent, ChatAgent
 from understudy.chat import ChatModel, Usage
 from understudy.config import TrainConfig
@@ -54,7 +55,7 @@ class Sitting(Record):
     """How often all of it is played, each time with other seeds for the episodes of the same tasks."""
     judged: bool = False
     """Whether a model is asked about each failure."""
-    version: str = __version__
+    version: str = understudy.__version__
     config: TrainConfig
 
 
