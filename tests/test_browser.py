@@ -18,12 +18,11 @@ from viewing import episodes, make_run, served, take_step
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("default")]
 HOSTILE = """<img src=x onerror="document.title='taken'"></script><script>document.title='taken'</script>${1}"""
 
-INK = """(canvas, [r, g, b]) => {
+INK = """(canvas, ink) => {
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const far = (at) => ink.reduce((sum, value, i) => sum + Math.abs(data[at + i] - value), 0);
   let found = 0;
-  for (let i = 0; i < data.length; i += 4)
-    if (data[i + 3] > 200 && Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 12)
-      found++;
+  for (let at = 0; at < data.length; at += 4) if (data[at + 3] > 200 && far(at) < 12) found++;
   return found;
 }"""
 

@@ -84,6 +84,7 @@ class Index:
         """A connection, for one thread."""
         database = sqlite3.connect(self.path, timeout=30, isolation_level=None)
         try:
+            database.execute("pragma temp_store = memory")
             database.execute("pragma synchronous = off")  # what a crash damages is made anew
             yield database
         except sqlite3.DatabaseError as e:

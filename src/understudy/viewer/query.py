@@ -48,19 +48,17 @@ def facets(index: Index, values: Values) -> dict[str, Any]:
 
     A column's own filter is left out for its counts, so that another of its values can be chosen.
     """
-    head = "select count(*), sum(outcome = 'success'), min(step), max(step) from episodes"
     found: dict[str, list[tuple[str, int]]] = {}
     with index.open() as database:
-        total, successes, first, last = _run(database, head, _where(values)).fetchone()
+        kept = f"create temp table kept as select id, step, {', '.join(COLUMNS)} from episodes"
+        _run(database, kept, _where(values))  # once, so that words are looked up once
+        head = "select count(*), sum(outcome = 'success'), min(step), max(step) from kept"
+        total, successes, first, last = database.execute(head).fetchone()
         for name in COLUMNS:
-            grouped = f"select {name}, count(*) from episodes"
-            found[name] = _run(database, grouped, _where(values, without=name), f"group by {name}").fetchall()
-        for kind in MARKS:
-            grouped = "select name, count(*) from marks join episodes on id = episode"
-            clause, given = _where(values)
-            found[kind] = _run(
-                database, grouped, (f"{clause} and kind = ?", (*given, kind)), "group by name"
-            ).fetchall()
+            table, where = ("episodes", _where(values, without=name)) if values.get(name) else ("kept", _where({}))
+            found[name] = _run(database, f"select {name}, count(*) from {table}", where, f"group by {name}").fetchall()
+        marks = "select name, count(*) from kept join marks on episode = id where kind = ? group by name"
+        found |= {kind: database.execute(marks, (kind,)).fetchall() for kind in MARKS}
     counts = {
         name: sorted((pair for pair in pairs if pair[0]), key=lambda pair: -pair[1]) for name, pairs in found.items()
     }
