@@ -33,17 +33,17 @@ TASK = retail(1)[0]
 @given(tasks)
 @settings(deadline=None)
 def test_a_task_comes_back_from_its_row(task: Task) -> None:
-    row = Row.model_validate_json(to_row(task, "the policy").model_dump_json())
+    row = Row.model_validate_json(to_row(task, "the policy", "retail").model_dump_json())
     back = from_row(Item("here", row))
     assert isinstance(back, Item)
     assert back == Item("here", task)
-    assert to_row(back.value, "the policy") == row
+    assert to_row(back.value, "the policy", "retail") == row
 
 
 def test_a_row_is_what_skyrl_reads() -> None:
-    row = to_row(TASK, DOMAIN.policy).model_dump()
+    row = to_row(TASK, DOMAIN.policy, "retail").model_dump()
     assert row.keys() == {"data_source", "env_class", "prompt", "reward_spec", "extra_info"}
-    assert (row["data_source"], row["env_class"]) == ("understudy/retail", "understudy")
+    assert (row["data_source"], row["env_class"]) == ("understudy/retail", "tau_bench")
     assert row["prompt"] == (
         {"role": "system", "content": DOMAIN.policy},
         {"role": "user", "content": TASK.scenario.opening},
@@ -95,7 +95,7 @@ def test_a_domain_is_converted_by_its_name(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_row_names_its_field(tmp_path: Path, change: dict[str, Any], field: str) -> None:
-    row = json.loads(to_row(TASK, DOMAIN.policy).model_dump_json())
+    row = json.loads(to_row(TASK, DOMAIN.policy, "retail").model_dump_json())
     path = write_lines(tmp_path / "rows.jsonl", [row, {**row, **change}])
     code, _, err = call("validate", path)
     assert code == 2
@@ -104,7 +104,7 @@ def test_a_bad_row_names_its_field(tmp_path: Path, change: dict[str, Any], field
 
 
 def test_a_row_that_contradicts_itself(tmp_path: Path) -> None:
-    row = json.loads(to_row(TASK, DOMAIN.policy).model_dump_json())
+    row = json.loads(to_row(TASK, DOMAIN.policy, "retail").model_dump_json())
     row["extra_info"]["split"] = "test"
     code, _, err = call("validate", write_lines(tmp_path / "rows.jsonl", [row]))
     assert code == 2

@@ -13,7 +13,7 @@ from understudy.engines.base import Sampler, Sampling
 from understudy.errors import TaskError
 from understudy.formats import ChatFormat, Parsed
 from understudy.formats.base import ParseStatus, settled
-from understudy.messages import Message, ToolCall, ToolSpec
+from understudy.messages import Message, ToolSpec, identified
 from understudy.retold import tell
 from understudy.tasks import Task
 from understudy.trajectory import Trajectory
@@ -53,7 +53,7 @@ class EngineAgent:
             _count(episode, "stop_string", 1)
         if parsed.repairs:
             episode.penalty = min(MOST_PENALTY, episode.penalty + self._repair_penalty)
-        message = _identified(settled(parsed, completion.finish == "length"), episode.turns)
+        message = identified(settled(parsed, completion.finish == "length"), episode.turns)
         episode.act(message, completion.tokens, completion.logprobs)
         episode.version = completion.version
         return message
@@ -78,7 +78,7 @@ class ChatAgent:
         parsed = Parsed(said, _status(said, reply.repairs), reply.other_side, reply.repairs, reply.faults)
         for event, count in _events(parsed, cut=reply.finish == "length"):
             _count(episode, event, count)
-        episode.act(message := _identified(said, episode.turns))
+        episode.act(message := identified(said, episode.turns))
         return message
 
 
@@ -99,7 +99,7 @@ class GoldAgent:
         episode.observe(new)
         turn = episode.turns
         reply = task.turns[turn] if turn < len(task.turns) else Message(role="assistant")
-        episode.act(message := _identified(reply, turn))
+        episode.act(message := identified(reply, turn))
         return message
 
 
@@ -114,7 +114,7 @@ class DemonstrationAgent:
         turn = episode.turns
         if turn >= len(task.turns):
             raise TaskError(f"task {task.id}: the user still speaks after the {turn} gold turns")
-        tell(episode, new, message := _identified(task.turns[turn], turn), tools, self._format)
+        tell(episode, new, message := identified(task.turns[turn], turn), tools, self._format)
         return message
 
 
@@ -137,7 +137,7 @@ class HumanAgent:
     async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """What the person answers."""
         episode.observe(new)
-        episode.act(message := _identified(self._ask(new, tools), episode.turns))
+        episode.act(message := identified(self._ask(new, tools), episode.turns))
         return message
 
 
@@ -155,13 +155,3 @@ def _status(message: Message, repairs: Mapping[str, int]) -> ParseStatus:
     if message.tool_calls:
         return "repaired" if repairs else "calls"
     return "text" if message.content.strip() else "empty"
-
-
-def _identified(message: Message, turn: int) -> Message:
-    """Calls get ids that are unique in the episode, where they have none."""
-    if not message.tool_calls:
-        return message
-    calls: tuple[ToolCall, ...] = tuple(
-        call if call.id else call.replace(id=f"call_{turn}_{i}") for i, call in enumerate(message.tool_calls)
-    )
-    return message.replace(tool_calls=calls)
