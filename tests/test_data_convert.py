@@ -345,7 +345,7 @@ def write(out: Path, items: Iterator[Task], *, resume: bool = False, **options: 
     as_rows = options.get("format") == "parquet"
     with output(out, resume=resume, **options) as made:
         for task in items:
-            made.write(to_row(task, "p") if as_rows else task, task.split if options else "")
+            made.write(to_row(task, "p", "retail") if as_rows else task, task.split if options else "")
 
 
 SPLIT = [t.replace(split=("train", "test")[i % 2]) for i, t in enumerate(retail(30))]

@@ -172,11 +172,9 @@ def _task(extras: Mapping[str, Any]) -> tuple[Task, str]:
         task = Task.model_validate_json(extras["reward_spec"]["ground_truth"])
         return task, extras["extra_info"]["source"]
     except KeyError as e:
-        raise TaskError(
-            f"the row has no {e}; it needs reward_spec.ground_truth and extra_info.source, {_WRITTEN}"
-        ) from e
+        raise TaskError(f"the row has no {e}; it needs reward_spec.ground_truth and extra_info.source, {_ROWS}") from e
     except ValidationError as e:
-        raise TaskError(f"reward_spec.ground_truth of the row is no task; it has to be one as JSON, {_WRITTEN}") from e
+        raise TaskError(f"reward_spec.ground_truth of the row is not a task as JSON, {_ROWS}") from e
 
 
 def _seed(seed: int, task: Task) -> int:
