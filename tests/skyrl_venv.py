@@ -3,8 +3,8 @@
     python tests/skyrl_venv.py      makes the environment (3 GB, a few minutes; once)
 
 It pins versions that disagree with the project's, so it is a process and never an import. Of its trainer's requirements
-those are left out that need a GPU (vLLM, flash-attn and what goes with them). The project's own requirements are there as
-well, so that its environments and rollouts run inside.
+those are left out that need a GPU (vLLM, flash-attn and what goes with them). The project's own requirements are there
+as well, so that its environments and rollouts run inside.
 """
 
 import tomllib

@@ -41,7 +41,7 @@ class LocalConfig(Record):
     same modules or through vLLM."""
 
     kind: Literal["local", "tinker"] = "local"
-    """PyTorch in this process, or a server of the Tinker API; see docs/tinker.md for what of this section is then its."""
+    """PyTorch in this process, or a server of the Tinker API; docs/tinker.md says what of this section then counts."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     sampler: Literal["auto", "torch", "vllm"] = "auto"
     """Who samples: PyTorch in this process, or vLLM; `auto` is vLLM where it is installed and the model fits."""

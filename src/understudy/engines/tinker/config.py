@@ -29,11 +29,11 @@ class TinkerConfig(Record):
     base_url: str = ""
     """Where it is, such as http://127.0.0.1:8000."""
     server: ServerKind = ""
-    """What it is, since that decides what it can do and what its loss is: SkyRL with its JAX backend, SkyRL with FSDP or
-    Megatron (`skyrl-train`), or a hosted service that sums losses (`hosted`)."""
+    """What it is, which decides what it can do and what a loss means to it: SkyRL with its JAX backend (`skyrl-jax`), with
+    FSDP or Megatron (`skyrl-train`), or a hosted service that sums losses (`hosted`)."""
     model: str = ""
-    """What it calls the model that is trained; empty is the only one that it has. `model` beside it is a folder with the
-    same model's config and tokenizer."""
+    """What it calls the model that is trained; empty is the only one that it has. The run's own `model` is the same one
+    in a folder, for its config and tokenizer."""
     timeout: float = Field(default=900.0, gt=0.0)
     """Seconds until an answer that does not come counts as lost; compiling for a new length takes the longest."""
     patience: float = Field(default=30.0, gt=0.0)

@@ -1,8 +1,8 @@
 """The engine `tinker`: sampled from, read and moved by a server of the Tinker API; see docs/tinker.md.
 
-The server has LoRA adapters of one model. Replies come from the adapters as they were last published to its sampler; after
-an update they are published anew before the next reply, and adapters of before are never sampled from again: SkyRL's JAX
-backend would load them over those that are trained.
+The server has LoRA adapters of one model. Replies come from the adapters as they were last published to its sampler;
+after an update they are published anew before the next reply, and those of before are never sampled from again: SkyRL's
+JAX backend would load them over the ones that are trained.
 """
 
 import json
@@ -24,7 +24,7 @@ from understudy.engines.local.engine import TOLERANCE
 from understudy.engines.local.measures import told as as_metrics
 from understudy.engines.reference import FROZEN, ReferenceConfig
 from understudy.engines.tinker import adapters, wire
-from understudy.engines.tinker.refusals import abilities, native, refuse_reference, refuse_sampling, refuse_values
+from understudy.engines.tinker.refusals import abilities, native, no_values, refuse_reference, refuse_sampling
 from understudy.engines.tinker.rows import coefficients, measures, received, sent
 from understudy.engines.tinker.server import Server
 from understudy.errors import ConfigError, RolloutError
@@ -125,11 +125,11 @@ class TinkerEngine:
 
     def add_critic(self, critic: Critic) -> None:
         """There is none."""
-        raise refuse_values()
+        raise no_values()
 
     async def values(self, batch: Batch) -> Batch:
         """There are none."""
-        raise refuse_values()
+        raise no_values()
 
     def keep_reference(self, config: ReferenceConfig = FROZEN) -> None:
         """Compare with the policy as it is now: the server keeps a second copy of its adapters."""
@@ -284,7 +284,7 @@ class TinkerEngine:
         return found if norm is None else found | {"grad_norm": norm}
 
     async def _gradient(self, model: Any, batch: Batch, loss: Loss) -> dict[str, float]:
-        """Have the server add up a loss's gradient, by a loss of its own or by one that is linear; what that came to."""
+        """Have the server add up a loss's gradient, by a loss of its own or by a linear one; what that came to."""
         if name := native(loss, self._able):
             rows = sent(batch, batch.advantages, sums=self._able.sums)
             asked = wire.clipped(name, rows, 1 - loss.clip_low, 1 + loss.clip_high)

@@ -77,7 +77,7 @@ def refuse_reference(reference: ReferenceConfig) -> None:
         )
 
 
-def refuse_values() -> ConfigError:
+def no_values() -> ConfigError:
     """Why there is no critic."""
     return ConfigError(
         "algorithm.advantage = 'gae': a critic cannot be trained beside the policy through the Tinker API; choose an "
@@ -90,7 +90,7 @@ def refuse_second_phase(engine: LocalConfig, phases: int) -> None:
     if phases > 1 and not ABILITIES[engine.tinker.server].adam:
         raise ConfigError(
             f"a warm start before reinforcement: engine.tinker.server = {engine.tinker.server!r} cannot forget the "
-            "optimizer's moments between them; set sft.steps=0 and preferences.steps=0, or train each in a run of its own"
+            "optimizer's moments between them; set sft.steps=0 and preferences.steps=0"
         )
 
 
@@ -131,6 +131,6 @@ def _refuse_optimizer(optimizer: Optimizer, able: Abilities, server: str) -> Non
     for name, allowed in asked.items():
         if not allowed and getattr(optimizer, name) != getattr(plain, name):
             raise ConfigError(
-                f"engine.optimizer.{name} = {getattr(optimizer, name)}: engine.tinker.server = {server!r} does not take "
-                "it from a request; leave it out"
+                f"engine.optimizer.{name} = {getattr(optimizer, name)}: engine.tinker.server = {server!r} does not "
+                "take it from a request; leave it out"
             )

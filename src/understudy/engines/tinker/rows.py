@@ -1,10 +1,10 @@
 """Batches as a server takes them, and its log-probabilities as batches have them. No server is asked here.
 
-A server is given the tokens before each one (`inputs`), the tokens themselves (`targets`), and numbers for each of them: this
-is the only shift by one. What comes after a row's last trained token is not sent.
+A server is given the tokens before each one (`inputs`), the tokens themselves (`targets`), and numbers for each of them:
+this is the only shift by one. What comes after a row's last trained token is not sent.
 
-Where a server takes means, a row b of N trained tokens counts 1 / (N B) of what it should among B rows; its advantages are
-multiplied by N B, which makes the loss the sum that it is (invariant 5).
+Where a server takes means, a row of N trained tokens counts 1 / (N B) of what it should among B rows; its advantages are
+multiplied by N B, which makes the loss the sum that it is to be (invariant 5).
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from torch import Tensor
 from understudy.algorithms import losses
 from understudy.algorithms.options import Loss
 from understudy.batch import Batch
+from understudy.errors import RolloutError
 
 Numbers = list[float]
 
@@ -59,13 +60,13 @@ def received(batch: Batch, rows: Sequence[Sent], logprobs: Sequence[Sequence[flo
     found = torch.zeros(batch.tokens.shape)
     for row, told in zip(rows, logprobs, strict=True):
         if len(told) != len(row.targets):
-            raise ValueError(f"{len(told)} log-probabilities for {len(row.targets)} tokens")
+            raise RolloutError(f"the server tells {len(told)} odds of {len(row.targets)} tokens", "engine")
         found[row.row, 1 : len(told) + 1] = torch.tensor(told)
     return found * batch.mask
 
 
 def coefficients(loss: Loss, logprobs: Tensor, batch: Batch) -> Tensor:
-    """What the sum of all log-probabilities, each times its entry [B, T], needs to have the negative gradient of a loss.
+    """The factors [B, T] with which a sum of log-probabilities has the negative gradient of a loss.
 
     `logprobs` [B, T] are those of the weights as they are.
     """

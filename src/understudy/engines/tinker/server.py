@@ -2,7 +2,7 @@
 
 The library asks a dead server again and again, for ever. So whoever waits here for an answer also looks at the server's
 health, and gives up with a `RolloutError` when that is bad for `patience` seconds, or the answer takes longer than
-`timeout`. All coroutines of the library run in a thread of their own, so that waiting is possible inside an event loop and outside.
+`timeout`. Coroutines of the library run in a thread of their own: one can wait for them in an event loop, and outside.
 """
 
 import asyncio

@@ -21,7 +21,7 @@ def prompt(tokens: Sequence[int]) -> Any:
 
 
 def sampling_params(sampling: Sampling, longest: int, seed: int, stop_tokens: Collection[int]) -> Any:
-    """How a reply of at most `longest` tokens is sampled. The API takes stop tokens or strings; it is given the former."""
+    """How a reply of at most `longest` tokens is sampled. The API takes stop tokens or strings: it is given tokens."""
     from tinker import types
 
     return types.SamplingParams(
@@ -63,8 +63,8 @@ def clipped(name: str, rows: Sequence[Sent], low: float, high: float) -> Pass:
 def linear(rows: Sequence[Sent], *, sums: bool) -> Pass:
     """The sum of log-probabilities, each times its advantage, negated: any loss has such a one of the same gradient.
 
-    Where losses are sums that is the cross entropy with weights. Where it is divided by what the weights come to, weights
-    of both signs can make that nothing; there it is CISPO with every ratio held to 1, which divides by trained tokens.
+    Where losses are sums it is the cross entropy with weights. Where that is divided by the sum of the weights, which of
+    both signs may come to nothing, it is CISPO with every ratio held to 1, which is divided by trained tokens.
     """
     if sums:
         return "cross_entropy", [_datum(row, weights=row.advantages) for row in rows], None
