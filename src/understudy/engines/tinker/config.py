@@ -29,8 +29,8 @@ class TinkerConfig(Record):
     base_url: str = ""
     """Where it is, such as http://127.0.0.1:8000."""
     server: ServerKind = ""
-    """What it is, which decides what it can do and what a loss means to it: SkyRL with its JAX backend (`skyrl-jax`), with
-    FSDP or Megatron (`skyrl-train`), or a hosted service that sums losses (`hosted`)."""
+    """What it is, which decides what it can do and what a loss means to it: SkyRL with its JAX backend (`skyrl-jax`),
+    with FSDP or Megatron (`skyrl-train`), or a hosted service that sums losses (`hosted`)."""
     model: str = ""
     """What it calls the model that is trained; empty is the only one that it has. The run's own `model` is the same one
     in a folder, for its config and tokenizer."""

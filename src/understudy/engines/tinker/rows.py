@@ -1,10 +1,10 @@
 """Batches as a server takes them, and its log-probabilities as batches have them. No server is asked here.
 
-A server is given the tokens before each one (`inputs`), the tokens themselves (`targets`), and numbers for each of them:
-this is the only shift by one. What comes after a row's last trained token is not sent.
+A server is given the tokens before each one (`inputs`), the tokens themselves (`targets`), and numbers for each of
+them: this is the only shift by one. What comes after a row's last trained token is not sent.
 
-Where a server takes means, a row of N trained tokens counts 1 / (N B) of what it should among B rows; its advantages are
-multiplied by N B, which makes the loss the sum that it is to be (invariant 5).
+Where a server takes means, a row of N trained tokens counts 1 / (N B) of what it should among B rows; its advantages
+are multiplied by N B, which makes the loss the sum that it is to be (invariant 5).
 """
 
 from collections.abc import Sequence

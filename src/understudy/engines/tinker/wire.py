@@ -63,8 +63,8 @@ def clipped(name: str, rows: Sequence[Sent], low: float, high: float) -> Pass:
 def linear(rows: Sequence[Sent], *, sums: bool) -> Pass:
     """The sum of log-probabilities, each times its advantage, negated: any loss has such a one of the same gradient.
 
-    Where losses are sums it is the cross entropy with weights. Where that is divided by the sum of the weights, which of
-    both signs may come to nothing, it is CISPO with every ratio held to 1, which is divided by trained tokens.
+    Where losses are sums it is the cross entropy with weights. Where that is divided by the sum of the weights, which
+    of both signs may come to nothing, it is CISPO with every ratio held to 1, which is divided by trained tokens.
     """
     if sums:
         return "cross_entropy", [_datum(row, weights=row.advantages) for row in rows], None
