@@ -69,8 +69,8 @@ class Server:
         started = time.monotonic()
         try:
             while not future.done():
-                concurrent.futures.wait([future], POLL)
                 self._look(what, started)
+                concurrent.futures.wait([future], POLL)
             return self._outcome(future, what)
         finally:
             future.cancel()
@@ -81,9 +81,8 @@ class Server:
         wrapped = asyncio.wrap_future(future)
         try:
             while not wrapped.done():
+                await asyncio.to_thread(self._look, what, started)
                 await asyncio.wait([wrapped], timeout=POLL)
-                if not wrapped.done():
-                    await asyncio.to_thread(self._look, what, started)
             return self._outcome(future, what)
         finally:
             wrapped.cancel()
