@@ -7,6 +7,7 @@ health, and gives up with a `RolloutError` when that is bad for `patience` secon
 
 import asyncio
 import concurrent.futures
+import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -47,6 +48,7 @@ class Server:
             import tinker
         except ModuleNotFoundError as e:
             raise ConfigError(f"engine.kind = 'tinker' needs {e.name}; run pip install 'understudy[tinker]'") from e
+        logging.getLogger("tinker").setLevel(logging.ERROR)  # it warns of every archive that it asks for
         self._loop = _started()
         self._service = tinker.ServiceClient(base_url=self.config.base_url, api_key=_key(self.config))
         try:
@@ -136,7 +138,7 @@ def unreachable(config: TinkerConfig) -> str:
         status = httpx2.get(config.base_url + HEALTH, timeout=PULSE).status_code
     except httpx2.HTTPError as e:
         return f"does not answer ({type(e).__name__})"
-    return "" if status == 200 else f"answers {HEALTH} by status {status}"
+    return "" if status < 500 else f"answers {HEALTH} by status {status}"
 
 
 def _key(config: TinkerConfig) -> str:
