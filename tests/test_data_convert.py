@@ -93,7 +93,7 @@ def test_a_domain_is_converted_by_its_name(tmp_path: Path) -> None:
         ({"reward_spec": {"method": "task"}}, "reward_spec.ground_truth"),
         ({"reward_spec": {"method": "task", "ground_truth": "{}"}}, "reward_spec.ground_truth.id"),
         ({"reward_spec": {"method": "task", "ground_truth": "{"}}, "reward_spec.ground_truth"),
-        ({"extra_info": {}}, "extra_info.task"),
+        ({"extra_info": {}}, "extra_info.source"),
         ({"more": 1}, "more"),
     ],
 )

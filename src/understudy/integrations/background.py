@@ -7,6 +7,8 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+PATIENCE = 10.0
+"""Seconds that the end may take: a server that was just being started when it came may keep Python waiting for ever."""
 
 
 class Background:
@@ -31,7 +33,7 @@ class Background:
         with self._starting:
             if self._thread is not None:
                 self._loop.call_soon_threadsafe(self._end.set)
-                self._thread.join()
+                self._thread.join(PATIENCE)
                 self._thread = None
                 atexit.unregister(self.close)
 
