@@ -66,8 +66,10 @@ class Load:
 
     @property
     def episodes(self) -> int:
-        """Enough to reach a steady state; where users are slow, some rounds of them."""
-        return max(self.at_once * (1 if self.at_once >= 10_000 else 2), 2000 if self.user == "scripted" else 4)
+        """Enough to reach a steady state: a thousand, or where users are slow, two rounds of them."""
+        if self.user == "scripted":
+            return max(self.at_once, 1000)
+        return self.at_once if self.at_once >= 10_000 else max(2 * self.at_once, 4)
 
 
 @dataclass
@@ -145,7 +147,7 @@ class Play:
 
     def warm(self) -> None:
         """Run each task's gold calls, which is done once for each task and not for each episode."""
-        for domain, task in itertools.islice(self.tasks(), 2500):
+        for domain, task in itertools.islice(self.tasks(), min(2500, self.load.episodes)):
             domain.goal(task)
 
     async def run(self, count: int, at_once: int) -> Figures:
