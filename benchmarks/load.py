@@ -12,8 +12,11 @@ between two replies of a model: calls, users, rewards, the event loop. Users are
 
 Each figure is that of a process of its own; with `--actors`, of so many Ray actors that share the episodes. Shown are
 medians of the repeats. `late` is how much longer a step took than its user waited: its own work, and the wait for its
-turn. Memory is what the process grew by at its peak, and CPU time that of the process alone: where other programs want
-the same cores, look at that.
+turn. Memory is what the process grew by at its peak.
+
+Time is that of a core with nothing else to do, whatever else the machine does: the clock of the event loop is the
+process's CPU time, and where it would wait it goes on at once, so that a second of waiting costs nothing. With `http`,
+where others take part, it is the wall's, and CPU time is the fairer measure.
 """
 
 import argparse
@@ -27,6 +30,7 @@ import multiprocessing
 import os
 import random
 import resource
+import selectors
 import statistics
 import subprocess
 import sys
@@ -85,6 +89,33 @@ class Figures:
     """Seconds, of each step."""
 
 
+class Undisturbed(asyncio.SelectorEventLoop):
+    """An event loop by whose clock its thread has a core to itself."""
+
+    def __init__(self) -> None:
+        self.skipped = 0.0
+        super().__init__(Skipping(self))
+
+    def time(self) -> float:
+        """CPU seconds of the thread, and those that it would have waited."""
+        return time.thread_time() + self.skipped
+
+
+class Skipping(selectors.DefaultSelector):
+    """Waits for nothing that only time brings."""
+
+    def __init__(self, loop: Undisturbed) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """What is ready now; only a wait without an end is one."""
+        if timeout is None:
+            return super().select()
+        self._loop.skipped += max(0.0, timeout)
+        return super().select(0)
+
+
 class Slow:
     """A scripted user who waits first; `waited` is for how long, at the last turn."""
 
@@ -111,10 +142,11 @@ class Timed:
     async def step(self, reply: Message) -> Step:
         """The environment's, timed."""
         await asyncio.sleep(0)
-        began = time.perf_counter()
+        clock = asyncio.get_running_loop().time
+        began = clock()
         step = await self._environment.step(reply)
         waited = self._user.waited if isinstance(self._user, Slow) and not reply.tool_calls else 0.0
-        self._late.append(time.perf_counter() - began - waited)
+        self._late.append(clock() - began - waited)
         return step
 
     async def grade(self, ended: bool) -> Score:
@@ -150,12 +182,17 @@ class Play:
         for domain, task in itertools.islice(self.tasks(), min(2500, self.load.episodes)):
             domain.goal(task)
 
-    async def run(self, count: int, at_once: int) -> Figures:
-        """`count` episodes, so many at once."""
+    def figures(self, count: int) -> Figures:
+        """Those of `count` episodes."""
+        with asyncio.Runner(loop_factory=None if self._model else Undisturbed) as runner:
+            return runner.run(self._run(count, self.load.at_once))
+
+    async def _run(self, count: int, at_once: int) -> Figures:
         rest, late = itertools.islice(enumerate(self.tasks()), count), list[float]()
-        grown, cpu, began = _peak(), time.process_time(), time.perf_counter()
+        clock = asyncio.get_running_loop().time
+        grown, cpu, began = _peak(), time.process_time(), clock()
         await asyncio.gather(*(self._player(rest, late) for _ in range(at_once)))
-        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+        seconds, cpu = clock() - began, time.process_time() - cpu
         return Figures(seconds, cpu, count, _peak() - grown, late)
 
     async def _player(self, rest: Iterator[tuple[int, tuple[Domain, Task]]], late: list[float]) -> None:
@@ -198,7 +235,7 @@ def measured(load: Load) -> Figures:
     many_files()
     play = Play(load)
     play.warm()
-    return asyncio.run(play.run(load.episodes, load.at_once))
+    return play.figures(load.episodes)
 
 
 def in_actors(load: Load) -> Figures:
@@ -215,23 +252,26 @@ def in_actors(load: Load) -> Figures:
             """Say so."""
 
         def run(self, count: int) -> Figures:
-            return asyncio.run(self.play.run(count, self.play.load.at_once))
+            return self.play.figures(count)
 
     ray.init(num_cpus=load.actors, include_dashboard=False, log_to_driver=False, logging_level="error")
     try:
         share = dataclasses.replace(load, at_once=max(1, load.at_once // load.actors))
         actors = [ray.remote(num_cpus=1)(Actor).remote(share) for _ in range(load.actors)]
         ray.get([actor.ready.remote() for actor in actors])
-        began = time.perf_counter()
-        parts = ray.get([actor.run.remote(load.episodes // load.actors) for actor in actors])
-        return joined(parts, time.perf_counter() - began)
+        return joined(ray.get([actor.run.remote(load.episodes // load.actors) for actor in actors]))
     finally:
         ray.shutdown()
 
 
-def joined(parts: Sequence[Figures], seconds: float) -> Figures:
+def joined(parts: Sequence[Figures]) -> Figures:
+    """Those of all; they are done when the last is."""
     sums = (sum(getattr(part, name) for part in parts) for name in ("cpu", "episodes", "grown"))
-    return Figures(seconds, *sums, late=list(itertools.chain.from_iterable(part.late for part in parts)))
+    return Figures(
+        max(part.seconds for part in parts),
+        *sums,
+        late=list(itertools.chain.from_iterable(part.late for part in parts)),
+    )
 
 
 async def endpoint(port: Any, median: float) -> None:

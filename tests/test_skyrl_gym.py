@@ -4,6 +4,7 @@ The episodes are, token for token, those of our own rollout, and so are the rewa
 """
 
 import asyncio
+import functools
 import hashlib
 import json
 import os
@@ -70,10 +71,15 @@ def converted(folder: Path, source: str, split: str = "test") -> Path:
     return path
 
 
+@functools.cache
+def format_of(family: str) -> formats.ChatFormat:
+    return formats.find(families.install() / family)
+
+
 def ours(reference: str, task: Task, family: str) -> Trajectory:
     """The gold episode that our own rollout makes, with the user whom the environment has."""
     seed = int.from_bytes(hashlib.sha256(f"0/{task.id}".encode()).digest()[:4])
-    source, agent = find(reference), DemonstrationAgent(formats.find(families.install() / family))
+    source, agent = find(reference), DemonstrationAgent(format_of(family))
     return asyncio.run(rollout(task, source.environment(task, seed=seed), agent, LIMITS, seed))
 
 
