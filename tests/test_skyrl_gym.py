@@ -50,16 +50,20 @@ class Played:
         return [*prompt, *response]
 
 
+def by_skyrl(script: str, *arguments: object) -> str:
+    """What a script prints in SkyRL's environment."""
+    paths = [str(TESTS.parent / "src"), str(TESTS)]
+    own = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [str(skyrl_venv.install()), str(TESTS / script), *map(str, arguments)]
+    done = subprocess.run(command, env=own, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
 def play(folder: Path, family: str, replies: str, workers: int, rows: list[Path]) -> Played:
     """SkyRL's generator on rows, in its own environment."""
-    tests = [str(TESTS.parent / "src"), str(TESTS)]
-    own = {**os.environ, "PYTHONPATH": os.pathsep.join(tests), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    out, tokenizer = folder / f"{replies}.json", families.install() / family
-    command = [str(skyrl_venv.install()), str(TESTS / "skyrl_gym_inside.py"), str(out), str(tokenizer)]
-    done = subprocess.run(
-        [*command, replies, str(workers), *map(str, rows)], env=own, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    out = folder / f"{replies}.json"
+    by_skyrl("skyrl_gym_inside.py", out, families.install() / family, replies, workers, *rows)
     return Played(json.loads(out.read_text()))
 
 
@@ -124,3 +128,21 @@ def test_silence_earns_nothing(tmp_path: Path) -> None:
     assert {sum(rewards) for rewards in played.output["rewards"]} == {0.0}
     assert played.output["threads"] == 0
     assert played.output["metrics"]["environment/retail/success_rate"] == 0.0
+
+
+def test_environments_by_themselves() -> None:
+    """What is wrong is said before an episode; users are asked side by side, and their faults are no rewards."""
+    found = json.loads(by_skyrl("skyrl_gym_alone.py"))
+    assert '{"name": "find_user", "arguments": {' in found["prompt"][0]  # the dialect that was set
+    assert found["setting"].startswith(
+        "ConfigError: the environments have no setting 'dialekt'; did you mean 'dialect'?"
+    )
+    assert found["value"].startswith("ConfigError: the environments' seed: ")
+    assert found["human"].startswith("ConfigError: the environments' user.kind = 'human'")
+    assert found["row"].startswith("TaskError: the row has no 'reward_spec'")
+    assert found["task"].startswith("TaskError: reward_spec.ground_truth of the row is not a task as JSON")
+    assert found["source"].startswith("ConfigError: unknown domain 'retial'; did you mean 'retail'?")
+    assert found["early"].startswith(f"TaskError: task {find('retail').tasks('train')[0].id}: step before init")
+    assert found["users"] == {"at_once": 24, "requests": 24, "errors": [""]}
+    (error,) = found["fault"]["errors"]
+    assert error.startswith("RolloutError: chat model 'm' at http://127.0.0.1")

@@ -155,10 +155,13 @@ def _config(settings: Mapping[str, Any]) -> TaskEnvConfig:
     for key in settings.keys() - TaskEnvConfig.model_fields.keys():
         raise ConfigError(f"the environments have no setting {nearest(key, TaskEnvConfig.model_fields)}")
     try:
-        return TaskEnvConfig.model_validate(settings)
+        config = TaskEnvConfig.model_validate(settings)
     except ValidationError as e:
         first = e.errors(include_url=False)[0]
         raise ConfigError(f"the environments' {'.'.join(map(str, first['loc']))}: {first['msg']}") from e
+    if config.user.kind == "human":
+        raise ConfigError("the environments' user.kind = 'human': nobody is at a prompt there; choose another kind")
+    return config
 
 
 def _plain(section: Any) -> dict[str, Any]:
