@@ -35,11 +35,11 @@ def made(extras: Mapping[str, Any] = ROW, **settings: Any) -> Any:
     return skyrl_gym.make("tau_bench", env_config={}, extras={**extras, "max_turns": 4, **settings})
 
 
-def asked(delay: float, status: int = 200) -> dict[str, Any]:
+def asked(delay: float, status: int = 200, retries: int = 5) -> dict[str, Any]:
     """Many episodes at once, each with one turn of a user behind an endpoint."""
     answer = Answer(says("Yes, please.").body, status, delay=delay)
     with serving(lambda request: answer) as endpoint:
-        chat = {"model": "m", "base_url": endpoint.url, "concurrency": EPISODES, "retries": 0}
+        chat = {"model": "m", "base_url": endpoint.url, "concurrency": EPISODES, "retries": retries, "backoff": 0.1}
         config = {"user": {"kind": "llm", "attempts": 1, "chat": chat}}
 
         def episode(_: int) -> str:
@@ -51,7 +51,7 @@ def asked(delay: float, status: int = 200) -> dict[str, Any]:
 
         with ThreadPoolExecutor(EPISODES) as threads:
             errors = list(threads.map(episode, range(EPISODES)))
-        return {"at_once": endpoint.most_at_once, "requests": len(endpoint.requests), "errors": sorted(set(errors))}
+        return {"at_once": endpoint.most_at_once, "errors": sorted(set(errors))}
 
 
 if __name__ == "__main__":
@@ -67,7 +67,7 @@ if __name__ == "__main__":
         "task": refused(lambda: made({**ROW, "reward_spec": {"ground_truth": "{}"}})),
         "source": refused(lambda: made({**ROW, "extra_info": {"source": "retial"}}).init([])),
         "early": refused(lambda: made().step("Hello.")),
-        "users": asked(0.3),
-        "fault": asked(0.0, status=500),
+        "users": asked(1.0),
+        "fault": asked(0.0, status=500, retries=0),
     }
     print(json.dumps(found))
