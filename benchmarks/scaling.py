@@ -25,8 +25,8 @@ TEXTS = 3.3
 """Of its 7.4 replies, those that a user hears."""
 ENVIRONMENT = 1 / 321
 """CPU seconds of an episode with scripted users (`load.py`), on cores that other programs wanted too."""
-REQUEST = 0.0022
-"""CPU seconds that a request to a user's endpoint takes of the process that plays, in pools of 50 connections, alike."""
+REQUEST = 0.0025
+"""CPU seconds that a request to a user's endpoint takes of the process that plays (`load.py --user http`), alike."""
 SIGMA = 0.5
 """Of the logarithm of a user's answering time, as in `load.py`; the median is `--seconds`."""
 
