@@ -326,7 +326,7 @@ def serving(median: float) -> Iterator[str]:
 def apart(load: Load) -> dict[str, Any]:
     """The figures of a load, in a process of its own."""
     command = [sys.executable, __file__, "--one", json.dumps(dataclasses.asdict(load))]
-    return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    return dict(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
 
 
 def one(load: Load) -> dict[str, Any]:
