@@ -5,8 +5,10 @@ it, also where the server dies on the way; what was learned is a model for every
 """
 
 import asyncio
+import gc
 import importlib
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,7 @@ pytestmark = [
     pytest.mark.skyrl,
     pytest.mark.usefixtures("tinker"),
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),  # peft's, of transformers
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),  # the client library closes no connection
 ]
 LORA = {"rank": 8, "alpha": 32.0}
 RATE = 1e-2
@@ -81,6 +84,9 @@ def tinker() -> Iterator[None]:
     sys.path.append(folder)
     importlib.import_module("tinker")
     yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # it closes no connection
+        gc.collect()
     sys.path.remove(folder)
 
 
