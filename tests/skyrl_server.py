@@ -20,7 +20,7 @@ from understudy.integrations import tinker_server
 from understudy.models import cache_folder
 
 PATIENCE = 120.0  # seconds
-BACKEND = {"max_lora_adapters": 8, "max_lora_rank": 8, "train_micro_batch_size": 1, "sample_max_num_sequences": 16}
+BACKEND = {"max_lora_adapters": 24, "max_lora_rank": 8, "train_micro_batch_size": 1, "sample_max_num_sequences": 16}
 """One shape for all batches, so that little is compiled."""
 CLIENT = (
     "tinker==0.24.1",
