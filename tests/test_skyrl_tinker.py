@@ -23,6 +23,8 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from test_tinker import batch_of  # noqa: E402
+from test_train import Watts, question  # noqa: E402
+from toy import house  # noqa: E402
 from understudy.algorithms.options import Loss  # noqa: E402
 from understudy.batch import Batch, collate  # noqa: E402
 from understudy.config import TrainConfig, parse  # noqa: E402
@@ -36,6 +38,7 @@ from understudy.messages import Message  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
 from understudy.run import Run  # noqa: E402
 from understudy.tasks import Score  # noqa: E402
+from understudy.tools import Toolkit  # noqa: E402
 from understudy.train import train  # noqa: E402
 from understudy.trajectory import Trajectory  # noqa: E402
 from understudy.weights import export, find_weights  # noqa: E402
@@ -52,13 +55,17 @@ NEAR = 1e-3
 """How far two steps on a server may end from the same ones here: the norm of the difference over that of the moves."""
 
 
+class Silent(Toolkit):
+    """No tools: their descriptions are most of a short prompt, and a token is a byte here."""
+
+
+ASKED = Watts("toy", house, Silent, question, ("one", "two"))
 PROMPT = list(b"How much does a lamp draw?")
 ANY = Sampling(max_tokens=8)
 DEATH = 10
 LEARNING = (
-    "domain=test_train:WATTS",
+    "domain=test_skyrl_tinker:ASKED",
     "slice.policy=brief",
-    "slice.tools=switch_lamp",
     "sampling.max_tokens=8",
     "limits.max_turns=2",
     "eval.tasks=6",
