@@ -62,25 +62,25 @@ class Silent(Toolkit):
 ASKED = Watts("toy", house, Silent, question, ("one", "two"))
 PROMPT = list(b"How much does a lamp draw?")
 ANY = Sampling(max_tokens=8)
-DEATH = 10
+DEATH = 14
 LEARNING = (
     "domain=test_skyrl_tinker:ASKED",
     "slice.policy=brief",
     "sampling.max_tokens=8",
     "limits.max_turns=2",
     "eval.tasks=6",
-    "eval.trials=8",
+    "eval.trials=5",
     "eval.temperature=1.0",
-    "sft.steps=6",
+    "sft.steps=10",
     "sft.batch_size=4",
     "sft.demonstrations=8",
     "sft.learning_rate=5e-3",
-    "steps=16",
+    "steps=18",
     "save_every=4",
     "algorithm.tasks_per_step=2",
     "algorithm.group_size=8",
     "algorithm.refill=0",
-    "algorithm.learning_rate=2e-3",
+    "algorithm.learning_rate=5e-3",
     "certify.every=0",  # its talks are long; see test_sampler_and_trainer_agree_before_an_update_and_after
 )
 
