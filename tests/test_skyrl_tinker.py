@@ -62,25 +62,25 @@ class Silent(Toolkit):
 ASKED = Watts("toy", house, Silent, question, ("one", "two"))
 PROMPT = list(b"How much does a lamp draw?")
 ANY = Sampling(max_tokens=8)
-DEATH = 14
+DEATH = 18
 LEARNING = (
     "domain=test_skyrl_tinker:ASKED",
     "slice.policy=brief",
     "sampling.max_tokens=8",
     "limits.max_turns=2",
     "eval.tasks=6",
-    "eval.trials=5",
+    "eval.trials=4",
     "eval.temperature=1.0",
-    "sft.steps=10",
+    "sft.steps=14",
     "sft.batch_size=4",
     "sft.demonstrations=8",
     "sft.learning_rate=5e-3",
-    "steps=18",
+    "steps=10",
     "save_every=4",
     "algorithm.tasks_per_step=2",
-    "algorithm.group_size=8",
+    "algorithm.group_size=16",
     "algorithm.refill=0",
-    "algorithm.learning_rate=5e-3",
+    "algorithm.learning_rate=1.5e-3",
     "certify.every=0",  # its talks are long; see test_sampler_and_trainer_agree_before_an_update_and_after
 )
 
@@ -287,7 +287,7 @@ def test_a_random_model_learns_though_its_server_dies_and_is_a_model_for_everybo
         run = Run.resume(run.folder, config.replace(engine=remote(server.url)))
         rates = {name: evaluation.success for name, evaluation in train(run.config, run, silent)["evaluations"]}
         assert rates["base model"].mean == 0.0
-        assert rates["warm start"].mean < 0.8
+        assert rates["warm start"].mean < 0.95
         assert rates["trained"].mean > 0.9
         served = greedy(run.config, find_weights(str(run.folder)).checkpoint)
     export(find_weights(str(run.folder)), tmp_path / "model")
