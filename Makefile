@@ -6,6 +6,7 @@
 # make test-vllm      install, make an environment for vLLM (3 GB, once), then run the tests with it on the CPU
 # make test-qlora     install, then weights in 4 bits with a real bitsandbytes on the CPU (45 MB, once)
 # make test-llamafactory  install, make an environment for LLaMA-Factory (1.6 GB, once), then train with it on the CPU
+# make test-skyrl     install, make an environment for SkyRL (3 GB, once), then train with its servers on the CPU
 # make test-trackers  install, then send metrics by the real client libraries, which that installs into the user's cache
 # make docs      install, then build the documentation into build/site; a warning is an error
 # make test-inspect   install, then read an evaluation's log with Inspect, which that installs into the user's cache
@@ -23,7 +24,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install train test test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-inspect test-browser check docs bench
+.PHONY: install train test test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-browser check docs bench
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -59,6 +60,10 @@ test-qlora: install
 test-llamafactory: install
 	$(BIN)/python tests/llamafactory_cli.py
 	$(BIN)/python -m pytest -m llamafactory
+
+test-skyrl: install
+	$(BIN)/python tests/skyrl_venv.py
+	$(BIN)/python -m pytest -m skyrl
 
 test-inspect: install
 	$(BIN)/python -m pytest -m inspect

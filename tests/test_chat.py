@@ -10,12 +10,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from endpoint import KEY, Answer, Endpoint, says, serving
-from understudy.chat import ChatConfig, ChatModel, Reply, Usage
+from understudy.chat import POOL, ChatConfig, ChatModel, Reply, Usage
 from understudy.config import TrainConfig, dump, parse
 from understudy.errors import ConfigError, RolloutError
 from understudy.messages import Message, ToolCall, ToolSpec
@@ -415,3 +416,26 @@ def test_a_request_is_not_made_before_it_is_asked_for() -> None:
         model(endpoint.url)
         assert isinstance(endpoint, Endpoint)
         assert endpoint.requests == []
+
+
+def test_many_requests_at_once_share_several_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One pool of so many connections would be looked through at each request."""
+    made: list[httpx2.AsyncClient] = []
+
+    class Pool(httpx2.AsyncClient):
+        async def post(self, *arguments: Any, **named: Any) -> httpx2.Response:
+            made.append(self)
+            return await super().post(*arguments, **named)
+
+    monkeypatch.setattr(httpx2, "AsyncClient", Pool)
+
+    async def all_of_them(model: ChatModel) -> list[Reply]:
+        asks = (model.reply([Message(role="user", content=str(number))]) for number in range(12))
+        return list(await asyncio.gather(*asks))
+
+    with serving(lambda request: says("Yes.")) as endpoint:
+        config = ChatConfig(base_url=endpoint.url, model="m", concurrency=2 * POOL + 1, backoff=0.05)
+        replies = asyncio.run(all_of_them(ChatModel(config, "user")))
+    assert [reply.message.content for reply in replies] == ["Yes."] * 12
+    assert len(set(map(id, made))) == 3
+    assert all(pool.is_closed for pool in made)

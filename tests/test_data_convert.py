@@ -13,12 +13,14 @@ import pytest
 from hypothesis import given, settings
 
 from data_kit import FIND, ORDER, address, call, retail, tasks, tau, write_lines, write_tau
+from test_mcp_source import environment
 from understudy.check import earned
 from understudy.data.items import Bad, Item
 from understudy.data.rows import Row, from_row, to_row
 from understudy.data.source import source
 from understudy.data.verify import Domains, checked, gold_fault, proven
 from understudy.data.write import output
+from understudy.domains.base import find
 from understudy.domains.retail import DOMAIN
 from understudy.errors import ConfigError, TaskError
 from understudy.similar import substance
@@ -33,17 +35,17 @@ TASK = retail(1)[0]
 @given(tasks)
 @settings(deadline=None)
 def test_a_task_comes_back_from_its_row(task: Task) -> None:
-    row = Row.model_validate_json(to_row(task, "the policy").model_dump_json())
+    row = Row.model_validate_json(to_row(task, "the policy", "retail").model_dump_json())
     back = from_row(Item("here", row))
     assert isinstance(back, Item)
     assert back == Item("here", task)
-    assert to_row(back.value, "the policy") == row
+    assert to_row(back.value, "the policy", "retail") == row
 
 
 def test_a_row_is_what_skyrl_reads() -> None:
-    row = to_row(TASK, DOMAIN.policy).model_dump()
+    row = to_row(TASK, DOMAIN.policy, "retail").model_dump()
     assert row.keys() == {"data_source", "env_class", "prompt", "reward_spec", "extra_info"}
-    assert (row["data_source"], row["env_class"]) == ("understudy/retail", "understudy")
+    assert (row["data_source"], row["env_class"]) == ("understudy/retail", "tau_bench")
     assert row["prompt"] == (
         {"role": "system", "content": DOMAIN.policy},
         {"role": "user", "content": TASK.scenario.opening},
@@ -84,18 +86,19 @@ def test_a_domain_is_converted_by_its_name(tmp_path: Path) -> None:
     [
         ({"data_source": 1}, "data_source"),
         ({"env_class": "tau"}, "env_class"),
+        ({"env_class": "MCPToolEnv"}, "env_class"),
         ({"prompt": [{"role": "system", "content": "x"}]}, "prompt.1"),
         ({"prompt": [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}]}, "prompt"),
         ({"prompt": [{"role": "system", "content": "x"}, {"role": "assistant", "content": "x"}]}, "prompt.1.role"),
         ({"reward_spec": {"method": "task"}}, "reward_spec.ground_truth"),
         ({"reward_spec": {"method": "task", "ground_truth": "{}"}}, "reward_spec.ground_truth.id"),
         ({"reward_spec": {"method": "task", "ground_truth": "{"}}, "reward_spec.ground_truth"),
-        ({"extra_info": {}}, "extra_info.task"),
+        ({"extra_info": {}}, "extra_info.source"),
         ({"more": 1}, "more"),
     ],
 )
 def test_a_bad_row_names_its_field(tmp_path: Path, change: dict[str, Any], field: str) -> None:
-    row = json.loads(to_row(TASK, DOMAIN.policy).model_dump_json())
+    row = json.loads(to_row(TASK, DOMAIN.policy, "retail").model_dump_json())
     path = write_lines(tmp_path / "rows.jsonl", [row, {**row, **change}])
     code, _, err = call("validate", path)
     assert code == 2
@@ -104,7 +107,7 @@ def test_a_bad_row_names_its_field(tmp_path: Path, change: dict[str, Any], field
 
 
 def test_a_row_that_contradicts_itself(tmp_path: Path) -> None:
-    row = json.loads(to_row(TASK, DOMAIN.policy).model_dump_json())
+    row = json.loads(to_row(TASK, DOMAIN.policy, "retail").model_dump_json())
     row["extra_info"]["split"] = "test"
     code, _, err = call("validate", write_lines(tmp_path / "rows.jsonl", [row]))
     assert code == 2
@@ -345,7 +348,7 @@ def write(out: Path, items: Iterator[Task], *, resume: bool = False, **options: 
     as_rows = options.get("format") == "parquet"
     with output(out, resume=resume, **options) as made:
         for task in items:
-            made.write(to_row(task, "p") if as_rows else task, task.split if options else "")
+            made.write(to_row(task, "p", "retail") if as_rows else task, task.split if options else "")
 
 
 SPLIT = [t.replace(split=("train", "test")[i % 2]) for i, t in enumerate(retail(30))]
@@ -450,3 +453,40 @@ def test_what_is_earned_by_silence_is_what_verify_says() -> None:
     for task in (TASK, TASK.replace(id="idle", gold=(), outputs=())):
         idle = asyncio.run(earned(DOMAIN, task, SilentAgent())).reward > 0
         assert (gold_fault(DOMAIN, task) is not None) == idle
+
+
+# ---- rows of other sources ----
+
+
+def test_an_mcp_environment_becomes_rows_that_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = environment(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call("convert", "mcp:tally.toml", "rows.jsonl", "--split", "train")
+    assert (code, err) == (0, "")
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["env_class"] for row in rows] == ["MCPToolEnv"] * 2
+    assert {row["extra_info"]["source"] for row in rows} == {f"mcp:{path}"}  # found again from any folder
+    assert rows[0]["prompt"][0] == {"role": "system", "content": "You keep a count."}
+    assert call("convert", "rows.jsonl", "back.jsonl", "--domain", "mcp:tally.toml")[0] == 0
+    assert read_tasks(tmp_path / "back.jsonl") == find("mcp:tally.toml").tasks("train")
+    assert call("validate", "rows.jsonl", "--domain", "mcp:tally.toml")[1] == "rows.jsonl: 2 sound, 0 bad\n"
+
+
+def test_a_task_of_an_mcp_environment_that_rewards_nothing_is_refused(tmp_path: Path) -> None:
+    idle = {"id": "idle", "prompt": "Hello.", "gold": [], "check": {"state": {"tool": "count", "equals": {"count": 0}}}}
+    path = environment(tmp_path, [idle])
+    code, _, err = call("convert", f"mcp:{path}", tmp_path / "rows.jsonl")
+    assert code == 2
+    assert "idle: gold: doing nothing earns 1" in err
+
+
+def test_rows_say_how_a_domain_of_ones_own_is_found(tmp_path: Path) -> None:
+    assert call("convert", "toy:DOMAIN", tmp_path / "rows.jsonl")[0] == 0
+    row = json.loads((tmp_path / "rows.jsonl").read_text().splitlines()[0])
+    assert (row["env_class"], row["extra_info"]["source"]) == ("tau_bench", "toy:DOMAIN")
+
+
+def test_a_mixture_is_converted_part_by_part(tmp_path: Path) -> None:
+    code, _, err = call("convert", "mix:retail,telecom", tmp_path / "rows.jsonl")
+    assert code == 2
+    assert "give each of retail+telecom by itself" in err

@@ -22,7 +22,7 @@ from understudy.tasks import Task
 
 SOUND = [
     *(json.loads(t.model_dump_json(exclude_defaults=True)) for t in retail(28)),
-    json.loads(to_row(retail(1)[0], "policy").model_dump_json()),
+    json.loads(to_row(retail(1)[0], "policy", "retail").model_dump_json()),
     tau(),
     address(3),
 ]

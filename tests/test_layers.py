@@ -112,6 +112,8 @@ def test_torch_is_confined(path: Path) -> None:
 def test_nothing_outside_those_modules_loads_torch() -> None:
     names = [f"understudy.{name}" for name in RANK if name not in {*MAY_IMPORT_TORCH, "presets", "__main__"}]
     names += ["understudy.engines.local.config", "understudy.engines.scripted", "understudy.algorithms.options"]
+    names += [f"understudy.engines.tinker.{name}" for name in ("config", "refusals", "server")]
+    names += ["understudy.engines.opening"]
     names += [f"understudy.engines.vllm.{name}" for name in ("endpoint", "inside", "sampler", "server", "weights")]
     code = f"import importlib, sys\nfor n in {names}: importlib.import_module(n)\nsys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,7 +14,7 @@ from understudy.engines.base import Sampler, Sampling
 from understudy.errors import TaskError
 from understudy.formats import ChatFormat, Parsed
 from understudy.formats.base import ParseStatus, settled
-from understudy.messages import Message, ToolCall, ToolSpec
+from understudy.messages import Message, ToolSpec, identified
 from understudy.retold import tell
 from understudy.tasks import Task
 from understudy.trajectory import Trajectory
@@ -59,7 +59,7 @@ class EngineAgent:
             _count(episode, "stop_string", 1)
         if parsed.repairs:
             episode.penalty = min(MOST_PENALTY, episode.penalty + self._repair_penalty)
-        message = _identified(settled(parsed, completion.finish == "length"), episode.turns)
+        message = identified(settled(parsed, completion.finish == "length"), episode.turns)
         episode.act(message, completion.tokens, completion.logprobs)
         episode.version = completion.version
         return message
@@ -84,7 +84,7 @@ class ChatAgent:
         parsed = Parsed(said, _status(said, reply.repairs), reply.other_side, reply.repairs, reply.faults)
         for event, count in _events(parsed, cut=reply.finish == "length"):
             _count(episode, event, count)
-        episode.act(message := _identified(said, episode.turns))
+        episode.act(message := identified(said, episode.turns))
         return message
 
 
@@ -105,7 +105,7 @@ class GoldAgent:
         episode.observe(new)
         turn = episode.turns
         reply = task.turns[turn] if turn < len(task.turns) else Message(role="assistant")
-        episode.act(message := _identified(reply, turn))
+        episode.act(message := identified(reply, turn))
         return message
 
 
@@ -120,7 +120,7 @@ class DemonstrationAgent:
         turn = episode.turns
         if turn >= len(task.turns):
             raise TaskError(f"task {task.id}: the user still speaks after the {turn} gold turns")
-        tell(episode, new, message := _identified(task.turns[turn], turn), tools, self._format)
+        tell(episode, new, message := identified(task.turns[turn], turn), tools, self._format)
         return message
 
 
@@ -153,7 +153,7 @@ class HastyAgent:
         turn, calling = episode.turns, [message for message in task.turns if message.tool_calls]
         said = [message for message in task.turns if not message.tool_calls][-1:]
         turns = [*calling, *said]
-        episode.act(message := _identified(turns[turn] if turn < len(turns) else Message(role="assistant"), turn))
+        episode.act(message := identified(turns[turn] if turn < len(turns) else Message(role="assistant"), turn))
         return message
 
 
@@ -166,7 +166,7 @@ class HumanAgent:
     async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """What the person answers."""
         episode.observe(new)
-        episode.act(message := _identified(self._ask(new, tools), episode.turns))
+        episode.act(message := identified(self._ask(new, tools), episode.turns))
         return message
 
 
@@ -184,13 +184,3 @@ def _status(message: Message, repairs: Mapping[str, int]) -> ParseStatus:
     if message.tool_calls:
         return "repaired" if repairs else "calls"
     return "text" if message.content.strip() else "empty"
-
-
-def _identified(message: Message, turn: int) -> Message:
-    """Calls get ids that are unique in the episode, where they have none."""
-    if not message.tool_calls:
-        return message
-    calls: tuple[ToolCall, ...] = tuple(
-        call if call.id else call.replace(id=f"call_{turn}_{i}") for i, call in enumerate(message.tool_calls)
-    )
-    return message.replace(tool_calls=calls)

@@ -10,6 +10,7 @@ import asyncio
 import functools
 import hashlib
 import json
+import math
 import os
 import random
 import re
@@ -32,6 +33,9 @@ from understudy.records import Record
 
 LONGEST_WAIT = 120.0
 """Seconds; an endpoint that wants to be asked again later than this has failed."""
+POOL = 50
+"""Connections that are kept in one pool: httpcore looks at all of a pool at each request, so that with a thousand in
+one a request takes three times as long."""
 _TRANSIENT = {408, 409, 425, 429}
 _SECTIONS: Mapping[Fault, str] = {"user": "user.chat", "grader": "judge"}
 _WRONG_CONFIG = {401: "it does not accept the key", 404: "it has no such path or model"}
@@ -308,9 +312,10 @@ class _Connections(Connections):
     def __init__(self, config: ChatConfig, key: str) -> None:
         self.gate = asyncio.Semaphore(config.concurrency)
         # Attempts have a time limit of their own, and the gate limits connections.
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=config.concurrency)
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=min(config.concurrency, POOL))
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        super().__init__(httpx2.AsyncClient(headers=headers, timeout=None, limits=limits, verify=_certificates()))
+        made = functools.partial(httpx2.AsyncClient, headers=headers, timeout=None, limits=limits)
+        super().__init__(*(made(verify=_certificates()) for _ in range(math.ceil(config.concurrency / POOL))))
 
 
 def read_key(variable: str) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import email.utils
+import itertools
 import os
 import re
 import time
@@ -15,18 +16,25 @@ _ADDRESS = r"https?://(?:[\w.-]+|\[[\da-fA-F:]+\])(?::\d{1,5})?(?:/[\w./~%+-]*)?
 
 
 class Connections:
-    """A client's connections in one event loop, closed when it ends."""
+    """A client's connections in one event loop, closed when it ends. Of several pools each request takes the next."""
 
-    def __init__(self, http: httpx2.AsyncClient) -> None:
-        self.http, self.loop = http, asyncio.get_running_loop()
+    def __init__(self, *pools: httpx2.AsyncClient) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._pools, self._next = pools, itertools.cycle(pools)
         self.closing = self._until_the_loop_ends()
+
+    @property
+    def http(self) -> httpx2.AsyncClient:
+        """The pool for one request."""
+        return next(self._next)
 
     async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
         # An event loop that shuts down (asyncio.run does) ends every asynchronous generator that has begun.
         try:
             yield
         finally:
-            await self.http.aclose()
+            for pool in self._pools:
+                await pool.aclose()
 
 
 def plain_url(url: str, name: str) -> str:

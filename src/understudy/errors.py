@@ -32,6 +32,10 @@ class RolloutError(Exception):
         super().__init__(text)
         self.fault: Fault = fault
 
+    def __reduce__(self) -> tuple[type["RolloutError"], tuple[str, Fault]]:
+        """It travels between processes, as an actor's does, with whose fault it is."""
+        return type(self), (str(self), self.fault)
+
 
 class TaskError(Exception):
     """A task that cannot be scored: its gold fails, or doing nothing is rewarded."""

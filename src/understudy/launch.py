@@ -112,6 +112,8 @@ def measure(model: str, settings: Sequence[str] = (), quick: bool = False) -> be
     """This machine's speeds with a model, which are kept for forecasts unless they are `quick` ones."""
     config = parse(TrainConfig, "", [*([f"model={model}"] if model else []), *settings])
     engine, size = config.engine, bench.QUICK if quick else bench.Size()
+    if engine.kind != "local":
+        raise ConfigError(f"engine.kind = {engine.kind!r}: what is measured is this machine; leave it out")
     ways: tuple[Finetune, ...] = ("qlora",) if engine.finetune == "qlora" else ("full", "lora")
     try:
         speeds = bench.measure(find_model(config.model), engine, size, ways, config.model)

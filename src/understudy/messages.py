@@ -40,6 +40,14 @@ class Message(Record):
     tool_call_id: str = ""
 
 
+def identified(message: Message, turn: int) -> Message:
+    """The reply of that turn with ids for the calls that have none, unique in their episode."""
+    if not message.tool_calls:
+        return message
+    calls = enumerate(message.tool_calls)
+    return message.replace(tool_calls=tuple(c if c.id else c.replace(id=f"call_{turn}_{i}") for i, c in calls))
+
+
 def to_wire(message: Message) -> dict[str, Any]:
     """The message as the chat completions API takes it.
 

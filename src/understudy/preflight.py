@@ -5,6 +5,7 @@ for a second or two.
 """
 
 import asyncio
+import contextlib
 import itertools
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from understudy import bench, forecast, memory
 from understudy.bench import Speeds
 from understudy.config import TrainConfig
 from understudy.engines.local.machine import find_machine
+from understudy.engines.tinker.server import Server
 from understudy.errors import ConfigError
 from understudy.evaluate import demonstrations
 from understudy.forecast import Episodes
@@ -32,6 +34,9 @@ def preflight(config: TrainConfig, folder: Path) -> str:
     from understudy.train.preparation import doubts, prepare  # torch, which a mistake in the config need not wait for
 
     prepared = prepare(config)
+    head = f"{config.model} on {config.domain}: nothing is wrong with the config; a run would go to {folder}"
+    if config.engine.kind == "tinker":
+        return "\n".join([head, _told(_gold(config, prepared), config), _served(config), *doubts(config)])
     machine = find_machine(config.engine)
     episodes = _gold(config, prepared)
     shape = memory.read_shape(prepared.folder)
@@ -40,7 +45,7 @@ def preflight(config: TrainConfig, folder: Path) -> str:
     evaluated = config.eval.trials * sum(len(exam.tasks) for exam in prepared.exams)
     expected = forecast.forecast(config, episodes, speeds, evaluated)
     parts = [
-        f"{config.model} on {config.domain}: nothing is wrong with the config; a run would go to {folder}",
+        head,
         _told(episodes, config),
         forecast.as_text(expected, config),
         f"  (gold episodes, and speeds that {source})",
@@ -49,6 +54,12 @@ def preflight(config: TrainConfig, folder: Path) -> str:
         *doubts(config),
     ]
     return "\n".join(parts)
+
+
+def _served(config: TrainConfig) -> str:
+    """Where the weights would be: a server is asked whether it is there and has the model, not how fast it is."""
+    with contextlib.closing(Server(config.engine.tinker)) as server:
+        return f"{server} ({config.engine.tinker.server}) has the model {server.connect()}; its time is not foretold"
 
 
 def _gold(config: TrainConfig, prepared: "Prepared") -> Episodes:

@@ -56,9 +56,12 @@ FREE = (
     "engine.sequences",
     "engine.rows",
     "engine.threads",
+    "engine.tinker.base_url",
+    "engine.tinker.patience",
+    "engine.tinker.timeout",
 )
 """What a config's keys begin with that may be others when a run is resumed: those that change none of its numbers, and
-those that say how much memory it takes, which change them by rounding alone."""
+those that say how much memory it takes, or where a server is, which change them by rounding alone."""
 _STARTS = TypeAdapter(list[Provenance])
 _BY_STEP = ("trajectories", "evaluations", "tests", "checkpoints")
 _STEP = re.compile(r"(?:step_)?(\d{6,})(?: [^.]*)?")

@@ -101,7 +101,7 @@ def rows_encoder(domains: Domains, policy: str = "") -> Encode:
         domain = domains.find(task.domain)
         if domain is None and not policy:
             raise ConfigError(f"the policy of {task.domain!r} is not known, which a row's prompt has to tell; --policy")
-        return to_row(task, domain.policy if domain else policy)
+        return to_row(task, domain.policy if domain else policy, domains.reference(task.domain))
 
     return encode
 

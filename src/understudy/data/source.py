@@ -11,7 +11,7 @@ from understudy.data.items import Bad, Item, malformed
 from understudy.data.read import SUFFIXES, read
 from understudy.data.rows import Row, from_row
 from understudy.data.tau import TauTask, from_tau
-from understudy.domains.base import Domain, find_domain, names
+from understudy.domains.base import TaskSource, find, names
 from understudy.errors import ConfigError, nearest
 from understudy.tasks import SPLITS, Split, Task
 
@@ -24,7 +24,7 @@ class Source:
 
     name: str
     paths: tuple[Path, ...] = ()
-    domain: Domain | None = None
+    domain: TaskSource | None = None
     named: str = ""
     """The domain of tau-style tasks that name none."""
     split: Split | None = None
@@ -55,14 +55,14 @@ def source(what: str, named: str = "", split: Split | None = None) -> Source:
     A shipped domain wins over a file of the same name; write `./retail` for that.
     """
     if what in names():
-        return Source(what, domain=find_domain(what), split=split)
+        return Source(what, domain=find(what), split=split)
     path = Path(what)
     if path.is_file():
         return Source(what, (path,), named=named, split=split)
     if path.is_dir():
         return Source(what, _files(path), named=named, split=split)
     if ":" in what:
-        return Source(what, domain=find_domain(what), split=split)
+        return Source(what, domain=find(what), split=split)
     raise ConfigError(f"there is no file {what!r}, and no domain {nearest(what, names())}")
 
 

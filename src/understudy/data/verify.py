@@ -8,12 +8,15 @@ A task of a domain that is not at hand cannot be run: it is refused unless `unch
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import NamedTuple
 
 from understudy.agent import GoldAgent, SilentAgent
 from understudy.check import earned, own_problems
 from understudy.data.items import Bad, Item, Kind
-from understudy.domains.base import Domain, find_domain, names
+from understudy.domains.base import OPENED, Domain, TaskSource, find, find_domain, names
+from understudy.domains.mixture import Mixture
 from understudy.errors import ConfigError, TaskError, ToolError, nearest
 from understudy.tasks import Task
 
@@ -29,34 +32,44 @@ class Fault(NamedTuple):
 
 
 class Domains:
-    """The domains that the tasks of one file may be of: those shipped, and one given by name or module:attribute."""
+    """The domains that the tasks of one file may be of: those shipped, and one given as `find` takes it."""
 
     def __init__(self, given: str = "", unchecked: bool = False) -> None:
-        self._found: dict[str, Domain] = {}
+        self._found: dict[str, TaskSource] = {}
         self._unchecked = unchecked
+        self._references: dict[str, str] = {}
         self.given = given
         if ":" in given or given in names():
-            self.given = (domain := find_domain(given)).name
-            self._found[self.given] = fresh(domain)
+            self.given = (domain := find(given)).name
+            if isinstance(domain, Mixture):
+                raise ConfigError(f"{given!r} is several domains; give each of {domain.name} by itself")
+            self._found[self.given] = fresh(domain) if isinstance(domain, Domain) else domain
+            self._references[self.given] = _placed(given)
         elif given and not unchecked:
             raise ConfigError(
                 f"unknown domain {nearest(given, names())}; or module:attribute for your own, "
                 "or --unchecked to take its tasks by their shape alone"
             )
 
-    def find(self, name: str) -> Domain | None:
+    def find(self, name: str) -> TaskSource | None:
         """A domain by its name; None if it is not at hand and its tasks are taken unchecked."""
         if name not in self._found and name in names():
             self._found[name] = fresh(find_domain(name))
         return self._found.get(name)
 
-    def fault(self, task: Task) -> Fault | None:
-        """What the task's gold calls say against it."""
+    def reference(self, name: str) -> str:
+        """By what a domain of this name is found again, from any folder; its name, where that is all there is."""
+        return self._references.get(name, name)
+
+    def fault(self, task: Task, runner: asyncio.Runner) -> Fault | None:
+        """What the task's gold calls say against it; those of a benchmark, or of servers, are played to know."""
         if self.given and task.domain != self.given:
             return Fault("other domain", "domain", f"{task.domain!r}, where --domain is {self.given!r}")
         domain = self.find(task.domain)
-        if domain is not None:
+        if isinstance(domain, Domain):
             return gold_fault(domain, task)
+        if domain is not None:
+            return runner.run(earned_fault(domain, task))
         if not self._unchecked:
             how = "give --domain module:attribute, or --unchecked to take it by its shape alone"
             return Fault("other domain", "domain", f"{task.domain!r} is not at hand, so its gold cannot be run; {how}")
@@ -66,21 +79,22 @@ class Domains:
 def checked(items: Iterable[Item[Task] | Bad], domains: Domains) -> Iterator[Item[Task] | Bad]:
     """Run each task's gold calls, and see that no id comes twice."""
     seen: set[str] = set()
-    for item in items:
-        if isinstance(item, Bad):
-            yield item
-        elif item.value.id in seen:
-            yield Bad(item.where, "id", f"{item.value.id!r} is also the id of an earlier task", "duplicate")
-        else:
-            seen.add(item.value.id)
-            yield _judged(item, domains.fault(item.value))
+    with closing(asyncio.Runner()) as runner:  # one for all tasks: servers end with the loop that they were started in
+        for item in items:
+            if isinstance(item, Bad):
+                yield item
+            elif item.value.id in seen:
+                yield Bad(item.where, "id", f"{item.value.id!r} is also the id of an earlier task", "duplicate")
+            else:
+                seen.add(item.value.id)
+                yield _judged(item, domains.fault(item.value, runner))
 
 
 def proven(items: Iterable[Item[Task] | Bad], domains: Domains) -> Iterator[Item[Task] | Bad]:
-    """`checked`, and each task played twice."""
+    """`checked`, and each task played twice; those that are not a domain's were, to be checked."""
     for item in checked(items, domains):
         domain = None if isinstance(item, Bad) else domains.find(item.value.domain)
-        if isinstance(item, Bad) or domain is None:
+        if isinstance(item, Bad) or not isinstance(domain, Domain):
             yield item
         else:
             yield _judged(item, asyncio.run(played_fault(domain, item.value)))
@@ -107,8 +121,11 @@ def gold_fault(domain: Domain, task: Task) -> Fault | None:
 
 async def played_fault(domain: Domain, task: Task) -> Fault | None:
     """What playing a task says against it. One without wishes has no user that could be played."""
-    if not task.scenario.wishes:
-        return None
+    return await earned_fault(domain, task) if task.scenario.wishes else None
+
+
+async def earned_fault(domain: TaskSource, task: Task) -> Fault | None:
+    """Whether its gold turns earn 1.0, and silence 0.0."""
     for problem in own_problems(domain, task.split, task):
         return Fault("malformed", "", problem)
     try:
@@ -119,6 +136,14 @@ async def played_fault(domain: Domain, task: Task) -> Fault | None:
         failed = ", ".join(name for name, part in gold.parts.items() if part < 1.0)
         return Fault("gold fails", "gold", f"its turns earn {gold.reward:g} instead of 1.0; failed: {failed}")
     return Fault("does nothing", "gold", f"doing nothing earns {silent.reward:g}") if silent.reward > 0.0 else None
+
+
+def _placed(reference: str) -> str:
+    """The reference with the whole path of its file or folder: rows are read elsewhere."""
+    kind, _, rest = reference.partition(":")
+    path, sharp, domain = rest.partition("#")
+    whole = Path(path).expanduser().resolve()
+    return f"{kind}:{whole}{sharp}{domain}" if kind in OPENED and whole.exists() else reference
 
 
 def _nothing(why: str) -> Fault:

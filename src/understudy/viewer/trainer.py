@@ -21,7 +21,7 @@ from understudy.trajectory import Trajectory
 from understudy.viewer.tokens import of_sampled
 
 if TYPE_CHECKING:
-    from understudy.engines.local.engine import LocalEngine
+    from understudy.engines.opening import AnyEngine
 
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -72,11 +72,11 @@ def _before(run: Path, step: int) -> Path:
 
 
 @lru_cache(maxsize=1)
-def _opened(run: Path, checkpoint: Path) -> "LocalEngine":
+def _opened(run: Path, checkpoint: Path) -> "AnyEngine":
     return open_model(read_config(run), checkpoint)[0]
 
 
-def _forward(engine: "LocalEngine", episode: Trajectory, temperature: float) -> list[float]:
+def _forward(engine: "AnyEngine", episode: Trajectory, temperature: float) -> list[float]:
     from understudy.batch import collate
 
     scored = dataclasses.replace(episode, score=episode.score or Score(reward=0.0))

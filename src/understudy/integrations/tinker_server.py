@@ -1,0 +1,112 @@
+"""SkyRL's Tinker server on this machine, for the engine `tinker`: on loopback, without uv, its files in one folder.
+
+    python -m understudy.integrations.tinker_server --base-model FOLDER [--port 8000] [--folder tinker-server]
+
+Further options are SkyRL's own (`--help`). To be run by the Python that SkyRL is installed in; this file imports
+nothing else of the package, so that its path may be run as well. SkyRL 0.3.0 and 0.4.0 start the process that computes
+by `uv run` in a checkout, listen on every address, and write beside their own code; here that process is this file.
+"""
+
+import argparse
+import inspect
+import os
+import sys
+import threading
+import time
+import typing
+from pathlib import Path
+from typing import Any
+
+import typing_extensions
+
+ENGINE = "--understudy-engine"
+
+
+def main() -> None:
+    """The server, or the process of it that computes."""
+    _mend_types()
+    if sys.argv[1:2] == [ENGINE]:
+        del sys.argv[1]
+        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+        _compute()
+    else:
+        _serve()
+
+
+def _mend_types() -> None:
+    """Before Python 3.12 pydantic refuses the TypedDict in skyrl.tinker.types."""
+    if sys.version_info < (3, 12):
+        typing.TypedDict = typing_extensions.TypedDict
+
+
+def _serve() -> None:
+    import uvicorn
+    from skyrl.tinker import api
+    from skyrl.tinker.config import EngineConfig, config_to_argv
+
+    options = vars(_parser().parse_args())
+    folder = options["folder"].absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    options["database_url"] = options["database_url"] or f"sqlite:///{folder / 'tinker.db'}"
+    options["checkpoints_base"] = options["checkpoints_base"] or folder / "checkpoints"
+    api._build_uv_run_cmd_engine = lambda _, config: [
+        *(sys.executable, str(Path(__file__).absolute()), ENGINE),
+        *config_to_argv(config),
+    ]
+    api.app.state.engine_config = EngineConfig.model_validate(
+        {name: value for name, value in options.items() if name in EngineConfig.model_fields}
+    )
+    uvicorn.run(api.app, host=options["host"], port=options["port"], log_level="warning")
+
+
+def _parser() -> argparse.ArgumentParser:
+    from skyrl.tinker.config import EngineConfig, add_model
+
+    parser = argparse.ArgumentParser(description="SkyRL's Tinker server on this machine")
+    add_model(parser, EngineConfig)
+    parser.set_defaults(backend="jax", database_url="", checkpoints_base=None)
+    parser.add_argument("--host", default="127.0.0.1", help="Whoever can reach it can train: it asks for no key")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--folder", type=Path, default=Path("tinker-server"), help="For its database and checkpoints")
+    return parser
+
+
+def _compute() -> None:
+    from skyrl.tinker import engine
+    from skyrl.tinker.config import EngineConfig, add_model
+
+    parser = argparse.ArgumentParser()
+    add_model(parser, EngineConfig)
+    config = EngineConfig.model_validate(vars(parser.parse_args()))
+    if config.backend_config.get("use_ray"):
+        _join_ray()
+    engine.TinkerEngine(config).run()
+
+
+def _join_ray() -> None:
+    """Have Ray's workers mended too, and given JAX's settings; the cluster is RAY_ADDRESS, or is started here."""
+    import ray
+    from skyrl.backends.ray_jax import RayJaxBackend
+
+    settings = {name: value for name, value in os.environ.items() if name.startswith(("JAX_", "HF_"))}
+    ray.init(runtime_env={"env_vars": settings, "worker_process_setup_hook": _mend_types})
+    created = RayJaxBackend.create_model
+    if "model_role" not in inspect.signature(created).parameters:  # SkyRL 0.3.0 calls it with one, in vain
+
+        def create_model(self: Any, model_id: str, lora_config: Any, model_role: str = "policy") -> None:
+            if model_role != "policy":
+                raise ValueError(f"model_role={model_role!r}: this backend trains policies only")
+            created(self, model_id, lora_config)
+
+        RayJaxBackend.create_model = create_model
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent is gone, even where that was killed."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
