@@ -62,7 +62,7 @@ class Silent(Toolkit):
 ASKED = Watts("toy", house, Silent, question, ("one", "two"))
 PROMPT = list(b"How much does a lamp draw?")
 ANY = Sampling(max_tokens=8)
-DEATH = 18
+DEATH = 10
 LEARNING = (
     "domain=test_skyrl_tinker:ASKED",
     "slice.policy=brief",
@@ -71,7 +71,7 @@ LEARNING = (
     "eval.tasks=6",
     "eval.trials=4",
     "eval.temperature=1.0",
-    "sft.steps=14",
+    "sft.steps=6",
     "sft.batch_size=4",
     "sft.demonstrations=8",
     "sft.learning_rate=5e-3",
@@ -80,7 +80,7 @@ LEARNING = (
     "algorithm.tasks_per_step=2",
     "algorithm.group_size=16",
     "algorithm.refill=0",
-    "algorithm.learning_rate=1.5e-3",
+    "algorithm.learning_rate=3e-3",
     "certify.every=0",  # its talks are long; see test_sampler_and_trainer_agree_before_an_update_and_after
 )
 
@@ -275,7 +275,9 @@ def silent(phase: str, done: int, of: int, metrics: Mapping[str, float]) -> None
     pass
 
 
-def test_a_random_model_learns_though_its_server_dies_and_is_a_model_for_everybody(tiny: Path, tmp_path: Path) -> None:
+def test_a_random_model_learns_though_its_server_dies_and_is_a_model_for_everybody(tmp_path: Path) -> None:
+    # Adapters cannot scale tied embeddings: a narrower model can be sure of no token.
+    tiny = make_tiny(tmp_path / "tiny", architecture="qwen3", hidden=128)
     config = parse(TrainConfig, "", [f"model={tiny}", *LEARNING])
     with skyrl_server.serving(tiny, tmp_path / "server") as server:
         run = Run.create(tmp_path / "run", config.replace(engine=remote(server.url)))
