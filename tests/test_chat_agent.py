@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Mapping
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,8 +111,11 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *ar
     return (code, *capsys.readouterr())
 
 
-def test_evaluation_from_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluation_from_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     monkeypatch.setenv("MY_KEY", KEY)
+    monkeypatch.chdir(tmp_path)
     with serving(lamp) as endpoint:
         settings = [f"chat.base_url={endpoint.url}", "chat.model=m", "chat.key_variable=MY_KEY", "chat.prompt_price=5"]
         command = ["eval", "toy:DOMAIN", "slice.families=one", *settings, "--agent", "chat", "--tasks", "8"]
@@ -123,6 +127,7 @@ def test_evaluation_from_the_command_line(monkeypatch: pytest.MonkeyPatch, capsy
         _, found, _ = run(monkeypatch, capsys, *command, "--json")
         assert Decimal(json.loads(found)["rows"][2]["evaluation"]["usage"]["agent"]["cost"]) == Decimal("0.012")
         assert KEY not in text + err + found
+        assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
 @pytest.mark.parametrize(

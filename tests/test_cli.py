@@ -125,14 +125,17 @@ def test_eval_of_a_run_takes_its_last_whole_checkpoint(
     (folder / "checkpoints" / "step_000002" / "weights").write_text("damaged")
     taken: list[Path | None] = []
 
-    def agent(name: str, config: TrainConfig, checkpoint: Path | None = None) -> GoldAgent:
+    def agent(name: str, config: TrainConfig, checkpoint: Path | None, payer: object) -> GoldAgent:
         taken.append(checkpoint)
         return GoldAgent()
 
-    monkeypatch.setattr("understudy.evaluate.named_agent", agent)
+    monkeypatch.setattr("understudy.assess.sitting.named_agent", agent)
+    monkeypatch.chdir(tmp_path)
     code, _, err = call("eval", str(folder), "--tasks", "3")
     assert (code, taken) == (0, [folder / "checkpoints" / "step_000001"])
     assert "step_000002 is damaged" in err
+    assert call("eval", str(folder / "checkpoints" / "step_000001"), "--tasks", "3")[0] == 0
+    assert taken[1:] == taken[:1]
     Run.create(tmp_path / "new", TrainConfig())
     assert "has no checkpoint yet" in call("eval", str(tmp_path / "new"))[2]
 
@@ -153,7 +156,7 @@ def test_train_and_view(call: Call, trainer: ModuleType, tmp_path: Path) -> None
     assert "step 2/2 reward=1 left=" in err
     assert read_config(folder).seed == 4
     assert (folder / "result.md").exists()
-    code, text, _ = call("view", str(folder))
+    code, text, _ = call("view", "--text", str(folder))
     assert code == 0
     assert f"{'reward/average_reward':<36} ▁█" in text
 
@@ -241,6 +244,7 @@ def test_launch_reads_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         (["certify", "smolm2-135m"], "did you mean 'smollm2-135m'?"),
         (["certify", "tiny", "certify.evry=1"], "did you mean 'certify.every'?"),
         (["view", "nowhere"], "nowhere is not a run"),
+        (["view", "--text", "nowhere"], "nowhere is not a run"),
     ],
 )
 def test_mistakes(call: Call, arguments: list[str], said: str) -> None:

@@ -10,16 +10,17 @@ from rich.console import Console
 
 from toy import DOMAIN
 from understudy.agent import GoldAgent, SilentAgent
+from understudy.assess.sitting import Desk, Sitting, assess
 from understudy.config import TrainConfig, parse
 from understudy.domains.base import Slice
 from understudy.errors import ConfigError, RolloutError
 from understudy.evaluate import Evaluation, TaskResult, evaluate, floor, held_out, named_agent, oracle
 from understudy.messages import Message, ToolCall, ToolSpec
+from understudy.purse import Purse
 from understudy.results import (
     UNTRAINED,
     as_json,
     as_text,
-    compare,
     gain,
     keep,
     markdown,
@@ -31,6 +32,7 @@ from understudy.rollout import Limits
 from understudy.run import Run
 from understudy.tasks import Task
 from understudy.trajectory import Trajectory
+from understudy.users import Cast
 
 TASKS = held_out(DOMAIN, "test", 12)
 
@@ -231,9 +233,10 @@ def test_results_on_domains_that_were_not_trained_on_stand_apart(tmp_path) -> No
     assert f"{UNTRAINED}\n{as_text(rows()[:3])}" in summary(tables)
 
 
-def test_compare_plays_what_the_config_says() -> None:
+def test_a_sitting_plays_what_the_config_says() -> None:
     config = parse(TrainConfig, "", ["domain=toy:DOMAIN", "slice.families=one", "eval.tasks=9", "eval.trials=2"])
-    low, high, own = asyncio.run(compare("wavering", Wavering(), config))
+    desk = Desk(Purse(), Wavering(), Cast(config.user))
+    low, high, own = asyncio.run(assess(Sitting(name="wavering", agent="chat", config=config), desk)).pairs
     assert [name for name, _ in (low, high, own)] == ["do nothing", "gold oracle", "wavering"]
     assert {r.family for r in own[1].results} == {"one"}
     assert (len(own[1].results), own[1].trials) == (9, 2)

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -11,11 +12,12 @@ import pytest
 from endpoint import Answer, Endpoint, says, serving
 from toy import DOMAIN, House, LampTools, house
 from understudy.agent import GoldAgent
+from understudy.assess.sitting import Sitting, assess, set_up
 from understudy.chat import ChatConfig, ChatModel, Usage
 from understudy.config import TrainConfig, parse
 from understudy.errors import ConfigError, RolloutError
 from understudy.messages import Message, ToolCall
-from understudy.results import as_json, as_text, compare
+from understudy.results import as_json, as_text
 from understudy.rollout import Limits, play
 from understudy.tasks import Scenario, Task
 from understudy.trajectory import Stop, Trajectory
@@ -514,7 +516,8 @@ def test_an_evaluation_meets_the_users_of_the_config_and_says_what_they_cost() -
     with serving(lambda _: says(STOP, tokens=(10, 1))) as endpoint:
         settings = ["domain=toy:DOMAIN", "eval.tasks=6", "user.kind=llm", "user.chat.model=m"]
         settings += [f"user.chat.base_url={endpoint.url}", "user.chat.prompt_price=2"]
-        rows = asyncio.run(compare("gold", GoldAgent(), parse(TrainConfig, "", settings)))
+        sitting = Sitting(name="gold", agent="gold", config=parse(TrainConfig, "", settings))
+        rows = asyncio.run(assess(sitting, set_up(sitting, None, Decimal(0), 64))).pairs
         floor, oracle, own = (evaluation for _, evaluation in rows)
         assert (floor.success.mean, oracle.success.mean, own.success.mean) == (0.0, 1.0, 0.0)
         assert own.usage == {"users": Usage(requests=6, prompt_tokens=60, completion_tokens=6, cost="0.00012")}  # type: ignore[arg-type]

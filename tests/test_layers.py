@@ -19,8 +19,9 @@ LAYERS = """
     crew endpoint sandbox metrics health provenance envfile
     trackers
     messages state
-    formats names
+    formats names edits
     tools tasks chat prompt
+    purse
     rewards
     deeds
     users trajectory
@@ -32,8 +33,8 @@ LAYERS = """
     engines
     retold
     agent
-    rollout curriculum
-    shaping
+    rollout curriculum replay
+    shaping failures
     similar statistics config
     memory
     bench doctor
@@ -42,15 +43,20 @@ LAYERS = """
     data
     mcp
     run
+    kept
     evaluate shadow
     weights
     collect
     serve
     results
+    noise
+    outcome
     certify
     train view
-    preflight
+    preflight fork
     live play available readings processes
+    assess
+    viewer
     launch
     cli
     __main__
@@ -86,7 +92,7 @@ def test_a_module_imports_only_from_layers_above(path: Path) -> None:
     for name in imports(TREES[path]):
         package, _, rest = name.partition(".")
         other = rest.partition(".")[0]
-        if package == "understudy" and other not in ("", own):
+        if package == "understudy" and other not in ("", "__version__", own):
             assert RANK[other] < RANK[own], f"{own} may not import {other}"
 
 

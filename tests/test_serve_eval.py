@@ -226,8 +226,10 @@ def test_a_person_meets_a_served_model(folder: Path) -> None:
 
 
 def test_evaluation_from_the_command_line(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+
     def rows(*arguments: str) -> Any:
         monkeypatch.setattr(sys, "argv", ["understudy", "eval", "toy:DOMAIN", *arguments, "--tasks", "4", "--json"])
         with pytest.raises(SystemExit):

@@ -1,5 +1,6 @@
 """Statistics: worked by hand, simulated, and for any values."""
 
+import itertools
 import math
 import random
 
@@ -7,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.statistics import Rate, difference, pass_at_k, pass_hat_k, rate, sentence
+from understudy.statistics import (
+    Rate,
+    Z,
+    chance,
+    difference,
+    pass_at_k,
+    pass_hat_k,
+    rate,
+    resampled,
+    sentence,
+)
 
 share = st.integers(0, 4).map(lambda n: n / 4)
 shares = st.lists(share, min_size=1, max_size=60)
@@ -142,3 +153,31 @@ def test_sentence_of_a_loss() -> None:
     text = sentence(Rate(mean=-0.2, low=-0.3, high=-0.1, tasks=50), "trained", "base")
     assert "succeeds less often than base by 0.200" in text
     assert "larger than the noise" in text
+
+
+def test_resampling_agrees_with_theory_and_is_the_same_each_time() -> None:
+    values = [1.0] * 60 + [0.0] * 40
+    found = resampled(values)
+    assert found == resampled(values)
+    spread = Z * math.sqrt(0.6 * 0.4 / 100)
+    assert (found.low, found.high) == (pytest.approx(0.6 - spread, abs=0.02), pytest.approx(0.6 + spread, abs=0.02))
+    assert found.mean == pytest.approx(0.6)
+    assert resampled([1.0] * 20) == rate([1.0] * 20)  # where all agree, resampling has no width
+    assert resampled([]).tasks == 0
+
+
+def test_chance_with_one_trial_a_task_is_the_exact_test_of_mcnemar() -> None:
+    for won, lost in ((5, 0), (7, 2), (3, 3), (12, 4)):
+        gains = [1.0] * won + [-1.0] * lost + [0.0] * 9
+        n, few = won + lost, min(won, lost)
+        exact = min(1.0, 2 * sum(math.comb(n, k) for k in range(few + 1)) / 2**n)
+        assert chance(gains) == pytest.approx(exact)
+    assert chance([]) == chance([0.0, 0.0]) == 1.0
+
+
+def test_chance_with_several_trials_counts_every_choice_of_signs() -> None:
+    gains = [0.5, -0.25, 1 / 3, 0.75, -0.5]
+    sums = [
+        abs(sum(s * g for s, g in zip(signs, gains, strict=True))) for signs in itertools.product((1, -1), repeat=5)
+    ]
+    assert chance(gains) == pytest.approx(sum(s >= abs(sum(gains)) - 1e-9 for s in sums) / 32)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkouts import TAU_BENCH, write
-from understudy.agent import GoldAgent, SilentAgent
+from understudy.agent import GoldAgent
+from understudy.assess.sitting import Sitting, assess, set_up
 from understudy.check import check
 from understudy.config import TrainConfig
 from understudy.domains.base import Slice, find
@@ -24,7 +26,6 @@ from understudy.evaluate import evaluate, refuse_free
 from understudy.integrations.rows import Frozen, Rows
 from understudy.integrations.tau_bench import TauBench, canonical, open_domain, said
 from understudy.messages import Message, ToolCall, from_wire
-from understudy.results import compare
 from understudy.rollout import Limits, rollout
 from understudy.tasks import Task
 
@@ -181,7 +182,8 @@ def test_a_model_that_speaks_to_nobody_is_told_so(kiosk: TauBench) -> None:
 def test_eval_shows_the_floor_beside_the_score(kiosk: TauBench) -> None:
     config = TrainConfig(domain=f"tau-bench:{kiosk.root}#kiosk").model_dump()
     config["eval"] |= {"split": "test", "tasks": 4}
-    rows = asyncio.run(compare("silent", SilentAgent(), TrainConfig.model_validate(config)))
+    sitting = Sitting(name="silent", agent="silent", config=TrainConfig.model_validate(config))
+    rows = asyncio.run(assess(sitting, set_up(sitting, None, Decimal(0), 4))).pairs
     assert [(name, row.success.mean) for name, row in rows] == [
         ("do nothing", 0.25),
         ("gold oracle", 0.75),

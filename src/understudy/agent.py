@@ -2,7 +2,8 @@
 
 `EngineAgent` is token exact: it appends the format's tokens and the sampler's, and nothing is ever tokenized twice.
 `ChatAgent` is any model behind an API; without tokens its episodes are scored and never trained on. `GoldAgent`,
-`SilentAgent` and `HumanAgent` need no model; the first two are the oracle and the floor of every score.
+`SilentAgent`, `RefusingAgent`, `HastyAgent` and `HumanAgent` need no model; the first two are the oracle and the floor
+of every score.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +40,11 @@ class EngineAgent:
     def __init__(self, engine: Sampler, format: ChatFormat, sampling: Sampling, *, repair_penalty: float = 0.0) -> None:
         self._engine, self._format, self._sampling = engine, format, sampling
         self._repair_penalty = repair_penalty
+
+    @property
+    def format(self) -> ChatFormat:
+        """The model's dialect."""
+        return self._format
 
     async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """Sample one reply. Its seed depends on the episode's seed and the turn alone."""
@@ -125,6 +131,29 @@ class SilentAgent:
         """An empty reply."""
         episode.observe(new)
         episode.act(message := Message(role="assistant"))
+        return message
+
+
+class RefusingAgent:
+    """Says no to everything: what a refusal earns that has looked at nothing."""
+
+    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """The same refusal each time."""
+        episode.observe(new)
+        episode.act(message := Message(role="assistant", content="I am sorry, but that is not possible."))
+        return message
+
+
+class HastyAgent:
+    """Makes gold's calls at once, says gold's last words, and asks nobody: what knowing the answer alone earns."""
+
+    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """The next gold turn that calls, then gold's last text, then nothing."""
+        episode.observe(new)
+        turn, calling = episode.turns, [message for message in task.turns if message.tool_calls]
+        said = [message for message in task.turns if not message.tool_calls][-1:]
+        turns = [*calling, *said]
+        episode.act(message := _identified(turns[turn] if turn < len(turns) else Message(role="assistant"), turn))
         return message
 
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx2
 from pydantic import Field, ValidationError, field_validator
@@ -33,6 +33,7 @@ from understudy.records import Record
 LONGEST_WAIT = 120.0
 """Seconds; an endpoint that wants to be asked again later than this has failed."""
 _TRANSIENT = {408, 409, 425, 429}
+_SECTIONS: Mapping[Fault, str] = {"user": "user.chat", "grader": "judge"}
 _WRONG_CONFIG = {401: "it does not accept the key", 404: "it has no such path or model"}
 
 
@@ -119,6 +120,16 @@ class Usage(Record):
         return f"{self.requests:,} requests, {replies}, {tokens}, cost {self.cost:.4f}"
 
 
+class Payer(Protocol):
+    """Who pays for a model's requests."""
+
+    def refuse_where_spent(self) -> None:
+        """Raise a ConfigError where nothing is left to pay with."""
+
+    def pay(self, usage: Usage) -> None:
+        """Pay for what was asked."""
+
+
 class Reply(Record):
     """One completion."""
 
@@ -151,13 +162,13 @@ class ChatModel:
     `fault` is whose fault a failure is: the user's, where the model plays one. Nothing is sent before the first reply.
     """
 
-    def __init__(self, config: ChatConfig, fault: Fault) -> None:
+    def __init__(self, config: ChatConfig, fault: Fault, payer: Payer | None = None) -> None:
         if not config.model:
-            where = "user.chat" if fault == "user" else "chat"
+            where = _SECTIONS.get(fault, "chat")
             raise ConfigError(f"{where}.model is empty; name a model, and set {where}.base_url to where it is")
         self.config = config
         self.usage = Usage()
-        self._fault = fault
+        self._fault, self._payer = fault, payer
         self._key = read_key(config.key_variable)
         self._connections: _Connections | None = None
 
@@ -183,6 +194,8 @@ class ChatModel:
             return kept
         connections = await self._connected()
         async with connections.gate:
+            if self._payer:
+                self._payer.refuse_where_spent()
             reply = await self._insist(connections.http, body)
         if entry:
             _write(entry, reply)
@@ -246,7 +259,10 @@ class ChatModel:
             raise _Passing(f"no connection ({type(e).__name__})") from e
         self._check(response)
         reply = _completion(response.content)
-        self.usage += self._paid(reply)
+        paid = self._paid(reply)
+        self.usage += paid
+        if self._payer:
+            self._payer.pay(paid)
         return reply
 
     def _check(self, response: httpx2.Response) -> None:

@@ -1,6 +1,5 @@
 """The command line: verbs only. Each is a function of the library of the same name; what it needs is imported late."""
 
-import asyncio
 import json
 import sys
 from pathlib import Path
@@ -8,11 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+import understudy
 from understudy import envfile
+from understudy.assess import cli as assess
 from understudy.collect.cli import collect
 from understudy.data import cli as data
 from understudy.errors import ConfigError, RolloutError, TaskError
 from understudy.mcp import cli as mcp
+from understudy.viewer.cli import view
 
 if TYPE_CHECKING:
     from understudy.check import Report
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 EPILOG = """\
 Settings are key=value, the keys of a config file: slice.families=cancel,return algorithm.group_size=16 seed=1.
 `understudy train --keys` prints all of them with what they mean.
+
+Exit codes: 0 done; 1 done or stopped, and something is bad (an unsound task, a failed check, a run that health, faults
+or a cap ended); 2 a mistake in what was asked for, told in one line; 130 ended by Ctrl-C.
 """
 
 MOST_SHOWN = 20
@@ -28,7 +33,6 @@ MOST_SHOWN = 20
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Train language models to use tools in conversations, by reinforcement learning that really executes them.\n\n"
@@ -53,11 +57,20 @@ Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help=
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"understudy {understudy.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def settings_of_all(
     env_file: Annotated[
         Path | None, typer.Option(help="A file of keys, NAME=value; .env in this folder if not given.")
     ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
 ) -> None:
     """Read keys that the environment does not have."""
     envfile.load(env_file)
@@ -96,47 +109,37 @@ def check(
 def play(
     what: What,
     settings: Settings = None,
-    role: Annotated[Literal["agent", "user"], typer.Option("--as", help="Whom you play.")] = "agent",
+    role: Annotated[
+        Literal["agent", "user", "nobody"], typer.Option("--as", help="Whom you play; as nobody you look on.")
+    ] = "agent",
     task: Annotated[str, typer.Option(help="Id of the task; the first of the split if not given.")] = "",
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Where the task is from.")] = "train",
-    agent: Annotated[str, typer.Option(help="Whom you meet as the user: gold, model, native or chat.")] = "gold",
-    model: Annotated[str, typer.Option(help="The model that you meet as the user, instead of --agent.")] = "",
+    agent: Annotated[
+        str, typer.Option(help="Who is the agent where you are not: gold, model, native or chat.")
+    ] = "gold",
+    model: Annotated[str, typer.Option(help="The model that is the agent, instead of --agent.")] = "",
+    fork: Annotated[
+        str, typer.Option(metavar="STEP/NUMBER@TURN", help="Go on with an episode of a run from a turn of its agent.")
+    ] = "",
 ) -> None:
-    """Play an episode yourself, as agent or as user."""
+    """Play an episode yourself, as agent or as user, or look on; of a run, also from a turn of one that was played."""
     from understudy import play as plays
     from understudy.domains.base import find
     from understudy.evaluate import inhabited, named_agent
     from understudy.users import Cast
+    from understudy.weights import last_weights
 
     config = _config(what, [*(settings or ()), *([f"model={model}"] if model else ())])
     domain = inhabited(find(config.domain).slice(config.slice), Cast(config.user))
-    player = named_agent("model" if model else agent, config) if role == "user" else None
-    plays.play(domain, plays.find_task(domain, task, split), role, player)
+    left = plays.find_fork(what, fork, config, task) if fork else None
+    played = plays.find_task(domain, left.episode.task if left else task, split)
+    trained = last_weights(what) if agent == "model" and not model and role != "agent" else None
+    player = named_agent("model" if model else agent, config, trained) if role != "agent" else None
+    plays.play(domain, played, role, player, fork=left)
 
 
-@app.command("eval")
-def evaluate(
-    what: What,
-    settings: Settings = None,
-    agent: Annotated[str, typer.Option(help="model, native, chat, gold or silent.")] = "model",
-    model: Annotated[str, typer.Option(help="An embedded model, a folder, or owner/model on Hugging Face.")] = "",
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "",
-    tasks: Annotated[int, typer.Option(min=0, help="How many tasks.")] = 0,
-    trials: Annotated[int, typer.Option(min=0, help="Episodes of each task; shows pass^k for k up to this.")] = 0,
-    as_json: AsJson = False,
-) -> None:
-    """Measure how often a model succeeds.
-
-    Shown with its 95% interval, beside the do-nothing floor and the gold oracle.
-    """
-    from understudy import results
-    from understudy.evaluate import named_agent
-
-    given = {"model": model, "eval.split": split, "eval.tasks": tasks, "eval.trials": trials}
-    config = _config(what, [*(settings or ()), *(f"{key}={value}" for key, value in given.items() if value)])
-    player = named_agent(agent, config, _checkpoint(what) if agent == "model" else None)
-    rows = asyncio.run(results.compare(model or agent, player, config, _progress))
-    print(json.dumps(results.as_json(rows), indent=1) if as_json else results.as_text(rows))
+app.command("eval")(assess.evaluate)
+app.command()(assess.compare)
 
 
 @app.command()
@@ -280,43 +283,25 @@ def parse(
         print(line)
 
 
-@app.command()
-def view(
-    run: Annotated[Path, typer.Argument(help="A run's folder.")],
-    step: Annotated[int | None, typer.Option(help="The step whose episodes are shown.")] = None,
-    episode: Annotated[int | None, typer.Option(help="Show this episode of the step in full, from 1.")] = None,
-) -> None:
-    """Look at a run: curves, result, episodes."""
-    from understudy import view as views
-
-    print(views.view(run, step, episode))
+app.command()(view)
 
 
 def main() -> None:
-    """The program. What the user got wrong is one line and exit code 2."""
+    """The program. What the user got wrong is one line and exit code 2; Ctrl-C is 130."""
     try:
         app()
     except (ConfigError, TaskError, RolloutError) as e:
         typer.secho(f"understudy: {e}", fg="red", err=True)
         sys.exit(1 if isinstance(e, RolloutError) else 2)
+    except KeyboardInterrupt:  # before there is a command to end
+        typer.secho("understudy: stopped", fg="red", err=True)
+        sys.exit(130)
 
 
 def _config(what: str, settings: list[str] | None) -> "TrainConfig":
     from understudy.weights import config_of
 
     return config_of(what, settings or ())
-
-
-def _checkpoint(what: str) -> Path | None:
-    """The last whole checkpoint, where `what` is a run; damaged ones are named."""
-    from understudy.weights import find_weights
-
-    if not Path(what, "config.toml").is_file():
-        return None
-    weights = find_weights(what)
-    for warning in weights.warnings:
-        typer.secho(warning, fg="yellow", err=True)
-    return weights.checkpoint
 
 
 def _report_text(report: "Report") -> str:
@@ -330,8 +315,3 @@ def _report_text(report: "Report") -> str:
     more = len(report.problems) - MOST_SHOWN
     cut = [f"… and {more} more; --json lists all"] if more > 0 else []
     return "\n".join([head, *body, *unused, *report.problems[:MOST_SHOWN], *cut, verdict])
-
-
-def _progress(done: int, of: int) -> None:
-    if sys.stderr.isatty():
-        print(f"\repisode {done}/{of} ", end="" if done < of else "\n", file=sys.stderr, flush=True)

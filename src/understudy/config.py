@@ -185,6 +185,8 @@ class TrainConfig(Record):
     """Who the agent speaks to in training and evaluation; demonstrations, floor and oracle keep the scripted user."""
     chat: ChatConfig = ChatConfig()
     """The endpoint and model that `--agent native` and `--agent chat` play with."""
+    judge: ChatConfig = ChatConfig()
+    """The endpoint and model that `eval --judge` asks why episodes failed. No reward reads it."""
     sft: SFTConfig = SFTConfig()
     preferences: Preferences = Preferences()
     curriculum: Curriculum = Curriculum()

@@ -7,28 +7,45 @@ gives each task and trial the same user, whoever the agent is; that is what make
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from understudy import formats
-from understudy.agent import Agent, ChatAgent, DemonstrationAgent, EngineAgent, GoldAgent, SilentAgent
-from understudy.chat import ChatConfig, ChatModel, Usage
+from understudy.agent import (
+    Agent,
+    ChatAgent,
+    DemonstrationAgent,
+    EngineAgent,
+    GoldAgent,
+    HastyAgent,
+    RefusingAgent,
+    SilentAgent,
+)
+from understudy.chat import ChatConfig, ChatModel, Payer, Usage
 from understudy.config import TrainConfig
 from understudy.crew import ALONE, Crew
 from understudy.domains.base import TaskSource
 from understudy.engines.opening import AnyEngine, open_engine
 from understudy.errors import ConfigError, TaskError, nearest
+from understudy.kept import Kept
 from understudy.models import find_model
 from understudy.records import Record
 from understudy.rollout import Limits, episode_seed, play
-from understudy.statistics import Rate, pass_at_k, pass_hat_k, rate
-from understudy.tasks import Split, Task
+from understudy.statistics import Rate, pass_at_k, pass_hat_k, rate, resampled
+from understudy.tasks import Split, Task, fingerprint
 from understudy.trajectory import Stop, Trajectory
 from understudy.users import Cast
 
 Progress = Callable[[int, int], None]
 Kind = Literal["agent", "floor", "oracle"]
+SCRIPTED: Mapping[str, Callable[[], Agent]] = {
+    "gold": GoldAgent,
+    "silent": SilentAgent,
+    "refusing": RefusingAgent,
+    "hasty": HastyAgent,
+}
+"""Agents that need no model."""
 
 
 class TaskResult(Record):
@@ -38,6 +55,8 @@ class TaskResult(Record):
     domain: str = ""
     family: str
     difficulty: str
+    fingerprint: str = ""
+    """What tells whether another evaluation's task of this name is the same; empty in results from before there was."""
     rewards: tuple[float | None, ...]
     """None where the machinery failed."""
 
@@ -76,10 +95,14 @@ class Evaluation(Record):
         return self.passing("hat", 1)
 
     def passing(self, kind: Literal["at", "hat"], k: int) -> Rate:
-        """pass@k or pass^k, over the tasks that have at least k results."""
+        """pass@k or pass^k, over the tasks that have at least k results.
+
+        The interval of pass^1 is Wilson's, that of the others the bootstrap's.
+        """
         estimate = pass_at_k if kind == "at" else pass_hat_k
         each = [[s for s in result.successes if s is not None] for result in self.results]
-        return rate([estimate(len(s), sum(s), k) for s in each if len(s) >= k])
+        values = [estimate(len(s), sum(s), k) for s in each if len(s) >= k]
+        return rate(values) if k == 1 else resampled(values)
 
     def of_domain(self, domain: str) -> "Evaluation":
         """What it came to on the tasks of one domain of a mixture; totals over all episodes stay."""
@@ -106,19 +129,56 @@ async def evaluate(
 
     `on_progress` is told how many episodes are done, and of how many.
     """
-    gate, done = asyncio.Semaphore(concurrency), itertools.count(1)
+    played = await episodes(domain, agent, tasks, limits, trials, seed, concurrency, on_progress, crew=crew)
+    return summary(domain, tasks, played, trials, seed).replace(kind=kind)
+
+
+async def episodes(
+    domain: TaskSource,
+    agent: Agent,
+    tasks: Sequence[Task],
+    limits: Limits | None = None,
+    trials: int = 1,
+    seed: int = 0,
+    concurrency: int = 64,
+    on_progress: Progress | None = None,
+    kept: Kept[Any] | None = None,
+    crew: Crew = ALONE,
+) -> list[Trajectory]:
+    """The episodes of `evaluate`, those of a task together. Those that are kept are not played again.
+
+    An episode's seed is its task's and trial's, so that it is the same whatever is played beside it. Where one is
+    refused (a ConfigError), none is begun any more, and those under way go on to their own end or refusal.
+    """
+    gate, done, limits = asyncio.Semaphore(concurrency), itertools.count(1), limits or Limits()
+    refusals: list[ConfigError] = []
 
     async def episode(task: Task, trial: int) -> Trajectory:
-        async with gate:
-            played = await play(domain, task, agent, limits or Limits(), episode_seed(seed, task, trial))
+        first = episode_seed(seed, task, trial)
+        ended = kept.found(task.id, range(first, first + limits.retries + 1)) if kept else None
+        if ended is None:
+            async with gate:
+                if refusals:
+                    raise refusals[0]
+                ended = await play(domain, task, agent, limits, first)
+            if kept:
+                kept.add(ended)
         if on_progress:
             on_progress(next(done), len(mine))
-        return played
+        return ended
+
+    async def attempt(task: Task, trial: int) -> Trajectory | None:
+        try:
+            return await episode(task, trial)
+        except ConfigError as e:
+            refusals.append(e)
+            return None
 
     mine = crew.share([(task, trial) for task in tasks for trial in range(trials)])
-    played = crew.joined(await asyncio.gather(*(episode(task, trial) for task, trial in mine)))
-    groups = [played[i : i + trials] for i in range(0, len(played), trials)]
-    return _summary(groups, domain.name, seed, trials).replace(kind=kind)
+    found = await asyncio.gather(*(attempt(task, trial) for task, trial in mine))
+    if refusals:
+        raise refusals[0]
+    return crew.joined([each for each in found if each is not None])
 
 
 async def floor(domain: TaskSource, tasks: Sequence[Task]) -> Evaluation:
@@ -169,17 +229,16 @@ async def refuse_free(domain: TaskSource, seed: int = 0, allowed: bool = False) 
     return _mean([reward for result in results for reward in result.rewards if reward is not None])
 
 
-def named_agent(name: str, config: TrainConfig, checkpoint: Path | None = None) -> Agent:
-    """The agent called `gold`, `silent`, `native` or `chat` (the endpoint of the config's `chat`), or `model`.
+def named_agent(name: str, config: TrainConfig, checkpoint: Path | None = None, payer: Payer | None = None) -> Agent:
+    """The agent called `model`, `native` or `chat` (the endpoint of the config's `chat`), or one of `SCRIPTED`.
 
     `native` uses the endpoint's own tool calls, `chat` what `chat.tools` says, which unless it is set is the same.
-    `model` is the config's, with a checkpoint's weights where one is given.
+    `model` is the config's, with a checkpoint's weights where one is given. `payer` pays for an endpoint's.
     """
     agents: dict[str, Callable[[], Agent]] = {
-        "gold": GoldAgent,
-        "silent": SilentAgent,
-        "native": lambda: ChatAgent(ChatModel(_native(config), "agent")),
-        "chat": lambda: ChatAgent(ChatModel(config.chat, "agent")),
+        **SCRIPTED,
+        "native": lambda: ChatAgent(ChatModel(_native(config), "agent", payer)),
+        "chat": lambda: ChatAgent(ChatModel(config.chat, "agent", payer)),
         "model": lambda: model_agent(config, checkpoint),
     }
     if name not in agents:
@@ -236,14 +295,17 @@ def _different(tasks: Iterable[Task]) -> Iterator[Task]:
         seen |= {task.id, content}
 
 
-def _summary(groups: Sequence[Sequence[Trajectory]], domain: str, seed: int, trials: int) -> Evaluation:
-    every = [episode for group in groups for episode in group]
+def summary(
+    domain: TaskSource, tasks: Sequence[Task], every: Sequence[Trajectory], trials: int, seed: int
+) -> Evaluation:
+    """What episodes came to: `trials` of each task, those of a task together."""
+    groups = [every[i : i + trials] for i in range(0, len(every), trials)]
     whole = [episode for episode in every if episode.score]
     return Evaluation(
-        domain=domain,
+        domain=domain.name,
         seed=seed,
         trials=trials,
-        results=tuple(_result(group) for group in groups),
+        results=tuple(_result(task, group) for task, group in zip(tasks, groups, strict=True)),
         parts=_mean_parts(whole),
         stops=dict(Counter(str(episode.stop) for episode in whole)),
         counts=dict(sum((Counter(episode.counts) for episode in whole), Counter[str]())),
@@ -253,11 +315,14 @@ def _summary(groups: Sequence[Sequence[Trajectory]], domain: str, seed: int, tri
     )
 
 
-def _result(group: Sequence[Trajectory]) -> TaskResult:
-    first = group[0]
-    rewards = tuple(episode.score.reward if episode.score else None for episode in group)
+def _result(task: Task, group: Sequence[Trajectory]) -> TaskResult:
     return TaskResult(
-        task=first.task, domain=first.domain, family=first.family, difficulty=first.difficulty, rewards=rewards
+        task=task.id,
+        domain=task.domain,
+        family=task.family,
+        difficulty=task.difficulty,
+        fingerprint=fingerprint(task),
+        rewards=tuple(episode.score.reward if episode.score else None for episode in group),
     )
 
 

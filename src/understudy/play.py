@@ -1,14 +1,21 @@
-"""Play an episode yourself: as the agent, with its policy and tools, or as the user who wants something of it."""
+"""Play an episode: as the agent, with its policy and tools, as the user who wants something of it, or look on.
+
+It begins at its beginning, or at a fork of one that is stored.
+"""
 
 import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from understudy.agent import Agent, GoldAgent, HumanAgent
+from understudy.config import TrainConfig
 from understudy.domains.base import TaskSource
+from understudy.domains.recall import recall
 from understudy.errors import ConfigError, nearest
+from understudy.fork import Fork, read_fork
 from understudy.messages import Message, ToolSpec
 from understudy.prompt import ask_person, print_coloured, read_reply, tool_list
 from understudy.rollout import Limits, rollout
@@ -17,6 +24,9 @@ from understudy.tools import Device
 from understudy.trajectory import Trajectory
 from understudy.users import HumanUser
 from understudy.view import episode_title, transcript
+
+Role = Literal["agent", "user", "nobody"]
+"""Whom a person plays; nobody looks on."""
 
 HELP = """\
 Type text to say it to the user. Type a call to make it, in one of these ways:
@@ -50,26 +60,47 @@ class Person:
                 self.show(f"That is not a call: {e}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Overheard:
+    """An agent that others listen to."""
+
+    agent: Agent
+    show: Callable[[str], None]
+
+    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        reply = await self.agent.act(task, episode, new, tools)
+        self.show(transcript([*new, reply]))
+        return reply
+
+
 def play(
     domain: TaskSource,
     task: Task,
-    role: Literal["agent", "user"] = "agent",
+    role: Role = "agent",
     agent: Agent | None = None,
     person: Person | None = None,
+    fork: Fork | None = None,
 ) -> Trajectory | None:
     """Play a task at a prompt and see what it earned; None when you leave before its end, also by Ctrl-D or Ctrl-C.
 
-    As the user you meet `agent`, the gold turns unless another one is given.
+    As the user, or as nobody, you meet `agent`, the gold turns unless another one is given.
     """
     person = person or Person()
 
     def user(scenario: Scenario, seed: int, device: Device | None) -> HumanUser:
         return HumanUser(scenario, device, person.ask, person.show)
 
-    domain = domain.with_users(user) if role == "user" else domain
     actor = HumanAgent(person.act) if role == "agent" else agent or GoldAgent()
+    if role == "nobody":
+        actor = _Overheard(actor, person.show)
+    if fork:
+        person.show(transcript(fork.before if role == "user" else fork.past))  # an agent is shown what is new
+        actor, domain = fork.agent(actor), domain.with_users(fork.users(user if role == "user" else None))
+    elif role == "user":
+        domain = domain.with_users(user)
+    seed = fork.episode.seed if fork else 0
     try:
-        episode = asyncio.run(rollout(task, domain.environment(task), actor, Limits(max_turns=100)))
+        episode = asyncio.run(rollout(task, domain.environment(task, seed=seed), actor, Limits(max_turns=100), seed))
     except (EOFError, KeyboardInterrupt):
         person.show("\nYou left before the end: no result.")
         return None
@@ -77,14 +108,25 @@ def play(
     return episode
 
 
+def find_fork(what: str, reference: str, config: TrainConfig, task: str = "") -> Fork:
+    """The fork of a run's episode, to go on with a config. Without a run, or with a task named, a ConfigError."""
+    if task:
+        raise ConfigError(f"--fork {reference} has a task of its own; leave out --task {task}")
+    if not Path(what, "config.toml").is_file():
+        raise ConfigError(f"--fork {reference} is an episode of a run, and {what} is none; name the run's folder")
+    return read_fork(Path(what), reference, config)
+
+
 def find_task(domain: TaskSource, name: str = "", split: Split = "train") -> Task:
-    """A task by its id, or the first one of a split."""
+    """A task by its id, be it one that training made, or the first one of a split."""
+    if name and (found := recall(domain, name)):
+        return found
     tasks = {task.id: task for task in domain.tasks(split)}
     if not tasks:
         raise ConfigError(f"domain {domain.name} has no {split} tasks in this slice")
-    if name and name not in tasks:
+    if name:
         raise ConfigError(f"unknown task {nearest(name, tasks)}"[:400])
-    return tasks[name] if name else next(iter(tasks.values()))
+    return next(iter(tasks.values()))
 
 
 def _command(line: str, tools: Sequence[ToolSpec]) -> str:

@@ -13,36 +13,16 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from understudy.agent import Agent, ChatAgent
-from understudy.chat import Usage
-from understudy.config import TrainConfig
-from understudy.domains.base import find
-from understudy.errors import ConfigError
-from understudy.evaluate import Evaluation, Progress, TaskResult, evaluate, floor, held_out, inhabited, oracle
+from understudy.evaluate import Evaluation, TaskResult
 from understudy.run import Run
 from understudy.statistics import Rate, difference, sentence
 from understudy.tasks import DIFFICULTIES
-from understudy.users import Cast
 
 Row = tuple[str, Evaluation]
 UNTRAINED = "On domains that were not trained on"
 Cells = list[list[str]]
-
-
-async def compare(name: str, agent: Agent, config: TrainConfig, on_progress: Progress | None = None) -> list[Row]:
-    """The rows for one agent: the floor, the oracle, and the agent on the config's domain, as its `eval` says."""
-    domain, how = find(config.domain).slice(config.slice), config.eval
-    tasks = held_out(domain, how.split, how.tasks, how.seed)
-    if not tasks:
-        raise ConfigError(f"domain {config.domain} has no {how.split} tasks in this slice")
-    rows = [("do nothing", await floor(domain, tasks)), ("gold oracle", await oracle(domain, tasks))]
-    users, at_once = Cast(config.user), 1 if config.user.kind == "human" else config.engine.sequences
-    own = await evaluate(
-        inhabited(domain, users), agent, tasks, config.limits, how.trials, how.seed, at_once, on_progress
-    )
-    usage = {"users": users.usage, "agent": agent.usage if isinstance(agent, ChatAgent) else Usage()}
-    return [*rows, (name, own.replace(usage={who: used for who, used in usage.items() if used != Usage()}))]
 
 
 def as_text(rows: Sequence[Row]) -> str:
@@ -57,12 +37,12 @@ def as_text(rows: Sequence[Row]) -> str:
 def tables(rows: Sequence[Row]) -> list[Table]:
     """For a terminal: success with its interval and gain, then success by family and difficulty."""
     titles = {"Success on held-out tasks": _successes(rows), "By family and difficulty": _groups(rows)}
-    return [_table(title, cells) for title, cells in titles.items()]
+    return [table(title, cells) for title, cells in titles.items()]
 
 
 def markdown(rows: Sequence[Row]) -> str:
     """The same as Markdown, with the verdict."""
-    return "\n".join([*_markdown(_successes(rows)), "", verdict(rows), "", *_markdown(_groups(rows)), ""])
+    return "\n".join([*lines_of(_successes(rows)), "", verdict(rows), "", *lines_of(_groups(rows)), ""])
 
 
 def summary(tables: Mapping[str, Sequence[Row]]) -> str:
@@ -98,10 +78,20 @@ def verdict(rows: Sequence[Row]) -> str:
 
 def gain(new: Evaluation, old: Evaluation) -> Rate:
     """The paired difference in success: task by task, over the trials that both have."""
+    pairs = _pairs(new, old)
+    return difference([after for after, _ in pairs], [before for _, before in pairs])
+
+
+def gains(new: Evaluation, old: Evaluation) -> list[float]:
+    """The difference of each task that both have."""
+    return [after - before for after, before in _pairs(new, old)]
+
+
+def _pairs(new: Evaluation, old: Evaluation) -> list[tuple[float, float]]:
+    """Each task's share of successes in both."""
     before = {result.task: result.successes for result in old.results}
-    pairs = [list(_shared(r.successes, before.get(r.task, ()))) for r in new.results]
-    means = [tuple(sum(side) / len(pair) for side in zip(*pair, strict=True)) for pair in pairs if pair]
-    return difference([after for after, _ in means], [before for _, before in means])
+    shared = [list(_shared(result.successes, before.get(result.task, ()))) for result in new.results]
+    return [(sum(a for a, _ in pair) / len(pair), sum(b for _, b in pair) / len(pair)) for pair in shared if pair]
 
 
 def interval(rate: Rate, signed: bool = False) -> str:
@@ -175,15 +165,18 @@ def _row(rows: Sequence[Row], place: int) -> dict[str, Any]:
     }
 
 
-def _table(title: str, cells: Cells) -> Table:
+def table(title: str, cells: Cells) -> Table:
+    """Cells, the first line of them the head, for a terminal."""
     table = Table(title=title, title_justify="left")
     for place, name in enumerate(cells[0]):
-        table.add_column(name, justify="right" if place else "left")
+        table.add_column(Text(name), justify="right" if place else "left")
     for line in cells[1:]:
-        table.add_row(*line)
+        table.add_row(*map(Text, line))
     return table
 
 
-def _markdown(cells: Cells) -> list[str]:
+def lines_of(cells: Cells) -> list[str]:
+    """The same as lines of Markdown."""
     rule = ["---", *["---:"] * (len(cells[0]) - 1)]
-    return [f"| {' | '.join(line)} |" for line in (cells[0], rule, *cells[1:])]
+    safe = [[cell.replace("|", "\\|").replace("<", "&lt;") for cell in line] for line in cells]
+    return [f"| {' | '.join(line)} |" for line in (safe[0], rule, *safe[1:])]

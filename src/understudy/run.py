@@ -233,6 +233,21 @@ def read_warnings(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line, step in _lines(folder / HEALTH) if step is not None]
 
 
+def episode_files(folder: Path) -> dict[int, Path]:
+    """The files of the episodes that a run keeps, by their steps, in order."""
+    found = {_step(path): path for path in sorted((folder / "trajectories").glob("step_*.jsonl"))}
+    return {step: path for step, path in found.items() if step is not None}
+
+
+def episode_file(folder: Path, step: int) -> Path:
+    """The file of a step's episodes; a ConfigError where the run keeps none of it."""
+    files = episode_files(folder)
+    if step not in files:
+        kept = ", ".join(map(str, files)) or "none"
+        raise ConfigError(f"{folder} keeps no episodes of step {step}; it does of: {kept}")
+    return files[step]
+
+
 def refuse_taken(folder: Path) -> None:
     """A `ConfigError` where the folder of a new run holds anything."""
     if folder.exists() and any(folder.iterdir()):

@@ -1,15 +1,21 @@
 """How sure a number is. Tasks are the independent draws; trials of one task are not, so each task counts once.
 
-Intervals are closed formulas, not resampling: the same numbers everywhere, and honest at the edges, where a bootstrap
-or a t-interval has no width at all (0 of 200 right is not 0 for sure).
+    rate         Wilson's score interval (Wilson 1927), with the number of draws that the spread between tasks is worth
+    difference   Bonett & Price's adjusted interval for paired proportions (2012, J. Educ. Behav. Stat. 37): Wald's,
+                 with one more task won and one more lost. It takes mean differences over trials as well.
+    resampled    the percentile bootstrap over tasks (Efron 1979, Ann. Stat. 7), seeded, for pass^k and pass@k
+    chance       Fisher's randomization test of paired differences (1935), exact: each task's difference might as well
+                 have had the other sign. With one trial a task it is McNemar's exact test.
 
-    rate        Wilson's score interval (Wilson 1927), with the number of draws that the spread between tasks is worth
-    difference  Bonett & Price's adjusted interval for paired proportions (2012, J. Educ. Behav. Stat. 37): Wald's,
-                with one more task won and one more lost. It takes mean differences over trials as well.
+The first two are closed formulas: the same numbers everywhere, and honest at the edges, where a bootstrap has no width
+at all (0 of 200 right is not 0 for sure). For the same reason `resampled` is Wilson's where all tasks have one value.
 """
 
 import math
+import random
+from collections import defaultdict
 from collections.abc import Sequence
+from fractions import Fraction
 
 from understudy.records import Record
 
@@ -65,6 +71,31 @@ def difference(new: Sequence[float], old: Sequence[float]) -> Rate:
     half = Z * math.sqrt(max(spread, 0.0) / n)
     mean = math.fsum(gains) / len(gains)
     return Rate(mean=mean, low=max(-1.0, centre - half), high=min(1.0, centre + half), tasks=len(gains))
+
+
+def resampled(values: Sequence[float], seed: int = 0, draws: int = 2000) -> Rate:
+    """The mean of one value a task, each in [0, 1], with the middle 95% of the means of tasks drawn anew."""
+    if len(set(values)) < 2:
+        return rate(values)
+    source, n = random.Random(seed), len(values)
+    means = sorted(math.fsum(source.choices(values, k=n)) / n for _ in range(draws))
+    low, high = means[math.floor(0.025 * draws)], means[math.ceil(0.975 * draws) - 1]
+    return Rate(mean=math.fsum(values) / n, low=low, high=high, tasks=n)
+
+
+def chance(gains: Sequence[float]) -> float:
+    """How likely a mean difference at least as large is if nothing but chance gave each task's its sign."""
+    exact = [Fraction(gain).limit_denominator(10_000) for gain in gains]
+    unit = math.lcm(*(each.denominator for each in exact)) if exact else 1
+    steps = [int(each * unit) for each in exact if each]
+    likely: dict[int, float] = {0: 1.0}
+    for step in steps:
+        following = defaultdict[int, float](float)
+        for total, share in likely.items():
+            following[total + step] += share / 2
+            following[total - step] += share / 2
+        likely = following
+    return min(1.0, math.fsum(share for total, share in likely.items() if abs(total) >= abs(sum(steps))))
 
 
 def sentence(gain: Rate, new: str, old: str) -> str:

@@ -5,6 +5,7 @@ what the user does with them in between, as messages of the user. The calls alon
 state to reach; the assistant's turns played against the user are the oracle, and what warm starts imitate.
 """
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -126,6 +127,11 @@ class Score(Record):
     """How far the episode got, in [0, 1], where that is known: a share of what was asked for, no part of the reward."""
     credit: float = 0.0
     """What training adds for how far a failure got, where it is told to; evaluation does not read it."""
+
+
+def fingerprint(task: Task) -> str:
+    """What tells whether two tasks of one name are the same task."""
+    return hashlib.sha256(task.model_dump_json().encode()).hexdigest()[:16]
 
 
 def read_tasks(path: Path) -> list[Task]:

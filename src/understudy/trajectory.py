@@ -122,10 +122,16 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
 
 def read_trajectories(path: Path) -> tuple[list[Trajectory], list[str]]:
     """The trajectories of a JSONL file, and a line for each row that is damaged (say so, and go on without it)."""
-    whole, damaged = [], []
+    whole, damaged = numbered_trajectories(path)
+    return list(whole.values()), damaged
+
+
+def numbered_trajectories(path: Path) -> tuple[dict[int, Trajectory], list[str]]:
+    """The same by the number of their line, from 1."""
+    whole, damaged = dict[int, Trajectory](), []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
-            whole.append(_ADAPTER.validate_python(json.loads(line)))
+            whole[number] = _ADAPTER.validate_python(json.loads(line))
         except (ValidationError, json.JSONDecodeError, UnicodeDecodeError) as e:
             damaged.append(f"{path}:{number}: skipped, not a trajectory: {str(e).splitlines()[0]}")
     return whole, damaged

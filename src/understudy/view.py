@@ -9,7 +9,7 @@ from understudy.config import TrainConfig
 from understudy.errors import ConfigError
 from understudy.messages import Message, ToolCall
 from understudy.metrics import named
-from understudy.run import read_config, read_metrics, read_warnings
+from understudy.run import episode_file, episode_files, read_config, read_metrics, read_warnings
 from understudy.trajectory import Trajectory, read_trajectories
 
 FIRST = ("reward/average_reward", "reward/success_rate")
@@ -113,11 +113,10 @@ def _result(folder: Path) -> str:
 
 
 def _episode_file(folder: Path, step: int | None) -> Path | None:
-    files = {int(f.stem.removeprefix("step_")): f for f in sorted((folder / "trajectories").glob("step_*.jsonl"))}
-    if step is not None and step not in files:
-        kept = ", ".join(map(str, files)) or "none"
-        raise ConfigError(f"{folder} keeps no episodes of step {step}; it does of: {kept}")
-    return files[max(files) if step is None else step] if files else None
+    if step is not None:
+        return episode_file(folder, step)
+    files = episode_files(folder)
+    return files[max(files)] if files else None
 
 
 def _some_episodes(file: Path | None) -> str:

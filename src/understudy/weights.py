@@ -53,6 +53,11 @@ def find_weights(what: str, settings: Sequence[str] = ()) -> Weights:
     return Weights(name=path.resolve().name if path.is_dir() else what, config=config)
 
 
+def last_weights(what: str) -> Path | None:
+    """The last whole checkpoint where `what` is a run; None where it is none, or has none yet."""
+    return last_checkpoint(Path(what))[0] if Path(what, "config.toml").is_file() else None
+
+
 def _of_checkpoint(path: Path, settings: Sequence[str]) -> Weights:
     run = path.parent.parent
     if fault := damage(path):

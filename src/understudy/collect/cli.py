@@ -10,8 +10,9 @@ from understudy.data.cli import refuse
 from understudy.errors import ConfigError
 
 if TYPE_CHECKING:
-    from understudy.collect.episodes import Kept, Played
+    from understudy.collect.episodes import Played
     from understudy.domains.base import TaskSource
+    from understudy.kept import Kept
     from understudy.trajectory import Trajectory
 
 _OF_PLAYING = ("tasks", "trials", "split", "concurrency", "resume")
@@ -55,7 +56,7 @@ def collect(
     collecting.refuse_existing_outputs(outputs.values())
     config = config_of(what, settings or ())
     source = find(config.domain).slice(config.slice)
-    kept: Kept | None = None
+    kept: Kept[Played] | None = None
     if _is_run(what) and not agent:
         refuse(ctx, (*_OF_PLAYING, *(() if most else ("seed",))))
         episodes = collecting.of_run(Path(what), source, even_held_out)
@@ -82,7 +83,7 @@ def _is_run(what: str) -> bool:
 
 def _played(
     what: "Played", source: "TaskSource", out: Path, where: str, concurrency: int
-) -> "tuple[Kept, list[Trajectory]]":
+) -> "tuple[Kept[Played], list[Trajectory]]":
     """The episodes that are played now; an interruption is one line and exit code 130."""
     from understudy.collect.collect import play_now
     from understudy.weights import find_weights

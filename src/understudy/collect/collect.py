@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from understudy.agent import Agent, EngineAgent
-from understudy.collect.episodes import Kept, Played, Progress, played, stored
+from understudy.collect.episodes import Played, stored, unfinished
 from understudy.collect.lessons import By, balanced, demonstrations, judged, preferences
 from understudy.data.write import output
 from understudy.domains.base import TaskSource
 from understudy.domains.mixture import shown
 from understudy.errors import ConfigError, TaskError
-from understudy.evaluate import held_out, inhabited, named_agent, open_model
+from understudy.evaluate import Progress, episodes, held_out, inhabited, named_agent, open_model
+from understudy.kept import Kept
 from understudy.records import Record
 from understudy.tasks import Split
 from understudy.trajectory import Trajectory
@@ -35,17 +36,18 @@ class Selection(Record):
 
 def play_now(
     what: Played, source: TaskSource, out: Path, checkpoint: Path | None, concurrency: int, progress: Progress
-) -> tuple[Kept, list[Trajectory]]:
+) -> tuple[Kept[Played], list[Trajectory]]:
     """Episodes of an agent, and where they are kept until they are written as lessons beside `out`."""
     config = what.config
     tasks = held_out(source, what.split, what.tasks, what.seed)
     if not tasks:
         raise ConfigError(f"{config.domain} has no {what.split} tasks in this slice")
     agent = _agent(what, checkpoint)
-    kept = Kept(out, what)
+    kept = Kept(unfinished(out), what, bare=True)  # what is learned from a conversation is its messages
     at_once = 1 if config.user.kind == "human" else concurrency
     users = inhabited(source, Cast(config.user))
-    return kept, asyncio.run(played(users, agent, tasks, config.limits, what, kept, at_once, progress))
+    playing = episodes(users, agent, tasks, config.limits, what.trials, what.seed, at_once, progress, kept)
+    return kept, asyncio.run(playing)
 
 
 def of_run(run: Path, source: TaskSource, even_held_out: bool) -> list[Trajectory]:

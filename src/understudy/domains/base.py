@@ -102,6 +102,13 @@ class Generate(Protocol):
         """Tasks over the split's own users and entities, the same for the same seed, round-robin over the families."""
 
 
+class Make(Protocol):
+    """One task of a domain's endless supply, by what its id says."""
+
+    def __call__(self, split: Split, seed: int, family: str, difficulty: Difficulty, number: int) -> Task:
+        """The task that `Generate` gives at this place."""
+
+
 @dataclass(frozen=True)
 class Domain:
     """A world, its tools, policy and tasks; `part` narrows them."""
@@ -117,6 +124,8 @@ class Domain:
     """Tools of the user's own, on the same state, such as a phone."""
     shared: tuple[str, ...] = ()
     """Tables that all splits share, such as a catalogue; the rows of all others belong to one split."""
+    make: Make | None = None
+    """Makes one task of the supply again, where tasks have ids of `supply`; without it only frozen ones are found."""
     part: Slice = WHOLE
     user: MakeUser = ScriptedUser
     """Makes the user of an episode."""
@@ -157,7 +166,11 @@ class Domain:
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
         """A fresh episode of `task`, with the domain's user unless another one is given."""
-        state, transcript = self.initial(task), list[Message]()
+        return self.environment_on(self.initial(task), task, user, seed)
+
+    def environment_on(self, state: State, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
+        """The same on a given state, for those who want to watch it change."""
+        transcript = list[Message]()
         gate = ConsentGate(self.toolkit(state), state, transcript)
         grade = functools.partial(score, task, state, self.goal(task), gate)
         device = self.device(state) if self.device else None

@@ -5,7 +5,7 @@ Everything else is a local folder or a Hugging Face name. Importing this package
 """
 
 from understudy.models.embedded import embedded_model
-from understudy.models.find import MODELS, find_model
+from understudy.models.find import MODELS, find_model, local_model
 from understudy.models.folder import cache_folder
 from understudy.models.tiny import TINY_TEMPLATE, Architecture, make_tiny, tiny_model
 
@@ -16,6 +16,7 @@ __all__ = [
     "cache_folder",
     "embedded_model",
     "find_model",
+    "local_model",
     "make_tiny",
     "tiny_model",
 ]

@@ -46,6 +46,20 @@ def find_model(name: str) -> Path:
     raise ConfigError(f"unknown model {known}, any other model folder, owner/model on Hugging Face")
 
 
+def local_model(name: str) -> Path:
+    """The folder of a model as `find_model` gives it, but of a hub's only what is downloaded; nothing is fetched."""
+    if name in MODELS or Path(name).expanduser().is_dir() or not _HUB_NAME.fullmatch(name):
+        return find_model(name)
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"model {name!r} needs {error.name}; run pip install 'understudy[train]'") from error
+    found = try_to_load_from_cache(name, "tokenizer.json")
+    if not isinstance(found, str):
+        raise ConfigError(f"model {name!r} is not downloaded on this machine")
+    return Path(found).parent
+
+
 def _download(name: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError

@@ -7,7 +7,8 @@ from understudy.users.cast import Cast, UserConfig
 from understudy.users.consent import asks_consent, consents
 from understudy.users.human import HumanUser
 from understudy.users.language import LanguageUser, ReactUser, ReflectingUser, VerifiedUser
-from understudy.users.scripted import LONGEST_PROPOSAL, ScriptedUser
+from understudy.users.recorded import RecordedUser, RelayedUser
+from understudy.users.scripted import LONGEST_PROPOSAL, ScriptedUser, hands_over, refuses
 from understudy.users.user import MakeUser, NoUser, User
 
 __all__ = [
@@ -18,11 +19,15 @@ __all__ = [
     "MakeUser",
     "NoUser",
     "ReactUser",
+    "RecordedUser",
     "ReflectingUser",
+    "RelayedUser",
     "ScriptedUser",
     "User",
     "UserConfig",
     "VerifiedUser",
     "asks_consent",
     "consents",
+    "hands_over",
+    "refuses",
 ]

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from understudy.chat import ChatConfig, ChatModel, Usage
+from understudy.chat import ChatConfig, ChatModel, Payer, Usage
 from understudy.records import Record
 from understudy.tasks import Scenario
 from understudy.tools import Device
@@ -30,9 +30,10 @@ class UserConfig(Record):
 class Cast:
     """Makes a user for each episode. All whom a language model plays share it: its limit and totals are the run's."""
 
-    def __init__(self, config: UserConfig) -> None:
+    def __init__(self, config: UserConfig, payer: Payer | None = None) -> None:
+        """`payer` pays for the model that plays them, where one does."""
         self._config = config
-        self._model = ChatModel(config.chat, "user") if config.kind in _LANGUAGE else None
+        self._model = ChatModel(config.chat, "user", payer) if config.kind in _LANGUAGE else None
 
     def __call__(self, scenario: Scenario, seed: int, device: Device | None = None) -> User:
         """The user of one episode; `device` holds the user's own tools, where the domain gives them any."""

@@ -75,12 +75,12 @@ class ScriptedUser:
         if not text.strip():
             return self._useless("Are you still there?")
         sentences = [s for s in _SENTENCE.split(text.casefold().strip()) if not _CLOSING.search(s)]
-        refusals = [s for s in sentences if _refuses(s)]
+        refusals = [s for s in sentences if refuses(s)]
         rest = " ".join(s for s in sentences if s not in refusals)
         asks = asks_consent(rest)
         if asks and (proposal := self._proposed(rest)):
             return self._agree(*proposal)
-        if not asks and _HANDOVER.search(rest):
+        if not asks and hands_over(rest):
             return None
         deeds = self._hands.told(rest)
         if any(not deed.looks for deed in deeds):
@@ -200,8 +200,14 @@ class ScriptedUser:
         return self._random.choice(_CHATTY) + text if self._scenario.persona == "chatty" else text
 
 
-def _refuses(sentence: str) -> bool:
+def refuses(sentence: str) -> bool:
+    """Whether a case-folded sentence of the agent says that something cannot be done."""
     return _REFUSAL.search(sentence) is not None and not _HARMLESS.search(sentence)
+
+
+def hands_over(text: str) -> bool:
+    """Whether a case-folded text of the agent hands the user over to a human."""
+    return _HANDOVER.search(text) is not None
 
 
 def _answers(text: str, wish: Wish) -> bool:

@@ -2,10 +2,10 @@
 
 from understudy.domains.base import Domain
 from understudy.domains.doordash.families import FAMILIES
-from understudy.domains.doordash.tasks import generate
+from understudy.domains.doordash.tasks import generate, make
 from understudy.domains.doordash.tools import DoordashTools
 from understudy.domains.doordash.world import world
 
-DOMAIN = Domain(
-    __name__, world, DoordashTools, generate, tuple(FAMILIES), shared=("restaurants", "promotions", "couriers")
-)
+SHARED = ("restaurants", "promotions", "couriers")
+
+DOMAIN = Domain(__name__, world, DoordashTools, generate, tuple(FAMILIES), shared=SHARED, make=make)

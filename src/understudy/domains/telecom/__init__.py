@@ -3,7 +3,7 @@
 from understudy.domains.base import Domain
 from understudy.domains.telecom.families import FAMILIES
 from understudy.domains.telecom.phone import PhoneTools
-from understudy.domains.telecom.tasks import generate
+from understudy.domains.telecom.tasks import generate, make
 from understudy.domains.telecom.tools import TelecomTools
 from understudy.domains.telecom.world import world
 
@@ -15,4 +15,5 @@ DOMAIN = Domain(
     tuple(FAMILIES),
     device=PhoneTools,
     shared=("plans", "areas", "desk"),
+    make=make,
 )

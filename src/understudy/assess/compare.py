@@ -1,0 +1,101 @@
+"""Two evaluations side by side: the paired difference, whether chance explains it, and whether noise does."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from understudy import results
+from understudy.errors import ConfigError
+from understudy.evaluate import Evaluation
+from understudy.noise import between
+from understudy.outcome import Named, Outcome
+from understudy.records import Record
+from understudy.results import gain, gains
+from understudy.statistics import Rate, chance, sentence
+
+
+class Comparison(Record):
+    """How much better one agent is than another, on the tasks that both have played."""
+
+    old: Named
+    new: Named
+    gain: Rate
+    chance: float
+    """How likely a difference as large is if neither is better: Fisher's randomization test over tasks."""
+    noise: float | None
+    """What 95% of the differences stay within if both were equally good at each task; None where tasks were played
+    once."""
+    domains: dict[str, Rate] = {}
+    """The gain on each domain, where there are several."""
+
+    @property
+    def verdict(self) -> str:
+        """Whether the difference is larger than the noise of which tasks there are."""
+        return sentence(self.gain, self.new.name, self.old.name)
+
+    @property
+    def beside(self) -> str:
+        """What else there is to say of it."""
+        lines = [f"If neither were better, a difference as large would come up in {self.chance:.1%} of cases."]
+        if self.noise is not None:
+            side = "above" if abs(self.gain.mean) > self.noise else "within"
+            lines.append(
+                f"It is {side} the noise floor of {self.noise:.3f}: what other seeds alone would make of agents that "
+                "are equally good at each of these tasks."
+            )
+        by_domain = [f"  {domain}: {results.interval(rate, signed=True)}" for domain, rate in self.domains.items()]
+        return "\n".join([*lines, *by_domain])
+
+    def __str__(self) -> str:
+        return f"{self.verdict}\n{self.beside}"
+
+
+def compare(new: Outcome, old: Outcome) -> Comparison:
+    """The last agent of each, over the tasks that both have; a task that is another one is a `ConfigError`."""
+    after, before = _agents(new), _agents(old)
+    refuse_other_tasks(after[-1].evaluation, before[-1].evaluation)
+    one, other = after[-1].evaluation, before[-1].evaluation
+    domains = {each: gain(one.of_domain(each), other.of_domain(each)) for each in _domains(one)}
+    name = "the other" if after[-1].name == before[-1].name else before[-1].name
+    return Comparison(
+        old=before[-1].replace(name=name),
+        new=after[-1],
+        gain=gain(one, other),
+        chance=chance(gains(one, other)),
+        noise=between([row.evaluation for row in after], [row.evaluation for row in before]),
+        domains={each: rate for each, rate in domains.items() if rate.tasks} if len(domains) > 1 else {},
+    )
+
+
+def rows(comparison: Comparison, floor_and_oracle: Sequence[Named]) -> list[results.Row]:
+    """Both as rows of the result table, under floor and oracle."""
+    return [(row.name, row.evaluation) for row in (*floor_and_oracle, comparison.old, comparison.new)]
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as plain values, without the evaluations themselves."""
+    plain = comparison.model_dump(mode="json", exclude={"old", "new"})
+    return {"old": comparison.old.name, "new": comparison.new.name, "verdict": str(comparison), **plain}
+
+
+def refuse_other_tasks(new: Evaluation, old: Evaluation) -> None:
+    """Tasks of one name that are not the same task cannot be paired; neither can evaluations that share none."""
+    prints = {result.task: result.fingerprint for result in old.results}
+    shared = [result for result in new.results if result.task in prints]
+    other = [r.task for r in shared if r.fingerprint and prints[r.task] and r.fingerprint != prints[r.task]]
+    if other:
+        raise ConfigError(
+            f"{len(other)} of {len(shared)} tasks have the same name in both evaluations and are not the same, such as "
+            f"{other[0]}; evaluate both with one version of the tasks"
+        )
+    if not shared:
+        raise ConfigError(f"the evaluations of {new.domain} and {old.domain} share no task; they cannot be compared")
+
+
+def _domains(evaluation: Evaluation) -> list[str]:
+    return sorted({result.domain for result in evaluation.results})
+
+
+def _agents(outcome: Outcome) -> list[Named]:
+    if not outcome.agents:
+        raise ConfigError("an evaluation without an agent cannot be compared")
+    return outcome.agents

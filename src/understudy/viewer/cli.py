@@ -1,0 +1,64 @@
+"""`understudy view`: the page on a server of this machine, as a file, or a run as text."""
+
+import json
+import os
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PORT = 7788
+"""Where the page is while that is free, so that one finds it again."""
+
+
+def view(
+    what: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Runs, evaluations, or folders of such, side by side.")
+    ],
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help=f"0 takes a free one; {PORT} or a free one if not given.")
+    ] = None,
+    browser: Annotated[
+        bool | None, typer.Option("--open/--no-open", help="Open a browser; where there is a desktop if not given.")
+    ] = None,
+    export: Annotated[Path | None, typer.Option(help="Write it all to an HTML file that opens offline.")] = None,
+    text: Annotated[bool, typer.Option("--text", help="Print a run as text.")] = False,
+    step: Annotated[int | None, typer.Option(help="Print an episode of this step as text.")] = None,
+    episode: Annotated[int | None, typer.Option(help="Print this episode of the step as text, from 1.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: all that the page shows but the episodes.")
+    ] = False,
+) -> None:
+    """Look at runs: curves, results, episodes. A page in a browser, until Ctrl-C; also as a file, as text, as JSON."""
+    if text or step is not None or episode is not None:
+        from understudy import view as texts
+
+        return print("\n\n".join(texts.view(run, step, episode) for run in what))
+    from understudy.viewer import export as exports
+    from understudy.viewer.library import Library
+
+    library = Library(what)
+    if as_json:
+        answers = exports.answers(library)
+        return print(json.dumps({where: json.loads(answer) for where, answer in answers.items()}, indent=1))
+    if export:
+        for line in exports.export(library, export):
+            typer.secho(line, fg="yellow", err=True)
+        return print(f"{export} opens in any browser")
+    from understudy.viewer.server import serve
+
+    def ready(address: str) -> None:
+        typer.echo(f"{address} shows {', '.join(map(str, what))}; Ctrl-C ends it", err=True)
+        if _has_desktop() if browser is None else browser:
+            webbrowser.open(address)
+
+    serve(library, [PORT, 0] if port is None else [port], ready)
+
+
+def _has_desktop() -> bool:
+    """Whether a browser that opens would be seen: not over SSH, and not one that runs in the terminal."""
+    if "SSH_CONNECTION" in os.environ or not sys.stderr.isatty():
+        return False
+    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

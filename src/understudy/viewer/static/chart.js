@@ -1,0 +1,228 @@
+// A chart of curves over steps: drawn by uPlot, told in words beside it, and as a table for who wants the numbers.
+import uPlot from "uplot";
+
+import { number } from "view/format.js";
+import { html, useEffect, useMemo, useRef, useState } from "view/html.js";
+import { Copy, Dialog } from "view/parts.js";
+import { colour } from "view/theme.js";
+
+const HEIGHT = 160;
+const FONT = "11px system-ui, sans-serif";
+const NONE = [];
+const together = uPlot.sync("steps"); // one cursor in all charts
+
+/**
+ * @param lines  [{name, colour, steps, values, dash}]: colour is a custom property such as --s1
+ * @param points [{name, colour, step, mean, low, high}]: measured with an interval
+ * @param levels [{name, value}]: dashed, over the whole width
+ * @param named  whether lines are told by their names, where colours do not say what they are
+ * @param smooth from 0, as it is, to nearly 1: the share that a point keeps of the one before
+ */
+export function Chart({ title, note, lines, points = NONE, levels = NONE, range, named = false, smooth = 0 }) {
+  const [table, setTable] = useState(false);
+  const data = useMemo(() => joined(lines, smooth), [lines, smooth]);
+  const readout = useRef();
+  const told = sentence(title, lines, points);
+  return html`<figure class="chart card">
+    <figcaption>
+      <h3 title=${note}>${title}</h3>
+      <button type="button" class="quiet small" onClick=${() => setTable(true)} aria-label=${`numbers of ${title}`}>▤</button>
+    </figcaption>
+    <p class=${named ? "readout named" : "readout"} ref=${readout} aria-hidden="true" />
+    <${Drawing} ...${{ title, told, data, lines, points, levels, range, smooth, readout }} />
+    ${table && html`<${Numbers} ...${{ title, lines, points, onClose: () => setTable(false) }} />`}
+  </figure>`;
+}
+
+function Drawing({ told, data, lines, points, levels, range, smooth, readout }) {
+  const box = useRef();
+  const plot = useRef();
+  const drawn = useRef(); // what the plot there is draws, which is set when the plot is
+  const [theme, setTheme] = useState(0);
+  useEffect(() => {
+    const changed = () => setTheme((n) => n + 1);
+    addEventListener("theme", changed);
+    return () => removeEventListener("theme", changed);
+  }, []);
+  const shape = JSON.stringify([theme, smooth > 0, range, lines.map((line) => [line.name, line.colour, line.dash])]);
+  useEffect(() => {
+    drawn.current = { lines, points, levels, smooth };
+    const made = new uPlot(options(box.current.clientWidth, drawn, range, readout), data, box.current);
+    plot.current = made;
+    show_last(made, drawn, readout);
+    const sized = new ResizeObserver(([{ contentRect }]) => made.setSize({ width: contentRect.width, height: HEIGHT }));
+    sized.observe(box.current);
+    return () => {
+      sized.disconnect();
+      made.destroy();
+    };
+  }, [shape]);
+  useEffect(() => {
+    drawn.current = { lines, points, levels, smooth };
+    const { x } = plot.current.scales;
+    const [steps] = plot.current.data;
+    const closer = x.min != null && (x.min > steps[0] || x.max < steps.at(-1)); // whoever looks closer goes on doing so
+    plot.current.setData(data, !closer);
+    if (closer) plot.current.redraw();
+    show_last(plot.current, drawn, readout);
+  }, [data, points, levels]);
+  return html`<div class="drawing" ref=${box} role="img" aria-label=${told} />`;
+}
+
+function options(width, drawn, range, readout) {
+  const ink = { stroke: colour("--faint"), font: FONT, grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
+  const { lines, smooth } = drawn.current;
+  const series = lines.flatMap((line) => {
+    const stroke = colour(line.colour);
+    const raw = { stroke: `${stroke}59`, width: 1, show: smooth > 0, spanGaps: true, points: { show: false } };
+    return [raw, { stroke, width: 1.75, dash: line.dash, spanGaps: true, points: { size: 5, fill: stroke } }];
+  });
+  return {
+    width: width || 300,
+    height: HEIGHT,
+    padding: [6, 10, 0, 0],
+    legend: { show: false },
+    scales: { x: { time: false }, y: { range: (plot, low, high) => spread(low, high, range, drawn.current) } },
+    axes: [
+      { ...ink, size: 22, gap: 3, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? number(tick) : "")) },
+      { ...ink, size: 52, gap: 4, space: 26, values: (_, ticks) => ticks.map(number) },
+    ],
+    cursor: { sync: { key: together.key, setSeries: false }, points: { size: 6 }, drag: { x: true, y: false } },
+    series: [{}, ...series],
+    hooks: {
+      draw: [(plot) => draw_levels(plot, drawn.current), (plot) => draw_points(plot, drawn.current)],
+      setCursor: [(plot) => show_at(plot, drawn, readout)],
+    },
+  };
+}
+
+/** The range of the y axis: what is asked for, or all that is drawn with some room. */
+function spread(low, high, range, { points, levels }) {
+  if (range) return range;
+  const values = [low, high, ...points.flatMap((p) => [p.low, p.high]), ...levels.map((level) => level.value)];
+  const known = values.filter(Number.isFinite);
+  if (!known.length) return [0, 1];
+  const [least, most] = [Math.min(...known), Math.max(...known)];
+  const room = most > least ? 0.06 * (most - least) : Math.abs(most) * 0.1 || 1;
+  return [least >= 0 && least < 0.4 * most ? 0 : least - room, most + room];
+}
+
+function draw_levels(plot, { levels }) {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.strokeStyle = ctx.fillStyle = colour("--faint");
+  ctx.lineWidth = devicePixelRatio;
+  ctx.font = `${10 * devicePixelRatio}px system-ui, sans-serif`;
+  ctx.textAlign = "right";
+  for (const { name, value } of levels) {
+    const y = plot.valToPos(value, "y", true);
+    ctx.setLineDash([4 * devicePixelRatio, 4 * devicePixelRatio]);
+    ctx.beginPath();
+    ctx.moveTo(bbox.left, y);
+    ctx.lineTo(bbox.left + bbox.width, y);
+    ctx.stroke();
+    ctx.fillText(name, bbox.left + bbox.width, y - 4 * devicePixelRatio);
+  }
+  ctx.restore();
+}
+
+function draw_points(plot, { points }) {
+  const { ctx } = plot;
+  ctx.save();
+  for (const point of points) {
+    const x = plot.valToPos(point.step, "x", true);
+    const [mean, low, high] = [point.mean, point.low, point.high].map((value) => plot.valToPos(value, "y", true));
+    ctx.strokeStyle = ctx.fillStyle = colour(point.colour);
+    ctx.lineWidth = 1.5 * devicePixelRatio;
+    ctx.beginPath();
+    ctx.moveTo(x, low);
+    ctx.lineTo(x, high);
+    ctx.stroke();
+    ctx.beginPath();
+    ctx.arc(x, mean, 3.5 * devicePixelRatio, 0, 2 * Math.PI);
+    ctx.fill();
+  }
+  ctx.restore();
+}
+
+/** The values under the cursor; where there is none, the last ones. */
+function show_at(plot, drawn, readout) {
+  const at = plot.cursor.idx;
+  if (at == null) show_last(plot, drawn, readout);
+  else write(readout, `step ${number(plot.data[0][at])}`, drawn.current.lines, (place) => plot.data[2 * place + 2][at]);
+}
+
+function show_last(plot, drawn, readout) {
+  write(readout, "", drawn.current.lines, (place) => plot.data[2 * place + 2].findLast((value) => value != null));
+}
+
+function write(readout, head, lines, value) {
+  if (!readout.current) return;
+  const marks = lines.flatMap((line, place) => {
+    const found = value(place);
+    if (found == null) return [];
+    const mark = document.createElement("b");
+    mark.style.color = `var(${line.colour})`;
+    mark.textContent = number(found);
+    mark.title = line.name;
+    mark.dataset.name = line.name;
+    return [mark];
+  });
+  readout.current.replaceChildren(...marks, head);
+}
+
+/** Lines over one axis: the steps of all, then of each line its values as they are, and smoothed. */
+export function joined(lines, smooth) {
+  const steps = [...new Set(lines.flatMap((line) => line.steps))].sort((a, b) => a - b);
+  const place = new Map(steps.map((step, i) => [step, i]));
+  const columns = lines.flatMap((line) => {
+    const raw = new Array(steps.length).fill(null);
+    line.steps.forEach((step, i) => (raw[place.get(step)] = line.values[i]));
+    return [raw, smooth ? smoothed(raw, smooth) : raw];
+  });
+  return [steps, ...columns];
+}
+
+/** An exponential mean that begins without a bias towards zero. */
+function smoothed(values, keep) {
+  let [sum, weight] = [0, 0];
+  return values.map((value) => {
+    if (value == null) return null;
+    sum = keep * sum + (1 - keep) * value;
+    weight = keep * weight + (1 - keep);
+    return sum / weight;
+  });
+}
+
+function sentence(title, lines, points) {
+  const said = lines.map((line) => {
+    const known = line.values.filter((value) => value != null);
+    if (!known.length) return `${line.name}: nothing yet`;
+    const [least, most] = [Math.min(...known), Math.max(...known)];
+    return `${line.name}: ${number(known[0])} at first, ${number(known.at(-1))} at last, between ${number(least)} and ${number(most)}`;
+  });
+  const measured = points.map((point) => `${point.name} at step ${point.step}: ${number(point.mean)}`);
+  return [`${title}.`, ...said, ...measured].join("; ");
+}
+
+function Numbers({ title, lines, points, onClose }) {
+  const [steps, ...columns] = joined(lines, 0);
+  const values = columns.filter((_, i) => i % 2 === 0);
+  const csv = [["step", ...lines.map((line) => line.name)], ...steps.map((step, i) => [step, ...values.map((v) => v[i] ?? "")])];
+  const most = 500;
+  return html`<${Dialog} title=${title} onClose=${onClose}>
+    <p class="row"><${Copy} text=${csv.map((row) => row.join("\t")).join("\n")}>copy as a table</${Copy}></p>
+    <div class="scroll tall" tabindex="0">
+      <table>
+        <thead><tr><th class="number">step</th>${lines.map((line) => html`<th class="number">${line.name}</th>`)}</tr></thead>
+        <tbody>
+          ${steps.slice(-most).map((step, i) => {
+            const at = Math.max(0, steps.length - most) + i;
+            return html`<tr><td class="number">${step}</td>${values.map((v) => html`<td class="number">${number(v[at])}</td>`)}</tr>`;
+          })}
+        </tbody>
+      </table>
+      ${points.map((p) => html`<p class="small">${p.name}, step ${p.step}: ${number(p.mean)} [${number(p.low)}, ${number(p.high)}]</p>`)}
+    </div>
+  </${Dialog}>`;
+}

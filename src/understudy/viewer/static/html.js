@@ -1,0 +1,7 @@
+// Preact and htm as every module here uses them. What is put into html`…` is text, never markup.
+import { Fragment, h, render } from "preact";
+import htm from "htm";
+
+export const html = htm.bind(h);
+export { Fragment, h, render };
+export { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";

@@ -1,0 +1,108 @@
+// Evaluations: how often agents succeed, how sure that is, why they fail, and whether one is better than another.
+import { html, useState } from "view/html.js";
+import { path, useAnswer } from "view/data.js";
+import { number, percent, plural, whole } from "view/format.js";
+import { useKeys } from "view/keys.js";
+import { Answered, Empty, Tag } from "view/parts.js";
+import { change, href } from "view/router.js";
+import { Text } from "view/text.js";
+import { Compare } from "view/pages/compare.js";
+import { Interval, signless } from "view/pages/interval.js";
+
+export const title = "Evaluations";
+const SHOWN = 40;
+
+export function Page({ args, query }) {
+  const all = useAnswer(path("evaluations"));
+  return html`<${Answered} answer=${all}>${(found) => (args[0] ? html`<${One} ...${{ key: args[0], name: args[0], all: found, query }} />` : html`<${List} found=${found} />`)}</${Answered}>`;
+}
+
+function List({ found }) {
+  if (!found.length) return html`<${Empty}>There are no evaluations here. Make one: <code>understudy eval retail --out evals/first</code></${Empty}>`;
+  return html`<div class="stack"><h1>Evaluations</h1>${found.map((each) => html`<section class="card"><h2><a href=${href("evaluations", [each.key])}><${Text}>${each.key}</${Text}></a></h2>
+    ${each.problem ? html`<p class="problem">${each.problem}</p>` : html`<${Successes} rows=${each.rows} />`}</section>`)}</div>`;
+}
+
+function One({ name, all, query }) {
+  const answer = useAnswer(path("evaluations", name));
+  return html`<${Answered} answer=${answer}>${(found) => html`<div class="stack evaluation">
+    <div class="row"><h1><${Text}>${name}</${Text}></h1><span class="faint small"><${Text}>${found.path}</${Text}></span></div>
+    <p class="card says"><${Text}>${found.verdict}</${Text}></p>
+    ${found.noise && html`<p class="soft">Two identical evaluations differ by up to ${number(found.noise.floor)} in 95% of cases${found.noise.rates.length > 1 ? `; ${found.noise.rates.length} of them came to ${found.noise.rates.map((rate) => percent(rate)).join(", ")}` : ""}.</p>`}
+    <section class="card"><h2>Success on ${plural(found.rows.at(-1)?.success.tasks ?? 0, "task")}</h2>
+      <${Successes} rows=${found.rows.map((row) => ({ name: row.name, kind: row.evaluation.kind, success: row.success, row }))} /></section>
+    <${Groups} rows=${found.rows} query=${query} />
+    ${found.failures.length > 0 && html`<${Failures} ...${{ found, name, query }} />`}
+    ${found.hardest.length > 0 && html`<${Hardest} tasks=${found.hardest} />`}
+    <${Compare} ...${{ name, all, query }} />
+  </div>`}</${Answered}>`;
+}
+
+/** A line for each row: success with its interval, and what it took. */
+function Successes({ rows }) {
+  const full = rows.some((row) => row.row);
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="success"><table class="successes"><thead><tr><th scope="col">agent</th><th scope="col" class="number">success</th><th scope="col">95% interval</th>
+    ${full && html`<th scope="col" class="number">turns</th><th scope="col" class="number">tokens</th><th scope="col">ended</th><th scope="col">cost</th><th scope="col">faults</th>`}</tr></thead>
+    <tbody>${rows.map(({ name, kind, success, row }) => html`<tr class=${kind === "agent" ? "" : "soft"}><th scope="row"><${Text}>${name}</${Text}></th>
+      <td class="number">${percent(success.mean)}</td><td><${Interval} rate=${success} /></td>
+      ${row && html`<${Took} evaluation=${row.evaluation} />`}</tr>`)}</tbody></table></div>`;
+}
+
+function Took({ evaluation }) {
+  const { turns, tokens, stops, usage, faults } = evaluation;
+  const spent = Object.entries(usage).map(([who, used]) => `${who} ${used.cost} for ${plural(used.requests, "request")}`);
+  const failed = Object.entries(faults).map(([who, count]) => `${who} ${count}`);
+  return html`<td class="number">${number(turns)}</td><td class="number">${tokens ? number(tokens) : "–"}</td>
+    <td>${Object.entries(stops).map(([stop, count]) => `${stop} ${count}`).join(", ")}</td>
+    <td>${spent.join("; ") || "–"}</td><td>${failed.length ? html`<${Tag} kind="warn">${failed.join(", ")}</${Tag}>` : "none"}</td>`;
+}
+
+/** Success by domain, family and difficulty: pass^k and pass@k of one row, or pass^1 of all. */
+function Groups({ rows, query }) {
+  const agents = rows.filter((row) => row.evaluation.kind === "agent");
+  const trials = Math.max(1, ...agents.map((row) => row.evaluation.trials));
+  const k = Math.min(trials, Number(query.k) || 1);
+  const kind = query.pass === "at" ? "at" : "hat";
+  if (!agents.length) return null;
+  const keys = agents[0].groups.map(({ domain, family, difficulty }) => ({ domain, family, difficulty }));
+  const found = (row, key) => row.groups.find((each) => ["domain", "family", "difficulty"].every((name) => each[name] === key[name]));
+  const several = new Set(keys.map((key) => key.domain).filter(Boolean)).size > 1;
+  return html`<section class="card"><div class="row"><h2>By domain, family and difficulty</h2><span class="space" />
+      ${trials > 1 && html`<label class="small">k <select aria-label="k" value=${k} onChange=${(event) => change({ k: event.target.value })}>${Array.from({ length: trials }, (_, i) => html`<option>${i + 1}</option>`)}</select></label>
+      <label class="small"><select aria-label="all or any of k trials" value=${kind} onChange=${(event) => change({ pass: event.target.value })}><option value="hat">pass^k: all of k trials</option><option value="at">pass@k: any of k trials</option></select></label>`}</div>
+    <div class="scroll" tabindex="0" role="region" aria-label="success by group"><table class="groups"><thead><tr><th scope="col">group</th><th scope="col" class="number">tasks</th>${agents.map((row) => html`<th scope="col"><${Text}>${row.name}</${Text}></th>`)}</tr></thead>
+    <tbody>${keys.filter((key) => several || key.domain == null || key.family || key.difficulty).map((key) => html`<tr class=${key.family || key.difficulty ? "" : "whole"}><th scope="row"><${Text}>${named(key, several)}</${Text}></th><td class="number">${whole(found(agents.at(-1), key)?.tasks)}</td>
+      ${agents.map((row) => html`<td><${Rated} rate=${found(row, key)?.[`pass_${kind}_k`][k - 1]} /></td>`)}</tr>`)}</tbody></table></div></section>`;
+}
+
+const named = ({ domain, family, difficulty }, several) => {
+  const part = family ?? difficulty;
+  if (part) return several ? `${domain}, ${part}` : part;
+  return domain ?? "all";
+};
+
+const Rated = ({ rate }) => (rate ? html`<span class="rated"><b>${percent(rate.mean)}</b> <${Interval} rate=${rate} /></span>` : "–");
+
+/** Why episodes failed: who and what, and the episodes that show it. */
+function Failures({ found, name, query }) {
+  const [all, setAll] = useState(false);
+  const most = Math.max(...found.causes.map((cause) => cause.failures));
+  const chosen = found.failures.filter((failure) => !query.what || failure.cause.what === query.what);
+  const choose = (what) => change({ what: what === query.what ? "" : what });
+  useKeys({ Escape: ["all causes", () => change({ what: "" })] });
+  return html`<section class="card"><h2>Why ${plural(found.failures.length, "episode")} failed</h2>
+    <ul class="causes">${found.causes.map(({ who, what, failures }) => html`<li><button type="button" aria-pressed=${what === query.what} onClick=${() => choose(what)}>
+      <span class="number">${failures}</span><span class="size"><i style=${{ width: `${(100 * failures) / most}%` }} /></span>
+      <span><b>${who}</b> ${found.meanings[what]?.meaning ?? what}</span></button></li>`)}</ul>
+    <ol class="failures">${chosen.slice(0, all ? undefined : SHOWN).map((failure) => html`<li><span class="row">${failure.episode
+      ? html`<a href=${href("episode", [name, "eval", String(failure.episode)])}><${Text}>${failure.task}</${Text}></a>`
+      : html`<${Text}>${failure.task}</${Text}>`} ${!query.what && html`<${Tag}>${failure.cause.what.replaceAll("_", " ")}</${Tag}>`}
+      ${failure.judged && failure.judged.what !== failure.cause.what && html`<${Tag} kind="warn">judge: ${failure.judged.what.replaceAll("_", " ")}</${Tag}>`}</span>
+      <span class="soft"><${Text}>${failure.cause.evidence}</${Text}></span></li>`)}</ol>
+    ${chosen.length > SHOWN && html`<button type="button" onClick=${() => setAll(!all)}>${all ? "show less" : `show all ${chosen.length}`}</button>`}</section>`;
+}
+
+function Hardest({ tasks }) {
+  return html`<section class="card"><h2>Hardest tasks</h2><table><thead><tr><th scope="col">task</th><th scope="col" class="number">failed</th><th scope="col" class="number">of</th></tr></thead>
+    <tbody>${tasks.map((each) => html`<tr><th scope="row"><${Text}>${each.task}</${Text}></th><td class="number">${each.failures}</td><td class="number">${each.episodes}</td></tr>`)}</tbody></table></section>`;
+}

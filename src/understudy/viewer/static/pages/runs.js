@@ -1,0 +1,183 @@
+// Runs: their curves over each other, and of each what it is, how well it is, and what it came to.
+import { Chart } from "view/chart.js";
+import { Config } from "view/config.js";
+import { path, useAnswers } from "view/data.js";
+import { ago, number, percent, plural } from "view/format.js";
+import { html, useMemo, useState } from "view/html.js";
+import { useKeys } from "view/keys.js";
+import { charts, everything } from "view/metrics.js";
+import { Empty, Tag, rate } from "view/parts.js";
+import { change, href } from "view/router.js";
+
+export const title = "Runs";
+const AT_FIRST = 6; // runs that are shown unless some are chosen
+const COLOURS = 8;
+
+export function Page({ overview, query }) {
+  const runs = overview.runs.map((run, i) => ({ ...run, colour: `--s${(i % COLOURS) + 1}` }));
+  const named = query.runs?.split(",").map(decodeURIComponent);
+  const shown = named ? runs.filter((run) => named.includes(run.key)) : runs.slice(0, AT_FIRST);
+  const stamps = shown.map((run) => run.stamp).join();
+  const curves = useAnswers(shown.map((run) => path("runs", run.key, "curves")), stamps);
+  const pages = useAnswers(shown.map((run) => path("runs", run.key)), stamps);
+  const told = shown.map((run, i) => ({ ...run, ...pages[i]?.data, curves: curves[i]?.data, colour: run.colour }));
+  if (!runs.length) return html`<${Empty}>There is no run here.</${Empty}>`;
+  return html`<div class=${runs.length > 1 ? "runs beside" : "runs"}>
+    ${runs.length > 1 && html`<${List} ...${{ runs, shown }} />`}
+    <div class="stack">
+      ${told.length === 1 ? html`<${Head} run=${told[0]} />` : html`<h1>${plural(told.length, "run")}</h1>`}
+      ${told.map((run) => run.problems.map((problem) => html`<p class="problem">${problem}</p>`))}
+      <${Health} runs=${told} />
+      <${Results} runs=${told} />
+      <${Curves} ...${{ runs: told, query }} />
+      <${Config} runs=${told} />
+    </div>
+  </div>`;
+}
+
+/** All runs, to choose from. */
+function List({ runs, shown }) {
+  const choose = (keys) => change({ runs: keys.map(encodeURIComponent).join(",") });
+  const toggle = (key) =>
+    choose(runs.map((run) => run.key).filter((other) => (other === key) !== shown.some((run) => run.key === other)));
+  return html`<aside class="card list" aria-label="runs">
+    <p class="row small">
+      <button type="button" class="quiet" onClick=${() => choose(runs.map((run) => run.key))}>all</button>
+      <span class="faint">${shown.length} of ${plural(runs.length, "run")}</span>
+    </p>
+    <ul>
+      ${runs.map(
+        (run) => html`<li key=${run.key}>
+          <label>
+            <input type="checkbox" checked=${shown.some((other) => other.key === run.key)} onChange=${() => toggle(run.key)} />
+            <i class="dot" style=${{ background: `var(${run.colour})` }} />
+            <span class="name" title=${run.folder}>${run.key}</span>
+          </label>
+          <button type="button" class="quiet small" onClick=${() => choose([run.key])} aria-label=${`only ${run.key}`}>only</button>
+          <span class="small faint">${state(run)[1]}</span>
+          <span class="number small">${percent(run.success_rate)}</span>
+        </li>`,
+      )}
+    </ul>
+  </aside>`;
+}
+
+/** What goes on: a kind of tag and a word. */
+function state(run) {
+  if (run.finished) return ["good", "finished"];
+  if (run.step && run.steps && run.step >= run.steps) return ["", "all steps done"];
+  return ["accent", `step ${run.step} of ${run.steps || "?"}`];
+}
+
+function Head({ run }) {
+  const [kind, word] = state(run);
+  const verdict = run.result?.verdict;
+  return html`<div class="head">
+    <div class="row">
+      <h1>${run.key}</h1>
+      <${Tag} kind=${kind}>${word}</${Tag}>
+      <span class="faint small">written ${ago(run.written)}</span>
+      <span class="space" />
+      <a class="button" href=${href("episodes", [run.key])}>episodes</a>
+    </div>
+    <p class="soft">
+      ${[run.domain, run.model, run.config?.["engine.finetune"], run.config && `seed ${run.config.seed}`].filter(Boolean).join(" · ")}
+      <span class="faint mono"> ${run.folder}</span>
+    </p>
+    ${!run.finished && html`<progress max=${run.steps || 1} value=${run.step} aria-label="steps done" />`}
+    ${verdict && html`<p class="verdict">${verdict}</p>`}
+  </div>`;
+}
+
+/** What was found wrong, the last first, with what to do. */
+function Health({ runs }) {
+  const found = runs.flatMap((run) => (run.health ?? []).map((finding) => ({ run, ...finding })));
+  if (!found.length) return null;
+  return html`<section class="card health" aria-label="health">
+    ${found.map(
+      ({ run, check, text, remedy, steps }) => html`<details>
+        <summary>
+          ${runs.length > 1 && html`<i class="dot" style=${{ background: `var(${run.colour})` }} title=${run.key} />`}
+          <${Tag} kind="warn">${check}</${Tag}> ${text}
+          <span class="faint small"> step ${steps.at(-1)}${steps.length > 1 ? `, and in ${steps.length - 1} before` : ""}</span>
+        </summary>
+        <p class="soft">${remedy}</p>
+      </details>`,
+    )}
+  </section>`;
+}
+
+/** The result tables of runs that are finished. */
+function Results({ runs }) {
+  const rows = runs.flatMap((run) => (run.result?.rows ?? []).map((row) => ({ run, ...row })));
+  if (!rows.length) return null;
+  return html`<section class="card scroll" aria-label="results" tabindex="0">
+    <table>
+      <thead>
+        <tr>
+          ${runs.length > 1 && html`<th>run</th>`}
+          <th>on held-out tasks</th><th class="number">success [95%]</th><th class="number">gain on the row before</th><th class="number">tasks</th>
+        </tr>
+      </thead>
+      <tbody>
+        ${rows.map(
+          ({ run, name, success, gain }) => html`<tr>
+            ${runs.length > 1 && html`<td><i class="dot" style=${{ background: `var(${run.colour})` }} /> ${run.key}</td>`}
+            <td>${name}</td>
+            <td class="number">${rate(success)}</td>
+            <td class="number ${gain && (gain.low > 0 ? "good" : gain.high < 0 ? "bad" : "faint")}">
+              ${gain ? `${signed(gain.mean)} [${signed(gain.low)}, ${signed(gain.high)}]` : ""}
+            </td>
+            <td class="number">${success.tasks}</td>
+          </tr>`,
+        )}
+      </tbody>
+    </table>
+  </section>`;
+}
+
+const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
+
+function Curves({ runs, query }) {
+  const [smooth, setSmooth] = useState(0);
+  const [wanted, setWanted] = useState("");
+  const loaded = runs.filter((run) => run.curves);
+  const key = JSON.stringify(runs.map((run) => [run.key, run.stamp, Boolean(run.curves), Boolean(run.evaluations)]));
+  const first = useMemo(() => charts(loaded), [key]);
+  const rest = useMemo(() => everything(loaded), [key]);
+  const found = rest.filter((chart) => wanted && chart.title.includes(wanted.trim().toLowerCase()));
+  useKeys({ m: ["find a metric", () => document.getElementById("metric").focus()] });
+  if (!loaded.length) return html`<p class="faint" aria-busy="true">loading…</p>`;
+  if (!first.length) return html`<${Empty}>No step is done yet.</${Empty}>`;
+  const each = Math.max(...loaded.map((run) => run.curves.each));
+  return html`<section aria-label="curves" class="stack">
+    <h2 class="unseen">Curves</h2>
+    <div class="row tools">
+      <label class="row">smoothing
+        <input type="range" min="0" max="0.98" step="0.02" value=${smooth} onInput=${(e) => setSmooth(Number(e.target.value))} />
+      </label>
+      <input id="metric" type="search" placeholder="find a metric" aria-label="find a metric" value=${wanted} onInput=${(e) => setWanted(e.target.value)} />
+      ${each > 1 && html`<span class="faint small">each point is the mean of ${each} steps</span>`}
+      <span class="faint small wide">drag over a chart to look closer, double-click for all</span>
+    </div>
+    <div class="charts">${(wanted ? found : first).map((chart) => html`<${Chart} key=${chart.title} ...${chart} smooth=${smooth} />`)}</div>
+    ${!wanted && spaces(rest).map(([space, of]) => html`<${Space} key=${space} ...${{ space, of, smooth }} />`)}
+  </section>`;
+}
+
+function Space({ space, of, smooth }) {
+  const [open, setOpen] = useState(false);
+  return html`<details class="space-of" onToggle=${(e) => setOpen(e.target.open)}>
+    <summary><h2>${space}</h2> <span class="faint">${plural(of.length, "metric")}</span></summary>
+    ${open && html`<div class="charts">${of.map((chart) => html`<${Chart} key=${chart.title} ...${chart} smooth=${smooth} />`)}</div>`}
+  </details>`;
+}
+
+function spaces(of) {
+  const found = new Map();
+  for (const chart of of) {
+    const [space] = chart.title.split("/");
+    found.set(space, [...(found.get(space) ?? []), chart]);
+  }
+  return [...found];
+}

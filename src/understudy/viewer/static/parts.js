@@ -1,0 +1,46 @@
+// Small parts that pages are made of.
+import { html, useEffect, useRef, useState } from "view/html.js";
+import { percent } from "view/format.js";
+
+/** What an answer says, or that it is on its way, or why there is none. */
+export function Answered({ answer, children }) {
+  if (answer.error) return html`<p class="problem" role="alert">${answer.error}</p>`;
+  return answer.data ? children(answer.data) : html`<p class="faint" aria-busy="true">loading…</p>`;
+}
+
+export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
+
+/** A short word with a colour of its own: good, bad, warn or nothing. */
+export const Tag = ({ kind = "", children, title }) => html`<span class="tag ${kind}" title=${title}>${children}</span>`;
+
+/** A reward as a bar and a number; none where the machinery failed. */
+export function Reward({ value }) {
+  if (value == null) return html`<span class="reward none" title="no score: the machinery failed">–</span>`;
+  const kind = value >= 1 ? "good" : value > 0 ? "warn" : "bad";
+  return html`<span class="reward ${kind}"><i style=${{ width: `${100 * Math.min(1, value)}%` }} />${Number(value.toFixed(2))}</span>`;
+}
+
+/** A rate with its interval, as text. */
+export const rate = ({ mean, low, high }) => `${percent(mean)} [${percent(low)}, ${percent(high)}]`;
+
+/** A button that copies a text. */
+export function Copy({ text, children = "copy" }) {
+  const [done, setDone] = useState(false);
+  const copy = () => navigator.clipboard.writeText(text).then(() => setDone(true));
+  useEffect(() => {
+    const timer = done && setTimeout(() => setDone(false), 1500);
+    return () => clearTimeout(timer);
+  }, [done]);
+  return html`<button type="button" class="quiet" onClick=${copy}>${done ? "copied" : children}</button>`;
+}
+
+/** A dialog that is open as long as it is there. */
+export function Dialog({ title, onClose, children }) {
+  const box = useRef();
+  useEffect(() => box.current.showModal(), []);
+  const outside = (event) => event.target === box.current && onClose();
+  return html`<dialog ref=${box} onClose=${onClose} onClick=${outside} aria-label=${title}>
+    <header><h2>${title}</h2><button type="button" class="quiet" aria-label="close" onClick=${onClose}>✕</button></header>
+    ${children}
+  </dialog>`;
+}

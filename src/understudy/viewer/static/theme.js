@@ -1,0 +1,37 @@
+// Light, dark, or as the system has it. Charts, which are drawn, are told by an event.
+const THEMES = ["system", "light", "dark"];
+const dark = matchMedia("(prefers-color-scheme: dark)");
+let chosen = stored();
+
+function stored() {
+  try {
+    return THEMES.find((name) => name === localStorage.getItem("understudy.theme")) ?? "system";
+  } catch {
+    return "system"; // a browser may refuse storage to a file
+  }
+}
+
+export const theme = () => chosen;
+export const next_theme = () => THEMES[(THEMES.indexOf(chosen) + 1) % THEMES.length];
+
+export function set_theme(name) {
+  chosen = name;
+  try {
+    localStorage.setItem("understudy.theme", name);
+  } catch {
+    // it then holds until the page is closed
+  }
+  show();
+}
+
+function show() {
+  const shown = chosen === "system" ? (dark.matches ? "dark" : "light") : chosen;
+  document.documentElement.dataset.theme = shown;
+  dispatchEvent(new Event("theme"));
+}
+
+dark.addEventListener("change", show);
+show();
+
+/** The value of a custom property of the theme, such as colour("--good"). */
+export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();

@@ -1,0 +1,36 @@
+"""Every command of docs/evaluation.md that needs no model runs, in order and in one folder; all options are told."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from understudy.cli import main
+from understudy.failures.causes import MEANING
+
+PAGE = (Path(__file__).parents[1] / "docs" / "evaluation.md").read_text(encoding="utf-8")
+COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+
+
+def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in COMMANDS:
+        monkeypatch.setattr(sys, "argv", shlex.split(command))
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert stop.value.code in (0, None), command
+        assert capsys.readouterr().out
+    assert len(COMMANDS) == 6
+    assert (tmp_path / "logged.json").exists()
+    assert "pass@k" in (tmp_path / "hasty.md").read_text()
+
+
+def test_every_cause_and_option_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(MEANING) <= set(re.findall(r"`([a-z_]+)`", PAGE))
+    monkeypatch.setattr(sys, "argv", ["understudy", "eval", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    options = set(re.findall(r"(--[a-z-]+)", capsys.readouterr().out))
+    assert options - set(re.findall(r"--[a-z-]+", PAGE)) <= {"--help", "--concurrency"}
