@@ -31,7 +31,7 @@ TRIED = {
     "export": ("{name} --out new", "smollm2-135m {name} --out new"),
     "certify": ("{name}", "smollm2-135m {name}"),
     "parse": ("--tools {file}", "--format {name}"),
-    "view": ("{file} --text", "{file} --export new.html"),
+    "view": ("{file} --text", "nowhere --export new.html", "folder --export new.html"),
     "compare": ("{file} {file}", "{name} {name}"),
     "data synthesize": ("{name} --out new.jsonl", "--from-specs {file} --out new.jsonl"),
     "data convert": ("{file} new.jsonl", "retail new.jsonl --domain {name}"),

@@ -97,7 +97,7 @@ def read(path: Path) -> Outcome:
     file = path / FILE if path.is_dir() else path
     try:
         found = json.loads(file.read_bytes())
-    except FileNotFoundError as e:
+    except OSError as e:
         raise ConfigError(f"there is no evaluation at {path}: {_why_not(path)}") from e
     except (json.JSONDecodeError, UnicodeDecodeError) as e:
         raise ConfigError(f"{file} is no JSON: {e}") from e
