@@ -1,7 +1,7 @@
 """The engine `tinker` with a real server: SkyRL's, whose JAX backend computes a tiny Qwen3 on the CPU.
 
 Its weights move as the local engine's; sampler and trainer agree, before and after an update; our loop learns through
-it, also where the server dies on the way; what was learned is a model for everybody; two Ray actors compute the same.
+it, also where the server dies on the way; what was learned is a model for everybody.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class Silent(Toolkit):
 ASKED = Watts("toy", house, Silent, question, ("one", "two"))
 PROMPT = list(b"How much does a lamp draw?")
 ANY = Sampling(max_tokens=8)
-DEATH = 18
+DEATH = 10
 LEARNING = (
     "domain=test_skyrl_tinker:ASKED",
     "slice.policy=brief",
@@ -71,7 +71,7 @@ LEARNING = (
     "eval.tasks=6",
     "eval.trials=4",
     "eval.temperature=1.0",
-    "sft.steps=14",
+    "sft.steps=6",
     "sft.batch_size=4",
     "sft.demonstrations=8",
     "sft.learning_rate=5e-3",
@@ -80,7 +80,7 @@ LEARNING = (
     "algorithm.tasks_per_step=2",
     "algorithm.group_size=16",
     "algorithm.refill=0",
-    "algorithm.learning_rate=1.5e-3",
+    "algorithm.learning_rate=3e-3",
     "certify.every=0",  # its talks are long; see test_sampler_and_trainer_agree_before_an_update_and_after
 )
 
@@ -275,7 +275,9 @@ def silent(phase: str, done: int, of: int, metrics: Mapping[str, float]) -> None
     pass
 
 
-def test_a_random_model_learns_though_its_server_dies_and_is_a_model_for_everybody(tiny: Path, tmp_path: Path) -> None:
+def test_a_random_model_learns_though_its_server_dies_and_is_a_model_for_everybody(tmp_path: Path) -> None:
+    # Adapters cannot scale tied embeddings: a narrower model can be sure of no token.
+    tiny = make_tiny(tmp_path / "tiny", architecture="qwen3", hidden=128)
     config = parse(TrainConfig, "", [f"model={tiny}", *LEARNING])
     with skyrl_server.serving(tiny, tmp_path / "server") as server:
         run = Run.create(tmp_path / "run", config.replace(engine=remote(server.url)))
@@ -287,7 +289,6 @@ def test_a_random_model_learns_though_its_server_dies_and_is_a_model_for_everybo
         run = Run.resume(run.folder, config.replace(engine=remote(server.url)))
         rates = {name: evaluation.success for name, evaluation in train(run.config, run, silent)["evaluations"]}
         assert rates["base model"].mean == 0.0
-        assert rates["warm start"].mean < 0.95
         assert rates["trained"].mean > 0.9
         served = greedy(run.config, find_weights(str(run.folder)).checkpoint)
     export(find_weights(str(run.folder)), tmp_path / "model")
@@ -301,14 +302,3 @@ def greedy(config: TrainConfig, checkpoint: Path | None) -> list[int]:
     reply = asyncio.run(engine.sample(PROMPT, Sampling(temperature=0.0, max_tokens=24), 0))
     engine.close()
     return reply.tokens
-
-
-def test_two_actors_of_ray_move_weights_alike(tiny: Path, tmp_path: Path) -> None:
-    spread = {"use_ray": True, "num_processes": 2, "fully_sharded_data_parallel_size": 2, "train_micro_batch_size": 2}
-    with skyrl_server.serving(tiny, tmp_path / "server", **spread) as server:
-        theirs = TinkerEngine(tiny, remote(server.url))
-        ours = local_beside(tiny, written(theirs, tmp_path / "before"), tmp_path / "local")
-        assert moved(theirs, ours, Loss(), tmp_path) < NEAR
-        reply = asyncio.run(theirs.sample(PROMPT, ANY, 0))
-        assert reply.version == 2
-        theirs.close()

@@ -10,8 +10,8 @@ import math
 import threading
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from understudy.engines.opening import AnyEngine
 from understudy.errors import ConfigError
 from understudy.evaluate import open_model
 from understudy.records import Record
@@ -19,9 +19,6 @@ from understudy.run import checkpoints, damage, read_config
 from understudy.tasks import Score
 from understudy.trajectory import Trajectory
 from understudy.viewer.tokens import of_sampled
-
-if TYPE_CHECKING:
-    from understudy.engines.opening import AnyEngine
 
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -72,11 +69,11 @@ def _before(run: Path, step: int) -> Path:
 
 
 @lru_cache(maxsize=1)
-def _opened(run: Path, checkpoint: Path) -> "AnyEngine":
+def _opened(run: Path, checkpoint: Path) -> AnyEngine:
     return open_model(read_config(run), checkpoint)[0]
 
 
-def _forward(engine: "AnyEngine", episode: Trajectory, temperature: float) -> list[float]:
+def _forward(engine: AnyEngine, episode: Trajectory, temperature: float) -> list[float]:
     from understudy.batch import collate
 
     scored = dataclasses.replace(episode, score=episode.score or Score(reward=0.0))
