@@ -9,6 +9,7 @@
 # make test-trackers  install, then send metrics by the real client libraries, which that installs into the user's cache
 # make test-inspect   install, then read an evaluation's log with Inspect, which that installs into the user's cache
 # make test-browser   install, then the page of view in a real Chromium (apt-get's, where there is none), by Playwright
+# make docs      install, then build the documentation into build/site; a warning is an error
 # make check     install, then lint, formatting and types
 # make bench     install, then measure environments, data conversion, and a training step beside TRL
 #
@@ -22,7 +23,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install train test test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-inspect test-browser check bench
+.PHONY: install train test test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-inspect test-browser check docs bench
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -69,6 +70,11 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: install
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
+	$(BIN)/python docs/generate.py build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: install
 	set -e; for name in environments data grpo_step; do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done

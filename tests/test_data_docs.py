@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+import pages
 from data_kit import address, call, obey, tau, write_tau
 
-PAGE = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
-COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+FILE = pages.ROOT / "docs" / "data.md"
+PAGE = FILE.read_text(encoding="utf-8")
+SHELL = [block for block in pages.blocks(FILE, language="sh") if not block.unrun]
+COMMANDS = [line for block in SHELL for line in block.text.splitlines()]
+BLOCKS = [block.text for block in pages.blocks(FILE, language="python")]
 
 
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

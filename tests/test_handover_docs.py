@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+import pages
 from data_kit import call, obey
 
-PAGE = (Path(__file__).parents[1] / "docs" / "handover.md").read_text(encoding="utf-8")
-COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+FILE = pages.ROOT / "docs" / "handover.md"
+PAGE = FILE.read_text(encoding="utf-8")
+SHELL = [block for block in pages.blocks(FILE, language="sh") if not block.unrun]
+COMMANDS = [line for block in SHELL for line in block.text.splitlines()]
 
 
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+import understudy
 from understudy import envfile
 from understudy.assess import cli as assess
 from understudy.collect.cli import collect
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 EPILOG = """\
 Settings are key=value, the keys of a config file: slice.families=cancel,return algorithm.group_size=16 seed=1.
 `understudy train --keys` prints all of them with what they mean.
+
+Exit codes: 0 done; 1 done or stopped, and something is bad (an unsound task, a failed check, a run that health, faults
+or a cap ended); 2 a mistake in what was asked for, told in one line; 130 ended by Ctrl-C.
 """
 
 MOST_SHOWN = 20
@@ -29,7 +33,6 @@ MOST_SHOWN = 20
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Train language models to use tools in conversations, by reinforcement learning that really executes them.\n\n"
@@ -54,11 +57,20 @@ Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help=
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"understudy {understudy.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def settings_of_all(
     env_file: Annotated[
         Path | None, typer.Option(help="A file of keys, NAME=value; .env in this folder if not given.")
     ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
 ) -> None:
     """Read keys that the environment does not have."""
     envfile.load(env_file)
@@ -275,12 +287,15 @@ app.command()(view)
 
 
 def main() -> None:
-    """The program. What the user got wrong is one line and exit code 2."""
+    """The program. What the user got wrong is one line and exit code 2; Ctrl-C is 130."""
     try:
         app()
     except (ConfigError, TaskError, RolloutError) as e:
         typer.secho(f"understudy: {e}", fg="red", err=True)
         sys.exit(1 if isinstance(e, RolloutError) else 2)
+    except KeyboardInterrupt:  # before there is a command to end
+        typer.secho("understudy: stopped", fg="red", err=True)
+        sys.exit(130)
 
 
 def _config(what: str, settings: list[str] | None) -> "TrainConfig":

@@ -38,7 +38,8 @@ def episode_advantages(kind: Advantage, rewards: Tensor, group: Tensor) -> Tenso
 def group_advantages(rewards: Tensor, group: Tensor, scale: bool) -> Tensor:
     """Reward minus the mean of its group, over the group's standard deviation where `scale`; all [B].
 
-    The deviation is the sample's (n - 1), as in GRPO; a group of equal rewards, or of one, has advantage 0.
+    The deviation is the sample's (n - 1), which the paper leaves open and TRL takes too. A group of equal rewards, or
+    of one, has advantage 0.
     """
     index, count = _members(group)
     centred = rewards - _group_sum(rewards, index, count)[index] / count[index]
@@ -97,8 +98,8 @@ def kl_shaped(
 def importance(trainer: Tensor, sampler: Tensor, mask: Tensor, cap: float) -> Tensor:
     """Weights [B, T] that make up for a sampler whose probabilities are not the trainer's, never above `cap`.
 
-    Truncated importance sampling (Ionides 2008; Yao et al. 2025, "Your efficient RL framework secretly brings you
-    off-policy training"): multiply the advantages by them, and take the trainer's log-probabilities as the old ones.
+    Truncated importance sampling (Ionides 2008; Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You
+    Off-Policy RL Training"): multiply the advantages by them, and take the trainer's log-probabilities as the old ones.
     """
     return torch.where(mask, trainer - sampler, 0.0).exp().clamp(max=cap) * mask
 

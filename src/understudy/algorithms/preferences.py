@@ -32,7 +32,7 @@ def dpo_weights(margin: Tensor, pair: Tensor, won: Tensor, beta: float) -> tuple
 def kto_weights(
     margin: Tensor, wanted: Tensor, beta: float, kl: float = 0.0, unwanted_weight: float = 1.0
 ) -> tuple[Tensor, dict[str, float]]:
-    """Weights [B] of Kahneman-Tversky optimization (Ethayarajh et al. 2024, arXiv:2402.01306, eq. 8), and its metrics.
+    """Weights [B] of Kahneman-Tversky optimization (Ethayarajh et al. 2024, arXiv:2402.01306), and its metrics.
 
     Episodes need no partner: each is `wanted` [B] or not. `kl` is the reference point, an estimate of
     KL(policy || reference) that no gradient flows through, 0 where it is below; unwanted episodes weigh

@@ -5,6 +5,7 @@ No verb writes over anything. Ctrl-C leaves a partial output behind that --resum
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -43,6 +44,7 @@ Policy = Annotated[
 KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Leave out what is bad, and go on; exit code 1.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted attempt has ended.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same output.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Files = Annotated[Literal["parquet", "jsonl"], typer.Option("--format", help="The files of a folder of rows.")]
 
 
@@ -188,7 +190,7 @@ def stats(
     domain: DomainOption = "",
     model: Annotated[str, typer.Option(help="Count tokens as this model's format makes them.")] = "",
     plots: Annotated[Path | None, typer.Option(help="Write a picture (SVG) of each into this folder.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Describe tasks: lengths, tools, families, duplicates, leaks between splits."""
     from understudy.data import describe
@@ -210,6 +212,7 @@ def validate(
     domain: DomainOption = "",
     unchecked: Unchecked = False,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Name every bad row; exit code 1.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check every row: its shape, and that its gold earns 1.0 and doing nothing 0.0."""
     from understudy.data.convert import survey
@@ -217,10 +220,13 @@ def validate(
     from understudy.data.verify import proven
 
     source, domains = _source(what, domain, unchecked, None)
+    bad: list[str] = []
     with _watched() as watch:
         items = proven(watch(source.items(), "checking"), domains)
-        found = survey(items if keep_going else strict(items), report=_report)
-    print(f"{source.name}: {found.good} sound, {len(found.refused)} bad")
+        report = (lambda item: bad.append(str(item))) if as_json else _report
+        found = survey(items if keep_going else strict(items), report=report)
+    told = {"source": source.name, "sound": found.good, "bad": bad}
+    print(json.dumps(told, indent=1) if as_json else f"{source.name}: {found.good} sound, {len(found.refused)} bad")
     raise typer.Exit(1 if found.refused else 0)
 
 

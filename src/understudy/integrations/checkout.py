@@ -18,9 +18,9 @@ def locate(reference: str, benchmark: str, domains: str) -> tuple[Path, str]:
     path, sharp, name = reference.rpartition("#")
     if not sharp or not path:
         raise ConfigError(f"{benchmark}:{reference} is not of the form {benchmark}:PATH#domain")
-    root = Path(path).expanduser().resolve()
-    if not (root / domains).is_dir():
+    if not (Path(path).expanduser() / domains).is_dir():
         raise ConfigError(f"{path} is no checkout of {benchmark}: it has no folder {domains}")
+    root = Path(path).expanduser().resolve()
     known = [folder.name for folder in (root / domains).iterdir() if (folder / "__init__.py").is_file()]
     if name not in known:
         raise ConfigError(f"{benchmark} has no domain {nearest(name, known)}")

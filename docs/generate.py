@@ -1,0 +1,342 @@
+"""Makes the folder that the site is built of: the pages of docs/, and those that are read off the code.
+
+    python docs/generate.py build/docs
+
+What is read off the code is written anew for each build and kept nowhere, so that it cannot go stale: a page for each
+domain, every key of a config, every command, and every public name.
+"""
+
+import ast
+import asyncio
+import inspect
+import json
+import re
+import shutil
+import sys
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import typer
+from pydantic_core import PydanticUndefined
+
+import understudy
+from understudy import cli
+from understudy.agent import GoldAgent
+from understudy.algorithms.presets import row_text, rows
+from understudy.config import TrainConfig, preset_text, presets
+from understudy.domains.base import Domain, find_domain, names
+from understudy.mcp.settings import EnvironmentConfig
+from understudy.messages import Message, ToolSpec
+from understudy.records import Record
+from understudy.rollout import Limits, rollout
+from understudy.tasks import Task
+
+ROOT = Path(__file__).parents[1]
+SOURCE = Path(understudy.__file__).parent
+EXIT_CODES = """\
+## Exit codes
+
+| code | when |
+|---|---|
+| 0 | done |
+| 1 | done or stopped, and something is bad: an unsound task, a failed check, rows left out, a run that health ended |
+| 2 | a mistake in what was asked for: one line says what, and what is allowed; nothing was changed |
+| 130 | ended by Ctrl-C; what was done is kept, and the line says how to go on |
+
+A traceback is a bug of ours: please report it.
+
+`--json` prints values for programs instead of text. `understudy --install-completion` completes commands and options in
+your shell.
+"""
+
+
+def pages() -> dict[str, str]:
+    """Every page that is read off the code, by its path in the site."""
+    made = {f"domains/{name}.md": domain_page(name) for name in names()}
+    return {**made, "configuration.md": configuration(), "commands.md": commands(), "reference.md": reference()}
+
+
+def written() -> dict[str, str]:
+    """The pages of docs/, the recipes in them, and two more that stand at the top of the repository."""
+    found = {str(path.relative_to(ROOT / "docs")): path for path in sorted((ROOT / "docs").rglob("*.md"))}
+    texts = {name: _recipes(path.read_text(encoding="utf-8")) for name, path in found.items()}
+    for name in ("CONTRIBUTING", "CHANGELOG"):
+        text = (ROOT / f"{name}.md").read_text(encoding="utf-8")
+        texts[f"{name.lower()}.md"] = re.sub(r"\]\(docs/", "](", text)
+    return {name: _inside(text) for name, text in texts.items()}
+
+
+def _recipes(text: str) -> str:
+    """`<!-- file: PATH -->` becomes the file, so that what is shown is what the tests run."""
+
+    def shown(match: re.Match[str]) -> str:
+        path = ROOT / match[1]
+        language = {".py": "python", ".toml": "toml", ".md": "markdown"}[path.suffix]
+        return f"```{language}\n{path.read_text(encoding='utf-8')}```"
+
+    return re.sub(r"^<!-- file: (\S+) -->$", shown, text, flags=re.MULTILINE)
+
+
+def _inside(text: str) -> str:
+    """Links to what is in the repository and not in the site become its path."""
+    return re.sub(r"\[([^\]]*)\]\(\.\./([^)]*)\)", r"`\2`", text)
+
+
+# ---- domains ----
+
+
+def domain_page(name: str) -> str:
+    """What a domain is made of: policy, tools, families, who enforces what, and a gold episode."""
+    domain = find_domain(name)
+    package = sys.modules[domain.package]
+    first, _, rest = (package.__doc__ or "").partition("\n")
+    parts = [
+        f"# {name}",
+        first,
+        rest.strip(),
+        "## Families",
+        _families(domain),
+        "## An episode",
+        "The gold turns of a task, played against the scripted user: they earn 1.0.",
+        episode(domain, domain.tasks("train")[0]),
+        "## Policy",
+        "What the agent is told (`slice.policy=full`):",
+        _quoted(domain.policy),
+        "## Tools",
+        *(_tool(spec) for spec in domain.specs),
+    ]
+    if domain.device:
+        parts += ["## Tools of the user", *(_tool(spec) for spec in domain.device(domain.world().fork()).specs())]
+    rules = SOURCE / "domains" / name / "rules.md"
+    parts += [re.sub(r"^# ", "## ", rules.read_text(encoding="utf-8"), count=1)]
+    return _page(parts)
+
+
+def _families(domain: Domain) -> str:
+    tasks = [task for split in ("train", "validation", "test") for task in domain.tasks(split)]
+    lines = ["| family | frozen tasks | gold turns | a user's first words |", "|---|---|---|---|"]
+    for family in domain.families:
+        found = [task for task in tasks if task.family == family]
+        turns = sum(len(task.turns) for task in found) / len(found)
+        lines.append(f"| `{family}` | {len(found)} | {turns:.1f} | {_cell(found[0].scenario.opening)} |")
+    return "\n".join(lines)
+
+
+def episode(domain: Domain, task: Task) -> str:
+    """What is said and done when the gold turns are played."""
+    played = asyncio.run(rollout(task, domain.environment(task), GoldAgent(), Limits()))
+    lines = [f"# {task.id}: {task.family}, {task.difficulty}"]
+    lines += [line for message in played.messages[1:] for line in _said(message)]
+    return "```text\n" + "\n".join(lines) + "\n```"
+
+
+def _said(message: Message) -> Iterator[str]:
+    for call in message.tool_calls:
+        yield f"{message.role} calls {call.name}({', '.join(f'{k}={v!r}' for k, v in call.arguments.items())})"
+    if message.content:
+        text = message.content if len(message.content) < 300 else f"{message.content[:300]} …"
+        yield f"{message.role}: {text}"
+
+
+def _tool(spec: ToolSpec) -> str:
+    wanted = spec.parameters.get("required", [])
+    lines = [f"### `{spec.name}`", "", spec.description, ""]
+    if properties := spec.parameters.get("properties"):
+        lines += ["| argument | type | |", "|---|---|---|"]
+        for name, schema in properties.items():
+            told = schema.get("description", "") + ("" if name in wanted else " (optional)")
+            lines.append(f"| `{name}` | {_cell(_schema(schema))} | {_cell(told.strip())} |")
+    return "\n".join(lines)
+
+
+def _schema(schema: Mapping[str, Any]) -> str:
+    """A schema's type in words."""
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "anyOf" in schema:
+        return " or ".join(_schema(each) for each in schema["anyOf"])
+    if schema.get("type") == "array":
+        return f"list of {_schema(schema.get('items', {}))}"
+    return str(schema.get("type", "object"))
+
+
+# ---- configuration ----
+
+
+def configuration() -> str:
+    """Every key of a run's config and of an MCP environment's, with its docstring; presets as they ship."""
+    head = (
+        "Every key, read off the code. A config is TOML: `understudy train my.toml`; on the command line a key is "
+        "`section.key=value`. Defaults, then the file, then the command line. `understudy train --keys` prints the "
+        "same for a config of yours; a key that does not exist is an error that names the nearest one."
+    )
+    parts = ["# Configuration", head, "## A run", *_sections(TrainConfig, "")]
+    parts += ["## Presets", "`understudy train NAME`, with whatever else is set beside it."]
+    parts += [f"### {name}\n\n```toml\n{preset_text(name).strip()}\n```" for name in presets()]
+    parts += ["## Rows of algorithms", "`algorithm.preset=NAME`; what they are: [algorithms](algorithms.md)."]
+    parts += [f"### {name}\n\n```toml\n{row_text(name).strip()}\n```" for name in rows()]
+    parts += ["## An MCP environment", "The file that `mcp:FILE` names; see [MCP](mcp.md)."]
+    return _page([*parts, *_sections(EnvironmentConfig, "", level=3)])
+
+
+def _sections(kind: type[Record], path: str, level: int = 3, told: str = "", which: str = "") -> Iterator[str]:
+    """A table of a record's keys, and one of each record in it; `which` tells apart records of one place."""
+    inner = {key: found for key, field in kind.model_fields.items() if (found := list(_records(field.annotation)))}
+    if path:
+        yield f"{'#' * level} `[{path}]`{which}"
+        yield f"{inspect.cleandoc(kind.__doc__ or '')}\n\n{told}".strip()
+    lines = ["| key | type | default | |", "|---|---|---|---|"]
+    for key, field in kind.model_fields.items():
+        if key not in inner:
+            meaning = " ".join((field.description or "").split())
+            lines.append(f"| `{key}` | {_cell(_type(field.annotation))} | {_default(field)} | {_cell(meaning)} |")
+    if len(lines) > 2:
+        yield "\n".join(lines)
+    for key, records in inner.items():
+        meaning = " ".join((kind.model_fields[key].description or "").split())
+        for record in records:
+            which = f', `kind = "{record.model_fields["kind"].default}"`' if len(records) > 1 else ""
+            place = f"{key}.NAME" if get_origin(kind.model_fields[key].annotation) is dict else key
+            yield from _sections(record, f"{path}.{place}" if path else place, level, meaning, which)
+
+
+def _records(annotation: Any) -> Iterator[type[Record]]:
+    """The records that a field may hold: one, or one of several that their `kind` tells apart."""
+    if isinstance(annotation, type) and issubclass(annotation, Record):
+        yield annotation
+    for inside in get_args(annotation):
+        yield from _records(inside)
+
+
+def _type(annotation: Any) -> str:
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in inside)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_type(each) for each in inside if each is not type(None))
+    if origin in (tuple, list):
+        return f"list of {_type(inside[0])}"
+    if origin is dict:
+        return "table"
+    if hasattr(annotation, "__metadata__"):
+        return _type(inside[0])
+    return {"str": "text", "int": "whole number", "float": "number", "bool": "true, false", "Decimal": "number"}.get(
+        getattr(annotation, "__name__", ""), str(getattr(annotation, "__name__", annotation))
+    )
+
+
+def _default(field: Any) -> str:
+    if field.default is PydanticUndefined:
+        return "" if field.default_factory is None else f"`{field.default_factory()}`"
+    if isinstance(field.default, Decimal):
+        return f"`{field.default}`"
+    return "" if field.default in (None, "") else f"`{_cell(json.dumps(field.default, default=str))}`"
+
+
+# ---- commands ----
+
+
+def commands() -> str:
+    """The help of every command, as the program prints it."""
+    root = typer.main.get_command(cli.app)
+    parts = ["# Commands", f"```text\n{_help(root, 'understudy')}\n```", EXIT_CODES]
+    for name, command in _all(root, "understudy"):
+        parts += [f"## `{name}`", f"```text\n{_help(command, name)}\n```"]
+    return _page(parts)
+
+
+def _all(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _all(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+def _help(command: Any, name: str) -> str:
+    context = command.context_class(command, info_name=name, terminal_width=110, max_content_width=110)
+    return str(command.get_help(context)).strip()
+
+
+# ---- reference ----
+
+
+def reference() -> str:
+    """Every module's docstring, and every public class and function with the first paragraph of its own."""
+    head = (
+        "Read off the sources, without their private names. Import a name from the module that it stands under. "
+        "What may change without a line in the changelog is what is not here."
+    )
+    parts = ["# Modules", head]
+    for path in sorted(SOURCE.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        module = ".".join(("understudy", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+        public = [node for node in tree.body if isinstance(node, _DEFINED) and not node.name.startswith("_")]
+        if public and "._" not in module:
+            parts += [f"## `{module}`", _verbatim(ast.get_docstring(tree) or "")]
+            parts += [_entry(node) for node in public]
+    return _page(parts)
+
+
+_DEFINED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _entry(node: ast.AST) -> str:
+    assert isinstance(node, _DEFINED)
+    told = (ast.get_docstring(node) or "").partition("\n\n")[0].replace("\n", " ")
+    if isinstance(node, ast.ClassDef):
+        methods = [each for each in node.body if isinstance(each, _DEFINED) and not each.name.startswith("_")]
+        bases = f"({', '.join(map(ast.unparse, node.bases))})" if node.bases else ""
+        lines = [f"**`class {node.name}{bases}`** {_cell(told)}", ""]
+        return "\n".join(lines + [f"- {_signature(each)} {_cell(_first(each))}" for each in methods])
+    return f"{_signature(node)} {_cell(told)}"
+
+
+def _signature(node: ast.AST) -> str:
+    if isinstance(node, ast.ClassDef):
+        return f"`class {node.name}`"
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    return f"`{node.name}({ast.unparse(node.args)}){returns}`"
+
+
+def _first(node: Any) -> str:
+    return (ast.get_docstring(node) or "").partition("\n")[0]
+
+
+# ---- text ----
+
+
+def _page(parts: Sequence[str]) -> str:
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _cell(text: str) -> str:
+    """Text in one line of Markdown: nothing in it is a cell's end or a tag."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _quoted(markdown: str) -> str:
+    """A text of Markdown as a quotation, with headings that are none of the page's."""
+    plain = re.sub(r"^#+ (.*)$", r"**\1**", markdown, flags=re.MULTILINE)
+    return "\n".join(f"> {line}".rstrip() for line in plain.splitlines())
+
+
+def _verbatim(text: str) -> str:
+    return f"```text\n{text}\n```" if text else ""
+
+
+def main(folder: Path) -> None:
+    """Write all pages and pictures into a folder, which is emptied first."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, text in {**written(), **pages()}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    shutil.copytree(ROOT / "docs" / "images", folder / "images")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

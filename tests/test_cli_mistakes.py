@@ -1,0 +1,155 @@
+"""A user's mistake is one line and exit code 2, whatever the command and whatever is wrong with a name or a file.
+
+The list of commands is the program's own: a command that nobody has tried here fails the test.
+"""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import understudy
+from understudy import cli
+
+TRIED = {
+    "list": (),
+    "check": ("{file}", "mcp:{file}", "tau-bench:{file}#retail", "tau2:{name}#retail", "mix:retail,{name}"),
+    "play": ("{name}", "mcp:{name}", "toy:DOMAIN --task {name}"),
+    "eval": ("{file} --agent gold", "toy:DOMAIN --agent {name}", "toy:DOMAIN --agent gold --split {name}"),
+    "train": ("{file}", "--resume {file}", "domain={name} --out new --dry-run", "seed={name}", "--processes {name}"),
+    "bench": ("{name} --quick", "smollm2-135m {name}"),
+    "doctor": ("{file}", "engine.sampler={name}"),
+    "serve": ("{name}", "smollm2-135m {name}"),
+    "export": ("{name} --out new", "smollm2-135m {name} --out new"),
+    "certify": ("{name}", "smollm2-135m {name}"),
+    "parse": ("--tools {file}", "--format {name}"),
+    "view": ("{file}",),
+    "data synthesize": ("{name} --out new.jsonl", "--from-specs {file} --out new.jsonl"),
+    "data convert": ("{file} new.jsonl", "retail new.jsonl --domain {name}"),
+    "data export": ("trl {file} --out new", "llamafactory {name} --model tiny --out new"),
+    "data split": ("{file} --out new", "retail --out new --ratios {name}"),
+    "data stats": ("folder", "nowhere.jsonl", "loop.jsonl", "folder.jsonl", "nowhere"),  # it counts rows that are bad
+    "data validate": ("{file}",),
+    "data collect": ("{file} --out new.jsonl", "toy:DOMAIN --agent {name} --out new.jsonl"),
+    "mcp serve": ("{name}", "retail --task {name}", "retail --tools {name}"),
+    "mcp tools": ("{name}", "x --env {name}"),
+    "mcp call": ("{name} tool", "x tool --env {name}"),
+}
+"""What is tried of each command: `{name}` is a name that is none, `{file}` also what a file should not be."""
+NAMES = ("nowhere", "folder", "broken.json")
+FILES = (*NAMES, "nowhere.toml", "folder.toml", "folder.jsonl", "broken.toml", "broken.jsonl")
+FILES += ("binary.toml", "binary.jsonl", "binary.parquet", "loop.toml", "loop.jsonl")
+
+
+def tries(command: str) -> Iterator[list[str]]:
+    for form in TRIED[command]:
+        for what in FILES if "{file}" in form else NAMES:
+            yield [*command.split(), *form.format(name=what, file=what).split()]
+
+
+def commands(group: Any, path: str = "") -> Iterator[str]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{path}{name} ")
+        else:
+            yield f"{path}{name}"
+
+
+@pytest.fixture
+def wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with everything that a path should not be."""
+    for name in ("folder", "folder.toml", "folder.jsonl"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "broken.toml").write_text("seed = [1,")
+    (tmp_path / "broken.json").write_text('[{"name": ')
+    (tmp_path / "broken.jsonl").write_text('{"id": 1}\n{"id": \n')
+    for name in ("binary.toml", "binary.jsonl", "binary.parquet"):
+        (tmp_path / name).write_bytes(bytes(range(255, -1, -1)))
+    for name in ("loop.toml", "loop.jsonl"):
+        os.symlink(tmp_path / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_every_command_is_tried() -> None:
+    assert set(commands(typer.main.get_command(cli.app))) == TRIED.keys()
+
+
+@pytest.mark.parametrize("command", [command for command in TRIED if TRIED[command]])
+def test_mistakes(
+    command: str, wrong: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for words in tries(command):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a reply")))
+        monkeypatch.setattr(sys, "argv", ["understudy", *words])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capfd.readouterr()
+        assert stop.value.code == 2, (words, out, err)
+        assert err.strip(), words
+        if err.startswith("understudy: "):
+            assert err.count("\n") == 1, (words, err)
+    assert not list(wrong.glob("new*"))
+
+
+def started(folder: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
+    """The program as a process; it says `here` once it can be interrupted."""
+    source = os.pathsep.join([str(Path(cli.__file__).parents[1]), str(Path(__file__).parent)])
+    code = "import sys; sys.argv[0] = 'understudy'; from understudy.cli import main; print('here', flush=True); main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": source, **variables},
+        cwd=folder,
+    )
+
+
+@pytest.mark.parametrize("after", [0.0, 1.5])
+@pytest.mark.parametrize("command", ["check", "eval retail --agent gold --tasks 5000", "mcp serve toy:DOMAIN", "parse"])
+def test_ctrl_c_is_no_traceback(command: str, after: float, tmp_path: Path) -> None:
+    running = started(tmp_path, *command.split())
+    assert running.stdout is not None
+    assert running.stdout.readline() == "here\n"
+    time.sleep(after)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=120)
+    assert running.returncode == 130, (out, err)
+    assert "Traceback" not in err
+
+
+def test_the_exit_codes_are_told() -> None:
+    told = " ".join((typer.main.get_command(cli.app).epilog or "").split())
+    for code in ("0 done", "1 done or stopped", "2 a mistake", "130 ended by Ctrl-C"):
+        assert code in told
+
+
+def test_version_and_completion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["understudy", "--version"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert (stop.value.code, capsys.readouterr().out) == (0, f"understudy {understudy.__version__}\n")
+    asked = {"_UNDERSTUDY_COMPLETE": "complete_bash", "COMP_WORDS": "understudy data val", "COMP_CWORD": "2"}
+    assert started(tmp_path, **asked).communicate(timeout=120)[0].split() == ["here", "validate"]
+
+
+def test_what_prints_values_has_json() -> None:
+    root = typer.main.get_command(cli.app)
+    printing = ("list", "check", "eval", "bench", "doctor", "certify", "data stats", "data validate", "mcp tools")
+    for path in printing:
+        command: Any = root
+        for name in path.split():
+            command = command.commands[name]
+        assert "--json" in {option for each in command.params for option in each.opts}, path

@@ -1,0 +1,182 @@
+"""Every block of code in the docs: Python runs, configs load, JSON parses, and the program takes each command."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer
+
+import pages
+from understudy import cli
+from understudy.config import TrainConfig, parse
+from understudy.mcp.settings import EnvironmentConfig
+from understudy.records import Record
+
+LANGUAGES = {"python", "sh", "toml", "json", "yaml", "text"}
+PROGRAMS = {"accelerate", "cd", "echo", "export", "git", "llamafactory-cli", "make", "pip", "python", "torchrun"}
+PROGRAMS |= {"understudy", "vllm", "~/vllm/bin/pip"}
+UNRUN = {
+    "a file of your own": 1,
+    "a part of a class": 1,
+    "a server": 1,
+    "an endpoint": 2,
+    "an installation": 1,
+    "another package": 6,
+    "another trainer": 1,
+    "minutes": 4,
+    "minutes with a model": 1,
+}
+"""How many blocks are not run, by the reason that their page gives. A page that adds one is to say so here."""
+FILES = {"jsonl", "toml", "py", "json", "md", "txt", "env"}
+"""Ends of names that are files, such as `health.jsonl`."""
+METHODS = {"engine.update", "engine.sample"}
+"""Names that look like settings."""
+OWN_TESTS = {"README.md", "data.md"}
+"""Pages whose blocks share a folder, and are run by a test of their own."""
+
+
+def run_together(block: pages.Block) -> bool:
+    return block.page.name in OWN_TESTS or bool(block.unrun)
+
+
+def program(folder: Path) -> dict[str, str]:
+    """An environment for a shell in which `understudy` is this checkout."""
+    script = folder / "bin" / "understudy"
+    script.parent.mkdir()
+    source = pages.ROOT / "src"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH="{source}:$PYTHONPATH" exec {sys.executable} -m understudy "$@"\n')
+    script.chmod(0o755)
+    return {**os.environ, "PATH": f"{script.parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize(("page", "here"), [("index.md", False), ("extending.md", True)])
+def test_the_shell_takes_what_a_beginner_is_told(page: str, here: bool, tmp_path: Path) -> None:
+    shell, folder = program(tmp_path), pages.ROOT if here else tmp_path
+    for block in pages.blocks(pages.ROOT / "docs" / page, language="sh"):
+        if not block.unrun:
+            command = ["bash", "-euo", "pipefail", "-c", block.text]
+            done = subprocess.run(command, cwd=folder, env=shell, capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stderr) == (0, ""), block
+            assert "gold succeeds on 1.000" in done.stdout
+
+
+def test_every_block_names_a_language_and_hides_no_command() -> None:
+    for block in pages.blocks():
+        assert block.language in LANGUAGES, f"{block}: {block.language!r}"
+        if block.language == "text":
+            assert not re.search(r"^(understudy|pip|make|git|import) ", block.text, re.MULTILINE), str(block)
+    for page in pages.PAGES:
+        outside = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        assert not re.search(r"\n\n {4}\S", outside), f"{page.name} has an indented block"
+
+
+def test_what_is_not_run_is_counted() -> None:
+    assert Counter(block.unrun for block in pages.blocks() if block.unrun) == UNRUN
+
+
+@pytest.mark.parametrize("block", [b for b in pages.blocks(language="python") if not run_together(b)], ids=str)
+def test_python_runs(
+    block: pages.Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "import torch" in block.text or "algorithms" in block.text:
+        pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block.text, str(block), "exec"), {"__name__": "__main__"})  # noqa: S102
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("block", pages.blocks(language="toml"), ids=str)
+def test_configs_load(block: pages.Block) -> None:
+    values = tomllib.loads(block.text)
+    if not values.keys() & {"server", "servers", "cassette", "reward"}:
+        parse(TrainConfig, block.text)
+        return
+    whole = {"tasks": "notes.jsonl", "server": {"command": "x"}, **values}
+    EnvironmentConfig.model_validate(whole)
+
+
+@pytest.mark.parametrize("block", pages.blocks(language="json"), ids=str)
+def test_json_parses(block: pages.Block) -> None:
+    assert json.loads(block.text)
+
+
+@pytest.mark.parametrize("block", pages.blocks(language="yaml"), ids=str)
+def test_yaml_parses(block: pages.Block) -> None:
+    assert pytest.importorskip("yaml").safe_load(block.text)
+
+
+@pytest.mark.parametrize("block", pages.blocks(language="sh"), ids=str)
+def test_commands_are_taken(block: pages.Block) -> None:
+    found = list(pages.commands(block))
+    assert found
+    for words in found:
+        assert words[0] in PROGRAMS or words[0].startswith("$("), words
+        if words[0] == "understudy":
+            taken(words[1:])
+        elif words[0] == "python" and not words[1].startswith("-") and block.unrun != "another package":
+            assert (pages.ROOT / words[1]).is_file(), words
+        elif words[0] == "make" and len(words) > 1:
+            assert re.search(rf"^{words[1]}:", (pages.ROOT / "Makefile").read_text(), re.MULTILINE), words
+        elif words[:2] == ["pip", "install"]:
+            extras(words[2:])
+
+
+def test_settings_that_pages_name_are_there() -> None:
+    sections = {key for key, field in TrainConfig.model_fields.items() if is_record(field.annotation)}
+    found = 0
+    for page in pages.PAGES:
+        for name in re.findall(r"`((?:[a-z_]+\.)+[a-z_]+)(?:=[^`]*)?`", page.read_text(encoding="utf-8")):
+            section, _, key = name.partition(".")
+            if section in sections and key not in FILES and name not in METHODS:
+                assert field_at(name) is not None, f"{page.name} names {name}"
+                found += 1
+    assert found > 100
+
+
+def field_at(name: str) -> Any:
+    kind: Any = TrainConfig
+    for key in name.split("."):
+        if not is_record(kind) or key not in kind.model_fields:
+            return None
+        kind = kind.model_fields[key].annotation
+    return kind
+
+
+def is_record(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Record)
+
+
+def taken(words: Sequence[str]) -> None:
+    """The program knows the command, its options and their values, and the config its settings."""
+    command: Any = typer.main.get_command(cli.app)
+    left, name = list(words), "understudy"
+    while hasattr(command, "commands"):
+        while left[0].startswith("-"):
+            assert left[0] in {"--version", "--help"} | ({left.pop(0)} & {"--env-file", "--show-completion"}), words
+            if not (left := left[1:]):
+                return
+        name = left.pop(0)
+        assert name in command.commands, f"{words}: no command {name}"
+        command = command.commands[name]
+    try:
+        context = command.make_context(name, left)
+    except click.exceptions.Exit:
+        return  # --help
+    settings = [word for word in context.params.get("settings") or () if "=" in word]
+    parse(TrainConfig, "", settings)
+
+
+def extras(packages: Sequence[str]) -> None:
+    project = tomllib.loads((pages.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for name in packages:
+        if found := re.match(r"understudy\[(.*)\]", name):
+            assert set(found[1].split(",")) <= project["optional-dependencies"].keys(), name
