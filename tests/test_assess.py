@@ -200,6 +200,32 @@ def test_stored_episodes_are_scored_again_by_a_changed_grader(call: Any, monkeyp
     assert "message 4 (tool) was " in text
 
 
+MENDED = """
+from dataclasses import replace
+from toy import DOMAIN as TOY, Lamp, LampTools
+
+class Mended(LampTools):
+    def switch_lamp(self, lamp_id: str, on: bool) -> Lamp:
+        "Switch a lamp on or off, whatever is in front of its id."
+        return super().switch_lamp(lamp_id.removeprefix("lamp "), on)
+
+DOMAIN = replace(TOY, toolkit=Mended)
+"""
+
+
+def test_stored_episodes_are_scored_again_in_a_domain_that_was_mended(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("mended.py").write_text(MENDED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    call("eval", "toy:DOMAIN", "--agent", "gold", "--tasks", "3", "--out", "mine")
+    assert "3 episodes: 0 with another score, 0 that" in call("eval", "--rescore", "mine", "domain=mended:DOMAIN")[1]
+    kept = Path("mine/episodes.jsonl")
+    kept.write_text(kept.read_text().replace('"lamp_id":"L', '"lamp_id":"lamp L'))
+    assert "3 that cannot be scored again" in call("eval", "--rescore", "mine")[1]
+    assert "3 episodes: 0 with another score, 0 that" in call("eval", "--rescore", "mine", "domain=mended:DOMAIN")[1]
+
+
 def test_two_evaluations_are_compared(call: Any) -> None:
     for agent, out in (("gold", "good"), ("silent", "bad"), ("hasty", "worse")):
         call("eval", "toy:DOMAIN", "--agent", agent, "--tasks", "10", "--trials", "2", "--out", out)

@@ -11,7 +11,8 @@ import pytest
 from browser import accessibility
 from script import Script
 from test_browser import chromium, page  # noqa: F401  # fixtures
-from test_viewer_episode import ASK, LAMP, TASK, TOY, call, demonstration, evaluated, played
+from test_viewer_episode import ASK, LAMP, TASK, call, demonstration, evaluated, played
+from toy import DOMAIN as TOY
 from understudy.agent import GoldAgent
 from understudy.config import Algorithm, TrainConfig
 from understudy.messages import Message, ToolCall

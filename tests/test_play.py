@@ -224,4 +224,4 @@ def test_a_person_as_the_user_of_an_evaluation(
     shown = capsys.readouterr().out
     assert "gold succeeds on 0.500" in shown  # one episode after the other: the first got its yes, the second did not
     assert shown.count("You are the user.") == 2
-    assert evaluated(monkeypatch, "A lamp, please.\n") == 1
+    assert evaluated(monkeypatch, "A lamp, please.\n") == 130  # left in the middle

@@ -18,7 +18,7 @@ from understudy.kept import EPISODES, HEAD, episodes_in
 from understudy.outcome import Named, Outcome
 from understudy.records import Record
 from understudy.replay import replay
-from understudy.tasks import Task, fingerprint, read_tasks
+from understudy.tasks import SPLITS, Task, fingerprint, read_tasks
 from understudy.trajectory import Trajectory
 
 FILE = "rescored.json"
@@ -27,7 +27,7 @@ SHOWN = 5
 
 
 class Change(Record):
-    """One episode whose score is not what it was."""
+    """One episode's score then and now."""
 
     task: str
     seed: int
@@ -66,7 +66,9 @@ async def rescore(folder: Path, settings: Sequence[str] = ()) -> Rescored:
     if settings:
         config = parse(TrainConfig, dump(config), settings)
     source = find(config.domain).slice(config.slice)
-    tasks = {name: _same(source, name, kept) for name in dict.fromkeys(episode.task for episode in episodes)}
+    frozen = {task.id: task for split in SPLITS for task in source.tasks(split)}
+    names = dict.fromkeys(episode.task for episode in episodes)
+    tasks = {name: _same(frozen.get(name) or recall(source, name), kept.get(name)) for name in names}
     if changed := [name for name, task in tasks.items() if task is None]:
         raise TaskError(
             f"{len(changed)} of the {len(tasks)} tasks of {folder} are not there any more, or not what they were, such "
@@ -74,15 +76,11 @@ async def rescore(folder: Path, settings: Sequence[str] = ()) -> Rescored:
         )
     known = {name: task for name, task in tasks.items() if task is not None}
     scripted = config.user.kind == "scripted"
-    scored = [(episode, *await _again(source, known[episode.task], episode, scripted)) for episode in episodes]
-    changes = [
-        Change(task=episode.task, seed=episode.seed, before=_reward(episode), after=reward, why=why)
-        for episode, reward, why in scored
-        if reward != _reward(episode)
-    ]
-    before = _evaluation(source, known, [(episode, _reward(episode)) for episode in episodes])
-    after = _evaluation(source, known, [(episode, reward) for episode, reward, _ in scored])
-    return Rescored(before=before, after=after, changes=tuple(changes))
+    scored = [await _again(source, known[episode.task], episode, scripted) for episode in episodes]
+    before = _evaluation(source, known, [(change.task, change.before) for change in scored])
+    after = _evaluation(source, known, [(change.task, change.after) for change in scored])
+    changes = tuple(change for change in scored if change.after != change.before)
+    return Rescored(before=before, after=after, changes=changes)
 
 
 def _stored(folder: Path) -> tuple[TrainConfig, list[Trajectory], dict[str, Task]]:
@@ -100,29 +98,23 @@ def _stored(folder: Path) -> tuple[TrainConfig, list[Trajectory], dict[str, Task
     return config, scored, tasks
 
 
-def _same(source: TaskSource, name: str, kept: dict[str, Task]) -> Task | None:
-    """The task of today, if it is the one that was played; a run stores none, and its ids have to do."""
-    task = recall(source, name)
-    return task if task and (name not in kept or fingerprint(task) == fingerprint(kept[name])) else None
+def _same(now: Task | None, then: Task | None) -> Task | None:
+    """The task of today, if it is the one that was played; a run stores none, and its id has to do."""
+    return now if now and (then is None or fingerprint(now) == fingerprint(then)) else None
 
 
-async def _again(source: TaskSource, task: Task, episode: Trajectory, scripted: bool) -> tuple[float | None, str]:
+async def _again(source: TaskSource, task: Task, episode: Trajectory, scripted: bool) -> Change:
     played = await replay(source, task, episode, scripted)
-    return (None, played.diverged) if played.score is None else (played.score.reward, "")
+    before = episode.score.reward if episode.score else 0.0
+    after = played.score.reward if played.score else None
+    return Change(task=task.id, seed=episode.seed, before=before, after=after, why=played.diverged)
 
 
-def _reward(episode: Trajectory) -> float:
-    assert episode.score is not None
-    return episode.score.reward
-
-
-def _evaluation(
-    source: TaskSource, tasks: dict[str, Task], rewards: Sequence[tuple[Trajectory, float | None]]
-) -> Evaluation:
+def _evaluation(source: TaskSource, tasks: dict[str, Task], rewards: Sequence[tuple[str, float | None]]) -> Evaluation:
     """Rewards by task; one may have been played more often than another."""
     each: dict[str, list[float | None]] = {name: [] for name in tasks}
-    for episode, reward in rewards:
-        each[episode.task].append(reward)
+    for name, reward in rewards:
+        each[name].append(reward)
     rows = tuple(
         TaskResult(
             task=name,

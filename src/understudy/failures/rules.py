@@ -134,7 +134,8 @@ def _said_wrong(case: Case) -> Iterator[Finding]:
     gold_hands_over = any(hands_over(turn.content.casefold()) for turn in case.task.turns)
     for place, text in case.texts:
         if not text.strip():
-            yield _finding("gave_up", place, "says nothing")
+            if place == last:  # a silence that words followed was one turn lost
+                yield _finding("gave_up", place, "says nothing")
         elif (refusal := _refusal(text)) and not gold_refuses and (place == last or not asks_consent(text)):
             yield _finding("refused", place, refusal)
         elif hands_over(text.casefold()) and not gold_hands_over:

@@ -26,7 +26,7 @@ _EPISODE = ["key", "step", "number"]
 _NOT_HELD = {
     "/api/runs/{run}/episodes",  # the page selects itself among what it holds
     "/api/runs/{run}/facets",
-    "/api/episode/{key}/{step}/{number}/readings",  # which load a model's weights
+    "/api/episode/{key}/{step}/{number}/readings",  # long, and of use for few
 }
 Values = Mapping[str, str]
 
@@ -90,5 +90,5 @@ def _told(library: Library, pattern: str, values: Values) -> tuple[str, bytes]:
     try:
         answer = as_json(ANSWERS[pattern](library, values))
     except ConfigError as e:
-        answer = as_json({"error": str(e)})
+        answer = as_json({"not_told": str(e)})
     return pattern.format(**{name: quote(value, safe="!'()*~") for name, value in values.items()}), answer

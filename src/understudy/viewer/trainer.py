@@ -41,13 +41,13 @@ class Second(Record):
 
 def second(run: Path, step: int, episode: Trajectory) -> Second:
     """What the trainer holds of the tokens of a step's episode."""
+    if not any(episode.mask):
+        raise ConfigError("nothing in this episode was sampled by a model of ours")
     checkpoint = _before(run, step)
     with _ONE_AT_A_TIME:
         engine = _opened(run, checkpoint)
         found = _forward(engine, episode, read_config(run).sampling.temperature or 1.0)
     gaps = [abs(a - b) for a, b, sampled in zip(found, episode.logprobs, episode.mask, strict=True) if sampled]
-    if not gaps:
-        raise ConfigError("nothing in this episode was sampled by a model of ours")
     return Second(
         logprobs=of_sampled(episode, found),
         largest=max(gaps),

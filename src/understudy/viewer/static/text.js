@@ -5,6 +5,7 @@ import { html, useMemo, useState } from "view/html.js";
 const ODD = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 const LONGEST = 3000;
 const LINES = 40;
+const WORD = 500;
 
 /** A text whose characters that cannot be seen are named, in an isolated run of its own direction. */
 export function Text({ children }) {
@@ -61,9 +62,21 @@ function pieces(text) {
   for (const match of text.matchAll(ODD)) {
     if (match[0] === "\r" && text[match.index + 1] === "\n") continue;
     const code = match[0].charCodeAt(0).toString(16).toUpperCase().padStart(4, "0");
-    found.push(text.slice(done, match.index), html`<span class="odd">U+${code}</span>`);
+    found.push(breakable(text.slice(done, match.index)), html`<span class="odd">U+${code}</span>`);
     done = match.index + 1;
   }
-  found.push(text.slice(done));
+  found.push(breakable(text.slice(done)));
+  return found;
+}
+
+/** A text with places to break at: laying out one word of 100,000 letters takes a browser many seconds. */
+function breakable(text) {
+  if (text.length <= WORD) return text;
+  const found = [];
+  for (let start = 0, end; start < text.length; start = end) {
+    end = start + WORD;
+    if (/[\ud800-\udbff]/.test(text[end - 1])) end += 1; // no pair is parted
+    found.push(text.slice(start, end), html`<wbr />`);
+  }
   return found;
 }

@@ -160,7 +160,8 @@ function Messages({ episode, args, raw, cause }) {
   const wanted = raw || Object.keys(episode.counts).some((event) => /^(repaired|malformed|other_side)/.test(event));
   const answer = useAnswer(wanted && episode.tokens ? path("episode", ...args, "readings") : "");
   const found = answer.data?.readings ?? {};
-  return html`${raw && answer.data?.why && html`<p class="note"><${Text}>${answer.data.why}</${Text}></p>`}
+  const why = answer.data?.why || answer.error;
+  return html`${raw && why && html`<p class="note"><${Text}>${why}</${Text}></p>`}
     <ol class="messages">${episode.said.map((message) => html`<${Message} key=${message.place} ...${{
       message, raw, reading: found[message.place], cause: message.place === cause ? episode.causes[0] : null, fork: episode.fork }} />`)}</ol>`;
 }

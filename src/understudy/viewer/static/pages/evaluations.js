@@ -27,7 +27,7 @@ function One({ name, all, query }) {
   const answer = useAnswer(path("evaluations", name));
   return html`<${Answered} answer=${answer}>${(found) => html`<div class="stack evaluation">
     <div class="row"><h1><${Text}>${name}</${Text}></h1><span class="faint small"><${Text}>${found.path}</${Text}></span></div>
-    <p class="card says">${found.verdict}</p>
+    <p class="card says"><${Text}>${found.verdict}</${Text}></p>
     ${found.noise && html`<p class="soft">Two identical evaluations differ by up to ${number(found.noise.floor)} in 95% of cases${found.noise.rates.length > 1 ? `; ${found.noise.rates.length} of them came to ${found.noise.rates.map((rate) => percent(rate)).join(", ")}` : ""}.</p>`}
     <section class="card"><h2>Success on ${plural(found.rows.at(-1)?.success.tasks ?? 0, "task")}</h2>
       <${Successes} rows=${found.rows.map((row) => ({ name: row.name, kind: row.evaluation.kind, success: row.success, row }))} /></section>

@@ -26,7 +26,7 @@ function Table({ members, args }) {
 
 function Cell({ member, turn }) {
   const reply = member.replies[turn];
-  if (!reply) return html`<td class="gone">${member.apart === turn ? "ended" : ""}</td>`;
+  if (!reply) return html`<td class="gone ${member.apart === turn ? "parts" : ""}">${member.apart === turn ? "ended" : ""}</td>`;
   const same = member.apart == null || turn < member.apart;
   return html`<td class="${same ? "same" : ""} ${member.apart === turn ? "parts" : ""}">
     <div class=${reply.calls ? "mono" : ""}><${Text}>${reply.text || "(says nothing)"}</${Text}></div>
