@@ -36,7 +36,8 @@ class Optimizer(Record):
 class LocalConfig(Record):
     """PyTorch in this process: it trains, and samples with the same modules or through vLLM."""
 
-    kind: Literal["local"] = "local"
+    kind: Literal["local", "skyrl"] = "local"
+    """Who trains: PyTorch in this process, or SkyRL's trainer on a Ray cluster (docs/cluster.md)."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     sampler: Literal["auto", "torch", "vllm"] = "auto"
     """Who samples: PyTorch in this process, or vLLM; `auto` is vLLM where it is installed and the model fits."""
