@@ -56,6 +56,9 @@ FREE = (
     "engine.sequences",
     "engine.rows",
     "engine.threads",
+    "skyrl.trainer.max_tokens_per_microbatch",
+    "skyrl.trainer.micro_",
+    "skyrl.generator.inference_engine.",
 )
 """What a config's keys begin with that may be others when a run is resumed: those that change none of its numbers, and
 those that say how much memory it takes, which change them by rounding alone."""
