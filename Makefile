@@ -6,6 +6,7 @@
 # make test-vllm      install, make an environment for vLLM (3 GB, once), then run the tests with it on the CPU
 # make test-qlora     install, then weights in 4 bits with a real bitsandbytes on the CPU (45 MB, once)
 # make test-llamafactory  install, make an environment for LLaMA-Factory (1.6 GB, once), then train with it on the CPU
+# make test-skyrl     install, make an environment for SkyRL (3 GB, once), then train with its servers on the CPU
 # make test-trackers  install, then send metrics by the real client libraries, which that installs into the user's cache
 # make check     install, then lint, formatting and types
 # make bench     install, then measure environments, data conversion, and a training step beside TRL
@@ -20,7 +21,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install train test test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory check bench
+.PHONY: install train test test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl check bench
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -56,6 +57,10 @@ test-qlora: install
 test-llamafactory: install
 	$(BIN)/python tests/llamafactory_cli.py
 	$(BIN)/python -m pytest -m llamafactory
+
+test-skyrl: install
+	$(BIN)/python tests/skyrl_venv.py
+	$(BIN)/python -m pytest -m skyrl
 
 check: install
 	$(BIN)/ruff check .

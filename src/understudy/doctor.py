@@ -13,6 +13,8 @@ import httpx2
 from understudy.chat import ChatConfig
 from understudy.config import TrainConfig
 from understudy.endpoint import key_in
+from understudy.engines.tinker.config import KEY, TinkerConfig
+from understudy.engines.tinker.server import HEALTH
 from understudy.engines.vllm.server import installed
 from understudy.errors import ConfigError
 from understudy.memory import GIB
@@ -118,15 +120,30 @@ def _optional(config: TrainConfig) -> Iterator[Finding]:
             there, why = False, str(e)
         says = "installed" if there else why
         yield Finding(name="vLLM", ok=there, says=says, remedy=remedy, needed=engine.sampler == "vllm")
+    if engine.kind == "tinker":
+        yield from _tinker(engine.tinker)
     trackers = [(_CLIENTS.get(name, name), f"understudy[{name}]", True) for name in config.trackers]
     for name, package, needed in (
         ("bitsandbytes", "understudy[qlora]", engine.finetune == "qlora"),
         ("skyrl", "skyrl", False),
+        ("tinker", "understudy[tinker]", engine.kind == "tinker"),
         *trackers,
     ):
         there = importlib.util.find_spec(name) is not None
         says = importlib.metadata.version(name) if there else "not installed"
         yield Finding(name=name, ok=there, says=says, remedy=f"pip install '{package}'", needed=needed)
+
+
+def _tinker(server: TinkerConfig) -> Iterator[Finding]:
+    """The server that has the weights, and the key for one that wants it."""
+    if server.server == "hosted":
+        says = f"{KEY} is {'set' if key_in(KEY) else 'not set'}"
+        yield Finding(name="Tinker key", ok=bool(key_in(KEY)), says=says, remedy=f"export {KEY}=tml-…")
+    remedy = "start it, or set engine.tinker.base_url; see docs/tinker.md"
+    if not server.base_url:
+        yield Finding(name="Tinker server", ok=False, says="engine.tinker.base_url is empty", remedy=remedy)
+        return
+    yield _reached("Tinker server", server.base_url + HEALTH, "", remedy, True)
 
 
 def _disk() -> Iterator[Finding]:

@@ -9,7 +9,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from understudy import formats
 from understudy.agent import Agent, ChatAgent, DemonstrationAgent, EngineAgent, GoldAgent, SilentAgent
@@ -17,17 +17,16 @@ from understudy.chat import ChatConfig, ChatModel, Usage
 from understudy.config import TrainConfig
 from understudy.crew import ALONE, Crew
 from understudy.domains.base import TaskSource
+from understudy.engines.opening import AnyEngine, open_engine, open_exported
 from understudy.errors import ConfigError, TaskError, nearest
 from understudy.models import find_model
 from understudy.records import Record
 from understudy.rollout import Limits, episode_seed, play
+from understudy.run import MODEL
 from understudy.statistics import Rate, pass_at_k, pass_hat_k, rate
 from understudy.tasks import Split, Task
 from understudy.trajectory import Stop, Trajectory
 from understudy.users import Cast
-
-if TYPE_CHECKING:
-    from understudy.engines.local.engine import LocalEngine
 
 Progress = Callable[[int, int], None]
 Kind = Literal["agent", "floor", "oracle"]
@@ -202,15 +201,17 @@ def model_agent(config: TrainConfig, checkpoint: Path | None = None) -> EngineAg
     return EngineAgent(engine, format, config.sampling.replace(temperature=config.eval.temperature))
 
 
-def open_model(config: TrainConfig, checkpoint: Path | None = None) -> tuple["LocalEngine", formats.ChatFormat]:
+def open_model(config: TrainConfig, checkpoint: Path | None = None) -> tuple[AnyEngine, formats.ChatFormat]:
     """The engine and the format of the config's model, with a checkpoint's weights where one is given."""
     folder = find_model(config.model)
     format = formats.configured(folder, config.format)
+    exported = checkpoint / MODEL if checkpoint else None
     try:
-        from understudy.engines.local.engine import LocalEngine  # torch, which agents without a model do not need
+        if exported and exported.is_dir():
+            return open_exported(exported, folder, config.engine, config.seed), format
+        engine = open_engine(folder, config.engine, config.seed)
     except ModuleNotFoundError as e:
         raise not_installed(e, f"model {config.model!r}") from e
-    engine = LocalEngine(folder, config.engine, config.seed)
     if checkpoint:
         engine.load(checkpoint)
     return engine, format

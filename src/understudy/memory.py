@@ -114,6 +114,13 @@ def plan(shape: Shape, config: LocalConfig, load: Load, machine: Machine) -> Pla
     return Plan(device=machine.device, parts=whole, total=machine.total)
 
 
+def planned(config: TrainConfig, folder: Path, machine: Machine) -> list[Plan]:
+    """The plan of a run with the model in a folder; none where a server has the weights."""
+    if config.engine.kind != "local":
+        return []
+    return [plan(read_shape(folder), config.engine, load_of(config), machine)]
+
+
 def load_of(config: TrainConfig, prompt: int = 0) -> Load:
     """The largest passes that a config allows; `prompt` is how many tokens its episodes have in common."""
     longest = config.limits.max_tokens + config.sampling.max_tokens

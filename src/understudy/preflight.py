@@ -5,6 +5,7 @@ for a second or two.
 """
 
 import asyncio
+import contextlib
 import itertools
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from understudy import bench, forecast, memory
 from understudy.bench import Speeds
 from understudy.config import TrainConfig
 from understudy.engines.local.machine import find_machine
+from understudy.engines.tinker.server import Server
 from understudy.errors import ConfigError
 from understudy.evaluate import demonstrations
 from understudy.forecast import Episodes
@@ -32,16 +34,19 @@ def preflight(config: TrainConfig, folder: Path) -> str:
     from understudy.train.preparation import doubts, prepare  # torch, which a mistake in the config need not wait for
 
     prepared = prepare(config)
+    head = f"{config.model} on {config.domain}: nothing is wrong with the config; a run would go to {folder}"
+    if config.engine.kind == "tinker":
+        return "\n".join([head, told(gold_episodes(config, prepared), config), _served(config), *doubts(config)])
     machine = find_machine(config.engine)
-    episodes = _gold(config, prepared)
+    episodes = gold_episodes(config, prepared)
     shape = memory.read_shape(prepared.folder)
     planned = memory.plan(shape, config.engine, memory.load_of(config, episodes.common), machine)
     speeds, source = _speeds(config, prepared.folder)
     evaluated = config.eval.trials * sum(len(exam.tasks) for exam in prepared.exams)
     expected = forecast.forecast(config, episodes, speeds, evaluated)
     parts = [
-        f"{config.model} on {config.domain}: nothing is wrong with the config; a run would go to {folder}",
-        _told(episodes, config),
+        head,
+        told(episodes, config),
         forecast.as_text(expected, config),
         f"  (gold episodes, and speeds that {source})",
         memory.as_text(planned),
@@ -51,14 +56,20 @@ def preflight(config: TrainConfig, folder: Path) -> str:
     return "\n".join(parts)
 
 
-def _gold(config: TrainConfig, prepared: "Prepared") -> Episodes:
+def _served(config: TrainConfig) -> str:
+    """Where the weights would be: a server is asked whether it is there and has the model, not how fast it is."""
+    with contextlib.closing(Server(config.engine.tinker)) as server:
+        return f"{server} ({config.engine.tinker.server}) has the model {server.connect()}; its time is not foretold"
+
+
+def gold_episodes(config: TrainConfig, prepared: "Prepared") -> Episodes:
     """What the gold episodes of the first tasks come to."""
     domain, tasks = prepared.domain, itertools.islice(prepared.domain.stream("train", config.seed), PLAYED)
     played = asyncio.run(demonstrations(domain, tasks, prepared.format, config.limits, config.seed))
     return forecast.sizes(played, Vocabulary.load(prepared.folder / "tokenizer.json"))
 
 
-def _told(episodes: Episodes, config: TrainConfig) -> str:
+def told(episodes: Episodes, config: TrainConfig) -> str:
     """Sizes of episodes; gold that does not fit the limits of the run would have ended it."""
     tight = episodes.longest + config.sampling.max_tokens > config.limits.max_tokens
     room = f", which limits.max_tokens = {config.limits.max_tokens} leaves little room for" if tight else ""

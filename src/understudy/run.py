@@ -44,6 +44,8 @@ from understudy.trajectory import Trajectory, write_trajectories
 
 MANIFEST = "manifest.json"
 HEALTH, ENVIRONMENT = "health.jsonl", "environment.json"
+MODEL = "model"
+"""The trained model, in a run's folder; and the model in a checkpoint of SkyRL's, beside what it goes on from."""
 LATEST = "latest"
 FREE = (
     "health.",
@@ -59,9 +61,12 @@ FREE = (
     "skyrl.trainer.max_tokens_per_microbatch",
     "skyrl.trainer.micro_",
     "skyrl.generator.inference_engine.",
+    "engine.tinker.base_url",
+    "engine.tinker.patience",
+    "engine.tinker.timeout",
 )
 """What a config's keys begin with that may be others when a run is resumed: those that change none of its numbers, and
-those that say how much memory it takes, which change them by rounding alone."""
+those that say how much memory it takes, or where a server is, which change them by rounding alone."""
 _STARTS = TypeAdapter(list[Provenance])
 _BY_STEP = ("trajectories", "evaluations", "tests", "checkpoints")
 _STEP = re.compile(r"(?:step_)?(\d{6,})(?: [^.]*)?")
@@ -152,7 +157,7 @@ class Run:
     @contextlib.contextmanager
     def model(self) -> Iterator[Path]:
         """A folder to write the trained model to; it takes its place, whole, when the block ends without an error."""
-        with self._writing(), whole_folder(self.folder / "model") as partial:
+        with self._writing(), whole_folder(self.folder / MODEL) as partial:
             yield partial
 
     def write(self, name: str, text: str) -> None:

@@ -12,7 +12,7 @@ from understudy.certify.weights import Subject, check_engine, check_sampler
 from understudy.config import TrainConfig
 from understudy.engines.base import Engine
 from understudy.engines.local.config import Finetune, LocalConfig
-from understudy.engines.local.engine import LocalEngine
+from understudy.engines.opening import open_engine
 from understudy.formats import ChatFormat, Vocabulary
 from understudy.models import find_model
 
@@ -28,7 +28,7 @@ async def certify(config: TrainConfig) -> Certificate:
     format = formats.configured(folder, config.format)
 
     async def proven(name: str, check: Callable[[Subject, str], Awaitable[list[Check]]], **changes: Any) -> list[Check]:
-        engine = LocalEngine(folder, config.engine.replace(**changes), config.seed)
+        engine = open_engine(folder, config.engine.replace(**changes), config.seed)
         try:
             return await check(subject_of(config, folder, engine, format), name)
         finally:
@@ -38,7 +38,7 @@ async def certify(config: TrainConfig) -> Certificate:
     named = ways(config.engine)
     for way in named:
         checks += await proven(way, check_engine, finetune=way)
-    for way in named[:1] if config.engine.rows else ():
+    for way in named[:1] if config.engine.rows and config.engine.kind == "local" else ():
         checks += await proven(f"{way}, unguessed", check_sampler, finetune=way, rows=0, sampler="torch")
     return Certificate(
         model=config.model,

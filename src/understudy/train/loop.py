@@ -14,8 +14,8 @@ from understudy.certify import Watch, subject_of
 from understudy.config import TrainConfig
 from understudy.crew import ALONE, Crew
 from understudy.domains.mixture import shown
-from understudy.engines.local.engine import LocalEngine
 from understudy.engines.local.machine import find_machine, peak_bytes
+from understudy.engines.opening import open_engine
 from understudy.health import as_metrics, of_start, of_step
 from understudy.metrics import named
 from understudy.run import Run, interruptible
@@ -37,10 +37,10 @@ def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> 
     prepared = prepare(config)
     folder, domain = prepared.folder, prepared.domain
     machine = find_machine(config.engine)
-    planned = memory.plan(memory.read_shape(folder), config.engine, memory.load_of(config), machine)
-    for line in (*doubts(config), memory.as_text(planned)):
+    planned = memory.planned(config, folder, machine)
+    for line in (*doubts(config), *map(memory.as_text, planned)):
         report(line, 0, 0, {})
-    engine = LocalEngine(folder, config.engine, config.seed, crew)
+    engine = open_engine(folder, config.engine, config.seed, crew)
     if config.algorithm.valued:
         engine.add_critic(config.algorithm.critic)
     subject = subject_of(config, folder, engine, prepared.format)
@@ -50,7 +50,8 @@ def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> 
     report(str(engine.choice), 0, 0, {})
     try:
         tables = asyncio.run(_train(training))
-        report(memory.beside(planned, peak_bytes(machine.device)), 0, 0, {})
+        for plan in planned:
+            report(memory.beside(plan, peak_bytes(machine.device)), 0, 0, {})
         return tables
     finally:
         engine.close()

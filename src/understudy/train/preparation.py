@@ -8,6 +8,7 @@ from pathlib import Path
 from understudy import formats
 from understudy.config import TrainConfig
 from understudy.domains.base import TaskSource, find
+from understudy.engines.tinker import refusals
 from understudy.errors import ConfigError
 from understudy.evaluate import refuse_free
 from understudy.formats import ChatFormat
@@ -40,6 +41,7 @@ def prepare(config: TrainConfig) -> Prepared:
         raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")
     refuse_idle(config.algorithm, folder)
     _refuse_idle_cap(config)
+    _refuse_of_a_server(config)
     users = Cast(config.user)
     floor = asyncio.run(refuse_free(domain, config.seed, allowed=config.free_tasks))
     return Prepared(folder, formats.configured(folder, config.format), domain, examined, users, floor)
@@ -60,6 +62,21 @@ def doubts(config: TrainConfig) -> list[str]:
         named = ", ".join(f"sampling.{name} = {value}" for name, value in on.items())
         lines.append(f"{named}: replies are drawn from other odds than those that are trained; see docs/sampling.md")
     return lines
+
+
+def _refuse_of_a_server(config: TrainConfig) -> None:
+    """What a server of the Tinker API cannot do for this run: a `ConfigError`, before anything is asked of it."""
+    if config.engine.kind != "tinker":
+        return
+    refusals.abilities(config.engine)
+    refusals.refuse_sampling(config.sampling, "sampling")
+    refusals.refuse_sampling(config.sampling.replace(temperature=config.eval.temperature), "eval")
+    if config.algorithm.valued:
+        raise refusals.no_values()
+    if config.algorithm.kl_coefficient:
+        refusals.refuse_reference(config.algorithm.reference)
+    steps = (config.sft.steps, config.preferences.steps, config.steps)
+    refusals.refuse_second_phase(config.engine, sum(count > 0 for count in steps))
 
 
 def _refuse_idle_cap(config: TrainConfig) -> None:

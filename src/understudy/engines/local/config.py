@@ -1,9 +1,12 @@
-"""Configuration of the local engine. Torch-free, so that reading a config needs no torch."""
+"""Configuration of an engine, most of it of the local one. Torch-free, so that reading a config needs no torch."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from understudy.algorithms.presets import laid_over
+from understudy.engines.tinker.config import SERVED, TinkerConfig
 from understudy.engines.vllm.config import VllmConfig
 from understudy.records import Record
 
@@ -34,10 +37,12 @@ class Optimizer(Record):
 
 
 class LocalConfig(Record):
-    """PyTorch in this process: it trains, and samples with the same modules or through vLLM."""
+    """What has the weights. Unless `kind` says otherwise: PyTorch in this process, which trains, and samples with the
+    same modules or through vLLM."""
 
-    kind: Literal["local", "skyrl"] = "local"
-    """Who trains: PyTorch in this process, or SkyRL's trainer on a Ray cluster (docs/cluster.md)."""
+    kind: Literal["local", "tinker", "skyrl"] = "local"
+    """PyTorch in this process, a server of the Tinker API (docs/tinker.md says what of this section then counts), or
+    SkyRL's own trainer on a Ray cluster (docs/cluster.md)."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     sampler: Literal["auto", "torch", "vllm"] = "auto"
     """Who samples: PyTorch in this process, or vLLM; `auto` is vLLM where it is installed and the model fits."""
@@ -67,6 +72,13 @@ class LocalConfig(Record):
     threads: int = Field(default=0, ge=0)
     """CPU threads; 0 leaves torch's choice."""
     vllm: VllmConfig = VllmConfig()
+    tinker: TinkerConfig = TinkerConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_a_server_has_it(cls, given: Any) -> Any:
+        served = isinstance(given, Mapping) and given.get("kind") == "tinker"
+        return laid_over(SERVED, given) if served else given
 
     @property
     def adapters(self) -> bool:

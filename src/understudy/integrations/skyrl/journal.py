@@ -1,7 +1,7 @@
 """What SkyRL tells of a run, and its episodes, into the run's folder, under the names that metrics have here.
 
-It is what SkyRL calls its tracker, so it is told of each step once the weights have moved. It ends the run where the user,
-the cost or the run's health wants that.
+It is what SkyRL calls its tracker, so it is told of each step once the weights have moved. It ends the run where the
+user, the cost or the run's health wants that.
 """
 
 import itertools

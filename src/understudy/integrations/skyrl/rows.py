@@ -1,4 +1,4 @@
-"""Episodes as rows of SkyRL's batch: prompt ids, response ids, loss masks, log-probabilities and rewards. Needs no SkyRL.
+"""Episodes as rows of SkyRL's batch: prompt and response ids, loss masks, log-probabilities, rewards. Needs no SkyRL.
 
 A row's prompt is all before the first sampled token, its response all from there to the last one: what the agent was
 shown in between has loss mask 0. Nothing is tokenized: the ids are those that were sampled from, and sampled.
@@ -13,7 +13,7 @@ from understudy.trajectory import Stop, Trajectory
 def as_rows(groups: Sequence[Sequence[Trajectory]], rewards: Sequence[Sequence[float]]) -> dict[str, Any]:
     """The rows of all episodes, group by group, as the keys of SkyRL's `GeneratorOutput` have them.
 
-    `rewards` are those of the groups' episodes. A reward is an episode's, and comes with the last token of its last turn.
+    `rewards` are those of the groups' episodes: one each, which comes with the last token of the last turn.
     """
     episodes = [episode for group in groups for episode in group]
     rows = [_row(episode) for episode in episodes]
@@ -41,7 +41,7 @@ def rewards_of(group: Sequence[Trajectory], penalties: Sequence[float]) -> list[
 
 
 def _row(episode: Trajectory) -> tuple[list[int], list[int], list[int], list[float]]:
-    """Prompt, response, mask and log-probabilities of an episode; where nothing was sampled, two tokens of no weight."""
+    """Prompt, response, mask, log-probabilities of an episode; where nothing was sampled, two tokens of no weight."""
     spans = list(episode.spans())
     if not spans:
         token = episode.tokens[:1] or [0]

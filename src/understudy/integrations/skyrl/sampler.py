@@ -30,12 +30,12 @@ class SkyrlSampler:
     """See `engines.base.Sampler`; it asks `client`, which there is once SkyRL has started its engines."""
 
     client: Client
+    context: int
+    """The longest sequence that the engines take, in tokens."""
 
-    def __init__(
-        self, context: int, vocabulary: Callable[[], Vocabulary], failures: tuple[type[Exception], ...]
-    ) -> None:
-        """`context` is the longest sequence, in tokens; `failures` is what the client raises where an engine is gone."""
-        self._context, self._vocabulary, self._failures = context, vocabulary, failures
+    def __init__(self, vocabulary: Callable[[], Vocabulary], failures: tuple[type[Exception], ...]) -> None:
+        """`failures` is what the client raises where an engine is gone."""
+        self._vocabulary, self._failures = vocabulary, failures
         self.model: str | None = None
         """What the engines call the policy; None is the only one that they have."""
         self.salted = False
@@ -68,10 +68,10 @@ class SkyrlSampler:
 
     def _params(self, length: int, sampling: Sampling, seed: int, stop_tokens: Collection[int]) -> dict[str, Any]:
         """vLLM's parameters of one reply. Log-probabilities are those of the tokens that are drawn, and no others."""
-        room = self._context - length
+        room = self.context - length
         if room < 1:
             raise ConfigError(
-                f"an episode of {length} tokens leaves no room for a reply in the {self._context} of the model; lower "
+                f"an episode of {length} tokens leaves no room for a reply in the {self.context} of the model; lower "
                 "limits.max_tokens"
             )
         return {

@@ -1,12 +1,15 @@
 """SkyRL's experiment and trainers, with our generator, journal, evaluations and checkpoints in them."""
 
 import asyncio
+import functools
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
+from loguru import logger
 from skyrl.backends.skyrl_train.inference_servers.utils import resolve_policy_model_name
+from skyrl.train import fully_async_trainer, trainer
 from skyrl.train.entrypoints.main_base import BasePPOExp
 from skyrl.train.fully_async_trainer import FullyAsyncRayPPOTrainer
 from skyrl.train.trainer import RayPPOTrainer
@@ -18,10 +21,12 @@ from understudy.integrations.skyrl.journal import Journal
 from understudy.integrations.skyrl.policy import SKYRL, Policy
 from understudy.integrations.skyrl.sampler import SkyrlSampler
 from understudy.integrations.skyrl.slots import Slots
+from understudy.run import MODEL
 from understudy.train.evaluation import evaluated
 from understudy.train.loop import due, evaluation_after
 from understudy.train.state import Training
-from understudy.weights import MODEL
+
+LOG = "driver.log"
 
 
 class _Kept:
@@ -109,18 +114,19 @@ class Experiment(BasePPOExp):  # type: ignore[misc]
 
     def get_trainer(self, cfg: Any, **parts: Any) -> Trainer | AsynchronousTrainer:
         """SkyRL's trainer, synchronous or not."""
-        trainer = (AsynchronousTrainer if cfg.trainer.fully_async.enabled else Trainer)(cfg=cfg, **parts)
-        trainer.training, trainer.journal, trainer.folder = self._training, self._journal, self._folder
-        self._policy.write = trainer.write
-        return trainer
+        made = (AsynchronousTrainer if cfg.trainer.fully_async.enabled else Trainer)(cfg=cfg, **parts)
+        _hush(Path(cfg.trainer.log_path))
+        made.training, made.journal, made.folder = self._training, self._journal, self._folder
+        self._policy.write = made.write
+        return made
 
     def train(self) -> None:
         """Train to the end; what was played is kept, whatever ends it."""
-        trainer = self._setup_trainer()
+        made = self._setup_trainer()
         try:
-            asyncio.run(trainer.train())
+            asyncio.run(made.train())
         finally:
-            self._journal.close(trainer.global_step)
+            self._journal.close(made.global_step)
 
 
 class CpuExperiment(Experiment):
@@ -137,7 +143,7 @@ class CpuExperiment(Experiment):
 
         os.makedirs(self.cfg.trainer.export_path, exist_ok=True)
         client = self.get_inference_client()
-        trainer = self.get_trainer(
+        made = self.get_trainer(
             self.cfg,
             tracker=self.get_tracker(),
             tokenizer=self.tokenizer,
@@ -147,5 +153,14 @@ class CpuExperiment(Experiment):
             generator=self.get_generator(self.cfg, self.tokenizer, client),
             colocate_pg=None,
         )
-        trainer.build_models(PolicyWorker, CriticWorker, RefWorker)
-        return trainer
+        made.build_models(PolicyWorker, CriticWorker, RefWorker)
+        return made
+
+
+def _hush(folder: Path) -> None:
+    """What SkyRL says goes to a file, and its progress bars nowhere: the terminal shows the run."""
+    logger.remove()
+    logger.add(folder / LOG)
+    for module in (trainer, fully_async_trainer):
+        if not isinstance(module.tqdm, functools.partial):
+            module.tqdm = functools.partial(module.tqdm, disable=True)

@@ -1,0 +1,65 @@
+"""The Ray cluster of a run: the one that RAY_ADDRESS names, or one that is started for it on this machine.
+
+The run's own process is the driver: it plays the episodes, and keys stay in its environment. What SkyRL's workers are
+given is what SkyRL gives them, and no key of a user's model or of a tool.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+
+from understudy.errors import ConfigError
+from understudy.integrations.skyrl.python import mend
+
+ADDRESS = "RAY_ADDRESS"
+MEMORY = 256 << 20  # bytes of the object store beside workers on the CPU, which pass little through it
+_CPUS = 2.0  # that the driver's own tasks are granted beside the workers
+
+
+@contextlib.contextmanager
+def cluster(cfg: Any, cpu: bool) -> Iterator[None]:
+    """Within, Ray runs, and SkyRL's losses and estimators are known to it. `cpu` stands for workers on the CPU."""
+    from skyrl.backends.skyrl_train.utils.ppo_utils import sync_registries
+    from skyrl.train.utils.utils import prepare_runtime_environment
+
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    variables = _variables(cfg) if cpu else prepare_runtime_environment(cfg) | _variables(cfg)
+    environment: dict[str, Any] = {"env_vars": variables, "worker_process_setup_hook": mend}
+    try:
+        ray.init(
+            runtime_env=environment, log_to_driver=False, configure_logging=False, **(_pretended(cfg) if cpu else {})
+        )
+    except ConnectionError as e:
+        raise ConfigError(f"no Ray cluster at {ADDRESS}={os.environ.get(ADDRESS)}: {e}") from e
+    try:
+        sync_registries()
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _variables(cfg: Any) -> dict[str, str]:
+    """Where workers write what they say, and what they are not to ask the network for."""
+    log = os.path.join(cfg.trainer.log_path, "workers.log")
+    os.makedirs(cfg.trainer.log_path, exist_ok=True)
+    passed = {name: os.environ[name] for name in ("HF_HUB_OFFLINE", "GLOO_SOCKET_IFNAME") if name in os.environ}
+    return {"SKYRL_LOG_FILE": log, **passed}
+
+
+def _pretended(cfg: Any) -> dict[str, Any]:
+    """A cluster of this machine whose workers are granted GPUs that are not there, since SkyRL asks for some."""
+    if ADDRESS in os.environ:
+        raise ConfigError(f"skyrl.workers = 'cpu' has a cluster of its own; unset {ADDRESS}")
+    placement = cfg.trainer.placement
+    parts = (placement.policy_num_gpus_per_node, placement.ref_num_gpus_per_node, placement.critic_num_gpus_per_node)
+    count = sum(parts)
+    return {
+        "num_cpus": count + _CPUS,
+        "num_gpus": count,
+        "include_dashboard": False,
+        "object_store_memory": MEMORY,
+        "address": "local",
+    }
