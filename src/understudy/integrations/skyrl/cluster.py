@@ -6,6 +6,7 @@ given is what SkyRL gives them, and no key of a user's model or of a tool.
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from understudy.integrations.skyrl.python import mend
 
 ADDRESS = "RAY_ADDRESS"
 MEMORY = 256 << 20  # bytes of the object store beside workers on the CPU, which pass little through it
-_CPUS = 2.0  # that the driver's own tasks are granted beside the workers
+_CPUS = 3  # for the engine on the CPU, and for what SkyRL starts beside its workers
 
 
 @contextlib.contextmanager
@@ -27,7 +28,9 @@ def cluster(cfg: Any, cpu: bool) -> Iterator[None]:
 
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     variables = _variables(cfg) if cpu else prepare_runtime_environment(cfg) | _variables(cfg)
-    environment: dict[str, Any] = {"env_vars": variables, "worker_process_setup_hook": mend}
+    environment: dict[str, Any] = {"env_vars": variables}
+    if sys.version_info < (3, 12):  # only then workers have to know this package
+        environment["worker_process_setup_hook"] = mend
     try:
         ray.init(
             runtime_env=environment, log_to_driver=False, configure_logging=False, **(_pretended(cfg) if cpu else {})
@@ -55,10 +58,9 @@ def _pretended(cfg: Any) -> dict[str, Any]:
         raise ConfigError(f"skyrl.workers = 'cpu' has a cluster of its own; unset {ADDRESS}")
     placement = cfg.trainer.placement
     parts = (placement.policy_num_gpus_per_node, placement.ref_num_gpus_per_node, placement.critic_num_gpus_per_node)
-    count = sum(parts)
     return {
-        "num_cpus": count + _CPUS,
-        "num_gpus": count,
+        "num_cpus": sum(parts) + _CPUS,
+        "num_gpus": sum(parts),
         "include_dashboard": False,
         "object_store_memory": MEMORY,
         "address": "local",

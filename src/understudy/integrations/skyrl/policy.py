@@ -31,7 +31,7 @@ class Policy:
 
     def load(self, path: Path) -> None:
         """SkyRL goes on from the checkpoint in this folder when it starts."""
-        (self.checkpoint,) = (path / SKYRL).glob("global_step_*")
+        (self.checkpoint,) = (path.absolute() / SKYRL).glob("global_step_*")
 
     def forget(self) -> None:
         """Nothing to forget: what an engine keeps was computed from the weights that it has."""

@@ -61,7 +61,8 @@ def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> 
 
 
 def dry_run(config: TrainConfig, folder: Path) -> str:
-    """The plan of a run in `folder`, checked by SkyRL's own config. Raises ConfigError and TaskError as the run would."""
+    """The plan of a run in `folder`, which SkyRL has checked. Raises ConfigError and TaskError as the run would."""
+    installed()
     prepared = prepare(config)
     cfg = validated(skyrl_keys(config, prepared.folder, folder.absolute()))
     parts = [
