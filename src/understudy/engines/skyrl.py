@@ -1,4 +1,4 @@
-"""Configuration of SkyRL's own trainer on Ray (`engine.kind = "skyrl"`). Torch-free, as all configuration."""
+"""SkyRL's own trainer on a Ray cluster: its configuration. Torch-free, so that reading a config needs no torch."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
