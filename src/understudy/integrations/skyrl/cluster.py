@@ -6,6 +6,7 @@ given is what SkyRL gives them, and no key of a user's model or of a tool.
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,8 @@ from understudy.integrations.skyrl.python import mend
 
 ADDRESS = "RAY_ADDRESS"
 MEMORY = 256 << 20  # bytes of the object store beside workers on the CPU, which pass little through it
+_SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD")
+"""Names of variables that SkyRL passes on and its workers do not need: Ray writes what it is given into its logs."""
 _CPUS = 3  # for the engine on the CPU, and for what SkyRL starts beside its workers
 
 
@@ -27,7 +30,8 @@ def cluster(cfg: Any, cpu: bool) -> Iterator[None]:
     from skyrl.train.utils.utils import prepare_runtime_environment
 
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    variables = _variables(cfg) if cpu else prepare_runtime_environment(cfg) | _variables(cfg)
+    given = {} if cpu else prepare_runtime_environment(cfg)
+    variables = {name: value for name, value in given.items() if not _SECRET.search(name)} | _variables(cfg)
     environment: dict[str, Any] = {"env_vars": variables}
     if sys.version_info < (3, 12):  # only then workers have to know this package
         environment["worker_process_setup_hook"] = mend

@@ -36,7 +36,7 @@ def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> 
     prepared = prepare(config)
     sampler = SkyrlSampler(lambda: Vocabulary.load(prepared.folder / "tokenizer.json"), _failures())
     policy = Policy(sampler)
-    training = _training(config, run, report, prepared, policy)
+    training = made_of(config, run, report, prepared, policy)
     training.resume()
     if run.last and training.overspent:
         training.stop(run.step)
@@ -74,7 +74,7 @@ def dry_run(config: TrainConfig, folder: Path) -> str:
     return "\n".join(parts)
 
 
-def _training(config: TrainConfig, run: Run, report: Report, prepared: Prepared, policy: Policy) -> Training:
+def made_of(config: TrainConfig, run: Run, report: Report, prepared: Prepared, policy: Policy) -> Training:
     """What a run is made of. Of an engine only those verbs are needed that `Policy` has."""
     engine = cast(Engine, policy)
     subject = subject_of(config, prepared.folder, engine, prepared.format)

@@ -1,0 +1,265 @@
+"""SkyRL's own trainer on Ray, with workers on the CPU: it learns from our rollouts, in our run folder, and goes on there
+after it was killed. Without it: test_skyrl."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytest.importorskip("torch")
+
+import skyrl_venv
+from understudy.evaluate import Evaluation
+from understudy.models import make_tiny
+from understudy.results import compare
+from understudy.run import last_checkpoint, read_config, read_metrics
+from understudy.trajectory import read_trajectories
+from understudy.weights import find_weights
+
+pytestmark = pytest.mark.skyrl
+HERE = Path(__file__).parent
+EXAMPLES = sorted((HERE.parent / "examples" / "skyrl").glob("*.toml"))
+PATIENCE = 400  # seconds for what takes about forty
+SMALL = (
+    "domain=skyrl_kit:DOMAIN",
+    "slice.policy=brief",
+    "slice.tools=switch_lamp",
+    "engine.kind=skyrl",
+    "engine.device=cpu",
+    "engine.dtype=float32",
+    "engine.train_embeddings=true",
+    "sampling.max_tokens=12",
+    "limits.max_turns=2",
+    "eval.tasks=6",
+    "eval.temperature=1.0",
+    "sft.steps=0",
+    "steps=10",
+    "algorithm.tasks_per_step=4",
+    "algorithm.group_size=4",
+    "algorithm.refill=0",
+    "algorithm.learning_rate=5e-3",
+    "algorithm.kl_coefficient=0",
+    "skyrl.workers=cpu",
+)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny(tmp_path_factory.mktemp("tiny"), architecture="qwen3")
+
+
+def started(*arguments: str, log: Path) -> "subprocess.Popen[bytes]":
+    """A program in SkyRL's environment, with this checkout's package and the tests' modules."""
+    paths = os.pathsep.join(str(path) for path in (HERE.parent / "src", HERE))
+    offline = {
+        "HF_HUB_OFFLINE": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [str(skyrl_venv.install()), *arguments],
+            env=environment | offline | {"PYTHONPATH": paths},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def ended(process: "subprocess.Popen[bytes]", log: Path, code: int = 0) -> str:
+    """What a program has said, when it has ended with this code."""
+    try:
+        found = process.wait(PATIENCE)
+    finally:
+        process.kill()
+    text = log.read_text(encoding="utf-8", errors="replace")
+    assert found == code, text[-6000:]
+    return text
+
+
+def train(*arguments: str, log: Path, code: int = 0) -> str:
+    return ended(started("-m", "understudy", "train", *arguments, log=log), log, code)
+
+
+def until(wanted: Callable[[], bool], process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not wanted():
+        assert process.poll() is None, log.read_text(encoding="utf-8", errors="replace")[-6000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def steps_of(run: Path) -> list[int]:
+    return [line["step"] for line in read_metrics(run)] if (run / "metrics.jsonl").exists() else []
+
+
+@pytest.fixture(scope="module")
+def learned(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run of ten steps, killed after the sixth, and gone on with."""
+    folder = tmp_path_factory.mktemp("learned")
+    run, log = folder / "run", folder / "log"
+    settings = (*SMALL, f"model={tiny}", "save_every=5", "eval.every=5")
+    process = started("-m", "understudy", "train", *settings, "--out", str(run), log=log)
+    until(lambda: 6 in steps_of(run), process, log)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    train("--resume", str(run), log=log)
+    yield run
+
+
+def test_rewards_rise_also_over_a_death(learned: Path) -> None:
+    lines = read_metrics(learned)
+    assert [line["step"] for line in lines] == [*range(11)]
+    rewards = [line["reward/average_reward"] for line in lines[1:]]
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.1
+    assert lines[10]["eval/skyrl_kit/average_reward"] > lines[0]["eval/skyrl_kit/average_reward"] + 0.1
+    for name in ("train/grad_norm", "train/entropy", "loss/total", "timing/step_seconds", "generation/episodes"):
+        assert all(name in line for line in lines[1:]), name
+
+
+def test_sampler_and_trainer_agree_at_every_step(learned: Path) -> None:
+    assert max(line["certify/logprob_max"] for line in read_metrics(learned)[1:]) < 1e-3
+
+
+def test_every_episode_of_every_step_is_kept(learned: Path) -> None:
+    for step in range(1, 11):
+        episodes, damaged = read_trajectories(learned / "trajectories" / f"step_{step:06}.jsonl")
+        assert (len(episodes), damaged) == (16, [])
+        assert all(episode.score and sum(episode.mask) for episode in episodes)
+    assert {episode.version for episode in episodes} == {
+        5
+    }  # syncs since it was resumed after step 5: 1, then one a step
+
+
+def test_evaluations_are_those_of_any_run(learned: Path) -> None:
+    names = sorted(path.name for path in (learned / "evaluations").iterdir())
+    assert names == ["000000 base model.json", "000005 step 5.json", "000010 trained.json"]
+    result = json.loads((learned / "result.json").read_text(encoding="utf-8"))
+    assert [row["name"] for row in result["rows"]] == ["do nothing", "gold", "base model", "step 5", "trained"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_was_learned_is_what_eval_reads(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same tasks and seeds on the exported model, by the local engine."""
+    import asyncio
+
+    from skyrl_kit import digits
+    from understudy.evaluate import named_agent
+
+    monkeypatch.setattr("understudy.domains.base.score", digits)
+    checkpoint, damaged = last_checkpoint(learned)
+    assert (checkpoint and checkpoint.name, damaged) == ("step_000010", [])
+    config = read_config(learned)
+    rows = asyncio.run(compare("again", named_agent("model", config, find_weights(str(learned)).checkpoint), config))
+    then = Evaluation.model_validate_json((learned / "evaluations" / "000010 trained.json").read_text(encoding="utf-8"))
+    assert [result.rewards for result in rows[-1][1].results] == [
+        pytest.approx(result.rewards, abs=0.2) for result in then.results
+    ]
+    assert (learned / "model" / "model.safetensors").read_bytes() == (
+        checkpoint / "model" / "model.safetensors"
+    ).read_bytes()
+
+
+def test_two_workers_take_the_step_of_one(learned: Path, tiny: Path, tmp_path: Path) -> None:
+    settings = (*SMALL, f"model={tiny}", "steps=1", "skyrl.trainer.placement.policy_num_gpus_per_node=2")
+    train(*settings, "--out", str(tmp_path / "run"), log=tmp_path / "log")
+    one, two = read_metrics(learned)[1], read_metrics(tmp_path / "run")[1]
+    assert two["reward/average_reward"] == one["reward/average_reward"]
+    for name in ("train/grad_norm", "train/entropy", "loss/total"):
+        assert two[name] == pytest.approx(one[name], rel=1e-3, abs=1e-5), name
+
+
+def test_a_worker_that_dies_ends_the_run_and_leaves_its_episodes(tiny: Path, tmp_path: Path) -> None:
+    """With a critic and a reference beside the policy, each a worker of its own."""
+    run, log = tmp_path / "run", tmp_path / "log"
+    more = ("algorithm.preset=ppo", "algorithm.epochs=1", "algorithm.kl_kind=k2", "steps=50")
+    process = started("-m", "understudy", "train", *SMALL, f"model={tiny}", *more, "--out", str(run), log=log)
+    until(lambda: 1 in steps_of(run), process, log)
+    (worker,) = [p for p in psutil.Process(process.pid).children(recursive=True) if "CpuPolicy" in " ".join(_line(p))]
+    worker.kill()
+    text = ended(process, log, 1)
+    assert "a worker failed" in text
+    assert f"--resume {run}" in text
+    first = read_metrics(run)[1]
+    assert {"loss/value_loss", "train/reference_kl"} <= first.keys()
+    last = max(steps_of(run))
+    assert (run / "trajectories" / f"step_{last:06}.jsonl").exists()
+
+
+def _line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def test_an_engine_that_dies_fails_episodes_and_not_the_model(tiny: Path, tmp_path: Path) -> None:
+    run, log = tmp_path / "run", tmp_path / "log"
+    process = started("-m", "understudy", "train", *SMALL, f"model={tiny}", "steps=50", "--out", str(run), log=log)
+    until(lambda: 1 in steps_of(run), process, log)
+    (engine,) = [p for p in psutil.Process(process.pid).children(recursive=True) if "ray::Engine" in " ".join(_line(p))]
+    engine.kill()
+    ended(process, log, 1)
+
+
+def test_generation_may_go_on_while_the_weights_move(tiny: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    overlapping = (
+        "skyrl.trainer.fully_async.enabled=true",
+        "skyrl.trainer.fully_async.num_parallel_generation_workers=4",
+        "skyrl.trainer.algorithm.policy_loss_type=rollout_is",
+        "steps=3",
+    )
+    train(*SMALL, f"model={tiny}", *overlapping, "--out", str(run), log=tmp_path / "log")
+    lines = read_metrics(run)
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
+    assert all("train/async/staleness_mean" in line for line in lines[1:])
+    assert {"000000 base model.json", "000003 trained.json"} == {path.name for path in (run / "evaluations").iterdir()}
+
+
+def test_skyrls_own_code_takes_our_rows(tiny: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    process = started(str(HERE / "skyrl_inside.py"), "rows", str(tiny), str(tmp_path), log=log)
+    assert ended(process, log).endswith("done\n")
+
+
+def test_skyrl_takes_every_example(tiny: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    process = started(str(HERE / "skyrl_inside.py"), "examples", str(tiny), *map(str, EXAMPLES), log=log)
+    text = ended(process, log)
+    assert text.count("skyrl 0.3.0 takes the config") == len(EXAMPLES) >= 9
+    assert "the policy on 16 GPUs of 2 machines" in text
+    assert any("critic and reference beside it" in line for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("skyrl.trainer.algoritm.policy_loss_type=dppo", "algoritm"),
+        ("skyrl.trainer.algorithm.policy_loss_type=nonsense", "invalid policy_loss_type"),
+        ("skyrl.trainer.placement.policy_num_gpus_per_node=3", "train_batch_size"),
+    ],
+)
+def test_what_skyrl_does_not_take_is_one_line(setting: str, told: str, tiny: Path, tmp_path: Path) -> None:
+    text = train(*SMALL, f"model={tiny}", setting, "--dry-run", log=tmp_path / "log", code=2)
+    assert "skyrl 0.3.0 does not take this config" in text
+    assert told in text
+
+
+def test_the_example_without_a_gpu_trains_a_real_domain(tmp_path: Path) -> None:
+    """Two workers on retail, tested on a domain that is not trained on."""
+    (example,) = [str(path) for path in EXAMPLES if path.stem == "tiny_cpu"]
+    run = tmp_path / "run"
+    train(example, "eval.tests=skyrl_kit:DOMAIN", "eval.test_tasks=2", "--out", str(run), log=tmp_path / "log")
+    last: dict[str, Any] = read_metrics(run)[-1]
+    assert {"eval/retail/success_rate", "test/skyrl_kit/success_rate"} <= last.keys()
+    episodes, _ = read_trajectories(run / "trajectories" / "step_000002.jsonl")
+    assert {episode.domain for episode in episodes} == {"retail"}
