@@ -99,7 +99,7 @@ def rows(model: Path, folder: Path) -> None:
     assert len(episodes) >= 12
     played = {tuple(episode.tokens): episode for episode in episodes}
     for i, response in enumerate(output["response_ids"]):
-        episode = played[tuple([*output["prompt_token_ids"][i], *response])]
+        episode = played[(*output["prompt_token_ids"][i], *response)]
         start = len(output["prompt_token_ids"][i])
         assert output["loss_masks"][i] == [int(sampled) for sampled in episode.mask[start:]]
         assert output["rollout_logprobs"][i] == episode.logprobs[start:]

@@ -1,12 +1,13 @@
-"""SkyRL's own trainer on Ray, with workers on the CPU: it learns from our rollouts, in our run folder, and goes on there
-after it was killed. Without it: test_skyrl."""
+"""SkyRL's own trainer on Ray, with workers on the CPU: it learns from our rollouts, in our run folder, and goes on
+there after it was killed. Without it: test_skyrl."""
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 pytest.importorskip("torch")
 
 import skyrl_venv
-from understudy.evaluate import Evaluation
+from understudy.evaluate import Evaluation, named_agent
 from understudy.models import make_tiny
 from understudy.results import compare
 from understudy.run import last_checkpoint, read_config, read_metrics
@@ -102,7 +103,7 @@ def steps_of(run: Path) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def learned(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def learned(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of ten steps, killed after the sixth, and gone on with."""
     folder = tmp_path_factory.mktemp("learned")
     run, log = folder / "run", folder / "log"
@@ -112,7 +113,7 @@ def learned(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
     process.send_signal(signal.SIGKILL)
     process.wait()
     train("--resume", str(run), log=log)
-    yield run
+    return run
 
 
 def test_rewards_rise_also_over_a_death(learned: Path) -> None:
@@ -147,14 +148,8 @@ def test_evaluations_are_those_of_any_run(learned: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_was_learned_is_what_eval_reads(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_learned_is_what_eval_reads(learned: Path) -> None:
     """The same tasks and seeds on the exported model, by the local engine."""
-    import asyncio
-
-    from skyrl_kit import digits
-    from understudy.evaluate import named_agent
-
-    monkeypatch.setattr("understudy.domains.base.score", digits)
     checkpoint, damaged = last_checkpoint(learned)
     assert (checkpoint and checkpoint.name, damaged) == ("step_000010", [])
     config = read_config(learned)
