@@ -8,13 +8,14 @@ by `uv run` in a checkout, listen on every address, and write beside their own c
 """
 
 import argparse
+import inspect
 import os
-import runpy
 import sys
 import threading
 import time
 import typing
 from pathlib import Path
+from typing import Any
 
 import typing_extensions
 
@@ -23,14 +24,19 @@ ENGINE = "--understudy-engine"
 
 def main() -> None:
     """The server, or the process of it that computes."""
-    if sys.version_info < (3, 12):  # pydantic refuses the TypedDict of skyrl.tinker.types there
-        typing.TypedDict = typing_extensions.TypedDict  # type: ignore[misc, assignment]
+    _mend_types()
     if sys.argv[1:2] == [ENGINE]:
         del sys.argv[1]
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-        runpy.run_module("skyrl.tinker.engine", run_name="__main__", alter_sys=True)
+        _compute()
     else:
         _serve()
+
+
+def _mend_types() -> None:
+    """Before Python 3.12 pydantic refuses the TypedDict in skyrl.tinker.types."""
+    if sys.version_info < (3, 12):
+        typing.TypedDict = typing_extensions.TypedDict
 
 
 def _serve() -> None:
@@ -63,6 +69,36 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--folder", type=Path, default=Path("tinker-server"), help="For its database and checkpoints")
     return parser
+
+
+def _compute() -> None:
+    from skyrl.tinker import engine
+    from skyrl.tinker.config import EngineConfig, add_model
+
+    parser = argparse.ArgumentParser()
+    add_model(parser, EngineConfig)
+    config = EngineConfig.model_validate(vars(parser.parse_args()))
+    if config.backend_config.get("use_ray"):
+        _join_ray()
+    engine.TinkerEngine(config).run()
+
+
+def _join_ray() -> None:
+    """Have Ray's workers mended too, and given JAX's settings; the cluster is RAY_ADDRESS, or is started here."""
+    import ray
+    from skyrl.backends.ray_jax import RayJaxBackend
+
+    settings = {name: value for name, value in os.environ.items() if name.startswith(("JAX_", "HF_"))}
+    ray.init(runtime_env={"env_vars": settings, "worker_process_setup_hook": _mend_types})
+    created = RayJaxBackend.create_model
+    if "model_role" not in inspect.signature(created).parameters:  # SkyRL 0.3.0 calls it with one, in vain
+
+        def create_model(self: Any, model_id: str, lora_config: Any, model_role: str = "policy") -> None:
+            if model_role != "policy":
+                raise ValueError(f"model_role={model_role!r}: this backend trains policies only")
+            created(self, model_id, lora_config)
+
+        RayJaxBackend.create_model = create_model
 
 
 def _end_with(parent: int) -> None:

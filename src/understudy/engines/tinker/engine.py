@@ -64,17 +64,17 @@ class TinkerEngine:
         self._published = ""  # the server's name for these
         self._reference: Any = None  # the library's TrainingClient
         self._reference_state = ""
-        self._loaded: Path | None = None  # the checkpoint that the policy is still as in
-        self._stepped = False  # whether the optimizer has moments
+        self._checkpoint: Path | None = None  # what the policy begins with, once it is asked for
+        self._moments = False  # whether the optimizer has any
         self.version = 0
 
     @cached_property
     def choice(self) -> str:
         """Who has the weights; this opens the connection."""
         self._open()
-        return f"{self._server} has the weights of {self._base}: {self._config.tinker.server}"
+        return f"{self._server} ({self._config.tinker.server}) has the weights of {self._base}"
 
-    @property
+    @cached_property
     def context(self) -> int:
         """The longest sequence that the model's positions allow."""
         config = json.loads((self._folder / "config.json").read_text(encoding="utf-8"))
@@ -119,7 +119,7 @@ class TinkerEngine:
     async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
         """One optimizer step a batch; rows that nothing is to be learned from are left out."""
         model = self._open()
-        self._sampler, self._published, self._loaded, self._stepped = None, "", None, True
+        self._sampler, self._published, self._moments = None, "", True
         self.version += 1
         return as_metrics([await self._step(model, batch, loss, learning_rate) for batch in steps])
 
@@ -134,7 +134,7 @@ class TinkerEngine:
     def keep_reference(self, config: ReferenceConfig = FROZEN) -> None:
         """Compare with the policy as it is now: the server keeps a second copy of its adapters."""
         refuse_reference(config)
-        self._reference, self._reference_state = None, self._state()
+        self._reference, self._reference_state = None, self._keep()
 
     def move_reference(self) -> None:
         """It stays."""
@@ -160,11 +160,11 @@ class TinkerEngine:
 
         SkyRL's JAX backend takes up moments with whatever it loads, so there the second; Adam's count of steps stays.
         """
-        if not (self._stepped or self._loaded):
+        if not self._moments:
             return
         model = self._open()
         if self._config.tinker.server == "hosted":
-            state = self._state()
+            state = self._keep()
             self._model = self._server.ask(
                 "its adapters anew", lambda service: service.create_training_client_from_state_async(state)
             )
@@ -172,22 +172,19 @@ class TinkerEngine:
         else:
             zeroing = wire.adam_params(0.0, _NO_MOMENTS, clips=False)
             self._ask(model.optim_step_async(zeroing), "forgetting the moments")
-        self._loaded, self._stepped = None, False
+        self._moments = False
 
     def save(self, path: Path) -> None:
         """Have the server keep adapters and moments; the adapters are written here too, for when it is gone."""
-        kept = Kept(version=self.version, state=self._state(), reference=self._reference_state)
+        kept = Kept(version=self.version, state=self._keep(), reference=self._reference_state)
         adapters.save(self._adapters(), self._config.lora, self._folder, path / ADAPTERS)
         (path / STATE).write_text(kept.model_dump_json(), encoding="utf-8")
 
     def load(self, path: Path) -> None:
         """Go on from a checkpoint of `save`, once something is asked of the server."""
-        try:
-            kept = Kept.model_validate_json((path / STATE).read_text(encoding="utf-8"))
-        except (OSError, ValidationError) as e:
-            raise ConfigError(f"{path / STATE}: not a checkpoint of a Tinker server: {e}") from e
+        kept = _read(path)
         self._model = self._sampler = self._reference = None
-        self._published, self._loaded = "", path
+        self._published, self._checkpoint, self._moments = "", path, True
         self.version, self._reference_state = kept.version, kept.reference
 
     def export(self, folder: Path, merged: bool = False) -> None:
@@ -205,22 +202,21 @@ class TinkerEngine:
     def _open(self) -> Any:
         """The policy's client, connected, with the weights of the checkpoint that was loaded."""
         if self._model is None:
-            self._base = self._server.connect()
-            if self._loaded is None:
-                rank, seed = self._config.lora.rank, self._seed % _SEEDS
-                self._model = self._server.ask(
-                    f"new adapters of rank {rank}",
-                    lambda service: service.create_lora_training_client_async(
-                        self._base, rank=rank, seed=seed, train_unembed=False
-                    ),
-                )
-            else:
-                state = Kept.model_validate_json((self._loaded / STATE).read_text(encoding="utf-8")).state
-                self._model = self._server.ask(
-                    f"the adapters of {self._loaded}",
-                    lambda service: service.create_training_client_from_state_with_optimizer_async(state),
-                )
+            base, rank, seed = self._base, self._config.lora.rank, self._seed % _SEEDS
+            state = _read(self._checkpoint).state if self._checkpoint else ""
+
+            def created(service: Any) -> Any:
+                if state:
+                    return service.create_training_client_from_state_with_optimizer_async(state)
+                return service.create_lora_training_client_async(base, rank=rank, seed=seed, train_unembed=False)
+
+            self._model = self._server.ask(f"{state or 'new'} adapters of rank {rank}", created)
         return self._model
+
+    @cached_property
+    def _base(self) -> str:
+        """The server's name for the model; this opens the connection."""
+        return self._server.connect()
 
     def _ask(self, call: Any, what: str) -> Any:
         """What comes of something that is submitted to a model, waited for here."""
@@ -230,11 +226,9 @@ class TinkerEngine:
         """The same, while other tasks go on."""
         return await self._server.settled(self._server.begin(_answered(call)), what)
 
-    def _state(self) -> str:
+    def _keep(self) -> str:
         """Have the server keep adapters and moments as they are; its name for them."""
-        model = self._open()
-        saved = self._ask(model.save_state_async(_name()), "keeping a checkpoint")
-        return str(saved.path)
+        return str(self._ask(self._open().save_state_async(_name()), "keeping a checkpoint").path)
 
     def _publish(self) -> str:
         """Give the sampler the weights as they are; the server's name for them."""
@@ -253,8 +247,8 @@ class TinkerEngine:
 
     def _adapters(self) -> dict[str, torch.Tensor]:
         """The adapters as they are, from the checkpoint where they are still those."""
-        if self._loaded is not None and self._model is None:
-            return adapters.kept(self._loaded / ADAPTERS)
+        if self._checkpoint is not None and self._model is None:
+            return adapters.kept(self._checkpoint / ADAPTERS)
         run, _, checkpoint = self._publish().removeprefix("tinker://").partition("/")
         named = self._server.ask(
             "where its adapters are",
@@ -318,6 +312,13 @@ class TinkerEngine:
     @cached_property
     def _vocabulary(self) -> Vocabulary:
         return Vocabulary.load(self._folder / "tokenizer.json")
+
+
+def _read(checkpoint: Path) -> Kept:
+    try:
+        return Kept.model_validate_json((checkpoint / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValidationError) as e:
+        raise ConfigError(f"{checkpoint / STATE}: not a checkpoint of a Tinker server: {e}") from e
 
 
 def _name() -> str:

@@ -7,6 +7,7 @@ health, and gives up with a `RolloutError` when that is bad for `patience` secon
 
 import asyncio
 import concurrent.futures
+import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -47,6 +48,7 @@ class Server:
             import tinker
         except ModuleNotFoundError as e:
             raise ConfigError(f"engine.kind = 'tinker' needs {e.name}; run pip install 'understudy[tinker]'") from e
+        logging.getLogger("tinker").setLevel(logging.ERROR)  # it warns of every archive that it asks for
         self._loop = _started()
         self._service = tinker.ServiceClient(base_url=self.config.base_url, api_key=_key(self.config))
         try:
@@ -69,8 +71,8 @@ class Server:
         started = time.monotonic()
         try:
             while not future.done():
-                concurrent.futures.wait([future], POLL)
                 self._look(what, started)
+                concurrent.futures.wait([future], POLL)
             return self._outcome(future, what)
         finally:
             future.cancel()
@@ -81,9 +83,8 @@ class Server:
         wrapped = asyncio.wrap_future(future)
         try:
             while not wrapped.done():
+                await asyncio.to_thread(self._look, what, started)
                 await asyncio.wait([wrapped], timeout=POLL)
-                if not wrapped.done():
-                    await asyncio.to_thread(self._look, what, started)
             return self._outcome(future, what)
         finally:
             wrapped.cancel()
@@ -137,7 +138,7 @@ def unreachable(config: TinkerConfig) -> str:
         status = httpx2.get(config.base_url + HEALTH, timeout=PULSE).status_code
     except httpx2.HTTPError as e:
         return f"does not answer ({type(e).__name__})"
-    return "" if status == 200 else f"answers {HEALTH} by status {status}"
+    return "" if status < 500 else f"answers {HEALTH} by status {status}"
 
 
 def _key(config: TinkerConfig) -> str:
