@@ -157,13 +157,9 @@ def examples(model: Path, configs: list[Path]) -> None:
     """Each config is taken by SkyRL, with a tiny model, and a domain that needs no server."""
     for path in configs:
         there = load(TrainConfig, path)
-        domain = ["domain=retail"] if there.domain.startswith("mcp:") else []
-        print(
-            path.name,
-            dry_run(load(TrainConfig, path, [f"model={model}", *domain]), Path("/nowhere/run")),
-            sep="\n",
-            end="\n\n",
-        )
+        there_are = ["domain=retail"] if there.domain.startswith("mcp:") else []
+        tiny = [f"model={model}", "limits.max_tokens=90000", *there_are]  # one token is one byte
+        print(path.name, dry_run(load(TrainConfig, path, tiny), Path("/nowhere/run")), sep="\n", end="\n\n")
 
 
 if __name__ == "__main__":

@@ -124,17 +124,11 @@ def _told(cfg: Any) -> str:
     """What a run takes of a cluster, in a line."""
     placement, engine = cfg.trainer.placement, cfg.generator.inference_engine
     parallel = engine.tensor_parallel_size * engine.pipeline_parallel_size * engine.data_parallel_size
-    trained, sampled = placement.policy_num_nodes * placement.policy_num_gpus_per_node, engine.num_engines * parallel
-    beside = [
-        name for name, there in (("critic", cfg.trainer.critic.model.path), ("reference", _compares(cfg))) if there
-    ]
-    shared = "the same GPUs" if placement.colocate_all else f"{sampled} others"
-    also = f", {' and '.join(beside)} beside it" if beside else ""
+    sampled = f"{engine.num_engines} x {parallel}"
+    compared = cfg.trainer.algorithm.use_kl_loss or cfg.trainer.algorithm.use_kl_in_reward
+    beside = [name for name, there in (("critic", cfg.trainer.critic.model.path), ("reference", compared)) if there]
     return (
-        f"{cfg.trainer.strategy}: the policy on {trained} GPUs of {placement.policy_num_nodes} machines{also}; "
-        f"{engine.num_engines} inference engines on {shared}"
+        f"{cfg.trainer.strategy}, GPUs: {placement.policy_num_nodes} x {placement.policy_num_gpus_per_node} "
+        f"for the policy{''.join(f' and its {name}' for name in beside)}; inference engines: {sampled}"
+        f"{', on the same GPUs by turns' if placement.colocate_all else ', on others'}"
     )
-
-
-def _compares(cfg: Any) -> bool:
-    return bool(cfg.trainer.algorithm.use_kl_loss or cfg.trainer.algorithm.use_kl_in_reward)
