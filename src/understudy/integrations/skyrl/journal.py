@@ -72,7 +72,7 @@ class Journal:
             float(self._training.tasks_used - self._drawn - len(self._groups)) if self._training.tasks_used else 0.0
         )
         episodes = named({**summarize(self._groups), "left_out": left_out, "reward/floor": self._training.floor})
-        return translated({**self._metrics, **data}) | episodes
+        return episodes | translated({**self._metrics, **data})
 
     def log(self, data: Mapping[str, Any], step: int, commit: bool = False) -> None:
         """SkyRL's metrics of a step; `commit` says that these are the last."""

@@ -86,8 +86,9 @@ def made_of(config: TrainConfig, run: Run, report: Report, prepared: Prepared, p
 def _train(cfg: Any, training: Training, policy: Policy, sampler: SkyrlSampler, folder: Path) -> None:
     """Train on a cluster, in which nothing is left afterwards."""
     from understudy.integrations.skyrl.cluster import cluster
-    from understudy.integrations.skyrl.trainer import CpuExperiment, Experiment
+    from understudy.integrations.skyrl.trainer import CpuExperiment, Experiment, hush
 
+    hush(Path(cfg.trainer.log_path))
     cpu = training.config.skyrl.workers == "cpu"
     with cluster(cfg, cpu):
         (CpuExperiment if cpu else Experiment)(cfg, training, policy, sampler, folder).train()

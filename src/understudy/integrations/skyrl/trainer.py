@@ -75,6 +75,9 @@ class _Kept:
             for file in self.folder.glob(pattern):
                 shutil.copy(file, model)
 
+    def _cleanup_old_checkpoints(self) -> None:
+        """The run removes its own."""
+
 
 class Trainer(_Kept, RayPPOTrainer):  # type: ignore[misc]  # SkyRL has no types
     """One step after the other."""
@@ -88,6 +91,7 @@ class Experiment(BasePPOExp):  # type: ignore[misc]
     """See SkyRL's `BasePPOExp`, whose hooks these are."""
 
     def __init__(self, cfg: Any, training: Training, policy: Policy, sampler: SkyrlSampler, folder: Path) -> None:
+        """`folder` is the model's. Ray runs already."""
         self._training, self._policy, self._sampler, self._folder = training, policy, sampler, folder
         self._journal = Journal(training)
         super().__init__(cfg)
@@ -115,7 +119,7 @@ class Experiment(BasePPOExp):  # type: ignore[misc]
     def get_trainer(self, cfg: Any, **parts: Any) -> Trainer | AsynchronousTrainer:
         """SkyRL's trainer, synchronous or not."""
         made = (AsynchronousTrainer if cfg.trainer.fully_async.enabled else Trainer)(cfg=cfg, **parts)
-        _hush(Path(cfg.trainer.log_path))
+        hush(Path(cfg.trainer.log_path))  # once more: SkyRL's trainer has turned it on
         made.training, made.journal, made.folder = self._training, self._journal, self._folder
         self._policy.write = made.write
         return made
@@ -157,7 +161,7 @@ class CpuExperiment(Experiment):
         return made
 
 
-def _hush(folder: Path) -> None:
+def hush(folder: Path) -> None:
     """What SkyRL says goes to a file, and its progress bars nowhere: the terminal shows the run."""
     logger.remove()
     logger.add(folder / LOG)
