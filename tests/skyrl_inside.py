@@ -5,6 +5,7 @@ python tests/skyrl_inside.py examples MODEL CONFIG…
 """
 
 import asyncio
+import os
 import random
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 
 from understudy.config import TrainConfig, load, parse
 from understudy.formats import Vocabulary
-from understudy.integrations.skyrl.settings import installed
+from understudy.integrations.skyrl.mapping import skyrl_keys
+from understudy.integrations.skyrl.settings import installed, validated
 from understudy.run import Run
 from understudy.train.preparation import prepare
 
@@ -27,6 +29,7 @@ from skyrl.train.generators.utils import (  # noqa: E402
 from skyrl.train.utils.trainer_utils import handle_dynamic_sampling, validate_generator_output  # noqa: E402
 from transformers import AutoTokenizer  # noqa: E402
 
+from understudy.integrations.skyrl.cluster import variables_of_workers  # noqa: E402
 from understudy.integrations.skyrl.generator import Rollouts  # noqa: E402
 from understudy.integrations.skyrl.journal import Journal  # noqa: E402
 from understudy.integrations.skyrl.policy import Policy  # noqa: E402
@@ -112,6 +115,7 @@ def rows(model: Path, folder: Path) -> None:
     validate_generator_output(24, twice)
     _filtered(output, uids)
     _apart(model, folder)
+    _kept_to_ourselves(config, model, folder)
 
 
 def _tensors(model: Path, output: Any) -> None:
@@ -151,6 +155,14 @@ def _apart(model: Path, folder: Path) -> None:
     assert asyncio.run(all_of(one, [3, 0, 7])) == {
         k: v for k, v in asyncio.run(all_of(other, [7, 1, 0, 3])).items() if k != 1
     }
+
+
+def _kept_to_ourselves(config: TrainConfig, model: Path, folder: Path) -> None:
+    """Keys that SkyRL would pass on are given to no worker, and so to nothing that Ray writes down."""
+    os.environ |= {"WANDB_API_KEY": "a secret", "NCCL_DEBUG": "INFO"}
+    found = variables_of_workers(validated(skyrl_keys(config, model, folder / "keys")), cpu=False)
+    assert found["NCCL_DEBUG"] == "INFO"
+    assert "a secret" not in found.values()
 
 
 def examples(model: Path, configs: list[Path]) -> None:

@@ -7,26 +7,32 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from understudy.agent import TURNS
-from understudy.config import TrainConfig, dump, parse
-from understudy.engines.base import Sampling
-from understudy.errors import ConfigError, RolloutError
-from understudy.formats import Vocabulary
-from understudy.integrations.skyrl.journal import translated
-from understudy.integrations.skyrl.mapping import skyrl_keys
-from understudy.integrations.skyrl.rows import as_rows, rewards_of
-from understudy.integrations.skyrl.sampler import SkyrlSampler
-from understudy.integrations.skyrl.slots import Slots
-from understudy.messages import Message
-from understudy.models import make_tiny
-from understudy.run import Run
-from understudy.tasks import Score
-from understudy.trajectory import Stop, Trajectory
+from understudy.agent import TURNS  # noqa: E402
+from understudy.algorithms.options import Loss  # noqa: E402
+from understudy.batch import Batch, collate  # noqa: E402
+from understudy.config import TrainConfig, dump, parse  # noqa: E402
+from understudy.engines.base import Sampling  # noqa: E402
+from understudy.engines.local.config import LocalConfig, Lora  # noqa: E402
+from understudy.engines.local.engine import LocalEngine  # noqa: E402
+from understudy.errors import ConfigError, RolloutError  # noqa: E402
+from understudy.evaluate import open_model  # noqa: E402
+from understudy.formats import Vocabulary  # noqa: E402
+from understudy.integrations.skyrl.journal import translated  # noqa: E402
+from understudy.integrations.skyrl.mapping import skyrl_keys  # noqa: E402
+from understudy.integrations.skyrl.rows import as_rows, rewards_of  # noqa: E402
+from understudy.integrations.skyrl.sampler import SkyrlSampler  # noqa: E402
+from understudy.integrations.skyrl.slots import Slots  # noqa: E402
+from understudy.messages import Message  # noqa: E402
+from understudy.models import make_tiny  # noqa: E402
+from understudy.run import MODEL, Run  # noqa: E402
+from understudy.tasks import Score  # noqa: E402
+from understudy.trajectory import Stop, Trajectory  # noqa: E402
 
 PLAIN = ("engine.kind=skyrl", "sft.steps=0", "engine.train_embeddings=true", "algorithm.refill=0")
 ALGORITHM = "trainer.algorithm."
+ON_CPU = LocalConfig(device="cpu", dtype="float32", train_embeddings=True)
 
 
 @pytest.fixture(scope="module")
@@ -259,6 +265,45 @@ def test_metrics_have_the_names_that_are_known_here() -> None:
         "reward/avg_raw_reward": 1.0,
         "timing/step_seconds": 4.0,
     }
+
+
+# ---- what it leaves behind ----
+
+
+def batch() -> Batch:
+    episodes = [episode((3, 4), (2, 5)), episode((4, 6))]
+    return collate(episodes, [0, 1]).with_(advantages=torch.ones(2, 14), logprobs=torch.full((2, 14), -5.0))
+
+
+def likelihoods(engine: Any) -> torch.Tensor:
+    return asyncio.run(engine.forward(batch())).logprobs
+
+
+def opened(model: Path, checkpoint: Path, *settings: str) -> Any:
+    config = parse(TrainConfig, "", [f"model={model}", *PLAIN, "engine.device=cpu", "engine.dtype=float32", *settings])
+    return open_model(config, checkpoint)[0]
+
+
+def test_a_checkpoint_with_a_whole_model_is_opened_as_that_model(tiny: Path, tmp_path: Path) -> None:
+    other = make_tiny(tmp_path / "step" / MODEL, seed=1)
+    found = likelihoods(opened(tiny, tmp_path / "step"))
+    assert torch.equal(found, likelihoods(LocalEngine(other, ON_CPU)))
+    assert not torch.allclose(found, likelihoods(LocalEngine(tiny, ON_CPU)))
+
+
+def test_a_checkpoint_with_adapters_is_opened_as_the_model_with_these(tiny: Path, tmp_path: Path) -> None:
+    trained = LocalEngine(tiny, ON_CPU.replace(finetune="lora", lora=Lora(rank=4, alpha=8)))
+    before = likelihoods(trained)
+    asyncio.run(trained.update([batch()], Loss(), 1e-2))
+    (tmp_path / "step" / MODEL).mkdir(parents=True)
+    trained.export(tmp_path / "step" / MODEL)
+    lora = ("engine.finetune=lora", "engine.lora.alpha=8")
+    found = likelihoods(opened(tiny, tmp_path / "step", *lora, "engine.lora.rank=4"))
+    assert torch.allclose(found, likelihoods(trained), atol=1e-5)
+    assert not torch.allclose(found, before, atol=1e-3)
+    for others in (("engine.lora.rank=8",), ("engine.lora.rank=4", "engine.lora.targets=q_proj")):
+        with pytest.raises(ConfigError, match="adapter"):
+            opened(tiny, tmp_path / "step", *lora, *others)
 
 
 # ---- sampling ----

@@ -14,6 +14,7 @@
       model/                             the trained model (for LoRA its adapters), as transformers and peft read it
       result.json  result.md             the result table
       certify.txt                        where sampler and trainer differed, if a certification failed
+      skyrl/                             what SkyRL says, where it trains (its checkpoints hold `skyrl/` and `model/`)
       trackers/                          how far each tracker has got, and what those write that keep files
 
 A checkpoint is whole when its manifest is there and every file in it has the digest that the manifest gives. What

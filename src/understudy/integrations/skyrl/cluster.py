@@ -27,12 +27,9 @@ _CPUS = 3  # for the engine on the CPU, and for what SkyRL starts beside its wor
 def cluster(cfg: Any, cpu: bool) -> Iterator[None]:
     """Within, Ray runs, and SkyRL's losses and estimators are known to it. `cpu` stands for workers on the CPU."""
     from skyrl.backends.skyrl_train.utils.ppo_utils import sync_registries
-    from skyrl.train.utils.utils import prepare_runtime_environment
 
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    given = {} if cpu else prepare_runtime_environment(cfg)
-    variables = {name: value for name, value in given.items() if not _SECRET.search(name)} | _variables(cfg)
-    environment: dict[str, Any] = {"env_vars": variables}
+    environment: dict[str, Any] = {"env_vars": variables_of_workers(cfg, cpu)}
     if sys.version_info < (3, 12):  # only then workers have to know this package
         environment["worker_process_setup_hook"] = mend
     try:
@@ -48,12 +45,15 @@ def cluster(cfg: Any, cpu: bool) -> Iterator[None]:
         ray.shutdown()
 
 
-def _variables(cfg: Any) -> dict[str, str]:
-    """Where workers write what they say, and what they are not to ask the network for."""
-    log = os.path.join(cfg.trainer.log_path, "workers.log")
+def variables_of_workers(cfg: Any, cpu: bool) -> dict[str, str]:
+    """What SkyRL gives its workers, but for secrets, and where they write what they say."""
+    from skyrl.train.utils.utils import prepare_runtime_environment
+
     os.makedirs(cfg.trainer.log_path, exist_ok=True)
+    given = {} if cpu else prepare_runtime_environment(cfg)
     passed = {name: os.environ[name] for name in ("HF_HUB_OFFLINE", "GLOO_SOCKET_IFNAME") if name in os.environ}
-    return {"SKYRL_LOG_FILE": log, **passed}
+    told = {name: value for name, value in given.items() if not _SECRET.search(name)}
+    return {**told, **passed, "SKYRL_LOG_FILE": os.path.join(cfg.trainer.log_path, "workers.log")}
 
 
 def _pretended(cfg: Any) -> dict[str, Any]:
