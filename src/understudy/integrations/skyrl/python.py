@@ -9,4 +9,4 @@ import typing_extensions
 def mend() -> None:
     """Let its records use a TypedDict that pydantic takes: of `typing` it takes only that of Python 3.12 and later."""
     if sys.version_info < (3, 12):
-        typing.TypedDict = typing_extensions.TypedDict  # type: ignore[assignment]
+        typing.TypedDict = typing_extensions.TypedDict
