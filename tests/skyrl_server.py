@@ -20,9 +20,22 @@ from understudy.integrations import tinker_server
 from understudy.models import cache_folder
 
 PATIENCE = 120.0  # seconds
-BACKEND = {"max_lora_adapters": 8, "max_lora_rank": 8, "train_micro_batch_size": 1, "sample_max_num_sequences": 16}
+BACKEND = {"max_lora_adapters": 24, "max_lora_rank": 8, "train_micro_batch_size": 1, "sample_max_num_sequences": 16}
 """One shape for all batches, so that little is compiled."""
-CLIENT = ("tinker==0.24.1",)
+CLIENT = (
+    "tinker==0.24.1",
+    "distro==1.9.0",
+    "h2==4.4.1",
+    "hpack==4.2.0",
+    "httpcore==1.0.9",
+    "httpx==0.28.1",
+    "hyperframe==6.1.0",
+    "orjson==3.13.0",
+    "protobuf==7.36.2",
+    "pyqwest==0.12.0",
+    "zstandard==0.25.0",
+)
+"""The library, and what it needs that the project does not have."""
 
 
 @dataclass
@@ -63,7 +76,7 @@ def serving(model: Path, folder: Path, **backend: Any) -> Iterator[Serving]:
 
 def client() -> Path:
     """A folder with the client library and what it needs beside the project's own packages."""
-    target = cache_folder() / "tests" / "-".join(CLIENT[:1])
+    target = cache_folder() / "tests" / CLIENT[0]
     if not (target / "ready").exists():
         pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(target)]
         subprocess.run([*pip, *CLIENT], check=True)

@@ -28,7 +28,8 @@ def unpacked(archive: bytes) -> dict[str, Tensor]:
             named = next(member for member in tar if member.isfile() and Path(member.name).name == WEIGHTS)
             file = tar.extractfile(named)
             assert file is not None  # it is a file
-            return load(file.read())
+            tensors: dict[str, Tensor] = load(file.read())
+            return tensors
     except (tarfile.TarError, SafetensorError, StopIteration, OSError) as e:
         raise RolloutError(f"the server's archive holds no adapters ({WEIGHTS}): {e}", "engine") from e
 
@@ -36,9 +37,10 @@ def unpacked(archive: bytes) -> dict[str, Tensor]:
 def kept(folder: Path) -> dict[str, Tensor]:
     """The adapters in a folder that `save` has written."""
     try:
-        return load_file(folder / WEIGHTS)
+        tensors: dict[str, Tensor] = load_file(folder / WEIGHTS)
     except (SafetensorError, OSError) as e:
         raise ConfigError(f"{folder / WEIGHTS}: no adapters of a Tinker server: {e}") from e
+    return tensors
 
 
 def save(adapters: Adapters, lora: Lora, base: Path, folder: Path) -> None:
