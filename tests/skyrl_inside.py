@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.config import TrainConfig, load, parse
+from understudy.errors import ConfigError
 from understudy.formats import Vocabulary
 from understudy.integrations.skyrl.mapping import skyrl_keys
 from understudy.integrations.skyrl.settings import installed, validated
@@ -116,6 +117,7 @@ def rows(model: Path, folder: Path) -> None:
     _filtered(output, uids)
     _apart(model, folder)
     _kept_to_ourselves(config, model, folder)
+    _refused_before_anything_is_started(model, folder)
 
 
 def _tensors(model: Path, output: Any) -> None:
@@ -163,6 +165,32 @@ def _kept_to_ourselves(config: TrainConfig, model: Path, folder: Path) -> None:
     found = variables_of_workers(validated(skyrl_keys(config, model, folder / "keys")), cpu=False)
     assert found["NCCL_DEBUG"] == "INFO"
     assert "a secret" not in found.values()
+
+
+def _refused_before_anything_is_started(model: Path, folder: Path) -> None:
+    """What SkyRL's asynchronous trainer would only say once its workers are up."""
+    good = {
+        "fully_async.enabled": "true",
+        "fully_async.num_parallel_generation_workers": "8",
+        "placement.colocate_all": "false",
+        "algorithm.policy_loss_type": "rollout_is",
+    }
+
+    def told(**other: str) -> str:
+        changed = good | {key.replace("__", "."): value for key, value in other.items()}
+        settings = [f"skyrl.trainer.{key}={value}" for key, value in changed.items()]
+        config = parse(TrainConfig, "", [f"model={model}", *SETTINGS, "algorithm.refill=0", *settings])
+        try:
+            validated(skyrl_keys(config, model, folder / "keys"))
+        except ConfigError as e:
+            return str(e)
+        return ""
+
+    assert told() == ""
+    assert "it has to be 4 to 20" in told(fully_async__num_parallel_generation_workers="3")
+    assert "colocate_all" in told(placement__colocate_all="true")
+    assert "rollout_is or dppo" in told(algorithm__policy_loss_type="regular")
+    assert "sample_full_batch" in told(algorithm__dynamic_sampling__type="filter")
 
 
 def examples(model: Path, configs: list[Path]) -> None:

@@ -36,4 +36,26 @@ def validated(keys: Mapping[str, Any]) -> Any:
         validate_cfg(config)
     except (ValueError, TypeError, AssertionError, NotImplementedError) as e:
         raise ConfigError(f"skyrl {VERSION} does not take this config: {str(e) or type(e).__name__}") from e
+    if config.trainer.fully_async.enabled:
+        _refuse_overlap(config.trainer)
     return config
+
+
+def _refuse_overlap(trainer: Any) -> None:
+    """What SkyRL's asynchronous trainer does not take, which it would say only once all workers are up."""
+    from skyrl.backends.skyrl_train.utils.ppo_utils import LOSSES_WITH_OLD_LOGPROBS
+
+    least, workers = trainer.policy_mini_batch_size, trainer.fully_async.num_parallel_generation_workers
+    most = least * (trainer.fully_async.max_staleness_steps + 1)
+    old = sorted(str(loss) for loss in LOSSES_WITH_OLD_LOGPROBS)
+    for wrong, text in (
+        (not least <= workers <= most, f"num_parallel_generation_workers = {workers}: it has to be {least} to {most}"),
+        (
+            trainer.placement.colocate_all,
+            "placement.colocate_all = true: engines need GPUs of their own; set it to false",
+        ),
+        (trainer.algorithm.policy_loss_type in old, "algorithm.policy_loss_type: set it to rollout_is or dppo"),
+        (trainer.algorithm.dynamic_sampling.type, "algorithm.dynamic_sampling.type: set fully_async.sample_full_batch"),
+    ):
+        if wrong:
+            raise ConfigError(f"skyrl.trainer.fully_async.enabled = true, and skyrl.trainer.…{text}")
