@@ -187,7 +187,7 @@ def _refused_before_anything_is_started(model: Path, folder: Path) -> None:
         return ""
 
     assert told() == ""
-    assert "it has to be 4 to 20" in told(fully_async__num_parallel_generation_workers="3")
+    assert "=3 is not 4 to 20" in told(fully_async__num_parallel_generation_workers="3")
     assert "colocate_all" in told(placement__colocate_all="true")
     assert "rollout_is or dppo" in told(algorithm__policy_loss_type="regular")
     assert "sample_full_batch" in told(algorithm__dynamic_sampling__type="filter")

@@ -58,4 +58,4 @@ def _refuse_overlap(trainer: Any) -> None:
         (trainer.algorithm.dynamic_sampling.type, "algorithm.dynamic_sampling.type: set fully_async.sample_full_batch"),
     ):
         if wrong:
-            raise ConfigError(f"skyrl.trainer.fully_async.enabled = true, and skyrl.trainer.…{text}")
+            raise ConfigError(f"skyrl.trainer.fully_async.enabled = true, and skyrl.trainer.{text}")
