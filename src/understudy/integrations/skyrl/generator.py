@@ -12,6 +12,7 @@ from skyrl.train.generators.base import GeneratorInput, GeneratorInterface, Gene
 from skyrl.train.generators.utils import get_rollout_metrics
 
 from understudy.algorithms.advantages import overlong_penalty
+from understudy.errors import ConfigError, TaskError
 from understudy.integrations.skyrl.journal import Journal
 from understudy.integrations.skyrl.rows import as_rows, rewards_of
 from understudy.integrations.skyrl.sampler import SkyrlSampler
@@ -37,7 +38,7 @@ class Rollouts(GeneratorInterface):  # type: ignore[misc]  # SkyRL has no types
         size = self._training.config.algorithm.group_size
         slots = [int(extras["slot"]) for extras in input_batch["env_extras"][::size]]
         step = input_batch["batch_metadata"].global_step
-        played = await (self._group(slots[0]) if self._asynchronous else self._step(step))
+        played = await (self._group(slots[0], step) if self._asynchronous else self._step(step))
         await self._sampler.finish(episode.seed for group in played for episode in group)
         return self._output(self._worth_most(played, len(slots)), input_batch)
 
@@ -48,14 +49,19 @@ class Rollouts(GeneratorInterface):  # type: ignore[misc]  # SkyRL has no types
         refuse_faulty(groups, self._training.config.max_fault_rate)
         return groups
 
-    async def _group(self, slot: int) -> list[list[Trajectory]]:
+    async def _group(self, slot: int, step: int) -> list[list[Trajectory]]:
         """One group, of the stream's task at this place: which others are played beside it is not known."""
         training, config = self._training, self._training.config
         while len(self._tasks) <= slot:
             self._tasks.append(next(self._stream))
         seed, size = seed_of(config.seed, slot), config.algorithm.group_size
         task = self._tasks[slot]
-        group = await play_group(training.trained_on, task, training.agent, config.limits, size, seed)
+        try:
+            group = await play_group(training.trained_on, task, training.agent, config.limits, size, seed)
+        except (ConfigError, TaskError) as e:  # which SkyRL answers by ending the process there and then
+            training.report(f"stopped: {e}", 0, 0, {})
+            self._journal.close(step)
+            raise
         self._journal.played([group])
         return [group]
 
