@@ -165,6 +165,7 @@ def test_what_skyrl_is_told_goes_before_what_it_is_mapped_to(tiny: Path) -> None
         (("algorithm.refill=2", "skyrl.trainer.algorithm.dynamic_sampling.type=filter"), "algorithm.refill"),
         (("engine.finetune=qlora",), "engine.finetune"),
         (("engine.finetune=lora", "skyrl.workers=cpu"), "engine.finetune"),
+        (("engine.checkpointing=true", "skyrl.workers=cpu"), "engine.checkpointing"),
         (("engine.train_embeddings=false",), "engine.train_embeddings"),
         (("engine.finetune=lora", "engine.lora.alpha=1.5"), "engine.lora.alpha"),
         (("algorithm.refill=1", "skyrl.trainer.fully_async.enabled=true"), "algorithm.refill"),

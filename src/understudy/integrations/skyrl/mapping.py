@@ -51,7 +51,6 @@ CPU: Keys = {
     "trainer.placement.colocate_policy_ref": False,
     "trainer.flash_attn": False,
     "trainer.remove_microbatch_padding": False,
-    "trainer.gradient_checkpointing": False,
     "trainer.bf16": False,
     "trainer.enable_ray_gpu_monitor": False,
     "trainer.use_expandable_segments": False,
@@ -255,6 +254,8 @@ def _unequal_engine(engine: LocalConfig, workers: str) -> Iterator[tuple[str, ob
         yield "engine.finetune", "qlora", "it has lora and full"
     if engine.finetune == "lora" and workers == "cpu":
         yield "engine.finetune", "lora", "skyrl.workers='cpu' trains all weights; set engine.finetune=full"
+    if engine.checkpointing and workers == "cpu":
+        yield "engine.checkpointing", True, "skyrl.workers='cpu' keeps all activations; leave it out"
     if engine.finetune == "full" and not engine.train_embeddings:
         yield "engine.train_embeddings", False, "it trains all weights, embeddings too; set it to true"
     if engine.finetune == "lora" and engine.lora.alpha != int(engine.lora.alpha):
