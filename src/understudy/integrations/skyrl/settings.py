@@ -49,13 +49,13 @@ def _refuse_overlap(trainer: Any) -> None:
     most = least * (trainer.fully_async.max_staleness_steps + 1)
     old = sorted(str(loss) for loss in LOSSES_WITH_OLD_LOGPROBS)
     for wrong, text in (
-        (not least <= workers <= most, f"num_parallel_generation_workers = {workers}: it has to be {least} to {most}"),
         (
-            trainer.placement.colocate_all,
-            "placement.colocate_all = true: engines need GPUs of their own; set it to false",
+            not least <= workers <= most,
+            f"fully_async.num_parallel_generation_workers={workers} is not {least} to {most}",
         ),
-        (trainer.algorithm.policy_loss_type in old, "algorithm.policy_loss_type: set it to rollout_is or dppo"),
-        (trainer.algorithm.dynamic_sampling.type, "algorithm.dynamic_sampling.type: set fully_async.sample_full_batch"),
+        (trainer.placement.colocate_all, "placement.colocate_all is not false: engines need GPUs of their own"),
+        (trainer.algorithm.policy_loss_type in old, "algorithm.policy_loss_type is not rollout_is or dppo"),
+        (trainer.algorithm.dynamic_sampling.type, "algorithm.dynamic_sampling.type is set: see sample_full_batch"),
     ):
         if wrong:
             raise ConfigError(f"skyrl.trainer.fully_async.enabled = true, and skyrl.trainer.{text}")
