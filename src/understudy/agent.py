@@ -21,6 +21,8 @@ from understudy.trajectory import Trajectory
 
 MOST_PENALTY = 0.5
 """What an episode's repairs cost at most."""
+TURNS = 1009
+"""A reply's seed is the episode's times this, plus its turn: so it tells which episode it belongs to."""
 
 
 class Agent(Protocol):
@@ -171,7 +173,7 @@ class HumanAgent:
 
 
 def _turn_seed(episode: Trajectory) -> int:
-    return episode.seed * 1009 + episode.turns
+    return episode.seed * TURNS + episode.turns
 
 
 def _count(episode: Trajectory, event: str, count: int = 1) -> None:

@@ -10,7 +10,7 @@ from understudy.domains.base import BENCHMARKS, names
 from understudy.models import MODELS
 
 FORMATS = ("chatml", "template", "told")
-ENGINES = ("local", "tinker")
+ENGINES = ("local", "tinker", "skyrl")
 
 
 def available() -> dict[str, dict[str, str]]:

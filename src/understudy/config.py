@@ -26,6 +26,7 @@ from understudy.domains.base import Slice
 from understudy.engines.base import Sampling
 from understudy.engines.local.config import LocalConfig
 from understudy.engines.reference import ReferenceConfig
+from understudy.engines.skyrl import SkyrlConfig
 from understudy.errors import ConfigError, nearest
 from understudy.formats import FormatConfig
 from understudy.health import HealthConfig
@@ -178,6 +179,7 @@ class TrainConfig(Record):
     free_tasks: bool = False
     """Whether tasks that doing nothing earns may be trained on."""
     engine: LocalConfig = LocalConfig()
+    skyrl: SkyrlConfig = SkyrlConfig()
     sampling: Sampling = Sampling()
     format: FormatConfig = FormatConfig()
     limits: Limits = Limits()
@@ -305,6 +307,11 @@ def _record(kind: type[Record], key: str) -> type[Record] | None:
     return annotation if isinstance(annotation, type) and issubclass(annotation, Record) else None
 
 
+def _is_mapping(kind: type[Record], key: str) -> bool:
+    """Whether a field holds keys of its own choice."""
+    return get_origin(kind.model_fields[key].annotation) is dict
+
+
 def _override(kind: type[Record], values: dict[str, Any], override: str) -> None:
     """Set one `a.b=value` in nested values."""
     name, equals, text = override.partition("=")
@@ -312,8 +319,11 @@ def _override(kind: type[Record], values: dict[str, Any], override: str) -> None
     if not equals or not key:
         raise ConfigError(f"override {override!r} is not of the form key=value, such as seed=1 or limits.max_turns=20")
     root, path = kind, ""
-    for section in sections:
+    for place, section in enumerate(sections):
         inner = _record(_has(kind, section, root, override, path), section)
+        if inner is None and _is_mapping(kind, section):
+            values.setdefault(section, {})[".".join([*sections[place + 1 :], key])] = _value(Any, text.strip())
+            return
         if inner is None:
             raise ConfigError(f"override {override!r}: {path}{section} is a value, not a section")
         kind, path, values = inner, f"{path}{section}.", values.setdefault(section, {})
@@ -354,9 +364,10 @@ def _explain(error: ValidationError) -> str:
     return f"{path} = {first['input']!r}: {reason}"
 
 
-def _leaves(config: Record, path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config:
-        yield from _leaves(value, f"{path}{key}.") if isinstance(value, Record) else ((path + key, value),)
+def _leaves(config: Record | Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items() if isinstance(config, Mapping) else config:
+        inner = isinstance(value, Record | Mapping)
+        yield from _leaves(value, f"{path}{key}.") if inner else ((path + key, value),)
 
 
 def _lines(config: Record, path: tuple[str, ...]) -> Iterator[str]:

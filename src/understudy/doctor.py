@@ -125,7 +125,7 @@ def _optional(config: TrainConfig) -> Iterator[Finding]:
     trackers = [(_CLIENTS.get(name, name), f"understudy[{name}]", True) for name in config.trackers]
     for name, package, needed in (
         ("bitsandbytes", "understudy[qlora]", engine.finetune == "qlora"),
-        ("skyrl", "skyrl", False),
+        ("skyrl", "skyrl==0.3.0", engine.kind == "skyrl"),
         ("tinker", "understudy[tinker]", engine.kind == "tinker"),
         *trackers,
     ):

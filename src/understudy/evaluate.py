@@ -26,12 +26,13 @@ from understudy.chat import ChatConfig, ChatModel, Payer, Usage
 from understudy.config import TrainConfig
 from understudy.crew import ALONE, Crew
 from understudy.domains.base import TaskSource
-from understudy.engines.opening import AnyEngine, open_engine
+from understudy.engines.opening import AnyEngine, open_engine, open_exported
 from understudy.errors import ConfigError, TaskError, nearest
 from understudy.kept import Kept
 from understudy.models import find_model
 from understudy.records import Record
 from understudy.rollout import Limits, episode_seed, play
+from understudy.run import MODEL
 from understudy.statistics import Rate, pass_at_k, pass_hat_k, rate, resampled
 from understudy.tasks import Split, Task, fingerprint
 from understudy.trajectory import Stop, Trajectory
@@ -263,7 +264,10 @@ def open_model(config: TrainConfig, checkpoint: Path | None = None) -> tuple[Any
     """The engine and the format of the config's model, with a checkpoint's weights where one is given."""
     folder = find_model(config.model)
     format = formats.configured(folder, config.format)
+    exported = checkpoint / MODEL if checkpoint else None
     try:
+        if exported and exported.is_dir():
+            return open_exported(exported, folder, config.engine, config.seed), format
         engine = open_engine(folder, config.engine, config.seed)
     except ModuleNotFoundError as e:
         raise not_installed(e, f"model {config.model!r}") from e

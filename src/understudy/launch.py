@@ -5,9 +5,9 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from understudy import bench, results
 from understudy.config import TrainConfig, dump, load, parse
@@ -21,6 +21,10 @@ from understudy.preflight import preflight
 from understudy.processes import ENDED, SHADOWS, leash, run_together
 from understudy.run import Run, free_folder, read_config, refuse_taken
 from understudy.shadow import shadow
+
+if TYPE_CHECKING:
+    from understudy.train.evaluation import Tables
+    from understudy.train.state import Report
 
 
 def train(settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None) -> str:
@@ -76,8 +80,7 @@ def _help(run: Run, crew: Crew) -> str:
 
 def _train(run: Run, crew: Crew) -> str:
     try:
-        from understudy.train import train as run_all  # torch, which a mistake in the settings need not wait for
-
+        run_all = _trainer(run.config)
         with Live(run.config.total, str(run.folder), done=run.step) as live:
             for warning in run.warnings:
                 live.note(warning)
@@ -93,6 +96,17 @@ def _train(run: Run, crew: Crew) -> str:
     return f"{results.summary(tables)}\n\nEverything is in {run.folder}; look at it by: understudy view {run.folder}"
 
 
+def _trainer(config: TrainConfig) -> "Callable[[TrainConfig, Run, Report, Crew], Tables]":
+    """Who trains; either loads torch, which a mistake in the settings need not wait for."""
+    if config.engine.kind == "skyrl":
+        from understudy.integrations.skyrl.train import train as run_on_ray
+
+        return run_on_ray
+    from understudy.train import train as run_here
+
+    return run_here
+
+
 def dry_run(settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None) -> str:
     """What `train` would do with these settings, as text; nothing is written."""
     if resume is not None:
@@ -103,6 +117,10 @@ def dry_run(settings: Sequence[str] = (), out: Path | None = None, resume: Path 
     if out is not None:
         refuse_taken(out)
     try:
+        if config.engine.kind == "skyrl":
+            from understudy.integrations.skyrl.train import dry_run as on_ray
+
+            return on_ray(config, out or free_folder(name))
         return preflight(config, out or free_folder(name))
     except ModuleNotFoundError as e:
         raise not_installed(e, "training") from e

@@ -36,9 +36,9 @@ def preflight(config: TrainConfig, folder: Path) -> str:
     prepared = prepare(config)
     head = f"{config.model} on {config.domain}: nothing is wrong with the config; a run would go to {folder}"
     if config.engine.kind == "tinker":
-        return "\n".join([head, _told(_gold(config, prepared), config), _served(config), *doubts(config)])
+        return "\n".join([head, told(gold_episodes(config, prepared), config), _served(config), *doubts(config)])
     machine = find_machine(config.engine)
-    episodes = _gold(config, prepared)
+    episodes = gold_episodes(config, prepared)
     shape = memory.read_shape(prepared.folder)
     planned = memory.plan(shape, config.engine, memory.load_of(config, episodes.common), machine)
     speeds, source = _speeds(config, prepared.folder)
@@ -46,7 +46,7 @@ def preflight(config: TrainConfig, folder: Path) -> str:
     expected = forecast.forecast(config, episodes, speeds, evaluated)
     parts = [
         head,
-        _told(episodes, config),
+        told(episodes, config),
         forecast.as_text(expected, config),
         f"  (gold episodes, and speeds that {source})",
         memory.as_text(planned),
@@ -62,14 +62,14 @@ def _served(config: TrainConfig) -> str:
         return f"{server} ({config.engine.tinker.server}) has the model {server.connect()}; its time is not foretold"
 
 
-def _gold(config: TrainConfig, prepared: "Prepared") -> Episodes:
+def gold_episodes(config: TrainConfig, prepared: "Prepared") -> Episodes:
     """What the gold episodes of the first tasks come to."""
     domain, tasks = prepared.domain, itertools.islice(prepared.domain.stream("train", config.seed), PLAYED)
     played = asyncio.run(demonstrations(domain, tasks, prepared.format, config.limits, config.seed))
     return forecast.sizes(played, Vocabulary.load(prepared.folder / "tokenizer.json"))
 
 
-def _told(episodes: Episodes, config: TrainConfig) -> str:
+def told(episodes: Episodes, config: TrainConfig) -> str:
     """Sizes of episodes; gold that does not fit the limits of the run would have ended it."""
     tight = episodes.longest + config.sampling.max_tokens > config.limits.max_tokens
     room = f", which limits.max_tokens = {config.limits.max_tokens} leaves little room for" if tight else ""

@@ -14,6 +14,7 @@
       model/                             the trained model (for LoRA its adapters), as transformers and peft read it
       result.json  result.md             the result table
       certify.txt                        where sampler and trainer differed, if a certification failed
+      skyrl/                             what SkyRL says, where it trains (its checkpoints hold `skyrl/` and `model/`)
       trackers/                          how far each tracker has got, and what those write that keep files
 
 A checkpoint is whole when its manifest is there and every file in it has the digest that the manifest gives. What
@@ -44,6 +45,8 @@ from understudy.trajectory import Trajectory, write_trajectories
 
 MANIFEST = "manifest.json"
 HEALTH, ENVIRONMENT = "health.jsonl", "environment.json"
+MODEL = "model"
+"""The trained model, in a run's folder; and the model in a checkpoint of SkyRL's, beside what it goes on from."""
 LATEST = "latest"
 FREE = (
     "health.",
@@ -56,6 +59,9 @@ FREE = (
     "engine.sequences",
     "engine.rows",
     "engine.threads",
+    "skyrl.trainer.max_tokens_per_microbatch",
+    "skyrl.trainer.micro_",
+    "skyrl.generator.inference_engine.",
     "engine.tinker.base_url",
     "engine.tinker.patience",
     "engine.tinker.timeout",
@@ -152,7 +158,7 @@ class Run:
     @contextlib.contextmanager
     def model(self) -> Iterator[Path]:
         """A folder to write the trained model to; it takes its place, whole, when the block ends without an error."""
-        with self._writing(), whole_folder(self.folder / "model") as partial:
+        with self._writing(), whole_folder(self.folder / MODEL) as partial:
             yield partial
 
     def write(self, name: str, text: str) -> None:

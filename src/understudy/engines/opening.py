@@ -23,3 +23,14 @@ def open_engine(folder: Path, config: LocalConfig, seed: int = 0, crew: Crew = A
     from understudy.engines.local.engine import LocalEngine
 
     return LocalEngine(folder, config, seed, crew)
+
+
+def open_exported(exported: Path, folder: Path, config: LocalConfig, seed: int = 0) -> "LocalEngine":
+    """An engine for what another trainer has made of the model in `folder`: a whole one, or LoRA adapters for it."""
+    from understudy.engines.local.engine import LocalEngine
+
+    if not (exported / "adapter_config.json").is_file():
+        return LocalEngine(exported, config, seed)
+    engine = LocalEngine(folder, config, seed)
+    engine.take_adapters(exported)
+    return engine

@@ -97,7 +97,7 @@ async def _step(training: Training, step: int, phase: Phase) -> None:
     training.report("train", step, training.total, training.pending)
     halts = tell(training, step, findings)
     sound = not any(finding.check == "finite" and not finding.ok for finding in findings)
-    if sound and (halts or _due(step, config.save_every) or _evaluation(config, step)):
+    if sound and (halts or due(step, config.save_every) or evaluation_after(config, step)):
         training.save(step)
     if halts:
         halt(training, step, halts[0])
@@ -106,7 +106,7 @@ async def _step(training: Training, step: int, phase: Phase) -> None:
 async def _complete(training: Training, step: int) -> None:
     """What belongs to a step after its weights are kept: their evaluation, where it is due, and its line of metrics."""
     config = training.config
-    name, metrics = _evaluation(config, step), {}
+    name, metrics = evaluation_after(config, step), {}
     if name:
         if training.ending:
             training.stop(step)
@@ -128,7 +128,7 @@ def _steps(config: TrainConfig, done: int) -> Iterator[tuple[int, Phase]]:
         yield from ((step, phase) for step in range(max(done + 1, phase.first), phase.last + 1))
 
 
-def _evaluation(config: TrainConfig, step: int) -> str | None:
+def evaluation_after(config: TrainConfig, step: int) -> str | None:
     """What the evaluation after a step is called, where there is one; 0 is before the first."""
     ends = {phase.last: phase.weights for phase in phases(config)}
     if step in ends:
@@ -136,8 +136,9 @@ def _evaluation(config: TrainConfig, step: int) -> str | None:
     if step == 0:
         return "base model" if config.total else "warm start"
     done = step - config.prior  # steps of reinforcement
-    return f"step {step}" if done > 0 and _due(done, config.eval.every) else None
+    return f"step {step}" if done > 0 and due(done, config.eval.every) else None
 
 
-def _due(step: int, every: int) -> bool:
+def due(step: int, every: int) -> bool:
+    """Whether a step is one of every so many; 0 is none."""
     return bool(every) and step % every == 0

@@ -43,9 +43,9 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
     algorithm = config.algorithm
     number = step - config.prior
     started, used, drawn = time.perf_counter(), training.users.usage, training.tasks_used
-    groups = await _play_groups(training, step)
+    groups = await play_step(training, step)
     training.run.keep(step, itertools.chain.from_iterable(groups))
-    _refuse_faulty(groups, config.max_fault_rate)
+    refuse_faulty(groups, config.max_fault_rate)
     sampled = time.perf_counter()
     certified = await training.watch.step(training.run, step, number, groups)
     learning = time.perf_counter()
@@ -63,7 +63,7 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
     return summarize(groups) | left_out | certified | metrics | seconds | rates | asked
 
 
-async def _play_groups(training: Training, step: int) -> list[list[Trajectory]]:
+async def play_step(training: Training, step: int) -> list[list[Trajectory]]:
     """The step's groups, of the tasks that the curriculum wants, which learns from them."""
     config = training.config
     tasks = training.supply((step - config.prior - 1) / config.steps)
@@ -75,7 +75,7 @@ async def _play_groups(training: Training, step: int) -> list[list[Trajectory]]:
         size=config.algorithm.group_size,
         groups=config.algorithm.tasks_per_step,
         refill=config.algorithm.refill,
-        seed=_seed(config.seed, step),
+        seed=seed_of(config.seed, step),
         worth=lambda group: bool(lesson(group, config.algorithm.advantage)),
         crew=training.crew,
     )
@@ -101,7 +101,7 @@ async def _learn(training: Training, groups: Sequence[Sequence[Trajectory]], num
         batch = await _as_the_trainer_sees_it(engine, batch, algorithm.importance_cap)
     if number <= algorithm.held:
         batch = dataclasses.replace(batch, advantages=None)
-    steps = optimizer_steps(batch, algorithm.updates_per_step, config, _seed(config.seed, number))
+    steps = optimizer_steps(batch, algorithm.updates_per_step, config, seed_of(config.seed, number))
     return await engine.update(steps, algorithm.loss, rate) | foresight(batch, algorithm) | _apart(batch)
 
 
@@ -171,11 +171,12 @@ def _weighed(part: Batch, config: TrainConfig) -> Batch:
     return part.with_(value_weights=token_weights(steps, algorithm.per, limit))
 
 
-def _seed(seed: int, step: int) -> int:
+def seed_of(seed: int, step: int) -> int:
+    """The seed of a step's tasks and episodes."""
     return seed * 1_000_003 + step
 
 
-def _refuse_faulty(groups: Sequence[Sequence[Trajectory]], most: float) -> None:
+def refuse_faulty(groups: Sequence[Sequence[Trajectory]], most: float) -> None:
     """Stop when the machinery fails too often: what is left of the episodes is no fair sample."""
     episodes = [episode for group in groups for episode in group]
     faulty = [episode for episode in episodes if episode.stop is Stop.FAULT]

@@ -40,8 +40,9 @@ class LocalConfig(Record):
     """What has the weights. Unless `kind` says otherwise: PyTorch in this process, which trains, and samples with the
     same modules or through vLLM."""
 
-    kind: Literal["local", "tinker"] = "local"
-    """PyTorch in this process, or a server of the Tinker API; docs/tinker.md says what of this section then counts."""
+    kind: Literal["local", "tinker", "skyrl"] = "local"
+    """PyTorch in this process, a server of the Tinker API (docs/tinker.md says what of this section then counts), or
+    SkyRL's own trainer on a Ray cluster (docs/cluster.md)."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     sampler: Literal["auto", "torch", "vllm"] = "auto"
     """Who samples: PyTorch in this process, or vLLM; `auto` is vLLM where it is installed and the model fits."""

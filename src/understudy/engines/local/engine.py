@@ -205,6 +205,11 @@ class LocalEngine:
         self._model.settle()
         self._sampler.refresh(version)
 
+    def take_adapters(self, folder: Path) -> None:
+        """Sample, read and export with LoRA adapters that peft has written. The optimizer knows nothing of them."""
+        self._model.take_adapters(folder)
+        self._sampler.refresh(self.version + 1)
+
     def export(self, folder: Path, merged: bool = False) -> None:
         """Write the model as transformers and peft read it; of LoRA the adapters, unless `merged`."""
         if self._crew.rank == 0:

@@ -171,6 +171,21 @@ class Model:
             for path in self._folder.glob(pattern):
                 shutil.copy(path, folder)
 
+    def take_adapters(self, folder: Path) -> None:
+        """Put the adapters in a folder of peft's in place of those that are there; others do not fit: a ConfigError."""
+        import peft
+
+        if self.adapted is None:
+            raise ConfigError(f"{folder} holds LoRA adapters; set engine.finetune=lora")
+        try:
+            weights = peft.load_peft_weights(str(folder), device=str(self.device))
+            found = peft.set_peft_model_state_dict(self.adapted, weights)
+        except (OSError, ValueError, RuntimeError) as e:
+            raise ConfigError(f"{folder}: these adapters do not fit engine.lora: {e}") from e
+        own = {name for name in self._trainable if ".lora_" in name}
+        if found.unexpected_keys or len(own) != len(weights):
+            raise ConfigError(f"{folder} has {len(weights)} adapter weights, and engine.lora makes {len(own)} others")
+
     @torch.no_grad()
     def _merged(self) -> PreTrainedModel:
         """A copy of the network without adapters."""
