@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 
 import psutil
@@ -17,10 +18,10 @@ import pytest
 pytest.importorskip("torch")
 
 import skyrl_venv
+from understudy.assess.sitting import Sitting, assess, set_up
 from understudy.config import TrainConfig, dump, parse
-from understudy.evaluate import Evaluation, named_agent
+from understudy.evaluate import Evaluation
 from understudy.models import make_tiny
-from understudy.results import compare
 from understudy.run import last_checkpoint, read_config, read_metrics
 from understudy.trajectory import read_trajectories
 from understudy.weights import find_weights
@@ -160,7 +161,8 @@ def test_what_was_learned_is_what_eval_reads(learned: Path) -> None:
     checkpoint, damaged = last_checkpoint(learned)
     assert (checkpoint and checkpoint.name, damaged) == ("step_000008", [])
     config = read_config(learned)
-    rows = asyncio.run(compare("again", named_agent("model", config, find_weights(str(learned)).checkpoint), config))
+    sitting = Sitting(name="again", agent="model", checkpoint=str(find_weights(str(learned)).checkpoint), config=config)
+    rows = asyncio.run(assess(sitting, set_up(sitting, None, Decimal(0), 64))).pairs
     then = Evaluation.model_validate_json((learned / "evaluations" / "000008 trained.json").read_text(encoding="utf-8"))
     assert [result.rewards for result in rows[-1][1].results] == [
         pytest.approx(result.rewards, abs=0.2) for result in then.results
