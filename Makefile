@@ -23,6 +23,8 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; 
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# only files with such tests are collected: all others take 20 seconds to look through
+marked = $(BIN)/python -m pytest -m $(1) $(shell grep -l 'mark\.$(1)\b' tests/test_*.py)
 
 .PHONY: install train test test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-browser check docs bench
 install: $(INSTALLED)
@@ -42,34 +44,34 @@ test: install
 	$(BIN)/python -m pytest
 
 test-mcp: install
-	$(BIN)/python -m pytest -m mcp_servers
+	$(call marked,mcp_servers)
 
 test-families: install
-	$(BIN)/python -m pytest -m families
+	$(call marked,families)
 
 test-trackers: install
-	$(BIN)/python -m pytest -m trackers
+	$(call marked,trackers)
 
 test-vllm: install
 	$(BIN)/python tests/vllm_server.py
-	$(BIN)/python -m pytest -m vllm
+	$(call marked,vllm)
 
 test-qlora: install
-	$(BIN)/python -m pytest -m qlora
+	$(call marked,qlora)
 
 test-llamafactory: install
 	$(BIN)/python tests/llamafactory_cli.py
-	$(BIN)/python -m pytest -m llamafactory
+	$(call marked,llamafactory)
 
 test-skyrl: install
 	$(BIN)/python tests/skyrl_venv.py
-	$(BIN)/python -m pytest -m skyrl
+	$(call marked,skyrl)
 
 test-inspect: install
-	$(BIN)/python -m pytest -m inspect
+	$(call marked,inspect)
 
 test-browser: install
-	$(BIN)/python -m pytest -m browser
+	$(call marked,browser)
 
 check: install
 	$(BIN)/ruff check .
