@@ -24,6 +24,7 @@ ENGINE = "--understudy-engine"
 
 def main() -> None:
     """The server, or the process of it that computes."""
+    _look_past_own_folder()
     _mend_types()
     if sys.argv[1:2] == [ENGINE]:
         del sys.argv[1]
@@ -31,6 +32,12 @@ def main() -> None:
         _compute()
     else:
         _serve()
+
+
+def _look_past_own_folder() -> None:
+    """Python looks for modules beside a script first, and the package `skyrl` beside this one is not SkyRL."""
+    own = Path(__file__).absolute().parent
+    sys.path[:] = [path for path in sys.path if Path(path).absolute() != own]
 
 
 def _mend_types() -> None:
