@@ -115,6 +115,8 @@ def test_the_keyboard_walks_through_episodes_and_turns(page: Any, address: str) 
     assert page.evaluate("document.activeElement.dataset.turn") == "1"
     page.keyboard.press("j")
     page.wait_for_url("**/episode/run/4/2")
+    page.locator(".episode header").get_by_text("step 4, episode 2").wait_for()
+    page.locator("[aria-busy]").wait_for(state="detached")
     page.keyboard.press("2")
     page.get_by_role("tabpanel", name=re.compile("Tokens")).wait_for()
     page.keyboard.press("k")
