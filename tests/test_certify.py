@@ -32,6 +32,7 @@ from understudy.certify.watch import chosen  # noqa: E402
 from understudy.certify.weights import check_engine, play  # noqa: E402
 from understudy.config import TrainConfig, parse  # noqa: E402
 from understudy.engines.base import Completion, Sampling  # noqa: E402
+from understudy.engines.local import engine as local  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.errors import ConfigError, RolloutError  # noqa: E402
 from understudy.formats import ChatFormat, ChatML, Parsed, Vocabulary, find  # noqa: E402
@@ -39,7 +40,6 @@ from understudy.formats.template import TemplateFormat  # noqa: E402
 from understudy.messages import Message, ToolSpec  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
 from understudy.tasks import Score, Task  # noqa: E402
-from understudy.train import loop  # noqa: E402
 from understudy.trajectory import Trajectory  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
@@ -521,7 +521,7 @@ def test_training_certifies_every_few_steps_and_changes_nothing_by_it(varied: No
 def test_a_run_stops_before_it_learns_from_what_the_trainer_reads_otherwise(
     varied: None, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "LocalEngine", Stale)
+    monkeypatch.setattr(local, "LocalEngine", Stale)
     with pytest.raises(RolloutError) as stopped:
         run_of(tmp_path / "run", tiny)
     folder = re.escape(str(tmp_path / "run"))
@@ -535,7 +535,7 @@ def test_a_run_stops_before_it_learns_from_what_the_trainer_reads_otherwise(
 
 
 def test_a_run_may_only_warn(varied: None, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "LocalEngine", Stale)
+    monkeypatch.setattr(local, "LocalEngine", Stale)
     with pytest.warns(RuntimeWarning, match="certification failed at step 3: step 3: log-probabilities agree") as told:
         run = run_of(tmp_path / "run", tiny, "certify.halt=false", "certify.every=9")
     assert len(told) == 1

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+import pages
 from understudy.cli import main
 from understudy.failures.causes import MEANING
 
-PAGE = (Path(__file__).parents[1] / "docs" / "evaluation.md").read_text(encoding="utf-8")
-COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+FILE = pages.ROOT / "docs" / "evaluation.md"
+PAGE = FILE.read_text(encoding="utf-8")
+COMMANDS = [line for block in pages.blocks(FILE, language="sh") if not block.unrun for line in block.text.splitlines()]
 
 
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
