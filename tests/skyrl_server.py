@@ -91,7 +91,8 @@ def _environment() -> dict[str, str]:
         "JAX_COMPILATION_CACHE_DIR": str(cache_folder() / "tests" / "jax"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
-    return own | jax | compiled | {"HF_HUB_OFFLINE": "1"}
+    ray = {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    return own | jax | compiled | ray | {"HF_HUB_OFFLINE": "1"}
 
 
 def _wait(server: Serving) -> None:

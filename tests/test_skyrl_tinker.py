@@ -1,7 +1,7 @@
 """The engine `tinker` with a real server: SkyRL's, whose JAX backend computes a tiny Qwen3 on the CPU.
 
 Its weights move as the local engine's; sampler and trainer agree, before and after an update; our loop learns through
-it, also where the server dies on the way; what was learned is a model for everybody.
+it, also where the server dies on the way; what was learned is a model for everybody; two Ray actors compute the same.
 """
 
 import asyncio
@@ -302,3 +302,14 @@ def greedy(config: TrainConfig, checkpoint: Path | None) -> list[int]:
     reply = asyncio.run(engine.sample(PROMPT, Sampling(temperature=0.0, max_tokens=24), 0))
     engine.close()
     return reply.tokens
+
+
+def test_two_actors_of_ray_move_weights_alike(tiny: Path, tmp_path: Path) -> None:
+    spread = {"use_ray": True, "num_processes": 2, "fully_sharded_data_parallel_size": 2, "train_micro_batch_size": 2}
+    with skyrl_server.serving(tiny, tmp_path / "server", **spread) as server:
+        theirs = TinkerEngine(tiny, remote(server.url))
+        ours = local_beside(tiny, written(theirs, tmp_path / "before"), tmp_path / "local")
+        assert moved(theirs, ours, Loss(), tmp_path) < NEAR
+        reply = asyncio.run(theirs.sample(PROMPT, ANY, 0))
+        assert reply.version == 2
+        theirs.close()
