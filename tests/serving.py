@@ -3,8 +3,6 @@
 import asyncio
 import functools
 import json
-import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +11,13 @@ from typing import Any
 import httpx2
 import openai
 
+from listening import listening
 from understudy.engines.base import Completion, Sampling, Told
 from understudy.formats import Vocabulary, find
 from understudy.models import make_tiny
 from understudy.serve.choice import Model
 from understudy.serve.options import ServeConfig
-from understudy.serve.server import app, listen, open_served, server
+from understudy.serve.server import app, open_served
 from understudy.weights import find_weights
 
 CONTEXT = 2048
@@ -91,19 +90,8 @@ def scripted(folder: Path, reply: Callable[[str], str], pause: float = 0.0, tell
 @contextmanager
 def serving(model: Model, key: str = "", **options: Any) -> Iterator[str]:
     """The base URL of a server."""
-    config = ServeConfig(port=0, **options)
-    with listen(config) as listener:
-        running = server(app(model, config, key))
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            deadline = time.monotonic() + 30
-            while not running.started and time.monotonic() < deadline:
-                time.sleep(0.005)
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        finally:
-            running.should_exit = True
-            thread.join()
+    with listening(lambda config: app(model, config, key), **options) as address:
+        yield f"{address}/v1"
 
 
 @functools.cache

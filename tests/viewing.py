@@ -2,14 +2,13 @@
 
 import asyncio
 import itertools
-import threading
-import time
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from listening import listening
 from understudy.agent import Agent, GoldAgent, SilentAgent
 from understudy.config import TrainConfig
 from understudy.domains.base import find
@@ -17,8 +16,6 @@ from understudy.evaluate import evaluate, floor, oracle
 from understudy.results import keep
 from understudy.rollout import Limits, play
 from understudy.run import Run
-from understudy.serve.options import ServeConfig
-from understudy.serve.server import listen, server
 from understudy.trajectory import Stop, Trajectory
 from understudy.viewer.library import Library
 from understudy.viewer.server import app
@@ -84,16 +81,5 @@ def take_step(run: Run, step: int, seed: int = 0) -> None:
 @contextmanager
 def served(library: Library) -> Iterator[str]:
     """The address of the page."""
-    config = ServeConfig(port=0)
-    with listen(config) as listener:
-        running = server(app(library, config))
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            deadline = time.monotonic() + 60
-            while not running.started and time.monotonic() < deadline:
-                time.sleep(0.005)
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            running.should_exit = True
-            thread.join()
+    with listening(lambda config: app(library, config)) as address:
+        yield address
