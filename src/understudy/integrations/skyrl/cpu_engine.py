@@ -96,11 +96,15 @@ class CpuClient(InferenceEngineInterface):  # type: ignore[misc]  # SkyRL has no
 
     render_chat_completion = completion = chat_completion
 
+    async def update_named_weights(self, request: Any) -> None:
+        """Not of this engine."""
+        raise NotImplementedError("weights come to the engine on the CPU in a folder: load")
+
     async def wake_up(self, *args: Any, **kwargs: Any) -> None:
         """It does not sleep."""
 
     sleep = teardown = pause_generation = resume_generation = wake_up
-    reset_prefix_cache = init_weight_update_communicator = update_named_weights = finish_session = wake_up
+    reset_prefix_cache = init_weight_update_communicator = finish_session = wake_up
 
     async def get_world_size(self) -> tuple[int, int]:
         """One engine of one worker."""
