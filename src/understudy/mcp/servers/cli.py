@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import os
-from typing import Annotated, Literal
+import signal
+import sys
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
@@ -44,5 +46,14 @@ def serve(
             raise ConfigError(f"--replica: there is one of {', '.join(services.services)}")
         os.environ.update(services.environment() if services else {})
         offered = offer(name, Part(tools=names, writes=allow_writes, user_tools=user_tools, choice=choice))
+        if http is None:
+            signal.signal(signal.SIGINT, _end)
+            return asyncio.run(serve_stdio(offered))
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(serve_stdio(offered) if http is None else serve_http(offered, http))
+            asyncio.run(serve_http(offered, http))
+
+
+def _end(*_: object) -> NoReturn:
+    """Ctrl-C ends the process at once: the thread that waits for standard input cannot be told to stop."""
+    print("understudy: stopped", file=sys.stderr, flush=True)
+    os._exit(130)
