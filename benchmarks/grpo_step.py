@@ -16,8 +16,8 @@ import sys
 import time
 from pathlib import Path
 
-TRL = "trl==1.16.0"
-TORCH = "torch==2.13.0"
+from peer import TRL, python_of_trl
+
 HERE = Path(__file__).resolve().parent
 
 
@@ -157,20 +157,6 @@ def theirs(arguments: argparse.Namespace) -> list[float]:
     return seconds[1:]
 
 
-def environment_of_trl() -> Path:
-    """The Python of a virtual environment with TRL, made on first use."""
-    from understudy.models import cache_folder
-
-    folder = cache_folder() / "benchmarks" / TRL
-    python = folder / "bin" / "python"
-    if not (folder / "ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        for requirement in (TORCH, TRL):
-            subprocess.run([python, "-m", "pip", "install", "-q", requirement], check=True)
-        (folder / "ready").touch()
-    return python
-
-
 def run_side(side: str, python: Path | str, arguments: argparse.Namespace, model: Path) -> list[float]:
     """One side in a process of its own."""
     sizes = [f"--{name}={getattr(arguments, name)}" for name in ("prompts", "length", "group", "new_tokens", "steps")]
@@ -200,7 +186,7 @@ def main() -> None:
         return
     from understudy.models import find_model
 
-    model, python = find_model("smollm2-135m"), environment_of_trl()
+    model, python = find_model("smollm2-135m"), python_of_trl()
     seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
     for _ in range(arguments.rounds):
         for side, interpreter in (("ours", sys.executable), ("theirs", python)):

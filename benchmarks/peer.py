@@ -1,0 +1,23 @@
+"""TRL in a virtual environment of its own, for benchmarks that compare with it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+TRL = "trl==1.16.0"
+TORCH = "torch==2.13.0"
+PYDANTIC = "pydantic>=2.12"  # for our tools and rewards in TRL's process
+
+
+def python_of_trl() -> Path:
+    """The Python of a virtual environment with TRL, made on first use (1.5 GB)."""
+    from understudy.models import cache_folder  # not at the top: TRL's own process reads this module too
+
+    folder = cache_folder() / "benchmarks" / TRL
+    python = folder / "bin" / "python"
+    if not (folder / "ready").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        for requirement in (TORCH, TRL, PYDANTIC):
+            subprocess.run([python, "-m", "pip", "install", "-q", requirement], check=True)
+        (folder / "ready").touch()
+    return python

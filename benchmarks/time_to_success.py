@@ -1,0 +1,290 @@
+"""A whole run beside TRL's GRPOTrainer: seconds until a success on held-out tasks, and peak memory.
+
+    python benchmarks/time_to_success.py                  # 3 seeds a side, 10 to 15 minutes on two quiet cores
+    python benchmarks/time_to_success.py --quick          # two steps a side, to see that it runs
+
+Both sides begin with the same weights, a tiny model that has imitated lamps (benchmarks/lamps) for a while, and have
+the same tasks in the same order, tools, rewards, group and batch sizes, learning rate and optimizer. Each is a process
+that stops after every few steps; this one then plays the held-out tasks with its weights, by the same evaluation for
+both, while the side's clock stands still. The clock begins with the first step: imports and loading are not on it. The
+sides take turns, so that a drift of the machine's speed meets both.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+from peer import TRL, python_of_trl
+
+import understudy
+from understudy.config import TrainConfig, dump, load, parse
+from understudy.engines.local.machine import peak_bytes
+from understudy.records import Record
+from understudy.run import MODEL, Run
+
+HERE = Path(__file__).resolve()
+SIDES = {"ours": "understudy", "theirs": TRL}
+MIB = 1 << 20
+GO = "go\n"
+SETTINGS = (
+    "domain=lamps:DOMAIN",
+    "slice.policy=brief",
+    "engine.device=cpu",
+    "engine.dtype=float32",
+    "engine.sampler=torch",
+    "engine.train_embeddings=true",
+    "engine.tokens_per_microbatch=8192",
+    "sampling.max_tokens=96",
+    "limits.max_turns=3",
+    "limits.max_tokens=2048",
+    "eval.tasks=1",  # at the run's begin and end, off the clock; what counts is examined here
+    "eval.temperature=1.0",
+    "keep=1",
+)
+WARM = ("steps=0", "sft.batch_size=8", "sft.demonstrations=1024", "sft.learning_rate=3e-3", "sft.warmup=20")
+REINFORCED = (
+    "sft.steps=0",
+    "algorithm.tasks_per_step=4",
+    "algorithm.group_size=8",
+    "algorithm.refill=0",
+    "algorithm.warmup=0",
+    "algorithm.learning_rate=3e-4",
+)
+
+
+class Shown(Record):
+    """What a side says when it stops: its weights after a step."""
+
+    step: int
+    weights: Path
+    seconds: float
+    """On its clock."""
+    peak: int
+    """Bytes, of its process, so far."""
+    before: int
+    """Bytes before there was a model: Python and its libraries."""
+
+
+class Lap(Record):
+    """Weights after a step, and how often they succeed on the held-out tasks."""
+
+    step: int
+    seconds: float
+    success: float
+
+
+class Course(Record):
+    """One side's run with one seed."""
+
+    side: str
+    seed: int
+    laps: tuple[Lap, ...]
+    peak: int
+    before: int
+
+    def reached(self, success: float) -> Lap | None:
+        """The first lap of at least this success."""
+        return next((lap for lap in self.laps if lap.success >= success), None)
+
+
+class Clock:
+    """A side's: it stands still while the side waits for its weights to be examined."""
+
+    def __init__(self) -> None:
+        self._out, sys.stdout = sys.stdout, sys.stderr  # whatever libraries print is not for the other process
+        self._before, self._seconds, self._since = peak_bytes("cpu"), 0.0, math.inf
+
+    def show(self, step: int, weights: Path) -> None:
+        """Say where the weights are, and wait; the process ends here if it is not to go on."""
+        self._seconds += max(0.0, time.perf_counter() - self._since)
+        peak = peak_bytes("cpu")
+        told = Shown(step=step, weights=weights, seconds=self._seconds, peak=peak, before=self._before)
+        print(told.model_dump_json(), file=self._out, flush=True)
+        if sys.stdin.readline() != GO:
+            raise SystemExit
+        self._since = time.perf_counter()
+
+
+def ours(config: TrainConfig, folder: Path) -> None:
+    """The run of `understudy train`: its checks, files and checkpoints are on the clock."""
+    from understudy.train import train
+
+    class Watched(Run):
+        def log(self, step: int, values: object) -> None:
+            super().log(step, values)
+            if step % config.save_every == 0:
+                clock.show(step, self.last or Path(config.model))
+
+    clock = Clock()
+    train(config, Watched.create(folder, config), lambda *_: None)
+
+
+def theirs(config: TrainConfig, folder: Path) -> None:
+    """TRL's, in the Python that has it."""
+    import trl_run
+
+    trl_run.train(config, folder, Clock().show)
+
+
+def warm_start(folder: Path, steps: int) -> Path:
+    """The folder of the model that both sides begin with: a tiny one after some steps of imitation."""
+    from understudy.models import make_tiny
+    from understudy.train import train
+
+    model = make_tiny(folder / "tiny")
+    run = Run.create(folder / "warm", configured(model, *WARM, f"sft.steps={steps}", f"save_every={steps}"))
+    train(run.config, run, lambda *_: None)
+    return run.folder / MODEL
+
+
+def configured(model: Path, *settings: str) -> TrainConfig:
+    """The config of a run on lamps."""
+    return parse(TrainConfig, "", [f"model={model}", *SETTINGS, *settings])
+
+
+class Exam:
+    """The held-out tasks."""
+
+    def __init__(self, config: TrainConfig, tasks: int) -> None:
+        from understudy.domains.base import find
+        from understudy.evaluate import held_out
+
+        self._domain, self._config = find(config.domain).slice(config.slice), config
+        self._tasks = held_out(self._domain, "validation", tasks)
+
+    def success(self, weights: Path) -> float:
+        """How often weights succeed: a checkpoint of ours, or a folder as transformers writes it."""
+        from understudy.agent import EngineAgent
+        from understudy.evaluate import evaluate, open_model
+        from understudy.weights import find_weights
+
+        found = find_weights(str(weights))
+        engine, format = open_model(found.config.replace(engine=self._config.engine), found.checkpoint)
+        with contextlib.closing(engine):
+            agent = EngineAgent(engine, format, self._config.sampling)
+            return asyncio.run(evaluate(self._domain, agent, self._tasks, self._config.limits)).success.mean
+
+
+def race(side: str, python: Path | str, config: TrainConfig, folder: Path, exam: Exam, success: float) -> Course:
+    """One side's run, in a process of its own, until it succeeds so often or its steps are done."""
+    folder.mkdir(parents=True)
+    (folder / "race.toml").write_text(dump(config), encoding="utf-8")
+    laps: list[Lap] = []
+    with contextlib.closing(answers([python, str(HERE), f"--side={side}", f"--folder={folder}"])) as shown:
+        for told in shown:
+            laps.append(Lap(step=told.step, seconds=told.seconds, success=exam.success(told.weights)))
+            print(f"{SIDES[side]}, seed {config.seed}: {laps[-1]}", file=sys.stderr, flush=True)
+            if laps[-1].success >= success or told.step == config.steps:
+                break
+    return Course(side=side, seed=config.seed, laps=tuple(laps), peak=told.peak, before=told.before)
+
+
+def answers(command: Sequence[Path | str]) -> Generator[Shown]:
+    """What a side shows; asking for the next lets it go on, and leaving off ends it."""
+    source = os.pathsep.join([str(Path(understudy.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": source}
+    )
+    with process as side:
+        assert side.stdin is not None
+        assert side.stdout is not None
+        for line in side.stdout:
+            yield Shown.model_validate_json(line)
+            side.stdin.write(GO)
+            side.stdin.flush()
+        if side.wait():
+            raise SystemExit(f"{' '.join(map(str, command))} ended with exit code {side.returncode}")
+
+
+def seconds(courses: Sequence[Course], side: str, success: float) -> float:
+    """The median over a side's seeds of how long that success took; inf where most of them did not come so far."""
+    laps = [course.reached(success) for course in courses if course.side == side]
+    return statistics.median(lap.seconds if lap else math.inf for lap in laps)
+
+
+def peak(courses: Sequence[Course], side: str) -> float:
+    """The median over a side's seeds of its peak memory, in bytes."""
+    return statistics.median(course.peak for course in courses if course.side == side)
+
+
+def table(courses: Sequence[Course], success: float) -> str:
+    """A row for each run, and the medians of both sides beside each other."""
+    lines = [
+        f"| | seed | seconds to {success:.2f} | steps | peak MiB | before the model |",
+        "|---|---|---|---|---|---|",
+    ]
+    for course in courses:
+        lap, last = course.reached(success), course.laps[-1]
+        missed = f"not in {last.seconds:.1f} ({last.success:.2f}) | {last.step}"
+        came = f"{lap.seconds:.1f} | {lap.step}" if lap else missed
+        used = f"{course.peak / MIB:.0f} | {course.before / MIB:.0f}"
+        lines.append(f"| {SIDES[course.side]} | {course.seed} | {came} | {used} |")
+    for side, name in SIDES.items():
+        medians = f"{seconds(courses, side, success):.1f} | | {peak(courses, side) / MIB:.0f}"
+        lines.append(f"| {name}, median | | {medians} | |")
+    return "\n".join(lines)
+
+
+def compared(courses: Sequence[Course], success: float) -> str:
+    """The medians' ratios in a sentence."""
+    own, other = (seconds(courses, side, success) for side in SIDES)
+    if math.isinf(own) or math.isinf(other):
+        return "no ratio of times: a median did not come to that success"
+    memory = peak(courses, "theirs") / peak(courses, "ours")
+    return f"{other / own:.1f} times faster, {memory:.1f} times less memory"
+
+
+def raced(arguments: argparse.Namespace, folder: Path) -> list[Course]:
+    """All runs: for each seed both sides, who goes first in turn."""
+    python: dict[str, Path | str] = {"ours": sys.executable, "theirs": python_of_trl()}
+    model = warm_start(folder, arguments.warm)
+    courses = []
+    for seed in range(arguments.seeds):
+        config = configured(
+            model, *REINFORCED, f"seed={seed}", f"steps={arguments.steps}", f"save_every={arguments.every}"
+        )
+        exam = Exam(config, arguments.tasks)
+        for side in list(SIDES)[:: -1 if seed % 2 else 1]:
+            courses.append(race(side, python[side], config, folder / f"{side}_{seed}", exam, arguments.success))
+    return courses
+
+
+def main() -> None:
+    """Both sides in turn, a table, and the ratio of their medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--success", type=float, default=0.8, help="on held-out tasks, at which the clock is read")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--warm", type=int, default=200, help="steps of imitation, before either side begins")
+    parser.add_argument("--steps", type=int, default=40, help="of reinforcement, at most")
+    parser.add_argument("--every", type=int, default=2, help="steps from one examination to the next")
+    parser.add_argument("--tasks", type=int, default=100, help="held-out tasks")
+    parser.add_argument("--quick", action="store_true", help="one seed, two steps, two tasks: to see that it runs")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--side", choices=tuple(SIDES), help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.seeds, arguments.warm, arguments.steps, arguments.every, arguments.tasks = 1, 2, 2, 1, 2
+    if arguments.side:
+        run = ours if arguments.side == "ours" else theirs
+        return run(load(TrainConfig, arguments.folder / "race.toml"), arguments.folder / "run")
+    with tempfile.TemporaryDirectory() as folder:
+        courses = raced(arguments, Path(folder))
+    if arguments.json:
+        print(json.dumps({"trl": TRL, "courses": [course.model_dump(mode="json") for course in courses]}))
+    else:
+        print(f"{table(courses, arguments.success)}\n\n{compared(courses, arguments.success)}")
+
+
+if __name__ == "__main__":
+    main()
