@@ -3,11 +3,11 @@
     python benchmarks/time_to_success.py                  # 3 seeds a side, 10 to 15 minutes on two quiet cores
     python benchmarks/time_to_success.py --quick          # two steps a side, to see that it runs
 
-Both sides begin with the same weights, a tiny model that has imitated lamps (benchmarks/lamps) for a while, and have
-the same tasks in the same order, tools, rewards, group and batch sizes, learning rate and optimizer. Each is a process
-that stops after every few steps; this one then plays the held-out tasks with its weights, by the same evaluation for
-both, while the side's clock stands still. The clock begins with the first step: imports and loading are not on it. The
-sides take turns, so that a drift of the machine's speed meets both.
+Both sides begin with the same weights, a tiny model that has imitated lamps (benchmarks/lamps) until it first succeeds
+now and then, and have the same tasks in the same order, tools, rewards, group and batch sizes, learning rate and
+optimizer. Each is a process that stops after every few steps; this one then plays the held-out tasks with its weights,
+by the same evaluation for both, while the side's clock stands still. The clock begins with the first step: imports and
+loading are not on it. The sides take turns, so that a drift of the machine's speed meets both.
 """
 
 import argparse
@@ -44,21 +44,28 @@ SETTINGS = (
     "engine.sampler=torch",
     "engine.train_embeddings=true",
     "engine.tokens_per_microbatch=8192",
-    "sampling.max_tokens=96",
+    "sampling.max_tokens=80",
     "limits.max_turns=3",
     "limits.max_tokens=2048",
     "eval.tasks=1",  # at the run's begin and end, off the clock; what counts is examined here
     "eval.temperature=1.0",
     "keep=1",
 )
-WARM = ("steps=0", "sft.batch_size=8", "sft.demonstrations=1024", "sft.learning_rate=3e-3", "sft.warmup=20")
+WARM = (
+    "steps=0",
+    "sft.batch_size=16",
+    "sft.demonstrations=1024",
+    "sft.learning_rate=3e-3",
+    "sft.warmup=20",
+    "save_every=10",
+)
 REINFORCED = (
     "sft.steps=0",
     "algorithm.tasks_per_step=4",
     "algorithm.group_size=8",
     "algorithm.refill=0",
     "algorithm.warmup=0",
-    "algorithm.learning_rate=3e-4",
+    "algorithm.learning_rate=1e-3",
 )
 
 
@@ -93,8 +100,8 @@ class Course(Record):
     before: int
 
     def reached(self, success: float) -> Lap | None:
-        """The first lap of at least this success."""
-        return next((lap for lap in self.laps if lap.success >= success), None)
+        """The first lap of at least this success; what the run began with is none."""
+        return next((lap for lap in self.laps if lap.step and lap.success >= success), None)
 
 
 class Clock:
@@ -136,17 +143,6 @@ def theirs(config: TrainConfig, folder: Path) -> None:
     trl_run.train(config, folder, Clock().show)
 
 
-def warm_start(folder: Path, steps: int) -> Path:
-    """The folder of the model that both sides begin with: a tiny one after some steps of imitation."""
-    from understudy.models import make_tiny
-    from understudy.train import train
-
-    model = make_tiny(folder / "tiny")
-    run = Run.create(folder / "warm", configured(model, *WARM, f"sft.steps={steps}", f"save_every={steps}"))
-    train(run.config, run, lambda *_: None)
-    return run.folder / MODEL
-
-
 def configured(model: Path, *settings: str) -> TrainConfig:
     """The config of a run on lamps."""
     return parse(TrainConfig, "", [f"model={model}", *SETTINGS, *settings])
@@ -184,9 +180,24 @@ def race(side: str, python: Path | str, config: TrainConfig, folder: Path, exam:
         for told in shown:
             laps.append(Lap(step=told.step, seconds=told.seconds, success=exam.success(told.weights)))
             print(f"{SIDES[side]}, seed {config.seed}: {laps[-1]}", file=sys.stderr, flush=True)
-            if laps[-1].success >= success or told.step == config.steps:
+            course = Course(side=side, seed=config.seed, laps=tuple(laps), peak=told.peak, before=told.before)
+            if course.reached(success) or told.step == config.total:
                 break
-    return Course(side=side, seed=config.seed, laps=tuple(laps), peak=told.peak, before=told.before)
+    return course
+
+
+def warm_start(folder: Path, arguments: argparse.Namespace) -> Path:
+    """The folder of the model that both sides begin with: a tiny one that has imitated until it succeeds so often."""
+    from understudy.models import make_tiny
+    from understudy.weights import export, find_weights
+
+    config = configured(make_tiny(folder / "tiny"), *WARM, f"sft.steps={arguments.imitation}")
+    course = race("ours", sys.executable, config, folder / "warm", Exam(config, arguments.tasks), arguments.warm)
+    last = course.laps[-1]
+    if not arguments.warm <= last.success < arguments.success:
+        raise SystemExit(f"imitation came to {last} and not to between {arguments.warm} and {arguments.success}")
+    export(find_weights(str(folder / "warm" / "run")), folder / MODEL)
+    return folder / MODEL
 
 
 def answers(command: Sequence[Path | str]) -> Generator[Shown]:
@@ -247,7 +258,7 @@ def compared(courses: Sequence[Course], success: float) -> str:
 def raced(arguments: argparse.Namespace, folder: Path) -> list[Course]:
     """All runs: for each seed both sides, who goes first in turn."""
     python: dict[str, Path | str] = {"ours": sys.executable, "theirs": python_of_trl()}
-    model = warm_start(folder, arguments.warm)
+    model = warm_start(folder, arguments)
     courses = []
     for seed in range(arguments.seeds):
         config = configured(
@@ -264,7 +275,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--success", type=float, default=0.8, help="on held-out tasks, at which the clock is read")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--warm", type=int, default=200, help="steps of imitation, before either side begins")
+    parser.add_argument("--warm", type=float, default=0.25, help="the success at which imitation ends")
+    parser.add_argument("--imitation", type=int, default=600, help="its steps, at most")
     parser.add_argument("--steps", type=int, default=40, help="of reinforcement, at most")
     parser.add_argument("--every", type=int, default=2, help="steps from one examination to the next")
     parser.add_argument("--tasks", type=int, default=100, help="held-out tasks")
@@ -274,7 +286,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.seeds, arguments.warm, arguments.steps, arguments.every, arguments.tasks = 1, 2, 2, 1, 2
+        arguments.seeds, arguments.tasks, arguments.steps, arguments.every = 1, 2, 2, 1
+        arguments.warm, arguments.imitation = 0.0, 10
     if arguments.side:
         run = ours if arguments.side == "ours" else theirs
         return run(load(TrainConfig, arguments.folder / "race.toml"), arguments.folder / "run")

@@ -26,6 +26,7 @@ from understudy.memory import (  # noqa: E402
     checkpoint_bytes,
     load_of,
     plan,
+    planned,
     read_shape,
 )
 from understudy.models import make_tiny  # noqa: E402
@@ -132,6 +133,53 @@ def test_the_load_is_what_the_config_allows_at_most() -> None:
     assert (load_of(few).live, load_of(few).reference) == (4, True)
     for settings, here in ((["engine.sampler=vllm"], False), (["engine.sampler=torch"], True), ([VLLM], False)):
         assert load_of(parse(TrainConfig, "", settings)).here == here
+
+
+def test_a_process_of_several_has_its_share_of_every_group() -> None:
+    """48 episodes of 6 tasks: two processes have 24 each, 4 of every task; five have 10 at most, 2 of a task."""
+    alone = parse(TrainConfig, "", ["algorithm.tasks_per_step=6", "algorithm.group_size=8"])
+    assert [(load_of(alone, processes=n).live, load_of(alone, processes=n).group) for n in (1, 2, 5)] == [
+        (48, 8),
+        (24, 4),
+        (10, 2),
+    ]
+
+
+def test_replicas_take_as_much_as_one_process_each_and_a_cpu_has_to_hold_them_all(folder: Path) -> None:
+    shape = read_shape(folder)
+    alone, each = (plan(shape, config(), LOAD, MACHINE, n) for n in (1, 3))
+    assert (each.parts, each.needed) == (alone.parts, 3 * alone.peak)
+    room = MACHINE.replace(total=2 * alone.peak)
+    assert plan(shape, config(), LOAD, room).fits
+    text = as_text(plan(shape, config(), LOAD, room, 3))
+    assert text.startswith("memory of the cpu, for each of 3 processes, at most\n")
+    assert f"all processes {3 * alone.peak / 2**30:27.3f} GiB of {2 * alone.peak / 2**30:.3f} GiB" in text
+    assert text.endswith("engine.checkpointing, or start fewer processes")
+    on_gpus = plan(shape, config(), LOAD, room.replace(device="cuda"), 3)
+    assert on_gpus.fits  # each has one of its own
+    assert "all processes" not in as_text(on_gpus)
+    assert beside(on_gpus, 1 << 29).startswith("memory of the first process at its peak: 0.50 GiB")
+
+
+def test_of_divided_layers_a_process_keeps_its_shard(folder: Path) -> None:
+    shape = read_shape(folder)
+    layers, ends = shape.parameters - shape.embeddings, shape.embeddings
+    found = sizes(plan(shape, config(sharding="fsdp", train_embeddings=True), LOAD, MACHINE, 2))
+    assert found["weights"] == 4 * (layers // 2 + ends)
+    assert (found["gradients"], found["optimizer moments"]) == (4 * (layers // 2 + ends), 8 * (layers // 2 + ends))
+    assert (found["layers, gathered"], found["a layer, gathered"]) == (4 * layers, 4 * layers // 2)
+    lora = {"finetune": "lora", "lora": {"rank": 3}}
+    whole, half = (sizes(plan(shape, config(sharding="fsdp", **lora), LOAD, MACHINE, n)) for n in (1, 2))
+    assert half["master weights"] == whole["master weights"] // 2
+    assert half["layers, gathered"] == 4 * layers + whole["adapters"]
+    assert "layers, gathered" not in whole
+
+
+def test_the_plan_of_a_run_is_for_its_processes(folder: Path) -> None:
+    settings = parse(TrainConfig, "", ["engine.sampler=torch", "engine.device=cpu", "engine.sequences=64"])
+    alone, (each,) = planned(settings, folder, MACHINE), planned(settings, folder, MACHINE, 4)
+    assert (alone[0].processes, each.processes) == (1, 4)
+    assert each.sum("sampling") < alone[0].sum("sampling")
 
 
 def test_a_config_without_sizes_is_one_line(folder: Path, tmp_path: Path) -> None:

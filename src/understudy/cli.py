@@ -165,7 +165,7 @@ def train(
     if keys:
         return print(launch.keys(settings or ()))
     if dry_run:
-        return print(launch.dry_run(settings or (), out, resume))
+        return print(launch.dry_run(settings or (), out, resume, processes))
     try:
         if processes > 1:
             raise typer.Exit(launch.train_together(processes, settings or (), out, resume))

@@ -107,7 +107,9 @@ def _trainer(config: TrainConfig) -> "Callable[[TrainConfig, Run, Report, Crew],
     return run_here
 
 
-def dry_run(settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None) -> str:
+def dry_run(
+    settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None, processes: int = 1
+) -> str:
     """What `train` would do with these settings, as text; nothing is written."""
     if resume is not None:
         raise ConfigError(
@@ -121,7 +123,7 @@ def dry_run(settings: Sequence[str] = (), out: Path | None = None, resume: Path 
             from understudy.integrations.skyrl.train import dry_run as on_ray
 
             return on_ray(config, out or free_folder(name))
-        return preflight(config, out or free_folder(name))
+        return preflight(config, out or free_folder(name), processes)
     except ModuleNotFoundError as e:
         raise not_installed(e, "training") from e
 

@@ -2,8 +2,8 @@
 
 All that lives as long as the run is counted exactly. What sampling and training take in turn (sampling forgets its
 cache before an update) is reckoned for the largest pass that the config allows: episodes of the full length, a cache
-that is full, micro-batches that are full. Shorter episodes take less. docs/memory.md has the formulas, and how far
-plans and measurements are apart.
+that is full, micro-batches that are full. Shorter episodes take less. Of several processes each has such a plan, for
+its share of the episodes. docs/memory.md has the formulas, and how far plans and measurements are apart.
 """
 
 import json
@@ -57,7 +57,7 @@ class Shape(Record):
 
 
 class Load(Record):
-    """The largest passes of a run, in tokens."""
+    """The largest passes of a process, in tokens."""
 
     longest: int
     """Of an episode."""
@@ -66,6 +66,7 @@ class Load(Record):
     turn: int
     """That an episode has got since its last reply."""
     group: int
+    """Episodes of a group that it has, where it has any: each prompt is computed and kept once for so many."""
     live: int
     """Episodes that are sampled side by side."""
     reference: bool
@@ -84,53 +85,65 @@ class Part(Record):
 
 
 class Plan(Record):
-    """What a run takes, in parts."""
+    """What each process of a run takes, in parts."""
 
     device: str
     parts: tuple[Part, ...]
     total: int
     """Bytes that the device has."""
+    processes: int = 1
+    """How many there are: all on one CPU, or each on a GPU of its own."""
 
     @property
     def peak(self) -> int:
-        """Bytes in use at most: sampling and training take turns."""
+        """Bytes that a process uses at most: sampling and training take turns."""
         return self.sum("always") + max(self.sum("sampling"), self.sum("training"))
+
+    @property
+    def needed(self) -> int:
+        """Bytes that the device has to have: a CPU's memory is shared by all processes."""
+        return self.peak * (self.processes if self.device == "cpu" else 1)
 
     @property
     def fits(self) -> bool:
         """Whether the device has as much."""
-        return self.peak <= self.total
+        return self.needed <= self.total
 
     def sum(self, when: When) -> int:
         """Bytes of all parts of one kind."""
         return sum(part.size for part in self.parts if part.when == when)
 
 
-def plan(shape: Shape, config: LocalConfig, load: Load, machine: Machine) -> Plan:
-    """The plan of an engine, from the shapes of its model."""
-    parts = [*_kept(shape, config, load, machine), *_training(shape, config, load, machine)]
+def plan(shape: Shape, config: LocalConfig, load: Load, machine: Machine, processes: int = 1) -> Plan:
+    """The plan of an engine, or of each of several that work together, from the shapes of its model."""
+    shards = processes if config.sharding == "fsdp" else 1
+    parts = [*_kept(shape, config, load, machine, shards), *_training(shape, config, load, machine)]
     parts += _sampling(shape, config, load, machine) if load.here else ()
+    parts += _gathered(shape, config, machine) if shards > 1 else ()
     whole = tuple(part for part in parts if part.size)
-    return Plan(device=machine.device, parts=whole, total=machine.total)
+    return Plan(device=machine.device, parts=whole, total=machine.total, processes=processes)
 
 
-def planned(config: TrainConfig, folder: Path, machine: Machine) -> list[Plan]:
+def planned(config: TrainConfig, folder: Path, machine: Machine, processes: int = 1) -> list[Plan]:
     """The plan of a run with the model in a folder; none where a server has the weights."""
     if config.engine.kind != "local":
         return []
-    return [plan(read_shape(folder), config.engine, load_of(config), machine)]
+    return [plan(read_shape(folder), config.engine, load_of(config, processes=processes), machine, processes)]
 
 
-def load_of(config: TrainConfig, prompt: int = 0) -> Load:
-    """The largest passes that a config allows; `prompt` is how many tokens its episodes have in common."""
+def load_of(config: TrainConfig, prompt: int = 0, processes: int = 1) -> Load:
+    """The largest passes that a config allows; `prompt` is how many tokens its episodes have in common.
+
+    Several processes have every n-th episode each, and so some of most groups.
+    """
     longest = config.limits.max_tokens + config.sampling.max_tokens
     algorithm = config.algorithm
     return Load(
         longest=longest,
         prompt=min(prompt, longest - 1),
         turn=max(1, (longest - prompt) // config.limits.max_turns),
-        group=algorithm.group_size,
-        live=min(config.engine.sequences, algorithm.group_size * algorithm.tasks_per_step),
+        group=-(-algorithm.group_size // processes),
+        live=min(config.engine.sequences, -(-algorithm.group_size * algorithm.tasks_per_step // processes)),
         reference=algorithm.kl_coefficient > 0 or config.preferences.steps > 0,
         here=_samples_here(config.engine),
     )
@@ -160,19 +173,25 @@ def read_shape(folder: Path) -> Shape:
 
 
 def as_text(plan: Plan) -> str:
-    """A table."""
+    """A table: what a process takes, and where several share a device, what they take together."""
     width = max(len(part.name) for part in plan.parts)
-    lines = [f"memory of the {plan.device}, at most"]
+    several = f"for each of {plan.processes} processes, " if plan.processes > 1 else ""
+    lines = [f"memory of the {plan.device}, {several}at most"]
     for when in ("always", "sampling", "training"):
         lines += [f"  {p.name:<{width}}  {when:<8} {_gib(p.size)}" for p in plan.parts if p.when == when]
-    peak = f"  {'at once':<{width}}           {_gib(plan.peak)} of {_gib(plan.total).strip()}"
-    lines.append(peak if plan.fits else f"{peak}: more than there is; lower {_knobs(plan)}")
+    once = f"  {'at once':<{width}}           {_gib(plan.peak)}"
+    if plan.needed > plan.peak:
+        once += f"\n  {'all processes':<{width}}           {_gib(plan.needed)}"
+    lines.append(f"{once} of {_gib(plan.total).strip()}")
+    if not plan.fits:
+        lines[-1] += f": more than there is; lower {_knobs(plan)}"
     return "\n".join(lines)
 
 
 def beside(plan: Plan, measured: int) -> str:
-    """The peak that a run came to, beside the plan's."""
-    return f"memory at its peak: {measured / GIB:.2f} GiB; the plan allowed for {plan.peak / GIB:.2f}"
+    """The peak that a process came to, beside the plan's."""
+    whose = " of the first process" if plan.processes > 1 else ""
+    return f"memory{whose} at its peak: {measured / GIB:.2f} GiB; the plan allowed for {plan.peak / GIB:.2f}"
 
 
 def _gib(size: int) -> str:
@@ -181,7 +200,8 @@ def _gib(size: int) -> str:
 
 def _knobs(plan: Plan) -> str:
     training = plan.sum("training") > plan.sum("sampling")
-    return "engine.tokens_per_microbatch, or set engine.checkpointing" if training else "engine.sequences"
+    knobs = "engine.tokens_per_microbatch, or set engine.checkpointing" if training else "engine.sequences"
+    return f"{knobs}, or start fewer processes" if plan.needed > plan.peak else knobs
 
 
 def _header(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -233,23 +253,38 @@ def _trainable(shape: Shape, config: LocalConfig) -> int:
     return shape.parameters - (0 if config.train_embeddings else shape.embeddings)
 
 
-def _kept(shape: Shape, config: LocalConfig, load: Load, machine: Machine) -> Iterator[Part]:
-    """What lives as long as the run."""
+def _kept(shape: Shape, config: LocalConfig, load: Load, machine: Machine, shards: int) -> Iterator[Part]:
+    """What lives as long as the run; of the layers a process has one of so many shards."""
     item, trainable = machine.item, _trainable(shape, config)
+    outside = shape.embeddings if config.train_embeddings and not config.adapters else 0
+    own = -(-(trainable - outside) // shards) + outside
     linear = sum(x.inputs * x.outputs for x in shape.linear)
     quantized = int(linear * NF4) - linear * item if config.finetune == "qlora" else 0
     copies = 0 if config.finetune == "qlora" or not machine.packs else linear * item
     for name, size in (
         ("process and its libraries", machine.taken),
-        ("weights", shape.parameters * item + quantized),
+        ("weights", -(-(_layers(shape) * item + quantized) // shards) + shape.embeddings * item),
         ("weights, arranged for sampling", copies),
-        ("adapters", trainable * item if config.adapters else 0),
-        ("master weights", 4 * trainable),
-        ("gradients", 4 * trainable),
-        ("optimizer moments", 8 * trainable),
-        ("reference", 2 * trainable * item if load.reference else 0),  # beside it, while it is read, the current ones
+        ("adapters", own * item if config.adapters else 0),
+        ("master weights", 4 * own),
+        ("gradients", 4 * own),
+        ("optimizer moments", 8 * own),
+        ("reference", 2 * own * item if load.reference else 0),  # beside it, while it is read, the current ones
     ):
         yield Part(name=name, when="always", size=size)
+
+
+def _gathered(shape: Shape, config: LocalConfig, machine: Machine) -> Iterator[Part]:
+    """What is whole beside a process's shard: all layers while it samples, one at a time in an update."""
+    adapters = _trainable(shape, config) if config.adapters else 0
+    size = (_layers(shape) + adapters) * machine.item
+    yield Part(name="layers, gathered", when="sampling", size=size)
+    yield Part(name="a layer, gathered", when="training", size=size // shape.layers)
+
+
+def _layers(shape: Shape) -> int:
+    """Parameters that shards divide."""
+    return shape.parameters - shape.embeddings
 
 
 def _sampling(shape: Shape, config: LocalConfig, load: Load, machine: Machine) -> Iterator[Part]:

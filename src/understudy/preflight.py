@@ -29,8 +29,8 @@ PLAYED = 8
 """Gold episodes."""
 
 
-def preflight(config: TrainConfig, folder: Path) -> str:
-    """The plan of a run in `folder`. Raises ConfigError and TaskError as the run itself would."""
+def preflight(config: TrainConfig, folder: Path, processes: int = 1) -> str:
+    """The plan of a run in `folder` by so many processes. Raises ConfigError and TaskError as the run itself would."""
     from understudy.train.preparation import doubts, prepare  # torch, which a mistake in the config need not wait for
 
     prepared = prepare(config)
@@ -40,7 +40,8 @@ def preflight(config: TrainConfig, folder: Path) -> str:
     machine = find_machine(config.engine)
     episodes = gold_episodes(config, prepared)
     shape = memory.read_shape(prepared.folder)
-    planned = memory.plan(shape, config.engine, memory.load_of(config, episodes.common), machine)
+    load = memory.load_of(config, episodes.common, processes)
+    planned = memory.plan(shape, config.engine, load, machine, processes)
     speeds, source = _speeds(config, prepared.folder)
     evaluated = config.eval.trials * sum(len(exam.tasks) for exam in prepared.exams)
     expected = forecast.forecast(config, episodes, speeds, evaluated)
@@ -48,7 +49,7 @@ def preflight(config: TrainConfig, folder: Path) -> str:
         head,
         told(episodes, config),
         forecast.as_text(expected, config),
-        f"  (gold episodes, and speeds that {source})",
+        f"  (gold episodes, and speeds that {source}{'; of one process alone' if processes > 1 else ''})",
         memory.as_text(planned),
         _disk(config, shape, folder),
         *doubts(config),

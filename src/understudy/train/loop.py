@@ -37,7 +37,7 @@ def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> 
     prepared = prepare(config)
     folder, domain = prepared.folder, prepared.domain
     machine = find_machine(config.engine)
-    planned = memory.planned(config, folder, machine)
+    planned = memory.planned(config, folder, machine, crew.size)
     for line in (*doubts(config), *map(memory.as_text, planned)):
         report(line, 0, 0, {})
     engine = open_engine(folder, config.engine, config.seed, crew)

@@ -1,0 +1,154 @@
+"""The benchmark of whole runs beside TRL, without TRL: its domain, its clock, tools and prompts, and its table."""
+
+import asyncio
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+import time_to_success as benchmark  # noqa: E402
+import trl_run  # noqa: E402
+from lamps import DOMAIN  # noqa: E402
+from time_to_success import Course, Exam, Lap, answers, compared, configured, race, table  # noqa: E402
+
+from understudy.evaluate import floor, oracle  # noqa: E402
+from understudy.models import make_tiny  # noqa: E402
+from understudy.tasks import SPLITS  # noqa: E402
+
+SIDE = """
+import sys
+for step in range({steps}):
+    print('{{"step": %d, "weights": "w", "seconds": %d, "peak": 7, "before": 5}}' % (step, step), flush=True)
+    if sys.stdin.readline() != "go\\n":
+        print("told to end after", step, file=sys.stderr)
+        sys.exit(0)
+sys.exit({code})
+"""
+"""A side that shows so many weights, or ends when it is not told to go on."""
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+# ---- lamps ----
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_gold_earns_all_and_nothing_earns_nothing(split: Any) -> None:
+    tasks = DOMAIN.tasks(split)
+    assert asyncio.run(oracle(DOMAIN, tasks)).success.mean == 1.0
+    assert asyncio.run(floor(DOMAIN, tasks)).success.mean == 0.0
+
+
+def test_no_room_and_lamp_of_one_split_are_together_in_another() -> None:
+    met = {
+        split: {
+            task.actions[0].arguments["room"] + task.actions[1].arguments["lamp"] for task in DOMAIN.sample(split, 300)
+        }
+        for split in SPLITS
+    }
+    assert [len(met[split]) for split in ("train", "validation", "test")] == [60, 20, 20]
+    assert len(set.union(*met.values())) == 100
+
+
+# ---- TRL's side ----
+
+
+def test_an_episode_of_trls_earns_what_ours_does() -> None:
+    task = DOMAIN.sample("train", 1)[0]
+    find, read = (call.arguments for call in task.actions)
+
+    def played(*said: dict[str, Any]) -> float:
+        episode = trl_run.Episode()
+        episode.reset(task=task.model_dump_json(), prompt="a column of the dataset")
+        assert episode.find("x") == "Error: no such room"
+        assert episode.read(episode.find(find["room"])) == task.outputs[0]
+        return trl_run.rewards([said], [episode])[0]
+
+    called = {"role": "assistant", "content": "", "tool_calls": [{"type": "function"}]}
+    assert (
+        played(called, {"role": "tool", "content": "x"}, {"role": "assistant", "content": task.gold[-1].content}) == 1.0
+    )
+    assert played(called, {"role": "assistant", "content": "It is dark."}) == 0.0
+    assert played(called) == played(called, {"role": "tool", "content": read["lamp"]}) == 0.0
+
+
+def test_trl_is_shown_what_ours_is() -> None:
+    """Schemas to the byte, and the tasks of the stream in their order, each with the first messages of its episode."""
+    from transformers.utils import get_json_schema
+
+    episode = trl_run.Episode()
+    for spec in DOMAIN.specs:
+        shown = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
+        assert repr(get_json_schema(getattr(episode, spec.name))) == repr({"type": "function", "function": shown})
+    rows = trl_run.rows(configured(Path("model"), "steps=2", "algorithm.tasks_per_step=3"))
+    tasks = DOMAIN.sample("train", 6)
+    assert rows["task"] == [task.model_dump_json() for task in tasks]
+    assert rows["prompt"] == [
+        [{"role": "system", "content": DOMAIN.policy}, {"role": "user", "content": task.scenario.opening}]
+        for task in tasks
+    ]
+
+
+# ---- the race ----
+
+
+class Marks:
+    """An examiner with fixed marks."""
+
+    def __init__(self, marks: Sequence[float]) -> None:
+        self.marks = iter(marks)
+
+    def success(self, weights: Path) -> float:
+        return next(self.marks)
+
+
+def test_our_side_shows_its_weights_and_its_clock(tiny: Path, tmp_path: Path) -> None:
+    small = ("steps=2", "save_every=1", "algorithm.tasks_per_step=1", "algorithm.group_size=2", "sampling.max_tokens=4")
+    config = configured(tiny, *benchmark.REINFORCED, *small)
+    course = race("ours", sys.executable, config, tmp_path / "race", Exam(config, 2), 0.5)
+    assert [(lap.step, lap.success) for lap in course.laps] == [(0, 0.0), (1, 0.0), (2, 0.0)]
+    assert 0.0 == course.laps[0].seconds < course.laps[1].seconds < course.laps[2].seconds
+    assert 50e6 < course.before < course.peak
+
+
+def test_a_side_ends_when_it_has_come_so_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(benchmark, "answers", lambda _: answers([sys.executable, "-c", SIDE.format(steps=9, code=0)]))
+    config = configured(Path("model"), "steps=8", "sft.steps=0")
+    course = race("theirs", "python", config, tmp_path / "race", Marks([0.9, 0.2, 0.8]), 0.8)  # type: ignore[arg-type]
+    assert [lap.step for lap in course.laps] == [0, 1, 2]  # what it begins with is no success of its own
+    assert "told to end after 2" in capfd.readouterr().err
+    assert (course.reached(0.8), course.reached(0.95)) == (Lap(step=2, seconds=2, success=0.8), None)
+
+
+def test_a_side_that_fails_is_named() -> None:
+    with pytest.raises(SystemExit, match="ended with exit code 3"):
+        list(answers([sys.executable, "-c", SIDE.format(steps=2, code=3)]))
+
+
+def course(side: str, seed: int, peak: int, *laps: tuple[float, float]) -> Course:
+    steps = [Lap(step=i, seconds=seconds, success=success) for i, (seconds, success) in enumerate(laps)]
+    return Course(side=side, seed=seed, laps=tuple(steps), peak=peak << 20, before=100 << 20)
+
+
+def test_a_table_has_medians_and_their_ratio() -> None:
+    ours = [course("ours", 0, 200, (0, 0.2), (9, 0.9)), course("ours", 1, 300, (0, 0.2), (5, 0.9))]
+    theirs = [course("theirs", 0, 500, (0, 0.2), (21, 0.8)), course("theirs", 1, 500, (0, 0.2), (14, 0.7), (28, 0.85))]
+    text = table([*ours, *theirs], 0.8)
+    assert "| understudy | 0 | 9.0 | 1 | 200 | 100 |" in text
+    assert "| understudy, median | | 7.0 | | 250 | |" in text
+    assert text.endswith("| trl==1.16.0, median | | 24.5 | | 500 | |")
+    assert compared([*ours, *theirs], 0.8) == "3.5 times faster, 2.0 times less memory"
+    assert "| trl==1.16.0 | 0 | not in 21.0 (0.80) | 1 |" in table(theirs, 0.9)
+    assert math.isinf(benchmark.seconds(theirs, "theirs", 0.9))
+    assert compared([*ours, *theirs], 0.9) == "no ratio of times: a median did not come to that success"
