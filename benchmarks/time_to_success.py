@@ -77,17 +77,16 @@ class Shown(Record):
     seconds: float
     """On its clock."""
     peak: int
-    """Bytes, of its process, so far."""
-    before: int
-    """Bytes before there was a model: Python and its libraries."""
+    """Bytes of memory that its process has had at most."""
 
 
 class Lap(Record):
-    """Weights after a step, and how often they succeed on the held-out tasks."""
+    """Weights after a step: how often they succeed on the held-out tasks, and what they took."""
 
     step: int
     seconds: float
     success: float
+    peak: int
 
 
 class Course(Record):
@@ -96,8 +95,6 @@ class Course(Record):
     side: str
     seed: int
     laps: tuple[Lap, ...]
-    peak: int
-    before: int
 
     def reached(self, success: float) -> Lap | None:
         """The first lap of at least this success; what the run began with is none."""
@@ -109,13 +106,12 @@ class Clock:
 
     def __init__(self) -> None:
         self._out, sys.stdout = sys.stdout, sys.stderr  # whatever libraries print is not for the other process
-        self._before, self._seconds, self._since = peak_bytes("cpu"), 0.0, math.inf
+        self._seconds, self._since = 0.0, math.inf
 
     def show(self, step: int, weights: Path) -> None:
         """Say where the weights are, and wait; the process ends here if it is not to go on."""
         self._seconds += max(0.0, time.perf_counter() - self._since)
-        peak = peak_bytes("cpu")
-        told = Shown(step=step, weights=weights, seconds=self._seconds, peak=peak, before=self._before)
+        told = Shown(step=step, weights=weights, seconds=self._seconds, peak=peak_bytes("cpu"))
         print(told.model_dump_json(), file=self._out, flush=True)
         if sys.stdin.readline() != GO:
             raise SystemExit
@@ -175,12 +171,12 @@ def race(side: str, python: Path | str, config: TrainConfig, folder: Path, exam:
     """One side's run, in a process of its own, until it succeeds so often or its steps are done."""
     folder.mkdir(parents=True)
     (folder / "race.toml").write_text(dump(config), encoding="utf-8")
-    laps: list[Lap] = []
+    course = Course(side=side, seed=config.seed, laps=())
     with contextlib.closing(answers([python, str(HERE), f"--side={side}", f"--folder={folder}"])) as shown:
         for told in shown:
-            laps.append(Lap(step=told.step, seconds=told.seconds, success=exam.success(told.weights)))
-            print(f"{SIDES[side]}, seed {config.seed}: {laps[-1]}", file=sys.stderr, flush=True)
-            course = Course(side=side, seed=config.seed, laps=tuple(laps), peak=told.peak, before=told.before)
+            lap = Lap(step=told.step, seconds=told.seconds, success=exam.success(told.weights), peak=told.peak)
+            print(f"{SIDES[side]}, seed {config.seed}: {lap}", file=sys.stderr, flush=True)
+            course = course.replace(laps=(*course.laps, lap))
             if course.reached(success) or told.step == config.total:
                 break
     return course
@@ -202,7 +198,7 @@ def warm_start(folder: Path, arguments: argparse.Namespace) -> Path:
 
 def answers(command: Sequence[Path | str]) -> Generator[Shown]:
     """What a side shows; asking for the next lets it go on, and leaving off ends it."""
-    source = os.pathsep.join([str(Path(understudy.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    source = os.pathsep.join(filter(None, [str(Path(understudy.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": source}
     )
@@ -225,20 +221,20 @@ def seconds(courses: Sequence[Course], side: str, success: float) -> float:
 
 def peak(courses: Sequence[Course], side: str) -> float:
     """The median over a side's seeds of its peak memory, in bytes."""
-    return statistics.median(course.peak for course in courses if course.side == side)
+    return statistics.median(course.laps[-1].peak for course in courses if course.side == side)
 
 
 def table(courses: Sequence[Course], success: float) -> str:
     """A row for each run, and the medians of both sides beside each other."""
     lines = [
-        f"| | seed | seconds to {success:.2f} | steps | peak MiB | before the model |",
+        f"| | seed | seconds to {success:.2f} | steps | peak MiB | before the first step |",
         "|---|---|---|---|---|---|",
     ]
     for course in courses:
         lap, last = course.reached(success), course.laps[-1]
         missed = f"not in {last.seconds:.1f} ({last.success:.2f}) | {last.step}"
         came = f"{lap.seconds:.1f} | {lap.step}" if lap else missed
-        used = f"{course.peak / MIB:.0f} | {course.before / MIB:.0f}"
+        used = f"{last.peak / MIB:.0f} | {course.laps[0].peak / MIB:.0f}"
         lines.append(f"| {SIDES[course.side]} | {course.seed} | {came} | {used} |")
     for side, name in SIDES.items():
         medians = f"{seconds(courses, side, success):.1f} | | {peak(courses, side) / MIB:.0f}"

@@ -24,7 +24,7 @@ from understudy.tasks import SPLITS  # noqa: E402
 SIDE = """
 import sys
 for step in range({steps}):
-    print('{{"step": %d, "weights": "w", "seconds": %d, "peak": 7, "before": 5}}' % (step, step), flush=True)
+    print('{{"step": %d, "weights": "w", "seconds": %d, "peak": 7}}' % (step, step), flush=True)
     if sys.stdin.readline() != "go\\n":
         print("told to end after", step, file=sys.stderr)
         sys.exit(0)
@@ -117,7 +117,7 @@ def test_our_side_shows_its_weights_and_its_clock(tiny: Path, tmp_path: Path) ->
     course = race("ours", sys.executable, config, tmp_path / "race", Exam(config, 2), 0.5)
     assert [(lap.step, lap.success) for lap in course.laps] == [(0, 0.0), (1, 0.0), (2, 0.0)]
     assert 0.0 == course.laps[0].seconds < course.laps[1].seconds < course.laps[2].seconds
-    assert 50e6 < course.before < course.peak
+    assert 50e6 < course.laps[0].peak <= course.laps[-1].peak
 
 
 def test_a_side_ends_when_it_has_come_so_far(
@@ -128,7 +128,7 @@ def test_a_side_ends_when_it_has_come_so_far(
     course = race("theirs", "python", config, tmp_path / "race", Marks([0.9, 0.2, 0.8]), 0.8)  # type: ignore[arg-type]
     assert [lap.step for lap in course.laps] == [0, 1, 2]  # what it begins with is no success of its own
     assert "told to end after 2" in capfd.readouterr().err
-    assert (course.reached(0.8), course.reached(0.95)) == (Lap(step=2, seconds=2, success=0.8), None)
+    assert (course.reached(0.8), course.reached(0.95)) == (Lap(step=2, seconds=2, success=0.8, peak=7), None)
 
 
 def test_a_side_that_fails_is_named() -> None:
@@ -137,8 +137,15 @@ def test_a_side_that_fails_is_named() -> None:
 
 
 def course(side: str, seed: int, peak: int, *laps: tuple[float, float]) -> Course:
-    steps = [Lap(step=i, seconds=seconds, success=success) for i, (seconds, success) in enumerate(laps)]
-    return Course(side=side, seed=seed, laps=tuple(steps), peak=peak << 20, before=100 << 20)
+    """Its peak is reached at the end, and half of it before the first step."""
+    peaks = [peak << 19, *[peak << 20] * (len(laps) - 1)]
+    return Course(
+        side=side,
+        seed=seed,
+        laps=tuple(
+            Lap(step=i, seconds=seconds, success=success, peak=peaks[i]) for i, (seconds, success) in enumerate(laps)
+        ),
+    )
 
 
 def test_a_table_has_medians_and_their_ratio() -> None:
