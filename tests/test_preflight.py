@@ -76,6 +76,16 @@ def test_a_dry_run_tells_what_a_run_takes_and_leaves_nothing(home: Path) -> None
     assert list(home.iterdir()) == []
 
 
+def test_a_dry_run_of_several_processes_plans_the_memory_of_each_and_of_all(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("understudy.preflight._speeds", lambda *_: (SPEEDS, "are given"))
+    text = launch.dry_run(TOY, processes=2)
+    assert "memory of the cpu, for each of 2 processes, at most" in text
+    assert re.search(r"all processes +\d", text)
+    assert "speeds that are given; of one process alone)" in text
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

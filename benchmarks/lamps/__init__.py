@@ -1,8 +1,8 @@
 """Lamps to ask after: a domain for benchmarks that a random model of 115 thousand parameters learns in minutes.
 
 An episode is two calls and a text: find the lamp of a room, read its level, tell it. All that has to be copied from
-one to the next is a digit, the last that was said, because so small a model has to learn to copy first. (Nine answers
-in ten that ask no tool are wrong.) A room and its lamp are never those of another split's task.
+one to the next is a digit, the last that was said, because so small a model has to learn to copy first. A level that no
+tool has shown does not count as told, and a room and its lamp are never those of another split's task.
 """
 
 import random
@@ -27,7 +27,7 @@ class Lamp(Record):
 
     room: str
     level: str
-    """How bright it is, from 0 to 9."""
+    """How bright it is, from B0 to B9."""
 
 
 class House(State):
@@ -81,7 +81,7 @@ def generate(split: Split, seed: int, families: Sequence[str], difficulties: Seq
         identity = f"lamps/{split}/{seed}/{family}/{difficulty}/{index}"
         draw = random.Random(identity)
         room, number = draw.choice(known)
-        lamp = Lamp(room=str(room), level=str(draw.randrange(10)))
+        lamp = Lamp(room=str(room), level=f"B{draw.randrange(10)}")
         yield task(identity, split, family, difficulty, f"L{number}", lamp)
 
 
