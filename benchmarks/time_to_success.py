@@ -1,6 +1,6 @@
 """A whole run beside TRL's GRPOTrainer: seconds until a success on held-out tasks, and peak memory.
 
-    python benchmarks/time_to_success.py                  # 3 seeds a side, 10 to 15 minutes on two quiet cores
+    python benchmarks/time_to_success.py                  # 3 seeds a side
     python benchmarks/time_to_success.py --quick          # two steps a side, to see that it runs
 
 Both sides begin with the same weights, a tiny model that has imitated lamps (benchmarks/lamps) until it first succeeds

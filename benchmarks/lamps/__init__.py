@@ -1,4 +1,4 @@
-"""Lamps to ask after: a domain for benchmarks that a random model of 115 thousand parameters learns in minutes.
+"""Lamps to ask after: a domain for benchmarks, as simple as a random model of 115 thousand parameters needs it.
 
 An episode is two calls and a text: find the lamp of a room, read its level, tell it. All that has to be copied from
 one to the next is a digit, the last that was said, because so small a model has to learn to copy first. A level that no

@@ -115,7 +115,7 @@ class Plan(Record):
 
 
 def plan(shape: Shape, config: LocalConfig, load: Load, machine: Machine, processes: int = 1) -> Plan:
-    """The plan of an engine, or of each of several that work together, from the shapes of its model."""
+    """The plan of an engine, or of each of several processes' that work on one run, from the shapes of its model."""
     shards = processes if config.sharding == "fsdp" else 1
     parts = [*_kept(shape, config, load, machine, shards), *_training(shape, config, load, machine)]
     parts += _sampling(shape, config, load, machine) if load.here else ()
