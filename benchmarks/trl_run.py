@@ -37,7 +37,7 @@ class Episode:
         """Find the lamp of a room.
 
         Args:
-            room: its number
+            room: its name
         """
         return self._call("find", room=room)
 

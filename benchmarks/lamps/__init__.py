@@ -1,8 +1,8 @@
 """Lamps to ask after: a domain for benchmarks, as simple as a random model of 115 thousand parameters needs it.
 
-An episode is two calls and a text: find the lamp of a room, read its level, tell it. All that has to be copied from
-one to the next is a digit, the last that was said, because so small a model has to learn to copy first. A level that no
-tool has shown does not count as told, and a room and its lamp are never those of another split's task.
+An episode is two calls and a text: find the lamp of the hall, read its level, tell it. So small a model is long in
+learning to copy, so lamp and level are the same each time. Who asks is another each time, and nobody in two splits.
+What there is to learn is to say long calls without a slip: a level that no tool has shown does not count as told.
 """
 
 import random
@@ -20,6 +20,8 @@ from understudy.users import NoUser
 
 FROZEN = 40
 """Tasks of a split that are called its frozen ones."""
+NAMES = {"train": ("Ann", "Ben", "Eva", "Leo", "Mia", "Tom"), "validation": ("Ida", "Max"), "test": ("Amy", "Jan")}
+"""Who asks."""
 
 
 class Lamp(Record):
@@ -27,7 +29,7 @@ class Lamp(Record):
 
     room: str
     level: str
-    """How bright it is, from B0 to B9."""
+    """How bright it is."""
 
 
 class House(State):
@@ -41,7 +43,7 @@ class LampTools(Toolkit):
 
     _state: House
 
-    def find(self, room: Annotated[str, "its number"]) -> str:
+    def find(self, room: Annotated[str, "its name"]) -> str:
         """Find the lamp of a room."""
         found = [key for key, lamp in self._state.lamps.items() if lamp.room == room]
         if not found:
@@ -64,32 +66,23 @@ class Lamps(Domain):
 
 
 def house() -> House:
-    """Without a lamp: each task brings its own."""
-    return House(lamps={})
-
-
-def pairs(split: Split) -> list[tuple[int, int]]:
-    """The rooms of a split, each with a lamp; every digit is in each split, at both places."""
-    places = {"train": (0, 1, 2), "validation": (3,), "test": (4,)}[split]
-    return [(room, lamp) for room in range(10) for lamp in range(10) if (room + lamp) % 5 in places]
+    """With one lamp."""
+    return House(lamps={"L7": Lamp(room="hall", level="B3")})
 
 
 def generate(split: Split, seed: int, families: Sequence[str], difficulties: Sequence[Difficulty]) -> Iterator[Task]:
-    """Ask after one lamp, over and over."""
-    known = pairs(split)
+    """Somebody asks how bright the hall is, over and over."""
     for family, difficulty, index in interleave(families, difficulties):
         identity = f"lamps/{split}/{seed}/{family}/{difficulty}/{index}"
         draw = random.Random(identity)
-        room, number = draw.choice(known)
-        lamp = Lamp(room=str(room), level=f"B{draw.randrange(10)}")
-        yield task(identity, split, family, difficulty, f"L{number}", lamp)
+        yield task(identity, split, family, difficulty, f"{draw.choice(NAMES[split])} in room {draw.randrange(100)}")
 
 
-def task(identity: str, split: Split, family: str, difficulty: Difficulty, key: str, lamp: Lamp) -> Task:
-    """The task to tell how bright a lamp is."""
-    calls = ToolCall(name="find", arguments={"room": lamp.room}), ToolCall(name="read", arguments={"lamp": key})
-    says = f"How bright is room {lamp.room}?"
-    told = Message(role="assistant", content=f"It is at {lamp.level}.")
+def task(identity: str, split: Split, family: str, difficulty: Difficulty, who: str) -> Task:
+    """The task to tell somebody how bright the hall is."""
+    calls = ToolCall(name="find", arguments={"room": "hall"}), ToolCall(name="read", arguments={"lamp": "L7"})
+    says = f"I am {who}. How bright is the hall?"
+    told = Message(role="assistant", content="It is at B3.")
     return Task(
         id=identity,
         domain="lamps",
@@ -97,9 +90,8 @@ def task(identity: str, split: Split, family: str, difficulty: Difficulty, key: 
         family=family,
         difficulty=difficulty,
         scenario=Scenario(instructions=says, opening=says),
-        setup={"lamps": {key: lamp.model_dump()}},
         gold=(*(Message(role="assistant", tool_calls=(call,)) for call in calls), told),
-        outputs=(lamp.level,),
+        outputs=("B3",),
     )
 
 
