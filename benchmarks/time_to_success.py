@@ -65,7 +65,7 @@ REINFORCED = (
     "algorithm.group_size=8",
     "algorithm.refill=0",
     "algorithm.warmup=0",
-    "algorithm.learning_rate=1e-3",
+    "algorithm.learning_rate=1e-4",
 )
 
 
@@ -271,7 +271,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--success", type=float, default=0.8, help="on held-out tasks, at which the clock is read")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--warm", type=float, default=0.25, help="the success at which imitation ends")
+    parser.add_argument("--warm", type=float, default=0.1, help="the success at which imitation ends")
     parser.add_argument("--imitation", type=int, default=600, help="its steps, at most")
     parser.add_argument("--steps", type=int, default=40, help="of reinforcement, at most")
     parser.add_argument("--every", type=int, default=2, help="steps from one examination to the next")
