@@ -1,11 +1,12 @@
 """From a command line to a training run: its config, its folder, its live view, and its result."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,10 @@ from understudy.crew import ALONE, Crew, Place, take_place
 from understudy.engines.local.config import Finetune
 from understudy.errors import ConfigError, TaskError
 from understudy.evaluate import not_installed
+from understudy.hold import held
 from understudy.live import Live
 from understudy.models import find_model
-from understudy.preflight import preflight
+from understudy.preflight import Preflight, preflight
 from understudy.processes import ENDED, SHADOWS, leash, run_together
 from understudy.run import Run, free_folder, read_config, refuse_taken
 from understudy.shadow import shadow
@@ -33,10 +35,26 @@ def train(settings: Sequence[str] = (), out: Path | None = None, resume: Path | 
     Of the processes of a crew the first one does; the others, who have nothing to say, help it.
     """
     place = take_place()
-    if place.size == 1:
-        return _train(open_run(settings, out, resume), ALONE)
-    leash()
-    run = open_run(settings, out, resume) if place.rank == 0 else None
+    if place.size > 1:
+        leash()
+    with _opened(settings, out, resume) if place.rank == 0 else contextlib.nullcontext() as run:
+        return _train(run, ALONE) if run and place.size == 1 else _train_in_crew(run, place)
+
+
+@contextlib.contextmanager
+def _opened(settings: Sequence[str], out: Path | None, resume: Path | None) -> Iterator[Run]:
+    """`open_run`, with its folder held for as long as it is trained."""
+    with contextlib.ExitStack() as stack:
+        if resume is not None and resume.is_dir():
+            stack.enter_context(held(resume))  # before what is half-written in it is dropped
+        run = open_run(settings, out, resume)
+        if resume is None:
+            stack.enter_context(held(run.folder))
+        yield run
+
+
+def _train_in_crew(run: Run | None, place: Place) -> str:
+    """Train with the others; `run` is the first one's, who opened it."""
     crew = _join(place)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(ENDED))  # so that the terminal is left as it was
     run = crew.gather(run)[0]
@@ -107,8 +125,8 @@ def _trainer(config: TrainConfig) -> "Callable[[TrainConfig, Run, Report, Crew],
     return run_here
 
 
-def dry_run(settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None) -> str:
-    """What `train` would do with these settings, as text; nothing is written."""
+def dry_run(settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None) -> Preflight:
+    """What `train` would do with these settings; nothing is written."""
     if resume is not None:
         raise ConfigError(
             f"a dry run is of a new run: leave out --resume, or name {resume / 'config.toml'} as the config"

@@ -45,7 +45,9 @@ class Slice(Record):
     """A part of a domain: which tasks, and what the agent is shown. Empty means all."""
 
     families: tuple[str, ...] = ()
+    """Families whose tasks are in it; of a mixture also as `domain/family`."""
     difficulties: tuple[Difficulty, ...] = ()
+    """Difficulties whose tasks are in it."""
     tools: tuple[str, ...] = ()
     """Tools that the agent is shown and may call; a task whose gold calls another one is invalid."""
     policy: Literal["full", "brief"] = "full"

@@ -15,7 +15,7 @@ import understudy
 from understudy.viewer import query
 from understudy.viewer.curves import curves, head, run_page
 from understudy.viewer.episodes import episode, episode_readings, episode_tokens, group, trainer
-from understudy.viewer.evaluation import comparison, evaluation, evaluations
+from understudy.viewer.evaluation import comparison, evaluation, evaluations, failures
 from understudy.viewer.index import Index
 from understudy.viewer.library import Library
 
@@ -60,6 +60,7 @@ ANSWERS: dict[str, Answer] = {
     "/api/runs/{run}/steps/{at}/episodes/{episode}/trainer": trainer,
     "/api/evaluations": evaluations,
     "/api/evaluations/{key}": evaluation,
+    "/api/failures/{key}/{step}": failures,
     "/api/comparison/{new}/{new_row}/{old}/{old_row}": comparison,
     "/api/runs/{run}/episodes": episodes,
     "/api/runs/{run}/facets": facets,

@@ -11,6 +11,8 @@ from pydantic import ValidationError
 
 from understudy import outcome
 from understudy.assess import compare as comparing
+from understudy.assess.stored import stored_names
+from understudy.assess.why import why
 from understudy.errors import ConfigError
 from understudy.evaluate import Evaluation
 from understudy.failures.causes import MEANING
@@ -18,9 +20,11 @@ from understudy.kept import EPISODES
 from understudy.outcome import Named, Outcome
 from understudy.results import UNTRAINED
 from understudy.trajectory import numbered_trajectories
+from understudy.viewer.episodes import shelf_of
 from understudy.viewer.library import Library
 
 Values = Mapping[str, str]
+_MEANINGS = {what: {"who": who, "meaning": meaning} for what, (who, meaning) in MEANING.items()}
 
 
 def evaluations(library: Library, _: Values) -> list[dict[str, Any]]:
@@ -32,11 +36,24 @@ def evaluation(library: Library, values: Values) -> dict[str, Any]:
     """All that an evaluation came to; of its failures also the numbers of their episodes, where those are kept."""
     key = values["key"]
     plain = outcome.as_json(_outcome(library, key))
-    numbers = _numbers(library, key)
+    numbers, path = _numbers(library, key), _path(library, key)
     for failure in plain["failures"]:
         failure["episode"] = numbers.get((failure["task"], failure["seed"]))
-    meanings = {what: {"who": who, "meaning": meaning} for what, (who, meaning) in MEANING.items()}
-    return {"key": key, "path": str(_path(library, key)), "meanings": meanings, **plain}
+    kept = stored_names(path) if key in library.runs() else []
+    return {"key": key, "path": str(path), "kept": kept, "meanings": _MEANINGS, **plain}
+
+
+def failures(library: Library, values: Values) -> dict[str, Any]:
+    """Why episodes of a run failed: those of a step, or of an evaluation, that it keeps."""
+    stored = shelf_of(library, values).stored
+    found = why(stored)
+    causes = [{"who": who, "what": what, "failures": count} for who, what, count in outcome.causes([*found.values()])]
+    return {
+        "episodes": len(stored.episodes),
+        "meanings": _MEANINGS,
+        "causes": causes,
+        "failures": [{**failure.model_dump(mode="json"), "episode": number} for number, failure in found.items()],
+    }
 
 
 def comparison(library: Library, values: Values) -> dict[str, Any]:
