@@ -4,6 +4,7 @@ An evaluation is what `understudy eval` wrote, or all that a run wrote of one: t
 """
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from understudy.kept import EPISODES
 from understudy.outcome import Named, Outcome
 from understudy.results import UNTRAINED
 from understudy.trajectory import numbered_trajectories
+from understudy.viewer.curves import Stamp, stamp
 from understudy.viewer.episodes import shelf_of
 from understudy.viewer.library import Library
 
@@ -93,7 +95,15 @@ def _path(library: Library, key: str) -> Path:
 
 def _outcome(library: Library, key: str) -> Outcome:
     runs = library.runs()
-    return _of_run(runs[key]) if key in runs else outcome.read(library.evaluation(key))
+    if key in runs:
+        return _of_run(runs[key])
+    path = library.evaluation(key)
+    return _read(path, stamp(path / outcome.FILE if path.is_dir() else path))
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, _: Stamp) -> Outcome:
+    return outcome.read(path)
 
 
 def _of_run(folder: Path) -> Outcome:
@@ -108,11 +118,16 @@ def _of_run(folder: Path) -> Outcome:
 def _stages(folder: Path) -> Iterator[Named]:
     for path in sorted(folder.glob("*.json")):
         step, _, name = path.stem.partition(" ")
-        try:
-            found = Evaluation.model_validate_json(path.read_bytes())
-        except ValidationError as e:
-            raise ConfigError(f"{path} holds no evaluation: {e.errors(include_url=False)[0]['msg']}") from e
+        found = _stage(path, stamp(path))
         yield Named(name=f"{name}, step {int(step)}" if step.isdecimal() else path.stem, evaluation=found)
+
+
+@lru_cache(maxsize=1024)
+def _stage(path: Path, _: Stamp) -> Evaluation:
+    try:
+        return Evaluation.model_validate_json(path.read_bytes())
+    except ValidationError as e:
+        raise ConfigError(f"{path} holds no evaluation: {e.errors(include_url=False)[0]['msg']}") from e
 
 
 def _row(library: Library, key: str, place: str) -> Named:

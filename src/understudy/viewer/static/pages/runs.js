@@ -79,6 +79,7 @@ function Head({ run }) {
       <span class="faint small">written ${ago(run.written)}</span>
       <span class="space" />
       <a class="button" href=${href("episodes", [run.key])}>episodes</a>
+      <a class="button" href=${href("evaluations", [run.key])}>evaluations</a>
     </div>
     <p class="soft">
       ${[run.domain, run.model, run.config?.["engine.finetune"], run.config && `seed ${run.config.seed}`].filter(Boolean).join(" · ")}
