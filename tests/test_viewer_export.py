@@ -92,6 +92,18 @@ def test_what_there_is_no_room_for_is_named(folder: Path, tmp_path: Path, monkey
     assert "gold: of 8 episodes this file holds 0, first those that failed" in export(library, tmp_path / "none.html")
 
 
+def test_what_is_damaged_is_named_and_the_rest_is_there(tmp_path: Path) -> None:
+    evaluated(tmp_path / "sound", GoldAgent(), "gold")
+    evaluated(tmp_path / "torn", GoldAgent(), "gold")
+    (tmp_path / "torn" / "tasks.jsonl").write_text('{"id": 1}\n')
+    (left_out,) = export(Library([tmp_path]), tmp_path / "page.html")
+    assert left_out.startswith("torn: ")
+    assert "tasks.jsonl" in left_out
+    answers = told_by(tmp_path / "page.html")["answers"]
+    assert answers["/api/episode/sound/eval/1"]["reward"] == 1.0
+    assert answers["/api/evaluations/torn"]["rows"][2]["success"]["mean"] == 1.0
+
+
 def test_why_episodes_of_a_run_failed(folder: Path) -> None:
     library = Library([folder])
     found = ask(library, "/api/evaluations/{key}", key="run")

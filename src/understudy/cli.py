@@ -47,7 +47,9 @@ app.add_typer(mcp.app, name="mcp")
 
 What = Annotated[
     str,
-    typer.Argument(metavar="DOMAIN", help="A domain, module:attribute, mcp:FILE, a preset, a config.toml or a run."),
+    typer.Argument(
+        metavar="DOMAIN", help="A domain, module:attribute, mcp:FILE, a preset, a config.toml, a run or an evaluation."
+    ),
 ]
 Checkpoint = Annotated[
     str,

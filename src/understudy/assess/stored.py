@@ -9,7 +9,7 @@ from understudy.assess.sitting import TASKS, begun
 from understudy.config import TrainConfig, dump, parse
 from understudy.domains.base import Slice, TaskSource, find
 from understudy.domains.recall import recall
-from understudy.errors import ConfigError
+from understudy.errors import ConfigError, TaskError
 from understudy.kept import EPISODES, HEAD
 from understudy.run import OF_TESTS, damage, episode_file, episode_files, evaluation_files, read_config
 from understudy.tasks import Task, read_tasks
@@ -76,8 +76,7 @@ def open_stored(folder: Path, name: str = "") -> Stored:
     if (folder / HEAD).is_file():
         if name:
             raise ConfigError(f"{folder} is an evaluation, whose episodes are of no step; leave out {name!r}")
-        tasks = read_tasks(folder / TASKS) if (folder / TASKS).is_file() else []
-        return Stored(folder, "", begun(folder).config, _read(folder / EPISODES), {task.id: task for task in tasks})
+        return Stored(folder, "", begun(folder).config, _read(folder / EPISODES), _tasks(folder / TASKS))
     config = read_config(folder)
     if name.isdecimal():
         return Stored(folder, name, config, _read(episode_file(folder, int(name))))
@@ -119,7 +118,16 @@ def _of_tests(config: TrainConfig) -> TrainConfig:
     return config.replace(domain=f"mix:{','.join(config.eval.tests)}", slice=config.test_slice)
 
 
+def _tasks(file: Path) -> dict[str, Task]:
+    try:
+        return {task.id: task for task in read_tasks(file)} if file.is_file() else {}
+    except TaskError as e:
+        raise ConfigError(str(e)) from e
+
+
 def _read(file: Path) -> Mapping[int, Trajectory]:
+    if not file.is_file():
+        return {}
     stat = file.stat()
     return _read_as_it_is(file, stat.st_mtime_ns, stat.st_size)
 

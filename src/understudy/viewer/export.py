@@ -125,7 +125,11 @@ class _Held:
     def _take_stored(self, key: str, step: str, most: int) -> int:
         """Take in the episodes of an evaluation, those that failed before the others."""
         values = {"key": key, "step": step}
-        episodes = shelf_of(self._library, values).stored.episodes
+        try:
+            episodes = shelf_of(self._library, values).stored.episodes
+        except ConfigError as e:
+            self.left_out.append(f"{key}: {e}")
+            return 0
         wanted = sorted(episodes, key=lambda number: not failed(episodes[number]))[:most]
         taken = len(list(itertools.takewhile(lambda number: self._take_episode(key, step, number), wanted)))
         if step != EVALUATION:  # whose failures are in what is told of it
