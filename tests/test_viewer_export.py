@@ -52,7 +52,7 @@ def asked(library: Library, pattern: str, **values: str) -> tuple[str, object]:
 def test_the_file_holds_evaluations_comparisons_and_readings(folder: Path, tmp_path: Path) -> None:
     library = Library([folder])
     assert export(library, tmp_path / "page.html") == [
-        "run: of 2 evaluations this file has episodes of the last one only"
+        "run: of 2 evaluations this file holds episodes of the last one only"
     ]
     told = told_by(tmp_path / "page.html")["answers"]
     expected = [
@@ -76,7 +76,7 @@ def test_what_there_is_no_room_for_is_named(folder: Path, tmp_path: Path, monkey
     left_out = export(library, tmp_path / "page.html", most=4)
     assert left_out == [
         "of 12 comparisons of two evaluations this file holds 2, those of the last evaluations",
-        "run: of 2 evaluations this file has episodes of the last one only",
+        "run: of 2 evaluations this file holds episodes of the last one only",
         "run: of 2 episodes this file holds 1, the newest",
         "gold: of 8 episodes this file holds 1, first those that failed",
         "mute: of 8 episodes this file holds 1, first those that failed",
