@@ -20,6 +20,8 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402
 
 from toy import LampTools, house, task  # noqa: E402
+from understudy.assess.stored import open_stored  # noqa: E402
+from understudy.assess.why import why  # noqa: E402
 from understudy.config import TrainConfig, parse  # noqa: E402
 from understudy.domains.base import Domain, interleave  # noqa: E402
 from understudy.engines.base import Completion  # noqa: E402
@@ -28,7 +30,7 @@ from understudy.environment import ToolEnvironment  # noqa: E402
 from understudy.errors import ConfigError, RolloutError, TaskError  # noqa: E402
 from understudy.messages import Message  # noqa: E402
 from understudy.models import find_model, make_tiny  # noqa: E402
-from understudy.run import Run, read_metrics  # noqa: E402
+from understudy.run import Run, evaluation_files, read_metrics  # noqa: E402
 from understudy.tasks import Difficulty, Score, Split, Task  # noqa: E402
 from understudy.train import (  # noqa: E402
     Report,
@@ -351,7 +353,7 @@ def test_ctrl_c_in_an_evaluation_is_noticed_at_once(
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         await asyncio.sleep(3600)
 
-    monkeypatch.setattr(evaluation, "evaluate", endless)
+    monkeypatch.setattr(evaluation, "episodes", endless)
     with pytest.raises(KeyboardInterrupt, match="stopped after step 0"):
         run_of(tmp_path / "run", tiny)
     assert not evaluations(Run.resume(tmp_path / "run"))
@@ -489,6 +491,15 @@ def test_domains_that_are_not_trained_on_have_a_table_of_their_own(tiny: Path, t
         "000000 base model.json",
         "000001 warm start.json",
     ]
+    stages = ["000000 base model", "000000 base model of tests", "000001 warm start", "000001 warm start of tests"]
+    assert list(evaluation_files(run.folder)) == stages
+    for stage, (_, came) in zip(stages[1::2], tables["tests"][2:], strict=True):
+        stored = open_stored(run.folder, stage)
+        earned = [reward for result in came.results for reward in result.rewards]
+        assert [episode.score and episode.score.reward for episode in stored.episodes.values()] == earned
+        failures = why(stored)
+        assert sorted(failures) == [number for number, reward in enumerate(earned, 1) if reward != 1.0]
+        assert {failure.domain for failure in failures.values()} <= {"retail", "telecom"}
 
 
 def test_a_domain_that_is_trained_on_is_no_test(tiny: Path, tmp_path: Path) -> None:
