@@ -266,7 +266,7 @@ def episode_file(folder: Path, step: int) -> Path:
 
 def evaluation_files(folder: Path) -> dict[str, Path]:
     """The files of the episodes of a run's evaluations, by the names that they were kept under, in order."""
-    found = sorted((folder / "episodes").glob("*.jsonl"))
+    found = sorted((folder / "episodes").glob("*.jsonl"), key=lambda path: path.stem)
     return {path.stem: path for path in found if _step(path) is not None}
 
 
