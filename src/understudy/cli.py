@@ -115,7 +115,7 @@ def play(
     task: Annotated[str, typer.Option(help="Id of the task; the first of the split if not given.")] = "",
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Where the task is from.")] = "train",
     agent: Annotated[
-        str, typer.Option(help="Who is the agent where you are not: gold, model, native or chat.")
+        str, typer.Option(help="The agent where you are not: gold, model, native, chat, or module:attribute.")
     ] = "gold",
     model: Annotated[str, typer.Option(help="The model that is the agent, instead of --agent.")] = "",
     fork: Annotated[

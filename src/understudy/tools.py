@@ -6,13 +6,13 @@ Any other exception is a bug of the tool and propagates.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
-from understudy.errors import ToolError, nearest
+from understudy.errors import TaskError, ToolError, nearest
 from understudy.messages import ToolCall, ToolSpec
 from understudy.state import State
 
@@ -49,15 +49,15 @@ class Device(Protocol):
 class Methods:
     """What makes the public methods of a subclass tools. One with `tools=False` is a kind of tools, and has none."""
 
-    _models: ClassVar[dict[str, type[BaseModel]]] = {}
-    _specs: ClassVar[tuple[ToolSpec, ...]] = ()
+    _models: Mapping[str, type[BaseModel]] = {}
+    _specs: tuple[ToolSpec, ...] = ()
 
     def __init_subclass__(cls, tools: bool = True) -> None:
         super().__init_subclass__()
         if not tools:
             return
         methods = {n: f for n, f in vars(cls).items() if not n.startswith("_") and inspect.isfunction(f)}
-        cls._models = {**cls._models, **{name: _arguments(method) for name, method in methods.items()}}
+        cls._models = {**cls._models, **{name: _arguments(method, bound=1) for name, method in methods.items()}}
         cls._specs = tuple(_spec(name, getattr(cls, name), model) for name, model in cls._models.items())
 
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -109,6 +109,21 @@ class Service(Methods, tools=False):
         return rendered(await getattr(self, call.name)(**self._validated(call)))
 
 
+class Functions(Methods, tools=False):
+    """Plain functions as tools, coroutines among them; all episodes call the same ones."""
+
+    def __init__(self, *functions: Callable[..., Any]) -> None:
+        self._functions = {function.__name__: function for function in functions}
+        self._models = {name: _arguments(function) for name, function in self._functions.items()}
+        self._specs = tuple(_spec(name, self._functions[name], model) for name, model in self._models.items())
+
+    async def call(self, call: ToolCall) -> str:
+        """Validate, run, and render the result as text; a refusal is a `ToolError`."""
+        arguments = self._validated(call)
+        result = self._functions[call.name](**arguments)
+        return rendered(await result if inspect.isawaitable(result) else result)
+
+
 def rendered(result: Any) -> str:
     """What a model reads of a result: a text as it is, anything else as JSON without the fields at their default."""
     return result if isinstance(result, str) else _JSON.dump_json(result, exclude_defaults=True).decode()
@@ -121,10 +136,14 @@ def _explained(name: str, model: type[BaseModel], error: ValidationError) -> str
     return f"bad arguments for {name}: {where}: {first['msg']}; it takes ({fields})"
 
 
-def _arguments(method: Callable[..., Any]) -> type[BaseModel]:
-    """The method's parameters as a model: what validates a call and makes its schema."""
+def _arguments(method: Callable[..., Any], bound: int = 0) -> type[BaseModel]:
+    """The parameters, without those that are bound, as a model: what validates a call and makes its schema."""
     hints = get_type_hints(method, include_extras=True)
-    parameters = list(inspect.signature(method).parameters.values())[1:]
+    parameters = list(inspect.signature(method).parameters.values())[bound:]
+    for p in parameters:
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) or p.name not in hints:
+            how = "each argument of a tool has a name and an annotation, which is its schema, such as `name: str`"
+            raise TaskError(f"tool {method.__name__} cannot take `{p}`; {how}")
     fields: dict[str, Any] = {
         p.name: (_described(hints[p.name]), ... if p.default is p.empty else p.default) for p in parameters
     }

@@ -26,9 +26,9 @@ from understudy.integrations.checkout import bare, load, locate
 from understudy.integrations.rehearsal import Rehearsal
 from understudy.integrations.rows import Changes, Frozen
 from understudy.integrations.tau2_episode import MARKS, Grader, Judge, Side, canonical, needs_judge
-from understudy.integrations.tau_bench import DONE, UntilStop, difficulty, epochs
+from understudy.integrations.tau_bench import DONE, UntilStop, difficulty
 from understudy.messages import Message, ToolCall, ToolSpec
-from understudy.tasks import Scenario, Split, Task, select
+from understudy.tasks import Scenario, Split, Task, epochs, select
 from understudy.users import MakeUser, User
 
 FAMILIES = ("change", "tell", "nothing", "judged")

@@ -9,8 +9,6 @@ answered in our words. Users are language models or people; see `rehearsal`.
 """
 
 import functools
-import itertools
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +22,7 @@ from understudy.integrations.rehearsal import Rehearsal
 from understudy.integrations.rows import Changes, Frozen
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.rewards import product
-from understudy.tasks import Difficulty, Scenario, Score, Split, Task, select
+from understudy.tasks import Difficulty, Scenario, Score, Split, Task, epochs, select
 from understudy.users import MakeUser, User
 
 FAMILIES = ("change", "tell", "nothing")
@@ -269,12 +267,6 @@ def canonical(value: Any) -> str:
 def difficulty(calls: int) -> Difficulty:
     """By the number of gold calls: up to 2, up to 6, and more."""
     return "easy" if calls <= 2 else "medium" if calls <= 6 else "hard"
-
-
-def epochs(tasks: Sequence[Task], seed: int) -> Iterator[Task]:
-    """The tasks without end, each time in another order; nothing where there are none."""
-    for epoch in itertools.count() if tasks else ():
-        yield from random.Random(f"{seed}/{epoch}").sample(tasks, len(tasks))
 
 
 def _closing(outputs: Sequence[str]) -> Message:

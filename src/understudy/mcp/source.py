@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 
 from understudy.domains.base import WHOLE, Slice
 from understudy.errors import ConfigError, TaskError, nearest
-from understudy.integrations.tau_bench import epochs
 from understudy.mcp.cassette import Cassette, cassette_path, read_offers, write_offers
 from understudy.mcp.catalogue import Catalogue, Offers, specs_of
 from understudy.mcp.environment import MCPEnvironment, prepare
@@ -25,7 +24,7 @@ from understudy.mcp.settings import EnvironmentConfig, ServerConfig, load_enviro
 from understudy.mcp.tasks import MCPTask, read_mcp_tasks
 from understudy.mcp.toolkit import MCPToolkit
 from understudy.messages import ToolSpec
-from understudy.tasks import Split, Task, select
+from understudy.tasks import Split, Task, epochs, select
 from understudy.users import MakeUser, NoUser, User
 
 T = TypeVar("T")
