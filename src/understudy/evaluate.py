@@ -235,9 +235,9 @@ async def refuse_free(domain: TaskSource, seed: int = 0, allowed: bool = False) 
 def named_agent(name: str, config: TrainConfig, checkpoint: Path | None = None, payer: Payer | None = None) -> Agent:
     """The agent called `model`, `native` or `chat` (the endpoint of the config's `chat`), one of `SCRIPTED`, or yours.
 
-    Yours is `module:attribute`: an agent, or what makes one when it is called without arguments. `native` uses the
-    endpoint's own tool calls, `chat` what `chat.tools` says, which unless it is set is the same. `model` is the
-    config's, with a checkpoint's weights where one is given. `payer` pays for an endpoint's.
+    Yours is `module:attribute`: an agent, or a class or function that makes one when it is called with the endpoint's
+    `ChatModel`. `native` uses the endpoint's own tool calls, `chat` what `chat.tools` says, which unless it is set is
+    the same. `model` is the config's, with a checkpoint's weights where one is given. `payer` pays for an endpoint's.
     """
     agents: dict[str, Callable[[], Agent]] = {
         **SCRIPTED,
@@ -246,18 +246,16 @@ def named_agent(name: str, config: TrainConfig, checkpoint: Path | None = None, 
         "model": lambda: model_agent(config, checkpoint),
     }
     if ":" in name:
-        return _own_agent(name)
+        return _own_agent(name, config, payer)
     if name not in agents:
         raise ConfigError(f"unknown agent {nearest(name, agents)}, or module:attribute for your own")
     return agents[name]()
 
 
-def _own_agent(name: str) -> Agent:
+def _own_agent(name: str, config: TrainConfig, payer: Payer | None) -> Agent:
     found = imported(name)
-    makes = isinstance(found, type) or inspect.isfunction(found)
-    if makes and (wanted := [str(p) for p in inspect.signature(found).parameters.values() if p.default is p.empty]):
-        raise ConfigError(f"{name!r} wants {', '.join(wanted)}; what makes an agent is called without arguments")
-    agent: Agent = found() if makes else found
+    made = isinstance(found, type) or inspect.isfunction(found)
+    agent: Agent = found(ChatModel(config.chat, "agent", payer)) if made else found
     if not inspect.iscoroutinefunction(getattr(agent, "act", None)):
         kind = type(agent).__name__
         raise ConfigError(f"{name!r} gives a {kind}, no agent: it needs `async def act(task, episode, new, tools)`")

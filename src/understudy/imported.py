@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from understudy.errors import ConfigError
+from understudy.errors import ConfigError, nearest
 
 
 def imported(reference: str) -> Any:
@@ -24,6 +24,5 @@ def imported(reference: str) -> Any:
     except ModuleNotFoundError as e:
         raise ConfigError(f"no module for {reference!r}: {e}; Python looks in {here} and in PYTHONPATH") from e
     if not hasattr(found, attribute):
-        there = ", ".join(name for name in vars(found) if not name.startswith("_"))
-        raise ConfigError(f"{reference!r}: module {module} has no {attribute!r}; it has: {there[:300]}")
+        raise ConfigError(f"module {module} has no {nearest(attribute, (n for n in vars(found) if n[0] not in '_@'))}")
     return getattr(found, attribute)

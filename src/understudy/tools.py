@@ -6,7 +6,7 @@ Any other exception is a bug of the tool and propagates.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, get_args, get_origin, get_type_hints
 
@@ -49,20 +49,25 @@ class Device(Protocol):
 class Methods:
     """What makes the public methods of a subclass tools. One with `tools=False` is a kind of tools, and has none."""
 
-    _models: Mapping[str, type[BaseModel]] = {}
-    _specs: tuple[ToolSpec, ...] = ()
+    _models: ClassVar[dict[str, type[BaseModel]]] = {}
+    _specs: ClassVar[tuple[ToolSpec, ...]] = ()
+    _not_tools: ClassVar[frozenset[str]] = frozenset()
+    """Methods of kinds of tools, which are no tools where a subclass has them anew."""
 
     def __init_subclass__(cls, tools: bool = True) -> None:
         super().__init_subclass__()
-        if not tools:
-            return
         methods = {n: f for n, f in vars(cls).items() if not n.startswith("_") and inspect.isfunction(f)}
-        cls._models = {**cls._models, **{name: _arguments(method, bound=1) for name, method in methods.items()}}
+        if not tools:
+            cls._not_tools = cls._not_tools | methods.keys()
+            return
+        methods = {name: method for name, method in methods.items() if name not in cls._not_tools}
+        cls._models = {**cls._models, **{name: _arguments(method) for name, method in methods.items()}}
         cls._specs = tuple(_spec(name, getattr(cls, name), model) for name, model in cls._models.items())
 
-    def specs(self) -> tuple[ToolSpec, ...]:
+    @classmethod
+    def specs(cls) -> tuple[ToolSpec, ...]:
         """The tools in the order of their definition."""
-        return self._specs
+        return cls._specs
 
     def _validated(self, call: ToolCall) -> dict[str, Any]:
         if call.malformed:
@@ -109,21 +114,6 @@ class Service(Methods, tools=False):
         return rendered(await getattr(self, call.name)(**self._validated(call)))
 
 
-class Functions(Methods, tools=False):
-    """Plain functions as tools, coroutines among them; all episodes call the same ones."""
-
-    def __init__(self, *functions: Callable[..., Any]) -> None:
-        self._functions = {function.__name__: function for function in functions}
-        self._models = {name: _arguments(function) for name, function in self._functions.items()}
-        self._specs = tuple(_spec(name, self._functions[name], model) for name, model in self._models.items())
-
-    async def call(self, call: ToolCall) -> str:
-        """Validate, run, and render the result as text; a refusal is a `ToolError`."""
-        arguments = self._validated(call)
-        result = self._functions[call.name](**arguments)
-        return rendered(await result if inspect.isawaitable(result) else result)
-
-
 def rendered(result: Any) -> str:
     """What a model reads of a result: a text as it is, anything else as JSON without the fields at their default."""
     return result if isinstance(result, str) else _JSON.dump_json(result, exclude_defaults=True).decode()
@@ -136,10 +126,10 @@ def _explained(name: str, model: type[BaseModel], error: ValidationError) -> str
     return f"bad arguments for {name}: {where}: {first['msg']}; it takes ({fields})"
 
 
-def _arguments(method: Callable[..., Any], bound: int = 0) -> type[BaseModel]:
-    """The parameters, without those that are bound, as a model: what validates a call and makes its schema."""
+def _arguments(method: Callable[..., Any]) -> type[BaseModel]:
+    """The method's parameters as a model: what validates a call and makes its schema."""
     hints = get_type_hints(method, include_extras=True)
-    parameters = list(inspect.signature(method).parameters.values())[bound:]
+    parameters = list(inspect.signature(method).parameters.values())[1:]
     for p in parameters:
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) or p.name not in hints:
             how = "each argument of a tool has a name and an annotation, which is its schema, such as `name: str`"

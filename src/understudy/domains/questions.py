@@ -1,29 +1,35 @@
-"""Questions: prompts of one's own, plain functions as tools, and a reward of one's own.
+"""Questions: data of one's own, with tools and a reward of one's own. A module that holds such an object is a domain.
 
-For what has no world to change: the user says the prompt, the agent calls tools as often as it likes, and its first
-reply without calls is its answer, which ends the episode. Where the state of a database decides, it is a `Domain`.
+For what has no world whose changes are compared (that is a `Domain`): the user says the prompt, the agent calls tools
+as often as it likes, and its first reply without calls is its answer.
 
-    SUMS = Questions("sums", "Answer with a number.", [Question(prompt="What is 6 * 7?", reply="42")], right, [times])
+    class Sum(Attempt):
+        def times(self, a: int, b: int) -> int:
+            "Multiply two numbers."
+            return a * b
 
-A module that holds such an object is all that `find("module:SUMS")` needs.
+        def reward(self, transcript: Sequence[Message]) -> float:
+            return float(said(self.question.reply, transcript[-1].content))
+
+    SUMS = Questions("sums", "Answer with a number.", [Question(prompt="What is 6 * 7?", reply="42")], Sum)
 """
 
 import functools
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from understudy.domains.base import WHOLE, Slice
-from understudy.environment import Environment, ToolEnvironment
+from understudy.environment import ToolEnvironment
 from understudy.errors import ConfigError, TaskError, nearest
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.records import Record
 from understudy.rewards import product
 from understudy.tasks import Difficulty, Scenario, Score, Split, Task, epochs, select, split_of
-from understudy.tools import Functions
-from understudy.users import MakeUser, NoUser, User
+from understudy.tools import Methods, rendered
+from understudy.users import MakeUser, User
 
 
 class Question(Record):
@@ -59,15 +65,31 @@ class Question(Record):
         )
 
 
-class Reward(Protocol):
-    """What an episode earns; it may be a coroutine, which asks a judge."""
+class Attempt(Methods, tools=False):
+    """One episode of a question. Public methods of a subclass are its tools, but for those of this class.
 
-    def __call__(self, question: Question, transcript: Sequence[Message]) -> float | Awaitable[float]:
-        """A number from 0 to 1, where 1 is a success. The transcript begins with the policy and ends with the answer.
+    A tool may be a coroutine; a refusal is `raise ToolError(text)`. What an object holds is its episode's alone.
+    """
 
-        It is asked for whole episodes alone: one that a limit cut off earns 0. What failed without being the agent's
-        fault, such as a judge's endpoint, is a `RolloutError` of "grader".
+    def __init__(self, question: Question) -> None:
+        self.question = question
+
+    async def call(self, call: ToolCall) -> str:
+        """Validate, run, and render the result as text; a refusal is a `ToolError`."""
+        result = getattr(self, call.name)(**self._validated(call))
+        return rendered(await result if inspect.isawaitable(result) else result)
+
+    def reward(self, transcript: Sequence[Message]) -> float | Awaitable[float]:
+        """What the episode earned, from 0 to 1, which is a success. It may be a coroutine, which asks a judge.
+
+        The transcript begins with the policy and ends with the answer. It is asked for whole episodes alone: one that
+        a limit cut off earns 0. What fails through no fault of the agent is a `RolloutError` of "grader".
         """
+        raise TaskError(f"{type(self).__name__} gives no reward; write `def reward(self, transcript) -> float` into it")
+
+    def answer(self, transcript: Sequence[Message]) -> str | None:
+        """What the user says to a reply without calls; None ends the episode, and does so unless this is overridden."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -78,11 +100,10 @@ class Questions:
     policy: str
     """What the agent is told."""
     questions: Sequence[Question]
-    reward: Reward
-    tools: Sequence[Callable[..., Any]] = ()
-    """Functions with annotations and a docstring, coroutines among them; a refusal is `raise ToolError(text)`."""
+    attempt: type[Attempt]
+    """What is called with a question for each episode."""
     user: MakeUser | None = None
-    """Makes users who answer the agent's words; without it they say the prompt and nothing more."""
+    """Makes users who answer the agent's words; without it the attempt does."""
     part: Slice = WHOLE
 
     @property
@@ -93,7 +114,7 @@ class Questions:
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
         """The tools that the agent is shown."""
-        return tuple(spec for spec in self._tools.specs() if not self.part.tools or spec.name in self.part.tools)
+        return tuple(spec for spec in self.attempt.specs() if not self.part.tools or spec.name in self.part.tools)
 
     def with_users(self, user: MakeUser) -> "Questions":
         """The same with users who may answer."""
@@ -101,7 +122,7 @@ class Questions:
 
     def slice(self, part: Slice) -> "Questions":
         """The same narrowed to `part`; a name that is not there is a `ConfigError`."""
-        tools = [spec.name for spec in self._tools.specs()]
+        tools = [spec.name for spec in self.attempt.specs()]
         for kind, given, known in (("family", part.families, self.families), ("tool", part.tools, tools)):
             for wrong in sorted(set(given) - set(known)):
                 raise ConfigError(f"{self.name} has no {kind} {nearest(wrong, known)}")
@@ -128,23 +149,11 @@ class Questions:
             raise TaskError(f"task {task.id} is none of the {len(self.questions)} questions of {self.name}")
         return self._by_id[task.id][1]
 
-    def environment(self, task: Task, user: User | None = None, seed: int = 0) -> Environment:
-        """A fresh episode of `task`. A subclass that plays otherwise overrides this."""
-        question = self.question(task)
-        made = user or (self.user(task.scenario, seed, None) if self.user else NoUser(question.prompt))
-        return ToolEnvironment(self.policy, self._tools, made, functools.partial(self.score, task), self.specs)
-
-    async def score(self, task: Task, transcript: Sequence[Message], ended: bool) -> Score:
-        """What the reward says of an episode; `ended` is False where a limit cut it off."""
-        earned = self.reward(self.question(task), transcript) if ended else 0.0
-        reward = await earned if inspect.isawaitable(earned) else earned
-        if not isinstance(reward, int | float) or not 0.0 <= reward <= 1.0:
-            raise TaskError(f"task {task.id}: its reward is {reward!r}; a reward is a number from 0 to 1")
-        return product({"reward": float(reward), "ended": float(ended)})
-
-    @functools.cached_property
-    def _tools(self) -> Functions:
-        return Functions(*self.tools)
+    def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
+        """A fresh episode of `task`."""
+        attempt = self.attempt(self.question(task))
+        made = user or (self.user(task.scenario, seed, None) if self.user else _Asking(attempt))
+        return ToolEnvironment(self.policy, attempt, made, functools.partial(_score, attempt, task), self.specs)
 
     @functools.cached_property
     def _by_id(self) -> Mapping[str, tuple[Task, Question]]:
@@ -152,8 +161,25 @@ class Questions:
         for question in self.questions:
             task = question.task(self.name)
             if task.id in found:
-                raise TaskError(
-                    f"{self.name}: two questions have the id {task.id!r}; give each an id, or another prompt"
-                )
+                raise TaskError(f"{self.name}: two questions have the id {task.id!r}; give each an id of its own")
             found[task.id] = (task, question)
         return found
+
+
+class _Asking:
+    """The user of an attempt."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+
+    async def reply(self, transcript: Sequence[Message]) -> str | None:
+        """The prompt, then what the attempt answers."""
+        return self._attempt.answer(transcript) if transcript else self._attempt.question.prompt
+
+
+async def _score(attempt: Attempt, task: Task, transcript: Sequence[Message], ended: bool) -> Score:
+    earned = attempt.reward(transcript) if ended else 0.0
+    reward = await earned if inspect.isawaitable(earned) else earned
+    if not isinstance(reward, int | float) or not 0.0 <= reward <= 1.0:
+        raise TaskError(f"task {task.id}: its reward is {reward!r}; a reward is a number from 0 to 1")
+    return product({"reward": float(reward), "ended": float(ended)})
