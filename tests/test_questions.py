@@ -1,15 +1,17 @@
 """Data, tools and rewards of one's own: `domains.questions`, and what `module:attribute` may name."""
 
 import asyncio
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from understudy import launch
 from understudy.agent import ChatAgent, GoldAgent, SilentAgent
 from understudy.check import check
-from understudy.config import TrainConfig, parse
+from understudy.config import TrainConfig, load, parse
 from understudy.domains.base import Slice, TaskSource, find, find_domain
 from understudy.domains.questions import Attempt, Question, Questions
 from understudy.errors import ConfigError, RolloutError, TaskError, ToolError
@@ -221,3 +223,41 @@ def test_an_agent_of_ones_own_is_taken_or_made() -> None:
 def test_what_is_no_agent() -> None:
     with pytest.raises(ConfigError, match="gives a list, no agent: it needs `async def act"):
         named_agent("test_questions:ROWS", TrainConfig())
+
+
+# ---- training ----
+
+
+def test_only_the_default_domain_is_narrowed_to_the_default_slice() -> None:
+    assert launch.read(["domain=retail"]) == ("default", load(TrainConfig))
+    name, config = launch.read(["domain=test_questions:SHELVES", "seed=3", "algorithm.preset=rloo"])
+    assert name == "test_questions-SHELVES"
+    assert config == parse(TrainConfig, "", ["domain=test_questions:SHELVES", "seed=3", "algorithm.preset=rloo"])
+    assert (config.slice, config.seed) == (Slice(), 3)
+
+
+def test_a_run_trains_on_questions(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    settings = [
+        "domain=test_questions:SHELVES",
+        "model=tiny",
+        "steps=1",
+        "sft.steps=1",
+        "sft.demonstrations=1",
+        "sft.batch_size=1",
+        "algorithm.group_size=2",
+        "algorithm.tasks_per_step=1",
+        "algorithm.refill=0",
+        "eval.tasks=1",
+        "sampling.max_tokens=8",
+        "limits.max_turns=2",
+        "limits.max_tokens=20000",
+    ]
+    with pytest.raises(TaskError, match=r"limits\.max_turns is too low"):
+        launch.train(settings, tmp_path / "short")
+    launch.train([*settings, "limits.max_turns=3"], tmp_path / "run")
+    played = (tmp_path / "run" / "trajectories" / "step_000002.jsonl").read_text(encoding="utf-8").splitlines()
+    assert {(json.loads(line)["domain"], json.loads(line)["task"]) for line in played} == {
+        ("shelves", SHELVES.tasks("train")[0].id)
+    }
+    assert len(played) == 2
