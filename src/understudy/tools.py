@@ -60,6 +60,9 @@ class Methods:
         if not tools:
             cls._not_tools = cls._not_tools | methods.keys()
             return
+        for name, method in vars(cls).items():
+            if not name.startswith("_") and isinstance(method, staticmethod | classmethod):
+                raise TaskError(f"tool {cls.__name__}.{name} is a {type(method).__name__}; make it a method, of `self`")
         methods = {name: method for name, method in methods.items() if name not in cls._not_tools}
         cls._models = {**cls._models, **{name: _arguments(method) for name, method in methods.items()}}
         cls._specs = tuple(_spec(name, getattr(cls, name), model) for name, model in cls._models.items())
