@@ -12,7 +12,7 @@ import functools
 import importlib
 import itertools
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -55,6 +55,20 @@ class Slice(Record):
 
 
 WHOLE = Slice()
+
+
+def refuse_unknown(
+    name: str, part: Slice, families: Collection[str], tools: Collection[str], brief: bool = False
+) -> None:
+    """A family or a tool of `part` that the source called `name` does not have is a `ConfigError`.
+
+    So is the brief policy, unless the source says that it has one.
+    """
+    for kind, given, known in (("family", part.families, families), ("tool", part.tools, tools)):
+        for wrong in sorted(set(given) - set(known)):
+            raise ConfigError(f"{name} has no {kind} {nearest(wrong, known)}")
+    if part.policy != "full" and not brief:
+        raise ConfigError(f"{name} has no {part.policy} policy; use slice.policy=full")
 
 
 class TaskSource(Protocol):
@@ -163,10 +177,7 @@ class Domain:
 
     def slice(self, part: Slice) -> "Domain":
         """The same domain narrowed to `part`; a name that the domain does not have is a `ConfigError`."""
-        tools = {spec.name for spec in self._all_specs}
-        for kind, given, known in (("family", part.families, set(self.families)), ("tool", part.tools, tools)):
-            for wrong in sorted(set(given) - known):
-                raise ConfigError(f"{self.name} has no {kind} {nearest(wrong, known)}")
+        refuse_unknown(self.name, part, self.families, [spec.name for spec in self._all_specs], brief=True)
         return dataclasses.replace(self, part=part)
 
     def with_users(self, user: MakeUser) -> "Domain":

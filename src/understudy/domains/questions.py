@@ -21,9 +21,9 @@ from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from understudy.domains.base import WHOLE, Slice
+from understudy.domains.base import WHOLE, Slice, refuse_unknown
 from understudy.environment import ToolEnvironment
-from understudy.errors import ConfigError, TaskError, nearest
+from understudy.errors import TaskError
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.records import Record
 from understudy.rewards import product
@@ -122,12 +122,7 @@ class Questions:
 
     def slice(self, part: Slice) -> "Questions":
         """The same narrowed to `part`; a name that is not there is a `ConfigError`."""
-        tools = [spec.name for spec in self.attempt.specs()]
-        for kind, given, known in (("family", part.families, self.families), ("tool", part.tools, tools)):
-            for wrong in sorted(set(given) - set(known)):
-                raise ConfigError(f"{self.name} has no {kind} {nearest(wrong, known)}")
-        if part.policy != "full":
-            raise ConfigError(f"{self.name} has no {part.policy} policy; use slice.policy=full")
+        refuse_unknown(self.name, part, self.families, [spec.name for spec in self.attempt.specs()])
         return replace(self, part=part)
 
     def tasks(self, split: Split) -> list[Task]:

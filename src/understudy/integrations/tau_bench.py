@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from understudy.domains.base import WHOLE, Slice
+from understudy.domains.base import WHOLE, Slice, refuse_unknown
 from understudy.environment import Step, ToolEnvironment
 from understudy.errors import ConfigError, ToolError, nearest
 from understudy.integrations.checkout import bare, load, locate
@@ -78,9 +78,7 @@ class TauBench:
 
     def slice(self, part: Slice) -> "TauBench":
         """The same domain narrowed to `part`; a name that it does not have is a `ConfigError`."""
-        for kind, given, known in (("family", part.families, FAMILIES), ("tool", part.tools, self._tools)):
-            for wrong in sorted(set(given) - set(known)):
-                raise ConfigError(f"{self.name} has no {kind} {nearest(wrong, known)}")
+        refuse_unknown(self.name, part, FAMILIES, self._tools, brief=True)
         return replace(self, part=part)
 
     def tasks(self, split: Split) -> list[Task]:
