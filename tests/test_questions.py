@@ -111,6 +111,12 @@ def test_a_limit_earns_nothing_and_asks_for_no_reward() -> None:
     assert (episode.reward, episode.stop) == (0.0, Stop.MAX_TURNS)
 
 
+def test_a_question_may_have_a_policy_of_its_own() -> None:
+    told = Questions("told", "You tidy up.", [ROWS[0].replace(policy="You tidy quickly."), ROWS[2]], Shelf)
+    policies = [asyncio.run(told.environment(told.tasks(split)[0]).start()) for split in ("train", "test")]
+    assert [step.messages[0].content for step in policies] == ["You tidy quickly.", "You tidy up."]
+
+
 def test_a_check_proves_it() -> None:
     report = check(SHELVES)
     assert (report.problems, report.unused_tools) == ((), ())

@@ -37,6 +37,8 @@ class Question(Record):
 
     prompt: str
     """What the user says."""
+    policy: str = ""
+    """What the agent is told, instead of the policy of all."""
     reply: str = ""
     """The last words of a perfect episode, which a warm start imitates; empty where none is known."""
     gold: tuple[ToolCall, ...] = ()
@@ -146,9 +148,11 @@ class Questions:
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
         """A fresh episode of `task`."""
-        attempt = self.attempt(self.question(task))
+        question = self.question(task)
+        attempt = self.attempt(question)
         made = user or (self.user(task.scenario, seed, None) if self.user else _Asking(attempt))
-        return ToolEnvironment(self.policy, attempt, made, functools.partial(_score, attempt, task), self.specs)
+        grade = functools.partial(_score, attempt, task)
+        return ToolEnvironment(question.policy or self.policy, attempt, made, grade, self.specs)
 
     @functools.cached_property
     def _by_id(self) -> Mapping[str, tuple[Task, Question]]:
