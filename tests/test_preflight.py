@@ -63,7 +63,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_dry_run_tells_what_a_run_takes_and_leaves_nothing(home: Path) -> None:
     text = launch.dry_run(TOY)
     for expected in (
-        "nothing is wrong with the config; a run would go to runs/default-001",
+        "nothing is wrong with the config; a run would go to runs/toy-DOMAIN-001",
         "gold episodes have",
         "imitation",
         "reinforcement",
