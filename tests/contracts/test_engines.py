@@ -20,6 +20,7 @@ from understudy.algorithms.options import Loss  # noqa: E402
 from understudy.batch import Batch, collate, plan  # noqa: E402
 from understudy.engines.base import Completion, Sampling  # noqa: E402
 from understudy.engines.local import fuse, head, kernels  # noqa: E402
+from understudy.engines.local.cache import Cache  # noqa: E402
 from understudy.engines.local.config import LocalConfig, Lora, Optimizer  # noqa: E402
 from understudy.engines.local.engine import STATE, LocalEngine  # noqa: E402
 from understudy.engines.local.packing import Packing  # noqa: E402
@@ -343,6 +344,19 @@ def test_prefixes_that_nobody_uses_are_forgotten(tiny: Path) -> None:
 
 
 # ---- gradients ----
+
+
+def test_a_cache_that_grows_is_never_there_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, seen = Cache(3, 1, 4, 2, torch.float32, torch.device("cpu")), []
+    grown = cache._grown
+
+    def watched(old: Tensor) -> Tensor:
+        seen.append([x.shape[2] for x in (*cache.keys, *cache.values)])
+        return grown(old)
+
+    monkeypatch.setattr(cache, "_grown", watched)
+    cache.reserve(100)
+    assert seen == [[128] * done + [0] * (6 - done) for done in range(6)]
 
 
 def gradients(engine: LocalEngine, batch: Batch, loss: Loss = Loss()) -> tuple[dict[str, Tensor], dict[str, float]]:  # noqa: B008
