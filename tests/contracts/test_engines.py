@@ -739,6 +739,18 @@ def test_out_of_memory_names_what_to_turn_down(tiny: Path, monkeypatch: pytest.M
             run(call)
 
 
+def test_an_illegal_access_is_not_taken_for_too_little_memory(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = LocalEngine(tiny, config())
+    batch, _ = episodes(engine, turns=1)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(engine._model, "hidden", fail)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        run(engine.forward(batch))
+
+
 @pytest.mark.parametrize("when", ["prefix", "prefill", "decode"])
 def test_a_failing_pass_reaches_all_who_wait_and_nobody_later(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, when: str

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +40,8 @@ from understudy.trajectory import Trajectory
 STATE = "optimizer.safetensors"
 TOLERANCE = {torch.float32: Tolerance(1e-3, 1e-4), torch.bfloat16: Tolerance(1.0, 0.1)}
 """By dtype. SmolLM2-135M, 30 layers deep, is up to 3e-5 and 0.3 apart, on average 4e-6 and 0.04."""
+_NO_MEMORY = re.compile("out of memory|allocate memory|not enough memory|ALLOC_FAILED")
+"""What torch says where memory ran out; an illegal access to memory is something else."""
 RESERVE = 6 << 30  # bytes of address space for activations; memory is used only where they are written
 
 
@@ -345,7 +348,7 @@ class LocalEngine:
         try:
             yield
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as e:
-            if isinstance(e, RuntimeError) and "memory" not in str(e):
+            if isinstance(e, RuntimeError) and not _NO_MEMORY.search(str(e)):
                 raise
             raise ConfigError(f"out of memory; lower {knob} (now {value}) or use a smaller model: {e}") from e
 
