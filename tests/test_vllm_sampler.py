@@ -102,7 +102,7 @@ class Case:
     def __init__(self, folder: Path, vllm: Scripted, lora: bool = False, **settings: Any) -> None:
         self.vllm, self.folder = vllm, folder
         weights = Weights(self._write, folder, lora=lora)
-        self.sampler = VllmSampler(vllm, weights, VllmConfig(backoff=0.0, **settings), unused)
+        self.sampler = VllmSampler(vllm, weights, VllmConfig(backoff=0.0, **settings), unused, 64)
 
     def _write(self, folder: Path) -> None:
         folder.mkdir()
@@ -163,7 +163,7 @@ def test_a_reply_is_cut_at_the_token_that_completes_a_stop_string(
 ) -> None:
     weights = Weights(lambda folder: None, tmp_path, lora=False)
     vocabulary = Vocabulary.load(tiny_model() / "tokenizer.json")
-    sampler = VllmSampler(Saying("one two three"), weights, VllmConfig(), lambda: vocabulary)
+    sampler = VllmSampler(Saying("one two three"), weights, VllmConfig(), lambda: vocabulary, 64)
     reply = run(lambda: sampler.sample([1], Sampling(max_tokens=13, stop=stop), 0))
     assert bytes(reply.tokens).decode() == kept
     assert reply.logprobs == [-float(i) for i in range(len(kept))]
@@ -172,12 +172,38 @@ def test_a_reply_is_cut_at_the_token_that_completes_a_stop_string(
 
 def test_filters_reach_vllm_and_only_where_they_are_on(tmp_path: Path) -> None:
     vllm = Saying("x")
-    sampler = VllmSampler(vllm, Weights(lambda folder: None, tmp_path, lora=False), VllmConfig(), unused)
+    sampler = VllmSampler(vllm, Weights(lambda folder: None, tmp_path, lora=False), VllmConfig(), unused, 64)
     filters = {"top_p": 0.9, "top_k": 3, "min_p": 0.1, "repetition_penalty": 1.5}
     run(lambda: sampler.sample([1], Sampling(**filters), 0))  # type: ignore[arg-type]
     assert {name: vllm.params.get(name) for name in filters} == filters
     run(lambda: sampler.sample([1], Sampling(), 0))
     assert not filters.keys() & vllm.params.keys()
+
+
+class Crowded(Scripted):
+    """A vLLM that remembers how many replies it was asked for at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+
+    async def generate(self, model: str, prompt: Sequence[int], params: Mapping[str, Any]) -> Reply:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        reply = await super().generate(model, prompt, params)
+        self.now -= 1
+        return reply
+
+
+def test_no_reply_waits_in_vllm_for_more_than_another(tmp_path: Path) -> None:
+    vllm = Crowded()
+    weights = Weights(lambda folder: None, tmp_path, lora=False)
+    sampler = VllmSampler(vllm, weights, VllmConfig(), unused, 3)
+
+    async def many() -> list[Completion]:
+        return await asyncio.gather(*(sampler.sample([1], SAMPLING, seed) for seed in range(20)))
+
+    assert (len(run(many)), vllm.most) == (20, 6)
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -291,7 +317,7 @@ def test_a_server_that_cannot_start_is_told_in_its_own_words(tmp_path: Path) -> 
     python.chmod(0o755)
     config = VllmConfig(python=str(python), restarts=0)
     server = Server(tmp_path, [], config, tmp_path)
-    sampler = VllmSampler(server, Weights(Path.mkdir, tmp_path, lora=False), config, unused)
+    sampler = VllmSampler(server, Weights(Path.mkdir, tmp_path, lora=False), config, unused, 64)
     with pytest.raises(ConfigError, match=r"ended with status 3: .*ValueError: no such model") as error:
         asyncio.run(sampler.sample([1], SAMPLING, 0))
     assert str(server.log) in str(error.value).partition("\n")[0]

@@ -21,14 +21,19 @@ from understudy.formats.decoding import StopStrings
 
 COLDEST = 0.01
 """vLLM raises temperatures between 0 and this one to it."""
+AHEAD = 2
+"""How many times as many replies as it samples side by side vLLM is asked for at once: it never runs out of work, and
+none waits there so long that the time for a reply runs out while a thousand others are sampled."""
 
 
 class VllmSampler:
     """See `engines.base.Sampler`; `refresh` after the weights have changed."""
 
-    def __init__(self, vllm: Vllm, weights: Weights, config: VllmConfig, vocabulary: Callable[[], Vocabulary]) -> None:
-        """`vocabulary` is asked for where stop strings are."""
-        self._vllm, self._weights, self._config = vllm, weights, config
+    def __init__(
+        self, vllm: Vllm, weights: Weights, config: VllmConfig, vocabulary: Callable[[], Vocabulary], sequences: int
+    ) -> None:
+        """`vocabulary` is asked for where stop strings are; vLLM samples `sequences` replies side by side."""
+        self._vllm, self._weights, self._config, self._sequences = vllm, weights, config, sequences
         self._vocabulary = vocabulary
         self._failures = 0  # in a row, with no reply in between
         self._failure: Lost | None = None
@@ -117,19 +122,20 @@ class VllmSampler:
     async def _visit(self) -> AsyncIterator[None]:
         """A time in which vLLM has the current weights, and keeps them."""
         visits = self._of_this_loop()
-        async with visits.door:
-            if not self._weights.current:
-                await visits.nobody.wait()
-                await self._bring_up()
-            visits.enter()
-        try:
-            yield
-        finally:
-            visits.leave()
+        async with visits.gate:
+            async with visits.door:
+                if not self._weights.current:
+                    await visits.nobody.wait()
+                    await self._bring_up()
+                visits.enter()
+            try:
+                yield
+            finally:
+                visits.leave()
 
     def _of_this_loop(self) -> "_Visits":
         if self._visits is None or self._visits.loop is not asyncio.get_running_loop():
-            self._visits = _Visits(asyncio.get_running_loop())
+            self._visits = _Visits(asyncio.get_running_loop(), asyncio.Semaphore(AHEAD * self._sequences))
         return self._visits
 
     async def _bring_up(self) -> None:
@@ -167,9 +173,10 @@ def _filters(sampling: Sampling) -> dict[str, Any]:
 
 @dataclass
 class _Visits:
-    """Who is asking vLLM in one event loop. Through the door one goes at a time."""
+    """Who is asking vLLM in one event loop. Through the door one goes at a time; the gate holds back who would wait."""
 
     loop: asyncio.AbstractEventLoop
+    gate: asyncio.Semaphore
     door: asyncio.Lock = field(default_factory=asyncio.Lock)
     nobody: asyncio.Event = field(default_factory=asyncio.Event)
     _inside: int = 0
