@@ -856,7 +856,7 @@ def test_one_event_loop_after_the_other(tiny: Path) -> None:
 
 
 def test_what_the_engine_cannot_do_is_said(tiny: Path, tmp_path: Path) -> None:
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import GraniteConfig, GraniteForCausalLM, PhiConfig, PhiForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
     with pytest.raises(ConfigError, match=r"no module 'w_proj' in this model; it has .*q_proj"):
         LocalEngine(tiny, config(finetune="lora", lora=Lora(targets=("w_proj",))))
@@ -876,6 +876,52 @@ def test_what_the_engine_cannot_do_is_said(tiny: Path, tmp_path: Path) -> None:
     Qwen2ForCausalLM(sliding).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="'sliding_attention' are not supported"):
         LocalEngine(tmp_path, config())
+    scaled = GraniteConfig(**sizes, num_key_value_heads=2, logits_scaling=8.0)
+    GraniteForCausalLM(scaled).save_pretrained(tmp_path / "scaled")
+    with pytest.raises(ConfigError, match="scaled: logits_scaling is not supported"):
+        LocalEngine(tmp_path / "scaled", config())
+    PhiForCausalLM(PhiConfig(**sizes)).save_pretrained(tmp_path / "biased")
+    with pytest.raises(ConfigError, match="biased: an output head with a bias"):
+        LocalEngine(tmp_path / "biased", config())
+
+
+def test_the_context_ends_where_attention_would_be_another(tmp_path: Path) -> None:
+    """Within it ours is the model's own; what is longer is not sampled, and not trained on."""
+    from transformers import MistralConfig, MistralForCausalLM, Phi3Config, Phi3ForCausalLM
+
+    def said(count: int) -> Batch:
+        episode = Trajectory("t", score=Score(reward=0.0))
+        episode.observe([], ids("order W10423 is late"[:count]))
+        episode.act(REPLY, [66, 67], [-1.0, -1.0])
+        return collate([episode])
+
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    windowed = MistralConfig(**sizes, num_key_value_heads=1, vocab_size=264, sliding_window=12, pad_token_id=0)
+    MistralForCausalLM(windowed).save_pretrained(tmp_path)
+    engine = LocalEngine(tmp_path, config())
+    assert engine.context == 12
+    assert len(run(engine.sample([65] * 9, Sampling(max_tokens=16), 0)).tokens) == 3
+    batch, longer = (said(count) for count in (10, 13))
+    with torch.no_grad():
+        found, other = (
+            apart(run(engine.forward(each)).logprobs, plain_logprobs(plain(tmp_path), each), each.mask)
+            for each in (batch, longer)
+        )
+    assert found < 1e-5 < 1e-4 < other
+    with pytest.raises(ConfigError, match=r"a row of 15 tokens is longer than the model's context of 12"):
+        run(engine.update([longer.with_(advantages=longer.mask.float())], Loss(), 1e-3))
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 32, "factor": 4.0}
+    long = Phi3Config(
+        **sizes,
+        vocab_size=264,
+        pad_token_id=0,
+        max_position_embeddings=128,
+        original_max_position_embeddings=32,
+        rope_parameters=rope | {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16},
+    )
+    Phi3ForCausalLM(long).save_pretrained(tmp_path / "long")
+    assert LocalEngine(tmp_path / "long", config()).context == 32
 
 
 # ---- fused modules ----

@@ -164,6 +164,7 @@ class LocalEngine:
 
     async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
         """One optimizer step a batch; rows that nothing is to be learned from are left out, their gradient is zero."""
+        self._refuse_longer(steps)
         self._passes = 0
         self._sampler.refresh(self.version + 1)  # first, so that its cache makes room for the activations
         with self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
@@ -240,6 +241,15 @@ class LocalEngine:
         batch = collate([episode], temperature=temperature)
         found = self._likelihoods(self._model, batch, ALONE)  # processes sample each on its own
         return replace(completion, logprobs=found[0, len(prompt) :].tolist())
+
+    def _refuse_longer(self, steps: Sequence[Batch]) -> None:
+        """Beyond the model's context there is nothing to learn, or attention is not what the model's own would be."""
+        longest = max((int(batch.lengths.max()) for batch in steps if len(batch)), default=0)
+        if longest > self._model.context:
+            raise ConfigError(
+                f"a row of {longest} tokens is longer than the model's context of {self._model.context}; "
+                "set limits.max_tokens to that at most"
+            )
 
     def _known_reference(self) -> Reference:
         if self._reference is None:
