@@ -29,6 +29,7 @@ from understudy.environment import ToolEnvironment  # noqa: E402
 from understudy.errors import ConfigError, RolloutError, TaskError  # noqa: E402
 from understudy.messages import Message  # noqa: E402
 from understudy.models import find_model, make_tiny  # noqa: E402
+from understudy.rollout import Limits  # noqa: E402
 from understudy.run import Run, read_metrics  # noqa: E402
 from understudy.tasks import Difficulty, Score, Split, Task  # noqa: E402
 from understudy.train import (  # noqa: E402
@@ -41,6 +42,7 @@ from understudy.train import (  # noqa: E402
     train,
     with_advantages,
 )
+from understudy.train.preparation import cut_short  # noqa: E402
 from understudy.trajectory import Stop, Trajectory, read_trajectories  # noqa: E402
 from understudy.users import NoUser, User  # noqa: E402
 
@@ -471,6 +473,13 @@ def test_a_resumed_run_goes_on_with_its_curriculum(tiny: Path, tmp_path: Path) -
     train(resumed.config, resumed, silent)
     assert trajectories(resumed) == trajectories(whole)
     assert saved(resumed)["progress"] == saved(whole)["progress"]
+
+
+def test_what_is_longer_than_the_context_is_told() -> None:
+    config = TrainConfig(limits=Limits(max_tokens=9000))
+    assert cut_short(config, 9000) == []
+    (line,) = cut_short(config, 8192)
+    assert line.startswith("limits.max_tokens = 9000, and the model's context is 8192")
 
 
 def test_no_task_is_made_anew_in_a_later_step() -> None:

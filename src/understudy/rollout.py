@@ -163,12 +163,13 @@ async def _play(task: Task, environment: Environment, agent: Agent, limits: Limi
     with Stopwatch(episode.seconds, "environment"):
         step = await environment.start()
     while step.score is None:
-        stop = _limit(episode, limits)
-        if stop is not None:
-            episode.score, episode.stop = await environment.grade(ended=False), stop
+        stop, reply = _limit(episode, limits), None
+        if stop is None:
+            with Stopwatch(episode.seconds, "agent"):
+                reply = await agent.act(task, episode, step.messages, environment.tools)
+        if reply is None:
+            episode.score, episode.stop = await environment.grade(ended=False), stop or Stop.MAX_TOKENS
             return
-        with Stopwatch(episode.seconds, "agent"):
-            reply = await agent.act(task, episode, step.messages, environment.tools)
         with Stopwatch(episode.seconds, "environment"):
             step = await environment.step(reply)
         _count(episode, step.errors)

@@ -4,6 +4,7 @@ samples carry the log-probabilities of the weights that trained last, and how a 
 import asyncio
 import dataclasses
 import itertools
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,17 @@ def test_replies_end_where_they_should(tiny: Path) -> None:
         assert not STOPS & set(reply.tokens[:-1])
         assert len(reply.tokens) == len(reply.logprobs)
     assert int(batch.mask.sum()) == sum(len(reply.tokens) for reply in replies)
+
+
+def test_a_reply_ends_where_the_context_is_full(tmp_path: Path) -> None:
+    folder = make_tiny(tmp_path / "narrow")
+    about = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(about | {"max_position_embeddings": 40}))
+    engine = LocalEngine(folder, config(rows=0))
+    replies = {length: run(engine.sample([65] * length, Sampling(max_tokens=16), 0)) for length in (8, 35, 39, 40, 50)}
+    assert {length: len(reply.tokens) for length, reply in replies.items()} == {8: 16, 35: 5, 39: 1, 40: 0, 50: 0}
+    assert {length: reply.full for length, reply in replies.items() if reply.full} == {40: True, 50: True}
+    assert {reply.finish for reply in replies.values()} == {"length"}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -17,7 +17,7 @@ from understudy.algorithms.losses import Outcome
 from understudy.algorithms.options import Critic, Loss
 from understudy.batch import Batch, collate, plan, shares
 from understudy.crew import ALONE, Crew
-from understudy.engines.base import Completion, Sampling, Told, Tolerance
+from understudy.engines.base import Completion, Sampling, Told, Tolerance, no_room
 from understudy.engines.local.choice import choose, vllm_sampler
 from understudy.engines.local.config import LocalConfig
 from understudy.engines.local.critic import ValueHead
@@ -122,9 +122,14 @@ class LocalEngine:
         told: Told | None = None,
     ) -> Completion:
         """Continue a prompt; calls that run side by side are computed together. See `engines.base.Streaming`."""
+        room = self.context - len(prompt)
+        if room < 1:
+            return no_room(self.version)
+        if room < sampling.max_tokens:
+            sampling = sampling.replace(max_tokens=room)
         with self._memory("engine.sequences", self._config.sequences):
             completion = await self._sampler.sample(prompt, sampling, seed, stop_tokens, told)
-            if sampling.filtered and self.choice.sampler == "vllm":
+            if sampling.filtered and self.choice.sampler == "vllm" and not completion.full:
                 return await self._unfiltered(prompt, completion, sampling.temperature or 1.0)
             return completion
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from understudy.engines.base import Completion, Sampling, Told
+from understudy.engines.base import Completion, Sampling, Told, no_room
 from understudy.engines.vllm.config import VllmConfig
 from understudy.engines.vllm.endpoint import Lost, Reply, Vllm
 from understudy.engines.vllm.weights import Weights
@@ -74,6 +74,8 @@ class VllmSampler:
         for _ in range(self._config.restarts + 1):
             async with self._visit():
                 version, label = self.version, self._weights.label
+                if len(prompt) >= self._vllm.context:
+                    return no_room(version)
                 try:
                     reply = await self._ask(prompt, sampling, seed, stop_tokens)
                 except Lost as e:
@@ -89,14 +91,8 @@ class VllmSampler:
         raise RolloutError(f"no reply in {self._config.restarts + 1} attempts: {failure}", "engine")
 
     async def _ask(self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_tokens: Collection[int]) -> Reply:
-        room = self._vllm.context - len(prompt)
-        if room < 1:
-            raise ConfigError(
-                f"an episode of {len(prompt)} tokens leaves no room for a reply in the {self._vllm.context} of vLLM; "
-                "raise engine.vllm.max_model_len, or lower limits.max_tokens"
-            )
         params: dict[str, Any] = {
-            "max_tokens": min(sampling.max_tokens, room),
+            "max_tokens": min(sampling.max_tokens, self._vllm.context - len(prompt)),
             "temperature": sampling.temperature,
             "seed": seed,
             "stop_token_ids": sorted(stop_tokens),
