@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,8 @@ import understudy
 from understudy.engines.base import Completion, Sampling
 from understudy.engines.local.config import LocalConfig
 from understudy.engines.vllm.config import VllmConfig
-from understudy.engines.vllm.endpoint import MODEL, UNTOUCHED, Endpoint, Lost, Reply, _reply
+from understudy.engines.vllm.endpoint import MODEL, UNTOUCHED, Endpoint, Lost, Reply, Silent, _reply
+from understudy.engines.vllm.inside import Inside
 from understudy.engines.vllm.sampler import VllmSampler
 from understudy.engines.vllm.server import Server, installed, options
 from understudy.engines.vllm.weights import Weights
@@ -306,6 +308,41 @@ def test_what_cannot_be_sampled_is_said(tmp_path: Path) -> None:
         asyncio.run(case.sampler.sample([1], Sampling(temperature=0.001), 0))
     with pytest.raises(ValueError, match="empty prompt"):
         asyncio.run(case.sampler.sample([], SAMPLING, 0))
+
+
+# ---- inside the process ----
+
+
+class Hanging:
+    """vLLM's engine, which never gives a reply."""
+
+    ended = False
+
+    async def generate(self, *_: object, **__: object) -> AsyncIterator[None]:
+        await asyncio.Event().wait()
+        yield None
+
+    def shutdown(self) -> None:
+        self.ended = True
+
+
+def test_an_engine_that_is_silent_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = {name: type(name, (Exception,), {}) for name in ("EngineDeadError", "EngineGenerateError")}
+    for name, members in {
+        "vllm": {"SamplingParams": dict},
+        "vllm.sampling_params": {"RequestOutputKind": SimpleNamespace(FINAL_ONLY=2)},
+        "vllm.v1": {},
+        "vllm.v1.engine": {},
+        "vllm.v1.engine.exceptions": errors,
+    }.items():
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**members))
+    inside, engine = Inside(tmp_path, [], VllmConfig(reply_timeout=0.05)), Hanging()
+    inside._engine = engine
+    with pytest.raises(Silent, match=r"no reply within 0\.05 s"):
+        asyncio.run(inside.generate(MODEL, [1], {"max_tokens": 1}))
+    assert engine.ended
+    with pytest.raises(Lost, match="does not run"):
+        asyncio.run(inside.generate(MODEL, [1], {"max_tokens": 1}))
 
 
 # ---- the server ----
