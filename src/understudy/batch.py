@@ -32,6 +32,7 @@ class Batch:
     temperature: float = 1.0
     advantages: Tensor | None = None  # [B, T] float32, every mean folded in
     ref_logprobs: Tensor | None = None  # [B, T] float32
+    situations: Tensor | None = None  # [B, T] int64, in which a token's reply was begun; -1 where none was
     values: Tensor | None = None  # [B, T] float32, what a critic expects before the token was sampled
     returns: Tensor | None = None  # [B, T] float32, what it should have expected
     value_weights: Tensor | None = None  # [B, T] float32, every mean folded in; 0 where no step begins
@@ -57,6 +58,7 @@ def collate(
     group: Sequence[int] | None = None,
     pad: int = 0,
     temperature: float = 1.0,
+    situations: Sequence[Sequence[int]] | None = None,
 ) -> Batch:
     """One row a trajectory. Rows of one `group` number are compared with each other; by default each stands alone."""
     lengths = torch.tensor([len(t.tokens) for t in trajectories])
@@ -73,6 +75,7 @@ def collate(
         rewards=torch.tensor([t.reward for t in trajectories], dtype=torch.float32),
         group=torch.tensor(list(group) if group is not None else list(range(len(trajectories)))),
         temperature=temperature,
+        situations=padded(situations, -1, torch.int64) if situations is not None else None,
     )
 
 

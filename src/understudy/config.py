@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar, get_origin
 
 from pydantic import Field, ValidationError, model_validator
 
-from understudy.algorithms.options import Advantage, Critic, Loss, Overlong, Penalty, Per
+from understudy.algorithms.options import Advantage, Critic, Loss, Overlong, Penalty, Per, Turn
 from understudy.algorithms.preference_options import Preferences
 from understudy.algorithms.presets import laid_over, row
 from understudy.chat import ChatConfig
@@ -62,8 +62,9 @@ class Algorithm(Record):
     What is said beside it wins: in a file the file's other keys, on the command line the other key=value."""
     advantage: Advantage = "group"
     """Reward minus the group's mean (`group`), that over the group's deviation (`group_std`) or over the batch's
-    (`batch_std`), minus the mean of the others (`leave_one_out`), or from the values of a critic (`gae`); 1 for success
-    and nothing else, to imitate (`success`); or 0, where the reference judges alone (`none`)."""
+    (`batch_std`), minus the mean of the others (`leave_one_out`), or from the values of a critic (`gae`); of each reply
+    apart, minus the mean of the group's episodes that were in the same situation (`turn`); 1 for success and nothing
+    else, to imitate (`success`); or 0, where the reference judges alone (`none`)."""
     per: Per = "token"
     """What weighs the same in the loss: every token, every sequence, or every token whatever the batch holds."""
     group_size: int = Field(default=8, ge=1)
@@ -94,6 +95,7 @@ class Algorithm(Record):
     overlong: Overlong = Overlong()
     loss: Loss = Loss()
     critic: Critic = Critic()
+    turn: Turn = Turn()
 
     @property
     def valued(self) -> bool:

@@ -16,6 +16,8 @@ from understudy.tasks import Score
 from understudy.tools import Toolkit, Tools
 from understudy.users import User, asks_consent, consents
 
+ERROR = "Error: "
+"""What the answer to a call that failed begins with."""
 _NOT_CONFIRMED = "the user has not confirmed this; say what you will do and ask the user to confirm first"
 _ONE_CHANGE = "the user confirmed one change, and it is made; ask the user to confirm the next one"
 
@@ -97,7 +99,7 @@ class ToolEnvironment:
             content = await self._call(call)
         except ToolError as e:
             errors.append(e.kind)
-            content = f"Error: {e}"
+            content = f"{ERROR}{e}"
         return Message(role="tool", content=content, tool_call_id=call.id)
 
     async def _call(self, call: ToolCall) -> str:

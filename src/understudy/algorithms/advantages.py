@@ -17,13 +17,14 @@ PPO's come from a critic: see `critic`.
 import torch
 from torch import Tensor
 
+from understudy.algorithms.critic import at_the_end, gae
 from understudy.algorithms.options import Advantage, Penalty, Per
 
 
 def episode_advantages(kind: Advantage, rewards: Tensor, group: Tensor) -> Tensor:
     """The advantage [B] of each episode by the estimator of that name, of those that compare episodes."""
-    if kind == "gae":
-        raise ValueError("gae needs values: see critic.gae")
+    if kind in ("gae", "turn"):
+        raise ValueError(f"{kind} is no single number an episode: see critic.gae and turn_advantages")
     if kind == "leave_one_out":
         return leave_one_out(rewards, group)
     if kind == "batch_std":
@@ -64,6 +65,28 @@ def batch_advantages(rewards: Tensor, group: Tensor) -> Tensor:
     """
     centred = group_advantages(rewards, group, scale=False)
     return centred / (centred.std(correction=1 if len(centred) > 1 else 0) + 1e-6)
+
+
+def turn_advantages(rewards: Tensor, situations: Tensor, mask: Tensor, lam: float) -> Tensor:
+    """The advantage [B, T] of each reply, of rewards [B], where situations [B, T] tell in which one a reply was begun.
+
+    What a situation is worth is the mean reward of the episodes that were in it, and advantages are GAE's over replies
+    with these values. With `lam` 1 that is the reward minus this mean: the step advantage of GiGPO (Feng et al. 2025,
+    arXiv:2505.10978), whose anchor states the situations are. A reply that no other episode could have made in its
+    place has advantage 0 then, and replies with `lam` 0 add up to their episode's reward minus the group's mean.
+    """
+    values = situation_values(rewards, situations)
+    return gae(at_the_end(rewards, mask), values, mask, 1.0, lam, turns=True)
+
+
+def situation_values(rewards: Tensor, situations: Tensor) -> Tensor:
+    """The mean reward of the episodes that were in a token's situation, each counted once; 0 where it has none."""
+    places = situations.clamp(min=0)
+    been = torch.zeros(len(rewards), int(places.max()) + 1, dtype=rewards.dtype, device=rewards.device)
+    been.scatter_(1, places, 1.0)
+    been[:, 0] = (situations == 0).any(1).to(rewards.dtype)
+    means = (been * rewards[:, None]).sum(0) / been.sum(0).clamp(min=1)
+    return torch.where(situations >= 0, means[places], 0.0)
 
 
 def token_weights(mask: Tensor, per: Per, constant: float = 1.0) -> Tensor:

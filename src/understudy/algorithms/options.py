@@ -6,7 +6,7 @@ from pydantic import Field
 
 from understudy.records import Record
 
-Advantage = Literal["group", "group_std", "leave_one_out", "batch_std", "gae", "success", "none"]
+Advantage = Literal["group", "group_std", "leave_one_out", "batch_std", "gae", "success", "none", "turn"]
 Per = Literal["token", "sequence", "constant"]
 Penalty = Literal["k1", "k2", "k3"]
 
@@ -43,6 +43,14 @@ class Critic(Record):
     """What the value loss weighs in the layers that it shares with the policy; 0 keeps it out of them."""
     warmup: int = Field(default=0, ge=0)
     """First steps in which the head learns alone, and the policy stays as it is."""
+
+
+class Turn(Record):
+    """How `algorithm.advantage = "turn"` shares a reward among the replies of an episode."""
+
+    lam: float = Field(default=1.0, ge=0.0, le=1.0)
+    """What a reply is compared by with what the group earned from where it was made: 1 takes the reward of its own
+    episode, 0 what the group earned from where it led to."""
 
 
 class Overlong(Record):

@@ -12,6 +12,7 @@ from understudy.algorithms.advantages import (
     kl_shaped,
     overlong_penalty,
     token_weights,
+    turn_advantages,
 )
 from understudy.algorithms.critic import decisions
 from understudy.batch import Batch, collate
@@ -23,6 +24,7 @@ from understudy.rollout import play_groups
 from understudy.train.critic import estimated, foresight
 from understudy.train.lessons import lesson
 from understudy.train.metrics import learning_rate, marked, spent, summarize
+from understudy.train.situations import numbered
 from understudy.train.state import Metrics, Training
 from understudy.trajectory import Stop, Trajectory
 
@@ -91,7 +93,8 @@ async def _learn(training: Training, groups: Sequence[Sequence[Trajectory]], num
     algorithm = config.algorithm
     episodes = [episode for group in groups for episode in group]
     numbers = [i for i, group in enumerate(groups) for _ in group]
-    batch = collate(episodes, numbers, temperature=config.sampling.temperature or 1.0)
+    situations = numbered(episodes, numbers) if algorithm.advantage == "turn" else None
+    batch = collate(episodes, numbers, temperature=config.sampling.temperature or 1.0, situations=situations)
     if algorithm.kl_coefficient:
         batch = await engine.reference(batch)
     if algorithm.valued:
@@ -130,6 +133,8 @@ def with_advantages(batch: Batch, config: TrainConfig) -> Batch:
     batch = batch.with_(rewards=batch.rewards - algorithm.overlong.penalty * overlong)
     if algorithm.valued:
         batch = estimated(batch, algorithm)
+    elif batch.situations is not None:
+        batch = batch.with_(advantages=turn_advantages(batch.rewards, batch.situations, batch.mask, algorithm.turn.lam))
     else:
         episodes = episode_advantages(algorithm.advantage, batch.rewards, batch.group)
         batch = batch.with_(advantages=episodes[:, None] * batch.mask)

@@ -19,7 +19,7 @@ def advantages(groups: Sequence[Sequence[Trajectory]], config: TrainConfig) -> l
     None altogether where they are not one number an episode.
     """
     kind = config.algorithm.advantage
-    if kind == "gae":
+    if kind in ("gae", "turn"):
         return None
     rewards = [[_reward(episode, config) for episode in group] for group in groups]
     if kind == "success":
