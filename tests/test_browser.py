@@ -81,10 +81,10 @@ def test_runs_are_drawn_over_each_other(page: Any, address: str) -> None:
     page.emulate_media(color_scheme="light")
     page.goto(address)
     page.get_by_role("heading", name="Success").wait_for()
+    page.get_by_role("img", name=re.compile("^Success.*one, base model at step 0: 0")).wait_for()  # with all of it
     told = page.get_by_role("img", name=re.compile("^Success")).get_attribute("aria-label")
     assert "one: 0.5 at first, 0.5 at last" in told
     assert "two: 0.5 at first" in told
-    assert "one, base model at step 0: 0" in told
     drawn = page.locator(".chart").filter(has_text="Entropy").locator("canvas")
     assert drawn.evaluate(INK, [36, 86, 201]) > 20, "the first run's curve is drawn in its colour"
     page.get_by_role("button", name="only two").click()

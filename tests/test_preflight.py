@@ -65,7 +65,7 @@ def test_a_dry_run_tells_what_a_run_takes_and_leaves_nothing(home: Path) -> None
     found = launch.dry_run(TOY)
     text, plain = str(found), json.loads(json.dumps(as_json(found)))
     for expected in (
-        "nothing is wrong with the config; a run would go to runs/default-001",
+        "nothing is wrong with the config; a run would go to runs/toy-DOMAIN-001",
         "gold episodes have",
         "imitation",
         "reinforcement",

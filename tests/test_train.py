@@ -3,6 +3,7 @@ and a run that was interrupted ends as one that was not."""
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -30,10 +31,12 @@ from understudy.environment import ToolEnvironment  # noqa: E402
 from understudy.errors import ConfigError, RolloutError, TaskError  # noqa: E402
 from understudy.messages import Message  # noqa: E402
 from understudy.models import find_model, make_tiny  # noqa: E402
+from understudy.rollout import Limits  # noqa: E402
 from understudy.run import Run, evaluation_files, read_metrics  # noqa: E402
 from understudy.tasks import Difficulty, Score, Split, Task  # noqa: E402
 from understudy.train import (  # noqa: E402
     Report,
+    Training,
     evaluation,
     learning_rate,
     optimizer_steps,
@@ -41,6 +44,7 @@ from understudy.train import (  # noqa: E402
     train,
     with_advantages,
 )
+from understudy.train.preparation import cut_short  # noqa: E402
 from understudy.trajectory import Stop, Trajectory, read_trajectories  # noqa: E402
 from understudy.users import NoUser, User  # noqa: E402
 
@@ -471,6 +475,34 @@ def test_a_resumed_run_goes_on_with_its_curriculum(tiny: Path, tmp_path: Path) -
     train(resumed.config, resumed, silent)
     assert trajectories(resumed) == trajectories(whole)
     assert saved(resumed)["progress"] == saved(whole)["progress"]
+
+
+def test_what_is_longer_than_the_context_is_told() -> None:
+    config = TrainConfig(limits=Limits(max_tokens=9000))
+    assert cut_short(config, 9000) == []
+    (line,) = cut_short(config, 8192)
+    assert line.startswith("limits.max_tokens = 9000, and the model's context is 8192")
+
+
+def test_no_task_is_made_anew_in_a_later_step() -> None:
+    made = []
+
+    class Endless:
+        def stream(self, split: Split, seed: int) -> Iterator[Task]:
+            for index in itertools.count():
+                made.append(index)
+                yield task(str(index), split, "one", "easy", ["L7"])
+
+    nobody: Any = None
+    training = Training(TrainConfig(), nobody, Endless(), *[nobody] * 6)  # type: ignore[arg-type]
+    found = []
+    for _ in range(4):
+        tasks = training.supply(0.0)
+        found += [next(tasks).id for _ in range(3)]
+        training.tasks_used = tasks.used
+    assert (found, made) == ([str(index) for index in range(12)], list(range(12)))
+    training.tasks_used = 5
+    assert next(training.supply(0.0)).id == "5", "where it is to go on from elsewhere, as at the start of a phase"
 
 
 def test_domains_that_are_not_trained_on_have_a_table_of_their_own(tiny: Path, tmp_path: Path) -> None:

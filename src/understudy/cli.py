@@ -117,7 +117,7 @@ def play(
     task: Annotated[str, typer.Option(help="Id of the task; the first of the split if not given.")] = "",
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Where the task is from.")] = "train",
     agent: Annotated[
-        str, typer.Option(help="Who is the agent where you are not: gold, model, native or chat.")
+        str, typer.Option(help="The agent where you are not: gold, model, native, chat, or module:attribute.")
     ] = "gold",
     model: Annotated[str, typer.Option(help="The model that is the agent, instead of --agent.")] = "",
     fork: Annotated[
@@ -167,7 +167,7 @@ def train(
     """Train a model, and say how much better it got.
 
     A warm start on gold demonstrations, preferences where there are any, then reinforcement learning; at the end, the
-    result table.
+    result table. Without a config it is the preset default, a slice of retail; with domain=NAME the whole of that one.
     """
     from understudy import launch, preflight
 

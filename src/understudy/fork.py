@@ -78,7 +78,9 @@ class _Forked:
         self._format = then.format if isinstance(then, EngineAgent) else None
         self._spans = list(fork.episode.spans()) if self._format and fork.own else []
 
-    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+    async def act(
+        self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> Message | None:
         turn = episode.turns + 1
         if turn <= self._turn:
             _refuse_other(self._record.messages[len(episode.messages) :], new, turn)

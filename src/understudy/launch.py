@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -186,9 +187,16 @@ def open_run(settings: Sequence[str], out: Path | None, resume: Path | None) -> 
 
 
 def read(settings: Sequence[str]) -> tuple[str, TrainConfig]:
-    """A config and its name, from `[CONFIG] [key=value]…`; without a config it is the default preset."""
-    source, overrides = ("default", settings) if not settings or "=" in settings[0] else (settings[0], settings[1:])
-    return Path(source).stem, load(TrainConfig, source, overrides)
+    """A config and its name, from `[CONFIG] [key=value]…`; without a config it is the default preset.
+
+    That is a slice of one domain: where only `domain=` names another, it is the whole of that with every key's default.
+    """
+    if settings and "=" not in settings[0]:
+        return Path(settings[0]).stem, load(TrainConfig, settings[0], settings[1:])
+    domain = parse(TrainConfig, "", settings).domain
+    if domain != load(TrainConfig).domain:
+        return re.sub(r"[^\w.]+", "-", domain).strip("-"), parse(TrainConfig, "", settings)
+    return "default", load(TrainConfig, "default", settings)
 
 
 def keys(settings: Sequence[str]) -> str:

@@ -65,9 +65,11 @@ class _Overheard:
     agent: Agent
     show: Callable[[str], None]
 
-    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+    async def act(
+        self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> Message | None:
         reply = await self.agent.act(task, episode, new, tools)
-        self.show(transcript([*new, reply]))
+        self.show(transcript([*new, *([reply] if reply else [])]))
         return reply
 
 

@@ -154,6 +154,8 @@ class Run:
             with whole_folder(final) as partial:
                 yield partial
                 digests = {str(f.relative_to(partial)): _digest(f) for f in _files(partial)}
+                for file in _files(partial):  # before older ones are removed: a machine may lose its power
+                    _sync(file)
                 write_whole(partial / MANIFEST, json.dumps({"step": step, "sha256": digests}, indent=1) + "\n")
             _point(final.with_name(LATEST), final.name)
         self.step, self.last = step, final
@@ -421,8 +423,9 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Have what was written to a file, or the names in a folder, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

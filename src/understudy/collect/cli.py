@@ -25,7 +25,8 @@ def collect(
     ],
     settings: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="As for eval.")] = None,
     agent: Annotated[
-        str, typer.Option(help="Who plays: gold (unless WHAT is a run), model, native, chat or silent.")
+        str,
+        typer.Option(help="Who plays: gold (unless WHAT is a run), model, native, chat, silent, or module:attribute."),
     ] = "",
     out: Annotated[Path | None, typer.Option(help="The file of demonstrations: episodes that were won.")] = None,
     preferences: Annotated[Path | None, typer.Option(help="The file of pairs of a task, one won and one lost.")] = None,
