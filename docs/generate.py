@@ -56,7 +56,7 @@ your shell.
 def pages() -> dict[str, str]:
     """Every page that is read off the code, by its path in the site."""
     made = {f"domains/{name}.md": domain_page(name) for name in names()}
-    return {**made, "configuration.md": configuration(), "commands.md": commands(), "reference.md": reference()}
+    return {**made, "configuration.md": configuration(), "commands.md": commands(), **reference()}
 
 
 def written() -> dict[str, str]:
@@ -264,21 +264,44 @@ def _help(command: Any, name: str) -> str:
 # ---- reference ----
 
 
-def reference() -> str:
-    """Every module's docstring, and every public class and function with the first paragraph of its own."""
+def reference() -> dict[str, str]:
+    """A page that lists all packages, and one of each: its modules, and the public classes and functions in them.
+
+    Docstrings of modules are whole, of others it is the first paragraph.
+    """
     head = (
-        "Read off the sources, without their private names. Import a name from the module that it stands under. "
-        "What may change without a line in the changelog is what is not here."
+        "Read off the sources, without their private names: a page for each package. Import a name from the module "
+        "that it stands under. What may change without a line in the changelog is what is not here."
     )
-    parts = ["# Modules", head]
-    for path in sorted(SOURCE.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        module = ".".join(("understudy", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
-        public = [node for node in tree.body if isinstance(node, _DEFINED) and not node.name.startswith("_")]
-        if public and "._" not in module:
-            parts += [f"## `{module}`", _verbatim(ast.get_docstring(tree) or "")]
-            parts += [_entry(node) for node in public]
-    return _page(parts)
+    rows, made = ["| package | | modules |", "|---|---|---|"], {}
+    for folder in sorted({path.parent for path in SOURCE.rglob("*.py")}):
+        trees = {_dotted(path): ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.py"))}
+        package = _dotted(folder)
+        own = trees.pop(package, ast.Module([], []))
+        docstring, entries = ast.get_docstring(own) or "", [_entry(node) for node in _public(own)]
+        told = {name: parts for name, tree in trees.items() if (parts := _module(name, tree))}
+        if told or entries:
+            parts = [part for parts in told.values() for part in parts]
+            made[f"modules/{package}.md"] = _page([f"# {package}", _verbatim(docstring), *entries, *parts])
+            modules = ", ".join(f"`{name.rpartition('.')[2]}`" for name in told)
+            rows.append(f"| [{package}](modules/{package}.md) | {_cell(docstring.partition(chr(10))[0])} | {modules} |")
+    return {"reference.md": _page(["# Modules", head, "\n".join(rows)]), **made}
+
+
+def _dotted(path: Path) -> str:
+    """The name that a file, or a folder, of the sources is imported by."""
+    name = ".".join(("understudy", *path.relative_to(SOURCE).parts))
+    return name.removesuffix(".py").removesuffix(".__init__")
+
+
+def _public(tree: ast.Module) -> list[ast.AST]:
+    return [node for node in tree.body if isinstance(node, _DEFINED) and not node.name.startswith("_")]
+
+
+def _module(name: str, tree: ast.Module) -> list[str]:
+    """What is told of a module; nothing of one that has no public names."""
+    entries = [_entry(node) for node in _public(tree)]
+    return [f"## `{name}`", _verbatim(ast.get_docstring(tree) or ""), *entries] if entries else []
 
 
 _DEFINED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from random import Random
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from toy import DOMAIN
 from understudy import formats
 from understudy.agent import DemonstrationAgent, EngineAgent, GoldAgent, HumanAgent, SilentAgent
-from understudy.engines.base import Completion, Sampling
+from understudy.engines.base import Completion, Sampling, no_room
 from understudy.engines.scripted import ScriptedSampler
-from understudy.errors import TaskError
+from understudy.errors import ConfigError, TaskError
 from understudy.formats import ChatFormat
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.models import make_tiny
@@ -74,6 +74,40 @@ def test_prompts_are_only_appended_to(chat: ChatFormat) -> None:
     assert [start for start, _ in spans] == [len(prompt) for prompt in sampler.prompts]
     assert [p for p, m in zip(episode.logprobs, episode.mask, strict=True) if m] == [math.log(0.5)] * sum(episode.mask)
     assert not any(p for p, m in zip(episode.logprobs, episode.mask, strict=True) if not m)
+
+
+class Narrow(ScriptedSampler):
+    """Has no room for a reply after a prompt of so many tokens."""
+
+    def __init__(self, texts: Sequence[str], context: int) -> None:
+        super().__init__(texts, closed)
+        self._context = context
+
+    async def sample(
+        self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_tokens: Collection[int] = ()
+    ) -> Completion:
+        if len(prompt) >= self._context:
+            return no_room(version=3)
+        return await super().sample(prompt, sampling, seed, stop_tokens)
+
+
+def test_an_episode_ends_where_the_context_is_full(chat: ChatFormat) -> None:
+    gold = texts(TASK, chat)
+    whole = ScriptedSampler(gold, closed)
+    play(EngineAgent(whole, chat, Sampling()))
+    sampler = Narrow(gold, context=len(whole.prompts[-1]))
+    episode = play(EngineAgent(sampler, chat, Sampling()))
+    assert (episode.stop, episode.reward, episode.turns) == (Stop.MAX_TOKENS, 0.0, len(gold) - 1)
+    assert episode.score is not None
+    assert not episode.score.parts["ended"]
+    assert episode.messages[-1].role in ("tool", "user"), "what it was shown last is told"
+    assert episode.tokens == sampler.prompts[-1] + closed(gold[-2]), "and has no tokens"
+    assert episode.mask[-1]
+
+
+def test_an_opening_that_fills_the_context_is_refused(chat: ChatFormat) -> None:
+    with pytest.raises(ConfigError, match=rf"task {TASK.id}: policy, tools and opening are \d+ tokens, .* no room"):
+        play(EngineAgent(Narrow([], context=30), chat, Sampling()))
 
 
 class Wild:

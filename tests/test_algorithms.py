@@ -99,9 +99,9 @@ def warm(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_of(tmp_path_factory.mktemp("warm") / "run", tiny, *TOY, *sft).folder / "model"
 
 
-@pytest.mark.parametrize("name", rows())
+@pytest.mark.parametrize("given", [*(f"preset={name}" for name in rows()), "advantage=turn"])
 def test_every_row_learns_and_its_first_minibatch_is_on_policy(
-    warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
     update, firsts = LocalEngine.update, list[dict[str, float]]()
 
@@ -113,9 +113,9 @@ def test_every_row_learns_and_its_first_minibatch_is_on_policy(
         return await update(self, steps, loss, rate)
 
     monkeypatch.setattr(LocalEngine, "update", watched)
-    chosen = Algorithm(preset=name)
+    chosen = load(TrainConfig, "default", [f"algorithm.{given}"]).algorithm
     rate = 3e-3 if chosen.epochs * chosen.updates_per_step == 1 else 1.5e-3  # several updates move the weights further
-    learning = ("sft.steps=0", "steps=14", f"algorithm.learning_rate={rate}", f"algorithm.preset={name}")
+    learning = ("sft.steps=0", "steps=16", f"algorithm.learning_rate={rate}", f"algorithm.{given}")
     groups = ("algorithm.tasks_per_step=2", "algorithm.group_size=20", "algorithm.refill=2")
     run = Run.create(tmp_path / "run", config(warm, *TOY, *learning, *groups, "eval.trials=20", "certify.every=0"))
     rates = {stage: found.success.mean for stage, found in train(run.config, run, silent)["evaluations"]}

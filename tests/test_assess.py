@@ -19,6 +19,7 @@ from understudy.assess.rescore import Rescored
 from understudy.cli import main
 from understudy.domains import base
 from understudy.evaluate import Evaluation
+from understudy.hold import held
 from understudy.tasks import Score
 from understudy.trajectory import read_trajectories
 
@@ -278,6 +279,41 @@ def test_reruns_show_the_noise(call: Any) -> None:
     assert "3 of them came to" in text
     episodes, _ = read_trajectories(Path("noisy/episodes.jsonl"))
     assert len({(episode.task, episode.seed) for episode in episodes}) == len(episodes) == 48
+
+
+def test_a_mistake_does_not_wait_for_a_model(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loaded(*_: Any) -> Any:
+        raise AssertionError("a model was loaded before all else was looked up")
+
+    monkeypatch.setattr("understudy.evaluate.open_model", loaded)
+    call("eval", "toy:DOMAIN", "--agent", "silent", "--split", "test", "--tasks", "2", "--out", "test")
+    for arguments, said in (
+        (["eval", "nowhere"], "unknown domain"),
+        (["eval", "toy:DOMAIN", "--split", "tests"], "eval.split"),
+        (["eval", "toy:DOMAIN", "slice.families=none"], "family"),
+        (["eval", "toy:DOMAIN", "--judge", "judge.model=m", "judge.key_variable=NO_KEY"], "NO_KEY"),
+        (["eval", "toy:DOMAIN", "user.kind=llm"], "user.chat.model"),
+        (["eval", "toy:DOMAIN", "--against", "nowhere"], "there is no evaluation at nowhere"),
+        (["eval", "toy:DOMAIN", "--split", "train", "--against", "test"], "share no task"),
+        (["eval", "toy:DOMAIN", "--markdown", "nowhere/a.md"], "there is no folder nowhere"),
+        (["compare", "test", "test", "--markdown", "."], "that is a folder"),
+    ):
+        code, out, err = call(*arguments, *(["model=tiny"] if arguments[0] == "eval" else []))
+        assert (code, out, len(err.splitlines())) == (2, "", 1), (arguments, err)
+        assert said in err
+    assert [path.name for path in Path().iterdir()] == ["test"], "and nothing was begun"
+
+
+def test_two_processes_do_not_go_on_with_one_evaluation(call: Any) -> None:
+    command = ["eval", "toy:DOMAIN", "--agent", "silent", "--tasks", "2"]
+    with held(Path("mine")):
+        code, _, err = call(*command, "--out", "mine")
+        assert (code, "another process is writing to mine" in err) == (2, True)
+    assert call(*command, "--out", "mine")[0] == 0
+    with held(Path("mine")):
+        code, _, err = call("eval", "--resume", "mine")
+        assert (code, "another process is writing to mine" in err) == (2, True)
+    assert call("eval", "--resume", "mine")[0] == 0
 
 
 def judging(verdicts: Sequence[str | Answer]) -> Any:

@@ -16,6 +16,7 @@ from toy import DOMAIN as TOY
 from understudy.agent import GoldAgent
 from understudy.config import Algorithm, TrainConfig
 from understudy.messages import Message, ToolCall
+from understudy.outcome import read
 from understudy.rollout import Limits
 from understudy.run import Run
 from understudy.trajectory import Trajectory
@@ -68,6 +69,8 @@ def shelf(folder: Path) -> Path:
     run.keep(4, [demonstration(), played(TOY, TASK, switched), cut, hostile(), fault])
     evaluated(folder / "gold", GoldAgent(), "gold")
     evaluated(folder / "mute", Script(ASK), SCRIPT)
+    run.write("evaluations/000004 trained.json", read(folder / "gold").rows[-1].evaluation.model_dump_json())
+    run.keep_evaluation("000004 trained", [demonstration(), cut])
     return folder
 
 
@@ -191,6 +194,37 @@ def test_an_evaluation_leads_from_causes_to_episodes(page: Any, address: str) ->
     page.wait_for_url("**/evaluations/mute")
 
 
+def test_a_run_says_why_its_episodes_failed(page: Any, address: str) -> None:  # noqa: F811
+    page.goto(f"{address}?runs=run")
+    page.get_by_role("link", name="evaluations", exact=True).click()
+    page.get_by_role("heading", name="Why 1 episode failed").wait_for()
+    page.locator(".failures a").first.click()
+    page.wait_for_url("**/episode/run/000004%20trained/2")
+    page.get_by_role("region", name="why").wait_for()
+    page.keyboard.press("u")
+    page.wait_for_url("**/evaluations/run?of=000004+trained")
+    page.get_by_label("Episodes of").select_option("training, step 4")
+    page.get_by_role("heading", name="Why 4 episodes failed").wait_for()
+    assert page.locator("img").count() == 0
+
+
+def test_the_file_holds_evaluations_too(page: Any, folder: Path, tmp_path: Path) -> None:  # noqa: F811
+    elsewhere(export, Library([folder]), tmp_path / "page.html")
+    start = f"{(tmp_path / 'page.html').as_uri()}#/"
+    page.context.set_offline(True)
+    page.goto(f"{start}evaluations/gold?new=2@gold&old=2@mute")
+    page.get_by_text("+100.0 points").wait_for()
+    page.goto(f"{start}evaluations/mute")
+    page.get_by_role("heading", name="Why 8 episodes failed").wait_for()
+    page.locator(".failures a").first.click()
+    page.get_by_role("region", name="why").wait_for()
+    opened(page, start, "gold")
+    page.keyboard.press("r")
+    page.get_by_text("as it was sampled").first.wait_for()
+    opened(page, start, "gold", "tokens")
+    assert page.get_by_role("button", name=re.compile("compare with the trainer")).count() == 0
+
+
 def test_two_evaluations_are_compared(page: Any, address: str) -> None:  # noqa: F811
     page.goto(f"{address}evaluations/gold?new=2@gold&old=2@mute")
     page.get_by_text("+100.0 points").wait_for()
@@ -203,7 +237,14 @@ def test_two_evaluations_are_compared(page: Any, address: str) -> None:  # noqa:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1300, 390])
 @pytest.mark.parametrize(
-    "where", ["episode/run/4/2", "episode/run/4/1?tab=tokens", "episode/run/4/4?tab=group", "evaluations/mute"]
+    "where",
+    [
+        "episode/run/4/2",
+        "episode/run/4/1?tab=tokens",
+        "episode/run/4/4?tab=group",
+        "evaluations/mute",
+        "evaluations/run",
+    ],
 )
 def test_nobody_is_kept_out(page: Any, address: str, theme: str, width: int, where: str) -> None:  # noqa: F811
     page.emulate_media(color_scheme=theme)

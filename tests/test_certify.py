@@ -268,7 +268,9 @@ def test_a_broken_format_fails_with_a_diff(tiny: Path, kind: type[Broken], names
 class Retokenizing(EngineAgent):
     """Reads its episode as text, and tokenizes that anew before each reply."""
 
-    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+    async def act(
+        self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> Message | None:
         vocabulary = self._format._vocabulary  # type: ignore[attr-defined]
         episode.tokens[:] = vocabulary.encode(vocabulary.decode(episode.tokens))[: len(episode.tokens)]
         return await super().act(task, episode, new, tools)
@@ -305,7 +307,7 @@ def test_a_wrong_mask_is_found(
 ) -> None:
     async def act(
         self: Any, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]
-    ) -> Message:
+    ) -> Message | None:
         reply = await EngineAgent.act(self, task, episode, new, tools)
         if episode.turns == len(SEVERAL_CALLS.turns):
             episode.mask[:] = change(episode.mask)

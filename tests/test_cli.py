@@ -234,7 +234,7 @@ def test_launch_reads_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         (["train", "defualt"], "unknown preset 'defualt'; did you mean 'default'?"),
         (["train", "--resume", "nowhere"], "nowhere is not a run"),
         (["check", "retial"], "unknown domain 'retial'; did you mean 'retail'?"),
-        (["check", "toy:NOTHING"], "no domain at 'toy:NOTHING'"),
+        (["check", "toy:NOTHING"], "module toy has no 'NOTHING'; allowed: DIFFICULTIES"),
         (["check", "toy:DOMAIN", "slice.families=onne"], "did you mean 'one'?"),
         (["eval", "toy:DOMAIN", "--agent", "glod"], "did you mean 'gold'?"),
         (["eval", "toy:DOMAIN", "--model", "smolm2-135m"], "did you mean 'smollm2-135m'?"),

@@ -38,7 +38,7 @@ TRIED = {
     "data convert": ("{file} new.jsonl", "retail new.jsonl --domain {name}"),
     "data export": ("trl {file} --out new", "llamafactory {name} --model tiny --out new"),
     "data split": ("{file} --out new", "retail --out new --ratios {name}"),
-    "data stats": ("folder", "nowhere.jsonl", "loop.jsonl", "folder.jsonl", "nowhere"),  # it counts rows that are bad
+    "data stats": ("{file}",),
     "data validate": ("{file}",),
     "data collect": ("{file} --out new.jsonl", "toy:DOMAIN --agent {name} --out new.jsonl"),
     "mcp serve": ("{name}", "retail --task {name}", "retail --tools {name}"),

@@ -16,6 +16,7 @@ from understudy.data.items import Item
 from understudy.data.preferences import Demonstration
 from understudy.errors import RolloutError
 from understudy.evaluate import held_out
+from understudy.hold import held
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.tasks import Score
 from understudy.trajectory import Stop, Trajectory, write_trajectories
@@ -199,6 +200,9 @@ def test_what_was_interrupted_is_gone_on_with(tmp_path: Path, monkeypatch: pytes
     for others, why in (((), "unfinished; go on with it by --resume"), (("--resume", "--seed", 1), "seed: 0 and 1")):
         code, _, err = call("collect", "toy:DOMAIN", *settings, "--out", out, *others)
         assert (code, why in err) == (2, True), err
+    with held(partial):
+        code, _, err = call("collect", "toy:DOMAIN", *settings, "--out", out, "--resume")
+        assert (code, "another process is writing to" in err) == (2, True)
     assert call("collect", "toy:DOMAIN", *settings, "--out", out, "--resume")[0] == 0
     tasks = [task.id for task in held_out(DOMAIN, "train", 4)]
     assert agents[0].begun == tasks

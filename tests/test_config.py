@@ -125,6 +125,12 @@ def test_presets_are_valid_and_begin_with_what_they_are(name: str) -> None:
     assert preset_text(name).startswith("# ")
 
 
+@pytest.mark.parametrize("name", [name for name in presets() if name.endswith("_easy")])
+def test_an_easy_slice_has_the_numbers_of_the_default(name: str) -> None:
+    own = {text.partition(":")[0] for text in differences(load(TrainConfig), load(TrainConfig, name))}
+    assert own == {"domain", "slice.families", "slice.tools", "limits.max_turns", "limits.max_tokens"}
+
+
 def test_every_knob_is_documented_above_its_key() -> None:
     text = dump(TrainConfig())
     assert 'such as `tau-bench:PATH#retail`.\ndomain = "retail"' in text

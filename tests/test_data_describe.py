@@ -95,7 +95,7 @@ def test_tokens_are_those_of_the_models_format() -> None:
 
 def test_nothing_is_described_too() -> None:
     found = describe(iter([Bad("x:1", "", "bad")]), Domains())
-    assert as_text(found).startswith("0 tasks, and 1 bad\n")
+    assert as_text(found).startswith("0 tasks, and 1 bad, the first x:1: bad\n")
     assert pictures(found) == {}
 
 
@@ -108,6 +108,20 @@ def test_stats(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "t.jsonl", TASKS)
     found = Description.model_validate_json(call("stats", path, "--json")[1])
     assert found == describe(items(*TASKS), Domains())
+
+
+def test_bad_rows_are_counted_and_nothing_else_is_refused(tmp_path: Path) -> None:
+    mixed = write_lines(tmp_path / "mixed.jsonl", TASKS[:2])
+    mixed.write_text(mixed.read_text() + '{"id": 1}\n')
+    code, text, _ = call("stats", mixed)
+    assert (code, text.splitlines()[0].partition(", the first")[0]) == (0, "2 tasks, and 1 bad")
+    assert "mixed.jsonl:3" in text
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"id": 1}\n{"id":\n')
+    code, text, err = call("stats", bad, "--plots", tmp_path / "plots")
+    assert (code, text, (tmp_path / "plots").exists()) == (2, "", False)
+    assert "bad.jsonl: all 2 rows are bad, the first" in err
+    assert "bad.jsonl:1" in err
 
 
 def test_plots(tmp_path: Path) -> None:

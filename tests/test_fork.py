@@ -11,21 +11,25 @@ from script import Script
 from test_play import person
 from toy import DOMAIN
 from understudy.agent import Agent, EngineAgent, GoldAgent
+from understudy.assess.forks import find_fork
+from understudy.assess.sitting import Desk, Sitting, assess
+from understudy.assess.stored import config_of_stored
 from understudy.chat import ChatConfig
-from understudy.config import TrainConfig
+from understudy.config import EvalConfig, TrainConfig
 from understudy.domains.base import Domain, find, names
 from understudy.engines.base import Sampling
 from understudy.engines.scripted import ScriptedSampler
 from understudy.errors import ConfigError, TaskError
-from understudy.fork import Fork, read_fork
+from understudy.fork import Fork
 from understudy.formats import find as find_format
 from understudy.messages import Message, ToolCall
 from understudy.models import tiny_model
-from understudy.play import find_fork, find_task, play
+from understudy.play import find_task, play
+from understudy.purse import Purse
 from understudy.rollout import Limits, rollout
 from understudy.run import Run
 from understudy.tasks import Task
-from understudy.trajectory import Trajectory
+from understudy.trajectory import Trajectory, read_trajectories
 from understudy.users import Cast, UserConfig
 
 CONFIG = TrainConfig(domain="toy:DOMAIN", model="tiny")
@@ -138,26 +142,51 @@ def run(tmp_path: Path) -> Path:
         ("4", "is not like 21/5@3"),
         ("4/1@x", "is not like 21/5@3"),
         ("7/1", "keeps no episodes of step 7; it does of: 4"),
-        ("4/3", "has no episode 3; it has 1 to 2"),
+        ("4/3", "has no episode 3 of step 4; it has 1 to 2"),
         ("4/2@0", "has no turn 0 to fork from; it has 1 to 3"),
         ("4/2@4", "has no turn 4 to fork from; it has 1 to 3"),
     ],
 )
 def test_what_cannot_be_forked(run: Path, reference: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        read_fork(run, reference, CONFIG)
+        find_fork(str(run), reference, CONFIG)
+
+
+def test_the_episodes_of_evaluations_are_forked_too(run: Path, tmp_path: Path) -> None:
+    config, folder = CONFIG.replace(eval=EvalConfig(split="test", tasks=2)), tmp_path / "evals"
+    asyncio.run(assess(Sitting(name="gold", agent="gold", config=config), Desk(Purse(), GoldAgent(), CAST), folder))
+    episodes, _ = read_trajectories(folder / "episodes.jsonl")
+    left = find_fork(str(folder), "2@2", config_of_stored(str(folder)))
+    assert (left.fork.episode, left.task.id, left.task.split) == (episodes[1], episodes[1].task, "test")
+    assert went_on(DOMAIN, left.task, left.fork, GoldAgent()).messages == episodes[1].messages
+    with pytest.raises(ConfigError, match="whose episodes are of no step; leave out '4'"):
+        find_fork(str(folder), "4/2@2", CONFIG)
+    Run(run, CONFIG).keep_evaluation("000004 trained", episodes)
+    assert find_fork(str(run), "000004 trained/1", CONFIG).fork.episode == episodes[0]
+    with pytest.raises(ConfigError, match="keeps no episodes of '000005 trained'; it does of: 000004 trained; 4"):
+        find_fork(str(run), "000005 trained/1", CONFIG)
+
+
+def test_what_is_forked_in_domains_that_are_never_trained_on_goes_on_there(tmp_path: Path) -> None:
+    config = TrainConfig(domain="retail", model="tiny", eval=EvalConfig(tests=("toy:DOMAIN",)))
+    run, task = Run.create(tmp_path / "run", config), DOMAIN.tasks("test")[0]
+    run.keep_evaluation("000000 base model of tests", [played(DOMAIN, task, GoldAgent())])
+    left = find_fork(str(run.folder), "000000 base model of tests/1@2", config)
+    assert (left.task, left.config.domain, left.config.slice) == (task, "mix:toy:DOMAIN", config.test_slice)
+    again = find(left.config.domain).with_users(left.fork.users())
+    assert asyncio.run(rollout(task, again.environment(task, seed=5), left.fork.agent(GoldAgent()), Limits(), 5)).reward
 
 
 def test_a_fork_needs_a_run_and_names_its_own_task(run: Path) -> None:
-    with pytest.raises(ConfigError, match="toy:DOMAIN is none; name the run's folder"):
+    with pytest.raises(ConfigError, match="toy:DOMAIN is neither; name its folder"):
         find_fork("toy:DOMAIN", "4/1", CONFIG)
     with pytest.raises(ConfigError, match="leave out --task some"):
         find_fork(str(run), "4/1", CONFIG, "some")
 
 
 def test_a_person_goes_on_as_the_agent(run: Path) -> None:
-    fork = find_fork(str(run), "4/1@2", CONFIG)
-    task = find_task(DOMAIN, fork.episode.task)
+    left = find_fork(str(run), "4/1@2", CONFIG)
+    fork, task = left.fork, left.task
     lamp = task.actions[0].arguments["lamp_id"]
     someone, shown = person([f"switch_lamp lamp_id={lamp} on=true", f"Lamp {lamp} is on."])
     episode = play(DOMAIN, task, person=someone, fork=fork)
@@ -169,8 +198,8 @@ def test_a_person_goes_on_as_the_agent(run: Path) -> None:
 
 
 def test_a_person_goes_on_as_the_user(run: Path) -> None:
-    fork = find_fork(str(run), "4/2@2", CONFIG)
-    task = find_task(DOMAIN, fork.episode.task)
+    left = find_fork(str(run), "4/2@2", CONFIG)
+    fork, task = left.fork, left.task
     someone, shown = person([""])
     episode = play(DOMAIN, task, "user", person=someone, fork=fork)
     assert episode is not None
@@ -198,7 +227,7 @@ def test_users_whom_a_model_plays_say_what_they_said(run: Path, monkeypatch: pyt
 
     cast = Cast(UserConfig(kind="llm", chat=ChatConfig(model="any")))
     monkeypatch.setattr(Cast, "__call__", lambda *_: Model())
-    fork = read_fork(run, "4/2@3", CONFIG)
+    fork = find_fork(str(run), "4/2@3", CONFIG).fork
     episode = went_on(DOMAIN, find_task(DOMAIN, fork.episode.task), Fork(fork.episode, 3, cast, own=True), GoldAgent())
     assert episode.messages == fork.episode.messages
     assert said == [fork.episode.messages[-1].content], "it is asked after the turn alone"

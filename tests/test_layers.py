@@ -16,7 +16,8 @@ import understudy
 # A module imports only from lines above its own, and from its own package.
 LAYERS = """
     errors records
-    crew endpoint sandbox metrics health provenance envfile
+    imported
+    crew endpoint sandbox metrics health provenance envfile hold
     trackers
     messages state
     formats names edits

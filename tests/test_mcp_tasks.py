@@ -8,7 +8,8 @@ import pytest
 
 from understudy.errors import TaskError
 from understudy.mcp.checks import CallPattern
-from understudy.mcp.tasks import MCPTask, read_mcp_tasks, split_of
+from understudy.mcp.tasks import MCPTask, read_mcp_tasks
+from understudy.tasks import split_of
 
 ROW: dict[str, Any] = {
     "data_source": "synthetic/llm",

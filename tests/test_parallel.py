@@ -29,6 +29,8 @@ from understudy.errors import ConfigError, RolloutError  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
 from understudy.processes import GRACE, SHUTDOWN  # noqa: E402
 from understudy.run import Run, last_checkpoint, read_metrics  # noqa: E402
+from understudy.shaping import Judge  # noqa: E402
+from understudy.train.metrics import marked  # noqa: E402
 
 HERE = Path(__file__).parent
 PATIENCE = 400  # seconds for what takes about forty
@@ -135,7 +137,7 @@ class Second(Crew):
 
     rank, size = 1, 2
 
-    def __init__(self, said: str) -> None:
+    def __init__(self, said: object) -> None:
         self._said = said
 
     def gather(self, value: Any) -> list[Any]:
@@ -154,6 +156,21 @@ def test_processes_that_come_to_different_weights_stop() -> None:
     refuse_apart(Second("a"), "a")
     with pytest.raises(RolloutError, match="different weights: sums a, b"):
         refuse_apart(Second("a"), "b")
+
+
+class Asked(Judge):
+    """A judge who was asked so often."""
+
+    def __init__(self, often: float) -> None:
+        self._often = often
+
+    def taken(self) -> dict[str, float]:
+        return {"judge/asked": self._often}
+
+
+def test_what_a_judge_was_asked_is_told_of_all_processes() -> None:
+    assert marked(Asked(3.0), Second(Asked(4.0).taken())) == {"judge/asked": 7.0}
+    assert marked(None, Second({})) == {}
 
 
 @pytest.mark.parametrize("settings", [{"url": "http://127.0.0.1:9"}, {"in_process": True}])

@@ -21,6 +21,7 @@ from understudy.config import TrainConfig, parse
 from understudy.engines.local.config import LocalConfig
 from understudy.errors import ConfigError
 from understudy.forecast import Episodes
+from understudy.preflight import Preflight, as_json
 from understudy.train.preparation import doubts, prepare
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
@@ -61,9 +62,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_dry_run_tells_what_a_run_takes_and_leaves_nothing(home: Path) -> None:
-    text = launch.dry_run(TOY)
+    found = launch.dry_run(TOY)
+    text, plain = str(found), json.loads(json.dumps(as_json(found)))
     for expected in (
-        "nothing is wrong with the config; a run would go to runs/default-001",
+        "nothing is wrong with the config; a run would go to runs/toy-DOMAIN-001",
         "gold episodes have",
         "imitation",
         "reinforcement",
@@ -74,13 +76,29 @@ def test_a_dry_run_tells_what_a_run_takes_and_leaves_nothing(home: Path) -> None
     ):
         assert expected in text
     assert list(home.iterdir()) == []
+    assert Preflight.model_validate(plain | {"forecast": None, "memory": None}).gold == found.gold
+    assert plain["forecast"]["seconds"] == sum(phase["seconds"] for phase in plain["forecast"]["phases"]) > 0
+    assert plain["memory"]["peak"] == found.memory.peak <= sum(part["size"] for part in plain["memory"]["parts"])
+    assert 0 < plain["disk"]["needed"] < plain["disk"]["free"]
+
+
+def test_a_dry_run_prints_json(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    made = Preflight(config=config("seed=7"), folder=Path("runs/x"), verdict="sound", gold=EPISODES, notes=("slow",))
+    monkeypatch.setattr(launch, "dry_run", lambda *_: made)
+    code, out, err = call("train", "seed=7", "--dry-run", "--json")
+    assert (code, err) == (0, "")
+    told = json.loads(out)
+    assert (told["config"]["seed"], told["folder"], told["notes"]) == (7, "runs/x", ["slow"])
+    assert (told["forecast"], told["memory"]) == (None, None)
+    code, out, err = call("train", "--json")
+    assert (code, out, "--json is for --dry-run" in err) == (2, "", True)
 
 
 def test_a_dry_run_of_several_processes_plans_the_memory_of_each_and_of_all(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("understudy.preflight._speeds", lambda *_: (SPEEDS, "are given"))
-    text = launch.dry_run(TOY, processes=2)
+    text = str(launch.dry_run(TOY, processes=2))
     assert "memory of the cpu, for each of 2 processes, at most" in text
     assert re.search(r"all processes +\d", text)
     assert "speeds that are given; of one process alone)" in text
@@ -221,8 +239,8 @@ def test_speeds_are_measured_kept_and_found_again(home: Path, call: Call) -> Non
     assert bench.kept("tiny", local.replace(finetune="qlora")) is None
     assert bench.kept("tiny", local.replace(dtype="bfloat16")) is None
     assert bench.kept("other", local) is None
-    assert "have measured" not in launch.dry_run(TOY)
-    assert "`understudy bench` has measured" in launch.dry_run(TOY)
+    assert "have measured" not in str(launch.dry_run(TOY))
+    assert "`understudy bench` has measured" in str(launch.dry_run(TOY))
     for file in (home / "cache" / "bench").iterdir():
         file.write_text("{")
     assert bench.kept("tiny", local) is None

@@ -1,7 +1,9 @@
 """The recipes of docs/extending.md (`examples/recipes`) do what the page says, and hold what they must."""
 
 import asyncio
+import itertools
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,23 +11,129 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_kit import values
-from understudy.agent import DemonstrationAgent, EngineAgent
+from endpoint import says, serving
+from understudy.agent import Agent, DemonstrationAgent, EngineAgent, GoldAgent
 from understudy.check import check
-from understudy.config import TrainConfig, load
-from understudy.domains.base import Slice, find, find_domain
+from understudy.config import TrainConfig, load, parse
+from understudy.domains.base import Slice, TaskSource, find, find_domain
 from understudy.engines.base import Sampling
 from understudy.engines.scripted import ScriptedSampler
 from understudy.errors import ToolError
-from understudy.messages import Message, ToolCall
+from understudy.evaluate import evaluate, named_agent
+from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.rollout import Limits, rollout
-from understudy.tasks import Score
+from understudy.tasks import Score, Task
 from understudy.trajectory import Trajectory
 
 RECIPES = Path(__file__).parents[1] / "examples" / "recipes"
 sys.path.insert(0, str(RECIPES))
 
+from brief import BRIEF, LONGEST  # noqa: E402
+from caller import HURRIED, PATIENCE  # noqa: E402
+from careful import REMINDER  # noqa: E402
+from guess import GUESS, MOST  # noqa: E402
 from hotel import DOMAIN  # noqa: E402
 from lines import END, Lines  # noqa: E402
+from sums import SUMS  # noqa: E402
+
+
+class Says:
+    """An agent that gives these replies, and then the last of them again."""
+
+    def __init__(self, *replies: Message) -> None:
+        self._replies = replies
+
+    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        episode.observe(new)
+        episode.act(reply := self._replies[min(episode.turns, len(self._replies) - 1)])
+        return reply
+
+
+def says_so(*texts: str) -> Says:
+    return Says(*(Message(role="assistant", content=text) for text in texts))
+
+
+def earned(source: TaskSource, agent: Agent) -> tuple[float, int]:
+    """What an agent earns on the first train task, and in how many replies."""
+    task = source.tasks("train")[0]
+    episode = asyncio.run(rollout(task, source.environment(task), agent, Limits()))
+    return episode.reward, episode.turns
+
+
+# ---- data, tools and a reward ----
+
+
+@pytest.mark.parametrize("name", ["sums:SUMS", "guess:GUESS"])
+def test_questions_are_sound(name: str) -> None:
+    report = check(find(name))
+    assert (report.problems, report.unused_tools) == ((), ())
+    assert [(split.floor, split.oracle) for split in report.splits] == [(0.0, 1.0)] * 3
+
+
+def test_a_sum_is_right_however_it_is_written() -> None:
+    product = float(SUMS.question(SUMS.tasks("train")[0]).info["product"])
+    assert earned(SUMS, says_so(f"That makes {product:,.1f}, I think.")) == (1.0, 1)
+    assert earned(SUMS, says_so(f"That makes {product + 1:.0f}.")) == (0.0, 1)
+
+
+def test_a_game_can_be_won_by_halves_and_lost() -> None:
+    low = int(GUESS.tasks("train")[0].scenario.opening.split()[3])
+
+    class Halves:
+        async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: object) -> Message:
+            episode.observe(new)
+            least, most = low, low + 19
+            for guess, answer in itertools.pairwise(episode.messages[2:]):
+                if answer.content == "It is higher.":
+                    least = int(guess.content) + 1
+                elif answer.content == "It is lower.":
+                    most = int(guess.content) - 1
+            episode.act(reply := Message(role="assistant", content=str((least + most) // 2)))
+            return reply
+
+    reward, turns = earned(GUESS, Halves())
+    assert reward == 1.0
+    assert turns <= MOST
+    assert earned(GUESS, says_so("I do not know.")) == (0.0, MOST)
+
+
+# ---- a reward for a domain, a user, an agent ----
+
+
+def test_a_reward_of_ones_own_is_part_of_the_score() -> None:
+    task = BRIEF.tasks("test")[0]
+
+    class Wordy(GoldAgent):
+        async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: object) -> Message:
+            reply = await super().act(task, episode, new, ())
+            return reply if reply.tool_calls else reply.replace(content=f"{reply.content}{' ' * LONGEST}.")
+
+    for agent, brief in ((GoldAgent(), 1.0), (Wordy(), 0.0)):
+        episode = asyncio.run(rollout(task, BRIEF.environment(task), agent, Limits()))
+        assert episode.score is not None
+        assert (episode.reward, episode.score.parts["brief"], episode.score.parts["state"]) == (brief, brief, 1.0)
+
+
+def test_that_reward_is_sound() -> None:
+    tasks = BRIEF.tasks("test")[:20]
+    assert [asyncio.run(evaluate(BRIEF, GoldAgent(), tasks)).success.mean] == [1.0]
+
+
+def test_a_user_who_hangs_up() -> None:
+    assert earned(HURRIED, GoldAgent())[0] == 1.0
+    assert earned(HURRIED, says_so("One moment, please. Would you like to hear about our offers?"))[1] <= PATIENCE
+
+
+def test_an_agent_reminds_the_model_once() -> None:
+    config = parse(TrainConfig, "", ["chat.model=m", "chat.retries=0"])
+    with serving(lambda _: says("I am sorry.")) as endpoint:
+        agent = named_agent("careful:Careful", config.replace(chat=config.chat.replace(base_url=endpoint.url)))
+        earned(DOMAIN, agent)
+        seen = [[m["content"] for m in request["messages"] if m["role"] == "system"] for request in endpoint.requests]
+    assert len(seen) > 1
+    assert all(len(each) == 1 and each[0].endswith(REMINDER) for each in seen)
+    assert all(each[0].startswith(DOMAIN.policy) for each in seen)
+
 
 # ---- a domain, and its tools ----
 

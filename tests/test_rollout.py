@@ -228,6 +228,14 @@ def test_seeds_are_the_same_in_every_process() -> None:
     assert all(0 <= seed < 2**32 for seed in seeds)
 
 
+def test_a_task_that_comes_again_is_played_with_other_seeds() -> None:
+    task, other = TASKS[:2]
+    source = Games(lambda task, seed: Game(0.0))
+    played = groups(source, count=3, refill=1, tasks=iter([task, other, task, task]))
+    trials = [(task, 0, 1), (other, 0, 1), (task, 2, 3), (task, 4, 5)]
+    assert [[e.seed for e in group] for group in played] == [[episode_seed(7, t, i) for i in of] for t, *of in trials]
+
+
 def test_a_group_of_equal_rewards_is_followed_by_another_and_returned_too() -> None:
     source = rewards_by({0: (0.0, 1.0), 1: (0.0, 0.0), 2: (1.0, 1.0), 3: (0.0, 0.0), 4: (1.0, 0.0), 5: (0.0, 1.0)})
     tasks = iter(TASKS)
@@ -289,7 +297,7 @@ def test_a_crew_plays_the_same_groups_and_uses_the_same_tasks(
         return Game(0.5 if number[task.id] % equal == 0 else seed / 2**32)
 
     def played(crew: Crew) -> tuple[list[list[tuple[str, int, float]]], int]:
-        tasks, source = iter(TASKS), Games(game)
+        tasks, source = iter([*TASKS[:2], *TASKS]), Games(game)
         options = {"size": 3, "groups": count, "refill": refill, "seed": 7}
         found = asyncio.run(play_groups(source, tasks, SilentAgent(), LIMITS, **options, crew=crew))
         assert len(source.made) < 3 * len(found) or crew.size == 1

@@ -113,6 +113,20 @@ def test_a_checkpoint_of_the_same_step_is_replaced(run: Run) -> None:
     assert damage(run.last) is None
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files have no names here")
+def test_a_checkpoint_is_on_the_disk_before_it_takes_its_place(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    final, synced, fsync = run.folder / "checkpoints" / "step_000006", set[str](), os.fsync
+
+    def watched(descriptor: int) -> None:
+        fsync(descriptor)
+        if not final.exists():
+            synced.add(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    save(run, 6)
+    assert {"weights", "state"} <= synced
+
+
 def test_resuming_drops_what_came_after_the_checkpoint(run: Run) -> None:
     (run.folder / "checkpoints" / "step_000005.partial").mkdir()
     resumed = Run.resume(run.folder, CONFIG)

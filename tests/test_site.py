@@ -39,6 +39,12 @@ def test_every_key_is_told_with_its_default(generate: ModuleType) -> None:
             assert f"| `{key[1]}` |" in told, f"{section}.{key[1]}"
 
 
+def test_every_key_says_what_it_means(generate: ModuleType) -> None:
+    tables = generate.configuration().splitlines()
+    silent = [line for line in tables if line.startswith("| `") and line.endswith("|  |")]
+    assert silent == []
+
+
 def test_every_command_is_told(generate: ModuleType) -> None:
     page = generate.commands()
     for name, command in leaves(typer.main.get_command(cli.app)):
@@ -65,9 +71,19 @@ def test_a_domain_is_told_whole(name: str, generate: ModuleType) -> None:
 
 
 def test_public_names_are_told(generate: ModuleType) -> None:
-    page = generate.reference()
-    for told in ("`understudy.rollout`", "class Trajectory", "rollout(task", "class LocalEngine"):
-        assert told in page
+    pages_ = generate.reference()
+    for name, told in (
+        ("understudy", "`understudy.rollout`"),
+        ("understudy", "class Trajectory"),
+        ("understudy", "rollout(task"),
+        ("understudy.engines.local", "class LocalEngine"),
+        ("understudy.formats", "find("),
+    ):
+        assert told in pages_[f"modules/{name}.md"]
+        assert f"(modules/{name}.md)" in pages_["reference.md"]
+    listed = re.findall(r"\((modules/[^)]*)\)", pages_["reference.md"])
+    assert sorted(["reference.md", *listed]) == sorted(pages_)
+    assert max(map(len, pages_.values())) < 100_000
 
 
 def test_recipes_are_shown_as_they_are(generate: ModuleType) -> None:

@@ -324,3 +324,8 @@ def test_sampling_of_another_temperature_is_refused_by_the_engine_too(tiny: Path
     engine = TinkerEngine(tiny, config().engine)
     with pytest.raises(ConfigError, match=r"temperature = 0\.7"):
         asyncio.run(engine.sample([1], Sampling(temperature=0.7), 0))
+
+
+def test_a_full_context_is_not_put_before_the_server(tiny: Path) -> None:
+    engine = TinkerEngine(tiny, config().engine)
+    assert asyncio.run(engine.sample([1] * engine.context, Sampling(), 0)).full

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from understudy.errors import CallFault, ToolError
+from understudy.errors import CallFault, TaskError, ToolError
 from understudy.messages import ToolCall, spec_to_wire
 from understudy.records import Record
 from understudy.state import State, Table
@@ -130,3 +130,31 @@ def test_a_bug_is_not_hidden() -> None:
 
 def test_call_is_run() -> None:
     assert asyncio.run(MoreTools(Shelf()).call(ToolCall(name="empty"))) == "[]"
+
+
+def test_what_cannot_be_a_tool_is_told_and_what_a_kind_of_tools_has_is_none() -> None:
+    with pytest.raises(TaskError, match=r"tool bare cannot take `jar`; each argument of a tool has a name and an anno"):
+
+        class Bare(Toolkit):
+            def bare(self, jar):  # type: ignore[no-untyped-def]
+                """Take."""
+
+    with pytest.raises(TaskError, match=r"tool many cannot take `\*jars: str`"):
+
+        class Many(Toolkit):
+            def many(self, *jars: str) -> None:
+                """Take."""
+
+    with pytest.raises(TaskError, match=r"tool Static.empty is a staticmethod; make it a method"):
+
+        class Static(Toolkit):
+            @staticmethod
+            def empty() -> None:
+                """Take."""
+
+    class Watched(ShelfTools):
+        def run(self, call: ToolCall) -> str:
+            return f"watched: {super().run(call)}"
+
+    assert [spec.name for spec in Watched.specs()] == ["fill", "title", "broken"]
+    assert Watched(Shelf()).run(ToolCall(name="title", arguments={"title": "a", "type": []})) == "watched: a []"

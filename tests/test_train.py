@@ -3,6 +3,7 @@ and a run that was interrupted ends as one that was not."""
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -20,6 +21,8 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402
 
 from toy import LampTools, house, task  # noqa: E402
+from understudy.assess.stored import open_stored  # noqa: E402
+from understudy.assess.why import why  # noqa: E402
 from understudy.config import TrainConfig, parse  # noqa: E402
 from understudy.domains.base import Domain, interleave  # noqa: E402
 from understudy.engines.base import Completion  # noqa: E402
@@ -28,10 +31,12 @@ from understudy.environment import ToolEnvironment  # noqa: E402
 from understudy.errors import ConfigError, RolloutError, TaskError  # noqa: E402
 from understudy.messages import Message  # noqa: E402
 from understudy.models import find_model, make_tiny  # noqa: E402
-from understudy.run import Run, read_metrics  # noqa: E402
+from understudy.rollout import Limits  # noqa: E402
+from understudy.run import Run, evaluation_files, read_metrics  # noqa: E402
 from understudy.tasks import Difficulty, Score, Split, Task  # noqa: E402
 from understudy.train import (  # noqa: E402
     Report,
+    Training,
     evaluation,
     learning_rate,
     optimizer_steps,
@@ -39,6 +44,7 @@ from understudy.train import (  # noqa: E402
     train,
     with_advantages,
 )
+from understudy.train.preparation import cut_short  # noqa: E402
 from understudy.trajectory import Stop, Trajectory, read_trajectories  # noqa: E402
 from understudy.users import NoUser, User  # noqa: E402
 
@@ -351,7 +357,7 @@ def test_ctrl_c_in_an_evaluation_is_noticed_at_once(
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         await asyncio.sleep(3600)
 
-    monkeypatch.setattr(evaluation, "evaluate", endless)
+    monkeypatch.setattr(evaluation, "episodes", endless)
     with pytest.raises(KeyboardInterrupt, match="stopped after step 0"):
         run_of(tmp_path / "run", tiny)
     assert not evaluations(Run.resume(tmp_path / "run"))
@@ -471,6 +477,34 @@ def test_a_resumed_run_goes_on_with_its_curriculum(tiny: Path, tmp_path: Path) -
     assert saved(resumed)["progress"] == saved(whole)["progress"]
 
 
+def test_what_is_longer_than_the_context_is_told() -> None:
+    config = TrainConfig(limits=Limits(max_tokens=9000))
+    assert cut_short(config, 9000) == []
+    (line,) = cut_short(config, 8192)
+    assert line.startswith("limits.max_tokens = 9000, and the model's context is 8192")
+
+
+def test_no_task_is_made_anew_in_a_later_step() -> None:
+    made = []
+
+    class Endless:
+        def stream(self, split: Split, seed: int) -> Iterator[Task]:
+            for index in itertools.count():
+                made.append(index)
+                yield task(str(index), split, "one", "easy", ["L7"])
+
+    nobody: Any = None
+    training = Training(TrainConfig(), nobody, Endless(), *[nobody] * 6)  # type: ignore[arg-type]
+    found = []
+    for _ in range(4):
+        tasks = training.supply(0.0)
+        found += [next(tasks).id for _ in range(3)]
+        training.tasks_used = tasks.used
+    assert (found, made) == ([str(index) for index in range(12)], list(range(12)))
+    training.tasks_used = 5
+    assert next(training.supply(0.0)).id == "5", "where it is to go on from elsewhere, as at the start of a phase"
+
+
 def test_domains_that_are_not_trained_on_have_a_table_of_their_own(tiny: Path, tmp_path: Path) -> None:
     others = ("eval.tests=retail,telecom", "eval.test_tasks=2", "test_slice.policy=brief")
     run = Run.create(
@@ -489,6 +523,15 @@ def test_domains_that_are_not_trained_on_have_a_table_of_their_own(tiny: Path, t
         "000000 base model.json",
         "000001 warm start.json",
     ]
+    stages = ["000000 base model", "000000 base model of tests", "000001 warm start", "000001 warm start of tests"]
+    assert list(evaluation_files(run.folder)) == stages
+    for stage, (_, came) in zip(stages[1::2], tables["tests"][2:], strict=True):
+        stored = open_stored(run.folder, stage)
+        earned = [reward for result in came.results for reward in result.rewards]
+        assert [episode.score and episode.score.reward for episode in stored.episodes.values()] == earned
+        failures = why(stored)
+        assert sorted(failures) == [number for number, reward in enumerate(earned, 1) if reward != 1.0]
+        assert {failure.domain for failure in failures.values()} <= {"retail", "telecom"}
 
 
 def test_a_domain_that_is_trained_on_is_no_test(tiny: Path, tmp_path: Path) -> None:

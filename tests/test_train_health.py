@@ -19,6 +19,7 @@ from understudy.launch import open_run
 from understudy.run import Run, checkpoints, read_warnings
 from understudy.train import train
 from understudy.train.evaluation import measured
+from understudy.trajectory import Trajectory
 
 __all__ = ["short", "tiny"]
 COLD = ("sft.steps=0", "steps=2", "health.window=1", "save_every=0")
@@ -96,7 +97,10 @@ def test_the_best_in_validation_is_kept(tiny: Path, tmp_path: Path, monkeypatch:
 
     rates = iter([0.5, 0.0, 0.25, 0.75, 0.5, 0.25])
 
-    async def evaluate(domain: Any, agent: Any, tasks: Any, *args: Any, **kwargs: Any) -> Evaluation:
+    async def episodes(*args: Any, **kwargs: Any) -> list[Trajectory]:
+        return []
+
+    def summary(*args: Any) -> Evaluation:
         won = int(next(rates) * 4)
         results = [
             TaskResult(task=str(i), domain="toy", family="one", difficulty="easy", rewards=(float(i < won),))
@@ -104,7 +108,8 @@ def test_the_best_in_validation_is_kept(tiny: Path, tmp_path: Path, monkeypatch:
         ]
         return Evaluation(domain="toy", seed=0, trials=1, results=tuple(results))
 
-    monkeypatch.setattr(evaluation, "evaluate", evaluate)
+    monkeypatch.setattr(evaluation, "episodes", episodes)
+    monkeypatch.setattr(evaluation, "summary", summary)
     run = run_of(tmp_path / "run", tiny, "eval.every=1", "save_every=0", "keep=1", "sft.steps=1", "steps=4")
     assert [line["eval/toy/success_rate"] for line in all_metrics(run)] == [0.5, 0.0, 0.25, 0.75, 0.5, 0.25]
     assert [step for step, _ in checkpoints(run.folder)] == [3, 5]

@@ -318,7 +318,7 @@ def ask(library: Library, path: str, **values: str) -> Any:
 def test_an_episode_is_told_with_its_neighbours(library: Library) -> None:
     found = ask(library, "/api/episode/{key}/{step}/{number}", key="run", step="4", number="2")
     assert (found["before"], found["after"], found["of"], found["group"]) == (1, 3, 4, 2)
-    assert found["fork"].endswith("run --fork 4/2@")
+    assert found["fork"].endswith("run --fork 4/2@TURN")
     assert found["advantage"] == -0.5
     assert any(HOSTILE[:30] in said["content"] for said in found["said"])
     shown = ask(library, "/api/episode/{key}/{step}/{number}/tokens", key="run", step="4", number="1")
@@ -333,9 +333,9 @@ def test_an_episode_is_told_with_its_neighbours(library: Library) -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"step": "4", "number": "9"}, "has no episode 9; it has 1 to 4"),
+        ({"step": "4", "number": "9"}, "has no episode 9 of step 4; it has 1 to 4"),
         ({"step": "5", "number": "1"}, "keeps no episodes of step 5"),
-        ({"step": "x", "number": "1"}, "step 'x' is no number"),
+        ({"step": "x", "number": "1"}, "keeps no episodes of 'x'; it does of: 4"),
         ({"step": "4", "number": "-1"}, "number '-1' is no number"),
         ({"step": "eval", "number": "1"}, "no evaluation 'run'"),
     ],
@@ -379,7 +379,7 @@ def test_an_evaluation_leads_to_the_episodes_that_failed(evaluations: Library) -
     assert (shown["task"], shown["seed"]) == (first["task"], first["seed"])
     assert shown["causes"][0]["what"] == first["cause"]["what"]
     assert shown["group"] == 2, "the trials of the task"
-    assert shown["fork"] == ""
+    assert shown["fork"].endswith(f"mute --fork {first['episode']}@TURN")
 
 
 def test_two_evaluations_side_by_side(evaluations: Library) -> None:

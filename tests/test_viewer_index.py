@@ -2,7 +2,9 @@
 
 import json
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from understudy.errors import ConfigError
 from understudy.messages import Message, ToolCall
 from understudy.tasks import Score
 from understudy.trajectory import Stop, Trajectory, read_trajectories, write_trajectories
+from understudy.viewer.answers import index_of
 from understudy.viewer.index import Index, episode_files
 from understudy.viewer.query import facets, rows
 
@@ -255,3 +258,17 @@ def test_another_thread_does_not_wait_for_the_index(many: Index) -> None:
     with many._taking_up:
         assert many.refresh().done == many.progress().of
     assert json.dumps(all_rows(many)[:1])
+
+
+def test_threads_that_ask_at_once_share_one_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNDERSTUDY_CACHE", str(tmp_path / "cache"))
+    together = Barrier(8)
+
+    def asked(_: int) -> Index:
+        together.wait()
+        found = index_of(tmp_path / "run")
+        assert found.refresh().of == 0
+        return found
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(asked, range(8)))) == 1

@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,8 @@ import understudy
 from understudy.engines.base import Completion, Sampling
 from understudy.engines.local.config import LocalConfig
 from understudy.engines.vllm.config import VllmConfig
-from understudy.engines.vllm.endpoint import MODEL, UNTOUCHED, Endpoint, Lost, Reply, _reply
+from understudy.engines.vllm.endpoint import MODEL, UNTOUCHED, Endpoint, Lost, Reply, Silent, _reply
+from understudy.engines.vllm.inside import Inside
 from understudy.engines.vllm.sampler import VllmSampler
 from understudy.engines.vllm.server import Server, installed, options
 from understudy.engines.vllm.weights import Weights
@@ -102,7 +104,7 @@ class Case:
     def __init__(self, folder: Path, vllm: Scripted, lora: bool = False, **settings: Any) -> None:
         self.vllm, self.folder = vllm, folder
         weights = Weights(self._write, folder, lora=lora)
-        self.sampler = VllmSampler(vllm, weights, VllmConfig(backoff=0.0, **settings), unused)
+        self.sampler = VllmSampler(vllm, weights, VllmConfig(backoff=0.0, **settings), unused, 64)
 
     def _write(self, folder: Path) -> None:
         folder.mkdir()
@@ -163,7 +165,7 @@ def test_a_reply_is_cut_at_the_token_that_completes_a_stop_string(
 ) -> None:
     weights = Weights(lambda folder: None, tmp_path, lora=False)
     vocabulary = Vocabulary.load(tiny_model() / "tokenizer.json")
-    sampler = VllmSampler(Saying("one two three"), weights, VllmConfig(), lambda: vocabulary)
+    sampler = VllmSampler(Saying("one two three"), weights, VllmConfig(), lambda: vocabulary, 64)
     reply = run(lambda: sampler.sample([1], Sampling(max_tokens=13, stop=stop), 0))
     assert bytes(reply.tokens).decode() == kept
     assert reply.logprobs == [-float(i) for i in range(len(kept))]
@@ -172,12 +174,40 @@ def test_a_reply_is_cut_at_the_token_that_completes_a_stop_string(
 
 def test_filters_reach_vllm_and_only_where_they_are_on(tmp_path: Path) -> None:
     vllm = Saying("x")
-    sampler = VllmSampler(vllm, Weights(lambda folder: None, tmp_path, lora=False), VllmConfig(), unused)
+    sampler = VllmSampler(vllm, Weights(lambda folder: None, tmp_path, lora=False), VllmConfig(), unused, 64)
     filters = {"top_p": 0.9, "top_k": 3, "min_p": 0.1, "repetition_penalty": 1.5}
     run(lambda: sampler.sample([1], Sampling(**filters), 0))  # type: ignore[arg-type]
     assert {name: vllm.params.get(name) for name in filters} == filters
     run(lambda: sampler.sample([1], Sampling(), 0))
     assert not filters.keys() & vllm.params.keys()
+
+
+class Crowded(Scripted):
+    """A vLLM that remembers how many replies it was asked for at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+
+    async def generate(self, model: str, prompt: Sequence[int], params: Mapping[str, Any]) -> Reply:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        for _ in range(50):  # as long as others need to come through the door
+            await asyncio.sleep(0)
+        reply = await super().generate(model, prompt, params)
+        self.now -= 1
+        return reply
+
+
+def test_no_reply_waits_in_vllm_for_more_than_another(tmp_path: Path) -> None:
+    vllm = Crowded()
+    weights = Weights(lambda folder: None, tmp_path, lora=False)
+    sampler = VllmSampler(vllm, weights, VllmConfig(), unused, 3)
+
+    async def many() -> list[Completion]:
+        return await asyncio.gather(*(sampler.sample([1], SAMPLING, seed) for seed in range(20)))
+
+    assert (len(run(many)), vllm.most) == (20, 6)
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -273,12 +303,46 @@ def test_what_cannot_be_sampled_is_said(tmp_path: Path) -> None:
     case = Case(tmp_path, Scripted())
     reply = asyncio.run(case.sampler.sample([1] * 8, SAMPLING, 0))
     assert (len(reply.tokens), reply.finish) == (2, "length"), "as much as fits"
-    with pytest.raises(ConfigError, match=r"an episode of 10 tokens leaves no room .* raise engine.vllm.max_model_len"):
-        asyncio.run(case.sampler.sample([1] * 10, SAMPLING, 0))
+    assert asyncio.run(case.sampler.sample([1] * 10, SAMPLING, 0)).full, "a prompt as long as the context"
     with pytest.raises(ConfigError, match=r"vLLM takes 0, or at least 0\.01"):
         asyncio.run(case.sampler.sample([1], Sampling(temperature=0.001), 0))
     with pytest.raises(ValueError, match="empty prompt"):
         asyncio.run(case.sampler.sample([], SAMPLING, 0))
+
+
+# ---- inside the process ----
+
+
+class Hanging:
+    """vLLM's engine, which never gives a reply."""
+
+    ended = False
+
+    async def generate(self, *_: object, **__: object) -> AsyncIterator[None]:
+        await asyncio.Event().wait()
+        yield None
+
+    def shutdown(self) -> None:
+        self.ended = True
+
+
+def test_an_engine_that_is_silent_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = {name: type(name, (Exception,), {}) for name in ("EngineDeadError", "EngineGenerateError")}
+    for name, members in {
+        "vllm": {"SamplingParams": dict},
+        "vllm.sampling_params": {"RequestOutputKind": SimpleNamespace(FINAL_ONLY=2)},
+        "vllm.v1": {},
+        "vllm.v1.engine": {},
+        "vllm.v1.engine.exceptions": errors,
+    }.items():
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**members))
+    inside, engine = Inside(tmp_path, [], VllmConfig(reply_timeout=0.05)), Hanging()
+    inside._engine = engine
+    with pytest.raises(Silent, match=r"no reply within 0\.05 s"):
+        asyncio.run(inside.generate(MODEL, [1], {"max_tokens": 1}))
+    assert engine.ended
+    with pytest.raises(Lost, match="does not run"):
+        asyncio.run(inside.generate(MODEL, [1], {"max_tokens": 1}))
 
 
 # ---- the server ----
@@ -291,7 +355,7 @@ def test_a_server_that_cannot_start_is_told_in_its_own_words(tmp_path: Path) -> 
     python.chmod(0o755)
     config = VllmConfig(python=str(python), restarts=0)
     server = Server(tmp_path, [], config, tmp_path)
-    sampler = VllmSampler(server, Weights(Path.mkdir, tmp_path, lora=False), config, unused)
+    sampler = VllmSampler(server, Weights(Path.mkdir, tmp_path, lora=False), config, unused, 64)
     with pytest.raises(ConfigError, match=r"ended with status 3: .*ValueError: no such model") as error:
         asyncio.run(sampler.sample([1], SAMPLING, 0))
     assert str(server.log) in str(error.value).partition("\n")[0]

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from understudy.chat import ChatModel, Usage
 from understudy.engines.base import Sampler, Sampling
-from understudy.errors import TaskError
+from understudy.errors import ConfigError, TaskError
 from understudy.formats import ChatFormat, Parsed
 from understudy.formats.base import ParseStatus, settled
 from understudy.messages import Message, ToolSpec, identified
@@ -28,8 +28,10 @@ TURNS = 1009
 class Agent(Protocol):
     """Who acts in an episode. One agent may play many at once: all that is an episode's is in its trajectory."""
 
-    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """Append `new` and the reply to the episode, and return the reply."""
+    async def act(
+        self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> Message | None:
+        """Append `new` and the reply to the episode, and return the reply; None where there is no room for one."""
 
 
 class EngineAgent:
@@ -48,11 +50,22 @@ class EngineAgent:
         """The model's dialect."""
         return self._format
 
-    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """Sample one reply. Its seed depends on the episode's seed and the turn alone."""
-        episode.observe(new, self._format.encode(new, tools, episode.tokens))
-        seed = _turn_seed(episode)
-        completion = await self._engine.sample(episode.tokens, self._sampling, seed, self._format.stop_tokens)
+    async def act(
+        self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> Message | None:
+        """Sample one reply. Its seed depends on the episode's seed and the turn alone.
+
+        Where the context is full, `new` is in the episode without tokens, which nothing could be learned from. An
+        opening that leaves no room is a `ConfigError`.
+        """
+        shown = self._format.encode(new, tools, episode.tokens)
+        episode.observe(new)
+        prompt, seed = [*episode.tokens, *shown], _turn_seed(episode)
+        completion = await self._engine.sample(prompt, self._sampling, seed, self._format.stop_tokens)
+        if completion.full:
+            _refuse_full_opening(task, episode, len(prompt))
+            return None
+        episode.observe((), shown)
         parsed = self._format.parse(completion.tokens, tools)
         for event, count in _events(parsed, cut=completion.finish == "length"):
             _count(episode, event, count)
@@ -88,6 +101,14 @@ class ChatAgent:
             _count(episode, event, count)
         episode.act(message := identified(said, episode.turns))
         return message
+
+
+def _refuse_full_opening(task: Task, episode: Trajectory, count: int) -> None:
+    if not episode.turns:
+        raise ConfigError(
+            f"task {task.id}: policy, tools and opening are {count} tokens, which leaves no room for a reply in the "
+            "model's context; narrow slice.tools, set slice.policy=brief, or raise engine.vllm.max_model_len"
+        )
 
 
 def _events(parsed: Parsed, cut: bool) -> Iterator[tuple[str, int]]:

@@ -47,7 +47,9 @@ app.add_typer(mcp.app, name="mcp")
 
 What = Annotated[
     str,
-    typer.Argument(metavar="DOMAIN", help="A domain, module:attribute, mcp:FILE, a preset, a config.toml or a run."),
+    typer.Argument(
+        metavar="DOMAIN", help="A domain, module:attribute, mcp:FILE, a preset, a config.toml, a run or an evaluation."
+    ),
 ]
 Checkpoint = Annotated[
     str,
@@ -115,27 +117,33 @@ def play(
     task: Annotated[str, typer.Option(help="Id of the task; the first of the split if not given.")] = "",
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Where the task is from.")] = "train",
     agent: Annotated[
-        str, typer.Option(help="Who is the agent where you are not: gold, model, native or chat.")
+        str, typer.Option(help="The agent where you are not: gold, model, native, chat, or module:attribute.")
     ] = "gold",
     model: Annotated[str, typer.Option(help="The model that is the agent, instead of --agent.")] = "",
     fork: Annotated[
-        str, typer.Option(metavar="STEP/NUMBER@TURN", help="Go on with an episode of a run from a turn of its agent.")
+        str,
+        typer.Option(
+            metavar="STEP/NUMBER@TURN",
+            help="Go on with a stored episode from a turn of its agent; in an evaluation's folder NUMBER@TURN.",
+        ),
     ] = "",
 ) -> None:
-    """Play an episode yourself, as agent or as user, or look on; of a run, also from a turn of one that was played."""
+    """Play an episode yourself, as agent or as user, or look on; also from a turn of one that is stored."""
     from understudy import play as plays
+    from understudy.assess import forks
+    from understudy.assess.stored import config_of_stored, weights_of_stored
     from understudy.domains.base import find
     from understudy.evaluate import inhabited, named_agent
     from understudy.users import Cast
-    from understudy.weights import last_weights
 
-    config = _config(what, [*(settings or ()), *([f"model={model}"] if model else ())])
+    config = config_of_stored(what, [*(settings or ()), *([f"model={model}"] if model else ())])
+    left = forks.find_fork(what, fork, config, task) if fork else None
+    config = left.config if left else config
     domain = inhabited(find(config.domain).slice(config.slice), Cast(config.user))
-    left = plays.find_fork(what, fork, config, task) if fork else None
-    played = plays.find_task(domain, left.episode.task if left else task, split)
-    trained = last_weights(what) if agent == "model" and not model and role != "agent" else None
+    played = left.task if left else plays.find_task(domain, task, split)
+    trained = weights_of_stored(what) if agent == "model" and not model and role != "agent" else None
     player = named_agent("model" if model else agent, config, trained) if role != "agent" else None
-    plays.play(domain, played, role, player, fork=left)
+    plays.play(domain, played, role, player, fork=left.fork if left else None)
 
 
 app.command("eval")(assess.evaluate)
@@ -154,18 +162,22 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, say how long it would take and how much memory.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what a dry run says as JSON.")] = False,
 ) -> None:
     """Train a model, and say how much better it got.
 
     A warm start on gold demonstrations, preferences where there are any, then reinforcement learning; at the end, the
-    result table.
+    result table. Without a config it is the preset default, a slice of retail; with domain=NAME the whole of that one.
     """
-    from understudy import launch
+    from understudy import launch, preflight
 
+    if as_json and not dry_run:
+        raise ConfigError("--json is for --dry-run; a run's result is in its result.json")
     if keys:
         return print(launch.keys(settings or ()))
     if dry_run:
-        return print(launch.dry_run(settings or (), out, resume, processes))
+        found = launch.dry_run(settings or (), out, resume, processes)
+        return print(json.dumps(preflight.as_json(found), indent=1) if as_json else found)
     try:
         if processes > 1:
             raise typer.Exit(launch.train_together(processes, settings or (), out, resume))

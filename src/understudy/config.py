@@ -46,6 +46,7 @@ class SFTConfig(Record):
     batch_size: int = Field(default=8, ge=1)
     """Demonstrations in a step."""
     learning_rate: float = Field(default=2e-4, gt=0.0)
+    """At its highest, after `warmup`; from there it falls, in a line, to a tenth at the last step."""
     warmup: int = Field(default=4, ge=0)
     """Steps over which the learning rate rises to its value."""
     demonstrations: int = Field(default=256, ge=0)
@@ -72,6 +73,7 @@ class Algorithm(Record):
     tasks_per_step: int = Field(default=6, ge=1)
     """Groups in a step."""
     learning_rate: float = Field(default=1e-5, gt=0.0)
+    """After `warmup` it stays as it is."""
     warmup: int = Field(default=2, ge=0)
     """Steps over which the learning rate rises to its value."""
     updates_per_step: int = Field(default=1, ge=1)
@@ -127,6 +129,7 @@ class EvalConfig(Record):
     """How a model is evaluated while and after it is trained."""
 
     split: Split = "validation"
+    """Whose tasks are played. `test` is for a final number: what is chosen by it is not measured by it any more."""
     tasks: int = Field(default=200, ge=1)
     """How many tasks: the frozen ones of the split first, then generated ones."""
     trials: int = Field(default=1, ge=1)
@@ -136,6 +139,7 @@ class EvalConfig(Record):
     temperature: float = Field(default=0.0, ge=0.0)
     """0 takes the most likely token."""
     seed: int = 0
+    """Of the tasks that are generated, and of the episodes; apart from the run's, so that runs meet the same ones."""
     tests: tuple[str, ...] = ()
     """Domains that are never trained on. Their test tasks are played at every evaluation, and reported apart."""
     test_tasks: int = Field(default=100, ge=1)

@@ -5,7 +5,7 @@ order; a broken or unknown call comes back as a tool error and never reaches the
 not delivered to the user: a reply is either said or done.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,14 +52,17 @@ class Environment(Protocol):
 
 
 class ToolEnvironment:
-    """Policy x tools x user x grade. `shown` narrows the tools; `transcript` is a list that others want to read too."""
+    """Policy x tools x user x grade, which may be a coroutine.
+
+    `shown` narrows the tools; `transcript` is a list that others want to read too.
+    """
 
     def __init__(
         self,
         policy: str,
         tools: Tools,
         user: User,
-        grade: Callable[[Sequence[Message], bool], Score],
+        grade: Callable[[Sequence[Message], bool], Score | Awaitable[Score]],
         shown: Sequence[ToolSpec] | None = None,
         transcript: list[Message] | None = None,
     ) -> None:
@@ -84,7 +87,8 @@ class ToolEnvironment:
 
     async def grade(self, ended: bool) -> Score:
         """Score the transcript and the state as they stand."""
-        return self._grade(self.transcript, ended)
+        score = self._grade(self.transcript, ended)
+        return score if isinstance(score, Score) else await score
 
     async def close(self) -> None:
         """Nothing is held."""

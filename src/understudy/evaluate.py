@@ -5,6 +5,7 @@ gives each task and trial the same user, whoever the agent is; that is what make
 """
 
 import asyncio
+import inspect
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from understudy.crew import ALONE, Crew
 from understudy.domains.base import TaskSource
 from understudy.engines.opening import AnyEngine, open_engine, open_exported
 from understudy.errors import ConfigError, TaskError, nearest
+from understudy.imported import imported
 from understudy.kept import Kept
 from understudy.models import find_model
 from understudy.records import Record
@@ -231,10 +233,11 @@ async def refuse_free(domain: TaskSource, seed: int = 0, allowed: bool = False) 
 
 
 def named_agent(name: str, config: TrainConfig, checkpoint: Path | None = None, payer: Payer | None = None) -> Agent:
-    """The agent called `model`, `native` or `chat` (the endpoint of the config's `chat`), or one of `SCRIPTED`.
+    """The agent called `model`, `native` or `chat` (the endpoint of the config's `chat`), one of `SCRIPTED`, or yours.
 
-    `native` uses the endpoint's own tool calls, `chat` what `chat.tools` says, which unless it is set is the same.
-    `model` is the config's, with a checkpoint's weights where one is given. `payer` pays for an endpoint's.
+    Yours is `module:attribute`: an agent, or a class or function that makes one when it is called with the endpoint's
+    `ChatModel`. `native` uses the endpoint's own tool calls, `chat` what `chat.tools` says, which unless it is set is
+    the same. `model` is the config's, with a checkpoint's weights where one is given. `payer` pays for an endpoint's.
     """
     agents: dict[str, Callable[[], Agent]] = {
         **SCRIPTED,
@@ -242,9 +245,21 @@ def named_agent(name: str, config: TrainConfig, checkpoint: Path | None = None, 
         "chat": lambda: ChatAgent(ChatModel(config.chat, "agent", payer)),
         "model": lambda: model_agent(config, checkpoint),
     }
+    if ":" in name:
+        return _own_agent(name, config, payer)
     if name not in agents:
-        raise ConfigError(f"unknown agent {nearest(name, agents)}")
+        raise ConfigError(f"unknown agent {nearest(name, agents)}, or module:attribute for your own")
     return agents[name]()
+
+
+def _own_agent(name: str, config: TrainConfig, payer: Payer | None) -> Agent:
+    found = imported(name)
+    made = isinstance(found, type) or inspect.isfunction(found)
+    agent: Agent = found(ChatModel(config.chat, "agent", payer)) if made else found
+    if not inspect.iscoroutinefunction(getattr(agent, "act", None)):
+        kind = type(agent).__name__
+        raise ConfigError(f"{name!r} gives a {kind}, no agent: it needs `async def act(task, episode, new, tools)`")
+    return agent
 
 
 def _native(config: TrainConfig) -> ChatConfig:

@@ -5,23 +5,17 @@ patience are as they were. A fork that comes out otherwise than the record befor
 """
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from understudy.agent import Agent, EngineAgent
-from understudy.config import TrainConfig
 from understudy.errors import ConfigError, TaskError
 from understudy.messages import Message, ToolSpec
 from understudy.retold import tell
-from understudy.run import episode_file, read_config
 from understudy.tasks import Scenario, Task
 from understudy.tools import Device
-from understudy.trajectory import Stop, Trajectory, numbered_trajectories
+from understudy.trajectory import Stop, Trajectory
 from understudy.users import Cast, MakeUser, RecordedUser, RelayedUser, User
-
-_REFERENCE = re.compile(r"(?P<step>\d+)/(?P<number>\d+)(?:@(?P<turn>\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +62,12 @@ class Fork:
         return _Forked(self, then)
 
 
-def read_fork(run: Path, reference: str, config: TrainConfig) -> Fork:
-    """The fork `STEP/NUMBER@TURN` of a run's episode, such as 21/5@3; @1 is meant where no turn is given.
-
-    `config` is what it goes on with: the run's own, perhaps with another model or other users.
-    """
-    match = _REFERENCE.fullmatch(reference)
-    if not match:
-        raise ConfigError(f"--fork {reference!r} is not like 21/5@3: a step, an episode of it, and a turn of its agent")
-    step, number, turn = int(match["step"]), int(match["number"]), int(match["turn"] or 1)
-    episodes, _ = numbered_trajectories(episode_file(run, step))
-    if number not in episodes:
-        raise ConfigError(f"step {step} of {run} has no episode {number}; it has 1 to {max(episodes, default=0)}")
-    episode = episodes[number]
+def fork_at(episode: Trajectory, turn: int, cast: Cast, own: bool) -> Fork:
+    """The fork of an episode before a turn of its agent, from 1; a `ConfigError` where it has no such turn."""
     last = episode.turns + (episode.stop is not Stop.DONE)
     if not 1 <= turn <= last:
-        raise ConfigError(f"episode {number} of step {step} has no turn {turn} to fork from; it has 1 to {last}")
-    own = read_config(run)
-    return Fork(episode, turn, Cast(config.user), (own.model, own.format) == (config.model, config.format))
+        raise ConfigError(f"the episode of task {episode.task} has no turn {turn} to fork from; it has 1 to {last}")
+    return Fork(episode, turn, cast, own)
 
 
 class _Forked:
@@ -96,7 +78,9 @@ class _Forked:
         self._format = then.format if isinstance(then, EngineAgent) else None
         self._spans = list(fork.episode.spans()) if self._format and fork.own else []
 
-    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+    async def act(
+        self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> Message | None:
         turn = episode.turns + 1
         if turn <= self._turn:
             _refuse_other(self._record.messages[len(episode.messages) :], new, turn)

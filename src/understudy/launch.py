@@ -1,11 +1,13 @@
 """From a command line to a training run: its config, its folder, its live view, and its result."""
 
 import asyncio
+import contextlib
 import os
+import re
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +17,10 @@ from understudy.crew import ALONE, Crew, Place, take_place
 from understudy.engines.local.config import Finetune
 from understudy.errors import ConfigError, TaskError
 from understudy.evaluate import not_installed
+from understudy.hold import held
 from understudy.live import Live
 from understudy.models import find_model
-from understudy.preflight import preflight
+from understudy.preflight import Preflight, preflight
 from understudy.processes import ENDED, SHADOWS, leash, run_together
 from understudy.run import Run, free_folder, read_config, refuse_taken
 from understudy.shadow import shadow
@@ -33,10 +36,26 @@ def train(settings: Sequence[str] = (), out: Path | None = None, resume: Path | 
     Of the processes of a crew the first one does; the others, who have nothing to say, help it.
     """
     place = take_place()
-    if place.size == 1:
-        return _train(open_run(settings, out, resume), ALONE)
-    leash()
-    run = open_run(settings, out, resume) if place.rank == 0 else None
+    if place.size > 1:
+        leash()
+    with _opened(settings, out, resume) if place.rank == 0 else contextlib.nullcontext() as run:
+        return _train(run, ALONE) if run and place.size == 1 else _train_in_crew(run, place)
+
+
+@contextlib.contextmanager
+def _opened(settings: Sequence[str], out: Path | None, resume: Path | None) -> Iterator[Run]:
+    """`open_run`, with its folder held for as long as it is trained."""
+    with contextlib.ExitStack() as stack:
+        if resume is not None and resume.is_dir():
+            stack.enter_context(held(resume))  # before what is half-written in it is dropped
+        run = open_run(settings, out, resume)
+        if resume is None:
+            stack.enter_context(held(run.folder))
+        yield run
+
+
+def _train_in_crew(run: Run | None, place: Place) -> str:
+    """Train with the others; `run` is the first one's, who opened it."""
     crew = _join(place)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(ENDED))  # so that the terminal is left as it was
     run = crew.gather(run)[0]
@@ -109,8 +128,8 @@ def _trainer(config: TrainConfig) -> "Callable[[TrainConfig, Run, Report, Crew],
 
 def dry_run(
     settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None, processes: int = 1
-) -> str:
-    """What `train` would do with these settings, as text; nothing is written."""
+) -> Preflight:
+    """What `train` would do with these settings; nothing is written."""
     if resume is not None:
         raise ConfigError(
             f"a dry run is of a new run: leave out --resume, or name {resume / 'config.toml'} as the config"
@@ -170,9 +189,16 @@ def open_run(settings: Sequence[str], out: Path | None, resume: Path | None) -> 
 
 
 def read(settings: Sequence[str]) -> tuple[str, TrainConfig]:
-    """A config and its name, from `[CONFIG] [key=value]…`; without a config it is the default preset."""
-    source, overrides = ("default", settings) if not settings or "=" in settings[0] else (settings[0], settings[1:])
-    return Path(source).stem, load(TrainConfig, source, overrides)
+    """A config and its name, from `[CONFIG] [key=value]…`; without a config it is the default preset.
+
+    That is a slice of one domain: where only `domain=` names another, it is the whole of that with every key's default.
+    """
+    if settings and "=" not in settings[0]:
+        return Path(settings[0]).stem, load(TrainConfig, settings[0], settings[1:])
+    domain = parse(TrainConfig, "", settings).domain
+    if domain != load(TrainConfig).domain:
+        return re.sub(r"[^\w.]+", "-", domain).strip("-"), parse(TrainConfig, "", settings)
+    return "default", load(TrainConfig, "default", settings)
 
 
 def keys(settings: Sequence[str]) -> str:

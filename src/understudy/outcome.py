@@ -62,11 +62,12 @@ class Outcome(Record):
 
 def as_text(outcome: Outcome) -> str:
     """Everything for a terminal."""
-    console = Console(width=max(100, shutil.get_terminal_size().columns), file=io.StringIO())
-    with console.capture() as capture:
-        for title, cells in _tables(outcome).items():
-            console.print(results.table(title, cells))
-    return "\n".join(filter(None, [results.as_text(outcome.pairs), capture.get().rstrip(), *_sentences(outcome)]))
+    return "\n".join(filter(None, [results.as_text(outcome.pairs), _drawn(_tables(outcome)), *_sentences(outcome)]))
+
+
+def table_of_causes(failures: Sequence[Failure], title: str) -> str:
+    """Why episodes failed, for a terminal."""
+    return _drawn({title: _why(failures)})
 
 
 def markdown(outcome: Outcome) -> str:
@@ -125,6 +126,14 @@ def hardest(outcome: Outcome) -> list[tuple[str, int, int]]:
             tried[result.task] += [success for success in result.successes if success is not None]
     failed = [(task, each.count(False), len(each)) for task, each in tried.items() if not all(each)]
     return sorted(failed, key=lambda task: (-task[1] / task[2], -task[1], task[0]))[:HARDEST]
+
+
+def _drawn(tables: Mapping[str, Cells]) -> str:
+    console = Console(width=max(100, shutil.get_terminal_size().columns), file=io.StringIO())
+    with console.capture() as capture:
+        for title, cells in tables.items():
+            console.print(results.table(title, cells))
+    return capture.get().rstrip()
 
 
 def _read(found: Any, name: str) -> Outcome:

@@ -7,15 +7,13 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from understudy.agent import Agent, GoldAgent, HumanAgent
-from understudy.config import TrainConfig
 from understudy.domains.base import TaskSource
 from understudy.domains.recall import recall
 from understudy.errors import ConfigError, nearest
-from understudy.fork import Fork, read_fork
+from understudy.fork import Fork
 from understudy.messages import Message, ToolSpec
 from understudy.prompt import ask_person, print_coloured, read_reply, tool_list
 from understudy.rollout import Limits, rollout
@@ -67,9 +65,11 @@ class _Overheard:
     agent: Agent
     show: Callable[[str], None]
 
-    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+    async def act(
+        self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> Message | None:
         reply = await self.agent.act(task, episode, new, tools)
-        self.show(transcript([*new, reply]))
+        self.show(transcript([*new, *([reply] if reply else [])]))
         return reply
 
 
@@ -106,15 +106,6 @@ def play(
         return None
     person.show(f"\n{episode_title(episode)}")
     return episode
-
-
-def find_fork(what: str, reference: str, config: TrainConfig, task: str = "") -> Fork:
-    """The fork of a run's episode, to go on with a config. Without a run, or with a task named, a ConfigError."""
-    if task:
-        raise ConfigError(f"--fork {reference} has a task of its own; leave out --task {task}")
-    if not Path(what, "config.toml").is_file():
-        raise ConfigError(f"--fork {reference} is an episode of a run, and {what} is none; name the run's folder")
-    return read_fork(Path(what), reference, config)
 
 
 def find_task(domain: TaskSource, name: str = "", split: Split = "train") -> Task:

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from understudy import bench, forecast, memory
 from understudy.bench import Speeds
@@ -18,9 +18,10 @@ from understudy.engines.local.machine import find_machine
 from understudy.engines.tinker.server import Server
 from understudy.errors import ConfigError
 from understudy.evaluate import demonstrations
-from understudy.forecast import Episodes
+from understudy.forecast import Episodes, Forecast
 from understudy.formats import Vocabulary
-from understudy.memory import GIB
+from understudy.memory import GIB, Plan
+from understudy.records import Record
 
 if TYPE_CHECKING:
     from understudy.train.preparation import Prepared
@@ -29,32 +30,79 @@ PLAYED = 8
 """Gold episodes."""
 
 
-def preflight(config: TrainConfig, folder: Path, processes: int = 1) -> str:
+class Disk(Record):
+    """Room on disk, in bytes."""
+
+    needed: int
+    """For the checkpoints and the model; episodes and metrics are small beside them."""
+    checkpoints: int
+    free: int
+
+
+class Preflight(Record):
+    """What a run would be; as text, all of it to read."""
+
+    config: TrainConfig
+    folder: Path
+    """Where it would go."""
+    verdict: str
+    gold: Episodes
+    forecast: Forecast | None = None
+    """None where others have the weights, whose time is not foretold; the same is so of memory and disk."""
+    speeds: str = ""
+    """How it is known how fast the machine is."""
+    memory: Plan | None = None
+    disk: Disk | None = None
+    notes: tuple[str, ...] = ()
+    """What else there is to know."""
+
+    def __str__(self) -> str:
+        head = f"{self.config.model} on {self.config.domain}: {self.verdict}; a run would go to {self.folder}"
+        lines = [head, _sizes(self.gold, self.config)]
+        if self.forecast:
+            lines += [forecast.as_text(self.forecast, self.config), f"  (gold episodes, and speeds that {self.speeds})"]
+        lines += [memory.as_text(self.memory)] if self.memory else []
+        lines += [_room(self.disk)] if self.disk else []
+        return "\n".join([*lines, *self.notes])
+
+
+def preflight(config: TrainConfig, folder: Path, processes: int = 1) -> Preflight:
     """The plan of a run in `folder` by so many processes. Raises ConfigError and TaskError as the run itself would."""
     from understudy.train.preparation import doubts, prepare  # torch, which a mistake in the config need not wait for
 
     prepared = prepare(config)
-    head = f"{config.model} on {config.domain}: nothing is wrong with the config; a run would go to {folder}"
+    sound, notes = "nothing is wrong with the config", tuple(doubts(config))
     if config.engine.kind == "tinker":
-        return "\n".join([head, told(gold_episodes(config, prepared), config), _served(config), *doubts(config)])
+        gold, served = gold_episodes(config, prepared), _served(config)
+        return Preflight(config=config, folder=folder, verdict=sound, gold=gold, notes=(served, *notes))
     machine = find_machine(config.engine)
-    episodes = gold_episodes(config, prepared)
+    gold = gold_episodes(config, prepared)
     shape = memory.read_shape(prepared.folder)
-    load = memory.load_of(config, episodes.common, processes)
+    load = memory.load_of(config, gold.common, processes)
     planned = memory.plan(shape, config.engine, load, machine, processes)
     speeds, source = _speeds(config, prepared.folder)
     evaluated = config.eval.trials * sum(len(exam.tasks) for exam in prepared.exams)
-    expected = forecast.forecast(config, episodes, speeds, evaluated)
-    parts = [
-        head,
-        told(episodes, config),
-        forecast.as_text(expected, config),
-        f"  (gold episodes, and speeds that {source}{'; of one process alone' if processes > 1 else ''})",
-        memory.as_text(planned),
-        _disk(config, shape, folder),
-        *doubts(config),
-    ]
-    return "\n".join(parts)
+    return Preflight(
+        config=config,
+        folder=folder,
+        verdict=sound,
+        gold=gold,
+        forecast=forecast.forecast(config, gold, speeds, evaluated),
+        speeds=f"{source}; of one process alone" if processes > 1 else source,
+        memory=planned,
+        disk=_disk(config, shape, folder),
+        notes=notes,
+    )
+
+
+def as_json(found: Preflight) -> dict[str, Any]:
+    """The plan as plain values, with what its parts come to."""
+    plain = found.model_dump(mode="json")
+    if found.forecast:
+        plain["forecast"]["seconds"] = found.forecast.seconds
+    if found.memory:
+        plain["memory"] |= {"peak": found.memory.peak, "fits": found.memory.fits}
+    return plain
 
 
 def _served(config: TrainConfig) -> str:
@@ -70,7 +118,7 @@ def gold_episodes(config: TrainConfig, prepared: "Prepared") -> Episodes:
     return forecast.sizes(played, Vocabulary.load(prepared.folder / "tokenizer.json"))
 
 
-def told(episodes: Episodes, config: TrainConfig) -> str:
+def _sizes(episodes: Episodes, config: TrainConfig) -> str:
     """Sizes of episodes; gold that does not fit the limits of the run would have ended it."""
     tight = episodes.longest + config.sampling.max_tokens > config.limits.max_tokens
     room = f", which limits.max_tokens = {config.limits.max_tokens} leaves little room for" if tight else ""
@@ -89,7 +137,7 @@ def _speeds(config: TrainConfig, folder: Path) -> tuple[Speeds, str]:
     return speeds, f"were measured just now; better ones: understudy bench {config.model}"
 
 
-def _disk(config: TrainConfig, shape: memory.Shape, folder: Path) -> str:
+def _disk(config: TrainConfig, shape: memory.Shape, folder: Path) -> Disk:
     """Room for the checkpoints and the model; too little is a ConfigError."""
     count = config.total // config.save_every + 2 if config.save_every else 2
     needed = count * memory.checkpoint_bytes(shape, config.engine) + shape.parameters * 4
@@ -100,4 +148,9 @@ def _disk(config: TrainConfig, shape: memory.Shape, folder: Path) -> str:
             f"{count} checkpoints and the model need {needed / GIB:.1f} GiB, and {there} has {free / GIB:.1f} left; "
             "raise save_every, or give --out another folder"
         )
-    return f"disk: {needed / GIB:.2f} GiB for {count} checkpoints and the model, of {free / GIB:.1f} that are free"
+    return Disk(needed=needed, checkpoints=count, free=free)
+
+
+def _room(disk: Disk) -> str:
+    needed, free = disk.needed / GIB, disk.free / GIB
+    return f"disk: {needed:.2f} GiB for {disk.checkpoints} checkpoints and the model, of {free:.1f} that are free"

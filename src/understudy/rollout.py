@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol
@@ -49,10 +50,13 @@ async def play(source: Source, task: Task, agent: Agent, limits: Limits, seed: i
 
 
 async def play_group(
-    source: Source, task: Task, agent: Agent, limits: Limits, size: int, seed: int
+    source: Source, task: Task, agent: Agent, limits: Limits, size: int, seed: int, first: int = 0
 ) -> list[Trajectory]:
-    """`size` episodes of one task, side by side; each has a seed of its own, for its samples and its user's words."""
-    seeds = [episode_seed(seed, task, i) for i in range(size)]
+    """`size` episodes of one task, side by side; each has a seed of its own, for its samples and its user's words.
+
+    They are the task's trials from `first` on.
+    """
+    seeds = [episode_seed(seed, task, first + i) for i in range(size)]
     return list(await asyncio.gather(*(play(source, task, agent, limits, s) for s in seeds)))
 
 
@@ -72,22 +76,26 @@ async def play_groups(
     """Groups of episodes, all side by side. A group that is not worth learning from is followed by a further one.
 
     Without `worth` those are the groups of equal rewards, whose advantages are 0. They are returned too; at most
-    `refill` further ones are played. A crew plays the same ones, each process its share of the episodes.
+    `refill` further ones are played. A task that comes again, as of few tasks some do, is played with other seeds. A
+    crew plays the same ones, each process its share of the episodes.
     """
-    worth = worth or teaches
+    worth, placed = worth or teaches, _placed(tasks, size)
     if crew.size > 1:
-        return await _in_waves(source, tasks, agent, limits, size, groups, groups + refill, seed, worth, crew)
-    started = [asyncio.ensure_future(play_group(source, t, agent, limits, size, seed)) for t in islice(tasks, groups)]
+        return await _in_waves(source, placed, agent, limits, size, groups, groups + refill, seed, worth, crew)
+
+    def begin(task: Task, first: int) -> asyncio.Task[list[Trajectory]]:
+        return asyncio.ensure_future(play_group(source, task, agent, limits, size, seed, first))
+
+    started = [begin(*each) for each in islice(placed, groups)]
     running = set(started)
     try:
         while running:
             finished, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             for group in sorted(finished, key=started.index):
                 more = not worth(group.result()) and len(started) < groups + refill
-                for task in islice(tasks, int(more)):
-                    further = asyncio.ensure_future(play_group(source, task, agent, limits, size, seed))
-                    started.append(further)
-                    running.add(further)
+                for each in islice(placed, int(more)):
+                    started.append(begin(*each))
+                    running.add(started[-1])
     finally:  # when one group ends with an error, the others are not left to play on
         for group in running:
             group.cancel()
@@ -95,9 +103,17 @@ async def play_groups(
     return [group.result() for group in started]
 
 
+def _placed(tasks: Iterator[Task], size: int) -> Iterator[tuple[Task, int]]:
+    """Each task with its first trial that no group before has played."""
+    played = Counter[str]()
+    for task in tasks:
+        yield task, played[task.id]
+        played[task.id] += size
+
+
 async def _in_waves(
     source: Source,
-    tasks: Iterator[Task],
+    tasks: Iterator[tuple[Task, int]],
     agent: Agent,
     limits: Limits,
     size: int,
@@ -113,7 +129,7 @@ async def _in_waves(
     """
     played: list[list[Trajectory]] = []
     while wave := list(islice(tasks, groups)):
-        mine = crew.share([(task, episode_seed(seed, task, i)) for task in wave for i in range(size)])
+        mine = crew.share([(task, episode_seed(seed, task, first + i)) for task, first in wave for i in range(size)])
         episodes = crew.joined(await asyncio.gather(*(play(source, task, agent, limits, s) for task, s in mine)))
         new = [episodes[i : i + size] for i in range(0, len(episodes), size)]
         played += new
@@ -147,12 +163,13 @@ async def _play(task: Task, environment: Environment, agent: Agent, limits: Limi
     with Stopwatch(episode.seconds, "environment"):
         step = await environment.start()
     while step.score is None:
-        stop = _limit(episode, limits)
-        if stop is not None:
-            episode.score, episode.stop = await environment.grade(ended=False), stop
+        stop, reply = _limit(episode, limits), None
+        if stop is None:
+            with Stopwatch(episode.seconds, "agent"):
+                reply = await agent.act(task, episode, step.messages, environment.tools)
+        if reply is None:
+            episode.score, episode.stop = await environment.grade(ended=False), stop or Stop.MAX_TOKENS
             return
-        with Stopwatch(episode.seconds, "agent"):
-            reply = await agent.act(task, episode, step.messages, environment.tools)
         with Stopwatch(episode.seconds, "environment"):
             step = await environment.step(reply)
         _count(episode, step.errors)

@@ -8,6 +8,7 @@
       trajectories/step_000010.jsonl     the episodes of a step
       evaluations/000010 warm start.json an evaluation after a step
       tests/000010 warm start.json       the same on the domains that are never trained on, where there are such
+      episodes/000010 warm start.jsonl   the episodes of an evaluation; of one in tests/, `… of tests.jsonl`
       checkpoints/step_000010/           what the engine saved, and manifest.json, written last
       checkpoints/latest                 a link to the last one
       preferences.sha256                 of the file of preferences, where the run learns from one
@@ -48,6 +49,8 @@ HEALTH, ENVIRONMENT = "health.jsonl", "environment.json"
 MODEL = "model"
 """The trained model, in a run's folder; and the model in a checkpoint of SkyRL's, beside what it goes on from."""
 LATEST = "latest"
+OF_TESTS = " of tests"
+"""What the name of an evaluation's episodes ends with where it is one in `tests/`."""
 FREE = (
     "health.",
     "trackers",
@@ -69,7 +72,7 @@ FREE = (
 """What a config's keys begin with that may be others when a run is resumed: those that change none of its numbers, and
 those that say how much memory it takes, or where a server is, which change them by rounding alone."""
 _STARTS = TypeAdapter(list[Provenance])
-_BY_STEP = ("trajectories", "evaluations", "tests", "checkpoints")
+_BY_STEP = ("trajectories", "evaluations", "tests", "episodes", "checkpoints")
 _STEP = re.compile(r"(?:step_)?(\d{6,})(?: [^.]*)?")
 
 
@@ -129,9 +132,16 @@ class Run:
 
     def keep(self, step: int, trajectories: Iterable[Trajectory]) -> None:
         """Write one step's episodes."""
-        path = self.folder / "trajectories" / f"{step_name(step)}.jsonl"
+        self._keep(self.folder / "trajectories" / f"{step_name(step)}.jsonl", trajectories)
+
+    def keep_evaluation(self, name: str, trajectories: Iterable[Trajectory]) -> None:
+        """Write the episodes of an evaluation, such as `000010 warm start`."""
+        self._keep(self.folder / "episodes" / f"{name}.jsonl", trajectories)
+
+    def _keep(self, path: Path, trajectories: Iterable[Trajectory]) -> None:
         partial = path.with_suffix(".partial")
         with self._writing(), _removed(partial):
+            path.parent.mkdir(exist_ok=True)  # a run from before there was such a folder may be gone on with
             partial.unlink(missing_ok=True)
             write_trajectories(partial, trajectories)
             partial.replace(path)
@@ -144,6 +154,8 @@ class Run:
             with whole_folder(final) as partial:
                 yield partial
                 digests = {str(f.relative_to(partial)): _digest(f) for f in _files(partial)}
+                for file in _files(partial):  # before older ones are removed: a machine may lose its power
+                    _sync(file)
                 write_whole(partial / MANIFEST, json.dumps({"step": step, "sha256": digests}, indent=1) + "\n")
             _point(final.with_name(LATEST), final.name)
         self.step, self.last = step, final
@@ -252,6 +264,12 @@ def episode_file(folder: Path, step: int) -> Path:
         kept = ", ".join(map(str, files)) or "none"
         raise ConfigError(f"{folder} keeps no episodes of step {step}; it does of: {kept}")
     return files[step]
+
+
+def evaluation_files(folder: Path) -> dict[str, Path]:
+    """The files of the episodes of a run's evaluations, by the names that they were kept under, in order."""
+    found = sorted((folder / "episodes").glob("*.jsonl"), key=lambda path: path.stem)
+    return {path.stem: path for path in found if _step(path) is not None}
 
 
 def refuse_taken(folder: Path) -> None:
@@ -405,8 +423,9 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Have what was written to a file, or the names in a folder, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -6,7 +6,9 @@ state to reach; the assistant's turns played against the user are the oracle, an
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -159,3 +161,15 @@ def select(
     """The tasks of some families and difficulties (all where empty), the first `limit` of them."""
     kept = (t for t in tasks if t.family in (families or (t.family,)))
     return [t for t in kept if t.difficulty in (difficulties or (t.difficulty,))][:limit]
+
+
+def epochs(tasks: Sequence[Task], seed: int) -> Iterator[Task]:
+    """The tasks without end, each time in another order; nothing where there are none."""
+    for epoch in itertools.count() if tasks else ():
+        yield from random.Random(f"{seed}/{epoch}").sample(tasks, len(tasks))
+
+
+def split_of(identity: str) -> Split:
+    """The split of a task that names none, by its id, so that further tasks do not move it: 7 of 10, 1, and 2."""
+    place = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:4]) % 10
+    return "train" if place < 7 else "validation" if place < 8 else "test"

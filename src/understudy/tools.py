@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Protocol, get_args, get_origin, get
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
-from understudy.errors import ToolError, nearest
+from understudy.errors import TaskError, ToolError, nearest
 from understudy.messages import ToolCall, ToolSpec
 from understudy.state import State
 
@@ -51,18 +51,26 @@ class Methods:
 
     _models: ClassVar[dict[str, type[BaseModel]]] = {}
     _specs: ClassVar[tuple[ToolSpec, ...]] = ()
+    _not_tools: ClassVar[frozenset[str]] = frozenset()
+    """Methods of kinds of tools, which are no tools where a subclass has them anew."""
 
     def __init_subclass__(cls, tools: bool = True) -> None:
         super().__init_subclass__()
-        if not tools:
-            return
         methods = {n: f for n, f in vars(cls).items() if not n.startswith("_") and inspect.isfunction(f)}
+        if not tools:
+            cls._not_tools = cls._not_tools | methods.keys()
+            return
+        for name, method in vars(cls).items():
+            if not name.startswith("_") and isinstance(method, staticmethod | classmethod):
+                raise TaskError(f"tool {cls.__name__}.{name} is a {type(method).__name__}; make it a method, of `self`")
+        methods = {name: method for name, method in methods.items() if name not in cls._not_tools}
         cls._models = {**cls._models, **{name: _arguments(method) for name, method in methods.items()}}
         cls._specs = tuple(_spec(name, getattr(cls, name), model) for name, model in cls._models.items())
 
-    def specs(self) -> tuple[ToolSpec, ...]:
+    @classmethod
+    def specs(cls) -> tuple[ToolSpec, ...]:
         """The tools in the order of their definition."""
-        return self._specs
+        return cls._specs
 
     def _validated(self, call: ToolCall) -> dict[str, Any]:
         if call.malformed:
@@ -125,6 +133,10 @@ def _arguments(method: Callable[..., Any]) -> type[BaseModel]:
     """The method's parameters as a model: what validates a call and makes its schema."""
     hints = get_type_hints(method, include_extras=True)
     parameters = list(inspect.signature(method).parameters.values())[1:]
+    for p in parameters:
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) or p.name not in hints:
+            how = "each argument of a tool has a name and an annotation, which is its schema, such as `name: str`"
+            raise TaskError(f"tool {method.__name__} cannot take `{p}`; {how}")
     fields: dict[str, Any] = {
         p.name: (_described(hints[p.name]), ... if p.default is p.empty else p.default) for p in parameters
     }

@@ -27,7 +27,7 @@ class Stop(StrEnum):
     """The user, or the environment, ended it."""
     MAX_TURNS = "max_turns"
     MAX_TOKENS = "max_tokens"
-    """The context was full."""
+    """There is no room for a reply: the episode has `limits.max_tokens`, or fills the model's context."""
     FAULT = "fault"
     """The machinery failed; `Trajectory.fault` says whose."""
 

@@ -4,6 +4,7 @@ samples carry the log-probabilities of the weights that trained last, and how a 
 import asyncio
 import dataclasses
 import itertools
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from understudy.algorithms.options import Loss  # noqa: E402
 from understudy.batch import Batch, collate, plan  # noqa: E402
 from understudy.engines.base import Completion, Sampling  # noqa: E402
 from understudy.engines.local import fuse, head, kernels  # noqa: E402
+from understudy.engines.local.cache import Cache  # noqa: E402
 from understudy.engines.local.config import LocalConfig, Lora, Optimizer  # noqa: E402
 from understudy.engines.local.engine import STATE, LocalEngine  # noqa: E402
 from understudy.engines.local.packing import Packing  # noqa: E402
@@ -178,6 +180,17 @@ def test_replies_end_where_they_should(tiny: Path) -> None:
         assert not STOPS & set(reply.tokens[:-1])
         assert len(reply.tokens) == len(reply.logprobs)
     assert int(batch.mask.sum()) == sum(len(reply.tokens) for reply in replies)
+
+
+def test_a_reply_ends_where_the_context_is_full(tmp_path: Path) -> None:
+    folder = make_tiny(tmp_path / "narrow")
+    about = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(about | {"max_position_embeddings": 40}))
+    engine = LocalEngine(folder, config(rows=0))
+    replies = {length: run(engine.sample([65] * length, Sampling(max_tokens=16), 0)) for length in (8, 35, 39, 40, 50)}
+    assert {length: len(reply.tokens) for length, reply in replies.items()} == {8: 16, 35: 5, 39: 1, 40: 0, 50: 0}
+    assert {length: reply.full for length, reply in replies.items() if reply.full} == {40: True, 50: True}
+    assert {reply.finish for reply in replies.values()} == {"length"}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -343,6 +356,19 @@ def test_prefixes_that_nobody_uses_are_forgotten(tiny: Path) -> None:
 
 
 # ---- gradients ----
+
+
+def test_a_cache_that_grows_is_never_there_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, seen = Cache(3, 1, 4, 2, torch.float32, torch.device("cpu")), []
+    grown = cache._grown
+
+    def watched(old: Tensor) -> Tensor:
+        seen.append([x.shape[2] for x in (*cache.keys, *cache.values)])
+        return grown(old)
+
+    monkeypatch.setattr(cache, "_grown", watched)
+    cache.reserve(100)
+    assert seen == [[128] * done + [0] * (6 - done) for done in range(6)]
 
 
 def gradients(engine: LocalEngine, batch: Batch, loss: Loss = Loss()) -> tuple[dict[str, Tensor], dict[str, float]]:  # noqa: B008
@@ -725,6 +751,18 @@ def test_out_of_memory_names_what_to_turn_down(tiny: Path, monkeypatch: pytest.M
             run(call)
 
 
+def test_an_illegal_access_is_not_taken_for_too_little_memory(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = LocalEngine(tiny, config())
+    batch, _ = episodes(engine, turns=1)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(engine._model, "hidden", fail)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        run(engine.forward(batch))
+
+
 @pytest.mark.parametrize("when", ["prefix", "prefill", "decode"])
 def test_a_failing_pass_reaches_all_who_wait_and_nobody_later(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, when: str
@@ -830,7 +868,7 @@ def test_one_event_loop_after_the_other(tiny: Path) -> None:
 
 
 def test_what_the_engine_cannot_do_is_said(tiny: Path, tmp_path: Path) -> None:
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import GraniteConfig, GraniteForCausalLM, PhiConfig, PhiForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
     with pytest.raises(ConfigError, match=r"no module 'w_proj' in this model; it has .*q_proj"):
         LocalEngine(tiny, config(finetune="lora", lora=Lora(targets=("w_proj",))))
@@ -850,6 +888,52 @@ def test_what_the_engine_cannot_do_is_said(tiny: Path, tmp_path: Path) -> None:
     Qwen2ForCausalLM(sliding).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="'sliding_attention' are not supported"):
         LocalEngine(tmp_path, config())
+    scaled = GraniteConfig(**sizes, num_key_value_heads=2, logits_scaling=8.0)
+    GraniteForCausalLM(scaled).save_pretrained(tmp_path / "scaled")
+    with pytest.raises(ConfigError, match="scaled: logits_scaling is not supported"):
+        LocalEngine(tmp_path / "scaled", config())
+    PhiForCausalLM(PhiConfig(**sizes)).save_pretrained(tmp_path / "biased")
+    with pytest.raises(ConfigError, match="biased: an output head with a bias"):
+        LocalEngine(tmp_path / "biased", config())
+
+
+def test_the_context_ends_where_attention_would_be_another(tmp_path: Path) -> None:
+    """Within it ours is the model's own; what is longer is not sampled, and not trained on."""
+    from transformers import MistralConfig, MistralForCausalLM, Phi3Config, Phi3ForCausalLM
+
+    def said(count: int) -> Batch:
+        episode = Trajectory("t", score=Score(reward=0.0))
+        episode.observe([], ids("order W10423 is late"[:count]))
+        episode.act(REPLY, [66, 67], [-1.0, -1.0])
+        return collate([episode])
+
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    windowed = MistralConfig(**sizes, num_key_value_heads=1, vocab_size=264, sliding_window=12, pad_token_id=0)
+    MistralForCausalLM(windowed).save_pretrained(tmp_path)
+    engine = LocalEngine(tmp_path, config())
+    assert engine.context == 12
+    assert len(run(engine.sample([65] * 9, Sampling(max_tokens=16), 0)).tokens) == 3
+    batch, longer = (said(count) for count in (10, 13))
+    with torch.no_grad():
+        found, other = (
+            apart(run(engine.forward(each)).logprobs, plain_logprobs(plain(tmp_path), each), each.mask)
+            for each in (batch, longer)
+        )
+    assert found < 1e-5 < 1e-4 < other
+    with pytest.raises(ConfigError, match=r"a row of 15 tokens is longer than the model's context of 12"):
+        run(engine.update([longer.with_(advantages=longer.mask.float())], Loss(), 1e-3))
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 32, "factor": 4.0}
+    long = Phi3Config(
+        **sizes,
+        vocab_size=264,
+        pad_token_id=0,
+        max_position_embeddings=128,
+        original_max_position_embeddings=32,
+        rope_parameters=rope | {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16},
+    )
+    Phi3ForCausalLM(long).save_pretrained(tmp_path / "long")
+    assert LocalEngine(tmp_path / "long", config()).context == 32
 
 
 # ---- fused modules ----

@@ -81,12 +81,16 @@ def turn_advantages(rewards: Tensor, situations: Tensor, mask: Tensor, lam: floa
 
 def situation_values(rewards: Tensor, situations: Tensor) -> Tensor:
     """The mean reward of the episodes that were in a token's situation, each counted once; 0 where it has none."""
-    places = situations.clamp(min=0)
-    been = torch.zeros(len(rewards), int(places.max()) + 1, dtype=rewards.dtype, device=rewards.device)
-    been.scatter_(1, places, 1.0)
-    been[:, 0] = (situations == 0).any(1).to(rewards.dtype)
-    means = (been * rewards[:, None]).sum(0) / been.sum(0).clamp(min=1)
-    return torch.where(situations >= 0, means[places], 0.0)
+    count = int(situations.max()) + 1
+    if not count:
+        return torch.zeros_like(situations, dtype=rewards.dtype)
+    rows, tokens = (situations >= 0).nonzero(as_tuple=True)
+    been = torch.unique(rows * count + situations[rows, tokens])  # by whom and where, each pair once
+    episodes, places = been // count, been % count
+    earned = torch.stack([rewards[episodes], torch.ones_like(rewards[episodes])])
+    sums, visits = torch.zeros_like(earned[:, :1]).repeat(1, count).index_add(1, places, earned)
+    means = sums / visits
+    return torch.where(situations >= 0, means[situations.clamp(min=0)], 0.0)
 
 
 def token_weights(mask: Tensor, per: Per, constant: float = 1.0) -> Tensor:

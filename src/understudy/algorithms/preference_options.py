@@ -19,6 +19,7 @@ class Preferences(Record):
     batch_size: int = Field(default=8, ge=1)
     """Pairs, or conversations, in a step."""
     learning_rate: float = Field(default=1e-5, gt=0.0)
+    """At its highest, after `warmup`; from there it falls, in a line, to a tenth at the last step."""
     warmup: int = Field(default=4, ge=0)
     """Steps over which the learning rate rises to its value."""
     beta: float = Field(default=0.1, gt=0.0)

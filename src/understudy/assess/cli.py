@@ -1,6 +1,7 @@
 """`understudy eval` and `understudy compare`: verbs only; what they need is imported late."""
 
 import asyncio
+import contextlib
 import json
 import re
 import sys
@@ -76,6 +77,7 @@ def evaluate(
     """
     from understudy.data.cli import refuse
 
+    _refuse_unwritable(markdown)
     if rescore is not None:
         refuse(ctx, (*_BEGINNING, "resume", "concurrency", "cost_cap", "against", "inspect"))
         return _rescore(rescore, [*([what] if what else []), *(settings or ())], markdown, as_json)
@@ -91,8 +93,9 @@ def evaluate(
         folder = _folder(sitting, out)
     if inspect is not None:
         _refuse_log(folder, inspect)
-    outcome = _play(sitting, folder, _amount(cost_cap), concurrency)
-    _tell(outcome, folder, against, markdown, as_json)
+    earlier = _read(against) if against is not None else None
+    outcome = _play(sitting, folder, _amount(cost_cap), concurrency, earlier)
+    _tell(outcome, folder, earlier, markdown, as_json)
     if inspect is not None and folder is not None:
         from understudy.assess.inspect_log import write_log
 
@@ -106,9 +109,8 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare two evaluations, task by task: is NEW better than OLD, or is that chance?"""
-    from understudy import outcome
-
-    _tell_comparison(outcome.read(new), outcome.read(old), markdown, as_json)
+    _refuse_unwritable(markdown)
+    _tell_comparison(_read(new), _read(old), markdown, as_json)
 
 
 def _sitting(what: str, settings: list[str], agent: str, model: str, reruns: int, judged: bool) -> "Sitting":
@@ -132,8 +134,21 @@ def _sitting(what: str, settings: list[str], agent: str, model: str, reruns: int
     )
 
 
-def _refuse_log(folder: Path | None, file: Path) -> None:
+def _read(path: Path) -> "Outcome":
+    from understudy import outcome
+
+    return outcome.read(path)
+
+
+def _refuse_unwritable(file: Path | None) -> None:
     """What could not be written in the end is said before anything is played."""
+    if file is not None and (file.is_dir() or not file.parent.is_dir()):
+        why = "that is a folder" if file.is_dir() else f"there is no folder {file.parent}"
+        raise ConfigError(f"--markdown {file}: {why}; name a file in a folder that is there")
+
+
+def _refuse_log(folder: Path | None, file: Path) -> None:
+    """See `_refuse_unwritable`."""
     from understudy.assess.inspect_log import refuse_file
 
     if folder is None:
@@ -161,22 +176,26 @@ def _resumed(folder: Path, what: str) -> "Sitting":
     return begun(folder)
 
 
-def _play(sitting: "Sitting", folder: Path | None, cap: Decimal, concurrency: int) -> "Outcome":
+def _play(
+    sitting: "Sitting", folder: Path | None, cap: Decimal, concurrency: int, earlier: "Outcome | None"
+) -> "Outcome":
     """The evaluation; an interruption is one line and exit code 130, and what has ended is kept."""
     from understudy.assess.sitting import assess, set_up
+    from understudy.hold import held
 
-    human = _person() if sitting.agent == "human" else None
-    desk = set_up(sitting, folder, cap, concurrency or sitting.config.engine.sequences, human)
-    try:
-        return asyncio.run(assess(sitting, desk, folder, _progress))
-    except (KeyboardInterrupt, EOFError) as e:
-        kept = f"; the episodes that ended are kept: understudy eval --resume {folder}" if folder else ""
-        typer.secho(f"stopped{kept}", fg="yellow", err=True)
-        raise typer.Exit(130) from e
-    except ConfigError as e:
-        if folder is None or not folder.exists():
-            raise
-        raise ConfigError(f"{e}; what has ended is kept, go on with: understudy eval --resume {folder}") from e
+    with held(folder) if folder else contextlib.nullcontext():
+        human = _person() if sitting.agent == "human" else None
+        desk = set_up(sitting, folder, cap, concurrency or sitting.config.engine.sequences, human, earlier)
+        try:
+            return asyncio.run(assess(sitting, desk, folder, _progress))
+        except (KeyboardInterrupt, EOFError) as e:
+            kept = f"; the episodes that ended are kept: understudy eval --resume {folder}" if folder else ""
+            typer.secho(f"stopped{kept}", fg="yellow", err=True)
+            raise typer.Exit(130) from e
+        except ConfigError as e:
+            if folder is None or not any(folder.iterdir()):
+                raise
+            raise ConfigError(f"{e}; what has ended is kept, go on with: understudy eval --resume {folder}") from e
 
 
 def _person() -> "Agent":
@@ -186,13 +205,15 @@ def _person() -> "Agent":
     return HumanAgent(Person().act)
 
 
-def _tell(outcome: "Outcome", folder: Path | None, against: Path | None, markdown: Path | None, as_json: bool) -> None:
+def _tell(
+    outcome: "Outcome", folder: Path | None, earlier: "Outcome | None", markdown: Path | None, as_json: bool
+) -> None:
     from understudy import outcome as outcomes
     from understudy.assess import compare as comparing
 
     values, text, page = outcomes.as_json(outcome), outcomes.as_text(outcome), outcomes.markdown(outcome)
-    if against is not None:
-        comparison = comparing.compare(outcome, outcomes.read(against))
+    if earlier is not None:
+        comparison = comparing.compare(outcome, earlier)
         values["against"] = comparing.as_json(comparison)
         text, page = f"{text}\n\n{comparison}", f"{page}\n{comparison}\n"
     print(json.dumps(values, indent=1) if as_json else text)

@@ -1,6 +1,6 @@
 """Two evaluations side by side: the paired difference, whether chance explains it, and whether noise does."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from understudy import results
@@ -11,6 +11,7 @@ from understudy.outcome import Named, Outcome
 from understudy.records import Record
 from understudy.results import gain, gains
 from understudy.statistics import Rate, chance, sentence
+from understudy.tasks import Task, fingerprint
 
 
 class Comparison(Record):
@@ -52,8 +53,8 @@ class Comparison(Record):
 def compare(new: Outcome, old: Outcome) -> Comparison:
     """The last agent of each, over the tasks that both have; a task that is another one is a `ConfigError`."""
     after, before = _agents(new), _agents(old)
-    refuse_other_tasks(after[-1].evaluation, before[-1].evaluation)
     one, other = after[-1].evaluation, before[-1].evaluation
+    _refuse_other_tasks({result.task: result.fingerprint for result in one.results}, one.domain, other)
     domains = {each: gain(one.of_domain(each), other.of_domain(each)) for each in _domains(one)}
     name = "the other" if after[-1].name == before[-1].name else before[-1].name
     return Comparison(
@@ -77,18 +78,23 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     return {"old": comparison.old.name, "new": comparison.new.name, "verdict": str(comparison), **plain}
 
 
-def refuse_other_tasks(new: Evaluation, old: Evaluation) -> None:
+def refuse_incomparable(tasks: Sequence[Task], domain: str, old: Outcome) -> None:
+    """What `compare` would refuse once these tasks are played: a `ConfigError` before they are."""
+    _refuse_other_tasks({task.id: fingerprint(task) for task in tasks}, domain, _agents(old)[-1].evaluation)
+
+
+def _refuse_other_tasks(new: Mapping[str, str], domain: str, old: Evaluation) -> None:
     """Tasks of one name that are not the same task cannot be paired; neither can evaluations that share none."""
     prints = {result.task: result.fingerprint for result in old.results}
-    shared = [result for result in new.results if result.task in prints]
-    other = [r.task for r in shared if r.fingerprint and prints[r.task] and r.fingerprint != prints[r.task]]
+    shared = [name for name in new if name in prints]
+    other = [name for name in shared if new[name] and prints[name] and new[name] != prints[name]]
     if other:
         raise ConfigError(
             f"{len(other)} of {len(shared)} tasks have the same name in both evaluations and are not the same, such as "
             f"{other[0]}; evaluate both with one version of the tasks"
         )
     if not shared:
-        raise ConfigError(f"the evaluations of {new.domain} and {old.domain} share no task; they cannot be compared")
+        raise ConfigError(f"the evaluations of {domain} and {old.domain} share no task; they cannot be compared")
 
 
 def _domains(evaluation: Evaluation) -> list[str]:

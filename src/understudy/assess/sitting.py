@@ -22,6 +22,7 @@ from pathlib import Path
 import understudy
 from understudy import outcome
 from understudy.agent import Agent, ChatAgent
+from understudy.assess.compare import refuse_incomparable
 from understudy.chat import ChatModel, Usage
 from understudy.config import TrainConfig
 from understudy.domains.base import TaskSource, find
@@ -69,28 +70,42 @@ class Desk:
     judge: ChatModel | None = None
     kept: Kept[Sitting] | None = None
     at_once: int = 64
+    exam: tuple[TaskSource, Sequence[Task]] | None = None
+    """What is played, where it has been looked up already."""
 
 
-def set_up(sitting: Sitting, folder: Path | None, cap: Decimal, at_once: int, human: Agent | None = None) -> Desk:
+def set_up(
+    sitting: Sitting,
+    folder: Path | None,
+    cap: Decimal,
+    at_once: int,
+    human: Agent | None = None,
+    against: Outcome | None = None,
+) -> Desk:
     """All that a sitting needs, before anything is written; what is missing is a `ConfigError`.
 
-    `human` is the agent where a person plays it. Without a folder nothing is kept.
+    `human` is the agent where a person plays it; `against` is what it will be compared with. Without a folder nothing
+    is kept. The agent comes last: a mistake in anything else does not have to wait until its model is loaded.
     """
     refuse_unpriced(sitting, cap)
+    source, tasks = _tasks(sitting.config)
+    if against:
+        refuse_incomparable(tasks, source.name, against)
+    if folder and (folder / TASKS).exists():
+        _refuse_changed(folder / TASKS, tasks)
     config = _caching(sitting.config, folder)
     purse = Purse(cap, folder / PAID if folder else None)
-    agent = human or named_agent(
-        sitting.agent, config, Path(sitting.checkpoint) if sitting.checkpoint else None, purse.of("agent")
-    )
     users = Cast(config.user, purse.of("users"))
     judging = ChatModel(config.judge, "grader", purse.of("judge")) if sitting.judged else None
+    checkpoint = Path(sitting.checkpoint) if sitting.checkpoint else None
+    agent = human or named_agent(sitting.agent, config, checkpoint, purse.of("agent"))
     alone = human is not None or config.user.kind == "human"
-    return Desk(purse, agent, users, judging, at_once=1 if alone else at_once)
+    return Desk(purse, agent, users, judging, at_once=1 if alone else at_once, exam=(source, tasks))
 
 
 async def assess(sitting: Sitting, desk: Desk, folder: Path | None = None, progress: Progress | None = None) -> Outcome:
     """Play what is not played yet, and all that it comes to; with a folder, that is written there."""
-    source, tasks = _tasks(sitting.config)
+    source, tasks = desk.exam or _tasks(sitting.config)
     earlier = dict(desk.purse.spent)
     if folder:
         desk.kept = Kept(folder, sitting)
@@ -152,11 +167,15 @@ def _tasks(config: TrainConfig) -> tuple[TaskSource, list[Task]]:
 
 
 def _keep_tasks(file: Path, tasks: Sequence[Task]) -> None:
-    """Write the tasks; where others are there, they have changed since the sitting was begun."""
     if not file.exists():
         partial = file.with_suffix(".partial")
         write_tasks(partial, tasks)
         partial.replace(file)
+    _refuse_changed(file, tasks)
+
+
+def _refuse_changed(file: Path, tasks: Sequence[Task]) -> None:
+    """A `TaskError` where tasks are not those that the sitting was begun with."""
     then = {task.id: fingerprint(task) for task in read_tasks(file)}
     changed = [task.id for task in tasks if then.get(task.id) != fingerprint(task)]
     if changed:

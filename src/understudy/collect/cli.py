@@ -25,7 +25,8 @@ def collect(
     ],
     settings: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="As for eval.")] = None,
     agent: Annotated[
-        str, typer.Option(help="Who plays: gold (unless WHAT is a run), model, native, chat or silent.")
+        str,
+        typer.Option(help="Who plays: gold (unless WHAT is a run), model, native, chat, silent, or module:attribute."),
     ] = "",
     out: Annotated[Path | None, typer.Option(help="The file of demonstrations: episodes that were won.")] = None,
     preferences: Annotated[Path | None, typer.Option(help="The file of pairs of a task, one won and one lost.")] = None,
@@ -86,13 +87,16 @@ def _played(
 ) -> "tuple[Kept[Played], list[Trajectory]]":
     """The episodes that are played now; an interruption is one line and exit code 130."""
     from understudy.collect.collect import play_now
+    from understudy.collect.episodes import unfinished
+    from understudy.hold import held
     from understudy.weights import find_weights
 
     weights = find_weights(where) if _is_run(where) and what.agent == "model" else None
     for warning in weights.warnings if weights else ():
         typer.secho(warning, fg="yellow", err=True)
     try:
-        return play_now(what, source, out, weights.checkpoint if weights else None, concurrency, _progress)
+        with held(unfinished(out)):
+            return play_now(what, source, out, weights.checkpoint if weights else None, concurrency, _progress)
     except KeyboardInterrupt as e:
         typer.secho("stopped; the episodes that ended are kept, and --resume goes on with them", fg="yellow", err=True)
         raise typer.Exit(130) from e

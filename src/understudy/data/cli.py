@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from understudy.errors import ConfigError
+from understudy.errors import ConfigError, TaskError
 
 if TYPE_CHECKING:
     from understudy.data.convert import Target, Watch
@@ -192,7 +192,7 @@ def stats(
     plots: Annotated[Path | None, typer.Option(help="Write a picture (SVG) of each into this folder.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Describe tasks: lengths, tools, families, duplicates, leaks between splits."""
+    """Describe tasks: lengths, tools, families, duplicates, leaks between splits, bad rows."""
     from understudy.data import describe
     from understudy.data.plots import write_pictures
 
@@ -200,6 +200,8 @@ def stats(
     measure = describe.token_lengths(_format(model), domains) if model else lambda task: {}
     with _watched() as watch:
         found = describe.describe(watch(source.items(), "reading"), domains, measure)
+    if found.bad and not found.tasks:
+        raise TaskError(f"{source.name}: all {found.bad} rows are bad, the first {found.first_bad}")
     written = write_pictures(found, plots) if plots else []
     print(found.model_dump_json(indent=1) if as_json else describe.as_text(found))
     for path in written if not as_json else ():

@@ -47,6 +47,8 @@ class Description(Record):
     tasks: int
     bad: int = 0
     """Items that are no tasks; not counted in anything else."""
+    first_bad: str = ""
+    """Where the first of them is, and what is wrong with it."""
     splits: dict[str, int] = {}
     families: dict[str, int] = {}
     difficulties: dict[str, int] = {}
@@ -75,10 +77,11 @@ def describe(items: Iterable[Item[Task] | Bad], domains: Domains, measure: Measu
     """Look at all items once. `measure` gives further lengths of a task."""
     counts = {name: Counter[str]() for name in ("splits", "families", "difficulties", "tools")}
     lengths, found, leaks = dict[str, Counter[int]](), Counter[str](), _Leaks(domains)
-    ids, substances = set[str](), set[int]()
+    ids, substances, first_bad = set[str](), set[int](), ""
     for item in items:
         if isinstance(item, Bad):
             found["bad"] += 1
+            first_bad = first_bad or str(item)
             continue
         task = item.value
         for name, value in (*_lengths(task).items(), *measure(task).items()):
@@ -93,7 +96,8 @@ def describe(items: Iterable[Item[Task] | Bad], domains: Domains, measure: Measu
         found.update(leaks.add(task))
     spread = {name: _spread(counter) for name, counter in lengths.items()}
     ordered = {name: dict(counter.most_common()) for name, counter in counts.items()}
-    return Description(lengths=spread, leaked=tuple(leaks.named), **ordered, **{"tasks": 0, **found})
+    named = {"lengths": spread, "leaked": tuple(leaks.named), "first_bad": first_bad}
+    return Description(**named, **ordered, **{"tasks": 0, **found})
 
 
 class _Leaks:
@@ -147,7 +151,7 @@ def token_lengths(format: ChatFormat, domains: Domains) -> Measure:
 def as_text(description: Description) -> str:
     """The description for a terminal."""
     d = description
-    head = f"{d.tasks} tasks" + (f", and {d.bad} bad" if d.bad else "")
+    head = f"{d.tasks} tasks" + (f", and {d.bad} bad, the first {d.first_bad}" if d.bad else "")
     spread = [f"{'':<14}{'mean':>8}{'min':>7}{'median':>8}{'p90':>7}{'max':>7}"] if d.lengths else []
     for name, s in d.lengths.items():
         spread.append(f"{name:<14}{s.mean:>8.1f}{s.min:>7}{s.median:>8}{s.p90:>7}{s.max:>7}")

@@ -3,7 +3,8 @@
     __init__.py  state.py  tools.py  policy.md  policy_brief.md  tasks.py  tasks/{train,validation,test}.jsonl
 
 `find` gives a shipped domain by its folder's name, anybody else's by `module:attribute`, a benchmark's by
-`benchmark:PATH#domain`, out of your own checkout, and an MCP environment by `mcp:file.toml`. Each is a `TaskSource`.
+`benchmark:PATH#domain`, out of your own checkout, and an MCP environment by `mcp:file.toml`. Each is a `TaskSource`;
+what `module:attribute` names may be any.
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ import functools
 import importlib
 import itertools
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any, Literal, Protocol
 from understudy import domains
 from understudy.environment import ConsentGate, Environment, ToolEnvironment
 from understudy.errors import ConfigError, TaskError, ToolError, nearest
+from understudy.imported import imported
 from understudy.messages import Message, ToolSpec
 from understudy.records import Record
 from understudy.rewards import product, progress, said_outputs, same_state
@@ -45,7 +47,9 @@ class Slice(Record):
     """A part of a domain: which tasks, and what the agent is shown. Empty means all."""
 
     families: tuple[str, ...] = ()
+    """Families whose tasks are in it; of a mixture also as `domain/family`."""
     difficulties: tuple[Difficulty, ...] = ()
+    """Difficulties whose tasks are in it."""
     tools: tuple[str, ...] = ()
     """Tools that the agent is shown and may call; a task whose gold calls another one is invalid."""
     policy: Literal["full", "brief"] = "full"
@@ -53,6 +57,20 @@ class Slice(Record):
 
 
 WHOLE = Slice()
+
+
+def refuse_unknown(
+    name: str, part: Slice, families: Collection[str], tools: Collection[str], brief: bool = False
+) -> None:
+    """A family or a tool of `part` that the source called `name` does not have is a `ConfigError`.
+
+    So is the brief policy, unless the source says that it has one.
+    """
+    for kind, given, known in (("family", part.families, families), ("tool", part.tools, tools)):
+        for wrong in sorted(set(given) - set(known)):
+            raise ConfigError(f"{name} has no {kind} {nearest(wrong, known)}")
+    if part.policy != "full" and not brief:
+        raise ConfigError(f"{name} has no {part.policy} policy; use slice.policy=full")
 
 
 class TaskSource(Protocol):
@@ -93,6 +111,9 @@ class TaskSource(Protocol):
         """The rows (table, id) that `task` is about and that must belong to its split alone."""
 
 
+_MEMBERS = {name for name in vars(TaskSource) if not name.startswith("_")}
+
+
 class Generate(Protocol):
     """A domain's endless supply of tasks."""
 
@@ -100,6 +121,25 @@ class Generate(Protocol):
         self, split: Split, seed: int, families: Sequence[str], difficulties: Sequence[Difficulty]
     ) -> Iterator[Task]:
         """Tasks over the split's own users and entities, the same for the same seed, round-robin over the families."""
+
+
+class Grade(Protocol):
+    """A domain's reward."""
+
+    def __call__(
+        self,
+        task: Task,
+        state: State,
+        goal: Mapping[str, Any],
+        gate: ConsentGate,
+        transcript: Sequence[Message],
+        ended: bool,
+    ) -> Score:
+        """Score an episode by its final state and what was said.
+
+        `goal` are the changes that gold's calls make (`state.changes()` are the episode's), `gate.violations` counts
+        calls that broke the policy, and `ended` is False where a limit cut the episode off.
+        """
 
 
 class Make(Protocol):
@@ -129,6 +169,8 @@ class Domain:
     part: Slice = WHOLE
     user: MakeUser = ScriptedUser
     """Makes the user of an episode."""
+    grade: Grade | None = None
+    """Scores an episode; without it `score` does. Gold has to earn 1.0, and doing nothing 0.0."""
 
     @property
     def name(self) -> str:
@@ -137,10 +179,7 @@ class Domain:
 
     def slice(self, part: Slice) -> "Domain":
         """The same domain narrowed to `part`; a name that the domain does not have is a `ConfigError`."""
-        tools = {spec.name for spec in self._all_specs}
-        for kind, given, known in (("family", part.families, set(self.families)), ("tool", part.tools, tools)):
-            for wrong in sorted(set(given) - known):
-                raise ConfigError(f"{self.name} has no {kind} {nearest(wrong, known)}")
+        refuse_unknown(self.name, part, self.families, [spec.name for spec in self._all_specs], brief=True)
         return dataclasses.replace(self, part=part)
 
     def with_users(self, user: MakeUser) -> "Domain":
@@ -172,7 +211,7 @@ class Domain:
         """The same on a given state, for those who want to watch it change."""
         transcript = list[Message]()
         gate = ConsentGate(self.toolkit(state), state, transcript)
-        grade = functools.partial(score, task, state, self.goal(task), gate)
+        grade = functools.partial(self.grade or score, task, state, self.goal(task), gate)
         device = self.device(state) if self.device else None
         if task.scenario.deeds and not device:
             raise TaskError(f"task {task.id}: its user has deeds to do, but {self.name} has no tools for users")
@@ -293,21 +332,22 @@ def find(name: str) -> TaskSource:
             others = "'module:attribute' for your own, or 'tau-bench:PATH#retail' for a benchmark's"
             raise ConfigError(f"unknown domain {nearest(name, names())}, or {others}")
         module, attribute = f"{domains.__name__}.{name}", "DOMAIN"
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ModuleNotFoundError, AttributeError) as e:
-        raise ConfigError(f"no domain at {name!r}: {e}") from e
-    if not isinstance(found, Domain):
-        raise ConfigError(f"{name!r} is a {type(found).__name__}, not a Domain")
-    return found
+    found = imported(f"{module}:{attribute}")
+    if isinstance(found, type):
+        raise ConfigError(f"{name!r} is a class; name an object of it, such as DOMAIN = {attribute}(...)")
+    if lacking := sorted(_MEMBERS - set(dir(found))):
+        kind, members = type(found).__name__, ", ".join(lacking)
+        raise ConfigError(f"{name!r} is a {kind}, no source of tasks: it has no {members}; see domains.base.TaskSource")
+    source: TaskSource = found
+    return source
 
 
 def find_domain(name: str) -> Domain:
-    """`find` where states of the world are made, which takes a folder's domain; a benchmark is a `ConfigError`."""
+    """`find` where states of the world are made, which takes a `Domain`; any other source is a `ConfigError`."""
     found = find(name)
     if not isinstance(found, Domain):
         raise ConfigError(
-            f"{name!r} is a benchmark with a world of its own; allowed: {', '.join(names())}, or your own"
+            f"{name!r} is no Domain, whose world can be looked at; allowed: {', '.join(names())}, or one of your own"
         )
     return found
 

@@ -58,6 +58,16 @@ class Completion:
     version: int = 0
     """How many updates the weights had seen."""
 
+    @property
+    def full(self) -> bool:
+        """Whether nothing was sampled because the prompt leaves no room in the context."""
+        return not self.tokens and self.finish == "length"
+
+
+def no_room(version: int) -> Completion:
+    """What a sampler gives where the prompt fills the context."""
+    return Completion([], [], "length", version)
+
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
@@ -74,7 +84,10 @@ class Sampler(Protocol):
     async def sample(
         self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_tokens: Collection[int] = ()
     ) -> Completion:
-        """Continue `prompt` up to a stop token. The same calls side by side, from the same weights, give the same."""
+        """Continue `prompt` up to a stop token. The same calls side by side, from the same weights, give the same.
+
+        A reply ends where the context is full; where the prompt leaves no room in it, it is `no_room`.
+        """
 
 
 Told = Callable[[Sequence[int], Sequence[float]], None]

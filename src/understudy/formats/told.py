@@ -1,5 +1,4 @@
-"""Tools told in words: for models whose template knows none, for endpoints without tool calls, and for whoever chooses
-how calls are written.
+"""Tools told in words, for models and endpoints that know none, and for whoever chooses how calls are written.
 
 The system message tells of the tools, a line each, with a call as an example; calls stand in the text of replies, in
 any dialect, and results in a user's message. A template without system messages gets that text before the first user's.

@@ -19,16 +19,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from understudy.domains.base import WHOLE, Slice
+from understudy.domains.base import WHOLE, Slice, refuse_unknown
 from understudy.environment import ToolEnvironment
-from understudy.errors import ConfigError, TaskError, ToolError, nearest
+from understudy.errors import ConfigError, TaskError, ToolError
 from understudy.integrations.checkout import bare, load, locate
 from understudy.integrations.rehearsal import Rehearsal
 from understudy.integrations.rows import Changes, Frozen
 from understudy.integrations.tau2_episode import MARKS, Grader, Judge, Side, canonical, needs_judge
-from understudy.integrations.tau_bench import DONE, UntilStop, difficulty, epochs
+from understudy.integrations.tau_bench import DONE, UntilStop, difficulty
 from understudy.messages import Message, ToolCall, ToolSpec
-from understudy.tasks import Scenario, Split, Task, select
+from understudy.tasks import Scenario, Split, Task, epochs, select
 from understudy.users import MakeUser, User
 
 FAMILIES = ("change", "tell", "nothing", "judged")
@@ -67,12 +67,7 @@ class Tau2:
 
     def slice(self, part: Slice) -> "Tau2":
         """The same domain narrowed to `part`; a name that it does not have is a `ConfigError`."""
-        tools = [spec.name for spec in self._all_specs]
-        for kind, given, known in (("family", part.families, FAMILIES), ("tool", part.tools, tools)):
-            for wrong in sorted(set(given) - set(known)):
-                raise ConfigError(f"{self.name} has no {kind} {nearest(wrong, known)}")
-        if part.policy != "full":
-            raise ConfigError(f"{self.name} has no {part.policy} policy; use slice.policy=full")
+        refuse_unknown(self.name, part, FAMILIES, [spec.name for spec in self._all_specs])
         return replace(self, part=part)
 
     def tasks(self, split: Split) -> list[Task]:

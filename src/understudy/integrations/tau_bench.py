@@ -9,14 +9,12 @@ answered in our words. Users are language models or people; see `rehearsal`.
 """
 
 import functools
-import itertools
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from understudy.domains.base import WHOLE, Slice
+from understudy.domains.base import WHOLE, Slice, refuse_unknown
 from understudy.environment import Step, ToolEnvironment
 from understudy.errors import ConfigError, ToolError, nearest
 from understudy.integrations.checkout import bare, load, locate
@@ -24,7 +22,7 @@ from understudy.integrations.rehearsal import Rehearsal
 from understudy.integrations.rows import Changes, Frozen
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.rewards import product
-from understudy.tasks import Difficulty, Scenario, Score, Split, Task, select
+from understudy.tasks import Difficulty, Scenario, Score, Split, Task, epochs, select
 from understudy.users import MakeUser, User
 
 FAMILIES = ("change", "tell", "nothing")
@@ -80,9 +78,7 @@ class TauBench:
 
     def slice(self, part: Slice) -> "TauBench":
         """The same domain narrowed to `part`; a name that it does not have is a `ConfigError`."""
-        for kind, given, known in (("family", part.families, FAMILIES), ("tool", part.tools, self._tools)):
-            for wrong in sorted(set(given) - set(known)):
-                raise ConfigError(f"{self.name} has no {kind} {nearest(wrong, known)}")
+        refuse_unknown(self.name, part, FAMILIES, self._tools, brief=True)
         return replace(self, part=part)
 
     def tasks(self, split: Split) -> list[Task]:
@@ -269,12 +265,6 @@ def canonical(value: Any) -> str:
 def difficulty(calls: int) -> Difficulty:
     """By the number of gold calls: up to 2, up to 6, and more."""
     return "easy" if calls <= 2 else "medium" if calls <= 6 else "hard"
-
-
-def epochs(tasks: Sequence[Task], seed: int) -> Iterator[Task]:
-    """The tasks without end, each time in another order; nothing where there are none."""
-    for epoch in itertools.count() if tasks else ():
-        yield from random.Random(f"{seed}/{epoch}").sample(tasks, len(tasks))
 
 
 def _closing(outputs: Sequence[str]) -> Message:

@@ -31,6 +31,7 @@ class Call(Record):
     tool: str
     """`tool`, or `server.tool` where there are several servers."""
     arguments: dict[str, Any] = {}
+    """What it is called with."""
 
 
 class ServerConfig(Record):

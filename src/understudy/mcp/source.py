@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from understudy.domains.base import WHOLE, Slice
-from understudy.errors import ConfigError, TaskError, nearest
-from understudy.integrations.tau_bench import epochs
+from understudy.domains.base import WHOLE, Slice, refuse_unknown
+from understudy.errors import ConfigError, TaskError
 from understudy.mcp.cassette import Cassette, cassette_path, read_offers, write_offers
 from understudy.mcp.catalogue import Catalogue, Offers, specs_of
 from understudy.mcp.environment import MCPEnvironment, prepare
@@ -25,7 +24,7 @@ from understudy.mcp.settings import EnvironmentConfig, ServerConfig, load_enviro
 from understudy.mcp.tasks import MCPTask, read_mcp_tasks
 from understudy.mcp.toolkit import MCPToolkit
 from understudy.messages import ToolSpec
-from understudy.tasks import Split, Task, select
+from understudy.tasks import Split, Task, epochs, select
 from understudy.users import MakeUser, NoUser, User
 
 T = TypeVar("T")
@@ -137,12 +136,7 @@ class MCPSource:
 
     def slice(self, part: Slice) -> "MCPSource":
         """The same narrowed to `part`; a name that is not there is a `ConfigError`."""
-        tools = [spec.name for spec in self.specs] if part.tools else []
-        for kind, given, known in (("family", part.families, self.families), ("tool", part.tools, tools)):
-            for wrong in sorted(set(given) - set(known)):
-                raise ConfigError(f"{self.name} has no {kind} {nearest(wrong, known)}")
-        if part.policy != "full":
-            raise ConfigError(f"{self.name} has no {part.policy} policy; use slice.policy=full")
+        refuse_unknown(self.name, part, self.families, [spec.name for spec in self.specs] if part.tools else [])
         return dataclasses.replace(self, part=part)
 
     def tasks(self, split: Split) -> list[Task]:

@@ -7,7 +7,6 @@ A row (`env_class: "MCPToolEnv"`, `reward_spec.method: "rule"`) says which tools
 and `success.must_call_tool` are checked. What else it holds, for a judge or of prices of one day, is passed over.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +20,7 @@ from understudy.mcp.checks import CallPattern, CallsCheck, Check
 from understudy.mcp.settings import Call, Limits
 from understudy.messages import Message, ToolCall
 from understudy.records import Record
-from understudy.tasks import Difficulty, Scenario, Split, Task
+from understudy.tasks import Difficulty, Scenario, Split, Task, split_of
 
 MAX_TURNS: Mapping[Difficulty, int] = {"easy": 5, "medium": 8, "hard": 10}
 """Replies that an episode may have, where its task does not say."""
@@ -78,12 +77,6 @@ class MCPTask(Record):
             scenario=Scenario(instructions=self.prompt, opening=self.prompt),
             gold=(*turns, Message(role="assistant", content=self.reply)),
         )
-
-
-def split_of(identity: str) -> Split:
-    """A task's split by its id, so that further tasks do not move it."""
-    place = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:4]) % 10
-    return "train" if place < 7 else "validation" if place < 8 else "test"
 
 
 class _Part(Record):

@@ -6,10 +6,11 @@ from typing import Literal, TypeVar
 
 from understudy.agent import EngineAgent
 from understudy.chat import Usage
-from understudy.evaluate import Evaluation, evaluate, floor, inhabited, oracle
+from understudy.evaluate import Evaluation, episodes, floor, inhabited, oracle, summary
 from understudy.results import Row
 from understudy.train.exam import Exam
 from understudy.train.state import Metrics, Training
+from understudy.trajectory import Trajectory
 
 PATIENCE = 0.2  # seconds until Ctrl-C is noticed in an evaluation
 T = TypeVar("T")
@@ -27,7 +28,8 @@ async def evaluated(training: Training, step: int, name: str) -> Metrics:
             text = (training.run.folder / file).read_text(encoding="utf-8")
             evaluation = Evaluation.model_validate_json(text)
         else:
-            evaluation = await _sit(training, exam, step, name)
+            evaluation, played = await _sit(training, exam, step, name)
+            training.run.keep_evaluation(f"{step:06} {name}{exam.ending}", played)
             training.run.write(file, evaluation.model_dump_json())
         unseen = exam.folder == "tests" or training.config.eval.split == "test"
         found |= measured(evaluation, nothing, "test" if unseen else "eval")
@@ -60,12 +62,12 @@ async def _nothing(training: Training, exam: Exam) -> Evaluation:
     return training.nothing[exam.folder]
 
 
-async def _sit(training: Training, exam: Exam, step: int, name: str) -> Evaluation:
-    """What the current weights make of an exam."""
+async def _sit(training: Training, exam: Exam, step: int, name: str) -> tuple[Evaluation, list[Trajectory]]:
+    """What the current weights make of an exam, and the episodes."""
     config = training.config.eval
     sampling = training.config.sampling.replace(temperature=config.temperature)
     what = name if exam.folder == "evaluations" else f"{name} on {exam.source.name}"
-    evaluating = evaluate(
+    playing = episodes(
         inhabited(exam.source, training.users),
         EngineAgent(training.engine, training.format, sampling),
         exam.tasks,
@@ -77,12 +79,13 @@ async def _sit(training: Training, exam: Exam, step: int, name: str) -> Evaluati
         crew=training.crew,
     )
     used = training.users.usage
-    evaluation = await _unless_interrupted(training, evaluating, step)
+    played = await _unless_interrupted(training, playing, step)
+    evaluation = summary(exam.source, exam.tasks, played, config.trials, config.seed)
     training.engine.forget()  # so that a run which is resumed, and finds the evaluation there, goes on alike
     if training.users.scripted:
-        return evaluation
+        return evaluation, played
     usage = sum(training.crew.gather(training.users.usage - used), Usage())
-    return evaluation.replace(usage={"users": usage})
+    return evaluation.replace(usage={"users": usage}), played
 
 
 async def _rows(training: Training, exam: Exam) -> list[Row]:

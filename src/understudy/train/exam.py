@@ -9,6 +9,7 @@ from understudy.domains.base import TaskSource, find
 from understudy.domains.mixture import Mixture, parts_of
 from understudy.errors import ConfigError
 from understudy.evaluate import held_out
+from understudy.run import OF_TESTS
 from understudy.tasks import Task
 
 
@@ -19,6 +20,11 @@ class Exam:
     folder: Literal["evaluations", "tests"]
     source: TaskSource
     tasks: Sequence[Task]
+
+    @property
+    def ending(self) -> str:
+        """What the names of its episodes' files end with."""
+        return "" if self.folder == "evaluations" else OF_TESTS
 
 
 def exams(config: TrainConfig, domain: TaskSource) -> list[Exam]:

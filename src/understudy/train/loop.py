@@ -25,7 +25,7 @@ from understudy.train.evaluation import Tables, evaluated, results
 from understudy.train.findings import halt, tell
 from understudy.train.phases import Phase, phases
 from understudy.train.preferences import read_preferences
-from understudy.train.preparation import doubts, prepare
+from understudy.train.preparation import cut_short, doubts, prepare
 from understudy.train.state import Report, Training
 
 
@@ -47,7 +47,8 @@ def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> 
     watch = Watch(subject, config.certify, functools.partial(shown, domain), folder, config.format.thinking)
     parts = (domain, engine, prepared.format, report, prepared.users, watch, prepared.exams, crew)
     training = Training(config, run, *parts, device=machine.device, floor=prepared.floor)
-    report(str(engine.choice), 0, 0, {})
+    for line in (str(engine.choice), *cut_short(config, engine.context)):
+        report(line, 0, 0, {})
     try:
         tables = asyncio.run(_train(training))
         for plan in planned:

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 from understudy.chat import Usage
 from understudy.crew import Crew
+from understudy.engines.local.ranks import totals
 from understudy.rollout import teaches
+from understudy.shaping import Judge
 from understudy.train.state import Metrics
 from understudy.trajectory import Stop, Trajectory
 from understudy.users import Cast
@@ -39,6 +41,11 @@ def spent(users: Cast, before: Usage, crew: Crew) -> Metrics:
     if users.scripted:
         return {}
     return {f"users/{name}": float(value) for name, value in sum(crew.gather(users.usage - before), Usage())}
+
+
+def marked(judge: Judge | None, crew: Crew) -> Metrics:
+    """What the judge was asked since this was called last, by all processes of the crew."""
+    return totals(crew, judge.taken()) if judge else {}
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup: int, final: float) -> float:

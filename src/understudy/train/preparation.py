@@ -64,6 +64,14 @@ def doubts(config: TrainConfig) -> list[str]:
     return lines
 
 
+def cut_short(config: TrainConfig, context: int) -> list[str]:
+    """A line where episodes may be longer than the model's context, in which they end."""
+    longest = config.limits.max_tokens
+    if longest <= context:
+        return []
+    return [f"limits.max_tokens = {longest}, and the model's context is {context}: episodes end there"]
+
+
 def _refuse_of_a_server(config: TrainConfig) -> None:
     """What a server of the Tinker API cannot do for this run: a `ConfigError`, before anything is asked of it."""
     if config.engine.kind != "tinker":

@@ -23,7 +23,7 @@ from understudy.errors import RolloutError
 from understudy.rollout import play_groups
 from understudy.train.critic import estimated, foresight
 from understudy.train.lessons import lesson
-from understudy.train.metrics import learning_rate, spent, summarize
+from understudy.train.metrics import learning_rate, marked, spent, summarize
 from understudy.train.situations import numbered
 from understudy.train.state import Metrics, Training
 from understudy.trajectory import Stop, Trajectory
@@ -61,7 +61,7 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
     seconds = {"sampling_seconds": sampled - started, "update_seconds": done - learning}
     rates = {"learning_rate": rate, "seconds": done - started, "reward/floor": training.floor}
     left_out = {"left_out": float(training.tasks_used - drawn - len(groups))}
-    asked = spent(training.users, used, training.crew) | (training.judge.taken() if training.judge else {})
+    asked = spent(training.users, used, training.crew) | marked(training.judge, training.crew)
     return summarize(groups) | left_out | certified | metrics | seconds | rates | asked
 
 

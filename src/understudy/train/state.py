@@ -72,6 +72,9 @@ class Training:
     """Whose memory is measured."""
     cost_before: Decimal = Decimal(0)
     """What the users' model had cost when the run was resumed."""
+    _following: Iterator[Task] = field(default=iter(()), init=False, repr=False)
+    """The training tasks after the first `_given`."""
+    _given: int = field(default=-1, init=False)
 
     @functools.cached_property
     def played(self) -> TaskSource:
@@ -123,7 +126,14 @@ class Training:
     def supply(self, done: float) -> Supply:
         """The training tasks that the curriculum wants next, when `done` of reinforcement's steps are done."""
         used, seed = self.tasks_used, self.config.seed
-        return supply(self.config.curriculum, self.stream(used), used, seed, done, self.rates)
+        if self._given != used:  # not gone on from: the tasks before it would have to be made again at each step
+            self._given, self._following = used, self._counted(self.stream(used))
+        return supply(self.config.curriculum, self._following, used, seed, done, self.rates)
+
+    def _counted(self, tasks: Iterator[Task]) -> Iterator[Task]:
+        for task in tasks:
+            self._given += 1
+            yield task
 
     def save(self, step: int) -> None:
         """Write a checkpoint of the weights after `step`, and remove those that are not to be kept."""

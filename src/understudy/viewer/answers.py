@@ -5,8 +5,10 @@ An answer is anything that `as_json` writes; what is not there is a ConfigError.
 """
 
 import json
+import threading
 from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_jsonable_python
@@ -15,7 +17,7 @@ import understudy
 from understudy.viewer import query
 from understudy.viewer.curves import curves, head, run_page
 from understudy.viewer.episodes import episode, episode_readings, episode_tokens, group, trainer
-from understudy.viewer.evaluation import comparison, evaluation, evaluations
+from understudy.viewer.evaluation import comparison, evaluation, evaluations, failures
 from understudy.viewer.index import Index
 from understudy.viewer.library import Library
 
@@ -24,8 +26,14 @@ Values = Mapping[str, str]
 Answer = Callable[[Library, Values], Any]
 WORK = 0.25
 """Seconds that a request gives to what is not in the index yet; the page asks again until all is."""
-index_of = cache(Index)
-"""The index of a run's folder."""
+_MAKING = threading.Lock()
+_index = cache(Index)
+
+
+def index_of(folder: Path) -> Index:
+    """The index of a run's folder, made once: two threads that make it at a time would remove each other's."""
+    with _MAKING:
+        return _index(folder)
 
 
 def overview(library: Library, _: Values) -> Any:
@@ -60,6 +68,7 @@ ANSWERS: dict[str, Answer] = {
     "/api/runs/{run}/steps/{at}/episodes/{episode}/trainer": trainer,
     "/api/evaluations": evaluations,
     "/api/evaluations/{key}": evaluation,
+    "/api/failures/{key}/{step}": failures,
     "/api/comparison/{new}/{new_row}/{old}/{old_row}": comparison,
     "/api/runs/{run}/episodes": episodes,
     "/api/runs/{run}/facets": facets,

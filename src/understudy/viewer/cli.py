@@ -24,7 +24,7 @@ def view(
         bool | None, typer.Option("--open/--no-open", help="Open a browser; where there is a desktop if not given.")
     ] = None,
     export: Annotated[Path | None, typer.Option(help="Write it all to an HTML file that opens offline.")] = None,
-    text: Annotated[bool, typer.Option("--text", help="Print a run as text.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Print a run or an evaluation as text.")] = False,
     step: Annotated[int | None, typer.Option(help="Print an episode of this step as text.")] = None,
     episode: Annotated[int | None, typer.Option(help="Print this episode of the step as text, from 1.")] = None,
     as_json: Annotated[
@@ -33,9 +33,7 @@ def view(
 ) -> None:
     """Look at runs: curves, results, episodes. A page in a browser, until Ctrl-C; also as a file, as text, as JSON."""
     if text or step is not None or episode is not None:
-        from understudy import view as texts
-
-        return print("\n\n".join(texts.view(run, step, episode) for run in what))
+        return print("\n\n".join(_as_text(run, step, episode) for run in what))
     from understudy.viewer import export as exports
     from understudy.viewer.library import Library
 
@@ -55,6 +53,17 @@ def view(
             webbrowser.open(address)
 
     serve(library, [PORT, 0] if port is None else [port], ready)
+
+
+def _as_text(folder: Path, step: int | None, episode: int | None) -> str:
+    from understudy import outcome, view
+    from understudy.assess import why
+
+    if step is not None or episode is not None:
+        return view.view(folder, step, episode)
+    if (folder / outcome.FILE).is_file():
+        return outcome.as_text(outcome.read(folder))
+    return "\n\n".join(filter(None, [view.view(folder), why.as_text(folder)]))
 
 
 def _has_desktop() -> bool:

@@ -25,7 +25,7 @@ def head(folder: Path) -> dict[str, Any]:
     lines = _metrics(folder)
     config, problem = _config(folder)
     last = lines[-1] if lines else {}
-    stamps = [_stamp(folder / name) for name in (metrics.FILE, "trajectories", "evaluations", "result.json")]
+    stamps = [stamp(folder / name) for name in (metrics.FILE, "trajectories", "evaluations", "result.json")]
     return {
         "folder": str(folder),
         "name": folder.name,
@@ -83,7 +83,7 @@ def _all_steps(config: TrainConfig) -> int:
 
 
 def _metrics(folder: Path) -> Sequence[Mapping[str, Any]]:
-    return _read_metrics(folder, _stamp(folder / metrics.FILE))
+    return _read_metrics(folder, stamp(folder / metrics.FILE))
 
 
 @lru_cache(maxsize=32)
@@ -91,7 +91,7 @@ def _read_metrics(folder: Path, _: Stamp) -> list[dict[str, Any]]:
     return [metrics.named(line) for line in read_metrics(folder)]  # those of runs from before names had spaces
 
 
-def _stamp(path: Path) -> Stamp:
+def stamp(path: Path) -> Stamp:
     """When a file or a folder was written, in nanoseconds, and its size; zeros where it is not there."""
     try:
         stat = path.stat()
@@ -112,7 +112,7 @@ def _health(folder: Path) -> list[dict[str, Any]]:
 
 def _evaluations(folder: Path) -> list[dict[str, Any]]:
     """What each evaluation of a run came to, in order; one that is damaged is named."""
-    return [_evaluation(path, _stamp(path)) for path in sorted(folder.glob("*.json"))]
+    return [_evaluation(path, stamp(path)) for path in sorted(folder.glob("*.json"))]
 
 
 @lru_cache(maxsize=1024)

@@ -4,6 +4,7 @@ An evaluation is what `understudy eval` wrote, or all that a run wrote of one: t
 """
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from pydantic import ValidationError
 
 from understudy import outcome
 from understudy.assess import compare as comparing
+from understudy.assess.stored import stored_names
+from understudy.assess.why import why
 from understudy.errors import ConfigError
 from understudy.evaluate import Evaluation
 from understudy.failures.causes import MEANING
@@ -18,9 +21,12 @@ from understudy.kept import EPISODES
 from understudy.outcome import Named, Outcome
 from understudy.results import UNTRAINED
 from understudy.trajectory import numbered_trajectories
+from understudy.viewer.curves import Stamp, stamp
+from understudy.viewer.episodes import shelf_of
 from understudy.viewer.library import Library
 
 Values = Mapping[str, str]
+_MEANINGS = {what: {"who": who, "meaning": meaning} for what, (who, meaning) in MEANING.items()}
 
 
 def evaluations(library: Library, _: Values) -> list[dict[str, Any]]:
@@ -32,11 +38,24 @@ def evaluation(library: Library, values: Values) -> dict[str, Any]:
     """All that an evaluation came to; of its failures also the numbers of their episodes, where those are kept."""
     key = values["key"]
     plain = outcome.as_json(_outcome(library, key))
-    numbers = _numbers(library, key)
+    numbers, path = _numbers(library, key), _path(library, key)
     for failure in plain["failures"]:
         failure["episode"] = numbers.get((failure["task"], failure["seed"]))
-    meanings = {what: {"who": who, "meaning": meaning} for what, (who, meaning) in MEANING.items()}
-    return {"key": key, "path": str(_path(library, key)), "meanings": meanings, **plain}
+    kept = stored_names(path) if key in library.runs() else []
+    return {"key": key, "path": str(path), "kept": kept, "meanings": _MEANINGS, **plain}
+
+
+def failures(library: Library, values: Values) -> dict[str, Any]:
+    """Why episodes of a run failed: those of a step, or of an evaluation, that it keeps."""
+    stored = shelf_of(library, values).stored
+    found = why(stored)
+    causes = [{"who": who, "what": what, "failures": count} for who, what, count in outcome.causes([*found.values()])]
+    return {
+        "episodes": len(stored.episodes),
+        "meanings": _MEANINGS,
+        "causes": causes,
+        "failures": [{**failure.model_dump(mode="json"), "episode": number} for number, failure in found.items()],
+    }
 
 
 def comparison(library: Library, values: Values) -> dict[str, Any]:
@@ -76,7 +95,15 @@ def _path(library: Library, key: str) -> Path:
 
 def _outcome(library: Library, key: str) -> Outcome:
     runs = library.runs()
-    return _of_run(runs[key]) if key in runs else outcome.read(library.evaluation(key))
+    if key in runs:
+        return _of_run(runs[key])
+    path = library.evaluation(key)
+    return _read(path, stamp(path / outcome.FILE if path.is_dir() else path))
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, _: Stamp) -> Outcome:
+    return outcome.read(path)
 
 
 def _of_run(folder: Path) -> Outcome:
@@ -91,11 +118,16 @@ def _of_run(folder: Path) -> Outcome:
 def _stages(folder: Path) -> Iterator[Named]:
     for path in sorted(folder.glob("*.json")):
         step, _, name = path.stem.partition(" ")
-        try:
-            found = Evaluation.model_validate_json(path.read_bytes())
-        except ValidationError as e:
-            raise ConfigError(f"{path} holds no evaluation: {e.errors(include_url=False)[0]['msg']}") from e
+        found = _stage(path, stamp(path))
         yield Named(name=f"{name}, step {int(step)}" if step.isdecimal() else path.stem, evaluation=found)
+
+
+@lru_cache(maxsize=1024)
+def _stage(path: Path, _: Stamp) -> Evaluation:
+    try:
+        return Evaluation.model_validate_json(path.read_bytes())
+    except ValidationError as e:
+        raise ConfigError(f"{path} holds no evaluation: {e.errors(include_url=False)[0]['msg']}") from e
 
 
 def _row(library: Library, key: str, place: str) -> Named:

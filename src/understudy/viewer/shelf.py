@@ -1,103 +1,63 @@
-"""Shelf: where stored episodes stand, those of a run's step or those of an evaluation, with what made them."""
+"""Shelf: stored episodes as the page shows them, with what makes text of their tokens and what they taught."""
 
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
 
-from understudy.assess.sitting import TASKS, begun
-from understudy.config import TrainConfig
-from understudy.domains.base import Slice, TaskSource, find
-from understudy.domains.recall import recall
+from understudy.assess.stored import Stored, open_stored
 from understudy.errors import ConfigError, TaskError
-from understudy.kept import EPISODES
-from understudy.run import episode_file, read_config
-from understudy.tasks import Task, read_tasks
-from understudy.trajectory import Trajectory, numbered_trajectories
+from understudy.trajectory import Trajectory
 from understudy.viewer.advantages import advantages
 from understudy.viewer.episode import Scene
 from understudy.viewer.group import grouped, neighbours
 from understudy.viewer.voice import Voice, voice_of
 
+TURN = "TURN"
+"""What stands in the command of a fork for the number of a turn."""
+
 
 @dataclass(frozen=True)
 class Shelf:
-    """Episodes by number: that of their line, from 1."""
+    """The stored episodes of a folder that have one name."""
 
-    folder: Path
-    config: TrainConfig
-    step: int | None
-    """The step of a run; None for an evaluation."""
-    episodes: Mapping[int, Trajectory]
-    tasks: Mapping[str, Task] = field(default_factory=dict)
-    """By id, where they are stored with the episodes."""
-
-    def episode(self, number: int) -> Trajectory:
-        """One episode; a ConfigError where there is none."""
-        if number not in self.episodes:
-            raise ConfigError(f"{self.folder} has no episode {number}; it has 1 to {max(self.episodes, default=0)}")
-        return self.episodes[number]
+    stored: Stored
 
     def scene(self, number: int) -> Scene:
         """One episode with what is known of where it was played."""
-        episode, scripted = self.episode(number), self.config.user.kind == "scripted"
+        episode, scripted = self.stored.episode(number), self.stored.scripted
         try:
-            source = _source(self.config.domain, self.config.slice)
-            task = self.tasks.get(episode.task) or recall(source, episode.task)
+            return Scene(episode, self.stored.task(episode), self.stored.source, scripted)
         except (ConfigError, TaskError):
             return Scene(episode, None, None, scripted)
-        return Scene(episode, task, source, scripted)
 
     def group(self, number: int) -> dict[int, Trajectory]:
         """The episodes of the same task: of a step those that are learned from together, of an evaluation all."""
-        mine = self.episode(number)
-        if self.step is None:
-            return {each: episode for each, episode in self.episodes.items() if episode.task == mine.task}
-        numbers = neighbours(self.episodes, number, self.config.algorithm.group_size)
-        return {each: self.episodes[each] for each in numbers}
+        mine, episodes = self.stored.episode(number), self.stored.episodes
+        if self.stored.step is None:
+            return {each: episode for each, episode in episodes.items() if episode.task == mine.task}
+        numbers = neighbours(episodes, number, self.stored.config.algorithm.group_size)
+        return {each: episodes[each] for each in numbers}
 
     def voice(self) -> Voice | str:
         """What makes text of the tokens, or why there is nothing that does."""
-        return voice_of(self.config, self.folder)
+        return voice_of(self.stored.config, self.stored.folder)
 
     def advantages(self) -> dict[int, float | None]:
         """Of every episode of a step; of an evaluation nobody learns, and so they have none."""
-        if self.step is None:
+        if self.stored.step is None:
             return {}
-        groups = grouped(self.episodes, self.config.algorithm.group_size)
-        known = advantages([[self.episodes[number] for number in group] for group in groups], self.config)
+        episodes, config = self.stored.episodes, self.stored.config
+        groups = grouped(episodes, config.algorithm.group_size)
+        known = advantages([[episodes[number] for number in group] for group in groups], config)
         pairs = zip(groups, known or (), strict=False)
         return {number: value for numbers, values in pairs for number, value in zip(numbers, values, strict=True)}
 
     def fork(self, number: int) -> str:
-        """The command that goes on with an episode of a run, up to the turn; "" for an evaluation."""
-        if self.step is None:
-            return ""
-        return f"understudy play {shlex.quote(str(self.folder))} --fork {self.step}/{number}@"
+        """The command that goes on with an episode, with a place for the number of the turn."""
+        where = f"{self.stored.name}/{number}@{TURN}" if self.stored.name else f"{number}@{TURN}"
+        return f"understudy play {shlex.quote(str(self.stored.folder))} --fork {shlex.quote(where)}"
 
 
-def of_step(run: Path, step: int) -> Shelf:
-    """The episodes that a run keeps of a step; a ConfigError where it keeps none."""
-    return Shelf(run, read_config(run), step, _read(episode_file(run, step)))
-
-
-def of_evaluation(folder: Path) -> Shelf:
-    """The episodes of an evaluation's folder; a ConfigError where it holds none."""
-    tasks = {task.id: task for task in read_tasks(folder / TASKS)} if (folder / TASKS).is_file() else {}
-    return Shelf(folder, begun(folder).config, None, _read(folder / EPISODES), tasks)
-
-
-def _read(file: Path) -> Mapping[int, Trajectory]:
-    stat = file.stat()
-    return _read_as_it_is(file, stat.st_mtime_ns, stat.st_size)
-
-
-@lru_cache(maxsize=4)
-def _read_as_it_is(file: Path, changed: int, size: int) -> Mapping[int, Trajectory]:
-    return numbered_trajectories(file)[0]
-
-
-@lru_cache(maxsize=8)
-def _source(name: str, part: Slice) -> TaskSource:
-    return find(name).slice(part)
+def shelf(folder: Path, name: str = "") -> Shelf:
+    """See `open_stored`."""
+    return Shelf(open_stored(folder, name))

@@ -79,8 +79,9 @@ class Cache:
             return
         # What was needed once will be again: to grow is to copy, and leaves holes in memory.
         self.capacity = self._needed = max(self._needed, -(-length // GROWTH) * GROWTH)
-        self.keys = [self._grown(x) for x in self.keys]
-        self.values = [self._grown(x) for x in self.values]
+        for tensors in (self.keys, self.values):
+            for layer in range(self._layers):  # one after the other: old and new ones of all take twice the memory
+                tensors[layer] = self._grown(tensors[layer])
 
     def _grown(self, old: Tensor) -> Tensor:
         heads, slots, filled, dim = old.shape

@@ -51,9 +51,8 @@ def vllm_sampler(model: Model, folder: Path, config: LocalConfig) -> VllmSampler
     shared = Path(config.vllm.folder or own.parent).expanduser().resolve() / own.name
     shared.mkdir(parents=True, exist_ok=True)
     vllm = _vllm(model, folder, config, own)
-    sampler = VllmSampler(
-        vllm, Weights(model.save, shared, lora=model.adapted is not None), config.vllm, lambda: model.vocabulary
-    )
+    weights = Weights(model.save, shared, lora=model.adapted is not None)
+    sampler = VllmSampler(vllm, weights, config.vllm, lambda: model.vocabulary, config.sequences)
     weakref.finalize(sampler, _end, vllm, {own, shared})
     return sampler
 

@@ -18,6 +18,7 @@ class Lora(Record):
     """Low-rank adapters (Hu et al. 2021, arXiv:2106.09685), made by peft."""
 
     rank: int = Field(default=32, ge=1)
+    """Of the two matrices of each adapter."""
     alpha: float = Field(default=64.0, gt=0)
     """The adapter's output is scaled by alpha / rank."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -30,8 +31,11 @@ class Optimizer(Record):
     """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) on float32 master weights."""
 
     weight_decay: float = Field(default=0.0, ge=0.0)
+    """Share of itself, times the learning rate, that each step takes off a weight."""
     beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
+    """How much of the mean of gradients stays at each step."""
     beta2: float = Field(default=0.99, ge=0.0, lt=1.0)
+    """The same of the mean of their squares."""
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     """The gradient's global norm is scaled down to this."""
 
@@ -44,6 +48,7 @@ class LocalConfig(Record):
     """PyTorch in this process, a server of the Tinker API (docs/tinker.md says what of this section then counts), or
     SkyRL's own trainer on a Ray cluster (docs/cluster.md)."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """What computes; `auto` is the first that is here of cuda, mps and cpu."""
     sampler: Literal["auto", "torch", "vllm"] = "auto"
     """Who samples: PyTorch in this process, or vLLM; `auto` is vLLM where it is installed and the model fits."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"

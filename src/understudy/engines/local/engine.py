@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from understudy.algorithms.losses import Outcome
 from understudy.algorithms.options import Critic, Loss
 from understudy.batch import Batch, collate, plan, shares
 from understudy.crew import ALONE, Crew
-from understudy.engines.base import Completion, Sampling, Told, Tolerance
+from understudy.engines.base import Completion, Sampling, Told, Tolerance, no_room
 from understudy.engines.local.choice import choose, vllm_sampler
 from understudy.engines.local.config import LocalConfig
 from understudy.engines.local.critic import ValueHead
@@ -39,6 +40,8 @@ from understudy.trajectory import Trajectory
 STATE = "optimizer.safetensors"
 TOLERANCE = {torch.float32: Tolerance(1e-3, 1e-4), torch.bfloat16: Tolerance(1.0, 0.1)}
 """By dtype. SmolLM2-135M, 30 layers deep, is up to 3e-5 and 0.3 apart, on average 4e-6 and 0.04."""
+_NO_MEMORY = re.compile("out of memory|allocate memory|not enough memory|ALLOC_FAILED")
+"""What torch says where memory ran out; an illegal access to memory is something else."""
 RESERVE = 6 << 30  # bytes of address space for activations; memory is used only where they are written
 
 
@@ -119,9 +122,14 @@ class LocalEngine:
         told: Told | None = None,
     ) -> Completion:
         """Continue a prompt; calls that run side by side are computed together. See `engines.base.Streaming`."""
+        room = self.context - len(prompt)
+        if room < 1:
+            return no_room(self.version)
+        if room < sampling.max_tokens:
+            sampling = sampling.replace(max_tokens=room)
         with self._memory("engine.sequences", self._config.sequences):
             completion = await self._sampler.sample(prompt, sampling, seed, stop_tokens, told)
-            if sampling.filtered and self.choice.sampler == "vllm":
+            if sampling.filtered and self.choice.sampler == "vllm" and not completion.full:
                 return await self._unfiltered(prompt, completion, sampling.temperature or 1.0)
             return completion
 
@@ -161,6 +169,7 @@ class LocalEngine:
 
     async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
         """One optimizer step a batch; rows that nothing is to be learned from are left out, their gradient is zero."""
+        self._refuse_longer(steps)
         self._passes = 0
         self._sampler.refresh(self.version + 1)  # first, so that its cache makes room for the activations
         with self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
@@ -237,6 +246,15 @@ class LocalEngine:
         batch = collate([episode], temperature=temperature)
         found = self._likelihoods(self._model, batch, ALONE)  # processes sample each on its own
         return replace(completion, logprobs=found[0, len(prompt) :].tolist())
+
+    def _refuse_longer(self, steps: Sequence[Batch]) -> None:
+        """Beyond the model's context there is nothing to learn, or attention is not what the model's own would be."""
+        longest = max((int(batch.lengths.max()) for batch in steps if len(batch)), default=0)
+        if longest > self._model.context:
+            raise ConfigError(
+                f"a row of {longest} tokens is longer than the model's context of {self._model.context}; "
+                "set limits.max_tokens to that at most"
+            )
 
     def _known_reference(self) -> Reference:
         if self._reference is None:
@@ -345,7 +363,7 @@ class LocalEngine:
         try:
             yield
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as e:
-            if isinstance(e, RuntimeError) and "memory" not in str(e):
+            if isinstance(e, RuntimeError) and not _NO_MEMORY.search(str(e)):
                 raise
             raise ConfigError(f"out of memory; lower {knob} (now {value}) or use a smaller model: {e}") from e
 

@@ -41,6 +41,15 @@ BESIDE_WEIGHTS = (
 )
 """Files of a model folder that training leaves as they are, and that whoever loads the model wants."""
 
+_PLAIN = {
+    "final_logit_softcapping": 0.0,
+    "attn_logit_softcapping": 0.0,
+    "logits_scaling": 1.0,
+    "logit_scale": 1.0,
+    "lm_head_multiplier": 1.0,
+}
+"""Keys of a model's config that change its scores or its logits, and the value of each that changes nothing."""
+
 
 class Layout(Protocol):
     """Where the tokens of a flat sequence belong."""
@@ -84,7 +93,7 @@ class Model:
             quantize(self.network, self.network.get_output_embeddings(), self.device)
         self.network.to(self.device)
         self.config: PretrainedConfig = self.network.config.get_text_config()
-        _refuse_unsupported(self.config, folder)
+        _refuse_unsupported(self.config, self.network.get_output_embeddings(), folder)
         if self.device.type == "cpu" and kernels.available(self.dtype):
             fuse(self.network)
         self.adapted = adapt(self.network, config.lora) if config.adapters else None
@@ -136,8 +145,16 @@ class Model:
 
     @property
     def context(self) -> int:
-        """The longest sequence that the model's positions allow."""
-        return int(self.config.max_position_embeddings)
+        """The longest sequence that the model's positions allow, and that our attention computes as its own would.
+
+        That is no longer than a sliding window, within which attention is whole, and than what LongRoPE began with:
+        beyond, the angles of every position depend on how long the longest row beside it is.
+        """
+        config = self.config
+        window = None if getattr(config, "layer_types", None) else getattr(config, "sliding_window", None)
+        rope = getattr(config, "rope_parameters", None) or {}
+        long = rope.get("rope_type") == "longrope" and rope.get("original_max_position_embeddings")
+        return min(int(limit) for limit in (config.max_position_embeddings, window, long) if limit)
 
     @property
     def weight_bytes(self) -> int:
@@ -203,16 +220,18 @@ def _divided(body: nn.Module, crew: Crew, device: torch.device) -> "Shards | Non
     return Shards(body, crew, device)
 
 
-def _refuse_unsupported(config: PretrainedConfig, folder: Path) -> None:
-    """What our attention does not compute must not be computed wrongly."""
+def _refuse_unsupported(config: PretrainedConfig, head: nn.Module, folder: Path) -> None:
+    """What our attention, and our way from hidden states to logits, do not compute must not be computed wrongly."""
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if kinds:
         raise ConfigError(
             f"{folder}: layers of kind {min(kinds)!r} are not supported by the local engine, only full attention"
         )
-    for name in ("final_logit_softcapping", "attn_logit_softcapping"):
-        if getattr(config, name, None):
+    for name, plain in _PLAIN.items():
+        if getattr(config, name, None) not in (None, plain):
             raise ConfigError(f"{folder}: {name} is not supported by the local engine")
+    if getattr(head, "bias", None) is not None:
+        raise ConfigError(f"{folder}: an output head with a bias is not supported by the local engine")
 
 
 def choose_device(wanted: str) -> torch.device:

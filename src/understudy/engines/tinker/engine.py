@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from understudy.algorithms.options import Critic, Loss
 from understudy.batch import Batch
 from understudy.crew import ALONE, Crew
-from understudy.engines.base import Completion, Sampling, Told, Tolerance
+from understudy.engines.base import Completion, Sampling, Told, Tolerance, no_room
 from understudy.engines.local.config import LocalConfig, Optimizer
 from understudy.engines.local.engine import TOLERANCE
 from understudy.engines.local.measures import told as as_metrics
@@ -97,19 +97,16 @@ class TinkerEngine:
         refuse_sampling(sampling, "sampling")
         room = self.context - len(prompt)
         if room < 1:
-            raise ConfigError(
-                f"an episode of {len(prompt)} tokens leaves no room for a reply in the model's {self.context}; "
-                "lower limits.max_tokens"
-            )
+            return no_room(self.version)
         sampler, version = self._fresh_sampler(), self.version
         wanted = wire.sampling_params(sampling, min(sampling.max_tokens, room), seed % _SEEDS, stop_tokens)
         answer = await self._server.settled(sampler.sample(wire.prompt(prompt), 1, wanted), "a reply")
         tokens, logprobs = list(answer.sequences[0].tokens), list(answer.sequences[0].logprobs or ())
-        if len(tokens) != len(logprobs):
+        if not tokens or len(tokens) != len(logprobs):
             raise RolloutError(f"{self._server} sampled {len(tokens)} tokens, with {len(logprobs)} odds", "engine")
         count = self._end(tokens, sampling)
         whole = count is None
-        ended: Literal["stop", "length"] = "stop" if not whole or (tokens and tokens[-1] in stop_tokens) else "length"
+        ended: Literal["stop", "length"] = "stop" if not whole or tokens[-1] in stop_tokens else "length"
         return Completion(tokens[:count], logprobs[:count], ended, version)
 
     async def forward(self, batch: Batch) -> Batch:

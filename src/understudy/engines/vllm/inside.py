@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.engines.vllm.config import VllmConfig
-from understudy.engines.vllm.endpoint import Lost, Reply
+from understudy.engines.vllm.endpoint import Lost, Reply, Silent
 
 
 class Inside:
@@ -20,6 +20,7 @@ class Inside:
         """`model` is a folder of weights, `options` are of `vllm serve`."""
         self.context = 0
         self._arguments = ["--model", str(model), "--skip-tokenizer-init", *options, *config.arguments]
+        self._patience = config.reply_timeout
         self._engine: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._numbers = itertools.count(1)
@@ -54,11 +55,17 @@ class Inside:
 
         wanted = SamplingParams(**params, output_kind=RequestOutputKind.FINAL_ONLY)
         tokens, name = {"prompt_token_ids": list(prompt)}, str(next(self._numbers))
-        replies = self._running.generate(tokens, wanted, name, lora_request=self._adapters.get(model))
+        engine = self._running
+        replies = engine.generate(tokens, wanted, name, lora_request=self._adapters.get(model))
         try:
-            (reply,) = [output.outputs[0] async for output in replies]
+            async with asyncio.timeout(self._patience):
+                (reply,) = [output.outputs[0] async for output in replies]
         except (EngineDeadError, EngineGenerateError) as e:
             raise Lost(str(e)) from e
+        except TimeoutError as e:
+            if self._engine is engine:  # else it was started anew meanwhile
+                self.stop()
+            raise Silent(f"vLLM in this process gave no reply within {self._patience:g} s") from e
         logprobs = [at[token].logprob for at, token in zip(reply.logprobs, reply.token_ids, strict=True)]
         labels = {span.version for span in reply.weight_versions or ()}
         return Reply(list(reply.token_ids), logprobs, labels.pop() if len(labels) == 1 else "")

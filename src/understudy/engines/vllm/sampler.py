@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from understudy.engines.base import Completion, Sampling, Told
+from understudy.engines.base import Completion, Sampling, Told, no_room
 from understudy.engines.vllm.config import VllmConfig
 from understudy.engines.vllm.endpoint import Lost, Reply, Vllm
 from understudy.engines.vllm.weights import Weights
@@ -21,14 +21,19 @@ from understudy.formats.decoding import StopStrings
 
 COLDEST = 0.01
 """vLLM raises temperatures between 0 and this one to it."""
+AHEAD = 2
+"""How many times as many replies as it samples side by side vLLM is asked for at once: it never runs out of work, and
+none waits there so long that the time for a reply runs out while a thousand others are sampled."""
 
 
 class VllmSampler:
     """See `engines.base.Sampler`; `refresh` after the weights have changed."""
 
-    def __init__(self, vllm: Vllm, weights: Weights, config: VllmConfig, vocabulary: Callable[[], Vocabulary]) -> None:
-        """`vocabulary` is asked for where stop strings are."""
-        self._vllm, self._weights, self._config = vllm, weights, config
+    def __init__(
+        self, vllm: Vllm, weights: Weights, config: VllmConfig, vocabulary: Callable[[], Vocabulary], sequences: int
+    ) -> None:
+        """`vocabulary` is asked for where stop strings are; vLLM samples `sequences` replies side by side."""
+        self._vllm, self._weights, self._config, self._sequences = vllm, weights, config, sequences
         self._vocabulary = vocabulary
         self._failures = 0  # in a row, with no reply in between
         self._failure: Lost | None = None
@@ -69,6 +74,8 @@ class VllmSampler:
         for _ in range(self._config.restarts + 1):
             async with self._visit():
                 version, label = self.version, self._weights.label
+                if len(prompt) >= self._vllm.context:
+                    return no_room(version)
                 try:
                     reply = await self._ask(prompt, sampling, seed, stop_tokens)
                 except Lost as e:
@@ -84,14 +91,8 @@ class VllmSampler:
         raise RolloutError(f"no reply in {self._config.restarts + 1} attempts: {failure}", "engine")
 
     async def _ask(self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_tokens: Collection[int]) -> Reply:
-        room = self._vllm.context - len(prompt)
-        if room < 1:
-            raise ConfigError(
-                f"an episode of {len(prompt)} tokens leaves no room for a reply in the {self._vllm.context} of vLLM; "
-                "raise engine.vllm.max_model_len, or lower limits.max_tokens"
-            )
         params: dict[str, Any] = {
-            "max_tokens": min(sampling.max_tokens, room),
+            "max_tokens": min(sampling.max_tokens, self._vllm.context - len(prompt)),
             "temperature": sampling.temperature,
             "seed": seed,
             "stop_token_ids": sorted(stop_tokens),
@@ -117,19 +118,20 @@ class VllmSampler:
     async def _visit(self) -> AsyncIterator[None]:
         """A time in which vLLM has the current weights, and keeps them."""
         visits = self._of_this_loop()
-        async with visits.door:
-            if not self._weights.current:
-                await visits.nobody.wait()
-                await self._bring_up()
-            visits.enter()
-        try:
-            yield
-        finally:
-            visits.leave()
+        async with visits.gate:
+            async with visits.door:
+                if not self._weights.current:
+                    await visits.nobody.wait()
+                    await self._bring_up()
+                visits.enter()
+            try:
+                yield
+            finally:
+                visits.leave()
 
     def _of_this_loop(self) -> "_Visits":
         if self._visits is None or self._visits.loop is not asyncio.get_running_loop():
-            self._visits = _Visits(asyncio.get_running_loop())
+            self._visits = _Visits(asyncio.get_running_loop(), asyncio.Semaphore(AHEAD * self._sequences))
         return self._visits
 
     async def _bring_up(self) -> None:
@@ -167,9 +169,10 @@ def _filters(sampling: Sampling) -> dict[str, Any]:
 
 @dataclass
 class _Visits:
-    """Who is asking vLLM in one event loop. Through the door one goes at a time."""
+    """Who is asking vLLM in one event loop. Through the door one goes at a time; the gate holds back who would wait."""
 
     loop: asyncio.AbstractEventLoop
+    gate: asyncio.Semaphore
     door: asyncio.Lock = field(default_factory=asyncio.Lock)
     nobody: asyncio.Event = field(default_factory=asyncio.Event)
     _inside: int = 0

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from understudy.agent import TURNS
-from understudy.engines.base import Completion, Sampling
-from understudy.errors import ConfigError, RolloutError
+from understudy.engines.base import Completion, Sampling, no_room
+from understudy.errors import RolloutError
 from understudy.formats import Vocabulary
 from understudy.formats.decoding import StopStrings
 
@@ -46,6 +46,8 @@ class SkyrlSampler:
     ) -> Completion:
         """Continue a prompt. All replies of an episode name one session, so that one engine has its prefix cached."""
         version = self.client.weight_version
+        if len(prompt) >= self.context:
+            return no_room(version)
         asked = {
             "prompt_token_ids": [list(prompt)],
             "sampling_params": self._params(len(prompt), sampling, seed, stop_tokens),
@@ -68,14 +70,8 @@ class SkyrlSampler:
 
     def _params(self, length: int, sampling: Sampling, seed: int, stop_tokens: Collection[int]) -> dict[str, Any]:
         """vLLM's parameters of one reply. Log-probabilities are those of the tokens that are drawn, and no others."""
-        room = self.context - length
-        if room < 1:
-            raise ConfigError(
-                f"an episode of {length} tokens leaves no room for a reply in the {self.context} of the model; lower "
-                "limits.max_tokens"
-            )
         return {
-            "max_tokens": min(sampling.max_tokens, room),
+            "max_tokens": min(sampling.max_tokens, self.context - length),
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k or -1,

@@ -18,7 +18,7 @@ from understudy.integrations.skyrl.mapping import skyrl_keys
 from understudy.integrations.skyrl.policy import Policy
 from understudy.integrations.skyrl.sampler import SkyrlSampler
 from understudy.integrations.skyrl.settings import VERSION, installed, validated
-from understudy.preflight import gold_episodes, told
+from understudy.preflight import Preflight, gold_episodes
 from understudy.run import MODEL, Run, interruptible
 from understudy.trackers import Trackers
 from understudy.train.evaluation import Tables, results
@@ -60,18 +60,14 @@ def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> 
     return tables
 
 
-def dry_run(config: TrainConfig, folder: Path) -> str:
+def dry_run(config: TrainConfig, folder: Path) -> Preflight:
     """The plan of a run in `folder`, which SkyRL has checked. Raises ConfigError and TaskError as the run would."""
     installed()
     prepared = prepare(config)
     cfg = validated(skyrl_keys(config, prepared.folder, folder.absolute()))
-    parts = [
-        f"{config.model} on {config.domain}: skyrl {VERSION} takes the config; a run would go to {folder}",
-        told(gold_episodes(config, prepared), config),
-        _told(cfg),
-        *doubts(config),
-    ]
-    return "\n".join(parts)
+    gold, notes = gold_episodes(config, prepared), (_told(cfg), *doubts(config))
+    taken = f"skyrl {VERSION} takes the config"
+    return Preflight(config=config, folder=folder, verdict=taken, gold=gold, notes=notes)
 
 
 def made_of(config: TrainConfig, run: Run, report: Report, prepared: Prepared, policy: Policy) -> Training:

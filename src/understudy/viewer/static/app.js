@@ -42,11 +42,13 @@ function App() {
         ${TABS.map(([tab, title]) => html`<a href=${href(tab)} aria-current=${tab === name ? "page" : null}>${title}</a>`)}
       </nav>
       <span class="space" />
-      ${exported && html`<span class="faint exported" title=${left_out.join("\n")}>exported</span>`}
+      ${exported && html`<span class="faint exported">exported</span>`}
       <${Theme} />
       <button type="button" class="quiet" onClick=${() => setHelp(true)} aria-label="keys">?</button>
     </header>
     <main id="main" tabindex="-1">
+      ${left_out.length > 0 && html`<details class="left-out small"><summary>This file does not hold all; understudy view on the folder itself shows it.</summary>
+        <ul>${left_out.map((line) => html`<li>${line}</li>`)}</ul></details>`}
       ${!page
         ? html`<${Empty}>There is no page ${name}. <a href="#/">Go to the runs</a></${Empty}>`
         : html`<${Answered} answer=${latest}>${(overview) => html`<${page.Page} ...${{ overview, args, query }} />`}</${Answered}>`}

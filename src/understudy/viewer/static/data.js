@@ -22,7 +22,7 @@ export const path = (...parts) => ["/api", ...parts.map((part) => encodeURICompo
 export async function ask(where, values = {}, signal = undefined) {
   if (told) {
     const found = told.answers[where] ?? select(told, where, values);
-    if (!found || found.not_told) throw new Error(found?.not_told ?? "this file does not hold that; open the run itself with understudy view");
+    if (!found || found.not_told) throw new Error(found?.not_told ?? "this file does not hold that; understudy view on the folder itself shows it");
     return found;
   }
   const query = new URLSearchParams(Object.entries(values).filter(([, value]) => value !== "" && value != null));

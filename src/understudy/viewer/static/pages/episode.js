@@ -28,11 +28,13 @@ function Episode({ episode, args, query }) {
   const listed = list.previous || list.next; // else those of the step
   const beside = (number_) => number_ && href("episode", [key, step, String(number_)]);
   const [before, after] = listed ? [list.previous, list.next] : [beside(episode.before), beside(episode.after)];
+  const trained = /^\d+$/.test(step); // else of an evaluation
+  const back = trained ? list.list : href("evaluations", [key], step === "eval" ? {} : { of: step });
   const move = (to) => to && go(query.tab ? `${to}${to.includes("?") ? "&" : "?"}tab=${query.tab}` : to);
   useKeys({
     j: ["next episode", () => move(after)],
     k: ["previous episode", () => move(before)],
-    u: ["back to the list", () => go(step === "eval" ? href("evaluations", [key]) : list.list)],
+    u: ["back to the list", () => go(back)],
     1: ["conversation", () => change({ tab: "" })],
     2: ["tokens", () => change({ tab: "tokens" })],
     3: ["group", () => change({ tab: "group" })],
@@ -40,8 +42,8 @@ function Episode({ episode, args, query }) {
   return html`<article class="episode">
     <header class="stack">
       <div class="row">
-        <span class="small"><a href=${step === "eval" ? href("evaluations", [key]) : list.list}><${Text}>${key}</${Text}></a>
-          <span class="soft"> · ${step === "eval" ? "" : `step ${step}, `}episode ${args[2]}</span></span>
+        <span class="small"><a href=${back}><${Text}>${key}</${Text}></a>
+          <span class="soft"> · ${step === "eval" ? "" : `${trained ? "step " : ""}${step}, `}episode ${args[2]}</span></span>
         <span class="space" />
         <button type="button" disabled=${!before} onClick=${() => move(before)} title="k">‹ previous</button>
         <span class="small soft">${listed ? `${whole(list.place + 1)} of ${whole(list.total)}` : `${args[2]} of ${whole(episode.of)}`}</span>
@@ -184,7 +186,7 @@ function Message({ message, raw, reading, cause, fork }) {
   const repaired = reading && (reading.status === "repaired" || reading.status === "malformed" || reading.other_side);
   const body = html`<${Long}>${content}</${Long}>`;
   return html`<li id=${`message-${place}`} tabindex="-1" data-place=${place} data-turn=${turn} class="message ${role} ${cause ? "cause" : ""}">
-    <div class="who"><span>${name}</span>${turn && fork && html`<${Fork} command=${`${fork}${turn}`} />`}</div>
+    <div class="who"><span>${name}</span>${turn && fork && html`<${Fork} command=${fork.replace("TURN", turn)} />`}</div>
     ${cause && html`<p class="mark">${who(cause)} ${cause.meaning}</p>`}
     ${role === "system" ? html`<details><summary>${brief(content, 90)}</summary>${body}</details>` : content || calls.length === 0 ? (content ? body : html`<p class="faint">(says nothing)</p>`) : null}
     ${calls.map((call) => html`<${Call} call=${call} />`)}

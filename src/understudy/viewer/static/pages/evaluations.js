@@ -32,7 +32,8 @@ function One({ name, all, query }) {
     <section class="card"><h2>Success on ${plural(found.rows.at(-1)?.success.tasks ?? 0, "task")}</h2>
       <${Successes} rows=${found.rows.map((row) => ({ name: row.name, kind: row.evaluation.kind, success: row.success, row }))} /></section>
     <${Groups} rows=${found.rows} query=${query} />
-    ${found.failures.length > 0 && html`<${Failures} ...${{ found, name, query }} />`}
+    ${found.failures.length > 0 && html`<${Failures} ...${{ found, name, step: "eval", query }} />`}
+    ${found.kept.length > 0 && html`<${Why} ...${{ kept: found.kept, name, query }} />`}
     ${found.hardest.length > 0 && html`<${Hardest} tasks=${found.hardest} />`}
     <${Compare} ...${{ name, all, query }} />
   </div>`}</${Answered}>`;
@@ -83,8 +84,22 @@ const named = ({ domain, family, difficulty }, several) => {
 
 const Rated = ({ rate }) => (rate ? html`<span class="rated"><b>${percent(rate.mean)}</b> <${Interval} rate=${rate} /></span>` : "–");
 
+/** Why episodes of a run failed: those of an evaluation, or of a step of training. */
+function Why({ kept, name, query }) {
+  const of = kept.includes(query.of) ? query.of : kept[0];
+  const answer = useAnswer(path("failures", name, of));
+  return html`<section class="stack" aria-label="why episodes failed">
+    <label class="row">Episodes of <select value=${of} onChange=${(event) => change({ of: event.target.value, what: "" })}>
+      ${kept.map((each) => html`<option value=${each}>${/^\d+$/.test(each) ? `training, step ${each}` : staged(each)}</option>`)}</select></label>
+    <${Answered} answer=${answer}>${(found) => (found.failures.length
+      ? html`<${Failures} ...${{ found, name, step: of, query }} />`
+      : html`<p class="soft">None of ${plural(found.episodes, "episode")} is known to have failed.</p>`)}</${Answered}></section>`;
+}
+
+const staged = (name) => name.replace(/^0*(\d+) (.*)$/, "$2, step $1");
+
 /** Why episodes failed: who and what, and the episodes that show it. */
-function Failures({ found, name, query }) {
+function Failures({ found, name, step, query }) {
   const [all, setAll] = useState(false);
   const most = Math.max(...found.causes.map((cause) => cause.failures));
   const chosen = found.failures.filter((failure) => !query.what || failure.cause.what === query.what);
@@ -95,7 +110,7 @@ function Failures({ found, name, query }) {
       <span class="number">${failures}</span><span class="size"><i style=${{ width: `${(100 * failures) / most}%` }} /></span>
       <span><b>${who}</b> ${found.meanings[what]?.meaning ?? what}</span></button></li>`)}</ul>
     <ol class="failures">${chosen.slice(0, all ? undefined : SHOWN).map((failure) => html`<li><span class="row">${failure.episode
-      ? html`<a href=${href("episode", [name, "eval", String(failure.episode)])}><${Text}>${failure.task}</${Text}></a>`
+      ? html`<a href=${href("episode", [name, step, String(failure.episode)])}><${Text}>${failure.task}</${Text}></a>`
       : html`<${Text}>${failure.task}</${Text}>`} ${!query.what && html`<${Tag}>${failure.cause.what.replaceAll("_", " ")}</${Tag}>`}
       ${failure.judged && failure.judged.what !== failure.cause.what && html`<${Tag} kind="warn">judge: ${failure.judged.what.replaceAll("_", " ")}</${Tag}>`}</span>
       <span class="soft"><${Text}>${failure.cause.evidence}</${Text}></span></li>`)}</ol>

@@ -79,6 +79,7 @@ function Head({ run }) {
       <span class="faint small">written ${ago(run.written)}</span>
       <span class="space" />
       <a class="button" href=${href("episodes", [run.key])}>episodes</a>
+      <a class="button" href=${href("evaluations", [run.key])}>evaluations</a>
     </div>
     <p class="soft">
       ${[run.domain, run.model, run.config?.["engine.finetune"], run.config && `seed ${run.config.seed}`].filter(Boolean).join(" · ")}
@@ -142,9 +143,9 @@ function Curves({ runs, query }) {
   const [smooth, setSmooth] = useState(0);
   const [wanted, setWanted] = useState("");
   const loaded = runs.filter((run) => run.curves);
-  const key = JSON.stringify(runs.map((run) => [run.key, run.stamp, Boolean(run.curves), Boolean(run.evaluations)]));
-  const first = useMemo(() => charts(loaded), [key]);
-  const rest = useMemo(() => everything(loaded), [key]);
+  const told = runs.flatMap((run) => [run.key, run.curves, run.evaluations]); // each is another one when it was told anew
+  const first = useMemo(() => charts(loaded), told);
+  const rest = useMemo(() => everything(loaded), told);
   const found = rest.filter((chart) => wanted && chart.title.includes(wanted.trim().toLowerCase()));
   useKeys({ m: ["find a metric", () => document.getElementById("metric").focus()] });
   if (!loaded.length) return html`<p class="faint" aria-busy="true">loading…</p>`;

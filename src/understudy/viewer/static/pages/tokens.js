@@ -1,6 +1,6 @@
 // An episode's tokens: who wrote them, how likely they were, and what they are worth.
 import { html, useMemo, useState } from "view/html.js";
-import { path, useAnswer } from "view/data.js";
+import { exported, path, useAnswer } from "view/data.js";
 import { number, plural } from "view/format.js";
 import { useKeys } from "view/keys.js";
 import { Answered } from "view/parts.js";
@@ -22,7 +22,7 @@ export function Tokens({ args }) {
 function Beside({ tokens, args: [key, step, number_] }) {
   const [asked, setAsked] = useState(false);
   const answer = useAnswer(asked ? path("runs", key, "steps", step, "episodes", number_, "trainer") : null);
-  const can = step !== "eval" && tokens.ids.length > 0;
+  const can = !exported && /^\d+$/.test(step) && tokens.ids.length > 0;
   useKeys(can ? { c: ["compare with the trainer", () => setAsked(true)] } : {});
   return html`${can && !asked && html`<button type="button" class="small" onClick=${() => setAsked(true)}>compare with the trainer (loads the weights)</button>`}
     ${asked && html`<${Answered} answer=${answer}>${(second) => html`<p class="small">The trainer, with the weights of <code>${second.checkpoint}</code>, is at most
