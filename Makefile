@@ -40,6 +40,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 train: install
 	$(BIN)/understudy train
 
+# tiny models are slower on several threads, and far slower where another suite runs beside
+test test-skyrl: export OMP_NUM_THREADS ?= 1
 test: install
 	$(BIN)/python -m pytest
 
