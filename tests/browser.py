@@ -55,6 +55,14 @@ def browser() -> Iterator[Any]:
             running.close()
 
 
+def expect(found: Any) -> Any:
+    """What a locator finds, asserted once it holds: a page draws after it heard of a key."""
+    from playwright.sync_api import expect as asserted
+
+    asserted.set_options(timeout=30_000)
+    return asserted(found)
+
+
 def accessibility(page: Any) -> list[str]:
     """What axe finds on a page that keeps people out, in a line each."""
     source = (packages() / "axe_playwright_python" / "axe.min.js").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from browser import accessibility, browser
+from browser import accessibility, browser, expect
 from test_viewer_index import episode, keep
 from understudy.messages import Message
 from understudy.trajectory import Trajectory
@@ -89,10 +89,10 @@ def test_runs_are_drawn_over_each_other(page: Any, address: str) -> None:
     assert drawn.evaluate(INK, [36, 86, 201]) > 20, "the first run's curve is drawn in its colour"
     page.get_by_role("button", name="only two").click()
     page.get_by_role("heading", name="two", exact=True).wait_for()
-    assert "one" not in page.get_by_role("img", name=re.compile("^Success")).get_attribute("aria-label")
+    expect(page.get_by_role("img", name=re.compile("^Success.*one"))).to_have_count(0)
     assert page.url.endswith("runs=two"), "the address is what is shown"
     page.get_by_role("searchbox", name="find a metric").fill("entropy")
-    assert page.locator(".chart h3").all_inner_texts() == ["train/entropy"]
+    expect(page.locator(".chart h3")).to_have_text(["train/entropy"])
 
 
 def test_configs_are_compared(page: Any, address: str) -> None:
@@ -131,7 +131,7 @@ def test_episodes_are_filtered_searched_and_sorted(page: Any, address: str) -> N
     page.get_by_role("status").filter(has_text="27 episodes").wait_for()
     page.get_by_role("button", name="reward", exact=True).click()
     page.locator("[aria-sort=descending]", has_text="reward").wait_for()
-    assert page.locator(".rows .tr").first.locator(".c-reward").inner_text() == "1"
+    expect(page.locator(".rows .tr").first.locator(".c-reward")).to_have_text("1")
 
 
 def test_the_keyboard_is_enough(page: Any, address: str) -> None:
@@ -141,20 +141,20 @@ def test_the_keyboard_is_enough(page: Any, address: str) -> None:
     page.wait_for_url("**/#/episodes")
     second = rows(page)[1]
     page.keyboard.press("j")
-    assert page.locator(".tr.chosen").inner_text().count(second.rpartition("/")[2])
+    expect(page.locator(".tr.chosen")).to_contain_text(second.rpartition("/")[2])
     page.keyboard.press("k")
     page.keyboard.press("/")
     page.keyboard.type("gone")
     page.get_by_role("status").filter(has_text="3 episodes").wait_for()
     page.keyboard.press("Escape")
     page.keyboard.press("?")
-    assert page.get_by_role("dialog", name="Keys").locator("kbd").count() > 6
+    page.get_by_role("dialog", name="Keys").locator("kbd").nth(6).wait_for()
     page.keyboard.press("Escape")
     page.get_by_role("dialog").wait_for(state="detached")
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile(r"#/episode/one/3/9\?text=gone&at=0"))
     page.go_back()
-    assert page.get_by_role("searchbox").input_value() == "gone", "the way back keeps the filters"
+    expect(page.get_by_role("searchbox")).to_have_value("gone")  # the way back keeps the filters
 
 
 def test_as_many_episodes_as_one_likes_are_scrolled_through(page: Any, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_as_many_episodes_as_one_likes_are_scrolled_through(page: Any, tmp_path:
         assert page.locator(".rows .tr").count() < 80, "only what is seen is drawn"
         page.get_by_role("table", name="episodes").evaluate("table => (table.scrollTop = table.scrollHeight)")
         page.get_by_text("cancel/easy/999").wait_for()
-        assert page.locator(".rows .tr").last.get_attribute("aria-rowindex") == "4001"
+        expect(page.locator(".rows .tr").last).to_have_attribute("aria-rowindex", "4001")
 
 
 def test_what_a_model_wrote_is_text(page: Any, address: str, folder: Path, tmp_path: Path) -> None:

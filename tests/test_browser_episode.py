@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from browser import accessibility
+from browser import accessibility, expect
 from script import Script
 from test_browser import chromium, page  # noqa: F401  # fixtures
 from test_viewer_episode import ASK, LAMP, TASK, call, demonstration, evaluated, played
@@ -96,7 +96,7 @@ def test_one_sees_why_an_episode_failed(page: Any, address: str) -> None:  # noq
     changed = page.locator(".message.assistant .changes").inner_text().replace("\n", "")
     assert "lamps/L0/on" in changed
     why.get_by_role("button", name=re.compile("turn")).first.click()
-    assert page.evaluate("document.activeElement.classList.contains('cause')")
+    page.wait_for_function("document.activeElement.classList.contains('cause')")
 
 
 def test_calls_unfold_to_arguments_and_result(page: Any, address: str) -> None:  # noqa: F811
@@ -105,6 +105,7 @@ def test_calls_unfold_to_arguments_and_result(page: Any, address: str) -> None: 
     assert "switch_lamp" in made.inner_text()
     assert not made.locator("dl").is_visible()
     page.keyboard.press("o")
+    made.locator("dl").wait_for()
     assert '"lamp_id": "L0"' in made.locator("dd").first.inner_text()
     assert '"room": "room0"' in made.locator("dd").last.inner_text()
 
@@ -113,9 +114,9 @@ def test_the_keyboard_walks_through_episodes_and_turns(page: Any, address: str) 
     opened(page, address, "gold")
     page.keyboard.press("n")
     page.keyboard.press("n")
-    assert page.evaluate("document.activeElement.dataset.turn") == "2"
+    page.wait_for_function("document.activeElement.dataset.turn === '2'")
     page.keyboard.press("p")
-    assert page.evaluate("document.activeElement.dataset.turn") == "1"
+    page.wait_for_function("document.activeElement.dataset.turn === '1'")
     page.keyboard.press("j")
     page.wait_for_url("**/episode/run/4/2")
     page.locator(".episode header").get_by_text("step 4, episode 2").wait_for()
@@ -144,9 +145,8 @@ def test_tokens_tell_their_id_and_probability(page: Any, address: str) -> None: 
 def test_a_group_shows_where_its_episodes_part(page: Any, address: str) -> None:  # noqa: F811
     opened(page, address, "gold", "group")
     page.get_by_role("region", name="episodes of the group").wait_for()
-    assert page.locator("table.group thead th").count() == 6
-    parts = page.locator("td.parts")
-    assert parts.count() == 4
+    expect(page.locator("table.group thead th")).to_have_count(6)
+    expect(page.locator("td.parts")).to_have_count(4)
     page.get_by_role("link", name="episode 3").click()
     page.wait_for_url("**/episode/run/4/3?tab=group")
 
@@ -169,6 +169,7 @@ def test_what_a_model_wrote_is_text(page: Any, address: str, folder: Path, tmp_p
         opened(page, start, "hostile")
         page.get_by_text("onerror").first.wait_for()
         page.keyboard.press("o")
+        page.locator(".odd", has_text="U+FEFF").first.wait_for()
         assert {"U+202E", "U+0000", "U+0007", "U+001B", "U+200B", "U+FEFF"} <= set(
             page.locator(".odd").all_inner_texts()
         )
@@ -229,7 +230,7 @@ def test_two_evaluations_are_compared(page: Any, address: str) -> None:  # noqa:
     page.goto(f"{address}evaluations/gold?new=2@gold&old=2@mute")
     page.get_by_text("+100.0 points").wait_for()
     page.get_by_text("better on 4 tasks, worse on 0, alike on 0").click()
-    assert page.locator(".compare tbody tr").count() == 4
+    expect(page.locator(".compare tbody tr")).to_have_count(4)
     page.get_by_label("k", exact=True).select_option("2")
     page.wait_for_url("**k=2*")
 

@@ -1,5 +1,5 @@
 // Small parts that pages are made of.
-import { html, useEffect, useRef, useState } from "view/html.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "view/html.js";
 import { percent } from "view/format.js";
 
 /** What an answer says, or that it is on its way, or why there is none. */
@@ -37,7 +37,7 @@ export function Copy({ text, children = "copy" }) {
 /** A dialog that is open as long as it is there. */
 export function Dialog({ title, onClose, children }) {
   const box = useRef();
-  useEffect(() => box.current.showModal(), []);
+  useLayoutEffect(() => box.current.showModal(), []);
   const outside = (event) => event.target === box.current && onClose();
   return html`<dialog ref=${box} onClose=${onClose} onClick=${outside} aria-label=${title}>
     <header><h2>${title}</h2><button type="button" class="quiet" aria-label="close" onClick=${onClose}>✕</button></header>
