@@ -33,6 +33,16 @@ def test_without_a_terminal_each_step_is_a_plain_line() -> None:
     assert lines[3] == "replies are sampled by somebody"
 
 
+def test_the_time_left_goes_by_the_last_steps() -> None:
+    where = console(terminal=False)
+    with Live(10, "retail", where) as live:
+        for step, seconds in enumerate([900.0, 20.0, 30.0, 20.0, 30.0, 25.0], 1):
+            live.update(step, {"timing/step_seconds": seconds})
+    left = [line.rpartition("left=")[2] for line in written(where).splitlines()]
+    assert left[0] == "2:15:00"
+    assert left[-1] == "0:01:40", "the first step, which compiles and warms up, is forgotten"
+
+
 def test_on_a_terminal_progress_curves_and_metrics_are_drawn() -> None:
     where = console(terminal=True)
     with Live(4, "retail", where) as live:

@@ -4,13 +4,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Mapping
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live as Display
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -27,15 +28,16 @@ class Live:
 
     def __init__(self, total_steps: int, title: str, console: Console | None = None, done: int = 0) -> None:
         self._console = console or Console(stderr=True)
-        self._title, self._total, self._first = title, total_steps, done
+        self._title, self._total = title, total_steps
         self._curves: dict[str, deque[float]] = {name: deque(maxlen=200) for name in FIRST}
         self._metrics: Mapping[str, object] = {}
         self._notes: deque[str] = deque(maxlen=5)
-        columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=self._console)
-        self._bar = self._progress.add_task("starting", total=total_steps, completed=done)
+        what, left = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
+        self._progress = Progress(what, BarColumn(None), MofNCompleteColumn(), left, console=self._console)
+        self._bar = self._progress.add_task("starting", total=total_steps, completed=done, left="")
         self._display = Display(get_renderable=self._render, console=self._console, refresh_per_second=4)
-        self._started = time.monotonic()
+        self._last = time.monotonic()
+        self._seconds: deque[float] = deque(maxlen=5)
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -76,7 +78,8 @@ class Live:
             value = metrics.get(name)
             if isinstance(value, int | float) and math.isfinite(value):
                 curve.append(float(value))
-        self._progress.update(self._bar, completed=step)
+        self._pace(metrics.get("timing/step_seconds"))
+        self._progress.update(self._bar, completed=step, left=self._left(step))
         if not self._console.is_terminal:
             self._console.print(self._line(step), markup=False, highlight=False, soft_wrap=True)
 
@@ -88,10 +91,16 @@ class Live:
         """The metrics, without health, of which notes tell what is wrong."""
         return [(name, value) for name, value in self._metrics.items() if not name.startswith("health/")]
 
+    def _pace(self, seconds: object) -> None:
+        """How long a step took: as it says itself, else since the last one, evaluations in between and all."""
+        now = time.monotonic()
+        self._seconds.append(float(seconds) if isinstance(seconds, int | float) else now - self._last)
+        self._last = now
+
     def _left(self, step: int) -> str:
-        done = step - self._first
-        seconds = (time.monotonic() - self._started) / done * (self._total - step) if done > 0 else 0.0
-        return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+        """By the pace of the last steps: those of imitation and of reinforcement take very different times."""
+        seconds = sum(self._seconds) / len(self._seconds) * (self._total - step)
+        return str(timedelta(seconds=round(seconds)))
 
     def _render(self) -> Panel:
         curves = [Text(self._curve(name, values)) for name, values in self._curves.items() if values]
