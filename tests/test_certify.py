@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Collection, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from understudy.formats.template import TemplateFormat  # noqa: E402
 from understudy.messages import Message, ToolSpec  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
 from understudy.tasks import Score, Task  # noqa: E402
+from understudy.train.preparation import prepare  # noqa: E402
 from understudy.trajectory import Trajectory  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
@@ -158,6 +160,23 @@ def test_formats_are_certified(tiny: Path, tmp_path: Path) -> None:
         assert isinstance(find(folder), kind)
         assert not failed(checks), {check.diff for check in checks.values()}
         assert sorted(deviations) == sorted(expected), folder
+
+
+def test_a_run_that_goes_on_another_day_tells_the_day_it_began(tmp_path: Path) -> None:
+    dated = LLAMA.replace("{{- turn('system', system) }}", "{{- turn('system', strftime_now('%d %b %Y') + system) }}")
+    folder = templated(tmp_path / "dated", dated, HEADERS, bos_token="<|begin|>")
+    began, hello = date(2024, 7, 26), [Message(role="user", content="hello")]
+
+    def told(format: ChatFormat) -> str:
+        return Vocabulary.load(folder / "tokenizer.json").decode(format.encode(hello, (), ()))
+
+    format = prepare(TrainConfig(model=str(folder)), began).format
+    assert "26 Jul 2024" in told(format)
+    assert date.today().strftime("%d %b %Y") in told(find(folder))
+    checks, _ = asyncio.run(check_format(folder, format, today=began))
+    assert all(check.ok for check in checks)
+    checks, _ = asyncio.run(check_format(folder, format))
+    assert not all(check.ok for check in checks), "the template of today says another date"
 
 
 def test_a_thought_is_certified_where_the_model_has_one(tiny: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import platform
 import subprocess
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from understudy import run as runs
 from understudy.config import TrainConfig, parse
 from understudy.provenance import Provenance, changes, provenance
 from understudy.run import Run
+from understudy.shadow import shadow
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -42,6 +44,17 @@ def test_a_folder_that_is_no_checkout_has_no_commit(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert "working folder" not in provenance({}).git
+
+
+def test_a_run_goes_on_in_the_day_it_began(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", TrainConfig())
+    kept = run.folder / "environment.json"
+    kept.write_text(json.dumps([starts := json.loads(kept.read_text())[0] | {"day": "2024-07-26"}]))
+    resumed = Run.resume(run.folder)
+    assert resumed.began == shadow(resumed, tmp_path / "shadow").began == date(2024, 7, 26)
+    del starts["day"]
+    kept.write_text(json.dumps([starts]))
+    assert Run.resume(run.folder).began is None, "runs from before it was kept say what the day is"
 
 
 def test_resuming_with_another_version_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

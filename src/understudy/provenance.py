@@ -5,6 +5,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from datetime import date
 from importlib import metadata
 from pathlib import Path
 
@@ -28,6 +29,8 @@ class Checkout(Record):
 class Provenance(Record):
     """One start of a run. What is not installed, or no checkout, is left out."""
 
+    day: date | None = None
+    """When it was, where the machine is; None in runs from before that was kept."""
     versions: dict[str, str]
     platform: str
     processors: int
@@ -45,6 +48,7 @@ def provenance(seeds: dict[str, int]) -> Provenance:
     source = Path(__file__).parent
     checkouts = {"working folder": _checkout(Path.cwd()), "understudy": _checkout(source)}
     return Provenance(
+        day=date.today(),
         versions={"python": platform.python_version(), **_versions()},
         platform=platform.platform(),
         processors=os.cpu_count() or 0,

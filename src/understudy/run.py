@@ -32,6 +32,7 @@ import re
 import shutil
 import signal
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import date
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -182,6 +183,11 @@ class Run:
         """Remove the folder of a run that has come to nothing yet, not to an evaluation, so that its name is free."""
         if self.last is None and not read_metrics(self.folder):
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def began(self) -> date | None:
+        """The day of its first start, which templates that tell the date go on telling when it is resumed."""
+        return _STARTS.validate_json((self.folder / ENVIRONMENT).read_bytes())[0].day
 
     @property
     def how_to_resume(self) -> str:

@@ -51,7 +51,7 @@ def evaluate(
     what: What = "",
     settings: Settings = None,
     agent: Annotated[
-        str, typer.Option(help=f"model, native, chat, human, or without a model: {', '.join(FREE)}.")
+        str, typer.Option(help=f"model, native, chat, human, module:attribute, or without a model: {', '.join(FREE)}.")
     ] = "model",
     model: Annotated[str, typer.Option(help="An embedded model, a folder, or owner/model on Hugging Face.")] = "",
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "",

@@ -1,7 +1,9 @@
 """A format beside the model's own template, as transformers applies it: another implementation of the same text."""
 
+import json
 import re
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +15,21 @@ THOUGHTS = "thoughts stay where they were sampled, and so does what opens a turn
 TRIMMED = "a reply that was cut off stays as it was sampled; the template trims it"
 LOOK_ALIKES = "text that looks like a control token stays text; in the template it becomes that token"
 _THOUGHT = re.compile(r"<think>(?:(?!<\|).)*?</think>\s*", re.DOTALL)  # it does not reach across a control token
+_DATE = re.compile(r"""strftime_now\(\s*(?P<quote>['"])(?P<pattern>.*?)(?P=quote)\s*\)""")
 
 
 class Template:
-    """The chat template of a model folder. Only transformers and the tokenizer are asked, nothing of `formats`."""
+    """The chat template of a model folder. Only transformers and the tokenizer are asked, nothing of `formats`.
 
-    def __init__(self, folder: Path, thinking: bool = False) -> None:
+    `today` is what it says where it tells the date.
+    """
+
+    def __init__(self, folder: Path, thinking: bool = False, today: date | None = None) -> None:
         from transformers import AutoTokenizer
 
         self._tokenizer = AutoTokenizer.from_pretrained(folder)
         self._thinking = thinking
+        self._day = today if today != date.today() else None
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         """The tokens of a conversation that the assistant is to go on with. `ConfigError` where it is refused."""
@@ -37,10 +44,21 @@ class Template:
                 return_dict=False,
                 enable_thinking=self._thinking,
                 thinking=self._thinking,
+                chat_template=self._dated(shown),
             )
         except TemplateError as error:
             raise ConfigError(f"the model's template fails: {error}") from error
         return ids
+
+    def _dated(self, tools: Sequence[Any] | None) -> str | None:
+        """The template as of another day; None, which is transformers' own choice of it, for today's.
+
+        transformers tells today's date by `strftime_now`, and lets nobody say which day that is.
+        """
+        if self._day is None:
+            return None
+        strftime, text = self._day.strftime, str(self._tokenizer.get_chat_template(tools=tools))
+        return _DATE.sub(lambda told: json.dumps(strftime(told["pattern"])), text)
 
     def refuses(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> bool:
         """Whether it fails on a conversation."""

@@ -7,6 +7,7 @@ deviation; whatever else differs has failed.
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 
 from understudy.agent import EngineAgent
@@ -26,9 +27,11 @@ from understudy.trajectory import Trajectory
 FORMAT = "format"
 
 
-async def check_format(folder: Path, format: ChatFormat, thinking: bool = False) -> tuple[list[Check], list[str]]:
+async def check_format(
+    folder: Path, format: ChatFormat, thinking: bool = False, today: date | None = None
+) -> tuple[list[Check], list[str]]:
     """The checks of a format, and its deviations from the template of the model in `folder`."""
-    desk = _Desk(format, Vocabulary.load(folder / "tokenizer.json"), Template(folder, thinking))
+    desk = _Desk(format, Vocabulary.load(folder / "tokenizer.json"), Template(folder, thinking, today))
     await desk.play_all()
     checks = [
         desk.check("ids are the template's", desk.against_template, desk.refused),

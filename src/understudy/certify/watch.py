@@ -34,7 +34,7 @@ class Watch:
     async def begin(self, run: Run) -> None:
         """The format on scripted talks, and the weights as they are on a few sampled ones."""
         if self.config.every:
-            checks, _ = await check_format(self.folder, self.subject.format, self.thinking)
+            checks, _ = await check_format(self.folder, self.subject.format, self.thinking, run.began)
             checks += await check_sampler(self.subject, "sampled talks")
             self.subject.engine.forget()  # so that the run comes out as it does without
             self._settle(run, "at the start", checks)

@@ -1,4 +1,7 @@
-"""SkyRL's own trainer on a Ray cluster: its configuration. Torch-free, so that reading a config needs no torch."""
+"""SkyRL's own trainer on a Ray cluster, with the tasks, rollouts and rewards that all engines have.
+
+Its configuration. Torch-free, so that reading a config needs no torch.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal

@@ -7,7 +7,9 @@ it does not know. Templates come with the weights and are not trusted: they run 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import date
+from functools import partial
 from pathlib import Path
 
 from understudy.errors import ConfigError
@@ -36,16 +38,19 @@ _CALLS = (
 _TOOLS = tuple(ToolSpec(name=name, description="d", parameters={"type": "object", "properties": {}}) for name in "fg")
 
 
-def configured(folder: Path, config: FormatConfig) -> ChatFormat:
+def configured(folder: Path, config: FormatConfig, today: date | None = None) -> ChatFormat:
     """The format of the model in `folder`, as the config wants it. Raises ConfigError as `find` does."""
-    return find(folder, thinking=config.thinking, tolerant=config.tolerant, dialect=config.dialect or "")
+    dialect = config.dialect or ""
+    return find(folder, thinking=config.thinking, tolerant=config.tolerant, dialect=dialect, today=today)
 
 
-def find(folder: Path, *, thinking: bool = False, tolerant: bool = True, dialect: str = "") -> ChatFormat:
+def find(
+    folder: Path, *, thinking: bool = False, tolerant: bool = True, dialect: str = "", today: date | None = None
+) -> ChatFormat:
     """The format of the model in `folder`; `thinking` lets a model think that can be told not to.
 
     A `tolerant` format repairs calls that are broken, and reads those of other dialects. A `dialect` is how calls are
-    written instead of the template's way; "" is the template's.
+    written instead of the template's way; "" is the template's. `today` is what templates that tell the date say.
 
     Raises ConfigError for a model of no supported family, and for `thinking` where the model does not think.
     """
@@ -53,24 +58,27 @@ def find(folder: Path, *, thinking: bool = False, tolerant: bool = True, dialect
     if thinking and "think" not in text:
         raise ConfigError(f"{folder} is a model that does not think; leave out thinking")
     vocabulary = Vocabulary.load(folder / "tokenizer.json")
+    make = partial(compiled, folder, text, thinking=thinking, today=today)
     if not dialect and START in text and END in text and "<function=" not in text:
         try:
-            return _known(folder, vocabulary, compiled(folder, text, thinking=thinking), tolerant)
+            return _known(folder, vocabulary, make(), tolerant)
         except ConfigError as error:
             if not tolerant:
                 raise
-            return _otherwise(folder, vocabulary, text, thinking, error)
+            return _otherwise(folder, vocabulary, text, make, error)
     if not tolerant:
         raise ConfigError(f"{folder} is not read as ChatML with Hermes calls; leave out format.tolerant=false")
     if dialect:
-        return _told(folder, vocabulary, compiled(folder, text, thinking=thinking), dialect)
-    return _derived(folder, vocabulary, text, thinking)
+        return _told(folder, vocabulary, make(), dialect)
+    return _derived(folder, vocabulary, text, make)
 
 
-def _otherwise(folder: Path, vocabulary: Vocabulary, text: str, thinking: bool, error: ConfigError) -> ChatFormat:
+def _otherwise(
+    folder: Path, vocabulary: Vocabulary, text: str, make: Callable[..., Template], error: ConfigError
+) -> ChatFormat:
     """ChatML that says things of its own, if that can be derived; the error of ChatML says more than the other one."""
     try:
-        return _derived(folder, vocabulary, text, thinking)
+        return _derived(folder, vocabulary, text, make)
     except ConfigError:
         raise error from None
 
@@ -85,12 +93,12 @@ def _known(folder: Path, vocabulary: Vocabulary, render: Template, tolerant: boo
     return format
 
 
-def _derived(folder: Path, vocabulary: Vocabulary, text: str, thinking: bool) -> ChatFormat:
+def _derived(folder: Path, vocabulary: Vocabulary, text: str, make: Callable[..., Template]) -> ChatFormat:
     """What can be derived of a template of no family that is known by name."""
     kept = any(mark in text for mark in _KEPT)
     errors = []
     for text_arguments in (False, True):
-        render = compiled(folder, text, thinking=thinking, text_arguments=text_arguments)
+        render = make(text_arguments=text_arguments)
         try:
             format = TemplateFormat(vocabulary, render, ends=_ends(folder, vocabulary), kept=kept)
             if format.shows_tools:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,13 @@ def source(folder: Path) -> str:
     return template
 
 
-def compiled(folder: Path, source: str, *, thinking: bool = False, text_arguments: bool = False) -> Template:
+def compiled(
+    folder: Path, source: str, *, thinking: bool = False, text_arguments: bool = False, today: date | None = None
+) -> Template:
     """The template as a function. Where it fails, that is a ConfigError.
 
     Two names for thinking are in use. `text_arguments` gives the arguments of calls as the text of their JSON, which is
-    what the API has, to templates that do not take the object.
+    what the API has, to templates that do not take the object. `today` is what templates that tell the date say.
     """
     try:
         from jinja2 import TemplateError
@@ -49,7 +51,7 @@ def compiled(folder: Path, source: str, *, thinking: bool = False, text_argument
 
     jinja = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     jinja.filters["tojson"] = _tojson
-    jinja.globals.update(raise_exception=refuse, strftime_now=datetime.now().strftime)  # one date for a run
+    jinja.globals.update(raise_exception=refuse, strftime_now=(today or date.today()).strftime)
     wired = partial(_wire, text_arguments=text_arguments)
     fixed = special(folder) | {"enable_thinking": thinking, "thinking": thinking}
     try:

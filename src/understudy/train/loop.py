@@ -34,7 +34,7 @@ def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> 
 
     All processes of a crew call this, each with a run of its own.
     """
-    prepared = prepare(config)
+    prepared = prepare(config, run.began)
     folder, domain = prepared.folder, prepared.domain
     machine = find_machine(config.engine)
     planned = memory.planned(config, folder, machine, crew.size)

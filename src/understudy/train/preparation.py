@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 from understudy import formats
@@ -32,8 +33,11 @@ class Prepared:
     """What doing nothing earns on tasks of the training split."""
 
 
-def prepare(config: TrainConfig) -> Prepared:
-    """Find and check what a config names. Raises ConfigError, and TaskError for tasks that doing nothing earns."""
+def prepare(config: TrainConfig, today: date | None = None) -> Prepared:
+    """Find and check what a config names; `today` is what templates that tell the date say.
+
+    Raises ConfigError, and TaskError for tasks that doing nothing earns.
+    """
     folder = find_model(config.model)
     domain = find(config.domain).slice(config.slice)
     examined = exams(config, domain)
@@ -44,7 +48,7 @@ def prepare(config: TrainConfig) -> Prepared:
     _refuse_of_a_server(config)
     users = Cast(config.user)
     floor = asyncio.run(refuse_free(domain, config.seed, allowed=config.free_tasks))
-    return Prepared(folder, formats.configured(folder, config.format), domain, examined, users, floor)
+    return Prepared(folder, formats.configured(folder, config.format, today), domain, examined, users, floor)
 
 
 def doubts(config: TrainConfig) -> list[str]:

@@ -1,1 +1,1 @@
-"""A server of the Tinker API, SkyRL's or a hosted one: weights that are sampled from, read and moved elsewhere."""
+"""A server of the Tinker API, SkyRL's or a hosted one, which holds the weights, samples and trains."""

@@ -33,7 +33,7 @@ def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> 
     if crew.size > 1:
         raise ConfigError("engine.kind = 'skyrl': SkyRL starts processes itself; leave out --processes")
     installed()
-    prepared = prepare(config)
+    prepared = prepare(config, run.began)
     sampler = SkyrlSampler(lambda: Vocabulary.load(prepared.folder / "tokenizer.json"), _failures())
     policy = Policy(sampler)
     training = made_of(config, run, report, prepared, policy)
