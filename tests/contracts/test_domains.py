@@ -289,16 +289,15 @@ def test_no_number_is_too_large_to_be_refused(domain: Domain) -> None:
     tried = set()
     for task in domain.sample("train", 60, seed=11):
         state = domain.initial(task)
-        toolkit, device = domain.toolkit(state), domain.device(state) if domain.device else None
-        for turn in task.turns:
-            for call in turn.tool_calls:
-                for name, number in itertools.product(numbers.get(call.name, ()), (1e30, 1e300, 10**60, -(10**60))):
-                    before = state.snapshot()
-                    with suppress(ToolError):
-                        toolkit.run(call.replace(arguments={**call.arguments, name: number}))
-                    state.restore(before)
-                    tried.add(call.name)
-                (device if turn.role == "user" and device else toolkit).run(call)
+        toolkits = {"assistant": domain.toolkit(state), "user": (domain.device or domain.toolkit)(state)}
+        for role, call in ((message.role, call) for message in task.gold for call in message.tool_calls):
+            for name, number in itertools.product(numbers.get(call.name, ()), (1e30, 1e300, 10**60, -(10**60))):
+                before = state.snapshot()
+                with suppress(ToolError):
+                    toolkits[role].run(call.replace(arguments={**call.arguments, name: number}))
+                state.restore(before)
+                tried.add(call.name)
+            toolkits[role].run(call)
     assert tried == {name for name, parameters in numbers.items() if parameters}
 
 

@@ -118,7 +118,7 @@ def _is_tool(scan: Scan, node: ast.Call) -> bool:
 def _call(scan: Scan, node: ast.Call) -> None:
     name = _name(node.func)
     try:
-        _check_depth(node)
+        _check_depth(node.func)
         arguments = _positional(scan, name, node.args) | {k.arg or "": _literal(k.value) for k in node.keywords}
         if "?" in name:
             raise ValueError("what is called is not a name")
@@ -131,10 +131,7 @@ def _call(scan: Scan, node: ast.Call) -> None:
 
 
 def _check_depth(node: ast.AST) -> None:
-    """Refuse what is so deep that to walk it, level by level as here or not, may end in a RecursionError.
-
-    A value that is nested as deep as is allowed has a level for each list and dict, and a few more for the call.
-    """
+    """Refuse what is deep: to write it out again may end in a RecursionError. Brackets alone Python ends at 200."""
     level = [node]
     for _ in range(2 * DEPTH):
         level = [child for parent in level for child in ast.iter_child_nodes(parent)]
@@ -166,6 +163,7 @@ def _literal(node: ast.expr) -> Any:
             return _dict(keys, values)
         case ast.Name(id="true" | "false" | "null" as word):
             return {"true": True, "false": False, "null": None}[word]
+    _check_depth(node)
     raise ValueError(f"the argument {ast.unparse(node)[:40]!r} is not a literal")
 
 
