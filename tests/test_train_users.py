@@ -90,7 +90,10 @@ def test_no_person_plays_the_users_of_a_training_run(tmp_path: Path, tiny: Path)
 def test_a_run_ends_at_what_its_users_may_cost_and_goes_on_when_they_may_cost_more(tmp_path: Path, tiny: Path) -> None:
     """Each request costs 3. The base model's evaluation asks at least once, which is more than 2 allows."""
     with serving(lambda request: says(STOP if len(request["messages"]) > 4 else "Hm?", tokens=(3, 0))) as endpoint:
-        with pytest.raises(RolloutError, match=r"stopped after step 0: .* cost_cap is 2; raise it in .*config\.toml"):
+        with pytest.raises(
+            RolloutError,
+            match=r"stopped after step 0: .* cost_cap is 2; go on with a higher one: understudy train --resume .*run cost_",
+        ):
             trained(tmp_path / "run", tiny, endpoint, "cost_cap=2")
         assert not [line for line in read_metrics(tmp_path / "run") if line["step"]]
         config, asked = tmp_path / "run" / "config.toml", len(endpoint.requests)

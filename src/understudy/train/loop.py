@@ -18,6 +18,7 @@ from understudy.engines.local.machine import find_machine, peak_bytes
 from understudy.engines.opening import open_engine
 from understudy.health import as_metrics, of_start, of_step
 from understudy.metrics import named
+from understudy.resumption import reinforced
 from understudy.run import Run, interruptible
 from understudy.trackers import Trackers
 from understudy.train.demonstrations import read_demonstrations
@@ -137,7 +138,7 @@ def evaluation_after(config: TrainConfig, step: int) -> str | None:
     if step == 0:
         return "base model" if config.total else "warm start"
     done = step - config.prior  # steps of reinforcement
-    return f"step {step}" if done > 0 and due(done, config.eval.every) else None
+    return reinforced(config, step) if done > 0 and due(done, config.eval.every) else None
 
 
 def due(step: int, every: int) -> bool:
