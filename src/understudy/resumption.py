@@ -47,8 +47,8 @@ FREE = (
     "skyrl.generator.inference_engine.",
 )
 """What a config's keys begin with that may be others when a run is resumed: those that change none of its numbers;
-those that say how much memory it takes, when it is saved, or where a server is, which change them by rounding alone; who
-samples, who draws other replies from the same odds; and for how long it is trained (see `refuse_other`)."""
+those that say how much memory it takes, when it is saved, or where a server is, which change them by rounding alone;
+who samples, which draws other replies from the same odds; and for how long it is trained (see `refuse_other`)."""
 TRAINED = "trained"
 """What the weights after the last step of reinforcement are called."""
 _REINFORCED = re.compile(rf"(?P<step>\d{{6,}}) (?:{TRAINED}|step \d+)(?P<rest>(?: .*)?\.jsonl?)")
