@@ -23,6 +23,7 @@ from understudy.run import Run, interruptible
 from understudy.trackers import Trackers
 from understudy.train.demonstrations import read_demonstrations
 from understudy.train.evaluation import Tables, evaluated, results
+from understudy.train.files import passes
 from understudy.train.findings import halt, tell
 from understudy.train.phases import Phase, phases
 from understudy.train.preferences import read_preferences
@@ -66,8 +67,12 @@ async def _train(training: Training) -> Tables:
         training.stop(run.step)
     if config.sft.steps and run.step < config.sft.steps:
         training.handed_over = read_demonstrations(training)
+        if training.handed_over:
+            count = config.sft.demonstrations + len(training.handed_over)
+            training.report(passes(config.sft, count), 0, 0, {})
     if config.preferences.steps and run.step < config.prior:
         training.preferences = read_preferences(config, training.format, run)
+        training.report(passes(config.preferences, len(training.preferences)), 0, 0, {})
     followed = config.trackers if training.crew.rank == 0 else ()
     with (
         interruptible() as wished,
