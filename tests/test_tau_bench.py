@@ -189,7 +189,7 @@ def test_an_exam_without_tasks_is_refused(kiosk: TauBench) -> None:
         with pytest.raises(ConfigError, match=f"has no {split} tasks in this slice; set eval.split to {others}, or"):
             exam.exams(config, kiosk.slice(part))
     config = parse(TrainConfig, "", [f"domain=tau-bench:{kiosk.root}#kiosk"])
-    with pytest.raises(ConfigError, match="has no validation tasks in this slice; set eval.split to train or test, or"):
+    with pytest.raises(ConfigError, match="has no validation tasks in this slice; set eval"):
         set_up(Sitting(name="silent", agent="silent", config=config), None, Decimal(0), 4)
 
 
