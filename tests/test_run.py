@@ -237,7 +237,11 @@ def test_a_longer_run_and_a_shorter_one_call_their_evaluations_by_their_steps(tm
         run.keep_evaluation(f"{step:06} {name}{OF_TESTS}", [episode()])
     begin = ["000000 base model", "000001 warm start"]
     for steps, names in ((5, ["000002 step 2", "000004 step 4"]), (3, ["000002 step 2", "000004 trained"])):
+        run.write("result.json", "{}")
+        Run.resume(run.folder)
+        assert (run.folder / "result.json").exists()
         Run.resume(run.folder, of_steps(run.folder, steps))
+        assert not (run.folder / "result.json").exists(), "it has not ended"
         for folder in ("evaluations", "tests"):
             assert sorted(path.stem for path in (run.folder / folder).iterdir()) == [*begin, *names]
         assert list(evaluation_files(run.folder)) == [f"{name}{OF_TESTS}" for name in (*begin, *names)]

@@ -94,7 +94,10 @@ class Run:
         run._find_checkpoint()
         refuse_other(folder, own, run.config, run.step)
         with run._writing():
-            rename_evaluations(folder, run.config)  # before the config, which says that it is done
+            rename_evaluations(folder, run.config)
+            if run.config.steps != own.steps:
+                for path in folder.glob("result.*"):  # of an end that is none any more
+                    path.unlink()
             if run.config != own:
                 write_whole(folder / "config.toml", dump(run.config))
             run._forget_later()
