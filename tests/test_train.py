@@ -353,6 +353,7 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(
     assert evaluations(resumed) == evaluations(whole)
 
 
+@pytest.mark.usefixtures("short")
 def test_a_run_that_is_made_longer_ends_as_one_that_was_long_from_the_start(tiny: Path, tmp_path: Path) -> None:
     whole = run_of(tmp_path / "whole", tiny, "steps=4", "eval.every=2")
     run_of(tmp_path / "parts", tiny, "steps=2", "eval.every=2")
@@ -366,9 +367,10 @@ def test_a_run_that_is_made_longer_ends_as_one_that_was_long_from_the_start(tiny
     assert [name for name, _ in tables["evaluations"]] == names
 
 
+@pytest.mark.usefixtures("short")
 def test_a_new_run_begins_with_the_weights_of_another(tiny: Path, tmp_path: Path) -> None:
     """As the refusal of another config says: `export`, then `train RUN KEY=VALUE model=MODEL sft.steps=0`."""
-    run = run_of(tmp_path / "run", tiny, "steps=1")
+    run = run_of(tmp_path / "run", tiny, "steps=1", "sft.steps=0")
     model = tmp_path / "model"
     export(find_weights(str(run.folder)), model)
     launch.train(
