@@ -135,7 +135,7 @@ class MasterAdamW:
 def take_masters(file: safe_open, parameters: Mapping[str, nn.Parameter], shards: "Shards | None" = None) -> None:
     """Write the masters among an open file's tensors into a model, one at a time; the moments are not read.
 
-    Its parameters are then what `MasterAdamW.restore` makes them. Masters of others are a ValueError, and change nothing.
+    Parameters are then what `MasterAdamW.restore` makes them. Masters of others are a ValueError, and change nothing.
     """
     _refuse_other({key: file.get_slice(key).get_shape() for key in file.keys()}, parameters)  # noqa: SIM118
     for name, parameter in parameters.items():
