@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -273,8 +274,8 @@ class LocalEngine:
             raise ValueError("there is no reference; call keep_reference first")
         return self._reference
 
-    def _restore(self, file: safe_open) -> None:
-        """All that training goes on with."""
+    def _restore(self, file: Any) -> None:
+        """Take all that training goes on with out of an open safetensors file."""
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         self._optimizer.restore(tensors)
         self._restore_reference(file.metadata().get("reference"), tensors)

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 
 from understudy.engines.local.config import Optimizer
@@ -132,8 +131,8 @@ class MasterAdamW:
 
 
 @torch.no_grad()
-def take_masters(file: safe_open, parameters: Mapping[str, nn.Parameter], shards: "Shards | None" = None) -> None:
-    """Write the masters among an open file's tensors into a model, one at a time; the moments are not read.
+def take_masters(file: Any, parameters: Mapping[str, nn.Parameter], shards: "Shards | None" = None) -> None:
+    """Write the masters in an open safetensors file into a model, one at a time; the moments are not read.
 
     Parameters are then what `MasterAdamW.restore` makes them. Masters of others are a ValueError, and change nothing.
     """
