@@ -40,7 +40,7 @@ INSTEAD: Mapping[str, str] = {
     f"policy/minibatch_rollout_logprobs_abs_diff_{name}": f"policy/rollout_train_logprobs_abs_diff_{name}"
     for name in ("max", "mean")
 }
-"""What SkyRL measures while it trains, and stands for what it measures before that where the loss needs no such pass."""
+"""What SkyRL measures while it trains, in place of what it measures before that where the loss needs no such pass."""
 
 
 def translated(metrics: Mapping[str, Any]) -> Metrics:

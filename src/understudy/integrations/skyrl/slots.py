@@ -10,7 +10,7 @@ is as many batches a step."""
 
 
 def slots_of(config: TrainConfig, trainer: Any) -> int:
-    """How many slots a run may use up; `trainer` is that section of SkyRL's config. Groups that SkyRL replaces have some."""
+    """How many slots a run may use up, those of replaced groups included, by `trainer` of SkyRL's config."""
     dynamic, overlap = trainer.algorithm.dynamic_sampling, trainer.fully_async
     batches = 1
     if dynamic.type:
