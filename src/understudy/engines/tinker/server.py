@@ -124,19 +124,19 @@ class Server:
             raise RolloutError(f"{self} gave no answer to {what} within {seconds}", "engine")
         if now - self._looked > PULSE and self._looking.acquire(blocking=False):
             try:
-                since = self._since(now)
+                since = self._since(started, now)
                 self._missed = (now if since is None else since) if unreachable(self.config) else None
                 self._looked = time.monotonic()
             finally:
                 self._looking.release()
-        missed = self._since(now)
+        missed = self._since(started, now)
         if missed is not None and now - missed > self.config.patience:
             raise RolloutError(f"{self} is gone: it has not answered for {now - missed:.0f} s", "engine")
 
-    def _since(self, now: float) -> float | None:
-        """Since when the server has not answered; what was seen before nobody looked for a while does not count."""
+    def _since(self, started: float, now: float) -> float | None:
+        """Since when the server has not answered; what was seen long before this waiting began does not count."""
         missed = self._missed  # read once: whoever waits beside this looks as well
-        return missed if now - self._looked < max(3 * PULSE, self.config.patience) else None
+        return missed if self._looked > min(started, now - self.config.patience) else None
 
 
 def unreachable(config: TinkerConfig) -> str:

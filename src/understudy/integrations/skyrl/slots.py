@@ -5,8 +5,7 @@ from typing import Any
 from understudy.config import TrainConfig
 
 MOST = 30
-"""How many times the groups of a run there are slots for where groups are replaced without an end; SkyRL's own limit
-is as many batches a step."""
+"""Slots for each group of a run where SkyRL replaces groups and no limit is set: its own limit for a step, by default."""
 
 
 def slots_of(config: TrainConfig, trainer: Any) -> int:
