@@ -5,7 +5,7 @@ from typing import Any
 from understudy.config import TrainConfig
 
 MOST = 30
-"""Slots for each group of a run where SkyRL replaces groups and no limit is set; SkyRL's limit for a step is the same."""
+"""Slots for each group of a run where SkyRL replaces groups and no limit is set; SkyRL's for a step is the same."""
 
 
 def slots_of(config: TrainConfig, trainer: Any) -> int:
