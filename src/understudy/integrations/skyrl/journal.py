@@ -62,6 +62,7 @@ class Journal:
         self.begun = False
         """Whether the episodes of the step under way are known."""
         self._ahead: dict[str, list[Trajectory]] = {}
+        self._asked: Metrics | None = None  # before the evaluation that follows the step, which asks users too
         self._forget()
 
     def played(self, groups: Sequence[list[Trajectory]], step: int) -> None:
@@ -164,5 +165,5 @@ class Journal:
         self._metrics: dict[str, Any] = {}
         self._exams: Metrics = {}
         self._groups: list[list[Trajectory]] = []
-        self._asked: Metrics | None = None  # before the evaluation that follows the step, which asks users too
+        self._asked = None
         self._used, self._drawn, self.begun = self._training.users.usage, self._training.tasks_used, False
