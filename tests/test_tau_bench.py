@@ -122,6 +122,22 @@ def test_what_a_tool_wrote_before_it_failed_stays(kiosk: TauBench) -> None:
     ]
 
 
+def test_a_call_stays_as_the_model_made_it(kiosk: TauBench) -> None:
+    (apple, *_) = kiosk.tasks("test")
+    made = call("basket", goods=["apple"])
+    assert [step.messages[0].content for step in played(kiosk, apple, made, made)[1:]] == ["apple, bag"] * 2
+    assert made == call("basket", goods=["apple"])
+
+
+def test_a_power_is_refused_before_it_is_computed(kiosk: TauBench) -> None:
+    (apple, *_) = kiosk.tasks("test")
+    steps = played(kiosk, apple, call("calculate", expression="9**9**9"), call("calculate", expression="2 * 3"))
+    assert [step.messages[0].content for step in steps[1:]] == ["Error: invalid characters in expression", "6"]
+    assert kiosk.refused(apple.replace(gold=(call("calculate", expression="(2)**2"),))) == [
+        "calculate: invalid characters in expression"
+    ]
+
+
 def test_a_transfer_and_the_users_mark_end_an_episode(kiosk: TauBench) -> None:
     (apple, *_) = kiosk.tasks("test")
     transferred = played(kiosk, apple, call("transfer_to_human_agents", summary="no"))[-1]

@@ -431,7 +431,26 @@ class Answers(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"why")
 
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/health" else 401)
+        self.end_headers()
+        self.wfile.write(b"no key")
+
     def log_message(self, format: str, *args: Any) -> None: ...
+
+
+def test_a_server_that_is_no_vllm_or_wants_a_key_is_one_line(tmp_path: Path) -> None:
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    Thread(target=http.serve_forever, daemon=True).start()
+    config = VllmConfig(backoff=0.0)
+    endpoint = Endpoint(config, f"http://127.0.0.1:{http.server_port}")
+    sampler = VllmSampler(endpoint, Weights(lambda folder: folder.mkdir(), tmp_path, lora=True), config, unused, 1)
+    try:
+        with pytest.raises(ConfigError, match=r"cannot be used .* as no vLLM does, by status 401: no key"):
+            asyncio.run(sampler.sample([1], SAMPLING, 0))
+    finally:
+        http.shutdown()
+        http.server_close()
 
 
 def test_what_a_status_means() -> None:

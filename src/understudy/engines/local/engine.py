@@ -121,6 +121,10 @@ class LocalEngine:
         """What rounding to the dtype of the weights comes to."""
         return TOLERANCE[self._model.dtype]
 
+    def refuse(self, sampling: Sampling) -> None:
+        """See `engines.base.Streaming`."""
+        self._sampler.refuse(sampling)
+
     async def sample(
         self,
         prompt: Sequence[int],
