@@ -28,7 +28,7 @@ from understudy.tasks import DIFFICULTIES
 FILE = "evaluation.json"
 HARDEST = 10
 """Tasks that are shown as the hardest."""
-EXAMPLE = 70
+EXAMPLE = 160
 """Characters of a failure's evidence in a table."""
 _BOTH: tuple[Literal["hat", "at"], ...] = ("hat", "at")
 
