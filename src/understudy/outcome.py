@@ -55,6 +55,12 @@ class Outcome(Record):
         return [row for row in self.rows if row.evaluation.kind == "agent"]
 
     @property
+    def scored(self) -> bool:
+        """Whether an episode of the agent has a result: the machinery did not fail all."""
+        results = (result for row in self.agents for result in row.evaluation.results)
+        return any(reward is not None for result in results for reward in result.rewards)
+
+    @property
     def pairs(self) -> list[results.Row]:
         """The rows as `results` takes them."""
         return [(row.name, row.evaluation) for row in self.rows]
