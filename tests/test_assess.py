@@ -78,13 +78,13 @@ def without_usage(folder: Path) -> dict[str, Any]:
 def test_an_evaluation_has_a_folder_with_all_of_it(call: Any) -> None:
     with serving(wavering) as endpoint:
         code, text, err = call(*command(endpoint, "--markdown", "report.md"))
-        assert (code, err.strip()) == (0, "the evaluation is in evals/toy-DOMAIN-native-001")
-        folder = Path("evals/toy-DOMAIN-native-001")
+        assert (code, err.strip()) == (0, "the evaluation is in evals/toy-DOMAIN-m-001")
+        folder = Path("evals/toy-DOMAIN-m-001")
         names = {"played.json", "tasks.jsonl", "episodes.jsonl", "paid.jsonl", "evaluation.json", "evaluation.md"}
         assert {path.name for path in folder.iterdir()} == names
         assert len((folder / "paid.jsonl").read_text().splitlines()) == len(endpoint.requests)
         found = evaluation(folder)
-        assert [row["name"] for row in found["rows"]] == ["do nothing", "gold oracle", "native"]
+        assert [row["name"] for row in found["rows"]] == ["do nothing", "gold oracle", "m"]
         own = Evaluation.model_validate(found["rows"][2]["evaluation"])
         assert own.usage["agent"].cost == len(endpoint.requests)
         assert 0 < own.success.mean < 1
@@ -149,7 +149,7 @@ def test_a_cost_cap_stops_and_a_higher_one_goes_on(call: Any) -> None:
     with serving(wavering) as endpoint:
         code, _, err = call(*command(endpoint, "--out", "capped", "--cost-cap", "10"))
         assert (code, len(err.splitlines())) == (2, 1)
-        assert "--cost-cap 10 is reached: 1" in err
+        assert "the cost cap 10 is reached: 1" in err
         assert "go on with: understudy eval --resume capped" in err
         stopped = len(endpoint.requests)
         assert 10 <= stopped < 10 + 4  # those under way are still paid, and paid for
@@ -268,7 +268,7 @@ def test_reruns_show_the_noise(call: Any) -> None:
         _, text, _ = call(*command(endpoint, "--reruns", "3", "--out", "noisy"))
     found = evaluation(Path("noisy"))
     names = [row["name"] for row in found["rows"]]
-    assert names == ["do nothing", "gold oracle", "native", "native, again 1", "native, again 2"]
+    assert names == ["do nothing", "gold oracle", "m", "m, again 1", "m, again 2"]
     rates = [row["success"]["mean"] for row in found["rows"][2:]]
     assert found["noise"]["rates"] == rates
     assert found["noise"]["apart"] == pytest.approx(max(rates) - min(rates))

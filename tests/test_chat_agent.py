@@ -121,8 +121,8 @@ def test_evaluation_from_the_command_line(
         command = ["eval", "toy:DOMAIN", "slice.families=one", *settings, "--agent", "chat", "--tasks", "8"]
         code, text, err = run(monkeypatch, capsys, *command)
         assert code == 0
-        assert "chat succeeds on 1.000" in text
-        assert "chat, agent: 24 requests, 0 from the cache, 0 replies of no use, 2,400 prompt and 240 " in text
+        assert "m succeeds on 1.000" in text
+        assert "m, agent: 24 requests, 0 from the cache, 0 replies of no use, 2,400 prompt and 240 " in text
         assert "completion tokens, cost 0.0120" in text
         _, found, _ = run(monkeypatch, capsys, *command, "--json")
         assert Decimal(json.loads(found)["rows"][2]["evaluation"]["usage"]["agent"]["cost"]) == Decimal("0.012")

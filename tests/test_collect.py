@@ -187,8 +187,8 @@ def test_what_was_interrupted_is_gone_on_with(tmp_path: Path, monkeypatch: pytes
     agents: list[Watched] = []
     named, partial = collect._agent, tmp_path / "demos.jsonl.episodes"
 
-    def watched(what: Any, checkpoint: Path | None) -> Watched:
-        agents.append(Watched(named(what, checkpoint), fails=not agents))
+    def watched(*asked: Any) -> Watched:
+        agents.append(Watched(named(*asked), fails=not agents))
         return agents[-1]
 
     monkeypatch.setattr(collect, "_agent", watched)

@@ -27,8 +27,7 @@ class Purse:
         return sum((usage.cost for usage in self.spent.values()), Decimal(0))
 
     def used(self, now: Mapping[str, Usage]) -> dict[str, Usage]:
-        """What each came to: what was paid in all attempts, and the replies of this one that came from the cache or
-        were of no use, as `now` counts them."""
+        """What each came to, in all attempts; replies from the cache, and those of no use, are of this one (`now`)."""
         total = {who: self.spent.get(who, Usage()) for who in {**now, **self.spent}}
         for who, usage in now.items():
             total[who] += Usage(cached=usage.cached, rejected=usage.rejected)
@@ -57,9 +56,8 @@ class Share:
         """Raise a ConfigError once the cap is reached."""
         purse = self._purse
         if purse.cap and purse.total >= purse.cap:
-            raise ConfigError(
-                f"the cost cap {purse.cap} is reached: {purse.total:.4f} is spent ({_named(purse.spent)})"
-            )
+            spent = f"{purse.total:.4f} is spent ({_named(purse.spent)})"
+            raise ConfigError(f"the cost cap {purse.cap} is reached: {spent}")
 
     def pay(self, usage: Usage) -> None:
         """Pay for what was asked."""
