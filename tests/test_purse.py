@@ -18,9 +18,7 @@ def test_all_share_one_cap() -> None:
     purse.of("agent").pay(PAID)
     purse.of("users").refuse_where_spent()
     purse.of("users").pay(PAID)
-    with pytest.raises(
-        ConfigError, match=r"the cost cap 0.6 is reached: 0.6000 is spent \(agent 0.3000, users 0.3000\)"
-    ):
+    with pytest.raises(ConfigError, match=r"cap 0.6 is reached: 0.6000 is spent \(agent 0.3000, users 0.3000\)"):
         purse.of("judge").refuse_where_spent()
     assert purse.total == Decimal("0.60")
     Purse().of("agent").refuse_where_spent()  # no cap
