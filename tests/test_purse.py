@@ -24,6 +24,14 @@ def test_all_share_one_cap() -> None:
     Purse().of("agent").refuse_where_spent()  # no cap
 
 
+def test_what_each_came_to_is_what_was_paid_and_what_was_free() -> None:
+    purse = Purse()
+    purse.of("agent").pay(PAID)
+    now = {"users": Usage(), "agent": PAID + Usage(cached=3, rejected=1), "judge": Usage(cached=2)}
+    purse.of("agent").pay(PAID)
+    assert purse.used(now) == {"agent": PAID + PAID + Usage(cached=3, rejected=1), "judge": Usage(cached=2)}
+
+
 def test_what_was_paid_before_a_crash_counts_after_it(tmp_path: Path) -> None:
     file = tmp_path / "paid.jsonl"
     for _ in range(3):
