@@ -173,6 +173,9 @@ def test_the_cap_of_the_config_holds_where_none_is_given(call: Any) -> None:
         stopped = len(endpoint.requests)
         assert (call("eval", "--resume", "capped")[0], len(endpoint.requests)) == (2, stopped)
         assert call("eval", "--resume", "capped", "--cost-cap", "0")[0] == 0
+        own = ["--agent", "understudy.agent:ChatAgent", "--out", "own"]  # one of the user's own may ask, too
+        code, _, err = call(*command(endpoint, "cost_cap=2"), *own)
+        assert (code, "the cost cap 2 is reached: " in err) == (2, True)
     assert call("eval", "toy:DOMAIN", "--agent", "gold", "--tasks", "2", "cost_cap=10")[0] == 0  # nothing is asked
 
 

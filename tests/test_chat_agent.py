@@ -158,11 +158,11 @@ def test_plain_words_stay_as_they_are(text: str) -> None:
 def test_what_cannot_be_read_in_the_text_goes_back_to_the_model(
     answer: Answer, counts: Mapping[str, int], why: str
 ) -> None:
-    with serving([answer]) as endpoint:
-        episode = episode_of(endpoint, max_turns=1)
+    with serving([answer, says("Hm.")]) as endpoint:
+        episode = episode_of(endpoint, max_turns=2)
         assert counts.items() <= episode.counts.items()
-        assert [message.role for message in episode.messages[2:]] == ["assistant", "tool"]
-        assert why in episode.messages[-1].content
+        assert [message.role for message in episode.messages[2:4]] == ["assistant", "tool"]
+        assert why in episode.messages[3].content
 
 
 def test_only_an_agents_text_is_read_and_not_beside_calls_of_its_own() -> None:
