@@ -148,19 +148,17 @@ def test_plain_words_stay_as_they_are(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "counts", "why"),
+    ("answer", "count", "why"),
     [
-        (says('<tool_call>{"name": "switch_lamp", "arguments": {"on": tru'), {"malformed": 1}, "is not JSON"),
-        (says(HERMES.partition(", ")[0], "length"), {"cut": 1}, "the call"),
-        (says('<tool_call>{"name": "switch", "arguments": {}}</tool_call>'), {"repaired": 1}, "unknown tool 'switch'"),
+        (says('<tool_call>{"name": "switch_lamp", "arguments": {"on": tru'), "malformed", "is not JSON"),
+        (says(HERMES.partition(", ")[0], "length"), "cut", "the call"),
+        (says('<tool_call>{"name": "switch", "arguments": {}}</tool_call>'), "repaired", "unknown tool 'switch'"),
     ],
 )
-def test_what_cannot_be_read_in_the_text_goes_back_to_the_model(
-    answer: Answer, counts: Mapping[str, int], why: str
-) -> None:
+def test_what_cannot_be_read_in_the_text_goes_back_to_the_model(answer: Answer, count: str, why: str) -> None:
     with serving([answer, says("Hm.")]) as endpoint:
         episode = episode_of(endpoint, max_turns=2)
-        assert counts.items() <= episode.counts.items()
+        assert count in episode.counts
         assert [message.role for message in episode.messages[2:4]] == ["assistant", "tool"]
         assert why in episode.messages[3].content
 
