@@ -172,7 +172,7 @@ def test_only_an_agents_text_is_read_and_not_beside_calls_of_its_own() -> None:
         config = ChatConfig(base_url=endpoint.url, model="m")
         for fault, tools in (("agent", [spec]), ("user", [spec]), ("agent", [spec]), ("agent", [])):
             model = ChatModel(config, fault)  # type: ignore[arg-type]
-            reply = asyncio.run(model.reply([Message(role="user", content="Hello.")], tools))  # type: ignore[arg-type]
+            reply = asyncio.run(model.reply([Message(role="user", content="Hello.")], tools))
             found.append((reply.message.content, [each.name for each in reply.message.tool_calls]))
     assert found == [("", ["lamp.find"]), (text, []), (text, ["lamp.find"]), (text, [])]
 
