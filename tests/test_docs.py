@@ -31,7 +31,7 @@ UNRUN = {
     "a file of your own": 1,
     "a part of a class": 1,
     "a server": 2,
-    "an endpoint": 3,
+    "an endpoint": 4,
     "an installation": 1,
     "another package": 10,
     "another trainer": 1,

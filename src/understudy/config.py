@@ -42,7 +42,8 @@ class SFTConfig(Record):
     """The warm start: imitation of demonstrations, gold ones and those of a file."""
 
     steps: int = Field(default=48, ge=0)
-    """Optimizer steps; 0 goes without a warm start."""
+    """Optimizer steps, each on a batch: they decide how often demonstrations are read, and whether all are. 0 goes
+    without a warm start."""
     batch_size: int = Field(default=8, ge=1)
     """Demonstrations in a step."""
     learning_rate: float = Field(default=2e-4, gt=0.0)

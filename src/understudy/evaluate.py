@@ -25,7 +25,7 @@ from understudy.agent import (
     SilentAgent,
 )
 from understudy.chat import ChatConfig, ChatModel, Payer, Usage
-from understudy.config import TrainConfig
+from understudy.config import EvalConfig, TrainConfig
 from understudy.crew import ALONE, Crew
 from understudy.domains.base import TaskSource
 from understudy.engines.opening import AnyEngine, open_engine, open_exported
@@ -37,7 +37,7 @@ from understudy.records import Record
 from understudy.rollout import Limits, episode_seed, play
 from understudy.run import MODEL
 from understudy.statistics import Rate, pass_at_k, pass_hat_k, rate, resampled
-from understudy.tasks import Split, Task, fingerprint
+from understudy.tasks import SPLITS, Split, Task, fingerprint
 from understudy.trajectory import Stop, Trajectory
 from understudy.users import Cast
 
@@ -331,6 +331,16 @@ def held_out(domain: TaskSource, split: Split, count: int, seed: int = 0) -> lis
     """`count` different tasks of a split, or as many as there are: the frozen ones first, then generated ones."""
     generated = itertools.islice(domain.stream(split, seed), 20 * count)
     return list(itertools.islice(_different(itertools.chain(domain.tasks(split), generated)), count))
+
+
+def exam_tasks(domain: TaskSource, how: EvalConfig) -> list[Task]:
+    """The tasks that an evaluation plays; a split without any is a `ConfigError` that names those that have some."""
+    tasks = held_out(domain, how.split, how.tasks, how.seed)
+    if not tasks:
+        others = [split for split in SPLITS if held_out(domain, split, 1)]
+        choice = f"set eval.split to {' or '.join(others)}, or take another slice" if others else "take another slice"
+        raise ConfigError(f"{domain.name} has no {how.split} tasks in this slice; {choice}")
+    return tasks
 
 
 def _different(tasks: Iterable[Task]) -> Iterator[Task]:

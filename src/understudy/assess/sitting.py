@@ -32,8 +32,8 @@ from understudy.evaluate import (
     Progress,
     asked,
     episodes,
+    exam_tasks,
     floor,
-    held_out,
     inhabited,
     named_agent,
     oracle,
@@ -158,11 +158,8 @@ def refuse_taken(folder: Path) -> None:
 
 
 def _tasks(config: TrainConfig) -> tuple[TaskSource, list[Task]]:
-    source, how = find(config.domain).slice(config.slice), config.eval
-    tasks = held_out(source, how.split, how.tasks, how.seed)
-    if not tasks:
-        raise ConfigError(f"domain {config.domain} has no {how.split} tasks in this slice")
-    return source, tasks
+    source = find(config.domain).slice(config.slice)
+    return source, exam_tasks(source, config.eval)
 
 
 def _keep_tasks(file: Path, tasks: Sequence[Task]) -> None:
