@@ -25,7 +25,7 @@ from understudy.mcp.settings import EnvironmentConfig
 from understudy.records import Record
 
 LANGUAGES = {"python", "sh", "toml", "json", "yaml", "text"}
-PROGRAMS = {"accelerate", "cd", "echo", "export", "git", "llamafactory-cli", "make", "pip", "python", "torchrun"}
+PROGRAMS = {"accelerate", "cd", "echo", "export", "git", "hf", "llamafactory-cli", "make", "pip", "python", "torchrun"}
 PROGRAMS |= {"ray", "source", "understudy", "uv", "vllm", "~/skyrl/bin/pip", "~/skyrl/bin/python", "~/vllm/bin/pip"}
 UNRUN = {
     "a file of your own": 1,

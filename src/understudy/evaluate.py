@@ -28,6 +28,7 @@ from understudy.chat import ChatConfig, ChatModel, Payer, Usage
 from understudy.config import EvalConfig, TrainConfig
 from understudy.crew import ALONE, Crew
 from understudy.domains.base import TaskSource
+from understudy.engines.local.config import LocalConfig
 from understudy.engines.opening import AnyEngine, open_engine, open_exported
 from understudy.errors import ConfigError, TaskError, nearest
 from understudy.imported import imported
@@ -304,20 +305,26 @@ def model_agent(config: TrainConfig, checkpoint: Path | None = None) -> EngineAg
     return EngineAgent(engine, format, config.sampling.replace(temperature=config.eval.temperature))
 
 
-def open_model(config: TrainConfig, checkpoint: Path | None = None) -> tuple[AnyEngine, formats.ChatFormat]:
-    """The engine and the format of the config's model, with a checkpoint's weights where one is given."""
+def open_model(
+    config: TrainConfig, checkpoint: Path | None = None, engine: LocalConfig | None = None
+) -> tuple[AnyEngine, formats.ChatFormat]:
+    """An engine that does not train and the format of the config's model, with a checkpoint's weights if one is given.
+
+    The engine is as `engine` says; unless that is given, as the config does, with room for its episodes.
+    """
+    engine = engine or config.fitted
     folder = find_model(config.model)
     format = formats.configured(folder, config.format)
     exported = checkpoint / MODEL if checkpoint else None
     try:
         if exported and exported.is_dir():
-            return open_exported(exported, folder, config.engine, config.seed), format
-        engine = open_engine(folder, config.engine, config.seed)
+            return open_exported(exported, folder, engine, config.seed), format
+        opened = open_engine(folder, engine, config.seed, trains=False)
     except ModuleNotFoundError as e:
         raise not_installed(e, f"model {config.model!r}") from e
     if checkpoint:
-        engine.load(checkpoint)
-    return engine, format
+        opened.load(checkpoint)
+    return opened, format
 
 
 def not_installed(error: ModuleNotFoundError, what: str) -> Exception:

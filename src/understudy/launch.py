@@ -155,7 +155,7 @@ def measure(model: str, settings: Sequence[str] = (), quick: bool = False) -> be
         raise ConfigError(f"engine.kind = {engine.kind!r}: what is measured is this machine; leave it out")
     ways: tuple[Finetune, ...] = ("qlora",) if engine.finetune == "qlora" else ("full", "lora")
     try:
-        speeds = bench.measure(find_model(config.model), engine, size, ways, config.model)
+        speeds = bench.measure(find_model(config.model), config.fitted, size, ways, config.model)
     except ModuleNotFoundError as e:
         raise not_installed(e, "measuring") from e
     if not quick:

@@ -42,7 +42,7 @@ def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> 
     planned = memory.planned(config, folder, machine, crew.size)
     for line in (*doubts(config), *map(memory.as_text, planned)):
         report(line, 0, 0, {})
-    engine = open_engine(folder, config.engine, config.seed, crew)
+    engine = open_engine(folder, config.fitted, config.seed, crew)
     if config.algorithm.valued:
         engine.add_critic(config.algorithm.critic)
     subject = subject_of(config, folder, engine, prepared.format)
