@@ -1,7 +1,9 @@
 """Evaluations in folders: gone on with after a kill, capped, scored again, compared, judged; nothing is paid twice."""
 
+import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -80,13 +82,13 @@ def without_usage(folder: Path) -> dict[str, Any]:
 def test_an_evaluation_has_a_folder_with_all_of_it(call: Any) -> None:
     with serving(wavering) as endpoint:
         code, text, err = call(*command(endpoint, "--markdown", "report.md"))
-        assert (code, err.strip()) == (0, "the evaluation is in evals/toy-DOMAIN-native-001")
-        folder = Path("evals/toy-DOMAIN-native-001")
+        assert (code, err.strip()) == (0, "the evaluation is in evals/toy-DOMAIN-m-001")
+        folder = Path("evals/toy-DOMAIN-m-001")
         names = {"played.json", "tasks.jsonl", "episodes.jsonl", "paid.jsonl", "evaluation.json", "evaluation.md"}
         assert {path.name for path in folder.iterdir()} == names
         assert len((folder / "paid.jsonl").read_text().splitlines()) == len(endpoint.requests)
         found = evaluation(folder)
-        assert [row["name"] for row in found["rows"]] == ["do nothing", "gold oracle", "native"]
+        assert [row["name"] for row in found["rows"]] == ["do nothing", "gold oracle", "m"]
         own = Evaluation.model_validate(found["rows"][2]["evaluation"])
         assert own.usage["agent"].cost == len(endpoint.requests)
         assert 0 < own.success.mean < 1
@@ -151,7 +153,7 @@ def test_a_cost_cap_stops_and_a_higher_one_goes_on(call: Any) -> None:
     with serving(wavering) as endpoint:
         code, _, err = call(*command(endpoint, "--out", "capped", "--cost-cap", "10"))
         assert (code, len(err.splitlines())) == (2, 1)
-        assert "--cost-cap 10 is reached: 1" in err
+        assert "the cost cap 10 is reached: 1" in err
         assert "go on with: understudy eval --resume capped" in err
         stopped = len(endpoint.requests)
         assert 10 <= stopped < 10 + 4  # those under way are still paid, and paid for
@@ -164,6 +166,55 @@ def test_a_cost_cap_stops_and_a_higher_one_goes_on(call: Any) -> None:
         assert len(endpoint.requests) == 2 * of
     assert without_usage(Path("capped")) == without_usage(Path("whole"))
     assert Decimal(evaluation(Path("capped"))["rows"][2]["evaluation"]["usage"]["agent"]["cost"]) == of
+
+
+def test_the_cap_of_the_config_holds_where_none_is_given(call: Any) -> None:
+    with serving(wavering) as endpoint:
+        code, _, err = call(*command(endpoint, "cost_cap=10", "--out", "capped"))
+        assert (code, "the cost cap 10 is reached: 1" in err) == (2, True)
+        stopped = len(endpoint.requests)
+        assert (call("eval", "--resume", "capped")[0], len(endpoint.requests)) == (2, stopped)
+        assert call("eval", "--resume", "capped", "--cost-cap", "0")[0] == 0
+        own = ["--agent", "understudy.agent:ChatAgent", "--out", "own"]  # one of the user's own may ask, too
+        code, _, err = call(*command(endpoint, "cost_cap=2"), *own)
+        assert (code, "the cost cap 2 is reached: " in err) == (2, True)
+    assert call("eval", "toy:DOMAIN", "--agent", "gold", "--tasks", "2", "cost_cap=10")[0] == 0  # nothing is asked
+
+
+@pytest.mark.parametrize(("there", "said"), [(True, "status 400: no tools here"), (False, "has no connection")])
+def test_an_endpoint_that_is_set_up_wrongly_is_one_line_and_leaves_nothing(
+    call: Any, there: bool, said: str, tmp_path: Path
+) -> None:
+    with contextlib.ExitStack() as stack:
+        endpoint = stack.enter_context(serving(lambda _: Answer("no tools here", 400)))
+        if not there:
+            stack.close()
+        code, out, err = call(*command(endpoint, "--out", "mine", "chat.retries=9"))
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert said in err
+    assert "--resume" not in err
+    assert len(endpoint.requests) <= 16 * there  # each episode at most once
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_no_episode_has_a_result_it_is_told_why(call: Any) -> None:
+    with serving(lambda _: Answer("the model is being moved to another machine; please come again", 503)) as endpoint:
+        code, text, err = call(*command(endpoint, "--out", "mine"))
+    assert code == 1
+    assert "no episode has a result" in err
+    assert "another machine" in " ".join(re.sub(r"[│┃]", " ", text).split())
+    found = outcome.read(Path("mine"))
+    assert {(failure.cause.what, failure.cause.who) for failure in found.failures} == {("agent_fault", "agent")}
+
+
+def test_endpoints_are_called_by_their_models(call: Any) -> None:
+    with serving(lambda _: says("Hm.")) as endpoint:
+        settings = [f"chat.base_url={endpoint.url}", "chat.model=org/big-1.5", "limits.max_turns=1", "--tasks", "1"]
+        call("eval", "toy:DOMAIN", "--agent", "native", *settings)
+        call("eval", "toy:DOMAIN", "--agent", "chat", *settings, "chat.tools=hermes")
+    folders = [f"evals/toy-DOMAIN-org-big-1.5{rest}-001" for rest in ("", "-hermes")]
+    names = [outcome.read(Path(folder)).agents[0].name for folder in folders]
+    assert names == ["org/big-1.5", "org/big-1.5 hermes"]
 
 
 def test_ctrl_c_is_one_line_and_what_has_ended_is_kept(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +341,7 @@ def test_reruns_show_the_noise(call: Any) -> None:
         _, text, _ = call(*command(endpoint, "--reruns", "3", "--out", "noisy"))
     found = evaluation(Path("noisy"))
     names = [row["name"] for row in found["rows"]]
-    assert names == ["do nothing", "gold oracle", "native", "native, again 1", "native, again 2"]
+    assert names == ["do nothing", "gold oracle", "m", "m, again 1", "m, again 2"]
     rates = [row["success"]["mean"] for row in found["rows"][2:]]
     assert found["noise"]["rates"] == rates
     assert found["noise"]["apart"] == pytest.approx(max(rates) - min(rates))
@@ -380,6 +431,10 @@ def test_a_judge_that_cannot_be_read_is_unclear(call: Any) -> None:
         (["eval", "toy:DOMAIN", "--agent", "gold", "--cost-cap", "2"], "nothing that is asked has a price"),
         (["eval", "toy:DOMAIN", "--agent", "gold", "--cost-cap", "two"], "--cost-cap 'two' is no amount"),
         (["eval", "toy:DOMAIN", "--agent", "gold", "--cost-cap", "-1"], "it should be 0, for no cap, or more"),
+        (["eval", "toy:DOMAIN", "--agent", "native", "chat.model=m", "cost_cap=5"], "the cost cap 5: nothing that"),
+        (["eval", "toy:DOMAIN", "chat.model=m"], "chat.model is of the endpoint"),
+        (["eval", "toy:DOMAIN", "--agent", "gold", " chat.tools=xml"], "this is --agent gold; add --agent native"),
+        (["eval", "toy:DOMAIN", "--agent", "native", "--model", "m"], "--model m is what --agent model plays"),
         (["eval", "--resume", "nowhere"], "nowhere holds no episodes: it has no played.json"),
         (["eval", "--resume", "x", "--agent", "gold"], "--agent has no effect beside the other options"),
         (["eval", "toy:DOMAIN", "--resume", "x"], "leave 'toy:DOMAIN' out"),

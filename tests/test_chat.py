@@ -4,7 +4,6 @@ import asyncio
 import email.utils
 import json
 import logging
-import socket
 import time
 from decimal import Decimal
 from pathlib import Path
@@ -153,12 +152,12 @@ def test_what_does_not_pass_is_the_fault_of_who_asked(name: str) -> None:
         assert chat.usage == Usage()
 
 
-def test_nobody_there() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+def test_nobody_there_any_more() -> None:
+    with serving([says("Hi.")]) as endpoint:
+        chat = model(endpoint.url)
+        ask(chat)
     with pytest.raises(RolloutError, match=r"no connection \(ConnectError\) \(attempts: 3\)"):
-        ask(model(url))
+        ask(chat)
 
 
 def test_waits_grow() -> None:
@@ -190,10 +189,12 @@ def test_an_endpoint_that_wants_hours_has_failed() -> None:
 
 @pytest.mark.parametrize("status", [400, 402, 403, 413, 422, 301])
 def test_what_does_not_pass_is_not_tried_again(status: int) -> None:
-    with serving([Answer({"error": {"message": "too long"}}, status)]) as endpoint:
+    with serving([says("Hi."), Answer({"error": {"message": "too long"}}, status)]) as endpoint:
+        chat = model(endpoint.url)
+        ask(chat)
         with pytest.raises(RolloutError, match=rf"status {status}: .*too long"):
-            ask(model(endpoint.url))
-        assert len(endpoint.requests) == 1
+            ask(chat)
+        assert len(endpoint.requests) == 2
 
 
 @pytest.mark.parametrize(("status", "said"), [(401, "does not accept the key"), (404, "no such path or model")])
@@ -326,7 +327,7 @@ def test_the_key_is_seen_nowhere(
     for failure in failures:
         with serving([failure] * 3) as endpoint:
             chat = model(endpoint.url, key_variable="MY_KEY", cache=str(tmp_path))
-            with pytest.raises(RolloutError, match="status") as caught:
+            with pytest.raises((RolloutError, ConfigError), match="status") as caught:
                 ask(chat)
             assert endpoint.headers[0]["Authorization"] == f"Bearer {KEY}"
             texts += [caught.value, caught.value.__cause__, chat, chat.config, chat.usage]

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,13 @@ from understudy.cli import main
 from understudy.config import TrainConfig
 from understudy.errors import ConfigError
 from understudy.evaluate import named_agent
+from understudy.messages import Message, ToolSpec
 from understudy.rollout import Limits, play
 from understudy.tasks import Task
 from understudy.trajectory import Stop, Trajectory
 
 TASK = DOMAIN.tasks("test")[0]
+LAMP = TASK.scenario.wishes[0].names[0]
 
 
 def lamp(request: Mapping[str, Any]) -> Answer:
@@ -95,6 +97,86 @@ def test_a_failing_endpoint_is_the_agents_fault() -> None:
         assert len(endpoint.requests) == 2
 
 
+HERMES = '<tool_call>\n{"name": "switch_lamp", "arguments": {"lamp_id": "%s", "on": true}}\n</tool_call>'
+WRITTEN = {
+    "hermes": HERMES,
+    "llama3": '{"name": "switch_lamp", "parameters": {"lamp_id": "%s", "on": true}}',
+    "pythonic": '[switch_lamp(lamp_id="%s", on=True)]',
+    "harmony": '<|channel|>commentary to=functions.switch_lamp<|message|>{"lamp_id": "%s", "on": true}<|call|>',
+}
+THOUGHT = "<think>Of 10, 20, 30, 40, 50 and 60 it is none. Should I ask?</think>\n"
+
+
+def unread(written: str) -> Callable[[Mapping[str, Any]], Answer]:
+    """The agent behind a server without a parser: what it thinks and calls stands in the text."""
+
+    def answer(request: Mapping[str, Any]) -> Answer:
+        body: Any = lamp(request).body
+        message = body["choices"][0]["message"]
+        called = [json.loads(call["function"]["arguments"]) for call in message.get("tool_calls", ())]
+        return says(THOUGHT + (written % called[0]["lamp_id"] if called else message["content"]))
+
+    return answer
+
+
+@pytest.mark.parametrize("dialect", WRITTEN)
+def test_calls_and_thoughts_that_are_left_in_the_text_never_reach_the_user(dialect: str) -> None:
+    with serving(unread(WRITTEN[dialect])) as endpoint:
+        episode = episode_of(endpoint)
+        assert (episode.reward, episode.stop, episode.turns) == (1.0, Stop.DONE, 3)
+        assert episode.counts == {"text": 2, "repaired": 1, "repaired/dialect": 1}
+        said = [message.content for message in episode.messages if message.role == "assistant"]
+        assert said == [f"I will switch on lamp {LAMP}. Do you want me to proceed?", "", f"Lamp {LAMP} is on."]
+        again = endpoint.requests[-1]["messages"][-2:]
+        assert again[0]["tool_calls"][0]["function"]["name"] == "switch_lamp"
+        assert again[1]["tool_call_id"] == again[0]["tool_calls"][0]["id"]
+
+
+PLAIN = (
+    "  Here is what I found:\nUser: Yusuf Rossi\n**Action:** Cancel order #W1\n\n",
+    'It stands there as {"name": "Yusuf", "id": 4}.',
+    "Please run `find_lamp(room=1)` yourself:\n```python\nprint(1)\n```",
+)
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_plain_words_stay_as_they_are(text: str) -> None:
+    with serving([says(text)]) as endpoint:
+        episode = episode_of(endpoint, max_turns=1)
+        assert episode.messages[2].content == text
+        assert episode.counts == {"text": 1}
+
+
+@pytest.mark.parametrize(
+    ("answer", "count", "why"),
+    [
+        (says('<tool_call>{"name": "switch_lamp", "arguments": {"on": tru'), "malformed", "is not JSON"),
+        (says(HERMES.partition(", ")[0], "length"), "cut", "the call"),
+        (says('<tool_call>{"name": "switch", "arguments": {}}</tool_call>'), "repaired", "unknown tool 'switch'"),
+    ],
+)
+def test_what_cannot_be_read_in_the_text_goes_back_to_the_model(answer: Answer, count: str, why: str) -> None:
+    with serving([answer, says("Hm.")]) as endpoint:
+        episode = episode_of(endpoint, max_turns=2)
+        assert count in episode.counts
+        assert [message.role for message in episode.messages[2:4]] == ["assistant", "tool"]
+        assert why in episode.messages[3].content
+
+
+def test_only_an_agents_text_is_read_and_not_beside_calls_of_its_own() -> None:
+    spec = ToolSpec(name="lamp.find", description="", parameters={"type": "object", "properties": {}})
+    text = '<tool_call>{"name": "lamp_find", "arguments": {}}</tool_call>'
+    call = {"id": "a", "type": "function", "function": {"name": "lamp_find", "arguments": "{}"}}
+    found: list[tuple[str, list[str]]] = []
+    with serving([says(text), says(text), says(text, tool_calls=[call]), says(text)]) as endpoint:
+        config = ChatConfig(base_url=endpoint.url, model="m")
+        for fault, tools in (("agent", [spec]), ("user", [spec]), ("agent", [spec]), ("agent", [])):
+            model = ChatModel(config, fault)  # type: ignore[arg-type]
+            reply = asyncio.run(model.reply([Message(role="user", content="Hello.")], tools))
+            found.append((reply.message.content, [each.name for each in reply.message.tool_calls]))
+    assert found == [("", ["lamp.find"]), (text, []), (text, ["lamp.find"]), (text, [])]
+
+
 def test_an_agent_is_named_by_its_endpoint() -> None:
     assert isinstance(named_agent("chat", TrainConfig(chat=ChatConfig(model="m"))), ChatAgent)
     with pytest.raises(ConfigError, match=r"chat\.model is empty"):
@@ -121,8 +203,8 @@ def test_evaluation_from_the_command_line(
         command = ["eval", "toy:DOMAIN", "slice.families=one", *settings, "--agent", "chat", "--tasks", "8"]
         code, text, err = run(monkeypatch, capsys, *command)
         assert code == 0
-        assert "chat succeeds on 1.000" in text
-        assert "chat, agent: 24 requests, 0 from the cache, 0 replies of no use, 2,400 prompt and 240 " in text
+        assert "m succeeds on 1.000" in text
+        assert "m, agent: 24 requests, 0 from the cache, 0 replies of no use, 2,400 prompt and 240 " in text
         assert "completion tokens, cost 0.0120" in text
         _, found, _ = run(monkeypatch, capsys, *command, "--json")
         assert Decimal(json.loads(found)["rows"][2]["evaluation"]["usage"]["agent"]["cost"]) == Decimal("0.012")

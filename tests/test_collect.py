@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from data_kit import call
+from endpoint import Answer, serving
+from test_chat_agent import lamp
 from toy import DOMAIN
 from understudy.collect import collect
 from understudy.collect.lessons import balanced, demonstrations, judged, preferences
@@ -151,6 +153,11 @@ def test_held_out_tasks_are_taken_only_when_asked_loudly(tmp_path: Path, split: 
         (["toy:DOMAIN", "--out", "a.jsonl", "--pairs", "2"], "--pairs has no effect"),
         (["toy:DOMAIN", "--out", "a.jsonl", "--by", "domain"], "--by has no effect"),
         (["toy:DOMAIN", "--out", "a.jsonl", "--agent", "sliver"], "unknown agent 'sliver'"),
+        (["toy:DOMAIN", "--out", "a.jsonl", "chat.model=m"], "and this is --agent gold; add --agent native"),
+        (
+            ["toy:DOMAIN", "--out", "a.jsonl", "--agent", "chat", "chat.model=m", "cost_cap=1"],
+            "nothing that is asked has",
+        ),
     ],
 )
 def test_mistakes_are_told_before_anything_is_played(
@@ -187,8 +194,8 @@ def test_what_was_interrupted_is_gone_on_with(tmp_path: Path, monkeypatch: pytes
     agents: list[Watched] = []
     named, partial = collect._agent, tmp_path / "demos.jsonl.episodes"
 
-    def watched(what: Any, checkpoint: Path | None) -> Watched:
-        agents.append(Watched(named(what, checkpoint), fails=not agents))
+    def watched(*asked: Any) -> Watched:
+        agents.append(Watched(named(*asked), fails=not agents))
         return agents[-1]
 
     monkeypatch.setattr(collect, "_agent", watched)
@@ -209,6 +216,36 @@ def test_what_was_interrupted_is_gone_on_with(tmp_path: Path, monkeypatch: pytes
     assert agents[-1].begun == [tasks[1], tasks[3]], "what had ended is not played again"
     assert out.read_bytes() == whole.read_bytes()
     assert not partial.exists()
+
+
+ENDPOINT = ("slice.families=one", "chat.model=m", "chat.prompt_price=10000", "chat.concurrency=1", "--agent", "native")
+"""A request of (100, 10) tokens costs 1, and an episode has three."""
+
+
+def test_an_endpoint_is_paid_once_up_to_a_cap(tmp_path: Path) -> None:
+    out = tmp_path / "demos.jsonl"
+    with serving(lamp) as endpoint:
+        words = ("collect", "toy:DOMAIN", *ENDPOINT, f"chat.base_url={endpoint.url}", "--tasks", 4, "--out", out)
+        code, _, err = call(*words, "cost_cap=5")
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert "the cost cap 5 is reached: 5.0000 is spent (agent 5.0000); what has ended is kept, and --resume" in err
+        assert call(*words, "cost_cap=5", "--resume")[0] == 2
+        assert len(endpoint.requests) == 5
+        code, text, _ = call(*words, "cost_cap=50", "--resume")
+        assert (code, len(endpoint.requests)) == (0, 12)
+        last = text.splitlines()[-1]
+        assert last.startswith("agent: 12 requests, ")
+        assert last.endswith(" 1,200 prompt and 120 completion tokens, cost 12.0000")
+    assert [len(each.messages) for each in read(out)] == [7] * 4
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_an_endpoint_that_is_set_up_wrongly_leaves_nothing(tmp_path: Path) -> None:
+    with serving(lambda _: Answer("no tools here", 400)) as endpoint:
+        words = (f"chat.base_url={endpoint.url}", "--tasks", 4, "--out", tmp_path / "demos.jsonl")
+        code, _, err = call("collect", "toy:DOMAIN", *ENDPOINT, *words)
+    assert (code, len(err.splitlines()), "status 400: no tools here" in err) == (2, 1, True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def run_with(folder: Path, *trajectories: Trajectory) -> Path:

@@ -105,7 +105,7 @@ def test_limits_are_the_cause_where_nothing_else_is_wrong() -> None:
     ("fault", "what", "who"),
     [
         ("engine", "engine_fault", "engine"),
-        ("agent", "engine_fault", "engine"),
+        ("agent", "agent_fault", "agent"),
         ("user", "user_fault", "user"),
         ("mcp", "environment_fault", "environment"),
         ("tool", "environment_fault", "environment"),

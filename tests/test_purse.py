@@ -18,10 +18,18 @@ def test_all_share_one_cap() -> None:
     purse.of("agent").pay(PAID)
     purse.of("users").refuse_where_spent()
     purse.of("users").pay(PAID)
-    with pytest.raises(ConfigError, match=r"--cost-cap 0.6 is reached: 0.6000 is spent \(agent 0.3000, users 0.3000\)"):
+    with pytest.raises(ConfigError, match=r"cap 0.6 is reached: 0.6000 is spent \(agent 0.3000, users 0.3000\)"):
         purse.of("judge").refuse_where_spent()
     assert purse.total == Decimal("0.60")
     Purse().of("agent").refuse_where_spent()  # no cap
+
+
+def test_what_each_came_to_is_what_was_paid_and_what_was_free() -> None:
+    purse = Purse()
+    purse.of("agent").pay(PAID)
+    now = {"users": Usage(), "agent": PAID + Usage(cached=3, rejected=1), "judge": Usage(cached=2)}
+    purse.of("agent").pay(PAID)
+    assert purse.used(now) == {"agent": PAID + PAID + Usage(cached=3, rejected=1), "judge": Usage(cached=2)}
 
 
 def test_what_was_paid_before_a_crash_counts_after_it(tmp_path: Path) -> None:

@@ -237,8 +237,8 @@ def test_evaluation_from_the_command_line(
         found = json.loads(capsys.readouterr().out)["rows"][2]["evaluation"]
         return [(r["task"], r["rewards"]) for r in found["results"]], found["parts"], found["stops"], found["turns"]
 
-    limits = ["limits.max_turns=3", "sampling.max_tokens=24", "chat.max_tokens=24", "chat.temperature=0"]
-    ours = rows(f"model={folder}", "engine.dtype=float32", *limits)
+    ours = rows(f"model={folder}", "engine.dtype=float32", "limits.max_turns=3", "sampling.max_tokens=24")
     with serving(served(folder)) as url:
-        theirs = rows("--agent", "chat", f"chat.base_url={url}", "chat.model=tiny", *limits)
+        there = [f"chat.base_url={url}", "chat.model=tiny", "chat.max_tokens=24", "chat.temperature=0"]
+        theirs = rows("--agent", "chat", *there, "limits.max_turns=3")
     assert ours == theirs

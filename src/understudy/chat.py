@@ -4,6 +4,8 @@ What is transient (429, 5xx, a lost connection, silence, an answer that is no co
 endpoint still fails at is a `RolloutError`, and whose fault that is says who made the model. The key is read from an
 environment variable and stands nowhere else: not in configs, the cache or a text. Source of the wire format: see
 `messages`.
+
+An endpoint that refuses the first request, or that nobody is at, is a mistake in the setup: a `ConfigError`, at once.
 """
 
 import asyncio
@@ -25,7 +27,7 @@ from pydantic import Field, ValidationError, field_validator
 from understudy.endpoint import Connections, key_in, plain_url, retry_after
 from understudy.errors import ConfigError, Fault, RolloutError, nearest
 from understudy.formats.base import settled
-from understudy.formats.parse import DIALECTS, parsed
+from understudy.formats.parse import DIALECTS, parse, parsed
 from understudy.formats.told import spelled
 from understudy.messages import Message, ToolSpec, from_wire, spec_to_wire, to_wire
 from understudy.names import PortableNames
@@ -39,6 +41,13 @@ one a request takes three times as long."""
 _TRANSIENT = {408, 409, 425, 429}
 _SECTIONS: Mapping[Fault, str] = {"user": "user.chat", "grader": "judge"}
 _WRONG_CONFIG = {401: "it does not accept the key", 404: "it has no such path or model"}
+_REMEDIES = {
+    "max_completion_tokens": "set {0}.max_tokens=0 and {0}.parameters='{{max_completion_tokens = 4096}}'",
+    "--tool-call-parser": "start vllm serve with both (such as hermes), or take --agent chat chat.tools=hermes",
+    "seed": "set {0}.send_seed=false",
+}
+"""What to do about a first request that is refused, by a word of the endpoint's. `{0}` is the config's section."""
+_REMEDY = "see {0}.max_tokens, {0}.send_seed and {0}.parameters, which say what is sent"
 
 
 class ChatConfig(Record):
@@ -167,8 +176,8 @@ class ChatModel:
     """
 
     def __init__(self, config: ChatConfig, fault: Fault, payer: Payer | None = None) -> None:
+        self._section = where = _SECTIONS.get(fault, "chat")
         if not config.model:
-            where = _SECTIONS.get(fault, "chat")
             raise ConfigError(f"{where}.model is empty; name a model, and set {where}.base_url to where it is")
         self.config = config
         self.usage = Usage()
@@ -177,7 +186,10 @@ class ChatModel:
         self._connections: _Connections | None = None
 
     async def reply(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), seed: int = 0) -> Reply:
-        """The model's answer to a conversation. The same request with the same seed may come from the cache."""
+        """The model's answer to a conversation. The same request with the same seed may come from the cache.
+
+        An agent's calls and thoughts that the endpoint leaves in the text are read out of it.
+        """
         if self.config.tools == "native":
             return await self._native(messages, tools, seed)
         body = self._body(spelled(messages, tools, self.config.tools), (), seed)
@@ -186,10 +198,15 @@ class ChatModel:
 
     async def _native(self, messages: Sequence[Message], tools: Sequence[ToolSpec], seed: int) -> Reply:
         if not self.config.portable_names:
-            return await self._reply(self._body(messages, tools, seed), seed)
+            return self._heard(await self._reply(self._body(messages, tools, seed), seed), tools)
         names = PortableNames(tool.name for tool in tools)
-        reply = await self._reply(self._body([names.there(m) for m in messages], names.specs(tools), seed), seed)
+        told = names.specs(tools)
+        reply = self._heard(await self._reply(self._body([names.there(m) for m in messages], told, seed), seed), told)
         return reply.replace(message=names.back(reply.message))
+
+    def _heard(self, reply: Reply, tools: Sequence[ToolSpec]) -> Reply:
+        """An agent's reply as it was meant; a user's text is a draft, which is judged as it stands."""
+        return _left_in_text(reply, tools) if tools and self._fault == "agent" else reply
 
     async def _reply(self, body: Mapping[str, Any], seed: int) -> Reply:
         entry = self._entry(body, seed)
@@ -259,6 +276,8 @@ class ChatModel:
                 response = await http.post(f"{self.config.base_url}/chat/completions", json=body)
         except TimeoutError as e:
             raise _Passing(f"no answer within {self.config.timeout:g} s") from e
+        except httpx2.ConnectError as e:
+            raise self._unreached(e) from e
         except httpx2.RequestError as e:
             raise _Passing(f"no connection ({type(e).__name__})") from e
         self._check(response)
@@ -273,13 +292,26 @@ class ChatModel:
         """Let a success pass, and name anything else."""
         status = response.status_code
         if status in _WRONG_CONFIG:
-            raise ConfigError(f"{self._name} answers {status}: {_WRONG_CONFIG[status]}; see the config's chat section")
+            raise ConfigError(f"{self._name} answers {status}: {_WRONG_CONFIG[status]}; see section {self._section}")
         if status in _TRANSIENT or status >= 500:
             raise _Passing(
                 f"status {status}{self._said(response)}", retry_after(response.headers.get("Retry-After", ""))
             )
         if status != 200:
-            raise self._failed(f"status {status}{self._said(response)}")
+            raise self._refused(f"status {status}{self._said(response)}")
+
+    def _refused(self, text: str) -> RolloutError | ConfigError:
+        """What trying again does not help. A judge is shown whole episodes: its first request may just be too long."""
+        if self.usage.requests or self.usage.cached or self._fault == "grader":
+            return self._failed(text)
+        remedy = next((remedy for word, remedy in _REMEDIES.items() if word in text), _REMEDY).format(self._section)
+        return ConfigError(f"{self._name} refuses the first request: {text}; {remedy}")
+
+    def _unreached(self, error: httpx2.ConnectError) -> _Passing | ConfigError:
+        if self.usage.requests:
+            return _Passing(f"no connection ({type(error).__name__})")
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        return ConfigError(f"{self._name} has no connection ({why}); start it, or set {self._section}.base_url")
 
     def _said(self, response: httpx2.Response) -> str:
         """The endpoint's own words, shortened, without the key if they hold it."""
@@ -356,6 +388,16 @@ def _read_out(reply: Reply, tools: Sequence[ToolSpec], dialect: str) -> Reply:
         faults=dict(read.faults),
         other_side=read.other_side,
     )
+
+
+def _left_in_text(reply: Reply, tools: Sequence[ToolSpec]) -> Reply:
+    """The reply of an endpoint that has no parser for its model; plain words and native calls stay as they are."""
+    found = parse(reply.message.content, "", tools)
+    if reply.message.tool_calls or not (found.calls or found.thought):
+        return reply
+    read = _read_out(reply, tools, "")
+    written = sum(not call.malformed for call in found.calls)
+    return read.replace(repairs={**read.repairs, "dialect": written}) if written else read
 
 
 def _read(entry: Path) -> Reply | None:

@@ -186,7 +186,7 @@ class TrainConfig(Record):
     """The run stops when more than this share of a step's episodes fails through no fault of the agent."""
     cost_cap: Decimal = Field(default=Decimal(0), ge=0)
     """The run ends, with a checkpoint, once the model that plays its users has cost so much, in the currency of its
-    prices; 0 sets no limit."""
+    prices; 0 sets no limit. `eval` and `data collect` stop at it, too, with what all that they ask has cost."""
     free_tasks: bool = False
     """Whether tasks that doing nothing earns may be trained on."""
     engine: LocalConfig = LocalConfig()

@@ -9,6 +9,7 @@ import inspect
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -251,6 +252,34 @@ def named_agent(name: str, config: TrainConfig, checkpoint: Path | None = None, 
     if name not in agents:
         raise ConfigError(f"unknown agent {nearest(name, agents)}, or module:attribute for your own")
     return agents[name]()
+
+
+def asks_chat(agent: str) -> bool:
+    """Whether an agent of this name plays with the endpoint of the config's `chat`."""
+    return agent in ("native", "chat") or ":" in agent
+
+
+def refuse_idle_chat(agent: str, settings: Sequence[str]) -> None:
+    """Settings of an endpoint that the agent does not ask are a `ConfigError`: somebody else would be measured."""
+    idle = next((each for each in settings if each.strip().startswith("chat.")), "")
+    if idle and not asks_chat(agent):
+        key = idle.partition("=")[0]
+        raise ConfigError(
+            f"{key} is of the endpoint that --agent native and --agent chat play with, and this is --agent {agent}; "
+            "add --agent native, or leave it out"
+        )
+
+
+def asked(agent: str, config: TrainConfig, judged: bool = False) -> list[ChatConfig]:
+    """The endpoints that an agent of this name, its users and the judge are played with."""
+    own = [config.chat] if asks_chat(agent) else []
+    users = [config.user.chat] if config.user.kind not in ("scripted", "human") else []
+    return [*own, *users, *([config.judge] if judged else [])]
+
+
+def cap_of(agent: str, config: TrainConfig, judged: bool = False) -> Decimal:
+    """What the config lets them cost; 0, no cap, where no endpoint is asked."""
+    return config.cost_cap if asked(agent, config, judged) else Decimal(0)
 
 
 def _own_agent(name: str, config: TrainConfig, payer: Payer | None) -> Agent:

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
-from understudy.config import differences
+from understudy.config import TrainConfig, differences
 from understudy.errors import ConfigError
 from understudy.records import Record
 from understudy.run import write_whole
@@ -20,6 +20,8 @@ from understudy.trajectory import Stop, Trajectory, read_trajectories, write_tra
 
 R = TypeVar("R", bound=Record)
 HEAD, EPISODES = "played.json", "episodes.jsonl"
+PAID, REPLIES = "paid.jsonl", "replies"
+"""Where models behind endpoints are asked: each request that was paid for, and the answers to them."""
 
 
 class Kept(Generic[R]):
@@ -67,6 +69,21 @@ class Kept(Generic[R]):
         text = self._file.read_bytes()
         if text and not text.endswith(b"\n"):
             self._file.write_bytes(text[: text.rfind(b"\n") + 1])
+
+
+def caching(config: TrainConfig, folder: Path) -> TrainConfig:
+    """The config with the replies of its endpoints kept in the folder, where they are kept nowhere yet."""
+    cache = str(folder / REPLIES)
+    chat, user, judging = (
+        each if each.cache else each.replace(cache=cache) for each in (config.chat, config.user.chat, config.judge)
+    )
+    return config.replace(chat=chat, user=config.user.replace(chat=user), judge=judging)
+
+
+def worth_resuming(folder: Path) -> bool:
+    """Whether an episode has ended there, or a reply was paid for."""
+    files = (folder / EPISODES, folder / PAID)
+    return any(file.is_file() and file.stat().st_size for file in files)
 
 
 def read_head(folder: Path, kind: type[R]) -> R:

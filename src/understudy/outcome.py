@@ -28,7 +28,7 @@ from understudy.tasks import DIFFICULTIES
 FILE = "evaluation.json"
 HARDEST = 10
 """Tasks that are shown as the hardest."""
-EXAMPLE = 70
+EXAMPLE = 160
 """Characters of a failure's evidence in a table."""
 _BOTH: tuple[Literal["hat", "at"], ...] = ("hat", "at")
 
@@ -53,6 +53,12 @@ class Outcome(Record):
     def agents(self) -> list[Named]:
         """The rows that are neither floor nor oracle."""
         return [row for row in self.rows if row.evaluation.kind == "agent"]
+
+    @property
+    def scored(self) -> bool:
+        """Whether an episode of the agent has a result: the machinery did not fail all."""
+        results = (result for row in self.agents for result in row.evaluation.results)
+        return any(reward is not None for result in results for reward in result.rewards)
 
     @property
     def pairs(self) -> list[results.Row]:

@@ -5,10 +5,11 @@ counts after it. A cap is looked at before each request: those under way when it
 """
 
 import json
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from pathlib import Path
 
-from understudy.chat import Usage
+from understudy.chat import ChatConfig, Usage
 from understudy.errors import ConfigError
 
 
@@ -24,6 +25,13 @@ class Purse:
     def total(self) -> Decimal:
         """What all have cost."""
         return sum((usage.cost for usage in self.spent.values()), Decimal(0))
+
+    def used(self, now: Mapping[str, Usage]) -> dict[str, Usage]:
+        """What each came to, in all attempts; replies from the cache, and those of no use, are of this one (`now`)."""
+        total = {who: self.spent.get(who, Usage()) for who in {**now, **self.spent}}
+        for who, usage in now.items():
+            total[who] += Usage(cached=usage.cached, rejected=usage.rejected)
+        return {who: usage for who, usage in total.items() if usage != Usage()}
 
     def of(self, who: str) -> "Share":
         """The purse in one payer's hand."""
@@ -48,11 +56,19 @@ class Share:
         """Raise a ConfigError once the cap is reached."""
         purse = self._purse
         if purse.cap and purse.total >= purse.cap:
-            raise ConfigError(f"--cost-cap {purse.cap} is reached: {purse.total:.4f} is spent ({_named(purse.spent)})")
+            spent = f"{purse.total:.4f} is spent ({_named(purse.spent)})"
+            raise ConfigError(f"the cost cap {purse.cap} is reached: {spent}")
 
     def pay(self, usage: Usage) -> None:
         """Pay for what was asked."""
         self._purse.take(self._who, usage)
+
+
+def refuse_unpriced(cap: Decimal, asked: Iterable[ChatConfig]) -> None:
+    """A cap where nothing that is asked has a price is a `ConfigError`."""
+    if cap and not any(chat.prompt_price or chat.completion_price for chat in asked):
+        keys = "chat, user.chat and judge have prompt_price and completion_price"
+        raise ConfigError(f"the cost cap {cap}: nothing that is asked has a price; {keys}, per million tokens")
 
 
 def _named(spent: dict[str, Usage]) -> str:

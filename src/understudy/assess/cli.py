@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import re
+import shutil
 import sys
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -16,6 +17,7 @@ from understudy.errors import ConfigError
 if TYPE_CHECKING:
     from understudy.agent import Agent
     from understudy.assess.sitting import Sitting
+    from understudy.config import TrainConfig
     from understudy.outcome import Outcome
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -42,7 +44,11 @@ Rescore = Annotated[
 ]
 Concurrency = Annotated[int, typer.Option(min=0, help="Episodes at once; engine.sequences if not given.")]
 CostCap = Annotated[
-    str, typer.Option(help="Stop once agent, users and judge have cost so much, in the currency of their prices.")
+    str,
+    typer.Option(
+        help="Stop once agent, users and judge have cost so much, in the currency of their prices; 0 sets no limit, "
+        "and without it that is the config's cost_cap."
+    ),
 ]
 
 
@@ -64,7 +70,7 @@ def evaluate(
     rescore: Rescore = None,
     against: Annotated[Path | None, typer.Option(help="Compare with this evaluation or run.")] = None,
     concurrency: Concurrency = 0,
-    cost_cap: CostCap = "0",
+    cost_cap: CostCap = "",
     judge: Annotated[bool, typer.Option("--judge", help="Ask judge.model about each failure, too.")] = False,
     markdown: Markdown = None,
     inspect: Annotated[Path | None, typer.Option(help="Write a log that Inspect reads to this file.")] = None,
@@ -94,12 +100,15 @@ def evaluate(
     if inspect is not None:
         _refuse_log(folder, inspect)
     earlier = _read(against) if against is not None else None
-    outcome = _play(sitting, folder, _amount(cost_cap), concurrency, earlier)
+    outcome = _play(sitting, folder, _cap(cost_cap, sitting), concurrency, earlier)
     _tell(outcome, folder, earlier, markdown, as_json)
     if inspect is not None and folder is not None:
         from understudy.assess.inspect_log import write_log
 
         write_log(folder, inspect)
+    if not outcome.scored:
+        typer.secho("no episode has a result; the table of causes says what failed", fg="yellow", err=True)
+        raise typer.Exit(1)
 
 
 def compare(
@@ -118,23 +127,35 @@ def compare(
 
 def _sitting(what: str, settings: list[str], agent: str, model: str, reruns: int, judged: bool) -> "Sitting":
     from understudy.assess.sitting import Sitting
+    from understudy.evaluate import refuse_idle_chat
     from understudy.weights import config_of, find_weights
 
     if not what:
         raise ConfigError("name a domain, a config or a run, or give --resume or --rescore a folder")
+    if model and agent != "model":
+        raise ConfigError(f"--model {model} is what --agent model plays; leave it out (an endpoint's is chat.model)")
+    refuse_idle_chat(agent, settings)
     stored = Path(what, "config.toml").is_file() or Path(what).parent.name == "checkpoints"
     weights = find_weights(what, settings) if stored and agent == "model" else None
     for warning in weights.warnings if weights else ():
         typer.secho(warning, fg="yellow", err=True)
     config = weights.config if weights else config_of(what, settings)
     return Sitting(
-        name=model or agent,
+        name=model or _called(agent, config),
         agent=agent,
         checkpoint=str(weights.checkpoint.resolve()) if weights and weights.checkpoint else "",
         reruns=reruns,
         judged=judged,
         config=config,
     )
+
+
+def _called(agent: str, config: "TrainConfig") -> str:
+    """What an agent is called in tables: a model behind an endpoint by its name, so that two of them are told apart."""
+    if agent not in ("native", "chat"):
+        return agent
+    dialect = config.chat.tools
+    return config.chat.model if dialect == "native" else f"{config.chat.model} {dialect}"
 
 
 def _read(path: Path) -> "Outcome":
@@ -182,11 +203,16 @@ def _resumed(folder: Path, what: str) -> "Sitting":
 def _play(
     sitting: "Sitting", folder: Path | None, cap: Decimal, concurrency: int, earlier: "Outcome | None"
 ) -> "Outcome":
-    """The evaluation; an interruption is one line and exit code 130, and what has ended is kept."""
+    """The evaluation; an interruption is one line and exit code 130, and what has ended is kept.
+
+    A folder that was begun now is removed again where a mistake ended all before anything had.
+    """
     from understudy.assess.sitting import assess, set_up
     from understudy.hold import held
+    from understudy.kept import HEAD, worth_resuming
 
     with held(folder) if folder else contextlib.nullcontext():
+        new = folder and not (folder / HEAD).exists()
         human = _person() if sitting.agent == "human" else None
         desk = set_up(sitting, folder, cap, concurrency or sitting.config.engine.sequences, human, earlier)
         try:
@@ -196,9 +222,11 @@ def _play(
             typer.secho(f"stopped{kept}", fg="yellow", err=True)
             raise typer.Exit(130) from e
         except ConfigError as e:
-            if folder is None or not any(folder.iterdir()):
-                raise
-            raise ConfigError(f"{e}; what has ended is kept, go on with: understudy eval --resume {folder}") from e
+            if folder and worth_resuming(folder):
+                raise ConfigError(f"{e}; what has ended is kept, go on with: understudy eval --resume {folder}") from e
+            if folder and new:
+                shutil.rmtree(folder)
+            raise
 
 
 def _person() -> "Agent":
@@ -251,7 +279,12 @@ def _rescore(folder: Path, settings: list[str], markdown: Path | None, as_json: 
         markdown.write_text(f"{results.markdown(found.outcome.pairs)}\n{found}\n", encoding="utf-8")
 
 
-def _amount(text: str) -> Decimal:
+def _cap(text: str, sitting: "Sitting") -> Decimal:
+    """What the command line says, or else the config."""
+    from understudy.evaluate import cap_of
+
+    if not text:
+        return cap_of(sitting.agent, sitting.config, sitting.judged)
     try:
         amount = Decimal(text)
     except InvalidOperation as e:

@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from understudy.assess.sitting import PAID, TASKS, Sitting, begun
+from understudy.assess.sitting import TASKS, Sitting, begun
 from understudy.errors import ConfigError
 from understudy.failures.causes import Failure
-from understudy.kept import EPISODES, episodes_in
+from understudy.kept import EPISODES, PAID, episodes_in
 from understudy.messages import Message
 from understudy.outcome import Named, Outcome, read
 from understudy.purse import Purse

@@ -1,6 +1,6 @@
 """Sitting: one evaluation of one agent, and the folder that it is kept in.
 
-    evals/retail-chat-001/
+    evals/retail-gpt-4.1-mini-001/
       played.json       who plays what
       tasks.jsonl       the tasks
       episodes.jsonl    each episode, from the moment it ends
@@ -30,6 +30,7 @@ from understudy.errors import ConfigError, TaskError
 from understudy.evaluate import (
     Evaluation,
     Progress,
+    asked,
     episodes,
     exam_tasks,
     floor,
@@ -40,17 +41,17 @@ from understudy.evaluate import (
 )
 from understudy.failures.find import failures
 from understudy.failures.judge import judge
-from understudy.kept import HEAD, Kept, read_head
+from understudy.kept import HEAD, PAID, REPLIES, Kept, caching, read_head
 from understudy.noise import noise
 from understudy.outcome import FILE, Named, Outcome
-from understudy.purse import Purse
+from understudy.purse import Purse, refuse_unpriced
 from understudy.records import Record
 from understudy.run import write_whole
 from understudy.tasks import Task, fingerprint, read_tasks, write_tasks
 from understudy.trajectory import Trajectory
 from understudy.users import Cast
 
-TASKS, PAID, REPLIES = "tasks.jsonl", "paid.jsonl", "replies"
+TASKS = "tasks.jsonl"
 
 
 class Sitting(Record):
@@ -97,13 +98,13 @@ def set_up(
     `human` is the agent where a person plays it; `against` is what it will be compared with. Without a folder nothing
     is kept. The agent comes last: a mistake in anything else does not have to wait until its model is loaded.
     """
-    refuse_unpriced(sitting, cap)
+    refuse_unpriced(cap, asked(sitting.agent, sitting.config, sitting.judged))
     source, tasks = _tasks(sitting.config)
     if against:
         refuse_incomparable(tasks, source.name, against)
     if folder and (folder / TASKS).exists():
         _refuse_changed(folder / TASKS, tasks)
-    config = _caching(sitting.config, folder)
+    config = caching(sitting.config, folder) if folder else sitting.config
     purse = Purse(cap, folder / PAID if folder else None)
     users = Cast(config.user, purse.of("users"))
     judging = ChatModel(config.judge, "grader", purse.of("judge")) if sitting.judged else None
@@ -116,7 +117,6 @@ def set_up(
 async def assess(sitting: Sitting, desk: Desk, folder: Path | None = None, progress: Progress | None = None) -> Outcome:
     """Play what is not played yet, and all that it comes to; with a folder, that is written there."""
     source, tasks = desk.exam or _tasks(sitting.config)
-    earlier = dict(desk.purse.spent)
     if folder:
         desk.kept = Kept(folder, sitting)
         _keep_tasks(folder / TASKS, tasks)
@@ -128,7 +128,7 @@ async def assess(sitting: Sitting, desk: Desk, folder: Path | None = None, progr
     if desk.judge:
         found = await judge(desk.judge, {task.id: task for task in tasks}, every, found)
     own = _evaluations(sitting, source, tasks, played)
-    own[0] = own[0].replace(usage=_used(desk, earlier))
+    own[0] = own[0].replace(usage=_used(desk))
     names = [sitting.name, *(f"{sitting.name}, again {number}" for number in range(1, sitting.reruns))]
     rows += [Named(name=name, evaluation=evaluation) for name, evaluation in zip(names, own, strict=True)]
     whole = Outcome(rows=tuple(rows), failures=tuple(found), noise=noise(own))
@@ -142,17 +142,6 @@ def write(folder: Path, whole: Outcome) -> None:
     write_whole(folder / "evaluation.md", outcome.markdown(whole))
     write_whole(folder / FILE, json.dumps(outcome.as_json(whole), indent=1) + "\n")
     shutil.rmtree(folder / REPLIES, ignore_errors=True)
-
-
-def refuse_unpriced(sitting: Sitting, cap: Decimal) -> None:
-    """A cap where nothing has a price is a `ConfigError`."""
-    config = sitting.config
-    asked = [config.chat] if sitting.agent in ("native", "chat") else []
-    asked += [config.user.chat] if config.user.kind not in ("scripted", "human") else []
-    asked += [config.judge] if sitting.judged else []
-    if cap and not any(chat.prompt_price or chat.completion_price for chat in asked):
-        keys = "chat, user.chat and judge have prompt_price and completion_price"
-        raise ConfigError(f"--cost-cap {cap}: nothing that is asked has a price; {keys}, per million tokens")
 
 
 def begun(folder: Path) -> Sitting:
@@ -216,23 +205,11 @@ def _evaluations(
     return [summary(source, tasks, each, how.trials, how.seed + number) for number, each in enumerate(played)]
 
 
-def _used(desk: Desk, earlier: dict[str, Usage]) -> dict[str, Usage]:
+def _used(desk: Desk) -> dict[str, Usage]:
     """What each was asked, in earlier attempts too."""
     now = {
         "users": desk.users.usage,
         "agent": desk.agent.usage if isinstance(desk.agent, ChatAgent) else Usage(),
         "judge": desk.judge.usage if desk.judge else Usage(),
     }
-    total = {who: earlier.get(who, Usage()) + usage for who, usage in now.items()}
-    return {who: usage for who, usage in total.items() if usage != Usage()}
-
-
-def _caching(config: TrainConfig, folder: Path | None) -> TrainConfig:
-    """The config with replies kept in the folder, where they are kept nowhere yet."""
-    if folder is None:
-        return config
-    cache = str(folder / REPLIES)
-    chat, user, judging = (
-        each if each.cache else each.replace(cache=cache) for each in (config.chat, config.user.chat, config.judge)
-    )
-    return config.replace(chat=chat, user=config.user.replace(chat=user), judge=judging)
+    return desk.purse.used(now)

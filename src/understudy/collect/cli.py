@@ -1,6 +1,7 @@
 """`understudy data collect`: episodes of an agent as conversations to learn from."""
 
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +11,7 @@ from understudy.data.cli import refuse
 from understudy.errors import ConfigError
 
 if TYPE_CHECKING:
+    from understudy.chat import Usage
     from understudy.collect.episodes import Played
     from understudy.domains.base import TaskSource
     from understudy.kept import Kept
@@ -48,6 +50,7 @@ def collect(
     from understudy.collect import collect as collecting
     from understudy.collect.episodes import Played, refuse_unfinished
     from understudy.domains.base import find
+    from understudy.evaluate import cap_of, refuse_idle_chat
     from understudy.weights import config_of
 
     outputs = {name: path for name, path in zip(_NAMES, (out, preferences, judged), strict=True) if path}
@@ -58,6 +61,7 @@ def collect(
     config = config_of(what, settings or ())
     source = find(config.domain).slice(config.slice)
     kept: Kept[Played] | None = None
+    spent: dict[str, Usage] = {}
     if _is_run(what) and not agent:
         refuse(ctx, (*_OF_PLAYING, *(() if most else ("seed",))))
         episodes = collecting.of_run(Path(what), source, even_held_out)
@@ -65,11 +69,13 @@ def collect(
         collecting.refuse_held_out(split, even_held_out)
         first = next(iter(outputs.values()))
         refuse_unfinished(first, resume)
-        playing = Played(agent=agent or "gold", split=split, tasks=tasks, trials=trials, seed=seed, config=config)
-        kept, episodes = _played(playing, source, first, what, concurrency)
+        who, uncapped = agent or "gold", config.replace(cost_cap=Decimal(0))
+        refuse_idle_chat(who, settings or ())
+        playing = Played(agent=who, split=split, tasks=tasks, trials=trials, seed=seed, config=uncapped)
+        kept, episodes, spent = _played(playing, source, first, what, concurrency, cap_of(who, config))
     how = collecting.Selection(pairs=pairs, most=most, by=by, seed=seed)
     text, whole = collecting.write(episodes, source, outputs, how)
-    print(text)
+    print("\n".join([text, *(f"{who}: {usage}" for who, usage in spent.items())]))
     if kept is not None:
         kept.remove()
     raise typer.Exit(0 if whole else 1)
@@ -83,8 +89,8 @@ def _is_run(what: str) -> bool:
 
 
 def _played(
-    what: "Played", source: "TaskSource", out: Path, where: str, concurrency: int
-) -> "tuple[Kept[Played], list[Trajectory]]":
+    what: "Played", source: "TaskSource", out: Path, where: str, concurrency: int, cap: Decimal
+) -> "tuple[Kept[Played], list[Trajectory], dict[str, Usage]]":
     """The episodes that are played now; an interruption is one line and exit code 130."""
     from understudy.collect.collect import play_now
     from understudy.collect.episodes import unfinished
@@ -94,9 +100,10 @@ def _played(
     weights = find_weights(where) if _is_run(where) and what.agent == "model" else None
     for warning in weights.warnings if weights else ():
         typer.secho(warning, fg="yellow", err=True)
+    checkpoint = weights.checkpoint if weights else None
     try:
         with held(unfinished(out)):
-            return play_now(what, source, out, weights.checkpoint if weights else None, concurrency, _progress)
+            return play_now(what, source, out, checkpoint, concurrency, _progress, cap)
     except KeyboardInterrupt as e:
         typer.secho("stopped; the episodes that ended are kept, and --resume goes on with them", fg="yellow", err=True)
         raise typer.Exit(130) from e

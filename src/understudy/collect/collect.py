@@ -3,18 +3,22 @@
 import asyncio
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from understudy.agent import Agent, EngineAgent
+from understudy.agent import Agent, ChatAgent, EngineAgent
+from understudy.chat import Payer, Usage
 from understudy.collect.episodes import Played, stored, unfinished
 from understudy.collect.lessons import By, balanced, demonstrations, judged, preferences
+from understudy.config import TrainConfig
 from understudy.data.write import output
 from understudy.domains.base import TaskSource
 from understudy.domains.mixture import shown
 from understudy.errors import ConfigError, TaskError
-from understudy.evaluate import Progress, episodes, held_out, inhabited, named_agent, open_model
-from understudy.kept import Kept
+from understudy.evaluate import Progress, asked, episodes, held_out, inhabited, named_agent, open_model
+from understudy.kept import PAID, Kept, caching, worth_resuming
+from understudy.purse import Purse, refuse_unpriced
 from understudy.records import Record
 from understudy.tasks import Split
 from understudy.trajectory import Trajectory
@@ -35,19 +39,39 @@ class Selection(Record):
 
 
 def play_now(
-    what: Played, source: TaskSource, out: Path, checkpoint: Path | None, concurrency: int, progress: Progress
-) -> tuple[Kept[Played], list[Trajectory]]:
-    """Episodes of an agent, and where they are kept until they are written as lessons beside `out`."""
-    config = what.config
+    what: Played,
+    source: TaskSource,
+    out: Path,
+    checkpoint: Path | None,
+    concurrency: int,
+    progress: Progress,
+    cap: Decimal = Decimal(0),
+) -> tuple[Kept[Played], list[Trajectory], dict[str, Usage]]:
+    """Episodes of an agent, where they are kept until they are written as lessons beside `out`, and what was spent.
+
+    Once agent and users have cost `cap`, over all attempts, that is a `ConfigError`; 0 sets none.
+    """
+    folder = unfinished(out)
+    config = caching(what.config, folder)
+    refuse_unpriced(cap, asked(what.agent, config))
     tasks = held_out(source, what.split, what.tasks, what.seed)
     if not tasks:
         raise ConfigError(f"{config.domain} has no {what.split} tasks in this slice")
-    agent = _agent(what, checkpoint)
-    kept = Kept(unfinished(out), what, bare=True)  # what is learned from a conversation is its messages
-    at_once = 1 if config.user.kind == "human" else concurrency
-    users = inhabited(source, Cast(config.user))
-    playing = episodes(users, agent, tasks, config.limits, what.trials, what.seed, at_once, progress, kept)
-    return kept, asyncio.run(playing)
+    purse = Purse(cap, folder / PAID)
+    users = Cast(config.user, purse.of("users"))
+    agent = _agent(what.agent, config, checkpoint, purse.of("agent"))
+    kept = Kept(folder, what, bare=True)  # what is learned from a conversation is its messages
+    at_once, there = 1 if config.user.kind == "human" else concurrency, inhabited(source, users)
+    playing = episodes(there, agent, tasks, config.limits, what.trials, what.seed, at_once, progress, kept)
+    try:
+        played = asyncio.run(playing)
+    except ConfigError as e:
+        if worth_resuming(folder):
+            raise ConfigError(f"{e}; what has ended is kept, and --resume goes on with it") from e
+        kept.remove()
+        raise
+    spent = {"users": users.usage, "agent": agent.usage if isinstance(agent, ChatAgent) else Usage()}
+    return kept, played, purse.used(spent)
 
 
 def of_run(run: Path, source: TaskSource, even_held_out: bool) -> list[Trajectory]:
@@ -95,11 +119,11 @@ def write(
     return text, all(lessons.found for lessons in kept.values())
 
 
-def _agent(what: Played, checkpoint: Path | None) -> Agent:
+def _agent(name: str, config: TrainConfig, checkpoint: Path | None, payer: Payer) -> Agent:
     """The agent by its name; a model samples as it does in training, so that trials of a task differ."""
-    if what.agent != "model":
-        return named_agent(what.agent, what.config)
-    return EngineAgent(*open_model(what.config, checkpoint), what.config.sampling)
+    if name != "model":
+        return named_agent(name, config, payer=payer)
+    return EngineAgent(*open_model(config, checkpoint), config.sampling)
 
 
 def refuse_existing_outputs(paths: Iterable[Path]) -> None:

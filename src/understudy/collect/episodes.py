@@ -1,7 +1,8 @@
 """Where episodes come from: an agent that plays now, or the trajectories that a run has stored.
 
 What is played is kept as it ends (`kept`), in the folder `NAME.episodes` beside the output, until that is written. So
-an interrupted attempt is gone on with, and no reply of an endpoint is paid twice.
+an interrupted attempt is gone on with. With them are the replies of endpoints, so that none is paid twice, and what
+was paid for.
 """
 
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ class Played(Record):
     trials: int
     seed: int
     config: TrainConfig
+    """Without `cost_cap`: an attempt that has reached it is gone on with under a higher one."""
 
 
 def unfinished(out: Path) -> Path:

@@ -28,6 +28,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 _IDENTITY = re.compile(r"[\w.+-]+@[\w.-]+\w|\b(?=\w*\d)(?=\w*[A-Za-z_])\w{3,}\b|\b\d{3,}\b")
 """Addresses of mail, ids, and numbers long enough to be one."""
 _FAULTS: Mapping[str, What] = {
+    "agent": "agent_fault",
     "user": "user_fault",
     "tool": "environment_fault",
     "mcp": "environment_fault",

@@ -65,6 +65,8 @@ class Reading:
     """The reply went on to speak for the user or a tool, and is cut there."""
     reason: str = ""
     """Why a call is malformed, or which name no tool has."""
+    thought: bool = False
+    """The reply held thoughts, which are not in `text`."""
 
     @property
     def status(self) -> ReplyStatus:
@@ -141,12 +143,13 @@ def _reading(scan: Scan) -> Reading:
     if not reason and unknown is not None:
         reason = f"unknown tool {nearest(unknown, scan.tools)}"
     repairs = {kind: count for kind, count in scan.repairs.items() if count}
-    return Reading(tuple(scan.calls), content, repairs, dict(scan.faults), scan.other_side, reason)
+    return Reading(tuple(scan.calls), content, repairs, dict(scan.faults), scan.other_side, reason, scan.thought)
 
 
 def _thought(scan: Scan, mark: re.Match[str]) -> int:
     """A thought, to its end, or to that of the reply."""
     scan.cut()
+    scan.thought = True
     close = f"{mark[0][0]}/{mark[0][1:]}"
     end = scan.text.find(close, mark.end())
     return len(scan.text) if end < 0 else end + len(close)

@@ -31,6 +31,8 @@ class Scan:
     repairs: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     other_side: bool = False
+    thought: bool = False
+    """A thought stood there."""
     budget: Budget = field(default_factory=Budget)
 
     def say(self, start: int, end: int) -> int:
@@ -44,6 +46,7 @@ class Scan:
 
     def forget(self) -> None:
         """What was read so far turns out to be a thought."""
+        self.thought = True
         self.said, self.calls = [], []
         self.repairs, self.faults = Counter(), Counter()
 

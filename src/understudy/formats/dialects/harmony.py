@@ -34,6 +34,7 @@ def read(scan: Scan, mark: re.Match[str]) -> int:
         return scan.arguments(recipient[1], header.end())
     if header["channel"] != "analysis":
         return header.end()
+    scan.thought = True
     end = _END.search(scan.text, header.end())
     return end.start() if end else len(scan.text)
 
