@@ -216,9 +216,9 @@ def test_an_episode_may_be_as_long_as_a_run_s(monkeypatch: pytest.MonkeyPatch) -
         return Trajectory(task.id)
 
     monkeypatch.setattr("understudy.play.rollout", remembered)
-    for limits in (None, Limits(max_turns=9, max_tokens=12000), Limits(max_turns=400, max_tokens=100)):
+    for limits in (Limits(max_turns=9, max_tokens=12000), Limits(max_turns=400, max_tokens=100)):
         play(DOMAIN, TASK, person=person([])[0], limits=limits)
-    assert [(each.max_turns, each.max_tokens) for each in given] == [(100, 8192), (100, 12000), (400, 8192)]
+    assert [(each.max_turns, each.max_tokens) for each in given] == [(100, 12000), (400, 8192)]
 
 
 def test_find_task() -> None:

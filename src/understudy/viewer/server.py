@@ -19,7 +19,7 @@ from understudy.viewer import site
 from understudy.viewer.answers import ANSWERS, Answer, as_json
 from understudy.viewer.library import Library
 
-NO_ANSWER = (ConfigError, TaskError, RolloutError)
+_NO_ANSWER = (ConfigError, TaskError, RolloutError)
 """What may be wrong with what is looked at, or with the domains and models that are asked about it."""
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -54,7 +54,7 @@ def app(library: Library, config: ServeConfig) -> ASGIApp:
         Route("/static/{path:path}", _file),
         *(Route(path, _answering(library, answer)) for path, answer in ANSWERS.items()),
     ]
-    handlers: dict[Any, Callable[[Request, Any], Response]] = dict.fromkeys(NO_ANSWER, _not_there)
+    handlers: dict[Any, Callable[[Request, Any], Response]] = dict.fromkeys(_NO_ANSWER, _not_there)
     return Gate(Starlette(routes=routes, exception_handlers=handlers), config, "")
 
 

@@ -36,8 +36,8 @@ function Shown({ tokens }) {
   const segments = useMemo(() => cut(tokens), [tokens]);
   const last = tokens.ids.length - 1;
   const first = Math.max(0, tokens.sampled.indexOf(true));
-  const step = (by) => {
-    const next = at == null ? first : Math.min(last, Math.max(0, at + by));
+  const step = (far) => {
+    const next = at == null ? first : Math.min(last, Math.max(0, at + far));
     setAt(next);
     document.querySelector(`.tokens [data-t="${next}"]`)?.scrollIntoView({ block: "nearest" });
   };
