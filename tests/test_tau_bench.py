@@ -18,7 +18,7 @@ from checkouts import TAU_BENCH, write
 from understudy.agent import GoldAgent
 from understudy.assess.sitting import Sitting, assess, set_up
 from understudy.check import check
-from understudy.config import TrainConfig
+from understudy.config import TrainConfig, parse
 from understudy.domains.base import Slice, find
 from understudy.environment import Step
 from understudy.errors import ConfigError, TaskError
@@ -175,8 +175,22 @@ def test_a_model_that_speaks_to_nobody_is_told_so(kiosk: TauBench) -> None:
         async def act(self, task: Task, episode: object, new: object, tools: object) -> Message:
             return text("How can I help?")
 
-    with pytest.raises(ConfigError, match=r"task test-0 has no scripted user to answer 'How can I help\?'"):
+    with pytest.raises(
+        ConfigError, match=r"task test-0 has no scripted user to answer 'How can I help\?'.*user\.kind=llm"
+    ):
         asyncio.run(evaluate(kiosk, Polite(), kiosk.tasks("test")))  # type: ignore[arg-type]
+
+
+def test_an_exam_without_tasks_is_refused(kiosk: TauBench) -> None:
+    exam = pytest.importorskip("understudy.train.exam")
+    for split, others in (("validation", "train or test"), ("train", "test")):
+        part = Slice(families=("change",) if split == "validation" else ("tell",))
+        config = parse(TrainConfig, "", [f"eval.split={split}", "eval.tasks=3"])
+        with pytest.raises(ConfigError, match=f"has no {split} tasks in this slice; set eval.split to {others}, or"):
+            exam.exams(config, kiosk.slice(part))
+    config = parse(TrainConfig, "", [f"domain=tau-bench:{kiosk.root}#kiosk"])
+    with pytest.raises(ConfigError, match="has no validation tasks in this slice; set eval"):
+        set_up(Sitting(name="silent", agent="silent", config=config), None, Decimal(0), 4)
 
 
 def test_eval_shows_the_floor_beside_the_score(kiosk: TauBench) -> None:

@@ -23,6 +23,8 @@ class Model:
     sampler: Streaming
     format: ChatFormat
     vocabulary: Vocabulary
+    sampled: str = ""
+    """Who samples its replies, and why."""
     memory: Memory = field(default_factory=Memory)
 
 
