@@ -424,6 +424,21 @@ def test_a_judge_that_cannot_be_read_is_unclear(call: Any) -> None:
     assert found.agents[0].evaluation.success.mean == 0.0
 
 
+def test_what_the_judge_is_asked_as_a_cap_is_reached_is_paid_once(call: Any) -> None:
+    said = says(json.dumps({"what": "refused", "message": 2, "evidence": "it says no"}))
+    delays = iter([0.0, 0.0, *[0.3] * 10])
+    with serving(lambda _: Answer(said.body, delay=next(delays))) as endpoint:
+        settings = [f"judge.base_url={endpoint.url}", "judge.model=j", "judge.prompt_price=10000"]
+        command = ["eval", "toy:DOMAIN", *settings, "judge.concurrency=4", "--agent", "refusing", "--tasks", "8"]
+        code, _, err = call(*command, "--judge", "--out", "j", "--cost-cap", "2")
+        assert (code, "--cost-cap 2 is reached" in err) == (2, True)
+        assert 2 <= len(endpoint.requests) < 8
+        assert len(Path("j/paid.jsonl").read_text().splitlines()) == len(endpoint.requests)
+        assert call("eval", "--resume", "j")[0] == 0
+        assert len(endpoint.requests) == 8
+    assert outcome.read(Path("j")).agents[0].evaluation.usage["judge"].cost == 8
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -444,6 +459,12 @@ def test_a_judge_that_cannot_be_read_is_unclear(call: Any) -> None:
         (["eval", "toy:DOMAIN", "--agent", "gold", "--out", "o", "--inspect", "x.eval"], "ends in .json"),
         (["eval", "toy:DOMAIN", "--agent", "gold", "--judge"], "judge.model is empty"),
         (["compare", "nowhere", "elsewhere"], "there is no evaluation at"),
+        (["view", "x", "--json", "--export", "x.html"], "x is not a run"),
+        (["view", "x", "--text", "--json"], "--json has no effect beside --text, --step and --episode"),
+        (["view", "x", "--episode", "1", "--export", "x.html"], "--export has no effect beside --text"),
+        (["view", "x", "--step", "1", "--port", "0"], "--port has no effect beside --text"),
+        (["play", "toy:DOMAIN", "--model", "tiny"], "--model tiny: you are the agent; meet that one by --as user"),
+        (["play", "toy:DOMAIN", "--agent", "chat"], "--agent chat: you are the agent"),
     ],
 )
 def test_mistakes_are_one_line(call: Any, arguments: list[str], said: str, tmp_path: Path) -> None:

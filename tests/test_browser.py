@@ -1,6 +1,7 @@
 """The page of view in a real Chromium: from a server and as a file, by mouse and by keyboard, dark and light."""
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from browser import accessibility, browser, expect
 from test_viewer_index import episode, keep
 from understudy.messages import Message
 from understudy.trajectory import Trajectory
+from understudy.viewer.answers import ANSWERS, Values, overview
 from understudy.viewer.export import export
 from understudy.viewer.library import Library
 from viewing import episodes, make_run, served, take_step
@@ -77,16 +79,24 @@ def rows(page: Any) -> list[str]:
     return [text.strip() for text in page.locator(".rows .c-task a").all_inner_texts()]
 
 
+def drawn(canvas: Any, ink: list[int]) -> bool:
+    """Whether a colour is seen on a canvas within ten seconds: a chart is drawn after its label is written."""
+    for _ in range(100):
+        if canvas.evaluate(INK, ink) > 20:
+            return True
+        canvas.page.wait_for_timeout(100)
+    return False
+
+
 def test_runs_are_drawn_over_each_other(page: Any, address: str) -> None:
     page.emulate_media(color_scheme="light")
     page.goto(address)
     page.get_by_role("heading", name="Success").wait_for()
-    page.get_by_role("img", name=re.compile("^Success.*one, base model at step 0: 0")).wait_for()  # with all of it
-    told = page.get_by_role("img", name=re.compile("^Success")).get_attribute("aria-label")
-    assert "one: 0.5 at first, 0.5 at last" in told
-    assert "two: 0.5 at first" in told
-    drawn = page.locator(".chart").filter(has_text="Entropy").locator("canvas")
-    assert drawn.evaluate(INK, [36, 86, 201]) > 20, "the first run's curve is drawn in its colour"
+    told = ("one: 0.5 at first, 0.5 at last", "two: 0.5 at first", "one, base model at step 0: 0")
+    label = re.compile("".join(f"(?=.*{re.escape(each)})" for each in told), re.DOTALL)
+    expect(page.get_by_role("img", name=re.compile("^Success"))).to_have_attribute("aria-label", label)
+    chart = page.locator(".chart").filter(has_text="Entropy").locator("canvas")
+    assert drawn(chart, [36, 86, 201]), "the first run's curve is drawn in its colour"
     page.get_by_role("button", name="only two").click()
     page.get_by_role("heading", name="two", exact=True).wait_for()
     expect(page.get_by_role("img", name=re.compile("^Success.*one"))).to_have_count(0)
@@ -116,6 +126,33 @@ def test_a_run_that_goes_on_is_followed(page: Any, tmp_path: Path) -> None:
         assert numbers.all_inner_texts() == ["1\t12", "2\t12", "3\t12"]
         page.keyboard.press("Escape")
         page.get_by_role("dialog").wait_for(state="detached")
+
+
+def test_an_overview_that_takes_longer_than_it_is_asked_for_appears(
+    page: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(library: Library, values: Values) -> Any:
+        time.sleep(3)
+        return overview(library, values)
+
+    monkeypatch.setitem(ANSWERS, "/api/overview", slow)
+    with served(Library([folder])) as address:
+        page.goto(f"{address}/#/episodes/one")
+        page.get_by_role("status").filter(has_text="27 episodes").wait_for()
+
+
+def test_evaluations_that_come_are_followed(page: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "live", steps=1)
+    text = (run.folder / "evaluations" / "000000 base model.json").read_text()
+    with served(Library([run.folder])) as address:
+        page.goto(f"{address}/#/evaluations")
+        page.get_by_role("rowheader", name="base model, step 0").wait_for()
+        run.write("evaluations/000001 warm start.json", text)
+        page.get_by_role("rowheader", name="warm start, step 1").wait_for()
+        page.get_by_role("link", name="live").click()
+        page.get_by_role("heading", name="live").wait_for()
+        run.write("evaluations/000002 trained.json", text)
+        page.get_by_role("rowheader", name="trained, step 2").wait_for()
 
 
 def test_episodes_are_filtered_searched_and_sorted(page: Any, address: str) -> None:

@@ -55,7 +55,7 @@ def elsewhere(work: Callable[..., Any], *values: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = elsewhere(shelf, tmp_path_factory.mktemp("shelf"))
+    folder: Path = elsewhere(shelf, tmp_path_factory.mktemp("SATURN"))  # it has a TURN
     return folder
 
 
@@ -82,7 +82,13 @@ def address(folder: Path) -> Iterator[str]:
 
 def opened(page: Any, address: str, name: str, tab: str = "") -> None:  # noqa: F811
     page.goto(f"{address}episode/run/4/{EPISODES[name]}{f'?tab={tab}' if tab else ''}")
-    page.get_by_role("tab", name="Conversation").wait_for()
+    page.get_by_role("tab", name=tab or "conversation", selected=True).wait_for()
+    showing(page, EPISODES[name])
+
+
+def showing(page: Any, number: int) -> None:  # noqa: F811
+    """Wait until an episode is shown whole: what one comes from stays until then."""
+    page.locator(".episode header").get_by_text(f"step 4, episode {number}").wait_for()
     page.locator("[aria-busy]").wait_for(state="detached")
 
 
@@ -119,12 +125,12 @@ def test_the_keyboard_walks_through_episodes_and_turns(page: Any, address: str) 
     page.wait_for_function("document.activeElement.dataset.turn === '1'")
     page.keyboard.press("j")
     page.wait_for_url("**/episode/run/4/2")
-    page.locator(".episode header").get_by_text("step 4, episode 2").wait_for()
-    page.locator("[aria-busy]").wait_for(state="detached")
+    showing(page, 2)
     page.keyboard.press("2")
     page.get_by_role("tabpanel", name=re.compile("Tokens")).wait_for()
     page.keyboard.press("k")
     page.wait_for_url("**/episode/run/4/1?tab=tokens")
+    showing(page, 1)
     page.keyboard.press("ArrowRight")
     page.get_by_role("tab", name=re.compile("Tokens")).focus()
     page.keyboard.press("ArrowRight")
@@ -134,10 +140,15 @@ def test_the_keyboard_walks_through_episodes_and_turns(page: Any, address: str) 
 def test_tokens_tell_their_id_and_probability(page: Any, address: str) -> None:  # noqa: F811
     opened(page, address, "gold", "tokens")
     page.get_by_role("button", name=re.compile("^▾ turn 1: ")).wait_for()
-    page.locator(".sampled .t").first.hover()
-    assert re.search(
-        r"place \d+, id \d+ .*, sampled, log-probability 0.00000 \(100.00%\)", page.locator(".picked").inner_text()
-    )
+    told = r"place %s, id \d+ .*, sampled, log-probability 0.00000 \(100.00%%\)"
+    sampled = page.locator(".sampled .t")
+    places = [sampled.nth(i).get_attribute("data-t") for i in range(2)]
+    for key, place in ((".", places[0]), (".", places[1]), (",", places[0])):
+        page.keyboard.press(key)
+        expect(page.locator(".picked")).to_contain_text(re.compile(told % place))
+        expect(page.locator(".t.at")).to_have_attribute("data-t", place)
+    sampled.nth(1).hover()
+    expect(page.locator(".picked")).to_contain_text(re.compile(told % places[1]))
     opened(page, address, "wrote", "tokens")
     page.get_by_text("this episode has no tokens").wait_for()
 
@@ -187,7 +198,7 @@ def test_an_evaluation_leads_from_causes_to_episodes(page: Any, address: str) ->
     assert page.locator("img").count() == 0
     cause = page.locator(".causes button").first
     cause.click()
-    assert cause.get_attribute("aria-pressed") == "true"
+    expect(cause).to_have_attribute("aria-pressed", "true")
     page.locator(".failures a").first.click()
     page.wait_for_url("**/episode/mute/eval/*")
     page.get_by_role("region", name="why").wait_for()

@@ -28,9 +28,8 @@ TURNS = {
 }
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Three episodes of one task: won, lost, and cut off."""
+def evaluated(out: Path, trials: int, reruns: int = 1) -> Path:
+    """Episodes of one task, one after the other: won, lost, and cut off."""
 
     class Wavering:
         def __init__(self) -> None:
@@ -41,13 +40,27 @@ def folder(tmp_path: Path) -> Path:
                 self.agents[id(episode)] = Script(*TURNS[list(TURNS)[len(self.agents)]])
             return await self.agents[id(episode)].act(task, episode, new, tools)
 
-    settings = ["domain=toy:DOMAIN", "slice.families=one", "eval.split=train", "eval.tasks=1", "eval.trials=3"]
+    settings = ["domain=toy:DOMAIN", "slice.families=one", "eval.split=train", "eval.tasks=1", f"eval.trials={trials}"]
     config = parse(TrainConfig, "", [*settings, "limits.max_turns=3"])
-    sitting = Sitting(name="wavering", agent="human", config=config)
-    out = tmp_path / "evaluation"
+    sitting = Sitting(name="wavering", agent="human", config=config, reruns=reruns)
     desk = set_up(sitting, out, Decimal(0), 1, human=Wavering())
     assert asyncio.run(assess(sitting, desk, out)).agents[0].evaluation.results[0].task == ONE.id
     return out
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An evaluation with all three."""
+    return evaluated(tmp_path / "evaluation", 3)
+
+
+def test_reruns_are_epochs_of_one_accuracy(tmp_path: Path) -> None:
+    found = log(evaluated(tmp_path / "evaluation", 1, reruns=2))
+    success = found["results"]["scores"][0]
+    metrics = {name: each["value"] for name, each in success["metrics"].items()}
+    assert (found["eval"]["config"]["epochs"], success["scored_samples"]) == (2, 2)
+    assert [sample["scores"]["success"]["value"] for sample in found["samples"]] == [1.0, 0.0]
+    assert (metrics["accuracy"], metrics["pass^1"], metrics["pass^2"]) == (0.5, 0.5, 0.0)
 
 
 def test_a_log_is_plain_json_and_written_once(folder: Path, tmp_path: Path) -> None:

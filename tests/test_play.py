@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,9 @@ from understudy.errors import ConfigError
 from understudy.messages import ToolCall, ToolSpec
 from understudy.play import Person, find_task, play
 from understudy.prompt import print_coloured, read_reply
+from understudy.rollout import Limits
+from understudy.tasks import Task
+from understudy.trajectory import Trajectory
 
 SPECS = DOMAIN.specs
 TASK = find_task(DOMAIN, split="test")
@@ -197,6 +201,24 @@ def test_speakers_have_colours_on_a_terminal_and_none_elsewhere(
     assert lines[1].startswith("\x1b[36m")
     assert lines[2].startswith("\x1b[32m")
     assert lines[3] == "plain"
+
+
+def test_a_terminal_obeys_nothing_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    print_coloured("agent | \x1b]0;taken\x07 \x9b2J\u202e\nvisible")
+    assert capsys.readouterr().out == "agent | \ufffd]0;taken\ufffd \ufffd2J\ufffd\nvisible\n"
+
+
+def test_an_episode_may_be_as_long_as_a_run_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Limits] = []
+
+    async def remembered(task: Task, environment: Any, agent: Any, limits: Limits, seed: int) -> Trajectory:
+        given.append(limits)
+        return Trajectory(task.id)
+
+    monkeypatch.setattr("understudy.play.rollout", remembered)
+    for limits in (Limits(max_turns=9, max_tokens=12000), Limits(max_turns=400, max_tokens=100)):
+        play(DOMAIN, TASK, person=person([])[0], limits=limits)
+    assert [(each.max_turns, each.max_tokens) for each in given] == [(100, 12000), (400, 8192)]
 
 
 def test_find_task() -> None:

@@ -84,6 +84,8 @@ def test_one_episode(folder: Path) -> None:
     assert "failed: no score (engine: gone)" in view(folder, episode=4)
     with pytest.raises(ConfigError, match=r"has no episode 5; it has 1 to 4"):
         view(folder, episode=5)
+    with pytest.raises(ConfigError, match=r"has no episode 0; it has 1 to 4"):
+        view(folder, episode=0)
     with pytest.raises(ConfigError, match=r"no episodes of step 3; it does of: 2, 4"):
         view(folder, step=3)
 
@@ -92,6 +94,31 @@ def test_damaged_episodes_are_named(folder: Path) -> None:
     with (folder / "trajectories" / "step_000004.jsonl").open("a") as f:
         f.write("{\n")
     assert "step_000004.jsonl:5: skipped, not a trajectory" in view(folder)
+
+
+def test_episodes_are_counted_by_their_lines_as_everywhere(folder: Path) -> None:
+    file = folder / "trajectories" / "step_000004.jsonl"
+    bad, good, *_ = file.read_text().splitlines()
+    file.write_text(f"{bad}\n{{\n{good}\n")
+    assert "step_000004, episode 3: good" in view(folder)
+    assert "step_000004, episode 3: good" in view(folder, episode=3)
+    with pytest.raises(ConfigError, match=r"step_000004\.jsonl:2: skipped, not a trajectory"):
+        view(folder, episode=2)
+    with pytest.raises(ConfigError, match="has no episode 4; it has 1 to 3"):
+        view(folder, episode=4)
+
+
+def test_a_terminal_obeys_nothing_that_a_model_wrote(folder: Path) -> None:
+    title, paste = "\x1b]0;taken\x07", "\x9b2J\x1b]52;c;aGk=\x07"
+    call = ToolCall(name=title, arguments={paste: title}, malformed="")
+    said = [Message(role="assistant", content=f"{title}\n\u202eback", tool_calls=(call,))]
+    said.append(Message(role="tool", content=f"a\u00a0b\u3000c\td\r{paste}"))
+    run = Run(folder, TrainConfig(seed=3))
+    run.keep(5, [Trajectory(title, messages=said, stop=Stop.FAULT, fault="engine", error=paste)])
+    text = view(folder, step=5)
+    assert {c for c in text if not c.isprintable()} == {"\n", "\t", "\u00a0", "\u3000"}
+    assert "\ufffd]0;taken\ufffd" in text, "one sees that there was something"
+    assert "a\u00a0b\u3000c\td\n" in text
 
 
 def test_transcript() -> None:

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,11 +16,12 @@ from typing import Any
 import httpx2
 import pytest
 
+from understudy.config import TrainConfig
 from understudy.errors import ConfigError
 from understudy.messages import Message
-from understudy.run import read_metrics
+from understudy.run import Run, read_metrics
 from understudy.trajectory import Trajectory
-from understudy.viewer import site
+from understudy.viewer import curves, site
 from understudy.viewer.answers import ANSWERS, as_json
 from understudy.viewer.export import answers, export
 from understudy.viewer.library import Library
@@ -103,6 +105,40 @@ def test_a_stamp_changes_when_the_run_does(tmp_path: Path) -> None:
     take_step(run, 2)
     assert stamp() != before
     assert ask(library, "/api/runs/{run}/curves", run="run")["steps"] == [1, 2]
+
+
+def test_the_metrics_of_many_runs_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Run.create(tmp_path / "run 0", TrainConfig())
+    first.log(1, {"reward/success_rate": 0.25})
+    for number in range(1, 40):
+        shutil.copytree(first.folder, tmp_path / f"run {number}")
+    read = list[Path]()
+    monkeypatch.setattr(curves, "read_metrics", lambda folder: read.append(folder) or read_metrics(folder))
+    library = Library([tmp_path])
+    assert [run["success_rate"] for run in ask(library, "/api/overview")["runs"]] == [0.25] * 40
+    first.log(2, {"reward/success_rate": 0.5})
+    assert sum(run["success_rate"] for run in ask(library, "/api/overview")["runs"]) == 10.25
+    assert len(read) == 41
+
+
+def test_evaluations_have_a_stamp_of_their_own(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=1)
+    alone = tmp_path / "alone.json"
+    shutil.copy(run.folder / "evaluations" / "000000 base model.json", alone)
+    library = Library([tmp_path])
+
+    def stamps() -> tuple[Any, Any]:
+        told = ask(library, "/api/overview")
+        return told["runs"][0]["evaluated"], told["evaluations"][0]["evaluated"]
+
+    before = stamps()
+    take_step(run, 2)
+    assert stamps() == before
+    run.write("evaluations/000002 trained.json", alone.read_text())
+    assert stamps()[0] != before[0]
+    assert len(ask(library, "/api/evaluations/{key}", key="run")["rows"]) == 2
+    alone.write_text(alone.read_text() + "\n")
+    assert stamps()[1] != before[1]
 
 
 def test_curves_are_the_metrics(library: Library, folder: Path) -> None:

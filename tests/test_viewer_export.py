@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from script import Script
@@ -16,6 +17,7 @@ from understudy.viewer import export as exports
 from understudy.viewer.answers import ANSWERS
 from understudy.viewer.export import export
 from understudy.viewer.library import Library
+from viewing import served
 
 EPISODE = "/api/episode/{key}/{step}/{number}"
 
@@ -102,6 +104,43 @@ def test_what_is_damaged_is_named_and_the_rest_is_there(tmp_path: Path) -> None:
     answers = told_by(tmp_path / "page.html")["answers"]
     assert answers["/api/episode/sound/eval/1"]["reward"] == 1.0
     assert answers["/api/evaluations/torn"]["rows"][2]["success"]["mean"] == 1.0
+
+
+TORN = """
+from toy import LampTools, generate, house
+from understudy.domains.base import Domain
+DOMAIN = Domain(__name__, house, LampTools, generate, ("one", "two"))
+"""
+
+
+def test_a_domain_whose_tasks_are_damaged_costs_no_other_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "torn_lamps" / "tasks").mkdir(parents=True)
+    (tmp_path / "torn_lamps" / "__init__.py").write_text(TORN)
+    (tmp_path / "torn_lamps" / "tasks" / "train.jsonl").write_text('{"id": 1}\n')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run = Run.create(tmp_path / "run", CONFIG.replace(domain="torn_lamps:DOMAIN"))
+    run.keep(4, [played(TOY, TASK, Script(ASK))])
+    library = Library([run.folder])
+    export(library, tmp_path / "page.html")
+    told = told_by(tmp_path / "page.html")["answers"]
+    assert "train.jsonl:1: not a task" in told["/api/failures/run/4"]["not_told"]
+    assert told["/api/episode/run/4/1"]["reward"] == 0.0
+    with served(library) as address:
+        found = httpx2.get(f"{address}/api/failures/run/4", verify=False, timeout=60)
+    assert (found.status_code, found.json()["error"]) == (404, told["/api/failures/run/4"]["not_told"])
+    cli.view([run.folder], text=True)
+    assert "failed is not known: " in capsys.readouterr().out
+
+
+def test_an_evaluation_is_shown_by_its_folder_or_its_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.view([folder / "mute"], text=True)
+    text = capsys.readouterr().out
+    cli.view([folder / "mute" / "evaluation.json"], text=True)
+    assert capsys.readouterr().out == text
+    cli.view([folder / "run" / "evaluations" / "000004 trained.json"], text=True)
+    assert "000004 trained" in capsys.readouterr().out
 
 
 def test_why_episodes_of_a_run_failed(folder: Path) -> None:

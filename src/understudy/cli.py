@@ -136,6 +136,9 @@ def play(
     from understudy.evaluate import inhabited, named_agent
     from understudy.users import Cast
 
+    if role == "agent" and (model or agent != "gold"):
+        given = f"--model {model}" if model else f"--agent {agent}"
+        raise ConfigError(f"{given}: you are the agent; meet that one by --as user, or look on by --as nobody")
     config = config_of_stored(what, [*(settings or ()), *([f"model={model}"] if model else ())])
     left = forks.find_fork(what, fork, config, task) if fork else None
     config = left.config if left else config
@@ -143,7 +146,7 @@ def play(
     played = left.task if left else plays.find_task(domain, task, split)
     trained = weights_of_stored(what) if agent == "model" and not model and role != "agent" else None
     player = named_agent("model" if model else agent, config, trained) if role != "agent" else None
-    plays.play(domain, played, role, player, fork=left.fork if left else None)
+    plays.play(domain, played, role, player, fork=left.fork if left else None, limits=config.limits)
 
 
 app.command("eval")(assess.evaluate)

@@ -4,6 +4,7 @@ A folder with `played.json`, which says what is played, and `episodes.jsonl`. An
 the agent is not kept, and is played again. Episodes of something else are never mixed in.
 """
 
+import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
@@ -68,7 +69,7 @@ class Kept(Generic[R]):
         self._file.touch()
         text = self._file.read_bytes()
         if text and not text.endswith(b"\n"):
-            self._file.write_bytes(text[: text.rfind(b"\n") + 1])
+            os.truncate(self._file, text.rfind(b"\n") + 1)  # to write it anew would empty it first
 
 
 def caching(config: TrainConfig, folder: Path) -> TrainConfig:
@@ -90,8 +91,8 @@ def read_head(folder: Path, kind: type[R]) -> R:
     """What is played in a folder."""
     try:
         return kind.model_validate_json((folder / HEAD).read_bytes())
-    except FileNotFoundError as e:
-        raise ConfigError(f"{folder} holds no episodes: it has no {HEAD}") from e
+    except OSError as e:
+        raise ConfigError(f"{folder} holds no episodes: it has no {HEAD} that can be read") from e
     except ValidationError as e:
         raise ConfigError(f"{folder / HEAD} is damaged; remove its folder to begin anew") from e
 

@@ -26,6 +26,8 @@ from understudy.view import episode_title, transcript
 Role = Literal["agent", "user", "nobody"]
 """Whom a person plays; nobody looks on."""
 
+ROOM = Limits(max_turns=100)
+"""What an episode at a prompt may come to at least: people take many small turns."""
 HELP = """\
 Type text to say it to the user. Type a call to make it, in one of these ways:
     find_order order_id=W1    find_order(order_id="W1")    find_order {"order_id": "W1"}
@@ -80,10 +82,12 @@ def play(
     agent: Agent | None = None,
     person: Person | None = None,
     fork: Fork | None = None,
+    limits: Limits = ROOM,
 ) -> Trajectory | None:
     """Play a task at a prompt and see what it earned; None when you leave before its end, also by Ctrl-D or Ctrl-C.
 
-    As the user, or as nobody, you meet `agent`, the gold turns unless another one is given.
+    As the user, or as nobody, you meet `agent`, the gold turns unless another one is given. `limits` are those of what
+    is played: an episode may come to as much, or to what there is `ROOM` for.
     """
     person = person or Person()
 
@@ -99,8 +103,10 @@ def play(
     elif role == "user":
         domain = domain.with_users(user)
     seed = fork.episode.seed if fork else 0
+    turns, tokens = max(limits.max_turns, ROOM.max_turns), max(limits.max_tokens, ROOM.max_tokens)
+    limits = limits.replace(max_turns=turns, max_tokens=tokens)
     try:
-        episode = asyncio.run(rollout(task, domain.environment(task, seed=seed), actor, Limits(max_turns=100), seed))
+        episode = asyncio.run(rollout(task, domain.environment(task, seed=seed), actor, limits, seed))
     except (EOFError, KeyboardInterrupt):
         person.show("\nYou left before the end: no result.")
         return None

@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
+from unicodedata import category
 
 from rich.console import Console
 from rich.text import Text
@@ -43,10 +44,16 @@ def ask_person(prompt: str) -> str:
 def print_coloured(text: str) -> None:
     """Print a conversation with a colour for each speaker, where the terminal has colours."""
     console, style = Console(highlight=False, soft_wrap=True), ""
-    for line in text.splitlines() or [""]:
+    for line in map(printable, text.splitlines() or [""]):
         speaker = _SPEAKER.match(line)
         style = (_STYLES.get(speaker[1], "") if speaker[1] else style) if speaker else ""
         console.print(Text(line, style))
+
+
+def printable(text: str) -> str:
+    """A text that a model may have written, without what a terminal would obey (escapes, bells, marks of direction)."""
+    harmless = (c.isprintable() or c in "\n\t" or category(c) == "Zs" for c in text)
+    return "".join(c if shown else "\N{REPLACEMENT CHARACTER}" for c, shown in zip(text, harmless, strict=True))
 
 
 def read_reply(line: str, tools: Sequence[ToolSpec]) -> Message:

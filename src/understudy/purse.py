@@ -5,6 +5,7 @@ counts after it. A cap is looked at before each request: those under way when it
 """
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -80,7 +81,7 @@ def _read(file: Path) -> dict[str, Usage]:
     text = file.read_bytes()
     whole = text[: text.rfind(b"\n") + 1]
     if whole != text:
-        file.write_bytes(whole)
+        os.truncate(file, len(whole))
     spent: dict[str, Usage] = {}
     for line in whole.splitlines():
         paid = json.loads(line)

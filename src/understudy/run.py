@@ -260,7 +260,9 @@ def evaluation_files(folder: Path) -> dict[str, Path]:
 
 
 def refuse_taken(folder: Path) -> None:
-    """A `ConfigError` where the folder of a new run holds anything."""
+    """A `ConfigError` where the folder of a new run holds anything, or is none."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file; give another --out")
     if folder.exists() and any(folder.iterdir()):
         what = "holds another run" if (folder / "config.toml").exists() else "is not empty"
         raise ConfigError(f"{folder} {what}; go on with it by --resume {folder}, or give another --out")

@@ -9,8 +9,9 @@ from understudy.config import TrainConfig
 from understudy.errors import ConfigError
 from understudy.messages import Message, ToolCall
 from understudy.metrics import named
+from understudy.prompt import printable
 from understudy.run import episode_file, episode_files, read_config, read_metrics, read_warnings
-from understudy.trajectory import Trajectory, read_trajectories
+from understudy.trajectory import Trajectory, numbered_trajectories
 
 FIRST = ("reward/average_reward", "reward/success_rate")
 """Metrics that are looked at first."""
@@ -23,7 +24,7 @@ def view(folder: Path, step: int | None = None, episode: int | None = None) -> s
     config = read_config(folder)
     file = _episode_file(folder, step)
     if episode is not None or step is not None:
-        return _episode(file, episode or 1)
+        return _episode(file, 1 if episode is None else episode)
     metrics = [named(line) for line in read_metrics(folder)]  # those of runs from before names had spaces
     sections = [_head(folder, config), _curves(metrics), _health(folder, metrics), _result(folder)]
     sections.append(_some_episodes(file))
@@ -123,8 +124,8 @@ def _some_episodes(file: Path | None) -> str:
     """The first episode that succeeded and the first that did not."""
     if file is None:
         return ""
-    episodes, damaged = read_trajectories(file)
-    chosen = {_succeeded(e): (n, e) for n, e in reversed(list(enumerate(episodes, 1)))}
+    episodes, damaged = numbered_trajectories(file)
+    chosen = {_succeeded(e): (n, e) for n, e in reversed(episodes.items())}
     shown = [_titled(file, n, episode) for n, episode in sorted(chosen.values(), key=lambda pair: pair[0])]
     return "\n\n".join([*damaged, *shown])
 
@@ -132,10 +133,11 @@ def _some_episodes(file: Path | None) -> str:
 def _episode(file: Path | None, number: int) -> str:
     if file is None:
         raise ConfigError("the run keeps no episodes yet")
-    episodes, damaged = read_trajectories(file)
-    if not 1 <= number <= len(episodes):
-        raise ConfigError(f"{file} has no episode {number}; it has 1 to {len(episodes)}")
-    return "\n\n".join([*damaged, _titled(file, number, episodes[number - 1])])
+    episodes, damaged = numbered_trajectories(file)
+    if number not in episodes:
+        own = (line for line in damaged if line.startswith(f"{file}:{number}:"))
+        raise ConfigError(next(own, f"{file} has no episode {number}; it has 1 to {max(episodes, default=0)}"))
+    return "\n\n".join([*damaged, _titled(file, number, episodes[number])])
 
 
 def _succeeded(episode: Trajectory) -> bool:
@@ -143,7 +145,7 @@ def _succeeded(episode: Trajectory) -> bool:
 
 
 def _titled(file: Path, number: int, episode: Trajectory) -> str:
-    return f"{file.stem}, episode {number}: {episode_title(episode)}\n{transcript(episode.messages)}"
+    return printable(f"{file.stem}, episode {number}: {episode_title(episode)}\n{transcript(episode.messages)}")
 
 
 def episode_title(episode: Trajectory) -> str:

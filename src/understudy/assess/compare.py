@@ -1,6 +1,6 @@
 """Two evaluations side by side: the paired difference, whether chance explains it, and whether noise does."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from understudy import results
@@ -51,18 +51,22 @@ class Comparison(Record):
 
 
 def compare(new: Outcome, old: Outcome) -> Comparison:
-    """The last agent of each, over the tasks that both have; a task that is another one is a `ConfigError`."""
+    """The last agents of both with one seed, over the tasks that both have.
+
+    Where no seed is in both, the last agent of each. A task that is another one is a `ConfigError`.
+    """
     after, before = _agents(new), _agents(old)
-    one, other = after[-1].evaluation, before[-1].evaluation
+    last, first = _paired(after, before)
+    one, other = last.evaluation, first.evaluation
     _refuse_other_tasks({result.task: result.fingerprint for result in one.results}, one.domain, other)
     domains = {each: gain(one.of_domain(each), other.of_domain(each)) for each in _domains(one)}
-    name = "the other" if after[-1].name == before[-1].name else before[-1].name
+    shared = {result.task for result in one.results} & {result.task for result in other.results}
     return Comparison(
-        old=before[-1].replace(name=name),
-        new=after[-1],
+        old=first.replace(name="the other") if first.name == last.name else first,
+        new=last,
         gain=gain(one, other),
         chance=chance(gains(one, other)),
-        noise=between([row.evaluation for row in after], [row.evaluation for row in before]),
+        noise=between(_rounds(after, shared), _rounds(before, shared)),
         domains={each: rate for each, rate in domains.items() if rate.tasks} if len(domains) > 1 else {},
     )
 
@@ -95,6 +99,22 @@ def _refuse_other_tasks(new: Mapping[str, str], domain: str, old: Evaluation) ->
         )
     if not shared:
         raise ConfigError(f"the evaluations of {domain} and {old.domain} share no task; they cannot be compared")
+
+
+def _paired(after: Sequence[Named], before: Sequence[Named]) -> tuple[Named, Named]:
+    """The last two with one seed, whose episodes have the same users; the last two where there are none."""
+    same = ((a, b) for a in reversed(after) for b in reversed(before) if a.evaluation.seed == b.evaluation.seed)
+    return next(same, (after[-1], before[-1]))
+
+
+def _rounds(rows: Sequence[Named], tasks: Collection[str]) -> list[Evaluation]:
+    """How often one agent was evaluated, on these tasks only.
+
+    Reruns have a seed each. Rows with one seed are different agents, the stages of a run: of these the last counts.
+    """
+    last = {row.evaluation.seed: row.evaluation for row in rows}
+    cut = (each.replace(results=tuple(r for r in each.results if r.task in tasks)) for each in last.values())
+    return [each for each in cut if each.results]
 
 
 def _domains(evaluation: Evaluation) -> list[str]:

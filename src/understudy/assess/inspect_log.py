@@ -8,6 +8,7 @@ place for (tokens, log-probabilities) is left out.
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from understudy.assess.sitting import TASKS, Sitting, begun
 from understudy.errors import ConfigError
+from understudy.evaluate import Evaluation
 from understudy.failures.causes import Failure
 from understudy.kept import EPISODES, PAID, episodes_in
 from understudy.messages import Message
@@ -81,13 +83,11 @@ def _spec(sitting: Sitting, folder: Path, began: str, tasks: Sequence[str]) -> d
 
 
 def _results(agents: Sequence[Named], episodes: Sequence[Trajectory]) -> dict[str, Any]:
-    rates = [row.evaluation.success for row in agents]
-    scored = [episode.score.reward for episode in episodes if episode.score]
-    metrics = {"accuracy": rates[0].mean, "low": rates[0].low, "high": rates[0].high}
-    metrics |= {
-        f"pass^{k}": agents[0].evaluation.passing("hat", k).mean for k in range(1, agents[0].evaluation.trials + 1)
-    }
-    total = sum(len(result.rewards) for row in agents for result in row.evaluation.results)
+    whole = _together([row.evaluation for row in agents])
+    rate, scored = whole.success, [episode.score.reward for episode in episodes if episode.score]
+    metrics = {"accuracy": rate.mean, "low": rate.low, "high": rate.high}
+    metrics |= {f"pass^{k}": whole.passing("hat", k).mean for k in range(1, whole.trials + 1)}
+    total = sum(len(result.rewards) for result in whole.results)
     return {
         "total_samples": total,
         "completed_samples": len(scored),
@@ -96,6 +96,15 @@ def _results(agents: Sequence[Named], episodes: Sequence[Trajectory]) -> dict[st
             _score("reward", {"mean": sum(scored) / max(1, len(scored))}, len(scored), total),
         ],
     }
+
+
+def _together(reruns: Sequence[Evaluation]) -> Evaluation:
+    """All reruns as trials of one evaluation, which is what Inspect's epochs are."""
+    rewards = defaultdict[str, tuple[float | None, ...]](tuple)
+    for result in (result for each in reruns for result in each.results):
+        rewards[result.task] += result.rewards
+    results = tuple(result.replace(rewards=rewards[result.task]) for result in reruns[0].results)
+    return reruns[0].replace(trials=sum(each.trials for each in reruns), results=results)
 
 
 def _score(name: str, metrics: Mapping[str, float], scored: int, total: int) -> dict[str, Any]:

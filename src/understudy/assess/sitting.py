@@ -153,8 +153,8 @@ def refuse_taken(folder: Path) -> None:
     """A new sitting is never put into a folder that holds anything."""
     if (folder / HEAD).exists():
         raise ConfigError(f"{folder} holds an evaluation; go on with it by --resume {folder}, or give another --out")
-    if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not empty; give another --out")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} {'is not empty' if folder.is_dir() else 'is a file'}; give another --out")
 
 
 def _tasks(config: TrainConfig) -> tuple[TaskSource, list[Task]]:

@@ -18,11 +18,11 @@ def why(stored: Stored) -> dict[int, Failure]:
     cannot play them any more, that is a `ConfigError`.
     """
     lost = {number: episode for number, episode in stored.episodes.items() if failed(episode)}
-    found = {episode.task: stored.task(episode) for episode in lost.values()}
-    tasks = {name: task for name, task in found.items() if task is not None}
-    known = {number: episode for number, episode in lost.items() if episode.task in tasks}
-    explaining = failures(stored.source, tasks, list(known.values()), stored.scripted)
     try:
+        found = {episode.task: stored.task(episode) for episode in lost.values()}
+        tasks = {name: task for name, task in found.items() if task is not None}
+        known = {number: episode for number, episode in lost.items() if episode.task in tasks}
+        explaining = failures(stored.source, tasks, list(known.values()), stored.scripted)
         with ThreadPoolExecutor(1) as thread:  # who asks may have an event loop that runs
             return dict(zip(known, thread.submit(asyncio.run, explaining).result(), strict=True))
     except TaskError as e:

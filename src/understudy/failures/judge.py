@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from understudy.chat import ChatModel
-from understudy.errors import RolloutError
+from understudy.errors import ConfigError, RolloutError
 from understudy.failures.causes import MEANING, Failure, Finding, What, quoted
 from understudy.messages import Message
 from understudy.tasks import Task
@@ -32,14 +32,29 @@ _KEYS = {"what", "message", "evidence"}
 async def judge(
     model: ChatModel, tasks: Mapping[str, Task], episodes: Sequence[Trajectory], failures: Sequence[Failure]
 ) -> list[Failure]:
-    """The failures with the model's verdict on each; `episodes` are theirs, by task and seed."""
+    """The failures with the model's verdict on each; `episodes` are theirs, by task and seed.
+
+    Where a request is refused (a ConfigError, such as that a cap is reached), none is begun any more, and those under
+    way are waited for: they are paid, and their replies kept.
+    """
     played = {(episode.task, episode.seed): episode for episode in episodes}
+    gate, refusals = asyncio.Semaphore(model.config.concurrency), list[ConfigError]()
 
     async def judged(failure: Failure) -> Failure:
-        episode = played[failure.task, failure.seed]
-        return failure.replace(judged=await verdict(model, tasks[failure.task], episode))
+        async with gate:
+            if refusals:
+                return failure
+            try:
+                said = await verdict(model, tasks[failure.task], played[failure.task, failure.seed])
+            except ConfigError as e:
+                refusals.append(e)
+                return failure
+        return failure.replace(judged=said)
 
-    return list(await asyncio.gather(*map(judged, failures)))
+    found = await asyncio.gather(*map(judged, failures))
+    if refusals:
+        raise refusals[0]
+    return found
 
 
 async def verdict(model: ChatModel, task: Task, episode: Trajectory) -> Finding:

@@ -15,9 +15,9 @@ from pydantic_core import to_jsonable_python
 
 import understudy
 from understudy.viewer import query
-from understudy.viewer.curves import curves, head, run_page
+from understudy.viewer.curves import curves, head, run_page, spelled
 from understudy.viewer.episodes import episode, episode_readings, episode_tokens, group, trainer
-from understudy.viewer.evaluation import comparison, evaluation, evaluations, failures
+from understudy.viewer.evaluation import comparison, evaluated, evaluation, evaluations, failures
 from understudy.viewer.index import Index
 from understudy.viewer.library import Library
 
@@ -41,7 +41,10 @@ def overview(library: Library, _: Values) -> Any:
     return {
         "version": understudy.__version__,
         "runs": [{"key": key, **head(folder)} for key, folder in library.runs().items()],
-        "evaluations": [{"key": key, "file": str(path)} for key, path in library.evaluations().items()],
+        "evaluations": [
+            {"key": key, "file": str(path), "evaluated": spelled([evaluated(path)])}
+            for key, path in library.evaluations().items()
+        ],
     }
 
 

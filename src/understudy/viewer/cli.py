@@ -4,10 +4,13 @@ import json
 import os
 import sys
 import webbrowser
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from understudy.errors import ConfigError
 
 PORT = 7788
 """Where the page is while that is free, so that one finds it again."""
@@ -32,16 +35,21 @@ def view(
     ] = False,
 ) -> None:
     """Look at runs: curves, results, episodes. A page in a browser, until Ctrl-C; also as a file, as text, as JSON."""
+    of_a_server = {"--port": port, "--open": browser}
     if text or step is not None or episode is not None:
+        beside = {"--export": export, "--json": as_json or None, **of_a_server}
+        _refuse("--text, --step and --episode", beside)
         return print("\n\n".join(_as_text(run, step, episode) for run in what))
     from understudy.viewer import export as exports
     from understudy.viewer.library import Library
 
     library = Library(what)
     if as_json:
+        _refuse("--json", {"--export": export, **of_a_server})
         answers = exports.answers(library)
         return print(json.dumps({where: json.loads(answer) for where, answer in answers.items()}, indent=1))
     if export:
+        _refuse("--export", of_a_server)
         for line in exports.export(library, export):
             typer.secho(line, fg="yellow", err=True)
         return print(f"{export} opens in any browser")
@@ -55,13 +63,21 @@ def view(
     serve(library, [PORT, 0] if port is None else [port], ready)
 
 
+def _refuse(way: str, beside: Mapping[str, object]) -> None:
+    """Options that would do nothing where it is looked at in this way are not taken."""
+    for option, value in beside.items():
+        if value is not None:
+            raise ConfigError(f"{option} has no effect beside {way}; leave it out")
+
+
 def _as_text(folder: Path, step: int | None, episode: int | None) -> str:
     from understudy import outcome, view
     from understudy.assess import why
+    from understudy.viewer.library import is_evaluation
 
     if step is not None or episode is not None:
         return view.view(folder, step, episode)
-    if (folder / outcome.FILE).is_file():
+    if is_evaluation(folder):
         return outcome.as_text(outcome.read(folder))
     return "\n\n".join(filter(None, [view.view(folder), why.as_text(folder)]))
 

@@ -21,11 +21,12 @@ Stamp = tuple[int, int]
 
 
 def head(folder: Path) -> dict[str, Any]:
-    """A run in a line of a list. `stamp` changes when its metrics, its episodes or its result do."""
-    lines = _metrics(folder)
+    """A run in a line of a list. `stamp` changes when its metrics, its episodes or its result do, `evaluated` when its
+    evaluations do."""
     config, problem = _config(folder)
-    last = lines[-1] if lines else {}
-    stamps = [stamp(folder / name) for name in (metrics.FILE, "trajectories", "evaluations", "result.json")]
+    last = _last(folder, stamp(folder / metrics.FILE))
+    ran = [stamp(folder / name) for name in (metrics.FILE, "trajectories")]
+    evaluated = [stamp(folder / name) for name in ("evaluations", "tests", "episodes", "result.json")]
     return {
         "folder": str(folder),
         "name": folder.name,
@@ -35,8 +36,9 @@ def head(folder: Path) -> dict[str, Any]:
         "step": last.get("step", 0),
         **{name.rpartition("/")[2]: last.get(name) for name in FIRST},
         "finished": (folder / "result.json").exists(),
-        "written": max(time for time, _ in stamps) / 1e9,
-        "stamp": "-".join(f"{time:x}.{size:x}" for time, size in stamps),
+        "written": max(time for time, _ in ran + evaluated) / 1e9,
+        "stamp": spelled(ran + evaluated),
+        "evaluated": spelled(evaluated),
         "problems": [problem] if problem else [],
     }
 
@@ -91,6 +93,13 @@ def _read_metrics(folder: Path, _: Stamp) -> list[dict[str, Any]]:
     return [metrics.named(line) for line in read_metrics(folder)]  # those of runs from before names had spaces
 
 
+@lru_cache(maxsize=4096)
+def _last(folder: Path, _: Stamp) -> Mapping[str, Any]:
+    """The metrics of the last step. An overview asks for those of every run, more than are held whole."""
+    lines = _metrics(folder)
+    return lines[-1] if lines else {}
+
+
 def stamp(path: Path) -> Stamp:
     """When a file or a folder was written, in nanoseconds, and its size; zeros where it is not there."""
     try:
@@ -98,6 +107,11 @@ def stamp(path: Path) -> Stamp:
     except FileNotFoundError:
         return 0, 0
     return stat.st_mtime_ns, stat.st_size
+
+
+def spelled(stamps: Sequence[Stamp]) -> str:
+    """Stamps as a text, which is another one where any of them is."""
+    return "-".join(f"{time:x}.{size:x}" for time, size in stamps)
 
 
 def _health(folder: Path) -> list[dict[str, Any]]:

@@ -45,6 +45,11 @@ def evaluation(library: Library, values: Values) -> dict[str, Any]:
     return {"key": key, "path": str(path), "kept": kept, "meanings": _MEANINGS, **plain}
 
 
+def evaluated(path: Path) -> Stamp:
+    """When an evaluation that is no run's was written."""
+    return stamp(path / outcome.FILE if path.is_dir() else path)
+
+
 def failures(library: Library, values: Values) -> dict[str, Any]:
     """Why episodes of a run failed: those of a step, or of an evaluation, that it keeps."""
     stored = shelf_of(library, values).stored
@@ -98,7 +103,7 @@ def _outcome(library: Library, key: str) -> Outcome:
     if key in runs:
         return _of_run(runs[key])
     path = library.evaluation(key)
-    return _read(path, stamp(path / outcome.FILE if path.is_dir() else path))
+    return _read(path, evaluated(path))
 
 
 @lru_cache(maxsize=64)
@@ -109,7 +114,8 @@ def _read(path: Path, _: Stamp) -> Outcome:
 def _of_run(folder: Path) -> Outcome:
     """A run's evaluations, in the order of its steps; floor and oracle are there when it has ended."""
     result = folder / "result.json"
-    ends = [row for row in outcome.read(result).rows if row.evaluation.kind != "agent"] if result.is_file() else []
+    ended = _read(result, stamp(result)).rows if result.is_file() else ()
+    ends = [row for row in ended if row.evaluation.kind != "agent"]
     own, other = (list(_stages(folder / name)) for name in ("evaluations", "tests"))
     more = [row.replace(name=f"{row.name} {UNTRAINED[0].lower()}{UNTRAINED[1:]}") for row in other]
     return Outcome(rows=(*ends, *own, *more))

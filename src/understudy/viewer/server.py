@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from understudy.errors import ConfigError
+from understudy.errors import ConfigError, RolloutError, TaskError
 from understudy.serve.gate import Gate
 from understudy.serve.options import ServeConfig
 from understudy.serve.server import listen, server
@@ -19,6 +19,8 @@ from understudy.viewer import site
 from understudy.viewer.answers import ANSWERS, Answer, as_json
 from understudy.viewer.library import Library
 
+_NO_ANSWER = (ConfigError, TaskError, RolloutError)
+"""What may be wrong with what is looked at, or with the domains and models that are asked about it."""
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -52,7 +54,7 @@ def app(library: Library, config: ServeConfig) -> ASGIApp:
         Route("/static/{path:path}", _file),
         *(Route(path, _answering(library, answer)) for path, answer in ANSWERS.items()),
     ]
-    handlers: dict[Any, Callable[[Request, Any], Response]] = {ConfigError: _not_there}
+    handlers: dict[Any, Callable[[Request, Any], Response]] = dict.fromkeys(_NO_ANSWER, _not_there)
     return Gate(Starlette(routes=routes, exception_handlers=handlers), config, "")
 
 
@@ -78,5 +80,5 @@ def _answering(library: Library, answer: Answer) -> Callable[[Request], Response
     return endpoint
 
 
-def _not_there(_: Request, error: ConfigError) -> Response:
+def _not_there(_: Request, error: Exception) -> Response:
     return Response(as_json({"error": str(error)}), 404, _HEADERS, "application/json")

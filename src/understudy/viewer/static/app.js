@@ -22,9 +22,7 @@ const EVERY = 2;
 function App() {
   const { name, args, query } = useRoute();
   const [help, setHelp] = useState(false);
-  const [latest, setLatest] = useState({});
   const answer = usePolled(path("overview"), EVERY);
-  useEffect(() => void ((answer.data || answer.error) && setLatest(answer)), [answer.data, answer.error]);
   const page = PAGES[name];
   useEffect(() => {
     document.title = page ? `${[...args, page.title].join(" · ")} – understudy` : "understudy";
@@ -51,7 +49,7 @@ function App() {
         <ul>${left_out.map((line) => html`<li>${line}</li>`)}</ul></details>`}
       ${!page
         ? html`<${Empty}>There is no page ${name}. <a href="#/">Go to the runs</a></${Empty}>`
-        : html`<${Answered} answer=${latest}>${(overview) => html`<${page.Page} ...${{ overview, args, query }} />`}</${Answered}>`}
+        : html`<${Answered} answer=${answer}>${(overview) => html`<${page.Page} ...${{ overview, args, query }} />`}</${Answered}>`}
     </main>
     ${help && html`<${Keys} onClose=${() => setHelp(false)} />`}
   `;

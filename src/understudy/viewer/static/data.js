@@ -64,13 +64,25 @@ export function useAnswers(paths, stamp = "") {
   return paths.map((where) => found[where]);
 }
 
-/** An answer that is asked for again and again, while anybody looks. */
+/** An answer that is asked for again and again, while anybody looks. A slow one is waited for, and then asked for anew. */
 export function usePolled(where, seconds) {
-  const [tick, setTick] = useState(0);
+  const [state, setState] = useState({});
   useEffect(() => {
-    if (exported) return undefined;
-    const timer = setInterval(() => document.hidden || setTick((n) => n + 1), seconds * 1000);
-    return () => clearInterval(timer);
-  }, [seconds]);
-  return useAnswer(where, {}, tick);
+    const over = new AbortController();
+    let timer;
+    const look = async (first) => {
+      if (first || !document.hidden) {
+        const answer = await ask(where, {}, over.signal).then((data) => ({ data }), (error) => ({ error: error.message }));
+        if (over.signal.aborted) return;
+        setState(answer);
+      }
+      if (!exported) timer = setTimeout(look, seconds * 1000);
+    };
+    look(true);
+    return () => {
+      over.abort();
+      clearTimeout(timer);
+    };
+  }, [where, seconds]);
+  return state;
 }

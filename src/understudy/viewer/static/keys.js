@@ -1,11 +1,11 @@
 // Keyboard: each page says its keys and what they do; ? lists those that work now.
-import { useEffect } from "view/html.js";
+import { useLayoutEffect } from "view/html.js";
 
 const active = new Set();
 
 /** Keys while a component is there: {j: ["next episode", function]}. They rest while one types, but for Escape. */
 export function useKeys(keys) {
-  useEffect(() => {
+  useLayoutEffect(() => {
     active.add(keys);
     return () => active.delete(keys);
   });

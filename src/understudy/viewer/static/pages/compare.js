@@ -9,7 +9,7 @@ import { Interval } from "view/pages/interval.js";
 
 const SHOWN = 60;
 
-export function Compare({ name, all, query }) {
+export function Compare({ name, all, query, stamps }) {
   const choices = all.flatMap((each) => each.rows.map((row, place) => ({ key: each.key, place, row }))).filter(({ row }) => row.kind === "agent");
   const own = choices.filter((choice) => choice.key === name);
   const value = ({ key, place }) => `${place}@${key}`;
@@ -20,12 +20,12 @@ export function Compare({ name, all, query }) {
     <option value="">choose…</option>${choices.map((choice) => html`<option value=${value(choice)}>${choice.key}: ${choice.row.name}</option>`)}</select>`;
   return html`<section class="card compare"><h2>Compare</h2>
     <div class="row"><span>Is</span>${pick("new", fresh)}<span>better than</span>${pick("old", old)}<span>?</span></div>
-    ${fresh && old && fresh !== old && html`<${Compared} ...${{ fresh, old }} />`}</section>`;
+    ${fresh && old && fresh !== old && html`<${Compared} ...${{ fresh, old, stamps }} />`}</section>`;
 }
 
-function Compared({ fresh, old }) {
-  const parts = (value) => [value.replace(/^\d+@/, ""), value.match(/^\d+/)[0]];
-  const answer = useAnswer(path("comparison", ...parts(fresh), ...parts(old)));
+function Compared({ fresh, old, stamps }) {
+  const [one, other] = [fresh, old].map((value) => [value.replace(/^\d+@/, ""), value.match(/^\d+/)[0]]);
+  const answer = useAnswer(path("comparison", ...one, ...other), {}, `${stamps[one[0]]} ${stamps[other[0]]}`);
   return html`<${Answered} answer=${answer}>${(found) => html`<div class="stack">
     <p><${Interval} rate=${found.gain} signed=${true} /></p>
     ${found.verdict.split("\n").map((line) => html`<p class="soft"><${Text}>${line}</${Text}></p>`)}

@@ -186,7 +186,7 @@ function Message({ message, raw, reading, cause, fork }) {
   const repaired = reading && (reading.status === "repaired" || reading.status === "malformed" || reading.other_side);
   const body = html`<${Long}>${content}</${Long}>`;
   return html`<li id=${`message-${place}`} tabindex="-1" data-place=${place} data-turn=${turn} class="message ${role} ${cause ? "cause" : ""}">
-    <div class="who"><span>${name}</span>${turn && fork && html`<${Fork} command=${fork.replace("TURN", turn)} />`}</div>
+    <div class="who"><span>${name}</span>${turn && fork && html`<${Fork} command=${fork.replace(/TURN(?='?$)/, turn)} />`}</div>
     ${cause && html`<p class="mark">${who(cause)} ${cause.meaning}</p>`}
     ${role === "system" ? html`<details><summary>${brief(content, 90)}</summary>${body}</details>` : content || calls.length === 0 ? (content ? body : html`<p class="faint">(says nothing)</p>`) : null}
     ${calls.map((call) => html`<${Call} call=${call} />`)}

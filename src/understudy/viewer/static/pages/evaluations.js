@@ -12,9 +12,10 @@ import { Interval, signless } from "view/pages/interval.js";
 export const title = "Evaluations";
 const SHOWN = 40;
 
-export function Page({ args, query }) {
-  const all = useAnswer(path("evaluations"));
-  return html`<${Answered} answer=${all}>${(found) => (args[0] ? html`<${One} ...${{ key: args[0], name: args[0], all: found, query }} />` : html`<${List} found=${found} />`)}</${Answered}>`;
+export function Page({ overview, args, query }) {
+  const stamps = Object.fromEntries([...overview.evaluations, ...overview.runs].map((each) => [each.key, each.evaluated]));
+  const all = useAnswer(path("evaluations"), {}, JSON.stringify(stamps));
+  return html`<${Answered} answer=${all}>${(found) => (args[0] ? html`<${One} ...${{ key: args[0], name: args[0], all: found, query, stamps }} />` : html`<${List} found=${found} />`)}</${Answered}>`;
 }
 
 function List({ found }) {
@@ -23,8 +24,8 @@ function List({ found }) {
     ${each.problem ? html`<p class="problem">${each.problem}</p>` : html`<${Successes} rows=${each.rows} />`}</section>`)}</div>`;
 }
 
-function One({ name, all, query }) {
-  const answer = useAnswer(path("evaluations", name));
+function One({ name, all, query, stamps }) {
+  const answer = useAnswer(path("evaluations", name), {}, stamps[name]);
   return html`<${Answered} answer=${answer}>${(found) => html`<div class="stack evaluation">
     <div class="row"><h1><${Text}>${name}</${Text}></h1><span class="faint small"><${Text}>${found.path}</${Text}></span></div>
     <p class="card says"><${Text}>${found.verdict}</${Text}></p>
@@ -33,9 +34,9 @@ function One({ name, all, query }) {
       <${Successes} rows=${found.rows.map((row) => ({ name: row.name, kind: row.evaluation.kind, success: row.success, row }))} /></section>
     <${Groups} rows=${found.rows} query=${query} />
     ${found.failures.length > 0 && html`<${Failures} ...${{ found, name, step: "eval", query }} />`}
-    ${found.kept.length > 0 && html`<${Why} ...${{ kept: found.kept, name, query }} />`}
+    ${found.kept.length > 0 && html`<${Why} ...${{ kept: found.kept, name, query, stamp: stamps[name] }} />`}
     ${found.hardest.length > 0 && html`<${Hardest} tasks=${found.hardest} />`}
-    <${Compare} ...${{ name, all, query }} />
+    <${Compare} ...${{ name, all, query, stamps }} />
   </div>`}</${Answered}>`;
 }
 
@@ -85,9 +86,9 @@ const named = ({ domain, family, difficulty }, several) => {
 const Rated = ({ rate }) => (rate ? html`<span class="rated"><b>${percent(rate.mean)}</b> <${Interval} rate=${rate} /></span>` : "–");
 
 /** Why episodes of a run failed: those of an evaluation, or of a step of training. */
-function Why({ kept, name, query }) {
+function Why({ kept, name, query, stamp }) {
   const of = kept.includes(query.of) ? query.of : kept[0];
-  const answer = useAnswer(path("failures", name, of));
+  const answer = useAnswer(path("failures", name, of), {}, stamp);
   return html`<section class="stack" aria-label="why episodes failed">
     <label class="row">Episodes of <select value=${of} onChange=${(event) => change({ of: event.target.value, what: "" })}>
       ${kept.map((each) => html`<option value=${each}>${/^\d+$/.test(each) ? `training, step ${each}` : staged(each)}</option>`)}</select></label>

@@ -34,7 +34,15 @@ function Shown({ tokens }) {
   const [by, setBy] = useState("chance");
   const [at, setAt] = useState(null);
   const segments = useMemo(() => cut(tokens), [tokens]);
-  if (!tokens.ids.length) return html`<p class="empty">${tokens.why}</p>`;
+  const last = tokens.ids.length - 1;
+  const first = Math.max(0, tokens.sampled.indexOf(true));
+  const step = (far) => {
+    const next = at == null ? first : Math.min(last, Math.max(0, at + far));
+    setAt(next);
+    document.querySelector(`.tokens [data-t="${next}"]`)?.scrollIntoView({ block: "nearest" });
+  };
+  useKeys(last < 0 ? {} : { ".": ["next token, from the first that was sampled", () => step(1)], ",": ["previous token", () => step(-1)] });
+  if (last < 0) return html`<p class="empty">${tokens.why}</p>`;
   const offered = Object.entries(BY).filter(([kind]) => kind === "chance" || (kind === "advantage" ? tokens.advantage != null : tokens.trainer));
   const pick = (event) => {
     const place = event.target.closest?.("[data-t]")?.dataset.t;
@@ -48,26 +56,26 @@ function Shown({ tokens }) {
       ${tokens.advantage != null && html`<span>advantage of all sampled tokens: <b>${number(tokens.advantage)}</b></span>`}
       <span class="faint">underlined: sampled by the model</span>
     </div>
-    <p class="picked mono" aria-live="polite">${at == null ? "Point at a token to see its id and its probability." : told(tokens, at)}</p>
-    <div onMouseOver=${pick} onClick=${pick}>${segments.map((segment) => html`<${Segment} ...${{ segment, tokens, by }} />`)}</div>
+    <p class="picked mono" aria-live="polite">${at == null ? "Point at a token, or press . and , to see its id and its probability." : told(tokens, at)}</p>
+    <div onMouseOver=${pick} onClick=${pick}>${segments.map((segment) => html`<${Segment} ...${{ segment, tokens, by, at }} />`)}</div>
   </div>`;
 }
 
-function Segment({ segment, tokens, by }) {
+function Segment({ segment, tokens, by, at }) {
   const { start, end, turn } = segment;
   const [open, setOpen] = useState(turn != null || end - start <= FOLDED);
   const head = turn != null ? `turn ${turn + 1}: ${plural(end - start, "token")} sampled${mean(tokens, start, end)}` : `${plural(end - start, "token")} shown to the model`;
   return html`<section class=${turn != null ? "sampled" : "given"}>
     <h2><button type="button" class="quiet" aria-expanded=${open} onClick=${() => setOpen(!open)}>${open ? "▾" : "▸"} ${head}</button></h2>
-    ${open && html`<p class="ids">${Array.from({ length: end - start }, (_, i) => html`<${Token} ...${{ tokens, at: start + i, by }} />`)}</p>`}
+    ${open && html`<p class="ids">${Array.from({ length: end - start }, (_, i) => html`<${Token} ...${{ tokens, at: start + i, by, picked: start + i === at }} />`)}</p>`}
   </section>`;
 }
 
-function Token({ tokens, at, by }) {
+function Token({ tokens, at, by, picked }) {
   const text = tokens.texts ? tokens.texts[at] : String(tokens.ids[at]);
   const level = tokens.sampled[at] ? shade(tokens, at, by) : "";
   const lines = text.split("\n");
-  return html`<span class="t ${tokens.sampled[at] ? "s" : ""} ${level}" data-t=${at}>${lines.map((line, i) => html`${i ? html`<i class="faint">↵</i><br />` : ""}<${Text}>${line || (text ? "" : "·")}</${Text}>`)}</span>${tokens.texts ? "" : " "}`;
+  return html`<span class="t ${tokens.sampled[at] ? "s" : ""} ${level} ${picked ? "at" : ""}" data-t=${at}>${lines.map((line, i) => html`${i ? html`<i class="faint">↵</i><br />` : ""}<${Text}>${line || (text ? "" : "·")}</${Text}>`)}</span>${tokens.texts ? "" : " "}`;
 }
 
 /** The class of a token's colour, from c0, the best, to c4; g and b for advantages. */
