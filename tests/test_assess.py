@@ -431,7 +431,7 @@ def test_what_the_judge_is_asked_as_a_cap_is_reached_is_paid_once(call: Any) -> 
         settings = [f"judge.base_url={endpoint.url}", "judge.model=j", "judge.prompt_price=10000"]
         command = ["eval", "toy:DOMAIN", *settings, "judge.concurrency=4", "--agent", "refusing", "--tasks", "8"]
         code, _, err = call(*command, "--judge", "--out", "j", "--cost-cap", "2")
-        assert (code, "--cost-cap 2 is reached" in err) == (2, True)
+        assert (code, "the cost cap 2 is reached" in err) == (2, True)
         assert 2 <= len(endpoint.requests) < 8
         assert len(Path("j/paid.jsonl").read_text().splitlines()) == len(endpoint.requests)
         assert call("eval", "--resume", "j")[0] == 0
