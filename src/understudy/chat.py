@@ -164,11 +164,12 @@ class ChatModel:
     """A model behind an endpoint. One object serves a whole run: its limit and its totals are the run's.
 
     `fault` is whose fault a failure is: the user's, where the model plays one. Nothing is sent before the first reply.
+    `section` is the config's for it, where that does not follow from the fault.
     """
 
-    def __init__(self, config: ChatConfig, fault: Fault, payer: Payer | None = None) -> None:
+    def __init__(self, config: ChatConfig, fault: Fault, payer: Payer | None = None, section: str = "") -> None:
         if not config.model:
-            where = _SECTIONS.get(fault, "chat")
+            where = section or _SECTIONS.get(fault, "chat")
             raise ConfigError(f"{where}.model is empty; name a model, and set {where}.base_url to where it is")
         self.config = config
         self.usage = Usage()

@@ -94,9 +94,11 @@ def _played(
     weights = find_weights(where) if _is_run(where) and what.agent == "model" else None
     for warning in weights.warnings if weights else ():
         typer.secho(warning, fg="yellow", err=True)
+    checkpoint = weights.checkpoint if weights else None
+    what = what.replace(checkpoint=str(checkpoint.resolve()) if checkpoint else "")
     try:
         with held(unfinished(out)):
-            return play_now(what, source, out, weights.checkpoint if weights else None, concurrency, _progress)
+            return play_now(what, source, out, checkpoint, concurrency, _progress)
     except KeyboardInterrupt as e:
         typer.secho("stopped; the episodes that ended are kept, and --resume goes on with them", fg="yellow", err=True)
         raise typer.Exit(130) from e

@@ -24,6 +24,8 @@ class Played(Record):
     trials: int
     seed: int
     config: TrainConfig
+    checkpoint: str = ""
+    """Whose weights a run's model plays with."""
 
 
 def unfinished(out: Path) -> Path:
