@@ -8,6 +8,7 @@ import pytest
 
 from data_kit import call
 from toy import DOMAIN
+from understudy.agent import SilentAgent
 from understudy.collect import collect
 from understudy.collect.lessons import balanced, demonstrations, judged, preferences
 from understudy.config import TrainConfig, dump, parse
@@ -18,6 +19,7 @@ from understudy.errors import RolloutError
 from understudy.evaluate import held_out
 from understudy.hold import held
 from understudy.messages import Message, ToolCall, ToolSpec
+from understudy.run import Run
 from understudy.tasks import Score
 from understudy.trajectory import Stop, Trajectory, write_trajectories
 
@@ -209,6 +211,19 @@ def test_what_was_interrupted_is_gone_on_with(tmp_path: Path, monkeypatch: pytes
     assert agents[-1].begun == [tasks[1], tasks[3]], "what had ended is not played again"
     assert out.read_bytes() == whole.read_bytes()
     assert not partial.exists()
+
+
+def test_episodes_of_two_checkpoints_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "_agent", lambda *_: SilentAgent())
+    run = Run.create(tmp_path / "run", parse(TrainConfig, "", ["domain=toy:DOMAIN", "slice.policy=brief"]))
+    arguments = ("collect", run.folder, "--agent", "model", "--tasks", 2, "--out", tmp_path / "demos.jsonl")
+    for step, resume, why in ((1, (), "none to write"), (1, ("--resume",), "none to write"), (2, ("--resume",), "")):
+        if step > run.step:
+            with run.checkpoint(step) as folder:
+                (folder / "weights").touch()
+        code, _, err = call(*arguments, *resume)
+        assert (code, (why or "checkpoint: '") in err) == (2, True), err
+    assert "step_000001' and '" in err
 
 
 def run_with(folder: Path, *trajectories: Trajectory) -> Path:

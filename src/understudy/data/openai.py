@@ -4,9 +4,9 @@ and "Direct preference optimization"). It has no form for judged episodes.
     sft.jsonl   messages, tools, parallel_tool_calls
     dpo.jsonl   input {messages, tools, parallel_tool_calls}, preferred_output, non_preferred_output
 
-Each reply says its `weight`, 1: it is learned from. `parallel_tool_calls` is whether a turn of the conversation, or
-a reply that is compared, has several calls. Every call is answered under its id. Tools whose names the API does not take are told under portable
-ones, as `chat` tells them to an endpoint.
+Each reply says its `weight`, 1: it is learned from. `parallel_tool_calls` is whether a turn of the conversation, or a
+reply that is compared, has several calls. Every call is answered under its id. Tools whose names the API does not take
+are told under portable ones, as `chat` tells them to an endpoint.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
