@@ -186,7 +186,8 @@ def _in_hub_cache(name: str) -> bool:
 
 def _endpoints(config: TrainConfig) -> Iterator[Finding]:
     """Keys that the config names, and whether its endpoints answer. `chat` is a judge's, where training has one."""
-    asked, judged = config.user.kind not in ("scripted", "human"), config.algorithm.shaping.judge > 0
+    asked = config.user.kind not in ("scripted", "human")
+    judged = config.steps > 0 and config.algorithm.shaping.judge > 0
     for name, chat, needed in (("user.chat", config.user.chat, asked), ("chat", config.chat, judged)):
         if chat.model or needed:
             yield from _endpoint(name, chat, needed)

@@ -28,7 +28,7 @@ def lesson(group: Sequence[Trajectory], advantage: Advantage) -> list[Trajectory
 
 
 def judge_of(config: TrainConfig) -> Judge | None:
-    """Who marks failures, where somebody is to. `chat` without a model, or with a key that is not set, is a `ConfigError`."""
+    """Who marks failures, if anyone; a `ConfigError` where `chat` names no model, or a key that is not set."""
     asked = config.steps and config.algorithm.shaping.judge
     return Judge(ChatModel(config.chat, "grader", section="chat")) if asked else None
 
