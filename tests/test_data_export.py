@@ -191,7 +191,7 @@ def test_rows_of_openai_are_what_its_api_takes() -> None:
 def test_pairs_of_openai_say_that_a_reply_has_several_calls(several: str) -> None:
     sides = {side: calling(*(("find", "switch") if side == several else ("find",))) for side in ("chosen", "rejected")}
     sides["chosen"] = sides["chosen"].replace(content="Let me see.")  # or the two would be one
-    pair = Preference(**{side: shown(reply) for side, reply in sides.items()}, tools=TOOLS)
+    pair = Preference(chosen=shown(sides["chosen"]), rejected=shown(sides["rejected"]), tools=TOOLS)
     ((_, row),) = OpenAI().rows(pair)
     assert json.loads(row.model_dump_json())["input"]["parallel_tool_calls"] is (several != "neither")
 

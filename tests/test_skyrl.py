@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -52,9 +52,8 @@ def keys_of(model: Path, *settings: str) -> dict[str, Any]:
 
 def test_a_step_that_ends_the_run_has_the_line_of_its_evaluation(tmp_path: Path) -> None:
     config = parse(TrainConfig, "", ["health.halt_on=groups", "health.window=1"])
-    parts: list[Any] = [None] * 3
-    run = Run.create(tmp_path / "run", config)
-    training = Training(config, run, *parts, lambda *_: None, Cast(config.user), None, ())  # type: ignore[arg-type]
+    run, none = Run.create(tmp_path / "run", config), cast(Any, None)
+    training = Training(config, run, none, none, none, lambda *_: None, Cast(config.user), none, ())
     journal = Journal(training)
     journal.played([[Trajectory("t", score=Score(reward=0.0), stop=Stop.DONE) for _ in range(2)]])
     journal.examined({"eval/toy/success_rate": 0.5})
