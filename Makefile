@@ -14,10 +14,12 @@
 # make check     install, then lint, formatting and types
 # make bench     install, then measure environments, data conversion, and a training step beside TRL
 #
-# TORCH is what is installed as torch, where it is not there yet. From a plain index that is a CUDA build on Linux; for the
-# smaller CPU build: make install TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
+# TORCH is what is installed as torch, where it is not there yet. From a plain index that is a CUDA build on Linux, of several
+# GB. Where there is no NVIDIA GPU, the CPU build's index is asked too, if it can be reached: pip prefers 2.13.0+cpu.
 
-TORCH ?= torch==2.13.0
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+REACHED = $(PYTHON) -c "import urllib.request as u; u.urlopen('$(CPU_INDEX)/torch/', timeout=5)" 2>/dev/null
+TORCH ?= torch==2.13.0 $(shell ! command -v nvidia-smi >/dev/null && $(REACHED) && echo --extra-index-url $(CPU_INDEX))
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv

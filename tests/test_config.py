@@ -13,6 +13,8 @@ from understudy.config import TrainConfig, differences, dump, load, parse, prese
 from understudy.errors import ConfigError
 from understudy.records import Record
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
 
 class Inner(Record):
     text: str = "a"
@@ -123,6 +125,12 @@ def test_sources(tmp_path: Path) -> None:
 def test_presets_are_valid_and_begin_with_what_they_are(name: str) -> None:
     assert parse(TrainConfig, dump(load(TrainConfig, name))) == load(TrainConfig, name)
     assert preset_text(name).startswith("# ")
+
+
+@pytest.mark.parametrize("path", [*EXAMPLES.glob("*.toml"), *EXAMPLES.glob("skyrl/*.toml")], ids=lambda path: path.stem)
+def test_examples_are_valid_and_begin_with_what_they_are(path: Path) -> None:
+    assert load(TrainConfig, path).steps
+    assert path.read_text(encoding="utf-8").startswith("# ")
 
 
 @pytest.mark.parametrize("name", [name for name in presets() if name.endswith("_easy")])

@@ -30,7 +30,7 @@ PROGRAMS |= {"ray", "source", "understudy", "uv", "vllm", "~/skyrl/bin/pip", "~/
 UNRUN = {
     "a file of your own": 1,
     "a part of a class": 1,
-    "a server": 1,
+    "a server": 2,
     "an endpoint": 3,
     "an installation": 1,
     "another package": 10,

@@ -158,7 +158,7 @@ def train(
     out: Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME-001 and so on if not given.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     keys: Annotated[bool, typer.Option("--keys", help="Print the config with every key, and do nothing.")] = False,
-    processes: Annotated[int, typer.Option(min=1, help="How many work on it, each with a GPU of this machine.")] = 1,
+    processes: Annotated[int, typer.Option(min=1, help="Number of processes, one GPU of this machine each.")] = 1,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, say how long it would take and how much memory.")
     ] = False,
