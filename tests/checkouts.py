@@ -90,7 +90,27 @@ TAU_BENCH = {
             def get_info():
                 return about("transfer_to_human_agents", summary="string")
 
-        ALL_TOOLS = [Sell, Cheapest, Refuse, Transfer]
+        class Basket:
+            @staticmethod
+            def invoke(data, goods):
+                data["till"].setdefault("baskets", []).append(goods)
+                goods.append("bag")
+                return ", ".join(goods)
+
+            @staticmethod
+            def get_info():
+                return about("basket", goods="array")
+
+        class Calculate:
+            @staticmethod
+            def invoke(data, expression):
+                return str(eval(expression, {"__builtins__": None}, {}))
+
+            @staticmethod
+            def get_info():
+                return about("calculate", expression="string")
+
+        ALL_TOOLS = [Sell, Cheapest, Refuse, Transfer, Basket, Calculate]
     """,
     "tau_bench/envs/kiosk/tasks_test.py": """
         from tau_bench.types import Action, Task
@@ -218,12 +238,15 @@ TAU2 = {
                 return {name: Tool(name) for name in self.names}
 
         class HouseKit(Kit):
-            names = ("power", "look")
+            names = ("power", "look", "calculate")
 
             def power(self, lamp):
                 self.db.notes.append(f"power {lamp}")
                 self.db.lamps[lamp].powered = True
                 return f"{lamp} has power"
+
+            def calculate(self, expression):
+                return str(eval(expression, {"__builtins__": None}, {}))
 
             def look(self):
                 return json.dumps([lamp.name for lamp in self.db.lamps.values()])

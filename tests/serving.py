@@ -13,6 +13,7 @@ import openai
 
 from listening import listening
 from understudy.engines.base import Completion, Sampling, Told
+from understudy.errors import ConfigError
 from understudy.formats import Vocabulary, find
 from understudy.models import make_tiny
 from understudy.serve.choice import Model
@@ -53,6 +54,11 @@ class Script:
         self._tells = tells
         self.prompts: list[list[int]] = []
         self.cancelled = 0
+
+    def refuse(self, sampling: Sampling) -> None:
+        """As a sampler that knows two temperatures."""
+        if sampling.temperature not in (0.0, 1.0):
+            raise ConfigError(f"sampling.temperature = {sampling.temperature}: allowed: 1 and 0")
 
     async def sample(
         self,

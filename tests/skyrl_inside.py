@@ -27,7 +27,11 @@ from skyrl.train.generators.utils import (  # noqa: E402
     get_metrics_from_generator_output,
     prepare_generator_input,
 )
-from skyrl.train.utils.trainer_utils import handle_dynamic_sampling, validate_generator_output  # noqa: E402
+from skyrl.train.utils.trainer_utils import (  # noqa: E402
+    build_dataloader,
+    handle_dynamic_sampling,
+    validate_generator_output,
+)
 from transformers import AutoTokenizer  # noqa: E402
 
 from understudy.integrations.skyrl.cluster import variables_of_workers  # noqa: E402
@@ -35,7 +39,7 @@ from understudy.integrations.skyrl.generator import Rollouts  # noqa: E402
 from understudy.integrations.skyrl.journal import Journal  # noqa: E402
 from understudy.integrations.skyrl.policy import Policy  # noqa: E402
 from understudy.integrations.skyrl.sampler import SkyrlSampler  # noqa: E402
-from understudy.integrations.skyrl.slots import Slots  # noqa: E402
+from understudy.integrations.skyrl.slots import MOST, Slots, row, slots_of  # noqa: E402
 from understudy.integrations.skyrl.train import dry_run, made_of  # noqa: E402
 from understudy.trajectory import read_trajectories  # noqa: E402
 
@@ -85,9 +89,9 @@ def rollouts(model: Path, folder: Path, client: Babble, *settings: str) -> tuple
 
 def asked(config: TrainConfig, slots: list[int], step: int) -> tuple[Any, list[str]]:
     """What SkyRL's trainer asks a generator for."""
-    rows = Slots(100)
-    dealt = rows.collate_fn([rows[slot] for slot in slots])
-    return prepare_generator_input(dealt, config.algorithm.group_size, {}, "understudy", "train", step)
+    return prepare_generator_input(
+        [row(slot) for slot in slots], config.algorithm.group_size, {}, "understudy", "train", step
+    )
 
 
 def rows(model: Path, folder: Path) -> None:
@@ -116,6 +120,7 @@ def rows(model: Path, folder: Path) -> None:
     validate_generator_output(24, twice)
     _filtered(output, uids)
     _apart(model, folder)
+    _dealt_alike(model)
     _kept_to_ourselves(config, model, folder)
     _refused_before_anything_is_started(model, folder)
 
@@ -159,6 +164,30 @@ def _apart(model: Path, folder: Path) -> None:
     }
 
 
+def _dealt_alike(model: Path) -> None:
+    """SkyRL's shuffled loader deals slots in order, and in the same order after it was taken up from a checkpoint."""
+    filtered = ("skyrl.trainer.algorithm.dynamic_sampling.type=filter", "algorithm.refill=0", "steps=2")
+    config = parse(TrainConfig, "", [f"model={model}", *SETTINGS, *filtered])
+    cfg = validated(skyrl_keys(config, model, Path("/nowhere/keys")))
+    assert slots_of(config, cfg.trainer) == 2 * 4 * MOST
+    cfg.trainer.algorithm.dynamic_sampling.max_sample_batches = -1
+    assert slots_of(config, cfg.trainer) == 2 * 4 * MOST
+    cfg.trainer.algorithm.dynamic_sampling.type = None
+    assert slots_of(config, cfg.trainer) == 2 * 4
+
+    def dealt(interrupted: int) -> list[int]:
+        loader = build_dataloader(cfg, Slots(8), is_train=True, is_fully_async=True)
+        before, rows = loader.state_dict(), iter(loader)
+        first = [next(rows)[0]["env_extras"]["slot"] for _ in range(interrupted)]
+        loader = build_dataloader(cfg, Slots(8), is_train=True, is_fully_async=True) if interrupted else loader
+        loader.load_state_dict(before)  # as SkyRL does on resuming, and passes over what was learned from
+        again = [each[0]["env_extras"]["slot"] for each in loader]
+        assert again[:interrupted] == first
+        return again
+
+    assert dealt(0) == dealt(3) == list(range(8))
+
+
 def _kept_to_ourselves(config: TrainConfig, model: Path, folder: Path) -> None:
     """Keys that SkyRL would pass on are given to no worker, and so to nothing that Ray writes down."""
     os.environ |= {"WANDB_API_KEY": "a secret", "NCCL_DEBUG": "INFO"}
@@ -191,6 +220,9 @@ def _refused_before_anything_is_started(model: Path, folder: Path) -> None:
     assert "colocate_all" in told(placement__colocate_all="true")
     assert "rollout_is or dppo" in told(algorithm__policy_loss_type="regular")
     assert "sample_full_batch" in told(algorithm__dynamic_sampling__type="filter")
+    assert told(algorithm__dynamic_sampling__type="null") == "", "a text that is SkyRL's None"
+    assert "zero_variance_filter is not true" in told(fully_async__sample_full_batch="true")
+    assert told(fully_async__sample_full_batch="true", algorithm__zero_variance_filter="true") == ""
 
 
 def examples(model: Path, configs: list[Path]) -> None:

@@ -12,13 +12,13 @@ from script import Script, assert_openings_tell_nothing, mean
 from test_airline import CHANGES
 from understudy.agent import Agent
 from understudy.domains.airline import DOMAIN
-from understudy.domains.airline.drafts import dated, spoken
 from understudy.domains.airline.itineraries import LONGEST, SHORTEST, day_key, offers, past, paths
 from understudy.domains.airline.network import DATES, PLACES
 from understudy.domains.airline.state import NOW, TODAY
 from understudy.domains.airline.tasks import make
 from understudy.domains.airline.tools import AirlineTools
 from understudy.domains.airline.world import emails, home, priced, world
+from understudy.domains.days import any_day, month_day
 from understudy.domains.drafts import call, say
 from understudy.messages import Message, ToolCall
 from understudy.rewards import said
@@ -120,10 +120,10 @@ def test_what_tools_show_is_short() -> None:
 
 @given(st.dates(min_value=NOW.date().replace(day=1), max_value=NOW.date().replace(month=12)))
 def test_a_date_is_recognized_however_it_is_said(date: Any) -> None:
-    for text in (f"{date}", spoken(f"{date}"), f"{date.day} {date:%B}", f"{date.month}/{date.day}"):
-        assert said(dated(f"{date}"), f"It was booked on {text}, sorry.")
+    for text in (f"{date}", month_day(f"{date}"), f"{date.day} {date:%B}", f"{date.month}/{date.day}"):
+        assert said(any_day(f"{date}"), f"It was booked on {text}, sorry.")
     other = date.replace(day=date.day % 28 + 1)
-    assert not said(dated(f"{date}"), f"It was booked on {spoken(f'{other}')}.")
+    assert not said(any_day(f"{date}"), f"It was booked on {month_day(f'{other}')}.")
 
 
 # ---- what must not pay ----

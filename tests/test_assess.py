@@ -17,9 +17,11 @@ from endpoint import Answer, Endpoint, says, serving
 from understudy import outcome
 from understudy.assess.rescore import Rescored
 from understudy.cli import main
+from understudy.config import TrainConfig
 from understudy.domains import base
 from understudy.evaluate import Evaluation
 from understudy.hold import held
+from understudy.run import Run
 from understudy.tasks import Score
 from understudy.trajectory import read_trajectories
 
@@ -261,6 +263,26 @@ def test_an_evaluation_that_a_run_keeps_can_be_compared(call: Any, tmp_path: Pat
         code, _, err = call("compare", name, "good")
         assert (code, len(err.splitlines())) == (2, 1)
         assert (said or "there is no evaluation at c") in err
+
+
+def test_runs_are_compared_by_their_last_evaluations(call: Any) -> None:
+    for agent in ("silent", "gold"):
+        call("eval", "toy:DOMAIN", "--agent", agent, "--tasks", "10", "--out", f"evals/{agent}")
+    for folder, stages in (("one/run", ("base model", "trained")), ("two/run", ("base model",))):
+        run = Run.create(Path(folder), TrainConfig(domain="toy:DOMAIN"))
+        for number, stage in enumerate(stages):
+            agent = "gold" if stage == "trained" else "silent"
+            own = evaluation(Path("evals", agent))["rows"][2]["evaluation"]
+            run.write(f"evaluations/{10 * number:06} {stage}.json", json.dumps(own))
+    code, text, _ = call("compare", "two/run", "one/run")
+    assert code == 0
+    assert "one/run (trained) succeeds more often than two/run (base model) by 1.000" in text
+    played = call("eval", "toy:DOMAIN", "--agent", "silent", "--tasks", "10", "--against", "one/run")[1]
+    assert "silent succeeds less often than one/run (trained) by 1.000" in played
+    Run.create(Path("three"), TrainConfig(domain="toy:DOMAIN"))
+    code, _, err = call("compare", "one/run", "three")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "three is a run without an evaluation yet; go on with it by: understudy train --resume three" in err
 
 
 def test_reruns_show_the_noise(call: Any) -> None:

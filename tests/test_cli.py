@@ -21,6 +21,7 @@ from understudy.crew import Crew
 from understudy.errors import ConfigError, RolloutError
 from understudy.evaluate import Evaluation
 from understudy.run import Run, read_config, read_metrics
+from understudy.weights import config_of
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -221,8 +222,36 @@ def test_launch_reads_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert launch.read(["seed=2"])[1].seed == 2
     (tmp_path / "mine.toml").write_text("seed = 3")
     assert launch.read([str(tmp_path / "mine.toml"), "steps=1"]) == ("mine", TrainConfig(seed=3, steps=1))
+    (tmp_path / "plain").write_text("seed = 4")
+    assert launch.read([str(tmp_path / "plain")]) == ("plain", TrainConfig(seed=4))
     monkeypatch.chdir(tmp_path)
     assert [launch.open_run([], None, None).folder.name for _ in range(2)] == ["default-001", "default-002"]
+
+
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [
+        ("retail", "retail"),
+        ("toy:DOMAIN", "toy-DOMAIN"),
+        ("mcp:notes.toml", "mcp-notes.toml"),
+        ("mix:retail*2,mcp:notes.toml", "mix-retail-2-mcp-notes.toml"),
+        ("tau2:../tau2-bench#telecom", "tau2-..-tau2-bench-telecom"),
+    ],
+)
+def test_train_takes_a_domain_as_check_does(what: str, name: str) -> None:
+    whole = TrainConfig(domain=what, seed=3)
+    assert launch.read([what, "seed=3"]) == (name, whole)
+    assert config_of(what, ["seed=3"]) == whole
+
+
+def test_a_run_is_the_config_of_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = launch.open_run(["toy:DOMAIN", "seed=5"], tmp_path / "mine", None)
+    for what in (run.folder, run.folder / "config.toml"):
+        assert launch.read([str(what), "steps=7"]) == ("mine", TrainConfig(domain="toy:DOMAIN", seed=5, steps=7))
+    monkeypatch.chdir(run.folder)
+    assert launch.read(["."])[0] == "mine"
+    (tmp_path / "config.toml").write_text("seed = 6")
+    assert launch.read([str(tmp_path / "config.toml")]) == ("config", TrainConfig(seed=6))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +260,11 @@ def test_launch_reads_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         (["trian"], "Did you mean 'train'?"),
         (["train", "--resme", "x"], "--resume"),
         (["train", "algorithm.group_sise=3"], "did you mean 'algorithm.group_size'?"),
-        (["train", "defualt"], "unknown preset 'defualt'; did you mean 'default'?"),
+        (["train", "defualt"], "unknown preset or domain 'defualt'; did you mean 'default'?"),
+        (["train", "retial"], "did you mean 'retail'?"),
+        (["doctor", "retial"], "did you mean 'retail'?"),
+        (["train", "gone.toml"], "config gone.toml: "),
+        (["train", "."], ". is not a run: it has no config.toml"),
         (["train", "--resume", "nowhere"], "nowhere is not a run"),
         (["check", "retial"], "unknown domain 'retial'; did you mean 'retail'?"),
         (["check", "toy:NOTHING"], "module toy has no 'NOTHING'; allowed: DIFFICULTIES"),

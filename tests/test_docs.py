@@ -25,13 +25,13 @@ from understudy.mcp.settings import EnvironmentConfig
 from understudy.records import Record
 
 LANGUAGES = {"python", "sh", "toml", "json", "yaml", "text"}
-PROGRAMS = {"accelerate", "cd", "echo", "export", "git", "llamafactory-cli", "make", "pip", "python", "torchrun"}
+PROGRAMS = {"accelerate", "cd", "echo", "export", "git", "hf", "llamafactory-cli", "make", "pip", "python", "torchrun"}
 PROGRAMS |= {"ray", "source", "understudy", "uv", "vllm", "~/skyrl/bin/pip", "~/skyrl/bin/python", "~/vllm/bin/pip"}
 UNRUN = {
     "a file of your own": 1,
     "a part of a class": 1,
     "a server": 2,
-    "an endpoint": 3,
+    "an endpoint": 4,
     "an installation": 1,
     "another package": 10,
     "another trainer": 1,

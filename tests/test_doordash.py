@@ -274,6 +274,8 @@ def test_tips_are_raised_any_time_and_lowered_for_an_hour() -> None:
     desk.state.patch({"orders": {"D5": {"delivered": ago(minutes=60)}}})
     assert desk.do("change_tip", order_id="D5", tip=1)["refund"] == "1.00"
     assert "greater than or equal to 0" in desk.refusal("change_tip", order_id="D1", tip=-1)
+    for tip in (1e30, 10**40, "9" * 60):
+        assert "tip: Value error, too large an amount" in desk.refusal("change_tip", order_id="D1", tip=tip)
 
 
 def test_orders_that_were_picked_up_are_tracked() -> None:

@@ -16,20 +16,12 @@ import script
 from script import Script, assert_openings_tell_nothing, mean
 from understudy.agent import Agent
 from understudy.domains.base import Slice
+from understudy.domains.days import any_day, month_day
 from understudy.domains.drafts import call, say
-from understudy.domains.healthcare import DOMAIN
+from understudy.domains.healthcare import DOMAIN, medicines
 from understudy.domains.healthcare.coverage import letters
-from understudy.domains.healthcare.dates import (
-    DAYS,
-    TIMES,
-    any_day,
-    any_time,
-    birthday,
-    halves,
-    month_day,
-    plus_days,
-    spoken_day,
-)
+from understudy.domains.healthcare.dates import DAYS, TIMES, any_time, birthday, halves, plus_days, spoken_day
+from understudy.domains.healthcare.drafts import Draft
 from understudy.domains.healthcare.state import LATE, LATE_FEE, LEAST_INSTALLMENT, NOW, SOON, TODAY, HealthcareState
 from understudy.domains.healthcare.tasks import make
 from understudy.domains.healthcare.tools import HealthcareTools
@@ -320,6 +312,17 @@ def test_a_refusal_names_its_reason(family: str) -> None:
     *before, _ = task.gold
     assert play(task, Script(*before, say("I am sorry, I cannot do that.")))[0].parts["said"] == 0.0
     assert play(task, Script(*task.gold))[0].reward == 1.0
+
+
+def test_a_refusal_names_whose_medicine_it_is() -> None:
+    """Also where the name has the word "my" in it."""
+    for caller, owner in (("Ben Ortiz", "Amy's"), ("", "Your")):
+        draft = Draft(Random(1), world(), next(k for k, p in world().patients.items() if p.name.startswith("Amy ")))
+        draft.caller = caller
+        refusals = [medicines.refill(draft, ok=False, easy=True).turns[-1].content for _ in range(20)]
+        early = [text for text in refusals if "lasts until" in text]
+        assert early
+        assert all(text.startswith(f"{owner} ") for text in early)
 
 
 def test_half_of_the_requests_earn_nothing() -> None:
@@ -718,7 +721,7 @@ def _half_hours(state: HealthcareState, key: str) -> int:
 @pytest.mark.parametrize(
     ("day", "names", "other"),
     [
-        ("2026-03-02", "2026-03-02, March 2, march 2nd, 2 March, 2nd of March", "March 22"),
+        ("2026-03-02", "2026-03-02, March 2, march 2nd, 2 March, 2nd of March, 3/2", "March 22"),
         ("2026-03-13", "2026-03-13, March 13, March 13th, 13 march", "March 3"),
         ("2026-03-22", "March 22, March 22nd", "2026-03-02"),
     ],

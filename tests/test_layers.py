@@ -43,6 +43,7 @@ LAYERS = """
     check
     data
     mcp
+    resumption
     run
     kept
     evaluate shadow

@@ -58,8 +58,15 @@ def test_states_as_given_and_by_gold() -> None:
     assert by_gold.by_gold
     assert by_gold.holds(shown, Reply(text='{"count": 7}'))
     assert not by_gold.holds(shown, Reply(text='{"count": 8}'))
-    with pytest.raises(TaskError, match="result_characters"):
-        by_gold.holds(shown.replace(cut=True), shown)
+
+
+def test_a_state_that_is_cut_off_does_not_hold_and_gold_that_is_can_never_be_reached() -> None:
+    shown = Reply(text="7")
+    cut = shown.replace(cut=True)
+    assert not StateCheck(tool="count").holds(cut, shown)  # whatever the agent has written: the run goes on
+    assert not StateCheck(tool="count", contains="7").holds(cut, None)
+    with pytest.raises(TaskError, match="count shows more than result_characters after gold"):
+        StateCheck(tool="count").holds(shown, cut)
 
 
 def test_calls_that_must_be_made_in_any_order_each_by_one_of_its_own() -> None:

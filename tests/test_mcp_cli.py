@@ -38,6 +38,7 @@ def test_a_refusal_is_exit_code_one() -> None:
     ("words", "match"),
     [
         (["tools", "no-such-program"], "there is no program 'no-such-program'"),
+        (["tools", "my-server 'x"], 'the command "my-server \'x" cannot be split into words: no closing quotation'),
         (["tools", SERVER, "--env", "NAME"], "--env 'NAME' is not of the form"),
         (["tools", SERVER, "--header", "Authorization=Bearer x"], "headers.Authorization is a secret"),
     ],

@@ -299,6 +299,35 @@ def test_cancelling_an_episode_ends_its_server_and_frees_its_place(settings: dic
     assert run(cancelled_then_next()) == "the count is 1"
 
 
+def test_an_episode_that_gets_not_all_of_its_servers_gives_back_those_that_it_got() -> None:
+    servers = {"a": unruly(processes=1), "b": ServerConfig(command=("false",), starts=1, backoff=0)}
+    pools = Pools(servers)
+
+    async def twice() -> None:
+        for _ in range(2):
+            with pytest.raises(RolloutError, match="'b' does not start"):
+                async with MCPToolkit(servers, pools=pools):
+                    pass
+
+    run(twice())
+    assert not servers_left()
+
+
+def test_a_shared_server_that_is_not_used_any_more_ends() -> None:
+    """One whose tools have changed is replaced, though it runs."""
+
+    async def replaced() -> list[int]:
+        pool = Pools({"u": unruly(isolation="shared", processes=1)})["u"]
+        first = await pool.take()
+        first.broken = "has changed its tools"
+        pool.give(first)
+        assert await pool.take() is not first
+        await first.closed()
+        return servers_left()
+
+    assert len(run(replaced())) == 1
+
+
 def test_two_tools_of_one_name_need_the_names_of_their_servers() -> None:
     servers = {"a": unruly(), "b": unruly()}
     offers = {"a": [spec("read")], "b": [spec("read"), spec("write")]}

@@ -225,6 +225,9 @@ def test_what_is_played_for_others_is_cut(marker: str) -> None:
     assert (quoted.other_side, quoted.calls[0].arguments) == (False, {"text": marker})
 
 
+_QWEN, _INVOKE = "<parameter=a>", '<parameter name="a">'
+
+
 @pytest.mark.parametrize(
     ("text", "name", "kind", "reason"),
     [
@@ -246,6 +249,12 @@ def test_what_is_played_for_others_is_cut(marker: str) -> None:
         ("[f(a=g()), f(b=__import__('os'))]", "f", "python", "not a literal"),
         ("[f(a=1, **{'b': 1}), f(a=b), f()()]", "f", "python", "unpacks one"),
         ("[f(a=1, )(]", "f", "python", "not Python"),
+        ("[f(a=1e999)]", "f", "python", "too large"),
+        (f"[f(a=-0x{'f' * 4000})]", "f", "python", "too large"),
+        (f"[f(a={'-' * 400}1)]", "f", "python", "nested more than 32 deep"),
+        (f"[f(a={'1+' * 400}1)]", "f", "python", "nested more than 32 deep"),
+        (f"[{'a.' * 1500}f(x=1)]", f"{'a.' * 1500}f", "python", "nested more than 32 deep"),
+        (f"[f(a={'[' * 40}{']' * 40})]", "f", "python", "nested more than 32 deep"),
         ('{"name": "stop"}', "stop", "shape", "no 'arguments'"),
         ('{"name": "get_order", "order": "W1"}', "get_order", "shape", "no 'arguments'"),
         ("<tool_call>f</tool_call>", "", "json", "'f' is not an object"),
@@ -253,6 +262,11 @@ def test_what_is_played_for_others_is_cut(marker: str) -> None:
         ("x</tool_call>", "", "tags", "never opened"),
         ("Action: stop now", "stop", "shape", "no 'Action Input:'"),
         ("<function=f><parameter=a>b", "f", "truncated", "not closed"),
+        (f"<function=f>{_QWEN}1</parameter>{_QWEN}2</parameter></function>", "f", "duplicate", "'a' is there twice"),
+        (f"<function=f>{_QWEN}1</parameter>{_QWEN}true</parameter></function>", "f", "duplicate", "twice"),
+        (f'<invoke name="f">{_INVOKE}1</parameter>{_INVOKE}2</parameter></invoke>', "f", "duplicate", "twice"),
+        (rf'<invoke name="f">{_INVOKE}["\ud800"]</parameter></invoke>', "f", "json", "half a character"),
+        (f'<invoke name="f">{_INVOKE}{"[" * 33}{"]" * 33}</parameter></invoke>', "f", "json", "nested more than 32"),
         ('[TOOL_CALLS]f "a"', "", "json", "neither a list nor a name"),
     ],
 )
@@ -430,11 +444,25 @@ PIECES = (
         "<|python_tag|>",
         "[f(a=",
         "f.call(",
+        f"[{'a.' * 1500}f(a=",
+        f"[f(a={'-' * 400}",
+        f"[f(a={'1+' * 400}",
+        f"[f(a=0x{'f' * 4000}",
         ")",
         "<tool>",
         "<tool_input>",
     ),
-    *('<invoke name="f">', "<|channel|>", "commentary to=functions.f", "<|message|>", "<｜tool▁call▁begin｜>", "f"),
+    *(
+        '<invoke name="f">',
+        '<parameter name="a">',
+        "</invoke>",
+        '"\\ud800"',
+        "<|channel|>",
+        "commentary to=functions.f",
+        "<|message|>",
+        "<｜tool▁call▁begin｜>",
+        "f",
+    ),
     *(
         "\nAction: f",
         "\nAction Input: ",

@@ -130,7 +130,7 @@ def test_what_a_run_would_fail_at_a_dry_run_names(home: Path, call: Call, settin
 def test_a_dry_run_refuses_a_folder_that_is_taken_and_a_disk_that_is_full(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=r"leave out --resume, or name run/config\.toml"):
+    with pytest.raises(ConfigError, match="leave out --resume, or name run as the config"):
         launch.dry_run(TOY, None, Path("run"))
     (home / "taken").mkdir()
     (home / "taken" / "file").touch()

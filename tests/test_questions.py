@@ -242,6 +242,15 @@ def test_only_the_default_domain_is_narrowed_to_the_default_slice() -> None:
     assert (config.slice, config.seed) == (Slice(), 3)
 
 
+def test_an_exam_that_has_no_task_is_refused() -> None:
+    exam, only_train = pytest.importorskip("understudy.train.exam"), SHELVES.slice(Slice(families=("A",)))
+    with pytest.raises(ConfigError, match=r"shelves has no validation tasks in this slice; set eval\.split to train"):
+        exam.exams(TrainConfig(), only_train)
+    tests = ["eval.tests=test_questions:SHELVES", "test_slice.families=A", "eval.tasks=1"]
+    with pytest.raises(ConfigError, match=r"eval\.tests: shelves has no test tasks in test_slice; leave it out, or"):
+        exam.exams(parse(TrainConfig, "", tests), find("retail"))
+
+
 def test_a_run_trains_on_questions(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     settings = [

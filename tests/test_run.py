@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from understudy.config import TrainConfig
+from understudy.config import TrainConfig, dump, parse
 from understudy.errors import ConfigError
 from understudy.messages import Message
 from understudy.run import (
     MANIFEST,
+    OF_TESTS,
     Run,
     checkpoints,
     damage,
+    evaluation_files,
     free_folder,
     interruptible,
     last_checkpoint,
@@ -195,8 +197,10 @@ def test_only_a_new_run_that_came_to_nothing_is_removed(tmp_path: Path) -> None:
 
 
 def test_resuming_with_another_config_names_the_keys(run: Run) -> None:
-    with pytest.raises(ConfigError, match=r"another config \(.*\): seed: 7 and 8; limits.max_turns: 30 and 3"):
+    with pytest.raises(ConfigError, match=r"another config \(.*\): seed: 7 and 8; limits.max_turns: 30 and 3") as error:
         Run.resume(run.folder, CONFIG.replace(seed=8, limits=CONFIG.limits.replace(max_turns=3)))
+    anew = f"understudy train {run.folder} KEY=VALUE model=MODEL sft.steps=0"
+    assert str(error.value).endswith(f"understudy export {run.folder} --out MODEL, then {anew}")
     assert len(read_metrics(run.folder)) == 5
 
 
@@ -204,6 +208,65 @@ def test_a_run_that_ran_out_of_memory_may_go_on_with_less(run: Run) -> None:
     smaller = CONFIG.engine.replace(tokens_per_microbatch=512, sequences=8, checkpointing=True, sharding="fsdp")
     Run.resume(run.folder, CONFIG.replace(engine=smaller, keep=7))
     assert read_config(run.folder).engine == smaller
+
+
+def test_what_a_run_stopped_over_may_be_otherwise(run: Run) -> None:
+    settings = [
+        "user.chat.base_url=http://other:8000/v1",
+        "user.chat.timeout=9",
+        "user.chat.cache=replies",
+        "chat.concurrency=2",
+        "judge.model=m",
+        "engine.sampler=torch",
+        "engine.vllm.gpu_memory_utilization=0.2",
+        "cost_cap=5",
+        "max_fault_rate=0.5",
+        "save_every=1",
+        "certify.halt=false",
+    ]
+    turned = parse(TrainConfig, dump(CONFIG), settings)
+    Run.resume(run.folder, turned)
+    assert read_config(run.folder) == turned
+    with pytest.raises(ConfigError, match=r"user\.chat\.model: '' and 'm'"):
+        Run.resume(run.folder, parse(TrainConfig, dump(turned), ["user.chat.model=m"]))
+
+
+def of_steps(folder: Path, steps: int, *settings: str) -> TrainConfig:
+    return parse(TrainConfig, dump(read_config(folder)), [f"steps={steps}", *settings])
+
+
+def test_a_longer_run_and_a_shorter_one_call_their_evaluations_by_their_steps(tmp_path: Path) -> None:
+    config = parse(TrainConfig, "", ["sft.steps=1", "steps=3"])
+    run = Run.create(tmp_path / "run", config)
+    for step, name in ((0, "base model"), (1, "warm start"), (2, "step 2"), (4, "trained")):
+        save(run, step)
+        run.write(f"evaluations/{step:06} {name}.json", "{}")
+        run.write(f"tests/{step:06} {name}.json", "{}")
+        run.keep_evaluation(f"{step:06} {name}{OF_TESTS}", [episode()])
+    begin = ["000000 base model", "000001 warm start"]
+    for steps, names in ((5, ["000002 step 2", "000004 step 4"]), (3, ["000002 step 2", "000004 trained"])):
+        run.write("result.json", "{}")
+        Run.resume(run.folder)
+        assert (run.folder / "result.json").exists()
+        Run.resume(run.folder, of_steps(run.folder, steps))
+        assert not (run.folder / "result.json").exists(), "it has not ended"
+        for folder in ("evaluations", "tests"):
+            assert sorted(path.stem for path in (run.folder / folder).iterdir()) == [*begin, *names]
+        assert list(evaluation_files(run.folder)) == [f"{name}{OF_TESTS}" for name in (*begin, *names)]
+
+
+def test_steps_that_cannot_be_others_are_refused(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", parse(TrainConfig, "", ["sft.steps=1", "steps=8"]))
+    save(run, 4)
+    with pytest.raises(ConfigError, match="was started with steps = 8, and cannot have 2: 3 are done"):
+        Run.resume(run.folder, of_steps(run.folder, 2))
+    for name, key, why in (
+        ("ramp", "curriculum.difficulty=true", "by the share"),
+        ("ray", "engine.kind=skyrl", "SkyRL"),
+    ):
+        other = Run.create(tmp_path / name, parse(TrainConfig, "", ["sft.steps=0", key]))
+        with pytest.raises(ConfigError, match=f"was started with steps = 12, and cannot have 20: .*{why}"):
+            Run.resume(other.folder, of_steps(other.folder, 20))
 
 
 def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:

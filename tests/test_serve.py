@@ -53,6 +53,18 @@ def test_models_and_health(url: str) -> None:
     assert http().get(url.removesuffix("/v1") + "/health").json() == {"status": "ok"}
 
 
+def test_what_the_sampler_cannot_do_is_the_requests_mistake(folder: Path) -> None:
+    model, script = scripted(folder, lambda _: "Hi.")
+    with serving(model) as url:
+        for stream in (False, True):
+            with pytest.raises(
+                openai.BadRequestError, match=r"sampled so: sampling\.temperature = 0\.5: allowed: 1 and 0"
+            ):
+                ask(url, temperature=0.5, stream=stream)
+        assert not script.prompts
+        assert ask(url, temperature=1).choices[0].message.content == "Hi."
+
+
 def test_a_reply_is_what_the_engine_samples(url: str, model: Model) -> None:
     found = ask(url, temperature=0.7, logprobs=True, max_completion_tokens=16)
     prompt = model.format.encode(talk(HELLO[0]["content"]), (), ())

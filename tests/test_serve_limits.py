@@ -178,13 +178,14 @@ def said_by(folder: Path, **options: Any) -> list[str]:
 
 @pytest.mark.usefixtures("unserved")
 def test_what_is_said_at_the_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, last = said_by(folder)
+    first, sampled, last = said_by(folder)
     assert first == "damaged"
+    assert sampled.startswith("replies are sampled by PyTorch: vLLM is not installed in this Python")
     assert re.fullmatch(r"tiny is served at http://127\.0\.0\.1:\d+/v1; Ctrl-C ends it", last)
     open_to_all = said_by(folder, host="0.0.0.0")
-    assert open_to_all[1] == "whoever can reach 0.0.0.0 can use this server: set a key by --key-variable"
+    assert open_to_all[2] == "whoever can reach 0.0.0.0 can use this server: set a key by --key-variable"
     monkeypatch.setenv("MY_KEY", KEY)
-    assert len(said_by(folder, host="0.0.0.0", key_variable="MY_KEY")) == 2
+    assert len(said_by(folder, host="0.0.0.0", key_variable="MY_KEY")) == 3
 
 
 @pytest.mark.usefixtures("unserved")
@@ -214,6 +215,7 @@ def start(*arguments: str) -> "subprocess.Popen[str]":
 def test_the_command_serves_until_ctrl_c(folder: Path) -> None:
     process = start("serve", str(folder), "engine.dtype=float32", "--port", "0", "--name", "tiny")
     assert process.stderr
+    assert process.stderr.readline().startswith("replies are sampled by PyTorch: ")
     line = process.stderr.readline()
     assert line.startswith("tiny is served at http://127.0.0.1:")
     assert ask(line.split()[4].rstrip(";")).choices

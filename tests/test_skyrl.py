@@ -55,7 +55,7 @@ def test_a_step_that_ends_the_run_has_the_line_of_its_evaluation(tmp_path: Path)
     run, none = Run.create(tmp_path / "run", config), cast(Any, None)
     training = Training(config, run, none, none, none, lambda *_: None, Cast(config.user), none, ())
     journal = Journal(training)
-    journal.played([[Trajectory("t", score=Score(reward=0.0), stop=Stop.DONE) for _ in range(2)]])
+    journal.played([[Trajectory("t", score=Score(reward=0.0), stop=Stop.DONE) for _ in range(2)]], 1)
     journal.examined({"eval/toy/success_rate": 0.5})
     with pytest.raises(RolloutError, match=r"health\.halt_on has groups"):
         journal.log({}, 1, commit=True)
@@ -265,7 +265,8 @@ def test_penalties_are_taken_off() -> None:
 
 def test_slots_are_dealt_out_once_each() -> None:
     slots = Slots(3)
-    assert [row["env_extras"]["slot"] for row in slots.collate_fn([slots[i] for i in range(len(slots))])] == [0, 1, 2]
+    dealt = slots.collate_fn([slots[place] for place in (2, 0, 1)])
+    assert [row["env_extras"]["slot"] for row in dealt] == [0, 1, 2], "in order, whatever place the loader draws"
     with pytest.raises(IndexError):
         slots[3]
 
@@ -284,6 +285,13 @@ def test_metrics_have_the_names_that_are_known_here() -> None:
         "reward/avg_raw_reward": 1.0,
         "timing/step_seconds": 4.0,
     }
+
+
+def test_what_is_measured_while_training_stands_for_what_was_not_measured_before() -> None:
+    instead = {f"policy/minibatch_rollout_logprobs_abs_diff_{name}": 0.5 for name in ("mean", "max")}
+    assert translated(instead) == {"certify/logprob_mean": 0.5, "certify/logprob_max": 0.5}
+    both = translated(instead | {"policy/rollout_train_logprobs_abs_diff_mean": 0.25})
+    assert (both["certify/logprob_mean"], both["certify/logprob_max"]) == (0.25, 0.5)
 
 
 # ---- what it leaves behind ----

@@ -235,13 +235,37 @@ def test_generation_may_go_on_while_the_weights_move(tiny: Path, tmp_path: Path)
         "skyrl.trainer.fully_async.enabled=true",
         "skyrl.trainer.fully_async.num_parallel_generation_workers=4",
         "skyrl.trainer.algorithm.policy_loss_type=rollout_is",
-        "steps=3",
+        "skyrl.trainer.fully_async.sample_full_batch=true",
+        "skyrl.trainer.algorithm.zero_variance_filter=true",
     )
-    train(small(tmp_path, tiny, *overlapping), "--out", str(run), log=tmp_path / "log")
+    train(small(tmp_path, tiny, *overlapping, "steps=3"), "--out", str(run), log=tmp_path / "log")
     lines = read_metrics(run)
     assert [line["step"] for line in lines] == [0, 1, 2, 3]
-    assert all("train/async/staleness_mean" in line for line in lines[1:])
+    for line in lines[1:]:
+        assert line["generation/episodes"] == 4 * (4 + line["train/async/num_groups_dropped"])
+        assert {"train/async/staleness_mean", "certify/logprob_mean"} <= line.keys()
     assert {"000000 base model.json", "000003 trained.json"} == {path.name for path in (run / "evaluations").iterdir()}
+    assert [path.name for path in sorted((run / "trajectories").iterdir())] == [f"step_{i:06}.jsonl" for i in (1, 2, 3)]
+    (run / "evaluations" / "000003 trained.json").unlink()  # as though it was killed before its last evaluation
+    train("--resume", str(run), log=tmp_path / "log")
+    assert (steps_of(run), (run / "evaluations" / "000003 trained.json").exists()) == ([0, 1, 2, 3], True)
+
+
+def test_a_run_without_anything_left_to_learn_from_says_so_and_keeps_what_was_learned(
+    tiny: Path, tmp_path: Path
+) -> None:
+    run, log = tmp_path / "run", tmp_path / "log"
+    alike = ("sampling.top_k=1", "steps=2", "algorithm.tasks_per_step=1", "algorithm.group_size=2", "eval.tasks=2")
+    overlapping = (
+        "skyrl.trainer.fully_async.enabled=true",
+        "skyrl.trainer.fully_async.num_parallel_generation_workers=2",
+        "skyrl.trainer.fully_async.sample_full_batch=true",
+        "skyrl.trainer.algorithm.zero_variance_filter=true",
+        "skyrl.trainer.algorithm.policy_loss_type=rollout_is",
+    )
+    text = train(small(tmp_path, tiny, *alike, *overlapping), "--out", str(run), log=log, code=1)
+    assert "stopped after step 0 of 2: of 60 groups none is left that teaches anything" in text
+    assert (steps_of(run), len(read_trajectories(run / "trajectories" / "step_000001.jsonl")[0])) == ([0], 120)
 
 
 def test_skyrls_own_code_takes_our_rows(tiny: Path, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_tasks_come_with_what_their_reward_depends_on(lamp: Tau2) -> None:
     asked = Message(role="assistant", content="Please do this: press({})")
     assert light.gold == (call("power", lamp="desk"), asked, DONE)
     assert task(lamp, "tell").gold == (Message(role="assistant", content="1000 lumen"),)
-    assert (lamp.policy, [spec.name for spec in lamp.specs]) == ("Bring light.", ["power", "look"])
+    assert (lamp.policy, [spec.name for spec in lamp.specs]) == ("Bring light.", ["power", "look", "calculate"])
     assert lamp.tasks("validation") == []
 
 
@@ -109,6 +109,16 @@ def test_agent_and_user_act_on_one_state(lamp: Tau2) -> None:
     assert score(lamp, "light", Presser(2), power, DONE).parts == {"ended": 1.0, "env_assertion": 0.0, "action": 1.0}
     assert score(lamp, "light", Presser(0), power, DONE).parts == {"ended": 1.0, "env_assertion": 0.0, "action": 0.0}
     assert score(lamp, "light", Presser(1), DONE).parts == {"ended": 1.0, "env_assertion": 0.0, "action": 0.0}
+
+
+def test_a_power_is_refused_before_it_is_computed(lamp: Tau2) -> None:
+    async def play() -> list[str]:
+        environment = lamp.environment(task(lamp, "tell"), Mute())
+        await environment.start()
+        asked = [call("calculate", expression=expression) for expression in ("9**9**9", "2 * 3")]
+        return [(await environment.step(reply)).messages[0].content for reply in asked]
+
+    assert asyncio.run(play()) == ["Error: invalid characters in expression", "6"]
 
 
 def test_a_user_that_cannot_act_is_refused_where_it_has_to(lamp: Tau2) -> None:

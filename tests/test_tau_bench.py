@@ -18,7 +18,7 @@ from checkouts import TAU_BENCH, write
 from understudy.agent import GoldAgent
 from understudy.assess.sitting import Sitting, assess, set_up
 from understudy.check import check
-from understudy.config import TrainConfig
+from understudy.config import TrainConfig, parse
 from understudy.domains.base import Slice, find
 from understudy.environment import Step
 from understudy.errors import ConfigError, TaskError
@@ -122,6 +122,22 @@ def test_what_a_tool_wrote_before_it_failed_stays(kiosk: TauBench) -> None:
     ]
 
 
+def test_a_call_stays_as_the_model_made_it(kiosk: TauBench) -> None:
+    (apple, *_) = kiosk.tasks("test")
+    made = call("basket", goods=["apple"])
+    assert [step.messages[0].content for step in played(kiosk, apple, made, made)[1:]] == ["apple, bag"] * 2
+    assert made == call("basket", goods=["apple"])
+
+
+def test_a_power_is_refused_before_it_is_computed(kiosk: TauBench) -> None:
+    (apple, *_) = kiosk.tasks("test")
+    steps = played(kiosk, apple, call("calculate", expression="9**9**9"), call("calculate", expression="2 * 3"))
+    assert [step.messages[0].content for step in steps[1:]] == ["Error: invalid characters in expression", "6"]
+    assert kiosk.refused(apple.replace(gold=(call("calculate", expression="(2)**2"),))) == [
+        "calculate: invalid characters in expression"
+    ]
+
+
 def test_a_transfer_and_the_users_mark_end_an_episode(kiosk: TauBench) -> None:
     (apple, *_) = kiosk.tasks("test")
     transferred = played(kiosk, apple, call("transfer_to_human_agents", summary="no"))[-1]
@@ -175,8 +191,22 @@ def test_a_model_that_speaks_to_nobody_is_told_so(kiosk: TauBench) -> None:
         async def act(self, task: Task, episode: object, new: object, tools: object) -> Message:
             return text("How can I help?")
 
-    with pytest.raises(ConfigError, match=r"task test-0 has no scripted user to answer 'How can I help\?'"):
+    with pytest.raises(
+        ConfigError, match=r"task test-0 has no scripted user to answer 'How can I help\?'.*user\.kind=llm"
+    ):
         asyncio.run(evaluate(kiosk, Polite(), kiosk.tasks("test")))  # type: ignore[arg-type]
+
+
+def test_an_exam_without_tasks_is_refused(kiosk: TauBench) -> None:
+    exam = pytest.importorskip("understudy.train.exam")
+    for split, others in (("validation", "train or test"), ("train", "test")):
+        part = Slice(families=("change",) if split == "validation" else ("tell",))
+        config = parse(TrainConfig, "", [f"eval.split={split}", "eval.tasks=3"])
+        with pytest.raises(ConfigError, match=f"has no {split} tasks in this slice; set eval.split to {others}, or"):
+            exam.exams(config, kiosk.slice(part))
+    config = parse(TrainConfig, "", [f"domain=tau-bench:{kiosk.root}#kiosk"])
+    with pytest.raises(ConfigError, match="has no validation tasks in this slice; set eval"):
+        set_up(Sitting(name="silent", agent="silent", config=config), None, Decimal(0), 4)
 
 
 def test_eval_shows_the_floor_beside_the_score(kiosk: TauBench) -> None:

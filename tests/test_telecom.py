@@ -15,6 +15,7 @@ from script import Script, assert_openings_tell_nothing, mean
 from understudy.agent import Agent, GoldAgent
 from understudy.deeds import Hands
 from understudy.domains.base import Slice
+from understudy.domains.days import any_day, month_day
 from understudy.domains.drafts import call, say
 from understudy.domains.telecom import DOMAIN
 from understudy.domains.telecom.phone import DEEDS, PhoneTools
@@ -429,10 +430,24 @@ def test_both_halves_have_to_be_right() -> None:
 def test_an_outage_is_told_with_its_end() -> None:
     task = next(t for t in tasks("internet") if "areas" in t.setup)
     (area,) = task.setup["areas"]
-    assert task.outputs == (task.setup["areas"][area]["outage_until"],)
+    assert task.outputs == (any_day(task.setup["areas"][area]["outage_until"]),)
     assert area in next(c for c in task.actions if c.name == "check_outage").arguments["area"]
     *before, _ = task.turns
     assert play(task, Script(*before, say(f"There is an outage in {area}, I cannot repair it.")))[0].reward == 0.0
+
+
+@pytest.mark.parametrize("family", ["suspend", "internet"])
+def test_a_day_may_be_told_as_people_say_it(family: str) -> None:
+    """The end of a contract, and that of an outage."""
+    told = 0
+    for task in tasks(family):
+        day = next((output.partition("|")[0] for output in task.outputs if "|" in output), "")
+        if day:
+            spoken = [turn.replace(content=turn.content.replace(day, month_day(day))) for turn in task.turns]
+            assert month_day(day) in spoken[-1].content
+            assert play(task, Script(*spoken))[0].reward == 1.0
+            told += 1
+    assert told > 5
 
 
 def test_settings_that_are_not_the_cause_stay() -> None:

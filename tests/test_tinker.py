@@ -8,6 +8,7 @@ import sys
 import tarfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -251,6 +252,25 @@ def test_waiting_for_a_dead_server_ends(monkeypatch: pytest.MonkeyPatch) -> None
     slow = Server(TinkerConfig(base_url=NOWHERE, timeout=0.1))
     with pytest.raises(RolloutError, match=r"no answer to a reply within 0.1 s \(engine.tinker.timeout\)"):
         asyncio.run(slow.settled(concurrent.futures.Future(), "a reply"))
+
+
+def test_what_was_missed_before_nobody_looked_for_long_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0, found="")
+    monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(server, "unreachable", lambda config: clock.found)
+    there = Server(TinkerConfig(base_url=NOWHERE, patience=20.0))
+
+    def look(now: float, found: str = "does not answer") -> None:
+        clock.now, clock.found = now, found
+        there._look("a reply", now)
+
+    look(10.0)
+    with there._looking:  # after a long time in which nothing was waited for; somebody else looks already
+        look(1000.0, found="")
+    look(1000.0)  # the second miss, and not 990 seconds of them
+    look(1010.0)
+    with pytest.raises(RolloutError, match="has not answered for 21 s"):
+        look(1021.0)
 
 
 # ---- adapters ----

@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402
 
 from toy import LampTools, house, task  # noqa: E402
+from understudy import launch  # noqa: E402
 from understudy.assess.stored import open_stored  # noqa: E402
 from understudy.assess.why import why  # noqa: E402
 from understudy.config import TrainConfig, parse  # noqa: E402
@@ -29,6 +30,7 @@ from understudy.engines.base import Completion  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.environment import ToolEnvironment  # noqa: E402
 from understudy.errors import ConfigError, RolloutError, TaskError  # noqa: E402
+from understudy.evaluate import Evaluation  # noqa: E402
 from understudy.messages import Message  # noqa: E402
 from understudy.models import find_model, make_tiny  # noqa: E402
 from understudy.rollout import Limits  # noqa: E402
@@ -47,6 +49,7 @@ from understudy.train import (  # noqa: E402
 from understudy.train.preparation import cut_short  # noqa: E402
 from understudy.trajectory import Stop, Trajectory, read_trajectories  # noqa: E402
 from understudy.users import NoUser, User  # noqa: E402
+from understudy.weights import export, find_weights  # noqa: E402
 
 EPISODES, GROUPS = "generation/episodes", "generation/groups"
 
@@ -351,6 +354,34 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(
     assert same(saved(resumed), saved(whole))
     assert trajectories(resumed) == trajectories(whole)
     assert evaluations(resumed) == evaluations(whole)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_run_that_is_made_longer_ends_as_one_that_was_long_from_the_start(tiny: Path, tmp_path: Path) -> None:
+    whole = run_of(tmp_path / "whole", tiny, "steps=4", "eval.every=2")
+    run_of(tmp_path / "parts", tiny, "steps=2", "eval.every=2")
+    longer = launch.open_run(["steps=4"], None, tmp_path / "parts")
+    tables = train(longer.config, longer, silent)
+    assert metrics(longer) == metrics(whole)
+    assert same(saved(longer), saved(whole))
+    assert trajectories(longer) == trajectories(whole)
+    assert evaluations(longer) == evaluations(whole)
+    names = ["do nothing", "gold", "base model", "warm start", "step 4", "trained"]
+    assert [name for name, _ in tables["evaluations"]] == names
+
+
+@pytest.mark.usefixtures("short")
+def test_a_new_run_begins_with_the_weights_of_another(tiny: Path, tmp_path: Path) -> None:
+    """As the refusal of another config says: `export`, then `train RUN KEY=VALUE model=MODEL sft.steps=0`."""
+    run = run_of(tmp_path / "run", tiny, "steps=1", "sft.steps=0")
+    model = tmp_path / "model"
+    export(find_weights(str(run.folder)), model)
+    launch.train(
+        [str(run.folder), "algorithm.learning_rate=1e-4", f"model={model}", "sft.steps=0"], out=tmp_path / "new"
+    )
+    ((_, trained),) = [(n, e) for n, e in evaluations(run).items() if n.endswith("trained.json")]
+    base = evaluations(Run.resume(tmp_path / "new"))["000000 base model.json"]
+    assert Evaluation.model_validate_json(base).results == Evaluation.model_validate_json(trained).results
 
 
 def test_ctrl_c_in_an_evaluation_is_noticed_at_once(

@@ -13,6 +13,8 @@ from test_train import config, metrics, run_of, saved
 from test_train import tiny as tiny  # a fixture
 from toy import DOMAIN
 from understudy import formats
+from understudy.algorithms.preference_options import Preferences
+from understudy.config import SFTConfig
 from understudy.data.items import Item
 from understudy.data.preferences import Demonstration
 from understudy.domains.base import Slice, find
@@ -21,6 +23,7 @@ from understudy.errors import ConfigError, TaskError
 from understudy.messages import Message, ToolCall
 from understudy.run import Run
 from understudy.train.demonstrations import misfits, read_demonstrations
+from understudy.train.files import passes
 from understudy.train.state import Training
 
 RUNS = itertools.count()
@@ -52,6 +55,16 @@ def test_a_run_on_a_collected_file_is_the_run_on_gold(tiny: Path, tmp_path: Path
     assert saved(file).keys() == saved(gold).keys()
     assert all((saved(file)[k] == saved(gold)[k]).all() for k in saved(gold) if k != "progress")
     assert not any(str(demos) in note for note in notes), "all of it fits"
+    assert "sft.steps = 3, of 2 each, read each of 1 demonstrations 6 times" in notes
+
+
+def test_how_much_of_a_file_is_read() -> None:
+    sft = SFTConfig(steps=24, batch_size=8)
+    few = "sft.steps = 24, of 8 each, read 192 of 2000 demonstrations; sft.steps=250 reads each once"
+    assert passes(sft, 2000) == few
+    assert passes(sft, 192).endswith("read each of 192 demonstrations 1 times")
+    assert passes(sft, 193).endswith("; sft.steps=25 reads each once")
+    assert passes(Preferences(steps=3, batch_size=2), 4).endswith("read each of 4 preferences 1.5 times")
 
 
 def training(tiny: Path, file: Path | str, *settings: str, notes: list[str] | None = None) -> Training:

@@ -13,6 +13,7 @@ from endpoint import Answer, Endpoint, says, serving
 from understudy.config import TrainConfig, parse
 from understudy.errors import ConfigError, RolloutError
 from understudy.evaluate import Evaluation
+from understudy.launch import open_run
 from understudy.models import make_tiny
 from understudy.run import Run, read_metrics
 from understudy.train import train
@@ -90,26 +91,24 @@ def test_no_person_plays_the_users_of_a_training_run(tmp_path: Path, tiny: Path)
 def test_a_run_ends_at_what_its_users_may_cost_and_goes_on_when_they_may_cost_more(tmp_path: Path, tiny: Path) -> None:
     """Each request costs 3. The base model's evaluation asks at least once, which is more than 2 allows."""
     with serving(lambda request: says(STOP if len(request["messages"]) > 4 else "Hm?", tokens=(3, 0))) as endpoint:
-        with pytest.raises(RolloutError, match=r"stopped after step 0: .* cost_cap is 2; raise it in .*config\.toml"):
+        more = "go on with a higher one: understudy train --resume .*run cost_cap="
+        with pytest.raises(RolloutError, match=f"stopped after step 0: .* cost_cap is 2; {more}"):
             trained(tmp_path / "run", tiny, endpoint, "cost_cap=2")
         assert not [line for line in read_metrics(tmp_path / "run") if line["step"]]
-        config, asked = tmp_path / "run" / "config.toml", len(endpoint.requests)
+        asked = len(endpoint.requests)
         progress = tmp_path / "run" / "checkpoints" / "step_000000" / "progress.json"
         spent = int(float(json.loads(progress.read_text())["cost"]))  # a request that was broken off is not paid for
         assert 2 <= spent <= 3 * asked
         with pytest.raises(RolloutError, match=f"has cost {spent}"):
             again(tmp_path / "run")
         assert len(endpoint.requests) == asked, "what it cost before counts"
-        more = f"cost_cap = {spent + 2}"
-        config.write_text(config.read_text().replace("cost_cap = 2", more))
         with pytest.raises(RolloutError, match="stopped after step"):
-            again(tmp_path / "run")
-        config.write_text(config.read_text().replace(more, "cost_cap = 0"))
-        again(tmp_path / "run")
+            again(tmp_path / "run", f"cost_cap={spent + 2}")
+        again(tmp_path / "run", "cost_cap=0")
         assert [line["step"] for line in read_metrics(tmp_path / "run")] == [0, 1, 2]
 
 
-def again(folder: Path) -> None:
+def again(folder: Path, *settings: str) -> None:
     """Go on with a run."""
-    run = Run.resume(folder)
+    run = open_run(settings, None, folder)
     train(run.config, run, lambda *_: None)

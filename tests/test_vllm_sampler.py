@@ -4,7 +4,9 @@
 """
 
 import asyncio
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from typing import Any
 import pytest
 
 import understudy
+from understudy.config import TrainConfig, parse
 from understudy.engines.base import Completion, Sampling
 from understudy.engines.local.config import LocalConfig
 from understudy.engines.vllm.config import VllmConfig
@@ -28,8 +31,12 @@ from understudy.engines.vllm.sampler import VllmSampler
 from understudy.engines.vllm.server import Server, installed, options
 from understudy.engines.vllm.weights import Weights
 from understudy.errors import ConfigError, RolloutError
+from understudy.evaluate import open_model
 from understudy.formats import Vocabulary
 from understudy.models import tiny_model
+from understudy.serve.options import ServeConfig
+from understudy.serve.server import open_served
+from understudy.weights import find_weights
 
 SAMPLING = Sampling(max_tokens=4)
 
@@ -424,7 +431,26 @@ class Answers(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"why")
 
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/health" else 401)
+        self.end_headers()
+        self.wfile.write(b"no key")
+
     def log_message(self, format: str, *args: Any) -> None: ...
+
+
+def test_a_server_that_is_no_vllm_or_wants_a_key_is_one_line(tmp_path: Path) -> None:
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    Thread(target=http.serve_forever, daemon=True).start()
+    config = VllmConfig(backoff=0.0)
+    endpoint = Endpoint(config, f"http://127.0.0.1:{http.server_port}")
+    sampler = VllmSampler(endpoint, Weights(lambda folder: folder.mkdir(), tmp_path, lora=True), config, unused, 1)
+    try:
+        with pytest.raises(ConfigError, match=r"cannot be used .* as no vLLM does, by status 401: no key"):
+            asyncio.run(sampler.sample([1], SAMPLING, 0))
+    finally:
+        http.shutdown()
+        http.server_close()
 
 
 def test_what_a_status_means() -> None:
@@ -520,6 +546,37 @@ def test_which_sampler_is_chosen_and_why(tiny: Path, settings: dict[str, Any], l
     engine = LocalEngine(tiny, config)
     assert str(engine.choice).startswith(f"replies are sampled by {line}")
     assert isinstance(engine._sampler, VllmSampler) == line.startswith("vLLM")
+
+
+def test_vllm_is_asked_for_what_episodes_come_to_and_not_for_all_of_a_long_context(tiny: Path, tmp_path: Path) -> None:
+    long = shutil.copytree(tiny, tmp_path / "long")
+    values = json.loads((long / "config.json").read_text())
+    (long / "config.json").write_text(json.dumps(values | {"max_position_embeddings": 1 << 40}))
+    lengths = ("limits.max_tokens=1000", "sampling.max_tokens=50", "engine.device=cpu", "engine.vllm.python=/bin/true")
+
+    def of(folder: Path, *settings: str) -> TrainConfig:
+        return parse(TrainConfig, "", [f"model={folder}", *lengths, *settings])
+
+    played, _ = open_model(of(long))
+    assert (played.context, str(played.choice).split(":")[0]) == (1000 + 8192 + 50, "replies are sampled by vLLM")
+    assert asked_length(played) == "9242"
+    short, _ = open_model(of(tiny))
+    assert (short.context, asked_length(short)) == (8192, None)
+    own, _ = open_model(of(long, "engine.vllm.max_model_len=77"))
+    assert (own.context, asked_length(own)) == (77, "77")
+    for settings in (["engine.vllm.url=http://localhost:8000"], ["engine.kind=tinker"]):
+        config = of(long, *settings) if "url" in settings[0] else parse(TrainConfig, "", settings)
+        assert config.fitted == config.engine
+    served = open_served(find_weights(str(long), lengths), ServeConfig())
+    assert f"by PyTorch: the model and one sequence of {1 << 40} tokens need" in served.sampled
+    assert served.sampled.endswith("; raise that, or lower engine.vllm.max_model_len")
+    assert served.sampler.context == 1 << 40
+
+
+def asked_length(engine: Any) -> str | None:
+    """What a server of vLLM's is told of the longest sequence."""
+    command: list[str] = engine._sampler._vllm._command
+    return command[command.index("--max-model-len") + 1] if "--max-model-len" in command else None
 
 
 def test_vllm_that_is_asked_for_and_not_there_is_one_line(tiny: Path) -> None:

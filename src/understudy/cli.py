@@ -153,10 +153,15 @@ app.command()(assess.compare)
 @app.command()
 def train(
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="CONFIG|KEY=VALUE", help="A preset or a config.toml first.")
+        list[str] | None,
+        typer.Argument(
+            metavar="WHAT|KEY=VALUE", help="A domain, a preset, a config.toml, or a run, whose config it is, first."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME-001 and so on if not given.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with the run in this folder, also longer: steps=40.")
+    ] = None,
     keys: Annotated[bool, typer.Option("--keys", help="Print the config with every key, and do nothing.")] = False,
     processes: Annotated[int, typer.Option(min=1, help="Number of processes, one GPU of this machine each.")] = 1,
     dry_run: Annotated[
@@ -167,7 +172,8 @@ def train(
     """Train a model, and say how much better it got.
 
     A warm start on gold demonstrations, preferences where there are any, then reinforcement learning; at the end, the
-    result table. Without a config it is the preset default, a slice of retail; with domain=NAME the whole of that one.
+    result table. Without WHAT it is the preset default, a slice of retail, and domain=retail is that slice, too; `train
+    retail`, or any other domain, is the whole of it with every key's default. A run as WHAT begins a new one.
     """
     from understudy import launch, preflight
 
@@ -206,7 +212,7 @@ def bench(
 @app.command()
 def doctor(
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="CONFIG|KEY=VALUE", help="As for train: what it needs is looked for.")
+        list[str] | None, typer.Argument(metavar="WHAT|KEY=VALUE", help="As for train: what it needs is looked for.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -42,7 +42,8 @@ class SFTConfig(Record):
     """The warm start: imitation of demonstrations, gold ones and those of a file."""
 
     steps: int = Field(default=48, ge=0)
-    """Optimizer steps; 0 goes without a warm start."""
+    """Optimizer steps, each on a batch: they decide how often demonstrations are read, and whether all are. 0 goes
+    without a warm start."""
     batch_size: int = Field(default=8, ge=1)
     """Demonstrations in a step."""
     learning_rate: float = Field(default=2e-4, gt=0.0)
@@ -159,6 +160,10 @@ class CertifyConfig(Record):
     """Whether a proof that fails stops the run; else it is a warning."""
 
 
+AT_ONCE = 8192
+"""Tokens that an episode may get between two replies, or begin with, and still be replied to through vLLM."""
+
+
 class TrainConfig(Record):
     """All of a training run."""
 
@@ -216,6 +221,18 @@ class TrainConfig(Record):
     def total(self) -> int:
         """Steps of all phases."""
         return self.prior + self.steps
+
+    @property
+    def fitted(self) -> LocalConfig:
+        """`engine`, whose vLLM has room for the episodes that the limits allow, not for all of the model's context.
+
+        What has its own `engine.vllm.max_model_len`, or a server that runs already, stays as it is.
+        """
+        engine, vllm = self.engine, self.engine.vllm
+        if engine.kind != "local" or vllm.url or vllm.max_model_len:
+            return engine
+        longest = self.limits.max_tokens + AT_ONCE + self.sampling.max_tokens
+        return engine.replace(vllm=vllm.replace(max_model_len=longest))
 
 
 C = TypeVar("C", bound=Record)

@@ -24,9 +24,10 @@ from understudy.agent import (
     SilentAgent,
 )
 from understudy.chat import ChatConfig, ChatModel, Payer, Usage
-from understudy.config import TrainConfig
+from understudy.config import EvalConfig, TrainConfig
 from understudy.crew import ALONE, Crew
 from understudy.domains.base import TaskSource
+from understudy.engines.local.config import LocalConfig
 from understudy.engines.opening import AnyEngine, open_engine, open_exported
 from understudy.errors import ConfigError, TaskError, nearest
 from understudy.imported import imported
@@ -36,7 +37,7 @@ from understudy.records import Record
 from understudy.rollout import Limits, episode_seed, play
 from understudy.run import MODEL
 from understudy.statistics import Rate, pass_at_k, pass_hat_k, rate, resampled
-from understudy.tasks import Split, Task, fingerprint
+from understudy.tasks import SPLITS, Split, Task, fingerprint
 from understudy.trajectory import Stop, Trajectory
 from understudy.users import Cast
 
@@ -275,20 +276,26 @@ def model_agent(config: TrainConfig, checkpoint: Path | None = None) -> EngineAg
     return EngineAgent(engine, format, config.sampling.replace(temperature=config.eval.temperature))
 
 
-def open_model(config: TrainConfig, checkpoint: Path | None = None) -> tuple[AnyEngine, formats.ChatFormat]:
-    """The engine and the format of the config's model, with a checkpoint's weights where one is given."""
+def open_model(
+    config: TrainConfig, checkpoint: Path | None = None, engine: LocalConfig | None = None
+) -> tuple[AnyEngine, formats.ChatFormat]:
+    """An engine that does not train and the format of the config's model, with a checkpoint's weights if one is given.
+
+    The engine is as `engine` says; unless that is given, as the config does, with room for its episodes.
+    """
+    engine = engine or config.fitted
     folder = find_model(config.model)
     format = formats.configured(folder, config.format)
     exported = checkpoint / MODEL if checkpoint else None
     try:
         if exported and exported.is_dir():
-            return open_exported(exported, folder, config.engine, config.seed), format
-        engine = open_engine(folder, config.engine, config.seed)
+            return open_exported(exported, folder, engine, config.seed), format
+        opened = open_engine(folder, engine, config.seed, trains=False)
     except ModuleNotFoundError as e:
         raise not_installed(e, f"model {config.model!r}") from e
     if checkpoint:
-        engine.load(checkpoint)
-    return engine, format
+        opened.load(checkpoint)
+    return opened, format
 
 
 def not_installed(error: ModuleNotFoundError, what: str) -> Exception:
@@ -302,6 +309,16 @@ def held_out(domain: TaskSource, split: Split, count: int, seed: int = 0) -> lis
     """`count` different tasks of a split, or as many as there are: the frozen ones first, then generated ones."""
     generated = itertools.islice(domain.stream(split, seed), 20 * count)
     return list(itertools.islice(_different(itertools.chain(domain.tasks(split), generated)), count))
+
+
+def exam_tasks(domain: TaskSource, how: EvalConfig) -> list[Task]:
+    """The tasks that an evaluation plays; a split without any is a `ConfigError` that names those that have some."""
+    tasks = held_out(domain, how.split, how.tasks, how.seed)
+    if not tasks:
+        others = [split for split in SPLITS if held_out(domain, split, 1)]
+        choice = f"set eval.split to {' or '.join(others)}, or take another slice" if others else "take another slice"
+        raise ConfigError(f"{domain.name} has no {how.split} tasks in this slice; {choice}")
+    return tasks
 
 
 def _different(tasks: Iterable[Task]) -> Iterator[Task]:

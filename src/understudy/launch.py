@@ -12,18 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy import bench, results
-from understudy.config import TrainConfig, dump, load, parse
+from understudy.config import TrainConfig, dump, load, parse, presets
 from understudy.crew import ALONE, Crew, Place, take_place
+from understudy.domains.base import names
 from understudy.engines.local.config import Finetune
-from understudy.errors import ConfigError, TaskError
+from understudy.errors import ConfigError, TaskError, nearest
 from understudy.evaluate import not_installed
 from understudy.hold import held
 from understudy.live import Live
 from understudy.models import find_model
 from understudy.preflight import Preflight, preflight
 from understudy.processes import ENDED, SHADOWS, leash, run_together
-from understudy.run import Run, free_folder, read_config, refuse_taken
+from understudy.run import ENVIRONMENT, Run, free_folder, read_config, refuse_taken
 from understudy.shadow import shadow
+from understudy.weights import config_of, names_file
 
 if TYPE_CHECKING:
     from understudy.train.evaluation import Tables
@@ -131,9 +133,7 @@ def dry_run(
 ) -> Preflight:
     """What `train` would do with these settings; nothing is written."""
     if resume is not None:
-        raise ConfigError(
-            f"a dry run is of a new run: leave out --resume, or name {resume / 'config.toml'} as the config"
-        )
+        raise ConfigError(f"a dry run is of a new run: leave out --resume, or name {resume} as the config")
     name, config = read(settings)
     if out is not None:
         refuse_taken(out)
@@ -155,7 +155,7 @@ def measure(model: str, settings: Sequence[str] = (), quick: bool = False) -> be
         raise ConfigError(f"engine.kind = {engine.kind!r}: what is measured is this machine; leave it out")
     ways: tuple[Finetune, ...] = ("qlora",) if engine.finetune == "qlora" else ("full", "lora")
     try:
-        speeds = bench.measure(find_model(config.model), engine, size, ways, config.model)
+        speeds = bench.measure(find_model(config.model), config.fitted, size, ways, config.model)
     except ModuleNotFoundError as e:
         raise not_installed(e, "measuring") from e
     if not quick:
@@ -189,16 +189,37 @@ def open_run(settings: Sequence[str], out: Path | None, resume: Path | None) -> 
 
 
 def read(settings: Sequence[str]) -> tuple[str, TrainConfig]:
-    """A config and its name, from `[CONFIG] [key=value]…`; without a config it is the default preset.
+    """A config and its name, from `[WHAT] [key=value]…`; without `WHAT` it is the default preset.
 
-    That is a slice of one domain: where only `domain=` names another, it is the whole of that with every key's default.
+    `WHAT` is a preset, a config's file, a run, whose config it is, or a domain, which is the whole of that with every
+    key's default. The default preset is a slice of one domain: `domain=` of another one is the whole of that, too.
     """
     if settings and "=" not in settings[0]:
-        return Path(settings[0]).stem, load(TrainConfig, settings[0], settings[1:])
+        _refuse_unknown(settings[0])
+        return _name(settings[0]), config_of(settings[0], settings[1:])
     domain = parse(TrainConfig, "", settings).domain
     if domain != load(TrainConfig).domain:
-        return re.sub(r"[^\w.]+", "-", domain).strip("-"), parse(TrainConfig, "", settings)
+        return _name(domain), parse(TrainConfig, "", settings)
     return "default", load(TrainConfig, "default", settings)
+
+
+def _refuse_unknown(what: str) -> None:
+    """What names no config and no domain is a `ConfigError`, before there is a run of it."""
+    folder, known = Path(what), [*presets(), *names()]
+    if what in known or names_file(what) or ":" in what or (folder / "config.toml").is_file():
+        return
+    if folder.is_dir():
+        raise ConfigError(f"{what} is not a run: it has no config.toml")
+    raise ConfigError(f"unknown preset or domain {nearest(what, known)}, or the path of a .toml file or of a run")
+
+
+def _name(what: str) -> str:
+    """What runs are called after: the run that a config is of, its file, or the domain."""
+    path = Path(what)
+    of_a_run = path.name == "config.toml" and (path.parent / ENVIRONMENT).is_file()
+    if of_a_run or (path / "config.toml").is_file():
+        return (path.parent if of_a_run else path).resolve().name
+    return re.sub(r"[^\w.]+", "-", what).strip("-") if ":" in what else path.stem
 
 
 def keys(settings: Sequence[str]) -> str:

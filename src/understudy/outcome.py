@@ -94,8 +94,13 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def read(path: Path) -> Outcome:
-    """The outcome in a folder or a file of `as_json`, or of one evaluation alone, as runs keep them."""
-    file = path / FILE if path.is_dir() else path
+    """The outcome in a folder or a file of `as_json`, or of one evaluation alone, as runs keep them.
+
+    Of a run it is its last evaluation, under the name of the run and what was evaluated, such as `runs/a (trained)`.
+    """
+    run = (path / "config.toml").is_file()
+    file = _last(path) if run else path / FILE if path.is_dir() else path
+    name = f"{path} ({file.stem.partition(' ')[2]})" if run else file.stem
     try:
         found = json.loads(file.read_bytes())
     except OSError as e:
@@ -103,7 +108,7 @@ def read(path: Path) -> Outcome:
     except (json.JSONDecodeError, UnicodeDecodeError) as e:
         raise ConfigError(f"{file} is no JSON: {e}") from e
     try:
-        return _read(found, file.stem)
+        return _read(found, name)
     except (ValidationError, KeyError, TypeError) as e:
         raise ConfigError(
             f"{file} holds no evaluation ({type(e).__name__}); give what eval --out or --json wrote"
@@ -145,11 +150,19 @@ def _read(found: Any, name: str) -> Outcome:
     return Outcome(rows=rows, failures=failures, noise=noise)
 
 
+def _last(run: Path) -> Path:
+    """The file of a run's last evaluation on the tasks that are held out."""
+    files = sorted((run / "evaluations").glob("*.json"))
+    if not files:
+        raise ConfigError(
+            f"{run} is a run without an evaluation yet; go on with it by: understudy train --resume {run}"
+        )
+    return files[-1]
+
+
 def _why_not(path: Path) -> str:
     if (path / "episodes.jsonl").is_file():
         return f"it is not finished; go on with it by: understudy eval --resume {path}"
-    if (path / "config.toml").is_file():
-        return f"it is a run; name one of the files in {path / 'evaluations'}"
     return f"it has no {FILE}"
 
 

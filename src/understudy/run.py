@@ -40,9 +40,10 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from understudy import metrics
-from understudy.config import TrainConfig, differences, dump, load
+from understudy.config import TrainConfig, dump, load
 from understudy.errors import ConfigError
 from understudy.provenance import Provenance, changes, provenance
+from understudy.resumption import refuse_other, rename_evaluations
 from understudy.trajectory import Trajectory, write_trajectories
 
 MANIFEST = "manifest.json"
@@ -52,26 +53,6 @@ MODEL = "model"
 LATEST = "latest"
 OF_TESTS = " of tests"
 """What the name of an evaluation's episodes ends with where it is one in `tests/`."""
-FREE = (
-    "health.",
-    "trackers",
-    "tracking.",
-    "keep",
-    "engine.tokens_per_microbatch",
-    "engine.checkpointing",
-    "engine.sharding",
-    "engine.sequences",
-    "engine.rows",
-    "engine.threads",
-    "skyrl.trainer.max_tokens_per_microbatch",
-    "skyrl.trainer.micro_",
-    "skyrl.generator.inference_engine.",
-    "engine.tinker.base_url",
-    "engine.tinker.patience",
-    "engine.tinker.timeout",
-)
-"""What a config's keys begin with that may be others when a run is resumed: those that change none of its numbers, and
-those that say how much memory it takes, or where a server is, which change them by rounding alone."""
 _STARTS = TypeAdapter(list[Provenance])
 _BY_STEP = ("trajectories", "evaluations", "tests", "episodes", "checkpoints")
 _STEP = re.compile(r"(?:step_)?(\d{6,})(?: [^.]*)?")
@@ -108,17 +89,17 @@ class Run:
     def resume(cls, folder: Path, config: TrainConfig | None = None) -> "Run":
         """A run to go on with from its last whole checkpoint; what was written after it is dropped.
 
-        A `config` may differ from the run's own in what is `FREE`; another difference is a `ConfigError` that names it.
+        A `config` may differ from the run's own in what is `resumption.FREE`; another difference is a `ConfigError`.
         """
         own = read_config(folder)
-        changed = [text for text in differences(own, config) if not text.startswith(FREE)] if config else []
-        if changed:
-            raise ConfigError(
-                f"{folder} was started with another config (its own, and the one given): {'; '.join(changed)}"
-            )
         run = cls(folder, config or own)
         run._find_checkpoint()
+        refuse_other(folder, own, run.config, run.step)
         with run._writing():
+            rename_evaluations(folder, run.config)
+            if run.config.steps != own.steps:
+                for path in folder.glob("result.*"):  # of an end that is none any more
+                    path.unlink()
             if run.config != own:
                 write_whole(folder / "config.toml", dump(run.config))
             run._forget_later()

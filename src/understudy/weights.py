@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from understudy.config import TrainConfig, load, parse, presets
+from understudy.domains.base import names
 from understudy.errors import ConfigError
 from understudy.evaluate import open_model
 from understudy.records import Record
@@ -25,9 +26,15 @@ def config_of(what: str, settings: Sequence[str] = ()) -> TrainConfig:
     """A config for the name of a domain or a preset, for a config's file or a run's folder."""
     if Path(what, "config.toml").is_file():
         return load(TrainConfig, Path(what, "config.toml"), settings)
-    if what in presets() or (what.endswith(".toml") and not what.startswith("mcp:")):
+    if what in presets() or names_file(what):
         return load(TrainConfig, what, settings)
     return parse(TrainConfig, "", [f"domain={what}", *settings])
+
+
+def names_file(what: str) -> bool:
+    """Whether a config's file is named, one that is there or one that should be; a domain's name comes before it."""
+    there = Path(what).is_file() and what not in names()
+    return there or (what.endswith(".toml") and ":" not in what)
 
 
 def find_weights(what: str, settings: Sequence[str] = ()) -> Weights:

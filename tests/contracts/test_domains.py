@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
@@ -280,6 +281,30 @@ def test_refused_calls_change_nothing(domain: Domain) -> None:
                 refused += 1
                 assert state.changes() == before
     assert refused > 100
+
+
+def test_no_number_is_too_large_to_be_refused(domain: Domain) -> None:
+    """Numbers that a model makes up, in place of those of gold calls and where gold leaves one out."""
+    numbers = {spec.name: _numbers(spec) for spec in domain.specs}
+    tried = set()
+    for task in domain.sample("train", 60, seed=11):
+        state = domain.initial(task)
+        toolkits = {"assistant": domain.toolkit(state), "user": (domain.device or domain.toolkit)(state)}
+        for role, call in ((message.role, call) for message in task.gold for call in message.tool_calls):
+            for name, number in itertools.product(numbers.get(call.name, ()), (1e30, 1e300, 10**60, -(10**60))):
+                before = state.snapshot()
+                with suppress(ToolError):
+                    toolkits[role].run(call.replace(arguments={**call.arguments, name: number}))
+                state.restore(before)
+                tried.add(call.name)
+            toolkits[role].run(call)
+    assert tried == {name for name, parameters in numbers.items() if parameters}
+
+
+def _numbers(spec: ToolSpec) -> list[str]:
+    """The parameters that are numbers."""
+    properties = spec.parameters["properties"].items()
+    return [name for name, schema in properties if schema.get("type") in ("integer", "number")]
 
 
 def test_state_survives_json(domain: Domain) -> None:

@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from safetensors.torch import load_file, save_file  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from understudy.algorithms import losses  # noqa: E402
@@ -622,6 +623,62 @@ def test_what_goes_on_from_a_checkpoint_equals_what_went_on(
     assert resumed.version == engine.version == 3
 
 
+@pytest.mark.parametrize(("dtype", "finetune"), [("float32", "full"), ("bfloat16", "full"), ("bfloat16", "lora")])
+def test_an_engine_that_does_not_train_reads_a_checkpoint_as_one_that_does(
+    tiny: Path, tmp_path: Path, dtype: str, finetune: str
+) -> None:
+    engine = LocalEngine(tiny, config(dtype, finetune))
+    batch, _ = episodes(engine)
+    run(engine.update([batch], Loss(), 1e-2))
+    engine.keep_reference()
+    run(engine.update([batch], Loss(), 1e-2))
+    engine.save(tmp_path)
+    reader = LocalEngine(tiny, config(dtype, finetune), trains=False)
+    assert not same(weights(reader), weights(engine))
+    reader.load(tmp_path)
+    assert same(weights(reader), weights(engine))
+    (found, replies), (expected, _) = episodes(reader), episodes(engine)
+    assert torch.equal(found.tokens, expected.tokens)
+    assert torch.equal(found.logprobs, expected.logprobs)
+    assert {reply.version for reply in replies} == {reader.version} == {2}
+
+
+def test_an_engine_that_does_not_train_makes_no_optimizer_and_reads_none(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("an optimizer was made")
+
+    engine = LocalEngine(tiny, config())
+    run(engine.update([episodes(engine)[0]], Loss(), 1e-2))
+    engine.save(tmp_path)
+    masters = {name: x for name, x in load_file(tmp_path / STATE).items() if name.startswith("master.")}
+    save_file(masters, tmp_path / STATE, {"version": "1"})
+    monkeypatch.setattr("understudy.engines.local.engine.MasterAdamW", refuse)
+    with pytest.raises(AssertionError, match="an optimizer was made"):
+        LocalEngine(tiny, config())
+    reader = LocalEngine(tiny, config(), trains=False)
+    reader.load(tmp_path)
+    assert same(weights(reader), weights(engine))
+
+
+def test_an_engine_that_does_not_train_refuses_to(tiny: Path, tmp_path: Path) -> None:
+    reader = LocalEngine(tiny, config(), trains=False)
+    batch, _ = episodes(reader, turns=1)
+    before = weights(reader)
+    for refused in (
+        lambda: run(reader.update([batch], Loss(), 1e-2)),
+        lambda: reader.save(tmp_path),
+        reader.fresh_optimizer,
+        reader.keep_reference,
+    ):
+        with pytest.raises(ValueError, match="opened to read its model; open it with trains=True"):
+            refused()
+    assert same(weights(reader), before)
+    assert reader.version == 0
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_fresh_optimizer_forgets_and_keeps_the_weights(tiny: Path, tmp_path: Path) -> None:
     engine = LocalEngine(tiny, config())
     batch, _ = episodes(engine)
@@ -657,9 +714,10 @@ def test_a_damaged_checkpoint_is_a_config_error(tiny: Path, tmp_path: Path, harm
     engine.save(tmp_path)
     before = weights(engine)
     harm(tmp_path / STATE)
-    with pytest.raises(ConfigError, match=r"optimizer.safetensors: not a checkpoint of this model"):
-        engine.load(tmp_path)
-    assert same(weights(engine), before)
+    for each in (engine, LocalEngine(tiny, config(), trains=False)):
+        with pytest.raises(ConfigError, match=r"optimizer.safetensors: not a checkpoint of this model"):
+            each.load(tmp_path)
+        assert same(weights(each), before)
 
 
 @pytest.mark.parametrize("other", ["lora", "embeddings", "architecture", "deeper", "wider", "file"])
@@ -678,9 +736,10 @@ def test_a_foreign_checkpoint_is_a_config_error(folders: dict[str, Path], tmp_pa
     if other == "file":
         (tmp_path / "model" / "model.safetensors").rename(tmp_path / STATE)
     before = weights(engine)
-    with pytest.raises(ConfigError, match="not a checkpoint of this model and fine-tuning mode"):
-        engine.load(tmp_path)
-    assert same(weights(engine), before)
+    for each in (engine, LocalEngine(folders["llama"], config(), trains=False)):
+        with pytest.raises(ConfigError, match="not a checkpoint of this model and fine-tuning mode"):
+            each.load(tmp_path)
+        assert same(weights(each), before)
 
 
 # ---- the reference policy, LoRA and export ----

@@ -62,7 +62,7 @@ def evaluate(
     out: Out = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the evaluation in this folder.")] = None,
     rescore: Rescore = None,
-    against: Annotated[Path | None, typer.Option(help="Compare with this evaluation, a folder or a JSON file.")] = None,
+    against: Annotated[Path | None, typer.Option(help="Compare with this evaluation or run.")] = None,
     concurrency: Concurrency = 0,
     cost_cap: CostCap = "0",
     judge: Annotated[bool, typer.Option("--judge", help="Ask judge.model about each failure, too.")] = False,
@@ -103,12 +103,15 @@ def evaluate(
 
 
 def compare(
-    old: Annotated[Path, typer.Argument(help="An evaluation: its folder, or JSON that eval or a run wrote.")],
+    old: Annotated[Path, typer.Argument(help="A run, an evaluation's folder, or JSON that either wrote.")],
     new: Annotated[Path, typer.Argument(help="The one that may be better.")],
     markdown: Markdown = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two evaluations, task by task: is NEW better than OLD, or is that chance?"""
+    """Compare two runs or evaluations, task by task: is NEW better than OLD, or is that chance?
+
+    Of a run it is the last evaluation.
+    """
     _refuse_unwritable(markdown)
     _tell_comparison(_read(new), _read(old), markdown, as_json)
 

@@ -27,7 +27,17 @@ from understudy.chat import ChatModel, Usage
 from understudy.config import TrainConfig
 from understudy.domains.base import TaskSource, find
 from understudy.errors import ConfigError, TaskError
-from understudy.evaluate import Evaluation, Progress, episodes, floor, held_out, inhabited, named_agent, oracle, summary
+from understudy.evaluate import (
+    Evaluation,
+    Progress,
+    episodes,
+    exam_tasks,
+    floor,
+    inhabited,
+    named_agent,
+    oracle,
+    summary,
+)
 from understudy.failures.find import failures
 from understudy.failures.judge import judge
 from understudy.kept import HEAD, Kept, read_head
@@ -159,11 +169,8 @@ def refuse_taken(folder: Path) -> None:
 
 
 def _tasks(config: TrainConfig) -> tuple[TaskSource, list[Task]]:
-    source, how = find(config.domain).slice(config.slice), config.eval
-    tasks = held_out(source, how.split, how.tasks, how.seed)
-    if not tasks:
-        raise ConfigError(f"domain {config.domain} has no {how.split} tasks in this slice")
-    return source, tasks
+    source = find(config.domain).slice(config.slice)
+    return source, exam_tasks(source, config.eval)
 
 
 def _keep_tasks(file: Path, tasks: Sequence[Task]) -> None:

@@ -28,7 +28,8 @@ async def certify(config: TrainConfig) -> Certificate:
     format = formats.configured(folder, config.format)
 
     async def proven(name: str, check: Callable[[Subject, str], Awaitable[list[Check]]], **changes: Any) -> list[Check]:
-        engine = open_engine(folder, config.engine.replace(**changes), config.seed)
+        settings = config.fitted.replace(**changes)
+        engine = open_engine(folder, settings, config.seed, trains=check is check_engine)
         try:
             return await check(subject_of(config, folder, engine, format), name)
         finally:

@@ -101,6 +101,9 @@ class Streaming(Sampler, Protocol):
     def context(self) -> int:
         """The longest sequence that the model takes, in tokens."""
 
+    def refuse(self, sampling: Sampling) -> None:
+        """Raise a `ConfigError` where replies cannot be sampled so; `sample` would as well."""
+
     async def sample(
         self,
         prompt: Sequence[int],

@@ -3,12 +3,15 @@
 The functions raise ValueError with a reason that a model can read.
 """
 
-import math
 import re
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
+
+Number = TypeVar("Number", bound=float)
 
 DEPTH = 32
 """How deep a call may be nested."""
+_DIGITS = 1000
+_TOO_LARGE = 10**_DIGITS
 _HALF = re.compile("[\ud800-\udfff]")
 
 
@@ -37,16 +40,21 @@ def _check_text(text: str) -> None:
         raise ValueError("the call has half a character (a lone surrogate)")
 
 
-def finite(digits: str) -> float:
-    """A number with a fraction or an exponent."""
-    if not math.isfinite(number := float(digits)):
+def bounded(number: Number) -> Number:
+    """The number, if it is finite and has at most 1000 digits: Python's own limit is longer, and a setting."""
+    if not abs(number) < _TOO_LARGE:
         raise ValueError("a number of the call is too large")
     return number
 
 
+def finite(digits: str) -> float:
+    """A number with a fraction or an exponent."""
+    return bounded(float(digits))
+
+
 def integer(digits: str) -> int:
-    """A whole number of at most 1000 digits: Python's own limit is longer, and a setting."""
-    if len(digits) > 1000:
+    """A whole number of at most 1000 digits, counted before they are read: that takes quadratic time."""
+    if len(digits) > _DIGITS:
         raise ValueError("a number of the call is too large")
     return int(digits)
 

@@ -30,7 +30,8 @@ class Rehearsal:
         if said not in self._texts[self._heard : self._heard + 1]:
             raise ConfigError(
                 f"task {self._task} has no scripted user to answer {said[:40]!r}: only a language model or a person "
-                "can play it; give environment(task, user=...) one. The agents gold and silent need none"
+                "can play it; set user.kind=llm and user.chat.model=…, in Python environment(task, user=...). Agents "
+                "gold and silent need none"
             )
         if self._act:
             await self._act(self._heard)

@@ -4,6 +4,7 @@ Source: `evaluate_simulation` and the evaluators of src/tau2/evaluator, for text
 calls on a fresh environment first; here the live one is read, where the same calls have run once.
 """
 
+import copy
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from understudy.errors import ToolError
-from understudy.integrations.tau_bench import RAISED
+from understudy.integrations.tau_bench import RAISED, refuse_powers
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.rewards import product
 from understudy.tasks import Score
@@ -44,8 +45,10 @@ class Side:
 
     def run(self, call: ToolCall) -> str:
         """`call` for callers that are not asynchronous."""
-        made = self.call_type(id=call.id, name=call.name, arguments=call.arguments, requestor=self.requestor)
+        arguments = copy.deepcopy(call.arguments)  # tools may keep them in the state, and change them there
+        made = self.call_type(id=call.id, name=call.name, arguments=arguments, requestor=self.requestor)
         self.calls.append(made)
+        refuse_powers(call)
         answer = self.environment.get_response(made)
         if answer.error:
             raise ToolError(str(answer.content).removeprefix("Error: "))

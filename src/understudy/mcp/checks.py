@@ -85,9 +85,14 @@ class StateCheck(Call):
         return not ("equals" in self.model_fields_set or self.contains or self.lacks or self.regex)
 
     def holds(self, shown: Reply, gold: Reply | None) -> bool:
-        """Whether the tool shows what it should. A result that is cut off cannot be compared."""
+        """Whether the tool shows what it should; a result that is cut off does not.
+
+        Where gold's own is cut off, no agent could ever show it: that is a `TaskError`.
+        """
+        if gold is not None and gold.cut:
+            raise TaskError(f"{self.tool} shows more than result_characters after gold; let the check read less")
         if shown.cut:
-            raise TaskError(f"{self.tool} shows more than result_characters at the end; let the check read less")
+            return False
         if gold is not None:
             return shown == gold
         if "equals" in self.model_fields_set and shown.value != self.equals:

@@ -165,6 +165,7 @@ class SharedSessions:
         """A session that works."""
         async with self._starting:
             for session in [session for session in self._episodes if session.broken]:
+                session.close()  # one whose tools have changed is broken and runs
                 del self._episodes[session]
             best = min(self._episodes, key=self._episodes.__getitem__, default=None)
             busy = best is None or self._episodes[best] > 0

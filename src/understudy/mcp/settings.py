@@ -91,7 +91,10 @@ class ServerConfig(Record):
     @field_validator("command", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
-        return tuple(shlex.split(value)) if isinstance(value, str) else value
+        try:
+            return tuple(shlex.split(value)) if isinstance(value, str) else value
+        except ValueError as e:
+            raise ConfigError(f"the command {value!r} cannot be split into words: {str(e).lower()}") from e
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

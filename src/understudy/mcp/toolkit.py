@@ -11,6 +11,7 @@ of `mcp`.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -68,7 +69,10 @@ class MCPToolkit:
         self._spent = 0.0
 
     async def __aenter__(self) -> Self:
-        await self.open()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.close)  # where it fails half-way, nobody else gives back what it has taken
+            await self.open()
+            stack.pop_all()
         return self
 
     async def __aexit__(

@@ -23,6 +23,8 @@ class Model:
     sampler: Streaming
     format: ChatFormat
     vocabulary: Vocabulary
+    sampled: str = ""
+    """Who samples its replies, and why."""
     memory: Memory = field(default_factory=Memory)
 
 
@@ -46,6 +48,10 @@ def prompt_of(model: Model, request: Request) -> list[int]:
     except ConfigError as e:
         raise Refusal(f"messages: the model's chat template does not take them: {e}", "messages") from e
     longest = request.longest or 1
+    try:
+        model.sampler.refuse(request.sampling(longest))
+    except ConfigError as e:
+        raise Refusal(f"this model cannot be sampled so: {e}", code="invalid_value") from e
     if len(prompt) + longest > model.sampler.context:
         raise Refusal(
             f"the model's context is {model.sampler.context} tokens, and this takes {len(prompt) + longest}: "

@@ -34,8 +34,8 @@ def serve(weights: Weights, config: ServeConfig, say: Callable[[str], None]) -> 
     key, listener = read_key(config.key_variable), listen(config)
     with listener:
         model = open_served(weights, config)
-        for warning in weights.warnings:
-            say(warning)
+        for line in (*weights.warnings, model.sampled):
+            say(line)
         if not (config.local or key):
             say(f"whoever can reach {config.host} can use this server: set a key by --key-variable")
         host = f"[{config.host}]" if ":" in config.host else config.host
@@ -48,11 +48,14 @@ def serve(weights: Weights, config: ServeConfig, say: Callable[[str], None]) -> 
 
 
 def open_served(weights: Weights, config: ServeConfig) -> Model:
-    """Load the weights, with room in the sampler's cache for as many replies as are made at once."""
+    """Load the weights, with room in the sampler's cache for as many replies as are made at once.
+
+    Nothing limits the conversations but the model: vLLM is asked for all of its context.
+    """
     engine = weights.config.engine.replace(sequences=config.concurrency)
-    sampler, format = open_model(weights.config.replace(engine=engine), weights.checkpoint)
+    sampler, format = open_model(weights.config, weights.checkpoint, engine)
     vocabulary = Vocabulary.load(find_model(weights.config.model) / "tokenizer.json")
-    return Model(weights.name, sampler, format, vocabulary)
+    return Model(weights.name, sampler, format, vocabulary, str(sampler.choice))
 
 
 def app(model: Model, config: ServeConfig, key: str = "") -> ASGIApp:

@@ -8,7 +8,7 @@ from understudy.config import TrainConfig
 from understudy.domains.base import TaskSource, find
 from understudy.domains.mixture import Mixture, parts_of
 from understudy.errors import ConfigError
-from understudy.evaluate import held_out
+from understudy.evaluate import exam_tasks, held_out
 from understudy.run import OF_TESTS
 from understudy.tasks import Task
 
@@ -28,14 +28,23 @@ class Exam:
 
 
 def exams(config: TrainConfig, domain: TaskSource) -> list[Exam]:
-    """The tasks held out of what is trained on, and those of the domains that are not trained on at all."""
-    how = config.eval
-    found = [Exam("evaluations", domain, held_out(domain, how.split, how.tasks, how.seed))]
-    if how.tests:
+    """The tasks held out of what is trained on, and those of the domains that are not trained on at all.
+
+    Where there are none there is nothing to tell of a run, which is a `ConfigError`.
+    """
+    found = [Exam("evaluations", domain, exam_tasks(domain, config.eval))]
+    if config.eval.tests:
         tests = untrained(config, domain)
-        tasks = [task for part in tests.parts for task in held_out(part, "test", how.test_tasks, how.seed)]
+        tasks = [task for part in tests.parts for task in _test_tasks(config, part)]
         found.append(Exam("tests", tests, tasks))
     return found
+
+
+def _test_tasks(config: TrainConfig, part: TaskSource) -> list[Task]:
+    tasks = held_out(part, "test", config.eval.test_tasks, config.eval.seed)
+    if not tasks:
+        raise ConfigError(f"eval.tests: {part.name} has no test tasks in test_slice; leave it out, or widen the slice")
+    return tasks
 
 
 def untrained(config: TrainConfig, domain: TaskSource) -> Mixture:

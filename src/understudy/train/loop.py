@@ -18,10 +18,12 @@ from understudy.engines.local.machine import find_machine, peak_bytes
 from understudy.engines.opening import open_engine
 from understudy.health import as_metrics, of_start, of_step
 from understudy.metrics import named
+from understudy.resumption import reinforced
 from understudy.run import Run, interruptible
 from understudy.trackers import Trackers
 from understudy.train.demonstrations import read_demonstrations
 from understudy.train.evaluation import Tables, evaluated, results
+from understudy.train.files import passes
 from understudy.train.findings import halt, tell
 from understudy.train.phases import Phase, phases
 from understudy.train.preferences import read_preferences
@@ -40,7 +42,7 @@ def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> 
     planned = memory.planned(config, folder, machine, crew.size)
     for line in (*doubts(config), *map(memory.as_text, planned)):
         report(line, 0, 0, {})
-    engine = open_engine(folder, config.engine, config.seed, crew)
+    engine = open_engine(folder, config.fitted, config.seed, crew)
     if config.algorithm.valued:
         engine.add_critic(config.algorithm.critic)
     subject = subject_of(config, folder, engine, prepared.format)
@@ -65,8 +67,12 @@ async def _train(training: Training) -> Tables:
         training.stop(run.step)
     if config.sft.steps and run.step < config.sft.steps:
         training.handed_over = read_demonstrations(training)
+        if training.handed_over:
+            count = config.sft.demonstrations + len(training.handed_over)
+            training.report(passes(config.sft, count), 0, 0, {})
     if config.preferences.steps and run.step < config.prior:
         training.preferences = read_preferences(config, training.format, run)
+        training.report(passes(config.preferences, len(training.preferences)), 0, 0, {})
     followed = config.trackers if training.crew.rank == 0 else ()
     with (
         interruptible() as wished,
@@ -139,7 +145,7 @@ def evaluation_after(config: TrainConfig, step: int) -> str | None:
     if step == 0:
         return "base model" if config.total else "warm start"
     done = step - config.prior  # steps of reinforcement
-    return f"step {step}" if done > 0 and due(done, config.eval.every) else None
+    return reinforced(config, step) if done > 0 and due(done, config.eval.every) else None
 
 
 def due(step: int, every: int) -> bool:

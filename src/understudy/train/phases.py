@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from understudy.config import TrainConfig
+from understudy.resumption import TRAINED
 from understudy.train import preferences, reinforcement
 from understudy.train.imitation import sft_step
 from understudy.train.preferences import preference_step
@@ -35,6 +36,6 @@ def phases(config: TrainConfig) -> list[Phase]:
     every = (
         Phase("warm start", 1, sft, sft_step),
         Phase("preferences", sft + 1, config.preferences.steps, preference_step, preferences.begin),
-        Phase("trained", config.prior + 1, config.steps, reinforce_step, reinforcement.begin),
+        Phase(TRAINED, config.prior + 1, config.steps, reinforce_step, reinforcement.begin),
     )
     return [phase for phase in every if phase.steps]

@@ -181,8 +181,7 @@ class Training:
         if self.overspent:
             raise RolloutError(
                 f"stopped after step {step}: the users' model has cost {self.cost:.4f}, and cost_cap is "
-                f"{self.config.cost_cap}; raise it in {self.run.folder / 'config.toml'}, then go on with: "
-                f"{self.run.how_to_resume}",
+                f"{self.config.cost_cap}; go on with a higher one: {self.run.how_to_resume} cost_cap=…",
                 "user",
             )
         raise KeyboardInterrupt(f"stopped after step {step}; go on with: {self.run.how_to_resume}")

@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from understudy.domains.airline import phrases
-from understudy.domains.airline.drafts import Draft, dated, spoken
+from understudy.domains.airline.drafts import Draft
 from understudy.domains.airline.itineraries import paths
 from understudy.domains.airline.network import PLACES, city
 from understudy.domains.airline.searches import Search, calculate, search, sold_out
@@ -15,6 +15,7 @@ from understudy.domains.airline.terms import BAG, INSURANCE, free_bags
 from understudy.domains.airline.wants import kind_of, refused
 from understudy.domains.airline.world import COMING, home, later
 from understudy.domains.callers import Knowledge
+from understudy.domains.days import any_day, month_day
 from understudy.domains.drafts import Want, call, change, say
 from understudy.domains.people import FIRST
 from understudy.messages import Message
@@ -56,7 +57,7 @@ class Plan:
     @property
     def names_of_proposal(self) -> tuple[str, ...]:
         """What a right proposal names."""
-        dates = (dated(trip.date) for trip in self.trips)
+        dates = (any_day(trip.date) for trip in self.trips)
         certificate = ("certificate|voucher",) if self.certificate else ()
         payer = f"{kind_of(self.payer)}|{self.payer}"
         return (_BOOK, *dates, self.trips[0].cabin, f"{self.total}", payer, *certificate)
@@ -147,11 +148,11 @@ def _text(draft: Draft, plan: Plan, easy: bool) -> list[str]:
     first, *back = plan.trips
     origin, goal = (f"{city(code)} ({code})" if easy else city(code) for code in (first.origin, first.goal))
     best = draft.pick(phrases.BEST[first.wanted])
-    words = {"origin": origin, "goal": goal, "date": spoken(first.date), "cabin": first.cabin, "best": best}
+    words = {"origin": origin, "goal": goal, "date": month_day(first.date), "cabin": first.cabin, "best": best}
     texts = [draft.pick(phrases.BOOK, **words)]
     for trip in back:
         best = draft.pick(phrases.BEST[trip.wanted])
-        texts.append(draft.pick(phrases.BACK, date=spoken(trip.date), best=best))
+        texts.append(draft.pick(phrases.BACK, date=month_day(trip.date), best=best))
     others = plan.names[1:]
     texts.append(draft.pick(phrases.TOGETHER, other=others[0]) if others else draft.pick(phrases.ALONE))
     if plan.bags:

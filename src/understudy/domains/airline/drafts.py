@@ -194,22 +194,6 @@ def goal(reservation: Reservation) -> str:
     return reservation.trips[0].route.split("-")[1]
 
 
-def spoken(when: str) -> str:
-    """A date as people say it, like May 20."""
-    day = date.fromisoformat(when)
-    return f"{day:%B} {day.day}"
-
-
-def dated(when: str) -> str:
-    """The ways to write a date, as alternatives."""
-    day = date.fromisoformat(when)
-    month, number = f"{day:%B}", day.day
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(0 if number in (11, 12, 13) else number % 10, "th")
-    ordinal = f"{number}{ending}"
-    forms = (when, f"{month} {number}", f"{number} {month}", f"{month} {ordinal}", f"{ordinal} of {month}")
-    return "|".join((*forms, f"{day.month}/{number}"))
-
-
 def _moved(trips: Sequence[Trip], first: str) -> tuple[Trip, ...]:
     """The trips with their distance kept, the first on this date."""
     start = date.fromisoformat(trips[0].date)

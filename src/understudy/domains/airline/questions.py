@@ -1,7 +1,7 @@
 """The questions that a customer can have: nothing changes, and a fact that a tool has shown is to be told."""
 
 from understudy.domains.airline import phrases
-from understudy.domains.airline.drafts import Draft, spoken
+from understudy.domains.airline.drafts import Draft
 from understudy.domains.airline.itineraries import day_key, past, paths
 from understudy.domains.airline.network import HUBS, PLACES, city
 from understudy.domains.airline.searches import Search, search
@@ -10,6 +10,7 @@ from understudy.domains.airline.terms import BAG, INSURANCE, MOST_BAGS, bags_pri
 from understudy.domains.airline.wants import times
 from understudy.domains.airline.world import COMING
 from understudy.domains.callers import Knowledge
+from understudy.domains.days import month_day
 from understudy.domains.drafts import Want, call, say
 
 _SAYS: dict[FlightStatus, str] = {
@@ -31,7 +32,7 @@ def status(draft: Draft, reservation: Reservation, knows: Knowledge, ok: bool, e
     number = trip.flights[0]
     stands, delay = _stands(draft, number, trip.date)
     text = draft.pick(phrases.STATUS, which="the flight of" if len(trip.flights) == 1 else "the first flight of")
-    answer = f"Flight {number} on {spoken(trip.date)} {_SAYS[stands]}" + (f" by {delay} minutes." if delay else ".")
+    answer = f"Flight {number} on {month_day(trip.date)} {_SAYS[stands]}" + (f" by {delay} minutes." if delay else ".")
     turns = (call("get_flight_status", flight=number, date=trip.date), say(answer))
     outputs = (_WORDS.get(stands, stands), *((f"{delay}",) if delay and not easy else ()))
     return Want(text, ref, turns, "text", outputs=outputs)
@@ -75,7 +76,7 @@ def fare(draft: Draft, reservation: Reservation, knows: Knowledge, ok: bool, eas
     found = _wanted(draft)
     price, number = found.found.fare, draft.random.randint(2, 4)
     origin, goal = (f"{city(code)} ({code})" if easy else city(code) for code in (found.origin, found.goal))
-    words = {"origin": origin, "goal": goal, "date": spoken(found.date), "cabin": found.cabin}
+    words = {"origin": origin, "goal": goal, "date": month_day(found.date), "cabin": found.cabin}
     if easy:
         answer = say(f"The cheapest one is {found.found.flights[0]} for {price}.")
         return Want(draft.pick(phrases.FARE, **words), None, (*found.calls, answer), "number", outputs=(f"{price}",))

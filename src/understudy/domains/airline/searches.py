@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from understudy.domains.airline import phrases
-from understudy.domains.airline.drafts import Draft, spoken
+from understudy.domains.airline.drafts import Draft
 from understudy.domains.airline.itineraries import Offer, offers, paths
 from understudy.domains.airline.state import Cabin, Trip
 from understudy.domains.airline.wants import refused
+from understudy.domains.days import month_day
 from understudy.domains.drafts import Want, call, say
 from understudy.errors import TaskError
 from understudy.messages import Message
@@ -36,7 +37,7 @@ class Search:
     @property
     def said(self) -> str:
         """As the agent calls it."""
-        return f"{' and '.join(self.found.flights)} on {spoken(self.date)}"
+        return f"{' and '.join(self.found.flights)} on {month_day(self.date)}"
 
 
 def search(
@@ -85,7 +86,7 @@ def sold_out(draft: Draft, want: Want, searched: Search, easy: bool, reads: tupl
     state = draft.state()
     for flights in paths(state, searched.origin, searched.goal, 1 if searched.found.via else 0):
         draft.leave(flights[0], searched.date, searched.cabin, 0)
-    text = f"All flights on {spoken(searched.date)} are sold out in {searched.cabin}, so I cannot do that."
+    text = f"All flights on {month_day(searched.date)} are sold out in {searched.cabin}, so I cannot do that."
     return refused(draft, want, say(text), "sold out|fully booked|no seats", easy, reads)
 
 

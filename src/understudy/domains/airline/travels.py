@@ -4,13 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 from understudy.domains.airline import phrases
-from understudy.domains.airline.drafts import Draft, Ref, dated, spoken
+from understudy.domains.airline.drafts import Draft, Ref
 from understudy.domains.airline.network import DATES
 from understudy.domains.airline.searches import Search, at_price, difference, named, same, search, sold_out
 from understudy.domains.airline.state import Cabin, Reservation, Way
 from understudy.domains.airline.wants import kind_of, landed, refused, unchangeable
 from understudy.domains.airline.world import COMING
 from understudy.domains.callers import Knowledge
+from understudy.domains.days import any_day, month_day
 from understudy.domains.drafts import Want, call, change, say
 from understudy.domains.talks import MIND
 from understudy.messages import Message
@@ -27,12 +28,12 @@ def change_flights(draft: Draft, reservation: Reservation, knows: Knowledge, ok:
     now = draft.ready(reservation, cabin=cabin, one_way=easy)
     way, new = _other_date(draft, now)
     vague = not easy and draft.likely(0.3)
-    date = Fact(says=f"To {spoken(new.date)}.", cues=_DATE, opened=not vague)
+    date = Fact(says=f"To {month_day(new.date)}.", cues=_DATE, opened=not vague)
     text = _flights_text(draft, now, way, new, vague)
     text += f" {draft.pick(phrases.BEST[new.wanted])}, please." if vague else ""
     payer = "" if easy or draft.likely(0.6) else draft.other_card(now.payment)
     text += f" The difference goes to my {kind_of(payer)}." if payer else ""
-    want = Want(text, ref, names=(*ref.names, dated(new.date)), facts=(date,))
+    want = Want(text, ref, names=(*ref.names, any_day(new.date)), facts=(date,))
     asks = (say("To which date do you want to change?"),) if vague else ()
     if cause == "flown":
         return landed(draft, want, reservation, "change it", asks, cabin=cabin)
@@ -52,7 +53,7 @@ def other_date(draft: Draft, reservation: Reservation, knows: Knowledge, ok: boo
     way, first = _other_date(draft, now)
     later_on = [date for date in COMING if date not in (first.date, now.trips[0].date)]
     then = search(draft, (first.origin, first.goal), later_on, cabin, now.trips)
-    want = Want(_flights_text(draft, now, way, first, False), ref, names=(*ref.names, dated(then.date)))
+    want = Want(_flights_text(draft, now, way, first, False), ref, names=(*ref.names, any_day(then.date)))
     asked = _changing(draft, want, ref, now, way, first, ())
     meant = f"{draft.pick(MIND)} {_flights_text(draft, now, way, then, False)}"
     return replace(_changing(draft, want, ref, now, way, then, asked.turns[:-2]), meant=meant)
@@ -74,7 +75,7 @@ def _flights_text(draft: Draft, now: Reservation, way: Way, new: Search, vague: 
     which = phrases.WHICH[way if len(now.trips) > 1 else "only"]
     best = draft.pick(phrases.BEST[new.wanted])
     texts = phrases.FLIGHTS_VAGUE if vague else phrases.FLIGHTS
-    return draft.pick(texts, which=which, date=spoken(new.date), best=best)
+    return draft.pick(texts, which=which, date=month_day(new.date), best=best)
 
 
 def _changing(

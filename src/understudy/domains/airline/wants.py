@@ -8,10 +8,11 @@ from decimal import Decimal
 from typing import Any, Literal, Protocol, get_args
 
 from understudy.domains.airline import phrases
-from understudy.domains.airline.drafts import Draft, Ref, dated, spoken
+from understudy.domains.airline.drafts import Draft, Ref
 from understudy.domains.airline.state import Cabin, FlightStatus, Reason, Reservation
 from understudy.domains.airline.terms import BAG, INSURANCE, LONG_DELAY, bags_price, compensation, misspelt
 from understudy.domains.callers import Knowledge
+from understudy.domains.days import any_day, month_day
 from understudy.domains.drafts import Want, call, change, propose, say
 from understudy.domains.people import FIRST, LAST
 from understudy.domains.talks import MIND
@@ -191,7 +192,7 @@ def _not_entitled(
     if delay:
         text = f"Flight {number} was {delay} minutes late, less than {LONG_DELAY}, so I cannot compensate it."
         return refused(draft, want, say(text), f"{delay}", easy, reads)
-    text = f"Flight {number} on {spoken(date)} has landed and was not cancelled, so I cannot compensate it."
+    text = f"Flight {number} on {month_day(date)} has landed and was not cancelled, so I cannot compensate it."
     return refused(draft, want, say(text), "landed", easy, reads)
 
 
@@ -261,7 +262,7 @@ def landed(
     """The request about a reservation whose first flight has been flown."""
     trip = draft.over(reservation, **fields).trips[0]
     check = call("get_flight_status", flight=trip.flights[0], date=trip.date)
-    refusal = say(f"Flight {trip.flights[0]} on {spoken(trip.date)} has landed, so I cannot {action}.")
+    refusal = say(f"Flight {trip.flights[0]} on {month_day(trip.date)} has landed, so I cannot {action}.")
     return refused(draft, want, refusal, "landed|flown|departed", False, (*reads, check))
 
 
@@ -297,8 +298,9 @@ def _too_late(
 ) -> Want:
     """The request refused because of when the reservation was booked."""
     when = reservation.booked.split()[0]
-    text = f"Reservation {reservation.id} was booked on {spoken(when)}, more than 24 hours ago, so I cannot {action}."
-    return refused(draft, want, say(text), dated(when), easy, reads)
+    booked = f"Reservation {reservation.id} was booked on {month_day(when)}"
+    text = f"{booked}, more than 24 hours ago, so I cannot {action}."
+    return refused(draft, want, say(text), any_day(when), easy, reads)
 
 
 def _misspelt(draft: Draft, name: str) -> str:

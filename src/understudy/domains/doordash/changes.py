@@ -5,12 +5,13 @@ from dataclasses import replace
 from typing import get_args
 
 from understudy.domains.callers import Knowledge
+from understudy.domains.days import any_day
 from understudy.domains.doordash import phrases
 from understudy.domains.doordash.dishes import AREAS
 from understudy.domains.doordash.drafts import Draft, Ref
 from understudy.domains.doordash.pricing import CANCELLATION_FEE
 from understudy.domains.doordash.state import Dish, Dropoff, Order, Status, area_of
-from understudy.domains.doordash.wants import day_said, refused, too_late
+from understudy.domains.doordash.wants import refused, too_late
 from understudy.domains.doordash.world import PROMOTIONS, draw_address
 from understudy.domains.drafts import Want, call, change, propose, say
 from understudy.domains.talks import MIND
@@ -107,7 +108,7 @@ def change_tip(draft: Draft, order: Order, knows: Knowledge, ok: bool, easy: boo
     if not ok:
         since = draft.came(order, draft.past(0, 6))
         reason = f"Order {order.id} was delivered at {since}, so I cannot lower its tip."
-        return refused(draft, want, asks, reason, (f"{since[11:]}|{day_said(since[:10])}",), easy)
+        return refused(draft, want, asks, reason, (f"{since[11:]}|{any_day(since[:10])}",), easy)
     if lower and draft.likely(0.5):
         draft.came(order, draft.random.randint(5, 55))
     else:
@@ -188,7 +189,7 @@ def _terms(draft: Draft, order: Order, code: str, why: str) -> tuple[str, str, t
     if members:
         draft.account(member=why != "members")
     reasons = {
-        "expired": (f"{code} expired on {expires}", day_said(expires)),
+        "expired": (f"{code} expired on {expires}", any_day(expires)),
         "members": (f"{code} is for members only", "members only|members_only|members"),
         "minimum": (f"{code} has a minimum of {minimum}.00", f"{minimum}.00"),
     }

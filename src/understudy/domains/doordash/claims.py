@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from understudy.domains.callers import Knowledge
+from understudy.domains.days import any_day
 from understudy.domains.doordash import phrases
 from understudy.domains.doordash.drafts import Draft, Ref
 from understudy.domains.doordash.pricing import LATE_CREDITS, REFUNDS, refund_of
 from understudy.domains.doordash.state import Line, Order, Status, Target
-from understudy.domains.doordash.wants import day_said, kind, payment_names, refused, too_late
+from understudy.domains.doordash.wants import kind, payment_names, refused, too_late
 from understudy.domains.drafts import Want, call, change, say
 from understudy.messages import Message
 from understudy.tasks import Fact
@@ -114,7 +115,7 @@ def _not_claimed(draft: Draft, want: Want, order: Order, lines: Sequence[Line], 
     if why == "old":
         day = draft.came(order, draft.past(3, 25), late=40)[:10]
         reason = f"Order {order.id} was delivered on {day}, more than 48 hours ago, so I cannot {action}."
-        return refused(draft, want, (), reason, (day_said(day),), easy)
+        return refused(draft, want, (), reason, (any_day(day),), easy)
     draft.came(order)
     draft.patch("orders", order.id, refunded={line.name: "payment" for line in lines})
     reason = f"You were refunded for the {_listed(lines)} of order {order.id} before, so I cannot {action}."

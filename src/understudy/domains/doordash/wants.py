@@ -5,7 +5,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Protocol
 
 from understudy.domains.callers import Knowledge
@@ -43,12 +42,6 @@ def too_late(draft: Draft, want: Want, order: Order, statuses: Sequence[Status],
 def said(status: Status) -> str:
     """A status in the ways that it can be told."""
     return "cancelled|canceled" if status == "cancelled" else status
-
-
-def day_said(day: str) -> str:
-    """A day like 2025-05-12 in the ways that it can be told."""
-    date = datetime.fromisoformat(day)
-    return f"{day}|{date:%B} {date.day}|{date.day} {date:%B}"
 
 
 def hour_said(hour: str) -> str:

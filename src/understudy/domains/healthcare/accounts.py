@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+from understudy.domains.days import any_day
 from understudy.domains.drafts import Want, call, change, say
 from understudy.domains.healthcare import phrases
 from understudy.domains.healthcare.coverage import letters, needs_referral
-from understudy.domains.healthcare.dates import any_day, plus_days
+from understudy.domains.healthcare.dates import plus_days
 from understudy.domains.healthcare.drafts import Draft
 from understudy.domains.healthcare.state import TODAY
 from understudy.domains.healthcare.world import PLANS, SPECIALTIES, draw_member_id, draw_phone

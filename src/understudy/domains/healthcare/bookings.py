@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from understudy.domains.days import any_day
 from understudy.domains.drafts import Want, call, change
 from understudy.domains.healthcare import phrases
 from understudy.domains.healthcare.coverage import needs_referral
-from understudy.domains.healthcare.dates import TIMES, any_day, any_time, halves, plus_days, spoken_day
+from understudy.domains.healthcare.dates import TIMES, any_time, halves, plus_days, spoken_day
 from understudy.domains.healthcare.drafts import Draft
 from understudy.domains.healthcare.state import TODAY, Setting
 from understudy.domains.healthcare.times import wanted

@@ -3,6 +3,7 @@
 import random
 from datetime import date, timedelta
 
+from understudy.domains.days import month_day
 from understudy.domains.healthcare.state import TODAY
 
 DAYS = tuple(
@@ -22,11 +23,6 @@ def halves(time: str, minutes: int) -> tuple[str, ...]:
 def plus_days(day: str, days: int) -> str:
     """The date so many days later."""
     return (date.fromisoformat(day) + timedelta(days=days)).isoformat()
-
-
-def month_day(day: str) -> str:
-    """As in "March 5"."""
-    return f"{date.fromisoformat(day):%B} {int(day[8:])}"
 
 
 def spoken_day(rng: random.Random, day: str) -> str:
@@ -51,13 +47,6 @@ def spoken_time(rng: random.Random, time: str) -> str:
 def birthday(day: str) -> str:
     """As in "May 12, 1984"."""
     return f"{month_day(day)}, {day[:4]}"
-
-
-def any_day(day: str) -> str:
-    """The ways to name a date, for what has to be named."""
-    month, number = month_day(day).lower().split()
-    suffix = "th" if number in ("11", "12", "13") else {"1": "st", "2": "nd", "3": "rd"}.get(number[-1], "th")
-    return f"{day}|{month} {number}|{month} {number}{suffix}|{number} {month}|{number}{suffix} of {month}"
 
 
 def any_time(time: str) -> str:

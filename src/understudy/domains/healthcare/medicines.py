@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from understudy.domains.days import any_day
 from understudy.domains.drafts import Want, call, change, propose, say
 from understudy.domains.healthcare import phrases, refs
-from understudy.domains.healthcare.dates import any_day, plus_days
+from understudy.domains.healthcare.dates import plus_days
 from understudy.domains.healthcare.drafts import Draft
 from understudy.domains.healthcare.state import SOON, TODAY, Prescription
 from understudy.domains.talks import MIND
@@ -31,7 +32,7 @@ def refill(draft: Draft, ok: bool, easy: bool) -> Want:
     if row.requested:
         return _busy(draft, want, row, easy)
     if not ok:
-        owner = draft.owner.replace("my", "Your")
+        owner = draft.owner if draft.caller else "Your"
         text = f"{owner} {row.drug} lasts until {row.lasts_until}, so I cannot refill it yet."
         return draft.refused(want, text, any_day(row.lasts_until), easy=easy)
     return replace(want, turns=want.turns + _filled(row))

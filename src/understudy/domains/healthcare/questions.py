@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+from understudy.domains.days import any_day
 from understudy.domains.drafts import Want, call, say
 from understudy.domains.healthcare import phrases, refs
 from understudy.domains.healthcare.bookings import OUT_OF_NETWORK, allow
 from understudy.domains.healthcare.coverage import covered
-from understudy.domains.healthcare.dates import DAYS, any_day, any_time, plus_days
+from understudy.domains.healthcare.dates import DAYS, any_time, plus_days
 from understudy.domains.healthcare.drafts import Draft
 from understudy.domains.healthcare.state import TODAY, Lab, Referral
 from understudy.domains.healthcare.visits import at, booked

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from understudy.domains import drafts
+from understudy.domains.days import any_day, month_day
 from understudy.domains.drafts import call, say
 from understudy.domains.healthcare import phrases
-from understudy.domains.healthcare.dates import DAYS, any_day, month_day, spoken_day
+from understudy.domains.healthcare.dates import DAYS, spoken_day
 from understudy.domains.healthcare.drafts import Draft
 from understudy.domains.healthcare.state import Appointment, Bill, Kind, Prescription
 from understudy.messages import Message

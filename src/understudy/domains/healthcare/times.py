@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from understudy.domains.days import any_day
 from understudy.domains.drafts import call, say
-from understudy.domains.healthcare.dates import TIMES, any_day, any_time, halves, spoken_day, spoken_time
+from understudy.domains.healthcare.dates import TIMES, any_time, halves, spoken_day, spoken_time
 from understudy.domains.healthcare.drafts import Draft
 from understudy.messages import Message
 from understudy.tasks import Fact

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from understudy.domains.callers import Identity
+from understudy.domains.days import any_day
 from understudy.domains.drafts import Want, call, change, instruct, say
 from understudy.domains.people import CITIES
 from understudy.domains.telecom import phone, phrases, wants
@@ -163,10 +164,10 @@ def _hopeless(draft: Draft, number: str, symptom: Symptom, place: str) -> tuple[
     if symptom == "abroad" or draft.likely(0.3):
         ended = wants.end_contract(draft, number)
         draft.line(number, **{"roaming": False} if symptom == "abroad" else {"suspended": "long trip"})
-        return (), f"The contract of line {number} has ended on {ended}, so I cannot make it work.", ended
+        return (), f"The contract of line {number} has ended on {ended}, so I cannot make it work.", any_day(ended)
     until = f"{TODAY + timedelta(days=draft.random.randint(1, 6))}"
     draft.patch("areas", place, outage="internet" if symptom == "internet" else "network", outage_until=until)
-    return (), f"There is an outage in {place} until {until}, so I cannot repair it now.", until
+    return (), f"There is an outage in {place} until {until}, so I cannot repair it now.", any_day(until)
 
 
 def _damaged(draft: Draft, want: Want, about: Trouble, checks: Sequence[Message]) -> Want:

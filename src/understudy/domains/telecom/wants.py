@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Protocol, get_args
 
 from understudy.domains.callers import Knowledge
+from understudy.domains.days import any_day
 from understudy.domains.drafts import Want, call, change, instruct, propose, say
 from understudy.domains.talks import MIND
 from understudy.domains.telecom import phone, phrases
@@ -348,7 +349,7 @@ def end_contract(draft: Draft, number: str) -> str:
 def _ended(draft: Draft, want: Want, number: str, action: str, easy: bool) -> Want:
     ended = end_contract(draft, number)
     refusal = f"The contract of line {number} has ended on {ended}, so I cannot {action}."
-    return _refused(draft, want, (), refusal, ended, easy)
+    return _refused(draft, want, (), refusal, any_day(ended), easy)
 
 
 def _refused(draft: Draft, want: Want, before: Sequence[Message], refusal: str, output: str, easy: bool) -> Want:

@@ -45,6 +45,11 @@ def choose(model: Model, config: LocalConfig, processes: int = 1) -> Choice:
     return Choice("vllm", "engine.vllm.url names one" if config.vllm.url else "it is installed, and the model fits")
 
 
+def vllm_context(model: Model, config: LocalConfig) -> int:
+    """Tokens of the longest sequence that vLLM is to take: the model's context, or less where the config says so."""
+    return min(config.vllm.max_model_len or model.context, model.context)
+
+
 def vllm_sampler(model: Model, folder: Path, config: LocalConfig) -> VllmSampler:
     """A sampler from the model's weights through the vLLM that the config describes; it starts with the first reply."""
     own = Path(tempfile.mkdtemp(prefix="understudy-vllm-"))  # only this user can enter it
@@ -58,11 +63,11 @@ def vllm_sampler(model: Model, folder: Path, config: LocalConfig) -> VllmSampler
 
 
 def _vllm(model: Model, folder: Path, config: LocalConfig, own: Path) -> Vllm:
-    settings = config.vllm
+    settings, length = config.vllm, vllm_context(model, config)
     if settings.url:
         return Endpoint(settings, settings.url)
     asked = options(
-        settings,
+        settings.replace(max_model_len=length if length < model.context else 0),  # of a whole one vLLM has its own idea
         dtype=str(model.dtype).removeprefix("torch."),
         sequences=config.sequences,
         rank=config.lora.rank if config.adapters else 0,
@@ -104,15 +109,21 @@ def _too_large(model: Model, config: LocalConfig) -> str:
     """How vLLM's share of the memory is too small for the weights and one sequence; empty where it isn't."""
     free, total = _memory(model.device)
     share = config.vllm.gpu_memory_utilization * total
-    length = config.vllm.max_model_len or model.context
+    length = vllm_context(model, config)
     needed = model.weight_bytes + length * model.cache_bytes
     gib = 1 << 30
     if needed > share:
         return (
             f"the model and one sequence of {length} tokens need {needed / gib:.1f} GiB, and "
-            f"engine.vllm.gpu_memory_utilization allows {share / gib:.1f}"
+            f"engine.vllm.gpu_memory_utilization allows {share / gib:.1f}; raise that, or lower "
+            "engine.vllm.max_model_len"
         )
-    return f"{free / gib:.1f} GiB of the {share / gib:.1f} for vLLM are free" if free < share else ""
+    if free < share:
+        return (
+            f"{free / gib:.1f} GiB of the {share / gib:.1f} for vLLM are free; "
+            "engine.vllm.gpu_memory_utilization can ask for less"
+        )
+    return ""
 
 
 def _memory(device: torch.device) -> tuple[int, int]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,14 +19,14 @@ from understudy.algorithms.options import Critic, Loss
 from understudy.batch import Batch, collate, plan, shares
 from understudy.crew import ALONE, Crew
 from understudy.engines.base import Completion, Sampling, Told, Tolerance, no_room
-from understudy.engines.local.choice import choose, vllm_sampler
+from understudy.engines.local.choice import choose, vllm_context, vllm_sampler
 from understudy.engines.local.config import LocalConfig
 from understudy.engines.local.critic import ValueHead
 from understudy.engines.local.head import token_logprobs
 from understudy.engines.local.heap import keep_heap
 from understudy.engines.local.measures import Sums, told
 from understudy.engines.local.model import Model
-from understudy.engines.local.optimizer import MasterAdamW
+from understudy.engines.local.optimizer import MasterAdamW, take_masters
 from understudy.engines.local.packing import Packing
 from understudy.engines.local.ranks import refuse_apart, totals
 from understudy.engines.local.reference import Reference, kept, restored
@@ -65,8 +66,14 @@ class States:
 class LocalEngine:
     """See `engines.base.Engine`. `folder` holds a model as transformers reads it."""
 
-    def __init__(self, folder: Path, config: LocalConfig, seed: int = 0, crew: Crew = ALONE) -> None:
-        """In a crew all have one of these, with the same weights; what a step computes is divided among them."""
+    def __init__(
+        self, folder: Path, config: LocalConfig, seed: int = 0, crew: Crew = ALONE, trains: bool = True
+    ) -> None:
+        """In a crew all have one of these, with the same weights; what a step computes is divided among them.
+
+        One that does not train has no optimizer, which of `full` takes 8 bytes a weight and 8 more with the first
+        update: it samples, reads, loads and exports, and an update or a save is a ValueError.
+        """
         if config.threads:
             torch.set_num_threads(config.threads)
         torch.manual_seed(seed)
@@ -75,8 +82,10 @@ class LocalEngine:
         self._model = Model(folder, config, crew)
         if self._model.device.type == "cpu":
             keep_heap(reserve=RESERVE)
-        self._optimizer = MasterAdamW(self._model.trainable(), config.optimizer, self._model.shards)
-        refuse_apart(crew, self._optimizer.fingerprint())
+        self._learner: MasterAdamW | None = None
+        if trains:
+            self._learner = MasterAdamW(self._model.trainable(), config.optimizer, self._model.shards)
+            refuse_apart(crew, self._learner.fingerprint())
         self.choice = choose(self._model, config, crew.size)
         """Who samples, and why."""
         self._sampler: LocalSampler | VllmSampler = (
@@ -105,13 +114,16 @@ class LocalEngine:
     @property
     def context(self) -> int:
         """The longest sequence that the model takes, in tokens; through vLLM at most `max_model_len`."""
-        through_vllm = self._config.vllm.max_model_len if self.choice.sampler == "vllm" else 0
-        return min(through_vllm or self._model.context, self._model.context)
+        return vllm_context(self._model, self._config) if self.choice.sampler == "vllm" else self._model.context
 
     @property
     def tolerance(self) -> Tolerance:
         """What rounding to the dtype of the weights comes to."""
         return TOLERANCE[self._model.dtype]
+
+    def refuse(self, sampling: Sampling) -> None:
+        """See `engines.base.Streaming`."""
+        self._sampler.refuse(sampling)
 
     async def sample(
         self,
@@ -169,13 +181,14 @@ class LocalEngine:
 
     async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
         """One optimizer step a batch; rows that nothing is to be learned from are left out, their gradient is zero."""
+        optimizer = self._optimizer  # first, so that an engine without one refuses before anything has changed
         self._refuse_longer(steps)
         self._passes = 0
         self._sampler.refresh(self.version + 1)  # first, so that its cache makes room for the activations
         with self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
             found = told([self._step(batch, loss, learning_rate) for batch in steps])
         self._model.settle()
-        refuse_apart(self._crew, self._optimizer.fingerprint())
+        refuse_apart(self._crew, optimizer.fingerprint())
         return found
 
     def fresh_optimizer(self) -> None:
@@ -199,16 +212,14 @@ class LocalEngine:
         self._sampler.forget()
 
     def load(self, path: Path) -> None:
-        """Go on from a checkpoint of `save`."""
+        """Go on from a checkpoint of `save`; an engine that does not train takes its weights alone."""
         try:
             with safe_open(path / STATE, framework="pt") as file:
-                about = file.metadata()
-                version = int(about["version"])
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            self._optimizer.restore(tensors)
-            self._restore_reference(about.get("reference"), tensors)
-            if self._critic is not None:
-                self._critic.restore(tensors)
+                version = int(file.metadata()["version"])
+                if self._learner is None:
+                    take_masters(file, self._model.trainable(), self._model.shards)
+                else:
+                    self._restore(file)
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as e:
             raise ConfigError(f"{path / STATE}: not a checkpoint of this model and fine-tuning mode: {e}") from e
         self._model.settle()
@@ -231,6 +242,12 @@ class LocalEngine:
     def close(self) -> None:
         """Forget what the sampler remembers, and end what it started."""
         self._sampler.close()
+
+    @property
+    def _optimizer(self) -> MasterAdamW:
+        if self._learner is None:
+            raise ValueError("this engine was opened to read its model; open it with trains=True")
+        return self._learner
 
     def _whole(self, name: str, own: Tensor) -> Tensor:
         return self._model.shards.whole(name, own) if self._model.shards else own
@@ -260,6 +277,14 @@ class LocalEngine:
         if self._reference is None:
             raise ValueError("there is no reference; call keep_reference first")
         return self._reference
+
+    def _restore(self, file: Any) -> None:
+        """Take all that training goes on with out of an open safetensors file."""
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        self._optimizer.restore(tensors)
+        self._restore_reference(file.metadata().get("reference"), tensors)
+        if self._critic is not None:
+            self._critic.restore(tensors)
 
     def _restore_reference(self, config: str | None, tensors: Mapping[str, Tensor]) -> None:
         device, head = self._model.device, "reference."

@@ -1,10 +1,10 @@
 """AdamW on float32 master weights under weights of any precision.
 
 A gradient moves to its master's float32 sum as soon as it is whole, so that micro-batches add up without rounding and
-no second set of gradients is held.
+no second set of gradients is held. Whoever only reads a model takes the masters of a checkpoint without any of it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +14,9 @@ from understudy.engines.local.config import Optimizer
 
 if TYPE_CHECKING:
     from understudy.engines.local.sharded import Shards
+
+MASTER = "master."
+"""What the name of a parameter follows, in the name of its master in `MasterAdamW.state`."""
 
 
 class MasterAdamW:
@@ -91,14 +94,10 @@ class MasterAdamW:
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """The inverse of `state`. Tensors of other parameters are a ValueError, and change nothing."""
-        theirs = {key: value.shape for key, value in tensors.items() if key.startswith("master.")}
-        ours = {f"master.{name}": parameter.shape for name, parameter in self._parameters.items()}
-        if theirs != ours:
-            differing = min(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
-            raise ValueError(f"{differing} is {theirs.get(differing)} there and {ours.get(differing)} here")
+        _refuse_other({key: tensor.shape for key, tensor in tensors.items()}, self._parameters)
         self.reset()
         for name, master in self.masters.items():
-            master.copy_(self._part(name, tensors[f"master.{name}"]))
+            master.copy_(self._part(name, tensors[MASTER + name]))
             state: dict[str, Any] = {
                 key: self._part(name, tensors[f"{key}.{name}"]).to(master.device, copy=True)
                 for key in ("step", "exp_avg", "exp_avg_sq")
@@ -129,6 +128,27 @@ class MasterAdamW:
             parameter.grad = None
 
         return collect
+
+
+@torch.no_grad()
+def take_masters(file: Any, parameters: Mapping[str, nn.Parameter], shards: "Shards | None" = None) -> None:
+    """Write the masters in an open safetensors file into a model, one at a time; the moments are not read.
+
+    Parameters are then what `MasterAdamW.restore` makes them. Masters of others are a ValueError, and change nothing.
+    """
+    _refuse_other({key: file.get_slice(key).get_shape() for key in file.keys()}, parameters)  # noqa: SIM118
+    for name, parameter in parameters.items():
+        master = file.get_tensor(MASTER + name)
+        own(parameter).copy_(shards.part(name, master) if shards else master)
+
+
+def _refuse_other(shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, nn.Parameter]) -> None:
+    """A ValueError where the tensors of a state, of these shapes, are not of these parameters."""
+    theirs = {key: tuple(shape) for key, shape in shapes.items() if key.startswith(MASTER)}
+    ours = {MASTER + name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    if theirs != ours:
+        differing = min(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
+        raise ValueError(f"{differing} is {theirs.get(differing)} there and {ours.get(differing)} here")
 
 
 def own(tensor: Tensor) -> Tensor:

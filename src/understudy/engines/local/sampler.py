@@ -120,6 +120,9 @@ class LocalSampler:
         """Give back the cache's memory."""
         self.forget()
 
+    def refuse(self, sampling: Sampling) -> None:
+        """Nothing: it samples by all options. See `engines.base.Streaming`."""
+
     async def sample(
         self,
         prompt: Sequence[int],

@@ -85,6 +85,10 @@ class TinkerEngine:
         """What rounding to the dtype of the weights comes to."""
         return TOLERANCE[getattr(torch, adapters.dtype(self._folder))]
 
+    def refuse(self, sampling: Sampling) -> None:
+        """See `engines.base.Streaming`."""
+        refuse_sampling(sampling, "sampling")
+
     async def sample(
         self,
         prompt: Sequence[int],
@@ -94,7 +98,7 @@ class TinkerEngine:
         told: Told | None = None,
     ) -> Completion:
         """Continue a prompt. `told` is not told anything: replies come whole. Stop strings are looked for here."""
-        refuse_sampling(sampling, "sampling")
+        self.refuse(sampling)
         room = self.context - len(prompt)
         if room < 1:
             return no_room(self.version)

@@ -124,12 +124,19 @@ class Server:
             raise RolloutError(f"{self} gave no answer to {what} within {seconds}", "engine")
         if now - self._looked > PULSE and self._looking.acquire(blocking=False):
             try:
-                self._missed = (self._missed or now) if unreachable(self.config) else None
+                since = self._since(started, now)
+                self._missed = (now if since is None else since) if unreachable(self.config) else None
                 self._looked = time.monotonic()
             finally:
                 self._looking.release()
-        if self._missed and now - self._missed > self.config.patience:
-            raise RolloutError(f"{self} is gone: it has not answered for {now - self._missed:.0f} s", "engine")
+        missed = self._since(started, now)
+        if missed is not None and now - missed > self.config.patience:
+            raise RolloutError(f"{self} is gone: it has not answered for {now - missed:.0f} s", "engine")
+
+    def _since(self, started: float, now: float) -> float | None:
+        """Since when the server has not answered; what was seen long before this waiting began does not count."""
+        missed = self._missed  # read once: whoever waits beside this looks as well
+        return missed if self._looked > min(started, now - self.config.patience) else None
 
 
 def unreachable(config: TinkerConfig) -> str:

@@ -21,7 +21,8 @@ class VllmConfig(Record):
     """The share of the device's memory that vLLM may take, weights and cache; training needs the rest. On a CPU it is
     the share of the main memory, unless VLLM_CPU_KVCACHE_SPACE says how many GiB the cache has."""
     max_model_len: int = Field(default=0, ge=0)
-    """Longest sequence, prompt and reply; 0 is what the model allows. Shorter ones leave room for more sequences."""
+    """Longest sequence, prompt and reply, of those that the model allows. 0 is what episodes come to at most:
+    `limits.max_tokens`, `sampling.max_tokens` and 8,192 for what they get at once. In serving it is all of them."""
     folder: str = ""
     """Where weights and adapters are written for vLLM to read; /dev/shm is fastest. Empty is the temporary folder."""
     arguments: tuple[str, ...] = ()

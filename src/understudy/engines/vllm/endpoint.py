@@ -130,7 +130,10 @@ class Endpoint:
 
     async def _context(self) -> int:
         response = await self._request("GET", "/v1/models", None, within=60.0)
-        return int(response.json()["data"][0]["max_model_len"])
+        try:
+            return int(response.json()["data"][0]["max_model_len"])
+        except (ValueError, LookupError, TypeError) as e:  # something else is there, or wants a key
+            raise Lost(f"{self} answers /v1/models as no vLLM does, by {_said(response)}") from e
 
     async def _post(self, path: str, body: Any, within: float | None = None) -> Any:
         """The answer to a request; where it is no JSON, its text."""

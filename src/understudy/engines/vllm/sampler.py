@@ -53,6 +53,11 @@ class VllmSampler:
         self._vllm.stop()
         self._weights.lost()
 
+    def refuse(self, sampling: Sampling) -> None:
+        """See `engines.base.Streaming`."""
+        if 0 < sampling.temperature < COLDEST:
+            raise ConfigError(f"sampling.temperature = {sampling.temperature}: vLLM takes 0, or at least {COLDEST}")
+
     async def sample(
         self,
         prompt: Sequence[int],
@@ -69,8 +74,7 @@ class VllmSampler:
         """
         if not prompt:
             raise ValueError("an empty prompt cannot be continued")
-        if 0 < sampling.temperature < COLDEST:
-            raise ConfigError(f"sampling.temperature = {sampling.temperature}: vLLM takes 0, or at least {COLDEST}")
+        self.refuse(sampling)
         for _ in range(self._config.restarts + 1):
             async with self._visit():
                 version, label = self.version, self._weights.label

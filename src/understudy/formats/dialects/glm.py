@@ -7,10 +7,9 @@ import re
 from typing import Any
 
 from understudy.formats.dialects.plain import dumped, lines
-from understudy.formats.dialects.qwen3_coder import typed
+from understudy.formats.dialects.qwen3_coder import put, typed
 from understudy.formats.repair import Broken
 from understudy.formats.scan import Scan
-from understudy.formats.values import check
 from understudy.messages import ToolCall
 
 _CALL = re.compile(r"\s*+([\w.-]{1,200}+)\s*+(?=<arg_key>|</tool_call>)")
@@ -37,7 +36,7 @@ def call_at(scan: Scan, at: int) -> int:
             fault, at = Broken("truncated", f"the argument {key[1]!r} is not closed by {_VALUE_END}"), len(scan.text)
             break
         at = end + len(_VALUE_END)
-        fault = fault or _put(values, key[1], typed(scan, name, key[1], scan.text[key.end() : end]))
+        fault = fault or put(values, key[1], typed(scan, name, key[1], scan.text[key.end() : end]))
     if fault:
         scan.fail(name, fault)
     else:
@@ -45,17 +44,6 @@ def call_at(scan: Scan, at: int) -> int:
     closing = _END.match(scan.text, at)
     scan.repairs["tags"] += closing is None
     return closing.end() if closing else at
-
-
-def _put(values: dict[str, Any], key: str, value: Any) -> Broken | None:
-    if key in values and values[key] != value:
-        return Broken("duplicate", f"the argument {key!r} is there twice, with different values")
-    values[key] = value
-    try:
-        check(value)
-    except ValueError as error:
-        return Broken("json", str(error))
-    return None
 
 
 def write(content: str, calls: tuple[ToolCall, ...]) -> str:

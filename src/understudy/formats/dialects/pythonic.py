@@ -2,7 +2,6 @@
 
 import ast
 import builtins
-import math
 import re
 import warnings
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from understudy.formats.dialects.plain import lines
 from understudy.formats.repair import Broken
 from understudy.formats.scan import Scan
-from understudy.formats.values import check
+from understudy.formats.values import DEPTH, bounded, check
 from understudy.messages import ToolCall
 
 OPENINGS = (
@@ -103,9 +102,11 @@ def _nodes(node: ast.AST) -> list[ast.Call]:
 
 
 def _name(node: ast.AST) -> str:
-    if isinstance(node, ast.Attribute):
-        return f"{_name(node.value)}.{node.attr}"
-    return node.id if isinstance(node, ast.Name) else "?"
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join((node.id if isinstance(node, ast.Name) else "?", *reversed(parts)))
 
 
 def _is_tool(scan: Scan, node: ast.Call) -> bool:
@@ -117,6 +118,7 @@ def _is_tool(scan: Scan, node: ast.Call) -> bool:
 def _call(scan: Scan, node: ast.Call) -> None:
     name = _name(node.func)
     try:
+        _check_depth(node.func)
         arguments = _positional(scan, name, node.args) | {k.arg or "": _literal(k.value) for k in node.keywords}
         if "?" in name:
             raise ValueError("what is called is not a name")
@@ -126,6 +128,15 @@ def _call(scan: Scan, node: ast.Call) -> None:
     except ValueError as error:
         return scan.fail(name, Broken("python", str(error)))
     scan.call(name, arguments)
+
+
+def _check_depth(node: ast.AST) -> None:
+    """Refuse what is deep: to write it out again may end in a RecursionError. Brackets alone Python ends at 200."""
+    level = [node]
+    for _ in range(2 * DEPTH):
+        level = [child for parent in level for child in ast.iter_child_nodes(parent)]
+    if level:
+        raise ValueError(f"the call is nested more than {DEPTH} deep")
 
 
 def _positional(scan: Scan, name: str, nodes: list[ast.expr]) -> dict[str, Any]:
@@ -140,21 +151,20 @@ def _positional(scan: Scan, name: str, nodes: list[ast.expr]) -> dict[str, Any]:
 def _literal(node: ast.expr) -> Any:
     """The JSON value of a literal. Raises ValueError for anything else: names, calls, operators, sets, bytes."""
     match node:
-        case ast.Constant(value=str() | int() | float() | None as value) if _is_finite(value):
+        case ast.Constant(value=int() | float() as number):
+            return bounded(number)
+        case ast.Constant(value=str() | None as value):
             return value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)) if _is_finite(value):
-            return -value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return -bounded(number)
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return [_literal(item) for item in items]
         case ast.Dict(keys=keys, values=values):
             return _dict(keys, values)
         case ast.Name(id="true" | "false" | "null" as word):
             return {"true": True, "false": False, "null": None}[word]
+    _check_depth(node)
     raise ValueError(f"the argument {ast.unparse(node)[:40]!r} is not a literal")
-
-
-def _is_finite(value: object) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _dict(keys: list[ast.expr | None], values: list[ast.expr]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 from understudy.formats.dialects.plain import dumped, lines
 from understudy.formats.repair import Broken
 from understudy.formats.scan import Scan
+from understudy.formats.shapes import same
 from understudy.formats.values import check, finite, integer, refuse
 from understudy.messages import ToolCall
 
@@ -44,6 +45,18 @@ def typed(scan: Scan, name: str, key: str, text: str) -> Any:
     return _value(text, spec.parameters.get("properties", {}).get(key) if spec else None)
 
 
+def put(values: dict[str, Any], key: str, value: Any) -> Broken | None:
+    """Put an argument among the others, or say why it cannot be one."""
+    if key in values and not same(values[key], value):
+        return Broken("duplicate", f"the argument {key!r} is there twice, with different values")
+    values[key] = value
+    try:
+        check(value, 1)
+    except ValueError as error:
+        return Broken("json", str(error))
+    return None
+
+
 def _parameters(scan: Scan, name: str, at: int) -> int:
     values: dict[str, Any] = {}
     fault: Broken | None = None
@@ -57,13 +70,7 @@ def _parameters(scan: Scan, name: str, at: int) -> int:
             at = tag.end()
         else:
             scan.repairs["tags"] += 1
-        if key in values and values[key] != value:
-            fault = Broken("duplicate", f"the parameter {key!r} is there twice, with different values")
-        values[key] = value
-    try:
-        check(values)
-    except ValueError as error:
-        fault = Broken("json", str(error))
+        fault = fault or put(values, key, value)
     if fault:
         scan.fail(name, fault)
     else:

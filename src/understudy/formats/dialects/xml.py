@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from understudy.formats.dialects.plain import dumped, lines
-from understudy.formats.dialects.qwen3_coder import typed
+from understudy.formats.dialects.qwen3_coder import put, typed
 from understudy.formats.repair import Broken
 from understudy.formats.scan import Scan
 from understudy.messages import ToolCall
@@ -43,15 +43,18 @@ def _invoke(scan: Scan, mark: re.Match[str]) -> int:
     scan.foreign("invoke")
     name, at = mark[0].split('"')[1], mark.end()
     values: dict[str, Any] = {}
+    fault: Broken | None = None
     while parameter := _PARAMETER.match(scan.text, at):
-        values[parameter[1]] = typed(scan, name, parameter[1], parameter[2])
+        fault = fault or put(values, parameter[1], typed(scan, name, parameter[1], parameter[2]))
         at = parameter.end()
     end = _INVOKED.match(scan.text, at)
     if end is None:
-        scan.fail(name, Broken("tags", f"the call of {name} is not parameters up to </invoke>"))
-        return at
-    scan.call(name, values)
-    return end.end()
+        fault = Broken("tags", f"the call of {name} is not parameters up to </invoke>")
+    if fault:
+        scan.fail(name, fault)
+    else:
+        scan.call(name, values)
+    return end.end() if end else at
 
 
 def write(content: str, calls: tuple[ToolCall, ...]) -> str:

@@ -38,7 +38,7 @@ class Rollouts(GeneratorInterface):  # type: ignore[misc]  # SkyRL has no types
         size = self._training.config.algorithm.group_size
         slots = [int(extras["slot"]) for extras in input_batch["env_extras"][::size]]
         step = input_batch["batch_metadata"].global_step
-        played = await (self._group(slots[0], step) if self._asynchronous else self._step(step))
+        played = await (self._group(slots[0]) if self._asynchronous else self._step(step))
         await self._sampler.finish(episode.seed for group in played for episode in group)
         return self._output(self._worth_most(played, len(slots)), input_batch)
 
@@ -49,7 +49,7 @@ class Rollouts(GeneratorInterface):  # type: ignore[misc]  # SkyRL has no types
         refuse_faulty(groups, self._training.config.max_fault_rate)
         return groups
 
-    async def _group(self, slot: int, step: int) -> list[list[Trajectory]]:
+    async def _group(self, slot: int) -> list[list[Trajectory]]:
         """One group, of the stream's task at this place: which others are played beside it is not known."""
         training, config = self._training, self._training.config
         while len(self._tasks) <= slot:
@@ -60,9 +60,9 @@ class Rollouts(GeneratorInterface):  # type: ignore[misc]  # SkyRL has no types
             group = await play_group(training.trained_on, task, training.agent, config.limits, size, seed)
         except (ConfigError, TaskError) as e:  # which SkyRL answers by ending the process there and then
             training.report(f"stopped: {e}", 0, 0, {})
-            self._journal.close(step)
+            self._journal.close()
             raise
-        self._journal.played([group])
+        self._journal.ahead(str(slot), group)
         return [group]
 
     def _worth_most(self, groups: Sequence[list[Trajectory]], count: int) -> list[list[Trajectory]]:

@@ -32,13 +32,18 @@ def validated(keys: Mapping[str, Any]) -> Any:
     from skyrl.train.utils import validate_cfg
 
     try:
-        config = SkyRLTrainConfig.from_cli_overrides([f"{key}={json.dumps(value)}" for key, value in keys.items()])
+        config = SkyRLTrainConfig.from_cli_overrides([f"{key}={_written(value)}" for key, value in keys.items()])
         validate_cfg(config)
     except (ValueError, TypeError, AssertionError, NotImplementedError) as e:
         raise ConfigError(f"skyrl {VERSION} does not take this config: {str(e) or type(e).__name__}") from e
     if config.trainer.fully_async.enabled:
         _refuse_overlap(config.trainer)
     return config
+
+
+def _written(value: object) -> str:
+    """A value as OmegaConf reads it; TOML has no null, and no option of SkyRL's is the text."""
+    return json.dumps(None if value == "null" else value)
 
 
 def _refuse_overlap(trainer: Any) -> None:
@@ -56,6 +61,10 @@ def _refuse_overlap(trainer: Any) -> None:
         (trainer.placement.colocate_all, "placement.colocate_all is not false: engines need GPUs of their own"),
         (trainer.algorithm.policy_loss_type in old, "algorithm.policy_loss_type is not rollout_is or dppo"),
         (trainer.algorithm.dynamic_sampling.type, "algorithm.dynamic_sampling.type is set: see sample_full_batch"),
+        (
+            trainer.fully_async.sample_full_batch and not trainer.algorithm.zero_variance_filter,
+            "algorithm.zero_variance_filter is not true: fully_async.sample_full_batch goes by it",
+        ),
     ):
         if wrong:
             raise ConfigError(f"skyrl.trainer.fully_async.enabled = true, and skyrl.trainer.{text}")

@@ -92,7 +92,7 @@ def _train(cfg: Any, training: Training, policy: Policy, sampler: SkyrlSampler, 
 
 @contextlib.contextmanager
 def _failing(run: Run) -> Iterator[None]:
-    """A worker that is gone, or one for which there is no place, is one line."""
+    """A worker that is gone, one for which there is no place, or tasks that teach nothing are one line."""
     from ray.exceptions import RayError
 
     try:
@@ -104,9 +104,11 @@ def _failing(run: Run) -> Iterator[None]:
             f"{text} (all of it is in {run.folder / 'skyrl'}); go on: {run.how_to_resume}", "engine"
         ) from e
     except RuntimeError as e:
-        if "placement group" not in str(e):
-            raise
-        raise ConfigError(f"the Ray cluster has no room for skyrl.trainer.placement and the engines: {e}") from e
+        if "placement group" in str(e):
+            raise ConfigError(f"the Ray cluster has no room for skyrl.trainer.placement and the engines: {e}") from e
+        if "dynamic sampling limit" in str(e):
+            raise RolloutError(f"stopped: {e} To go on: {run.how_to_resume}", "engine") from e
+        raise
 
 
 def _failures() -> tuple[type[Exception], ...]:

@@ -5,7 +5,7 @@ import functools
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from loguru import logger
 from skyrl.backends.skyrl_train.inference_servers.utils import resolve_policy_model_name
@@ -15,12 +15,12 @@ from skyrl.train.fully_async_trainer import FullyAsyncRayPPOTrainer
 from skyrl.train.trainer import RayPPOTrainer
 
 from understudy.engines.local.model import BESIDE_WEIGHTS
-from understudy.health import of_step
+from understudy.errors import RolloutError
 from understudy.integrations.skyrl.generator import Rollouts
 from understudy.integrations.skyrl.journal import Journal
 from understudy.integrations.skyrl.policy import SKYRL, Policy
 from understudy.integrations.skyrl.sampler import SkyrlSampler
-from understudy.integrations.skyrl.slots import Slots
+from understudy.integrations.skyrl.slots import Slots, slots_of
 from understudy.run import MODEL
 from understudy.train.evaluation import evaluated
 from understudy.train.loop import due, evaluation_after
@@ -41,8 +41,18 @@ class _Kept:
         """The evaluations that are due after this step, which SkyRL has nothing to do with."""
         step: int = self.global_step  # type: ignore[attr-defined]
         if name := evaluation_after(self.training.config, step):
+            if self.journal.begun:
+                self.journal.look(self._told())  # who interrupts the evaluation has the step's metrics all the same
             self.journal.examined(await evaluated(self.training, step, name))
         return {}
+
+    async def evaluate(self) -> None:
+        """What is still to do for a run that was ended after its last step: the evaluation of what it has come to."""
+        trainer: Any = self
+        trainer.init_weight_sync_state()
+        trainer.global_step = trainer.load_checkpoints()[0]
+        await trainer.dispatch.save_weights_for_sampler()
+        trainer.tracker.log(await self.eval(), step=trainer.global_step, commit=True)
 
     def save_checkpoints(self) -> str:
         """A checkpoint, where this step is to have one: SkyRL asks after each. Returns its folder."""
@@ -53,15 +63,19 @@ class _Kept:
 
     def _wanted(self, step: int) -> bool:
         training, config = self.training, self.training.config
-        if step > config.total:  # the asynchronous trainer counts once more at its end
+        if not self.journal.begun:  # the asynchronous trainer asks for one more at its end
             return False
-        training.pending = self.journal.so_far(self.all_metrics)  # type: ignore[attr-defined]
-        findings = [f for f in of_step(training.pending, training.history, config.health) if not f.ok]
+        findings = [finding for finding in self.journal.look(self._told()) if not finding.ok]
         if any(finding.check == "finite" for finding in findings):
             return False
         halting = any(finding.check in config.health.halt_on for finding in findings)
         regular = due(step, config.save_every) or evaluation_after(config, step) is not None
         return regular or halting or training.ending
+
+    def _told(self) -> dict[str, Any]:
+        """What SkyRL will tell of the step under way, as far as it is known."""
+        trainer: Any = self
+        return {**trainer.all_metrics, **{f"timing/{name}": took for name, took in trainer.all_timings.items()}}
 
     def write(self, path: Path) -> None:
         """SkyRL's own checkpoint, and the model as transformers and peft read it."""
@@ -86,6 +100,13 @@ class Trainer(_Kept, RayPPOTrainer):  # type: ignore[misc]  # SkyRL has no types
 class AsynchronousTrainer(_Kept, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
     """Generation goes on while the weights move."""
 
+    def convert_generation_group_mini_batch_to_training_input(
+        self, groups: list[Any], dropped: list[Any] | None = None
+    ) -> Any:
+        """As SkyRL does: here it is known which groups are those of the step."""
+        self.journal.taken(group.uid for group in [*groups, *(dropped or ())])
+        return super().convert_generation_group_mini_batch_to_training_input(groups, dropped)
+
 
 class Experiment(BasePPOExp):  # type: ignore[misc]
     """See SkyRL's `BasePPOExp`, whose hooks these are."""
@@ -98,9 +119,7 @@ class Experiment(BasePPOExp):  # type: ignore[misc]
 
     def get_train_dataset(self) -> Slots:
         """As many slots as groups are asked for."""
-        config, dynamic = self._training.config, self.cfg.trainer.algorithm.dynamic_sampling
-        batches = max(1, dynamic.max_sample_batches) if dynamic.type else 1
-        return Slots(config.steps * config.algorithm.tasks_per_step * batches)
+        return Slots(slots_of(self._training.config, self.cfg.trainer))
 
     def get_eval_dataset(self) -> None:
         """None: exams are played by ourselves."""
@@ -126,11 +145,25 @@ class Experiment(BasePPOExp):  # type: ignore[misc]
 
     def train(self) -> None:
         """Train to the end; what was played is kept, whatever ends it."""
-        made = self._setup_trainer()
-        try:
-            asyncio.run(made.train())
+        made, training = self._setup_trainer(), self._training
+        try:  # SkyRL would take a further step of a run that has all of them, and slots left
+            asyncio.run(made.train() if training.run.step < training.total else made.evaluate())
+            if self._journal.done < training.total:
+                self._give_up(made)
         finally:
-            self._journal.close(made.global_step)
+            self._journal.close()
+
+    def _give_up(self, made: Trainer | AsynchronousTrainer) -> NoReturn:
+        """SkyRL has used up all slots, which it passes over in silence."""
+        training, done = self._training, self._journal.done
+        if training.run.step < done:
+            made.global_step = done
+            training.save(done)
+        raise RolloutError(
+            f"stopped after step {done} of {training.total}: of {len(self.train_dataset)} groups none is left that "
+            "teaches anything; choose tasks at which the model succeeds now and then (slice, algorithm.group_size)",
+            "engine",
+        )
 
 
 class CpuExperiment(Experiment):
