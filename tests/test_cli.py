@@ -304,6 +304,8 @@ def test_how_training_stops(call: Call, trainer: ModuleType, tmp_path: Path) -> 
     vars(trainer).update(raising(ConfigError("no such device")))
     assert call("train", "--out", str(tmp_path / "c"))[0] == 2
     assert [(tmp_path / name).exists() for name in "abc"] == [True, True, False]
+    assert call("train", "--resume", str(tmp_path / "b"))[0] == 2
+    assert (tmp_path / "b" / "config.toml").exists(), "a run that is gone on with is never removed"
 
 
 def test_without_torch_training_says_what_to_install(

@@ -10,6 +10,7 @@ from data_kit import call
 from endpoint import Answer, serving
 from test_chat_agent import lamp
 from toy import DOMAIN
+from understudy.agent import SilentAgent
 from understudy.collect import collect
 from understudy.collect.lessons import balanced, demonstrations, judged, preferences
 from understudy.config import TrainConfig, dump, parse
@@ -20,6 +21,7 @@ from understudy.errors import RolloutError
 from understudy.evaluate import held_out
 from understudy.hold import held
 from understudy.messages import Message, ToolCall, ToolSpec
+from understudy.run import Run
 from understudy.tasks import Score
 from understudy.trajectory import Stop, Trajectory, write_trajectories
 
@@ -246,6 +248,19 @@ def test_an_endpoint_that_is_set_up_wrongly_leaves_nothing(tmp_path: Path) -> No
         code, _, err = call("collect", "toy:DOMAIN", *ENDPOINT, *words)
     assert (code, len(err.splitlines()), "status 400: no tools here" in err) == (2, 1, True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_episodes_of_two_checkpoints_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "_agent", lambda *_: SilentAgent())
+    run = Run.create(tmp_path / "run", parse(TrainConfig, "", ["domain=toy:DOMAIN", "slice.policy=brief"]))
+    arguments = ("collect", run.folder, "--agent", "model", "--tasks", 2, "--out", tmp_path / "demos.jsonl")
+    for step, resume, why in ((1, (), "none to write"), (1, ("--resume",), "none to write"), (2, ("--resume",), "")):
+        if step > run.step:
+            with run.checkpoint(step) as folder:
+                (folder / "weights").touch()
+        code, _, err = call(*arguments, *resume)
+        assert (code, (why or "checkpoint: '") in err) == (2, True), err
+    assert "step_000001' and '" in err
 
 
 def run_with(folder: Path, *trajectories: Trajectory) -> Path:

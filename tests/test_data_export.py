@@ -187,6 +187,15 @@ def test_rows_of_openai_are_what_its_api_takes() -> None:
     assert json.loads(plain.model_dump_json()).keys() == {"messages"}
 
 
+@pytest.mark.parametrize("several", ["chosen", "rejected", "neither"])
+def test_pairs_of_openai_say_that_a_reply_has_several_calls(several: str) -> None:
+    sides = {side: calling(*(("find", "switch") if side == several else ("find",))) for side in ("chosen", "rejected")}
+    sides["chosen"] = sides["chosen"].replace(content="Let me see.")  # or the two would be one
+    pair = Preference(chosen=shown(sides["chosen"]), rejected=shown(sides["rejected"]), tools=TOOLS)
+    ((_, row),) = OpenAI().rows(pair)
+    assert json.loads(row.model_dump_json())["input"]["parallel_tool_calls"] is (several != "neither")
+
+
 def test_what_openai_cannot_hold() -> None:
     with pytest.raises(Unfit, match="no form for"):
         list(OpenAI().rows(Judged(messages=ORDINARY, wanted=True)))
@@ -230,6 +239,13 @@ def test_a_model_of_no_known_family_needs_a_template() -> None:
         assert template_of(name, "chatml") == (name, "chatml")
 
 
+def test_a_conversation_has_room_in_bytes_since_tokens_may_be_that_short() -> None:
+    target = LlamaFactory("a/Qwen3-8B", "qwen3")
+    list(target.rows(Demonstration(messages=shown(said("😀" * 2000)))))
+    cutoff = target.files({"sft.jsonl": 1})["sft_lora.yaml"].partition("cutoff_len: ")[2].partition("\n")[0]
+    assert 8000 < int(cutoff) < 9000
+
+
 def test_the_verb_writes_a_folder_that_trains(tmp_path: Path) -> None:
     rows = [
         Demonstration(messages=ORDINARY, tools=TOOLS),
@@ -249,7 +265,7 @@ def test_the_verb_writes_a_folder_that_trains(tmp_path: Path) -> None:
         assert line in qlora.splitlines()
     assert "learning_rate: 1.0e-05" in (out / "sft_full.yaml").read_text().splitlines()
     cutoff = int(qlora.partition("cutoff_len: ")[2].partition("\n")[0])
-    assert cutoff > max(len(line) for path in out.glob("*.jsonl") for line in path.read_text().splitlines())
+    assert cutoff > max(len(line) for path in out.glob("*.jsonl") for line in path.read_bytes().splitlines())
     assert call("export", "trl", files[0], "--out", out) == (
         2,
         "",

@@ -342,9 +342,9 @@ def calling(*arguments: Mapping[str, Any] | str, name: str = "switch_lamp") -> A
     return says("I do it.", "tool_calls", tool_calls=calls)
 
 
-def owner(endpoint: Endpoint, house: House, kind: str = "llm") -> User:
+def owner(endpoint: Endpoint, house: House, kind: str = "llm", scenario: Scenario = SCENARIO) -> User:
     chat = ChatConfig(base_url=endpoint.url, model="m", retries=0)
-    return Cast(UserConfig(kind=kind, chat=chat))(SCENARIO, 0, LampTools(house))  # type: ignore[arg-type]
+    return Cast(UserConfig(kind=kind, chat=chat))(scenario, 0, LampTools(house))  # type: ignore[arg-type]
 
 
 def test_a_user_acts_and_says_what_it_saw() -> None:
@@ -373,6 +373,28 @@ def test_what_a_user_did_outlives_a_draft_that_is_rejected_and_is_told_to_the_ch
         case = texts(endpoint.requests[3])
         assert 'The customer used switch_lamp {"lamp_id": "L1", "on": true}' in case
         assert "It showed the customer:" in case
+
+
+@pytest.mark.parametrize("kind", ["llm", "verify"])
+def test_a_user_without_an_opening_sees_what_it_did_before_it_spoke(kind: str) -> None:
+    on = {"lamp_id": "L1", "on": True}
+
+    def answer(request: Mapping[str, Any]) -> Answer:
+        if "Is it good?" in texts(request):
+            return says("yes")
+        return says("Hello.") if any(m["role"] == "tool" for m in request["messages"]) else calling(on)
+
+    with serving(answer) as endpoint:
+        user = owner(endpoint, house(), kind, SCENARIO.replace(opening=""))
+        assert asyncio.run(user.reply(())) == "Hello."
+        _, told, *checks = endpoint.requests
+        assert [message["role"] for message in told["messages"]] == ["system", "user", "assistant", "tool"]
+        assert all("The customer used switch_lamp" in texts(check) for check in checks)
+        assert len(checks) == (kind == "verify")
+        said = [Message(role="user", content="Hello."), Message(role="assistant", content="Hm?")]
+        asyncio.run(user.reply(said))
+        roles = [message["role"] for message in endpoint.requests[2 + len(checks)]["messages"]]
+        assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ from understudy.domains.base import Slice, find
 from understudy.environment import Step
 from understudy.errors import ConfigError, TaskError
 from understudy.evaluate import evaluate
+from understudy.mcp.cassette import BEGINNING, Cassette, read_offers, write_offers
+from understudy.mcp.reply import Reply
 from understudy.mcp.source import MCPSource
-from understudy.messages import Message, ToolCall
+from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.rollout import Limits, play, play_group
 from understudy.tasks import Task
 from understudy.trajectory import Stop, Trajectory
@@ -190,6 +192,16 @@ def test_a_cassette_is_extended_by_a_server_that_is_brought_to_the_same_place(tm
     extended = shown(find(f"mcp:{environment(tmp_path, rest=tape % 'extend')}"))
     assert extended == ["the count is 3", "the count is 4"]  # the first out of the cassette, the second live
     assert shown(find(f"mcp:{environment(tmp_path, rest=tape % 'replay')}")) == extended
+
+
+def test_a_cassette_holds_text_with_any_mark(tmp_path: Path) -> None:
+    said, tool = Reply(text="a\u2028b\u2029c\x85d\r\n"), ToolSpec(name="t", description="e\u2028f", parameters={})
+    tape = Cassette(tmp_path / "tape.jsonl")
+    tape.record("s", BEGINNING, "t", {"x": "\x85"}, said)
+    tape.save()
+    assert Cassette(tape.path).find("s", BEGINNING, "t", {"x": "\x85"}) == said
+    write_offers(tmp_path, {"s": (tool,)})
+    assert read_offers(tmp_path) == {"s": (tool,)}
 
 
 def test_a_damaged_cassette_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 import threading
@@ -370,6 +371,21 @@ def test_a_folder_without_a_model(tmp_path: Path, missing: str) -> None:
     with pytest.raises(ConfigError) as error:
         find_model(str(tmp_path))
     assert f"has no {missing}" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize("left", ["pointer", "half", "header", "nothing"])
+def test_a_model_that_is_not_whole_is_named(tiny: Path, tmp_path: Path, name: str, left: str) -> None:
+    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+    whole = (folder / name).read_bytes()
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    cut = {"pointer": pointer, "half": whole[: len(whole) // 2], "header": whole[:20], "nothing": b""}
+    (folder / name).write_bytes(cut[left])
+    with pytest.raises(ConfigError, match=rf"{name} is not whole, .* git-lfs; download it again") as caught:
+        find_model(str(folder))
+    assert "\n" not in str(caught.value)
+    (folder / name).write_bytes(whole)
+    assert find_model(str(folder)) == folder
 
 
 def hub_errors() -> list[tuple[Exception, str]]:

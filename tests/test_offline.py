@@ -253,6 +253,10 @@ def test_a_mismatched_conversation_is_the_next_ones_replies_after_the_own_prompt
         (("algorithm.advantage=none",), "algorithm.advantage = 'none': no episode is worth more than another"),
         (("algorithm.reference.kind=ema",), "'ema': nothing is compared with it while algorithm.kl_coefficient is 0"),
         (("preferences.steps=1",), "preferences.file is empty"),
+        (
+            ("preferences.file=x.jsonl",),
+            "nothing is learned from it while preferences.steps is 0; set both, or neither",
+        ),
         (("preferences.steps=1", "preferences.file=none.jsonl"), "there is no file none.jsonl"),
         (
             ("preferences.steps=1", "preferences.kind=kto", "preferences.batch_size=1", "preferences.file=x"),

@@ -112,6 +112,9 @@ def test_a_dry_run_of_several_processes_plans_the_memory_of_each_and_of_all(
         (["user.kind=llm", "user.chat.model=m", "user.chat.key_variable=UNDERSTUDY_NO_KEY"], "UNDERSTUDY_NO_KEY"),
         (["user.kind=human"], "no person can play"),
         (["cost_cap=5"], "cost_cap = 5: nothing in this run has a price"),
+        (["algorithm.shaping.judge=0.2"], "understudy: chat.model is empty; name a model, and set chat.base_url to"),
+        (["algorithm.shaping.judge=0.2", "chat.model=m", "chat.key_variable=UNDERSTUDY_NO_KEY"], "UNDERSTUDY_NO_KEY"),
+        (["sft.file=x.jsonl", "sft.steps=0"], "sft.file = 'x.jsonl': nothing is learned from it while sft.steps is 0"),
         (["engine.finetune=lora", "engine.lora.targets=nope"], "engine.lora.targets"),
         (["limits.max_turns=1"], "limits.max_turns is too low for it"),
     ],
@@ -134,8 +137,17 @@ def test_a_dry_run_refuses_a_folder_that_is_taken_and_a_disk_that_is_full(
     with pytest.raises(ConfigError, match="is not empty"):
         launch.dry_run(TOY, home / "taken")
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
-    with pytest.raises(ConfigError, match=r"checkpoints and the model need .* GiB, .* raise save_every"):
+    with pytest.raises(ConfigError, match=r"4 checkpoints and the model need .* GiB, .* lower keep, raise save_every"):
         launch.dry_run(TOY, home / "new")
+    with pytest.raises(ConfigError, match=r"14 checkpoints .* set keep, raise save_every"):
+        launch.dry_run([*TOY, "keep=0"], home / "new")
+
+
+def test_room_is_counted_for_the_checkpoints_that_stay(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy.preflight._speeds", lambda *_: (SPEEDS, "are given"))
+    for steps in (12, 1000):
+        disk = launch.dry_run([*TOY, f"steps={steps}"]).disk
+        assert (disk and disk.checkpoints) == 4, "the last two, the best one, and one that is being written"
 
 
 def test_doubts_are_of_reinforcement_alone() -> None:
@@ -146,6 +158,18 @@ def test_doubts_are_of_reinforcement_alone() -> None:
     assert "differ by their users alone" in cold
     (narrow,) = doubts(config("sampling.top_p=0.5", "sampling.top_k=9"))
     assert narrow.startswith("sampling.top_p = 0.5, sampling.top_k = 9: replies are drawn from other odds")
+
+
+def test_a_judge_that_training_does_not_ask_is_not_needed() -> None:
+    assert prepare(config(*TOY, "algorithm.shaping.judge=0.2", "steps=0")).users.scripted
+
+
+def test_progress_pays_only_where_scores_tell_it() -> None:
+    paid = ["model=tiny", "domain=test_questions:SHELVES", "slice.families=", "slice.tools=", "eval.tasks=1"]
+    assert prepare(config(*paid)).floor == 0.0
+    with pytest.raises(ConfigError, match=r"shaping\.progress: this domain does not tell how far an episode got"):
+        prepare(config(*paid, "algorithm.shaping.progress=0.2"))
+    assert prepare(config(*TOY, "algorithm.shaping.progress=0.2")).floor == 0.0
 
 
 def test_a_cap_needs_a_price(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +260,11 @@ def test_speeds_are_measured_kept_and_found_again(home: Path, call: Call) -> Non
     assert bench.kept("tiny", local) is None, "quick ones are not kept"
     bench.keep(speeds, local)
     assert bench.kept("tiny", local) == bench.kept("tiny", local.replace(finetune="lora", sequences=3)) == speeds
-    assert bench.kept("tiny", local.replace(finetune="qlora")) is None
+    qlora = local.replace(finetune="qlora")
+    assert bench.kept("tiny", qlora) is None
+    small = speeds.replace(training={"qlora": Update(rate=1, optimizer=1)})
+    bench.keep(small, qlora)
+    assert (bench.kept("tiny", qlora), bench.kept("tiny", local)) == (small, speeds), "neither takes the other's place"
     assert bench.kept("tiny", local.replace(dtype="bfloat16")) is None
     assert bench.kept("other", local) is None
     assert "have measured" not in str(launch.dry_run(TOY))
@@ -244,6 +272,12 @@ def test_speeds_are_measured_kept_and_found_again(home: Path, call: Call) -> Non
     for file in (home / "cache" / "bench").iterdir():
         file.write_text("{")
     assert bench.kept("tiny", local) is None
+
+
+def test_a_measurement_that_cannot_be_kept_is_one_line(home: Path) -> None:
+    (home / "cache").touch()
+    with pytest.raises(ConfigError, match=r"cannot write to .*bench .*; set UNDERSTUDY_CACHE to another folder"):
+        bench.keep(SPEEDS, LocalConfig())
 
 
 def test_what_is_measured_is_what_the_engine_computes(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,6 +343,8 @@ def test_the_doctor_misses_what_the_config_needs(home: Path, call: Call, endpoin
     assert (gone.ok, gone.needed, "ConnectError" in gone.says) == (False, True, True)
     idle = findings("chat.model=m", "chat.base_url=http://127.0.0.1:9/v1")["chat"]
     assert (idle.ok, idle.needed) == (False, False), "training asks the agent's endpoint for nothing"
+    judge = findings("chat.model=m", "chat.base_url=http://127.0.0.1:9/v1", "algorithm.shaping.judge=0.2")["chat"]
+    assert (judge.ok, judge.needed) == (False, True), "but a judge's for marks"
 
 
 def test_the_doctor_tries_the_key(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:

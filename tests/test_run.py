@@ -188,6 +188,14 @@ def test_without_a_checkpoint_a_run_starts_from_its_beginning(tmp_path: Path) ->
     assert last_checkpoint(run.folder) == (None, [])
 
 
+def test_only_a_new_run_that_came_to_nothing_is_removed(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", CONFIG)
+    Run.resume(run.folder).withdraw()
+    assert read_config(run.folder) == CONFIG
+    run.withdraw()
+    assert not run.folder.exists()
+
+
 def test_resuming_with_another_config_names_the_keys(run: Run) -> None:
     with pytest.raises(ConfigError, match=r"another config \(.*\): seed: 7 and 8; limits.max_turns: 30 and 3") as error:
         Run.resume(run.folder, CONFIG.replace(seed=8, limits=CONFIG.limits.replace(max_turns=3)))

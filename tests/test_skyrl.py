@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,16 +19,18 @@ from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.errors import ConfigError, RolloutError  # noqa: E402
 from understudy.evaluate import open_model  # noqa: E402
 from understudy.formats import Vocabulary  # noqa: E402
-from understudy.integrations.skyrl.journal import translated  # noqa: E402
+from understudy.integrations.skyrl.journal import Journal, translated  # noqa: E402
 from understudy.integrations.skyrl.mapping import skyrl_keys  # noqa: E402
 from understudy.integrations.skyrl.rows import as_rows, rewards_of  # noqa: E402
 from understudy.integrations.skyrl.sampler import SkyrlSampler  # noqa: E402
 from understudy.integrations.skyrl.slots import Slots  # noqa: E402
 from understudy.messages import Message  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
-from understudy.run import MODEL, Run  # noqa: E402
+from understudy.run import MODEL, Run, read_metrics  # noqa: E402
 from understudy.tasks import Score  # noqa: E402
+from understudy.train.state import Training  # noqa: E402
 from understudy.trajectory import Stop, Trajectory  # noqa: E402
+from understudy.users import Cast  # noqa: E402
 
 PLAIN = ("engine.kind=skyrl", "sft.steps=0", "engine.train_embeddings=true", "algorithm.refill=0")
 ALGORITHM = "trainer.algorithm."
@@ -43,6 +45,22 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def keys_of(model: Path, *settings: str) -> dict[str, Any]:
     config = parse(TrainConfig, "", [f"model={model}", *PLAIN, *settings])
     return skyrl_keys(config, model, Path("/runs/one"))
+
+
+# ---- the journal ----
+
+
+def test_a_step_that_ends_the_run_has_the_line_of_its_evaluation(tmp_path: Path) -> None:
+    config = parse(TrainConfig, "", ["health.halt_on=groups", "health.window=1"])
+    run, none = Run.create(tmp_path / "run", config), cast(Any, None)
+    training = Training(config, run, none, none, none, lambda *_: None, Cast(config.user), none, ())
+    journal = Journal(training)
+    journal.played([[Trajectory("t", score=Score(reward=0.0), stop=Stop.DONE) for _ in range(2)]], 1)
+    journal.examined({"eval/toy/success_rate": 0.5})
+    with pytest.raises(RolloutError, match=r"health\.halt_on has groups"):
+        journal.log({}, 1, commit=True)
+    (line,) = read_metrics(run.folder)
+    assert (line["step"], line["health/groups"], line["eval/toy/success_rate"]) == (1, 1.0, 0.5)
 
 
 # ---- the config ----

@@ -40,6 +40,12 @@ def test_writing_and_reading_are_inverse(tmp_path: Path) -> None:
     assert "patience" not in text, "defaults are left out"
 
 
+def test_marks_that_only_unicode_takes_for_an_end_of_a_line_are_text(tmp_path: Path) -> None:
+    odd = task("1").replace(scenario=Scenario(instructions="i", opening="a\u2028b\u2029c\x85d"))
+    write_tasks(tmp_path / "x.jsonl", [odd, task("2")])
+    assert read_tasks(tmp_path / "x.jsonl") == [odd, task("2")]
+
+
 @pytest.mark.parametrize("damage", ["{", "[]", '{"id": "1"}', ""])
 def test_a_damaged_line_is_named(tmp_path: Path, damage: str) -> None:
     write_tasks(tmp_path / "x.jsonl", [task("1")])

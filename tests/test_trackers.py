@@ -229,6 +229,19 @@ def test_one_that_cannot_be_started_is_named_too(run: Run) -> None:
     assert (trackers.look(), trackers.close()) == ([], [])
 
 
+def test_one_whose_run_ends_before_it_says_a_word_ends_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "understudy.trackers", "wandb"],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        input="{",
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "the input ended before it told of a run\n")
+
+
 def test_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
     assert without_secrets(f"401 for {SECRET}") == "401 for [WANDB_API_KEY]"

@@ -209,7 +209,8 @@ def episodes(*rewards: float | None, tokens: int = 2) -> list[Trajectory]:
 
 
 def test_summary_by_hand() -> None:
-    found = summarize([episodes(0.0, 1.0), episodes(0.5, 0.5), episodes(1.0, None)])
+    groups = [episodes(0.0, 1.0), episodes(0.5, 0.5), episodes(1.0, None)]
+    found = summarize(groups, "group")
     assert found == {
         "reward": 3 / 5,
         "success": 2 / 5,
@@ -224,6 +225,8 @@ def test_summary_by_hand() -> None:
         "stop/fault": 1 / 6,
         "fault/user": 1 / 6,
     }
+    for advantage, idle in (("turn", 2), ("success", 1), ("none", 0)):
+        assert summarize(groups, advantage)["equal_groups"] == idle, "those of no lesson"  # type: ignore[arg-type]
 
 
 def test_advantages_and_steps_of_a_batch(tiny: Path) -> None:

@@ -25,15 +25,19 @@ __all__ = ["short", "tiny"]
 COLD = ("sft.steps=0", "steps=2", "health.window=1", "save_every=0")
 
 
-def test_a_run_that_cannot_learn_says_so_and_stops_where_it_is_wished(tiny: Path, tmp_path: Path) -> None:
-    """A random model succeeds at nothing: that is known before reinforcement learning, and seen in its first step."""
-    said: list[str] = []
+@pytest.mark.parametrize("every", [0, 1])
+def test_a_run_that_cannot_learn_says_so_and_stops_where_it_is_wished(tiny: Path, tmp_path: Path, every: int) -> None:
+    """A random model succeeds at nothing: that is known before reinforcement learning, and seen in its first step.
+
+    Where that step is to be evaluated, its line is written when the run goes on, with the evaluation.
+    """
+    cold, said = (*COLD, f"eval.every={every}"), list[str]()
 
     def report(phase: str, done: int, of: int, metrics: Mapping[str, float]) -> None:
         if not of and phase.startswith("step"):
             said.append(phase)
 
-    run = Run.create(tmp_path / "run", config(tiny, *COLD, "health.halt_on=groups"))
+    run = Run.create(tmp_path / "run", config(tiny, *cold, "health.halt_on=groups"))
     with pytest.raises(RolloutError, match=r"^stopped after step 1, because health.halt_on has groups: 100% of the gr"):
         train(run.config, run, report)
     assert said[0].startswith("step 0: health/start: before reinforcement learning the model succeeds on 0.0% of")
@@ -43,13 +47,16 @@ def test_a_run_that_cannot_learn_says_so_and_stops_where_it_is_wished(tiny: Path
         (1, "groups"),
         (1, "floor"),
     ]
-    start, first = all_metrics(run)
+    start, *written = all_metrics(run)
+    assert len(written) == (0 if every else 1)
     assert (start["health/start"], start["eval/toy/success_rate"], start["eval/toy/floor"]) == (1.0, 0.0, 0.0)
-    assert (first["health/groups"], first["health/floor"], first["health/empty"]) == (1.0, 1.0, 0.0)
     assert [step for step, _ in checkpoints(run.folder)] == [1]
     resumed = open_run(["health.halt_on=[]"], None, run.folder)
     train(resumed.config, resumed, silent)
-    whole = run_of(tmp_path / "whole", tiny, *COLD)
+    first = all_metrics(resumed)[1]
+    assert (first["health/groups"], first["health/floor"], first["health/empty"]) == (1.0, 1.0, 0.0)
+    assert ("eval/toy/success_rate" in first) == bool(every)
+    whole = run_of(tmp_path / "whole", tiny, *cold)
     assert all_metrics(resumed) == all_metrics(whole)
     assert read_warnings(resumed.folder) == read_warnings(whole.folder), "and what stays bad is said once"
     assert Run.resume(run.folder).config.health.halt_on == ()

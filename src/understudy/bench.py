@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from understudy.algorithms.options import Loss
 from understudy.engines.base import Sampling
 from understudy.engines.local.config import Finetune, LocalConfig
+from understudy.errors import ConfigError
 from understudy.messages import Message
 from understudy.models.folder import cache_folder
 from understudy.records import Record
@@ -100,10 +101,13 @@ def measure(folder: Path, config: LocalConfig, size: Size, ways: Sequence[Finetu
 
 
 def keep(speeds: Speeds, config: LocalConfig) -> None:
-    """Remember what was measured with a config."""
+    """Remember what was measured with a config. Raises ConfigError if the cache cannot be written."""
     file = _file(speeds.model, config)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(speeds.model_dump_json(), encoding="utf-8")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(speeds.model_dump_json(), encoding="utf-8")
+    except OSError as e:
+        raise ConfigError(f"cannot write to {file.parent} ({e}); set UNDERSTUDY_CACHE to another folder") from e
 
 
 def kept(model: str, config: LocalConfig) -> Speeds | None:
@@ -130,9 +134,13 @@ def _rows(rate: Rate) -> int:
 
 
 def _file(model: str, config: LocalConfig) -> Path:
-    """Where a measurement is kept: by the model, the processors, and the settings that its speed hangs on."""
+    """Where a measurement is kept: by the model, the processors, and the settings that its speed hangs on.
+
+    Full weights and adapters are measured together, weights of 4 bits alone.
+    """
     settings = config.model_dump_json(include={"device", "dtype", "sampler", "checkpointing", "threads", "vllm"})
     key = f"{model}\n{settings}\n{os.cpu_count()}\n{os.environ.get('OMP_NUM_THREADS')}"
+    key += "\nqlora" if config.finetune == "qlora" else ""
     return cache_folder() / "bench" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
 
 

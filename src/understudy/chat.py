@@ -173,10 +173,11 @@ class ChatModel:
     """A model behind an endpoint. One object serves a whole run: its limit and its totals are the run's.
 
     `fault` is whose fault a failure is: the user's, where the model plays one. Nothing is sent before the first reply.
+    `section` is the config's for it, where that does not follow from the fault.
     """
 
-    def __init__(self, config: ChatConfig, fault: Fault, payer: Payer | None = None) -> None:
-        self._section = where = _SECTIONS.get(fault, "chat")
+    def __init__(self, config: ChatConfig, fault: Fault, payer: Payer | None = None, section: str = "") -> None:
+        self._section = where = section or _SECTIONS.get(fault, "chat")
         if not config.model:
             raise ConfigError(f"{where}.model is empty; name a model, and set {where}.base_url to where it is")
         self.config = config

@@ -185,9 +185,10 @@ def _in_hub_cache(name: str) -> bool:
 
 
 def _endpoints(config: TrainConfig) -> Iterator[Finding]:
-    """Keys that the config names, and whether its endpoints answer. The agent's is needed by `--agent native` alone."""
+    """Keys that the config names, and whether its endpoints answer. `chat` is a judge's, where training has one."""
     asked = config.user.kind not in ("scripted", "human")
-    for name, chat, needed in (("user.chat", config.user.chat, asked), ("chat", config.chat, False)):
+    judged = config.steps > 0 and config.algorithm.shaping.judge > 0
+    for name, chat, needed in (("user.chat", config.user.chat, asked), ("chat", config.chat, judged)):
         if chat.model or needed:
             yield from _endpoint(name, chat, needed)
 

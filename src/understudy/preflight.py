@@ -139,14 +139,15 @@ def _speeds(config: TrainConfig, folder: Path) -> tuple[Speeds, str]:
 
 def _disk(config: TrainConfig, shape: memory.Shape, folder: Path) -> Disk:
     """Room for the checkpoints and the model; too little is a ConfigError."""
-    count = config.total // config.save_every + 2 if config.save_every else 2
+    saved = config.total // config.save_every + 2 if config.save_every else 2
+    count = min(saved, config.keep + 2) if config.keep else saved  # the best one, and one that is being written
     needed = count * memory.checkpoint_bytes(shape, config.engine) + shape.parameters * 4
     there = next(path for path in folder.absolute().parents if path.exists())
     free = shutil.disk_usage(there).free
     if needed > free:
         raise ConfigError(
             f"{count} checkpoints and the model need {needed / GIB:.1f} GiB, and {there} has {free / GIB:.1f} left; "
-            "raise save_every, or give --out another folder"
+            f"{'lower' if config.keep else 'set'} keep, raise save_every, or give --out another folder"
         )
     return Disk(needed=needed, checkpoints=count, free=free)
 

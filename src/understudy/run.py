@@ -69,6 +69,7 @@ class Run:
         self.step = 0
         self.last: Path | None = None
         self.warnings: list[str] = []
+        self._new = False
 
     @classmethod
     def create(cls, folder: Path, config: TrainConfig) -> "Run":
@@ -80,6 +81,7 @@ class Run:
                 (folder / name).mkdir()  # of two that race for a folder, one fails here
             write_whole(folder / "config.toml", dump(config))
             run = cls(folder, config)
+            run._new = True
             run._describe()
         return run
 
@@ -161,8 +163,8 @@ class Run:
             write_whole(self.folder / name, text)
 
     def withdraw(self) -> None:
-        """Remove the folder of a run that has come to nothing yet, not to an evaluation, so that its name is free."""
-        if self.last is None and not read_metrics(self.folder):
+        """Remove the folder of a new run that has come to nothing, not to an evaluation, so that its name is free."""
+        if self._new and self.last is None and not read_metrics(self.folder):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     @property

@@ -141,7 +141,7 @@ def read_tasks(path: Path) -> list[Task]:
     if not path.is_file():
         raise TaskError(f"there are no tasks at {path}; a domain writes its own by DOMAIN.freeze()")
     tasks = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
             tasks.append(Task.model_validate_json(line))
         except ValidationError as e:

@@ -101,6 +101,7 @@ def _played(
     for warning in weights.warnings if weights else ():
         typer.secho(warning, fg="yellow", err=True)
     checkpoint = weights.checkpoint if weights else None
+    what = what.replace(checkpoint=str(checkpoint.resolve()) if checkpoint else "")
     try:
         with held(unfinished(out)):
             return play_now(what, source, out, checkpoint, concurrency, _progress, cap)

@@ -26,6 +26,8 @@ class Played(Record):
     seed: int
     config: TrainConfig
     """Without `cost_cap`: an attempt that has reached it is gone on with under a higher one."""
+    checkpoint: str = ""
+    """Whose weights a run's model plays with."""
 
 
 def unfinished(out: Path) -> Path:

@@ -104,7 +104,7 @@ class LlamaFactory:
     def rows(self, lesson: Lesson) -> Iterator[tuple[str, Record]]:
         """The rows of a conversation."""
         for name, row in self._rows(lesson):
-            size = len(row.model_dump_json()) + len(row.tools) + _AROUND * len(row.conversations)
+            size = len(row.model_dump_json().encode()) + len(row.tools) + _AROUND * len(row.conversations)
             self.longest = max(self.longest, size)
             yield name, row
 

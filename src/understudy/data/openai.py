@@ -4,9 +4,9 @@ and "Direct preference optimization"). It has no form for judged episodes.
     sft.jsonl   messages, tools, parallel_tool_calls
     dpo.jsonl   input {messages, tools, parallel_tool_calls}, preferred_output, non_preferred_output
 
-Each reply says its `weight`, 1: it is learned from. `parallel_tool_calls` is whether a turn of the conversation has
-several calls. Every call is answered under its id. Tools whose names the API does not take are told under portable
-ones, as `chat` tells them to an endpoint.
+Each reply says its `weight`, 1: it is learned from. `parallel_tool_calls` is whether a turn of the conversation, or a
+reply that is compared, has several calls. Every call is answered under its id. Tools whose names the API does not take
+are told under portable ones, as `chat` tells them to an endpoint.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,7 +62,7 @@ class OpenAI:
         elif isinstance(lesson, Preference):
             before, *sides = first_difference(lesson)
             preferred, other = ((_wire(names.there(side)),) for side in sides)
-            shown = _input(map(names.there, before), tools)
+            shown = _input(map(names.there, before), tools, replies=sides)
             yield DPO, Compared(input=shown, preferred_output=preferred, non_preferred_output=other)
         else:
             raise Unfit("a judgement of one episode, which OpenAI's fine-tuning has no form for")
@@ -76,14 +76,17 @@ class OpenAI:
         return [f"told under another name: {name} as {other}" for name, other in sorted(self._renamed.items())]
 
 
-def _input(messages: Iterable[Message], tools: Sequence[ToolSpec], weighed: bool = False) -> Input | Toolless:
+def _input(
+    messages: Iterable[Message], tools: Sequence[ToolSpec], weighed: bool = False, replies: Sequence[Message] = ()
+) -> Input | Toolless:
+    """What a model is shown; `replies` are those to it that stand elsewhere."""
     said = list(messages)
     wires = tuple(_wire(m) | ({"weight": 1} if weighed and m.role == "assistant" else {}) for m in said)
     if not tools:
         return Toolless(messages=wires)
     if len(tools) > MOST_TOOLS:
         raise Unfit(f"more than {MOST_TOOLS} tools")
-    parallel = any(len(message.tool_calls) > 1 for message in said)
+    parallel = any(len(message.tool_calls) > 1 for message in (*said, *replies))
     return Input(messages=wires, tools=tuple(map(spec_to_wire, tools)), parallel_tool_calls=parallel)
 
 

@@ -57,7 +57,7 @@ class Cassette:
         self._answers: dict[tuple[str, str], Recorded] = {}
         self._new = False
         if path.is_file():
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for number, line in enumerate(path.read_bytes().splitlines(), 1):
                 self._load(line, number)
 
     def find(self, server: str, after: str, tool: str, arguments: Mapping[str, Any]) -> Reply | None:
@@ -77,7 +77,7 @@ class Cassette:
             write_lines(self.path, [answer.model_dump_json(exclude_defaults=True) for answer in self._answers.values()])
             self._new = False
 
-    def _load(self, line: str, number: int) -> None:
+    def _load(self, line: bytes, number: int) -> None:
         try:
             answer = Recorded.model_validate_json(line)
         except ValidationError as e:
@@ -98,7 +98,7 @@ def read_offers(folder: Path) -> dict[str, tuple[ToolSpec, ...]] | None:
     path = _offers(folder)
     if not path.is_file():
         return None
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_bytes().splitlines()
     try:
         return {listed.server: listed.offers for listed in map(Listed.model_validate_json, lines)}
     except ValidationError as e:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,7 +123,10 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def checked(folder: Path, name: str) -> Path:
-    """`folder`, if it holds a model. Raises ConfigError that names the first file missing; `name` is what was asked."""
+    """`folder`, if it holds a model; `name` is what was asked.
+
+    Raises ConfigError that names the first file that is missing, or not whole.
+    """
     if not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
         raise ConfigError(f"model {name!r}: {folder} holds adapters, not a model; {_MERGE}")
     if not (folder / "config.json").is_file():
@@ -132,4 +135,30 @@ def checked(folder: Path, name: str) -> Path:
         raise ConfigError(f"model {name!r}: {folder} has no *.safetensors; other weight formats are not read")
     if not any(folder.glob("tokenizer*")):
         raise ConfigError(f"model {name!r}: {folder} has no tokenizer.json; save the model's tokenizer beside it")
+    if cut := next(_cut_off(folder), None):
+        raise ConfigError(f"model {name!r}: {cut} is not whole, as after a clone without git-lfs; download it again")
     return folder
+
+
+def _cut_off(folder: Path) -> Iterator[Path]:
+    """Files that are half downloaded, or only git-lfs's pointers to what they are."""
+    tokenizer = folder / "tokenizer.json"
+    if tokenizer.is_file():
+        text = tokenizer.read_bytes().strip()
+        if not (text.startswith(b"{") and text.endswith(b"}")):
+            yield tokenizer
+    yield from (file for file in sorted(folder.glob("*.safetensors")) if not _has_all_tensors(file))
+
+
+def _has_all_tensors(file: Path) -> bool:
+    """Whether safetensors are as long as they say: 8 bytes with the header's length, the header (JSON), the tensors."""
+    with file.open("rb") as f:
+        length = int.from_bytes(f.read(8), "little")
+        room = file.stat().st_size - 8 - length
+        if room < 0:
+            return False
+        try:
+            tensors = [tensor for name, tensor in json.loads(f.read(length)).items() if name != "__metadata__"]
+            return max((tensor["data_offsets"][1] for tensor in tensors), default=0) <= room
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            return False

@@ -42,7 +42,10 @@ def _first_line() -> bytes:
     """The first line of the input, and nothing beyond it, so that `select` tells when the input ends."""
     line = b""
     while not line.endswith(b"\n"):
-        line += os.read(0, 1 << 16)
+        part = os.read(0, 1 << 16)
+        if not part:
+            sys.exit("the input ended before it told of a run")
+        line += part
     return line
 
 

@@ -24,7 +24,6 @@ def tell(training: Training, step: int, findings: Sequence[Finding]) -> list[Fin
 
 def halt(training: Training, step: int, finding: Finding) -> NoReturn:
     """End the run after a step whose weights, if they are numbers, are kept."""
-    training.finish(step, {})
     raise RolloutError(
         f"stopped after step {step}, because health.halt_on has {finding}; to go on from step {training.run.step} all "
         f"the same: {training.run.how_to_resume} health.halt_on=[]",

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from understudy.algorithms.options import Advantage
-from understudy.config import Algorithm
+from understudy.chat import ChatModel
+from understudy.config import Algorithm, TrainConfig
 from understudy.engines.reference import FROZEN
 from understudy.errors import ConfigError
 from understudy.formats.vocabulary import differing
 from understudy.models import find_model
 from understudy.rollout import teaches
+from understudy.shaping import Judge
 from understudy.trajectory import Trajectory
 
 
@@ -23,6 +25,12 @@ def lesson(group: Sequence[Trajectory], advantage: Advantage) -> list[Trajectory
     if advantage == "success":
         return [episode for episode in scored if episode.reward >= 1.0]
     return scored if advantage in ("gae", "none") or teaches(group) else []
+
+
+def judge_of(config: TrainConfig) -> Judge | None:
+    """Who marks failures, if anyone; a `ConfigError` where `chat` names no model, or a key that is not set."""
+    asked = config.steps and config.algorithm.shaping.judge
+    return Judge(ChatModel(config.chat, "grader", section="chat")) if asked else None
 
 
 def refuse_idle(algorithm: Algorithm, folder: Path) -> None:

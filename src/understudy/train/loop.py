@@ -107,6 +107,8 @@ async def _step(training: Training, step: int, phase: Phase) -> None:
     if sound and (halts or due(step, config.save_every) or evaluation_after(config, step)):
         training.save(step)
     if halts:
+        if training.run.step != step or not evaluation_after(config, step):  # else its line is written when resumed
+            training.finish(step, {})
         halt(training, step, halts[0])
 
 

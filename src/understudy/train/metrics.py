@@ -3,18 +3,22 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from understudy.algorithms.options import Advantage
 from understudy.chat import Usage
 from understudy.crew import Crew
 from understudy.engines.local.ranks import totals
-from understudy.rollout import teaches
 from understudy.shaping import Judge
+from understudy.train.lessons import lesson
 from understudy.train.state import Metrics
 from understudy.trajectory import Stop, Trajectory
 from understudy.users import Cast
 
 
-def summarize(groups: Sequence[Sequence[Trajectory]]) -> Metrics:
-    """What one step's episodes came to. Rates of replies and tool errors are per reply of the agent."""
+def summarize(groups: Sequence[Sequence[Trajectory]], advantage: Advantage) -> Metrics:
+    """What one step's episodes came to. Rates of replies and tool errors are per reply of the agent.
+
+    `equal_groups` are those that teach nothing: of equal rewards, where `advantage` compares them.
+    """
     episodes = [episode for group in groups for episode in group]
     whole = [episode for episode in episodes if episode.score]
     turns = sum(episode.turns for episode in whole)
@@ -26,7 +30,7 @@ def summarize(groups: Sequence[Sequence[Trajectory]]) -> Metrics:
         "success": sum(episode.score.reward >= 1.0 for episode in whole if episode.score) / n,
         "episodes": float(len(episodes)),
         "groups": float(len(groups)),
-        "equal_groups": float(sum(not teaches(group) for group in groups)),
+        "equal_groups": float(sum(not lesson(group, advantage) for group in groups)),
         "turns": turns / n,
         "sampled_tokens": float(sum(sum(episode.mask) for episode in whole)),
         "episode_tokens": sum(len(episode.tokens) for episode in whole) / n,

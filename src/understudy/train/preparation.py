@@ -1,12 +1,14 @@
 """What a run needs before its model is loaded: all that can be wrong with a config shows here."""
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
 from understudy import formats
+from understudy.agent import SilentAgent
 from understudy.config import TrainConfig
 from understudy.domains.base import TaskSource, find
 from understudy.engines.tinker import refusals
@@ -14,9 +16,14 @@ from understudy.errors import ConfigError
 from understudy.evaluate import refuse_free
 from understudy.formats import ChatFormat
 from understudy.models import find_model
+from understudy.rollout import Limits, play
+from understudy.shaping import Shaped, Shaping
 from understudy.train.exam import Exam, exams
-from understudy.train.lessons import refuse_idle
+from understudy.train.lessons import judge_of, refuse_idle
 from understudy.users import Cast
+
+_PROBED = 8
+"""Tasks whose scores are looked at: several, because a mixture's domains score apart."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +52,13 @@ def prepare(config: TrainConfig, today: date | None = None) -> Prepared:
         raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")
     refuse_idle(config.algorithm, folder)
     _refuse_idle_cap(config)
+    _refuse_idle_files(config)
+    judge_of(config)  # at its first mark the warm start would be over
     _refuse_of_a_server(config)
     users = Cast(config.user)
     floor = asyncio.run(refuse_free(domain, config.seed, allowed=config.free_tasks))
+    if config.steps and config.algorithm.shaping.progress:
+        asyncio.run(_refuse_untold(config, domain))
     return Prepared(folder, formats.configured(folder, config.format, today), domain, examined, users, floor)
 
 
@@ -89,6 +100,22 @@ def _refuse_of_a_server(config: TrainConfig) -> None:
         refusals.refuse_reference(config.algorithm.reference)
     steps = (config.sft.steps, config.preferences.steps, config.steps)
     refusals.refuse_second_phase(config.engine, sum(count > 0 for count in steps))
+
+
+async def _refuse_untold(config: TrainConfig, domain: TaskSource) -> None:
+    """Progress that pays, where scores do not tell it: a `ConfigError`, which an episode of doing nothing comes to."""
+    shaped = Shaped(domain, Shaping(progress=config.algorithm.shaping.progress))
+    for task in itertools.islice(domain.stream("train", config.seed), _PROBED):
+        await play(shaped, task, SilentAgent(), Limits(), config.seed)
+
+
+def _refuse_idle_files(config: TrainConfig) -> None:
+    for name, phase in (("sft", config.sft), ("preferences", config.preferences)):
+        if phase.file and not phase.steps:
+            raise ConfigError(
+                f"{name}.file = {phase.file!r}: nothing is learned from it while {name}.steps is 0; "
+                "set both, or neither"
+            )
 
 
 def _refuse_idle_cap(config: TrainConfig) -> None:

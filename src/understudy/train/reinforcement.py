@@ -62,7 +62,7 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
     rates = {"learning_rate": rate, "seconds": done - started, "reward/floor": training.floor}
     left_out = {"left_out": float(training.tasks_used - drawn - len(groups))}
     asked = spent(training.users, used, training.crew) | marked(training.judge, training.crew)
-    return summarize(groups) | left_out | certified | metrics | seconds | rates | asked
+    return summarize(groups, algorithm.advantage) | left_out | certified | metrics | seconds | rates | asked
 
 
 async def play_step(training: Training, step: int) -> list[list[Trajectory]]:

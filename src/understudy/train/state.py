@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 from understudy.agent import EngineAgent
 from understudy.certify import Watch
-from understudy.chat import ChatModel
 from understudy.config import TrainConfig
 from understudy.crew import ALONE, Crew
 from understudy.curriculum import Supply, supply
@@ -25,6 +24,7 @@ from understudy.shaping import Judge, Shaped, Shaping
 from understudy.tasks import Task
 from understudy.trackers import Trackers
 from understudy.train.exam import Exam
+from understudy.train.lessons import judge_of
 from understudy.trajectory import Trajectory
 from understudy.users import Cast
 
@@ -90,8 +90,7 @@ class Training:
     @functools.cached_property
     def judge(self) -> Judge | None:
         """Who marks failures, where somebody is to."""
-        asked = self.config.algorithm.shaping.judge > 0
-        return Judge(ChatModel(self.config.chat, "grader")) if asked else None
+        return judge_of(self.config)
 
     @property
     def agent(self) -> EngineAgent:

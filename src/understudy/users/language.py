@@ -121,20 +121,23 @@ class LanguageUser:
         results = [Message(role="tool", content=used(device, call), tool_call_id=call.id) for call in calls]
         self._deeds += [(said, deed) for deed in (message.replace(content="", tool_calls=calls), *results)]
 
+    def _done(self, said: int) -> list[Message]:
+        """What it did, and what that showed, when so many messages had been said; 0 is before its opening."""
+        return [deed for place, deed in self._deeds if place == said]
+
     def _seen(self, talk: Sequence[Message]) -> list[Message]:
         """The conversation as the user's model takes part in it: the agent is who it answers."""
-        seen = [Message(role="user", content=_GREETING)]
+        seen = [Message(role="user", content=_GREETING), *self._done(0)]
         for place, message in enumerate(talk, 1):
-            seen.append(_turned(message))
-            seen += [deed for said, deed in self._deeds if said == place]
+            seen += [_turned(message), *self._done(place)]
         return seen
 
     def _quoted(self, talk: Sequence[Message]) -> str:
         """The same as text, each message on a line of its own whatever it holds."""
-        lines = []
+        lines = [line for deed in self._done(0) for line in _told(deed)]
         for place, message in enumerate(talk, 1):
             lines.append(f"{_NAMES[message.role]}: {_json(message.content)}")
-            lines += [line for said, deed in self._deeds if said == place for line in _told(deed)]
+            lines += [line for deed in self._done(place) for line in _told(deed)]
         return "\n".join(lines)
 
     async def _objection(self, talk: Sequence[Message], draft: Draft, seed: int) -> str:

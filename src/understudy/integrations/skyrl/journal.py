@@ -139,9 +139,9 @@ class Journal:
         halts = tell(training, step, findings)
         exams, self.done = self._exams, step
         self._forget()
+        training.finish(step, exams)
         if halts:
             halt(training, step, halts[0])
-        training.finish(step, exams)
         if training.ending and training.run.step == step:
             training.stop(step)
 
@@ -150,7 +150,8 @@ class Journal:
         left_out = (
             float(self._training.tasks_used - self._drawn - len(self._groups)) if self._training.tasks_used else 0.0
         )
-        episodes = named({**summarize(self._groups), "left_out": left_out, "reward/floor": self._training.floor})
+        came_to = summarize(self._groups, self._training.config.algorithm.advantage)
+        episodes = named({**came_to, "left_out": left_out, "reward/floor": self._training.floor})
         return episodes | translated({**self._metrics, **data})
 
     def _asked_by_now(self) -> Metrics:

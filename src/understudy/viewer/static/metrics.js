@@ -36,7 +36,7 @@ const FIRST = [
   { title: "Gradient norm", of: metric("train/grad_norm") },
   { title: "Turns of an episode", of: metric("generation/turns") },
   { title: "Tokens of an episode", of: metric("generation/episode_tokens") },
-  { title: "Groups that teach nothing", note: "Share of groups whose episodes all earn the same", of: both("generation/equal_groups", "generation/groups", (equal, all) => (all ? equal / all : null)), range: [0, 1] },
+  { title: "Groups that teach nothing", note: "Share of groups with nothing to learn from, such as equal rewards", of: both("generation/equal_groups", "generation/groups", (equal, all) => (all ? equal / all : null)), range: [0, 1] },
   { title: "Replies that go wrong", note: "Share of replies, by what the agent got wrong; of several runs their sum", kinds: "generation/replies/", but: (kind) => ["calls", "text"].includes(kind) },
   { title: "Faults", note: "Share of episodes that the machinery failed, by whose fault it was; of several runs their sum", kinds: "fault/" },
   { title: "Tokens sampled a second", of: (series) => both("generation/sampled_tokens", "timing/sampling_seconds", (tokens, seconds) => tokens / seconds)(series) ?? series["timing/tokens_per_second"] },
