@@ -19,7 +19,7 @@ from endpoint import KEY
 from understudy.agent import Agent, ChatAgent, GoldAgent
 from understudy.chat import ChatConfig, ChatModel
 from understudy.domains.retail import DOMAIN
-from understudy.errors import ConfigError, RolloutError
+from understudy.errors import ConfigError
 from understudy.messages import Message
 from understudy.models import find_model
 from understudy.rollout import Limits, play
@@ -140,7 +140,7 @@ def test_what_a_server_refuses(url: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
     with pytest.raises(ConfigError, match="404: it has no such path or model"):
         ask(model="gpt-oss")
-    with pytest.raises(RolloutError, match="status 400: "):
+    with pytest.raises(ConfigError, match="status 400: "):
         ask(max_tokens=1_000_000)
     monkeypatch.setenv("MY_KEY", "sk-wrong")
     with pytest.raises(ConfigError, match="401: it does not accept the key"):
