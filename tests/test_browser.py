@@ -155,6 +155,17 @@ def test_evaluations_that_come_are_followed(page: Any, tmp_path: Path) -> None:
         page.get_by_role("rowheader", name="trained, step 2").wait_for()
 
 
+def test_a_question_that_fails_once_leaves_the_page(page: Any, address: str) -> None:
+    page.goto(f"{address}#/")
+    page.get_by_role("heading", name="Success").wait_for()
+    page.route("**/api/overview*", lambda route: route.fulfill(body="not what was asked for"))
+    page.get_by_role("alert").wait_for()
+    assert page.get_by_role("heading", name="Success").is_visible()
+    page.unroute("**/api/overview*")
+    page.get_by_role("alert").wait_for(state="detached")
+    assert page.get_by_role("heading", name="Success").is_visible()
+
+
 def test_episodes_are_filtered_searched_and_sorted(page: Any, address: str) -> None:
     page.goto(f"{address}#/episodes/one")
     assert len(rows(page)) == 27

@@ -22,7 +22,7 @@ const EVERY = 2;
 function App() {
   const { name, args, query } = useRoute();
   const [help, setHelp] = useState(false);
-  const answer = usePolled(path("overview"), EVERY);
+  const { data, error } = usePolled(path("overview"), EVERY);
   const page = PAGES[name];
   useEffect(() => {
     document.title = page ? `${[...args, page.title].join(" · ")} – understudy` : "understudy";
@@ -47,9 +47,10 @@ function App() {
     <main id="main" tabindex="-1">
       ${left_out.length > 0 && html`<details class="left-out small"><summary>This file does not hold all; understudy view on the folder itself shows it.</summary>
         <ul>${left_out.map((line) => html`<li>${line}</li>`)}</ul></details>`}
+      ${data && error && html`<p class="problem" role="alert">${error}</p>`}
       ${!page
         ? html`<${Empty}>There is no page ${name}. <a href="#/">Go to the runs</a></${Empty}>`
-        : html`<${Answered} answer=${answer}>${(overview) => html`<${page.Page} ...${{ overview, args, query }} />`}</${Answered}>`}
+        : html`<${Answered} answer=${data ? { data } : { error }}>${(overview) => html`<${page.Page} ...${{ overview, args, query }} />`}</${Answered}>`}
     </main>
     ${help && html`<${Keys} onClose=${() => setHelp(false)} />`}
   `;

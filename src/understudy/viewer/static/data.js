@@ -64,7 +64,8 @@ export function useAnswers(paths, stamp = "") {
   return paths.map((where) => found[where]);
 }
 
-/** An answer that is asked for again and again, while anybody looks. A slow one is waited for, and then asked for anew. */
+/** An answer that is asked for again and again, while anybody looks. A slow one is waited for, and then asked for anew;
+ * beside an error there is still the last data. */
 export function usePolled(where, seconds) {
   const [state, setState] = useState({});
   useEffect(() => {
@@ -74,7 +75,7 @@ export function usePolled(where, seconds) {
       if (first || !document.hidden) {
         const answer = await ask(where, {}, over.signal).then((data) => ({ data }), (error) => ({ error: error.message }));
         if (over.signal.aborted) return;
-        setState(answer);
+        setState((before) => (answer.error ? { ...before, ...answer } : answer));
       }
       if (!exported) timer = setTimeout(look, seconds * 1000);
     };
