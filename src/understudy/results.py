@@ -8,6 +8,7 @@ print(verdict(rows))
 import io
 import json
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -92,6 +93,15 @@ def _pairs(new: Evaluation, old: Evaluation) -> list[tuple[float, float]]:
     before = {result.task: result.successes for result in old.results}
     shared = [list(_shared(result.successes, before.get(result.task, ()))) for result in new.results]
     return [(sum(a for a, _ in pair) / len(pair), sum(b for _, b in pair) / len(pair)) for pair in shared if pair]
+
+
+def together(rounds: Sequence[Evaluation]) -> Evaluation:
+    """Evaluations on the same tasks (reruns, seeds of a run) as the trials of one."""
+    rewards = defaultdict[str, tuple[float | None, ...]](tuple)
+    for result in (result for each in rounds for result in each.results):
+        rewards[result.task] += result.rewards
+    results = tuple(result.replace(rewards=rewards[result.task]) for result in rounds[0].results)
+    return rounds[0].replace(trials=sum(each.trials for each in rounds), results=results)
 
 
 def interval(rate: Rate, signed: bool = False) -> str:

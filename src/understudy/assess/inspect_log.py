@@ -8,7 +8,6 @@ place for (tokens, log-probabilities) is left out.
 
 import hashlib
 import json
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,12 +15,12 @@ from typing import Any
 
 from understudy.assess.sitting import TASKS, Sitting, begun
 from understudy.errors import ConfigError
-from understudy.evaluate import Evaluation
 from understudy.failures.causes import Failure
 from understudy.kept import EPISODES, PAID, episodes_in
 from understudy.messages import Message
 from understudy.outcome import Named, Outcome, read
 from understudy.purse import Purse
+from understudy.results import together
 from understudy.rollout import episode_seed
 from understudy.run import write_whole
 from understudy.tasks import Task, read_tasks
@@ -83,7 +82,7 @@ def _spec(sitting: Sitting, folder: Path, began: str, tasks: Sequence[str]) -> d
 
 
 def _results(agents: Sequence[Named], episodes: Sequence[Trajectory]) -> dict[str, Any]:
-    whole = _together([row.evaluation for row in agents])
+    whole = together([row.evaluation for row in agents])  # reruns are epochs of one log
     rate, scored = whole.success, [episode.score.reward for episode in episodes if episode.score]
     metrics = {"accuracy": rate.mean, "low": rate.low, "high": rate.high}
     metrics |= {f"pass^{k}": whole.passing("hat", k).mean for k in range(1, whole.trials + 1)}
@@ -96,15 +95,6 @@ def _results(agents: Sequence[Named], episodes: Sequence[Trajectory]) -> dict[st
             _score("reward", {"mean": sum(scored) / max(1, len(scored))}, len(scored), total),
         ],
     }
-
-
-def _together(reruns: Sequence[Evaluation]) -> Evaluation:
-    """All reruns as trials of one evaluation, which is what Inspect's epochs are."""
-    rewards = defaultdict[str, tuple[float | None, ...]](tuple)
-    for result in (result for each in reruns for result in each.results):
-        rewards[result.task] += result.rewards
-    results = tuple(result.replace(rewards=rewards[result.task]) for result in reruns[0].results)
-    return reruns[0].replace(trials=sum(each.trials for each in reruns), results=results)
 
 
 def _score(name: str, metrics: Mapping[str, float], scored: int, total: int) -> dict[str, Any]:
