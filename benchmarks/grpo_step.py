@@ -2,6 +2,7 @@
 
     python benchmarks/grpo_step.py                    # 4 prompts of about 650 tokens, groups of 8, 64 new tokens
     python benchmarks/grpo_step.py --rounds 3 --json
+    python benchmarks/grpo_step.py --dtype float32    # for a CPU without bf16 units, where bf16 is the slower of the two
 
 TRL runs in a virtual environment of its own (made on first use in the cache folder). The two sides take turns, so that
 a drift of the machine's speed meets both; a round is one warm process a side, its first step not counted.
@@ -70,7 +71,7 @@ def ours(arguments: argparse.Namespace) -> list[float]:
 
     folder = find_model("smollm2-135m")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    config = LocalConfig(dtype="bfloat16", train_embeddings=True)
+    config = LocalConfig(dtype=arguments.dtype, train_embeddings=True)
     engine = LocalEngine(folder, config, 0)
     ids = [
         tokenizer.encode(t, add_special_tokens=False).ids
@@ -128,7 +129,7 @@ def theirs(arguments: argparse.Namespace) -> list[float]:
     config = GRPOConfig(
         output_dir=arguments.scratch,
         use_cpu=True,
-        bf16=True,
+        bf16=arguments.dtype == "bfloat16",
         per_device_train_batch_size=arguments.group,  # all at once needs more than 24 GB
         gradient_accumulation_steps=arguments.prompts,
         generation_batch_size=size,
@@ -146,7 +147,7 @@ def theirs(arguments: argparse.Namespace) -> list[float]:
         logging_steps=1000,
     )
     trainer = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16),
+        model=AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, arguments.dtype)),
         reward_funcs=lambda completions, **_: [float(rng.random() < 0.5) for _ in completions],
         args=config,
         train_dataset=Dataset.from_dict({"prompt": rows * (arguments.steps + 1)}),
@@ -159,7 +160,7 @@ def theirs(arguments: argparse.Namespace) -> list[float]:
 
 def run_side(side: str, python: Path | str, arguments: argparse.Namespace, model: Path) -> list[float]:
     """One side in a process of its own."""
-    sizes = [f"--{name}={getattr(arguments, name)}" for name in ("prompts", "length", "group", "new_tokens", "steps")]
+    sizes = [f"--{name}={getattr(arguments, name)}" for name in ("prompts", "length", "group", "new_tokens", "steps", "dtype")]
     scratch = [f"--model={model}", f"--scratch={model.parent.parent / 'benchmarks' / 'scratch'}"]
     done = subprocess.run(
         [python, str(HERE / "grpo_step.py"), f"--side={side}", *sizes, *scratch], check=True, stdout=subprocess.PIPE
@@ -175,6 +176,7 @@ def main() -> None:
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--new_tokens", type=int, default=64)
     parser.add_argument("--steps", type=int, default=2, help="counted steps of each process")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of both sides")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--side", choices=("ours", "theirs"), help=argparse.SUPPRESS)
