@@ -87,10 +87,10 @@ class Cassette:
 
 
 def cassette_path(folder: Path, task: str) -> Path:
-    """Where the cassette of a task is: its id as a file's name, with a digest where that changes it."""
+    """Where the cassette of a task is: its id as a file's name, with a digest where that changes it or is taken."""
     plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in task)[:80]
-    changed = f"-{hashlib.sha256(task.encode()).hexdigest()[:8]}" if plain != task else ""
-    return folder / f"{plain}{changed}.jsonl"
+    same = plain == task and folder / f"{plain}.jsonl" != _offers(folder)
+    return folder / (f"{plain}.jsonl" if same else f"{plain}-{hashlib.sha256(task.encode()).hexdigest()[:8]}.jsonl")
 
 
 def read_offers(folder: Path) -> dict[str, tuple[ToolSpec, ...]] | None:
