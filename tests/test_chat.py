@@ -246,7 +246,9 @@ def test_totals_and_cost() -> None:
 def test_a_cap_is_refused_where_nobody_says_what_a_reply_used(price: int, cap: int) -> None:
     purse = Purse(Decimal(cap))
     with serving(lambda _: Answer(_without_usage())) as endpoint:
-        chat = ChatModel(ChatConfig(model="m", base_url=endpoint.url, prompt_price=price), "user", purse.of("users"))
+        chat = ChatModel(
+            ChatConfig(model="m", base_url=endpoint.url, prompt_price=Decimal(price)), "user", purse.of("users")
+        )
         if price and cap:
             with pytest.raises(ConfigError, match=r"how many tokens it used, .* \(user\.chat\.prompt_price"):
                 ask(chat)

@@ -64,7 +64,7 @@ class MCPToolkit:
         self._on_progress = on_progress
         self._tools: set[tuple[str, str]] = set()
         self._sessions: dict[str, Session] = {}
-        self._ahead: set[str] = set()
+        self._ahead: set[str] = set()  # servers that were asked something: only they know what follows from it
         self._after = dict.fromkeys(servers, BEGINNING)
         self._past: list[tuple[Entry, dict[str, Any], Reply]] = []
         self._spent = 0.0

@@ -33,8 +33,8 @@ REAPING = 0.01
 """Seconds between looks at a process that has been killed."""
 CHUNK = 4096
 """Bytes of a server's log that are read at a time."""
-_GIVEN = deque[int](maxlen=1000)
-"""Ports that were given to servers."""
+_GIVEN = deque[int](maxlen=100)
+"""Ports that servers were given last, and may not listen at yet."""
 LAUNCH = 'echo $$ >&2; exec "$@"'
 """What tells the id of a server's process: the SDK does not."""
 
@@ -196,7 +196,7 @@ async def _outlive(process: Process) -> None:
 
 
 def _free_port() -> int:
-    """One that no server of ours was given lately: until a server listens there, it is free to all."""
+    """One that no server of ours is about to listen at: until one does, the kernel gives it again."""
     while True:
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
