@@ -8,7 +8,7 @@ from typing import Any
 
 from understudy.formats.repair import Broken, Budget, Pairs, Value, read, read_arguments, read_object
 from understudy.formats.shapes import Draft, drafts, plain
-from understudy.formats.values import whole
+from understudy.values import whole
 from understudy.messages import ToolCall, ToolSpec
 
 CALL = 10

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from understudy.errors import ConfigError
-from understudy.formats.values import whole
+from understudy.values import whole
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -9,7 +9,7 @@ from typing import Any
 from understudy.formats.dialects.plain import lines
 from understudy.formats.repair import Broken
 from understudy.formats.scan import Scan
-from understudy.formats.values import DEPTH, bounded, check
+from understudy.values import DEPTH, bounded, check
 from understudy.messages import ToolCall
 
 OPENINGS = (
