@@ -94,16 +94,14 @@ class ChatAgent:
     async def act(
         self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> Message | None:
-        """The endpoint's reply to all of the episode; a refusal is what the agent says.
-
-        A context that is full ends the episode; one that the opening fills is a `RolloutError`.
-        """
+        """The endpoint's reply to all of the episode; a refusal is what the agent says."""
         episode.observe(new)
-        reply = await self._model.reply(episode.messages, tools, _turn_seed(episode) % 2**31)
-        if reply.full and episode.turns:
+        try:
+            reply = await self._model.reply(episode.messages, tools, _turn_seed(episode) % 2**31)
+        except RolloutError as e:
+            if not e.full or not episode.turns:
+                raise
             return None
-        if reply.full:
-            raise RolloutError(f"policy, tools and opening leave no room for a reply: {reply.full}", "agent")
         said = Message(role="assistant", content=reply.refusal) if reply.refusal else reply.message
         parsed = Parsed(said, _status(said, reply.repairs), reply.other_side, reply.repairs, reply.faults)
         for event, count in _events(parsed, cut=reply.finish == "length"):

@@ -39,7 +39,6 @@ POOL = 50
 """Connections that are kept in one pool: httpcore looks at all of a pool at each request, so that with a thousand in
 one a request takes three times as long."""
 _TRANSIENT = {408, 409, 425, 429}
-_REFUSED = {400, 413, 422}
 _SECTIONS: Mapping[Fault, str] = {"user": "user.chat", "grader": "judge"}
 _WRONG_CONFIG = {401: "it does not accept the key", 404: "it has no such path or model"}
 _REMEDIES = {
@@ -49,8 +48,8 @@ _REMEDIES = {
 }
 """What to do about a first request that is refused, by a word of the endpoint's. `{0}` is the config's section."""
 _FULL = re.compile(r"context.?(?:length|window|size)|(?:prompt|input)[^.]{0,40}(?:too long|exceeds)", re.IGNORECASE)
-"""How endpoints say that a conversation is longer than the model's context: OpenAI's, Anthropic's, Google's, vLLM, SGLang,
-llama.cpp, and our own. None has a status of its own for it."""
+"""How endpoints say that a conversation is longer than the model's context: OpenAI, Anthropic, Google, vLLM, SGLang,
+llama.cpp, and our own. It has no status of its own."""
 _REMEDY = "see {0}.max_tokens, {0}.send_seed and {0}.parameters, which say what is sent"
 
 
@@ -161,8 +160,6 @@ class Reply(Record):
     """Calls in the text that cannot be read, by kind."""
     other_side: bool = False
     """The text went on to speak for others, and is cut there."""
-    full: str = ""
-    """What the endpoint says where the conversation is longer than the model's context: there is no reply then."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -195,8 +192,8 @@ class ChatModel:
     async def reply(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), seed: int = 0) -> Reply:
         """The model's answer to a conversation. The same request with the same seed may come from the cache.
 
-        An agent's calls and thoughts that the endpoint leaves in the text are read out of it. Where its conversation has
-        grown beyond the model's context, the reply is `full`; for others, that is a failure.
+        An agent's calls and thoughts that the endpoint leaves in the text are read out of it. Raises a RolloutError,
+        `full` for a conversation that has grown beyond the model's context.
         """
         if self.config.tools == "native":
             return await self._native(messages, tools, seed)
@@ -226,7 +223,7 @@ class ChatModel:
             if self._payer:
                 self._payer.refuse_where_spent()
             reply = await self._insist(connections.http, body)
-        if entry and not reply.full:  # another day the model may have a longer context
+        if entry:
             _write(entry, reply)
         return reply
 
@@ -288,8 +285,6 @@ class ChatModel:
             raise self._unreached(e) from e
         except httpx2.RequestError as e:
             raise _Passing(f"no connection ({type(e).__name__})") from e
-        if self._fault == "agent" and self._used and response.status_code in _REFUSED and _FULL.search(response.text):
-            return Reply(message=Message(role="assistant"), full=f"{self._name}{self._said(response)}")
         self._check(response)
         reply = _completion(response.content)
         paid = self._paid(reply)
@@ -312,15 +307,10 @@ class ChatModel:
 
     def _refused(self, text: str) -> RolloutError | ConfigError:
         """What trying again does not help. A judge is shown whole episodes: its first request may just be too long."""
-        if self._used or self._fault == "grader":
-            return self._failed(text)
+        if self.usage.requests or self.usage.cached or self._fault == "grader":
+            return RolloutError(f"{self._name}: {text}", self._fault, full=bool(_FULL.search(text)))
         remedy = next((remedy for word, remedy in _REMEDIES.items() if word in text), _REMEDY).format(self._section)
         return ConfigError(f"{self._name} refuses the first request: {text}; {remedy}")
-
-    @property
-    def _used(self) -> bool:
-        """Whether it has answered before, so that what is refused is the request and not the setup."""
-        return bool(self.usage.requests or self.usage.cached)
 
     def _unreached(self, error: httpx2.ConnectError) -> _Passing | ConfigError:
         if self.usage.requests:

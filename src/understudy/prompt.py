@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from understudy.errors import nearest
+from understudy.formats.dialects.pythonic import literal
 from understudy.messages import Message, ToolCall, ToolSpec
 
 with contextlib.suppress(ModuleNotFoundError):  # not everywhere there
@@ -116,7 +117,7 @@ def _literals(text: str) -> dict[str, Any]:
         raise ValueError(e.msg) from e
     if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
         raise ValueError('give each argument its name, such as order_id="W1"')
-    return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    return {str(k.arg): literal(k.value) for k in call.keywords}
 
 
 def tool_list(tools: Sequence[ToolSpec]) -> str:

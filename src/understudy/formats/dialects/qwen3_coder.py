@@ -13,8 +13,8 @@ from understudy.formats.repair import Broken
 from understudy.formats.scan import Scan
 from understudy.formats.schema import kind, kinds
 from understudy.formats.shapes import same
-from understudy.values import check, finite, integer, refuse
 from understudy.messages import ToolCall
+from understudy.values import check, finite, integer, refuse
 
 OPENINGS = (("<", "function="),)
 _NAME = re.compile(r'"?([^>"\n]{1,200}+)"?>\s*+')
