@@ -88,6 +88,9 @@ def test_all_else_is_said(line: str) -> None:
     [
         "switch_lamp(lamp_id=__import__('os').getcwd())",
         "switch_lamp(lamp_id=open)",
+        "switch_lamp(lamp_id={[1]: 2})",
+        "switch_lamp(lamp_id={1})",
+        "switch_lamp(lamp_id=b'x')",
         "switch_lamp('L1')",
         "switch_lamp(**{'a': 1})",
         "switch_lamp(lamp_id='L1'",
