@@ -320,7 +320,11 @@ MAYBE = {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}
 @pytest.mark.parametrize(
     ("schema", "text", "value"),
     [
-        *((schema, text, text) for schema in (MAYBE, {"type": ["string", "null"]}) for text in ("94110", "true", "[1]")),
+        *(
+            (schema, text, text)
+            for schema in (MAYBE, {"type": ["string", "null"]})
+            for text in ("94110", "true", "[1]")
+        ),
         (MAYBE, "null", None),
         (MAYBE, "None", None),
         (MAYBE, '"x"', '"x"'),
