@@ -6,6 +6,7 @@ the text is one of, or says nothing and the text is no JSON.
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from understudy.formats.dialects.plain import dumped, lines
@@ -22,6 +23,7 @@ _PARAMETER = re.compile(r"\s*+<parameter=([^>\n]{1,200}+)>\n?")
 _TAG = re.compile(r"</parameter>|<parameter=|</function>|<function=|</?tool_call>")
 _END = re.compile(r"\s*+</function>(?:\s*+</tool_call>)?")
 _CUT = re.compile(r"\s*+(?:<arg_key>[^<\n]*+(?:</arg_key>\s*+)?+)?+(?:<[^>{\n]*+)?+\Z")
+_PYTHON: Mapping[str, Any] = {"True": True, "False": False, "None": None}
 _JSON = json.JSONDecoder(parse_float=finite, parse_int=integer, parse_constant=refuse)
 
 
@@ -97,13 +99,10 @@ def _value(text: str, wanted: set[str]) -> Any:
     """
     if wanted == {"string"}:
         return text
-    if text.strip() in ("True", "False", "None"):
-        value = {"True": True, "False": False, "None": None}[text.strip()]
-    else:
-        try:
-            value = _JSON.decode(text)
-        except (ValueError, RecursionError):
-            return text
+    try:
+        value = _PYTHON[text.strip()] if text.strip() in _PYTHON else _JSON.decode(text)
+    except (ValueError, RecursionError):
+        return text
     if isinstance(value, str):
         return value if wanted and "string" not in wanted else text
     fits = kind(value) in wanted or (type(value) is int and "number" in wanted)
