@@ -143,7 +143,7 @@ def evaluation_after(config: TrainConfig, step: int) -> str | None:
     if step in ends:
         return ends[step]
     if step == 0:
-        return "base model" if config.total else "warm start"
+        return "base model"
     done = step - config.prior  # steps of reinforcement
     return reinforced(config, step) if done > 0 and due(done, config.eval.every) else None
 
