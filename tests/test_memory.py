@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from understudy.config import TrainConfig, parse  # noqa: E402
 from understudy.engines.local import cache, head  # noqa: E402
 from understudy.engines.local.config import LocalConfig  # noqa: E402
+from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.local.machine import Machine, find_machine, peak_bytes  # noqa: E402
 from understudy.engines.local.model import Model  # noqa: E402
 from understudy.errors import ConfigError  # noqa: E402
@@ -78,7 +79,30 @@ def test_weights_and_what_is_trained_are_counted_as_the_model_has_them(
         4 * trained,
         8 * trained,
     )
-    assert checkpoint_bytes(read_shape(tmp_path), config(**settings)) == 12 * trained
+    assert checkpoint_bytes(read_shape(tmp_path), TrainConfig(engine=config(**settings)), 2) == 12 * trained
+
+
+@pytest.mark.parametrize(
+    ("settings", "item"),
+    [
+        ((), 0),
+        (("algorithm.kl_coefficient=0.1",), 2),
+        (("algorithm.kl_coefficient=0.1", "algorithm.reference.kind=ema"), 4),
+        (("algorithm.kl_coefficient=0.1", "algorithm.reference.kind=model", "algorithm.reference.model=tiny"), 0),
+        (("preferences.steps=1",), 2),
+    ],
+)
+def test_a_checkpoint_is_as_large_as_it_is_reckoned(tmp_path: Path, settings: tuple[str, ...], item: int) -> None:
+    found = parse(TrainConfig, "", ["engine.device=cpu", "engine.dtype=bfloat16", *settings])
+    engine = LocalEngine(make_tiny(tmp_path / "model"), found.engine)
+    shape = read_shape(tmp_path / "model")
+    if found.algorithm.kl_coefficient or found.preferences.steps:
+        engine.keep_reference(found.algorithm.reference)
+    engine.save(tmp_path)
+    (file,) = tmp_path.glob("*.safetensors")
+    reckoned = checkpoint_bytes(shape, found, 2)
+    assert reckoned == (12 + item) * (shape.parameters - shape.embeddings)
+    assert reckoned <= file.stat().st_size < reckoned + 10_000, "names, and the optimizer's count of steps"
 
 
 def test_the_cache_has_room_for_every_sequence(folder: Path) -> None:
@@ -104,6 +128,12 @@ def test_sampling_and_training_take_turns(folder: Path) -> None:
     through_vllm = plan(read_shape(folder), config(), LOAD.replace(here=False), MACHINE)
     assert through_vllm.sum("sampling") == 0
     assert plan(read_shape(folder), config(), LOAD.replace(reference=True), MACHINE).peak > found.peak
+    half = MACHINE.replace(item=2)
+    frozen, average = (
+        sizes(plan(read_shape(folder), config(), LOAD.replace(reference=True, averaged=each), half))["reference"]
+        for each in (False, True)
+    )
+    assert average / frozen == 6 / 4, "an average is in float32, and the current weights are beside either"
 
 
 def test_weights_in_4_bits_take_an_eighth(folder: Path) -> None:

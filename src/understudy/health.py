@@ -192,9 +192,9 @@ def _kl(line: Line, earlier: Sequence[Line], config: HealthConfig) -> Verdict:
 
 
 def _moved(line: Line) -> bool:
-    """Whether a later minibatch met weights that an earlier one had moved; before that sampler and trainer differ alone.
+    """Whether a minibatch met weights that an earlier one had moved; the first tells sampler from trainer, no more.
 
-    Where no ratio is told, as by SkyRL, it may have.
+    Where no ratio is told, as by SkyRL, one may have.
     """
     return "train/first_ratio" not in line or "train/later_ratio_error" in line
 

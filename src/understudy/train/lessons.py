@@ -30,8 +30,8 @@ def lesson(group: Sequence[Trajectory], advantage: Advantage) -> list[Trajectory
 def lessons(groups: Sequence[Sequence[Trajectory]], algorithm: Algorithm) -> list[list[Trajectory]]:
     """The episodes of a step to learn from, by group; groups without any are left out.
 
-    A reference judges all that have a score, whatever they earned. So does the deviation of a whole batch, in which some
-    group teaches: those that do not are a part of it.
+    A reference judges all that have a score, whatever they earned. The deviation of a whole batch is of all of them
+    too, where there is a group that teaches.
     """
     found = [lesson(group, algorithm.advantage) for group in groups]
     if algorithm.kl_coefficient or (algorithm.advantage == "batch_std" and any(found)):
