@@ -1,5 +1,6 @@
 """Memory plans: parts worked by hand, shapes as the engine has them, and a plan beside the peak of a real process."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from understudy.algorithms.options import Loss  # noqa: E402
+from understudy.batch import collate  # noqa: E402
 from understudy.config import TrainConfig, parse  # noqa: E402
 from understudy.engines.local import cache, head  # noqa: E402
 from understudy.engines.local.config import LocalConfig  # noqa: E402
@@ -30,7 +33,10 @@ from understudy.memory import (  # noqa: E402
     planned,
     read_shape,
 )
+from understudy.messages import Message  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
+from understudy.tasks import Score  # noqa: E402
+from understudy.trajectory import Trajectory  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
 MACHINE = Machine(device="cpu", item=4, fused=True, packs=False, taken=1000, total=1 << 30)
@@ -98,6 +104,12 @@ def test_a_checkpoint_is_as_large_as_it_is_reckoned(tmp_path: Path, settings: tu
     shape = read_shape(tmp_path / "model")
     if found.algorithm.kl_coefficient or found.preferences.steps:
         engine.keep_reference(found.algorithm.reference)
+    episode = Trajectory("t", score=Score(reward=1.0))
+    episode.observe([], [1])
+    episode.act(Message(role="assistant"), [2, 3], [-1.0, -1.0])
+    batch = collate([episode])
+    step = batch.with_(advantages=batch.mask.float())
+    asyncio.run(engine.update([step], Loss(kind="nll"), 1e-3))  # there are no moments before
     engine.save(tmp_path)
     (file,) = tmp_path.glob("*.safetensors")
     reckoned = checkpoint_bytes(shape, found, 2)
