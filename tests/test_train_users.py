@@ -127,7 +127,7 @@ def test_what_an_evaluation_has_cost_counts_though_its_step_was_saved_before_it(
             train(run.config, run, report)
         asked, spent = len(endpoint.requests), paid(folder)
         assert spent > 2
-        with pytest.raises(RolloutError, match=f"stopped after step 1: the users' model has cost {spent}"):
+        with pytest.raises(RolloutError, match=f"stopped after step 1: .* has cost {spent}"):
             again(folder)
         assert (len(endpoint.requests), paid(folder)) == (asked, spent)
         with pytest.raises(RolloutError, match="stopped after step"):
@@ -143,7 +143,7 @@ def test_an_evaluation_without_users_is_done_again_once_they_are_back(tmp_path: 
 
     folder = tmp_path / "run"
     with serving(answer) as endpoint:
-        with pytest.raises(RolloutError, match="2 of 2 episodes failed, more than max_fault_rate"):
+        with pytest.raises(RolloutError, match=r"\d of 2 episodes failed, more than max_fault_rate"):
             trained(folder, tiny, endpoint, "user.attempts=2")
         assert not [*(folder / "evaluations").iterdir()]
         there.append(True)
