@@ -160,7 +160,10 @@ def theirs(arguments: argparse.Namespace) -> list[float]:
 
 def run_side(side: str, python: Path | str, arguments: argparse.Namespace, model: Path) -> list[float]:
     """One side in a process of its own."""
-    sizes = [f"--{name}={getattr(arguments, name)}" for name in ("prompts", "length", "group", "new_tokens", "steps", "dtype")]
+    sizes = [
+        f"--{name}={getattr(arguments, name)}"
+        for name in ("prompts", "length", "group", "new_tokens", "steps", "dtype")
+    ]
     scratch = [f"--model={model}", f"--scratch={model.parent.parent / 'benchmarks' / 'scratch'}"]
     done = subprocess.run(
         [python, str(HERE / "grpo_step.py"), f"--side={side}", *sizes, *scratch], check=True, stdout=subprocess.PIPE

@@ -153,6 +153,18 @@ def test_what_does_not_pass_is_the_fault_of_who_asked(name: str) -> None:
         assert chat.usage == Usage()
 
 
+@pytest.mark.parametrize(
+    "arguments", ['{"a": 1, "a": 2}', f'{{"a": {"9" * 5000}}}', r'{"a": "\ud83d"}', '{"a":' * 2000]
+)
+def test_arguments_that_cannot_be_read_are_an_answer_that_is_paid_for_once(arguments: str) -> None:
+    call = {"id": "x", "function": {"name": "f", "arguments": arguments}}
+    with serving([says("", tool_calls=[call])]) as endpoint:
+        chat = model(endpoint.url)
+        (made,) = ask(chat).message.tool_calls
+        assert made.malformed
+        assert (len(endpoint.requests), chat.usage.requests) == (1, 1)
+
+
 def test_nobody_there_any_more() -> None:
     with serving([says("Hi.")]) as endpoint:
         chat = model(endpoint.url)

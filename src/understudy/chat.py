@@ -47,6 +47,9 @@ _REMEDIES = {
     "seed": "set {0}.send_seed=false",
 }
 """What to do about a first request that is refused, by a word of the endpoint's. `{0}` is the config's section."""
+_FULL = re.compile(r"context.?(?:length|window|size)|(?:prompt|input)[^.]{0,40}(?:too long|exceeds)", re.IGNORECASE)
+"""How endpoints say that a conversation is longer than the model's context: OpenAI, Anthropic, Google, vLLM, SGLang,
+llama.cpp, and our own. It has no status of its own."""
 _REMEDY = "see {0}.max_tokens, {0}.send_seed and {0}.parameters, which say what is sent"
 
 
@@ -193,7 +196,8 @@ class ChatModel:
     async def reply(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), seed: int = 0) -> Reply:
         """The model's answer to a conversation. The same request with the same seed may come from the cache.
 
-        An agent's calls and thoughts that the endpoint leaves in the text are read out of it.
+        An agent's calls and thoughts that the endpoint leaves in the text are read out of it. Raises a RolloutError,
+        `full` for a conversation that has grown beyond the model's context.
         """
         if self.config.tools == "native":
             return await self._native(messages, tools, seed)
@@ -321,7 +325,7 @@ class ChatModel:
     def _refused(self, text: str) -> RolloutError | ConfigError:
         """What trying again does not help. A judge is shown whole episodes: its first request may just be too long."""
         if self.usage.requests or self.usage.cached or self._fault == "grader":
-            return self._failed(text)
+            return RolloutError(f"{self._name}: {text}", self._fault, full=bool(_FULL.search(text)))
         remedy = next((remedy for word, remedy in _REMEDIES.items() if word in text), _REMEDY).format(self._section)
         return ConfigError(f"{self._name} refuses the first request: {text}; {remedy}")
 
