@@ -2,7 +2,7 @@
 
     python benchmarks/grpo_step.py                    # 4 prompts of about 650 tokens, groups of 8, 64 new tokens
     python benchmarks/grpo_step.py --rounds 3 --json
-    python benchmarks/grpo_step.py --dtype float32    # for a CPU without bf16 units, where bf16 is the slower of the two
+    python benchmarks/grpo_step.py --dtype float32    # for a CPU without bf16 units, where bf16 is slower
 
 TRL runs in a virtual environment of its own (made on first use in the cache folder). The two sides take turns, so that
 a drift of the machine's speed meets both; a round is one warm process a side, its first step not counted.
