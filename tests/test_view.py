@@ -93,7 +93,7 @@ def test_one_episode(folder: Path) -> None:
 def test_damaged_episodes_are_named(folder: Path) -> None:
     with (folder / "trajectories" / "step_000004.jsonl").open("a") as f:
         f.write("{\n")
-    assert "step_000004.jsonl:5: skipped, not a trajectory" in view(folder)
+    assert "step_000004.jsonl:5: not a trajectory" in view(folder)
 
 
 def test_episodes_are_counted_by_their_lines_as_everywhere(folder: Path) -> None:
@@ -102,7 +102,7 @@ def test_episodes_are_counted_by_their_lines_as_everywhere(folder: Path) -> None
     file.write_text(f"{bad}\n{{\n{good}\n")
     assert "step_000004, episode 3: good" in view(folder)
     assert "step_000004, episode 3: good" in view(folder, episode=3)
-    with pytest.raises(ConfigError, match=r"step_000004\.jsonl:2: skipped, not a trajectory"):
+    with pytest.raises(ConfigError, match=r"step_000004\.jsonl:2: not a trajectory"):
         view(folder, episode=2)
     with pytest.raises(ConfigError, match="has no episode 4; it has 1 to 3"):
         view(folder, episode=4)

@@ -178,7 +178,7 @@ async def episodes(
                     raise refusals[0]
                 ended = await play(domain, task, agent, limits, first)
             if kept:
-                kept.add(ended)
+                ended = kept.add(ended)
         if on_progress:
             on_progress(next(done), len(mine))
         return ended

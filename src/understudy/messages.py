@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from pydantic_core import from_json
+
 from understudy.records import Record
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -82,9 +84,10 @@ def _call_from_wire(wire: Mapping[str, Any]) -> ToolCall:
     if malformed := wire.get("malformed"):  # as our own server says why it could not read a call
         return ToolCall(name=function["name"], id=identity, malformed=malformed)
     raw = function.get("arguments") or "{}"
-    try:
-        arguments = json.loads(raw) if isinstance(raw, str) else raw
-    except json.JSONDecodeError as e:
+    try:  # without NaN and half of a surrogate pair, which could not be written again
+        text = raw.encode(errors="surrogatepass") if isinstance(raw, str) else None
+        arguments = raw if text is None else from_json(text, allow_inf_nan=False)
+    except ValueError as e:
         return ToolCall(name=function["name"], id=identity, malformed=f"the arguments are not JSON: {e}")
     if not isinstance(arguments, dict):
         return ToolCall(name=function["name"], id=identity, malformed="the arguments are not a JSON object")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.assess.sitting import TASKS, Sitting, begun
+from understudy.disk import writing
 from understudy.errors import ConfigError
 from understudy.failures.causes import Failure
 from understudy.kept import EPISODES, PAID, episodes_in
@@ -35,7 +36,9 @@ _LIMITS = {Stop.MAX_TURNS: "message", Stop.MAX_TOKENS: "token"}
 def write_log(folder: Path, file: Path) -> None:
     """Write the evaluation in `folder`, which has to be whole, as a log to `file`."""
     refuse_file(file)
-    write_whole(file, json.dumps(log(folder), ensure_ascii=False) + "\n")
+    text = json.dumps(log(folder), ensure_ascii=False)
+    with writing(file, f"give: understudy eval --resume {folder} --inspect {file}"):
+        write_whole(file, f"{text}\n")
 
 
 def refuse_file(file: Path) -> None:

@@ -7,6 +7,7 @@
 """
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -35,6 +36,8 @@ def read(path: Path) -> Iterator[Item[Any] | Bad]:
     }
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
+    if not os.access(path, os.R_OK):
+        raise ConfigError(f"{path} cannot be read: permission denied; see to that, or name another file")
     if path.suffix not in readers:
         raise ConfigError(f"{path}: unknown kind of file {nearest(path.suffix, readers)}")
     return readers[path.suffix](path)
