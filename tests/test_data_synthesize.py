@@ -1,6 +1,7 @@
 """Synthesis: the generator's own tasks; a model's only when they are proven; and the same when it was interrupted."""
 
 import asyncio
+import dataclasses
 import json
 import signal
 import subprocess
@@ -400,3 +401,22 @@ def test_mistakes(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None
     assert said in err
     assert err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("beside", "there"), [([], 7), (["retail"], 14)])
+def test_a_generator_that_ends_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: list[str], there: int
+) -> None:
+    tasks, out = toy.DOMAIN.sample("test", 7), tmp_path / "t.jsonl"
+    few = dataclasses.replace(toy.DOMAIN, generate=lambda *_: iter(tasks))
+    monkeypatch.setattr(toy, "FEW", few, raising=False)
+    arguments = ("synthesize", "toy:FEW", *beside, "--out", out, "--split", "test", "--count")
+    code, said, err = call(*arguments, 20)
+    assert (code, said, out.exists()) == (2, "", False)
+    assert f"{there} test tasks are to be had, where 20 are wanted; take those by --resume --count {there}" in err
+    assert call(*arguments, there, "--resume") == (0, f"{out}: {there}\n", "")
+    assert len(read_tasks(out)) == there
+    monkeypatch.setattr(toy, "FEW", dataclasses.replace(few, generate=lambda *_: iter(())))
+    code, _, err = call("synthesize", "toy:FEW", "--out", tmp_path / "none.jsonl")
+    assert (code, "toy: 0 train tasks are to be had, where 100 are wanted; name another split" in err) == (2, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["t.jsonl"]

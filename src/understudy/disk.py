@@ -1,4 +1,4 @@
-"""Disk: what the machine refuses to write, be it full or not ours, is one line for the user, and leaves no half lines."""
+"""Disk: what the machine refuses to write, be it full or not ours, is one line for the user; no line is left half."""
 
 import contextlib
 import errno

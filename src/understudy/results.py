@@ -141,9 +141,7 @@ def _successes(rows: Sequence[Row]) -> Cells:
     cells = [head + ["faults"] * faulty]
     for place, (name, evaluation) in enumerate(rows):
         paired = _gain_at(rows, place)
-        passes = [
-            f"{evaluation.passed('hat', k):.3f}" if k <= evaluation.trials else "" for k in range(2, trials + 1)
-        ]
+        passes = [f"{evaluation.passed('hat', k):.3f}" if k <= evaluation.trials else "" for k in range(2, trials + 1)]
         line = [name, interval(evaluation.success), *passes, interval(paired, signed=True) if paired else ""]
         cells.append([*line, str(evaluation.success.tasks), *[str(sum(evaluation.faults.values()))] * faulty])
     return cells

@@ -3,7 +3,8 @@
 Two tasks are near-duplicates when they have
 
     the same family and the same gold calls, if any (names and arguments in order; not ids of calls, setup, outputs), or
-    words of the user (opening, facts, wishes; of a benchmark's, who finds its own, what it is told) that share at least OVERLAP of their shingles (Jaccard index).
+    words of the user (opening, facts, wishes; instructions, where there are none of these) that share at least OVERLAP
+    of their shingles (Jaccard index).
 
 A shingle is SHINGLE words in a row, case-folded. The words of the whole user count and not the opening alone: "I want
 to return something" begins many different talks.

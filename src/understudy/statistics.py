@@ -66,7 +66,7 @@ def rate(values: Sequence[float], episodes: int = 0) -> Rate:
 
 
 def _draws(values: Sequence[float], mean: float, episodes: int) -> float:
-    """How many independent draws have the variance of the tasks' mean, which few tasks tell badly: hence Student's t."""
+    """How many independent draws vary as the tasks' mean does; few tasks tell that badly, hence Student's t."""
     n = len(values)
     if n == 1 or episodes <= n or not 0.0 < mean < 1.0:
         return n
@@ -133,7 +133,7 @@ def chance(gains: Sequence[float]) -> float:
 
 
 def _drawn_chance(steps: Sequence[int]) -> float:
-    """The same of signs that are drawn: of steps of one size only how many go up counts. The signs seen are one draw."""
+    """The same by signs that are drawn: of steps of one size, how many go up. The signs seen are one draw more."""
     source, sizes, seen = random.Random(0), Counter(map(abs, steps)).items(), abs(sum(steps))
     sums = (sum(size * (2 * source.getrandbits(n).bit_count() - n) for size, n in sizes) for _ in range(SIGNS))
     return (sum(abs(total) >= seen for total in sums) + 1) / (SIGNS + 1)

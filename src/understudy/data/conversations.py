@@ -136,8 +136,8 @@ def _parts(row: Mapping[str, Any]) -> tuple[list[Any], list[list[Any]]]:
         return _list(row["input"], "messages"), [_list(row, f"{name}preferred_output") for name in ("", "non_")]
     names = _ends(row, _ENDS)
     ends = [_list(row, name) for name in names]
-    bare = not names or names == ["completion"]
-    begin = _list(row, "prompt") if bare and "prompt" in row or isinstance(row.get("prompt"), list) else []
+    whole = names and names != ["completion"]  # then a text as prompt is the user's words once more
+    begin = [] if "prompt" not in row or (whole and not isinstance(row["prompt"], list)) else _list(row, "prompt")
     return [] if ends and all(end[: len(begin)] == begin for end in ends) else begin, ends
 
 
@@ -151,7 +151,7 @@ def _ends(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     if set(_PAIR) <= set(there):
         return _PAIR
     if len(there) > 1 or there in (["chosen"], ["rejected"]):
-        raise _Misread(there[0], f"it has {' and '.join(there)}, where one conversation is needed, or chosen and rejected")
+        raise _Misread(there[0], f"it has {' and '.join(there)}; one is needed, or chosen and rejected")
     return there
 
 
