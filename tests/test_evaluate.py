@@ -33,6 +33,7 @@ from understudy.results import (
 )
 from understudy.rollout import Limits
 from understudy.run import Run
+from understudy.statistics import rate
 from understudy.tasks import Task
 from understudy.trajectory import Trajectory
 from understudy.users import Cast
@@ -147,10 +148,10 @@ def test_pass_k_over_tasks() -> None:
 
 
 def test_trials_of_few_tasks_are_worth_no_more_than_there_were() -> None:
-    halves, more = (1.0,) * 4 + (0.0,) * 4, (1.0,) * 5 + (0.0,) * 2 + (None,)
-    found = evaluation(halves, more).success
-    draws = rate([1.0] * 8 + [0.0] * 7)
-    assert (found.high - found.low) == pytest.approx(draws.high - draws.low, abs=0.01)
+    trials = [(1.0, 0.0, None, 1.0), (None, 0.0, 1.0, 0.0)] * 20
+    found = evaluation(*trials).success
+    assert found == rate([2 / 3, 1 / 3] * 20, 120)
+    assert rate([1.0, 0.0] * 60).high < found.high < rate([1.0, 0.0] * 20).high
 
 
 def test_each_interval_is_drawn_once_for_all_tables(monkeypatch: pytest.MonkeyPatch) -> None:

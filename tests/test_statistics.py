@@ -74,20 +74,20 @@ def test_draws_by_hand() -> None:
 
 
 def test_no_more_draws_than_episodes() -> None:
-    sixteen = rate([1.0] * 9 + [0.0] * 7)
-    found = rate([0.5, 0.625], 16)
-    assert (found.mean, found.low, found.high) == pytest.approx((sixteen.mean, sixteen.low, sixteen.high))
-    assert rate([0.5] * 4, 16).high == pytest.approx(rate([1.0, 0.0] * 8).high)
+    assert rate([0.5] * 200, 800).high == pytest.approx(rate([1.0, 0.0] * 400).high, abs=5e-4)
+    for values in ([0.5, 0.625], [0.5, 0.5], [0.5, 0.5, 0.75]):
+        episodes, found = 8 * len(values), rate(values, 8 * len(values))
+        assert found.high - found.low > 2 * Z * math.sqrt(found.mean * (1 - found.mean) / (episodes + Z**2))
     assert rate([0.5], 8) == rate([0.5])  # one task says nothing of others
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.2, 0.4])
+@pytest.mark.parametrize("spread", [0.0, 0.25, 0.5])
 def test_rate_covers_with_few_tasks(spread: float) -> None:
-    """Five tasks, eight trials each, whose chances are half, or as far from it on either side."""
+    """Five tasks, eight trials each, whose chances are half, or up to so far from it."""
     rng = random.Random(4)
 
     def task() -> float:
-        p = 0.5 + rng.choice((spread, -spread))
+        p = 0.5 + rng.uniform(-spread, spread)
         return sum(rng.random() < p for _ in range(8)) / 8
 
     found = [rate([task() for _ in range(5)], 40) for _ in range(600)]
@@ -220,9 +220,9 @@ def test_chance_of_very_many_sums_is_drawn() -> None:
     """Trials that faults have left in many numbers: 13 to 16 of each task's."""
     rng = random.Random(5)
     gains = [rng.choice((1, -1)) * rng.randint(0, n) / n for n in (13, 14, 15, 16) * 50]
-    start = time.perf_counter()
+    start = time.process_time()
     found = chance(gains)
-    assert time.perf_counter() - start < 20  # seconds; adding them all up takes many minutes
+    assert time.process_time() - start < 20  # seconds; adding them all up takes many minutes
     z = (abs(sum(gains))) / math.sqrt(sum(gain * gain for gain in gains))
     assert found == pytest.approx(math.erfc(z / math.sqrt(2)), abs=0.02)
     assert chance(gains) == found

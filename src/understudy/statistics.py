@@ -54,7 +54,8 @@ def rate(values: Sequence[float], episodes: int = 0) -> Rate:
     """The mean of one value a task, each in [0, 1]. Without a task there is no mean: it is NaN, and the interval all.
 
     For values 0 and 1 this is Wilson's interval. Where values are means over trials, `episodes` says of how many in
-    all, and these are worth between one draw a task, which is all that trials that agree are worth, and one an episode.
+    all. They are worth at least a draw for each task, which is what trials that agree are worth, and never one more
+    than there were episodes: a smaller spread between tasks than that of as many draws is luck.
     """
     if not values:
         return Rate(mean=math.nan, low=0.0, high=1.0, tasks=0)
@@ -70,9 +71,9 @@ def _draws(values: Sequence[float], mean: float, episodes: int) -> float:
     n = len(values)
     if n == 1 or episodes <= n or not 0.0 < mean < 1.0:
         return n
-    variance = math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n
-    seen = variance * (_student(n - 1) / Z) ** 2
-    return episodes if seen * episodes <= mean * (1 - mean) else max(float(n), mean * (1 - mean) / seen)
+    of_one = mean * (1 - mean)
+    variance = max(math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n, of_one / episodes)
+    return max(float(n), of_one / variance * (Z / _student(n - 1)) ** 2)
 
 
 def _student(freedom: int) -> float:
