@@ -157,9 +157,9 @@ def test_trials_of_few_tasks_are_worth_no_more_than_there_were() -> None:
 def test_each_interval_is_drawn_once_for_all_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, choices = Counter[tuple[float, ...]](), random.Random.choices
 
-    def counted(source: random.Random, values: Sequence[float], **how: int) -> list[float]:
+    def counted(source: random.Random, values: Sequence[float], *, k: int) -> list[float]:
         drawn[tuple(values)] += 1
-        return choices(source, values, **how)
+        return choices(source, values, k=k)
 
     monkeypatch.setattr(random.Random, "choices", counted)
     rows = evaluation(*[(1.0, 0.0, float(i % 3 == 0)) for i in range(7)], families="abababa")

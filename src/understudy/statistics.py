@@ -1,8 +1,8 @@
 """How sure a number is. Tasks are the independent draws; trials of one task are not, so each task counts once.
 
     rate         Wilson's score interval (Wilson 1927), with as many draws as the episodes are worth: Korn & Graubard's
-                 effective sample size of clusters (1998, Surv. Methodol. 24), with their correction for few clusters.
-                 As Dean & Pagano (2015) and Franco et al. (2019, both J. Surv. Stat. Methodol. 3 and 7) advise.
+                 effective sample size of clusters (1998, Surv. Methodol. 24), with their correction for few clusters;
+                 that Wilson's goes well with such a size is in Franco et al. (2019, J. Surv. Stat. Methodol. 7).
     difference   Bonett & Price's adjusted interval for paired proportions (2012, J. Educ. Behav. Stat. 37): Wald's,
                  with one more task won and one more lost. It takes mean differences over trials as well.
     resampled    the percentile bootstrap over tasks (Efron 1979, Ann. Stat. 7), seeded, for pass^k and pass@k

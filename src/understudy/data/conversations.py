@@ -34,7 +34,7 @@ CALLS, CALLS_END = "<tool_call>", "</tool_call>"
 
 _ROLES = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"}
 _CALLING, _ANSWERING = ("function_call", "function"), ("observation", "tool")
-_PAIR = ["chosen", "rejected"]
+_PAIR = ("chosen", "rejected")
 _ENDS = (*_PAIR, "completion", "messages")
 _COLUMNS = {"conversations", "messages", "prompt", "chosen", "preferred_output"}
 _OF_TASKS = {"scenario", "reward_spec", "instruction"}
@@ -149,7 +149,7 @@ def _ends(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     there = [name for name in names if row.get(name) is not None]
     there = [name for name in there if isinstance(row[name], list | dict)] or there
     if set(_PAIR) <= set(there):
-        return _PAIR
+        return [*_PAIR]
     if len(there) > 1 or there in (["chosen"], ["rejected"]):
         raise _Misread(there[0], f"it has {' and '.join(there)}; one is needed, or chosen and rejected")
     return there
