@@ -128,8 +128,11 @@ def test_forms_of_one_judgement(tmp_path: Path, wanted: bool) -> None:
         ({"rejected": [*CALLED, DONE]}, "rejected: it has rejected; one is needed, or chosen and rejected"),
         ({"conversations": SHAREGPT[:-1], "rejected": SHAREGPT[-1]}, "rejected: it has rejected; one is needed"),
         ({"prompt": "hello", "completion": [DONE]}, "prompt: a list of messages is needed"),
-        ({"messages": [*ASKED, called(r'{"x": "\ud83d"}')]}, "messages.2: the call of find cannot be held"),
-        ({"messages": [*ASKED, called('{"x": NaN}')]}, "messages.2: the call of find cannot be held"),
+        (
+            {"messages": [*ASKED, called(r'{"x": "\ud83d"}')]},
+            "the call of find cannot be held: the arguments are not JSON",
+        ),
+        ({"messages": [*ASKED, called('{"x": NaN}')]}, "the call of find cannot be held: the arguments are not JSON"),
         ({"messages": [*ASKED, called('{"x": 1')]}, "the arguments are not JSON: EOF while parsing"),
         ({"conversations": [SHAREGPT[0], SHAREGPT[1] | {"value": '{"name": "f", "arguments": NaN}'}]}, "not JSON"),
         ({"messages": [*ASKED, DONE], "tools": r'[{"name": "\udfff"}]'}, "tools: not JSON"),
