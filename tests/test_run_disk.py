@@ -131,19 +131,21 @@ def test_files_of_data_on_a_full_disk(tmp_path: Path) -> None:
 def test_files_of_data_where_nobody_may_write(open_folder: Path) -> None:
     row = {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}
     rows = write_lines(open_folder / "rows.jsonl", [row])
-    with ordinary():
-        for command in (
-            ("convert", rows, open_folder / "o.jsonl"),
-            ("export", "trl", rows, "--out", open_folder / "o"),
-        ):
-            code, _, err = call(*command)
+
+    def told(name: str) -> list[tuple[int, str, str]]:
+        convert = call("convert", rows, open_folder / f"{name}.jsonl")
+        return [convert, call("export", "trl", rows, "--out", open_folder / name)]
+
+    assert [code for code, _, _ in told("made")] == [0, 0]
+    with ordinary():  # all is imported: nobody may not read the interpreter's files, either
+        for code, _, err in told("other"):
             assert (code, err.count("\n"), "Permission denied); see to that" in err) == (2, 1, True), err
         with pytest.raises(ConfigError, match="Permission denied"):
             write_text(open_folder / "report.md", "x")
     rows.chmod(0o000)
     with ordinary():
         code, _, err = call("convert", rows, open_folder / "o.jsonl")
-    assert (code, "rows.jsonl cannot be read: permission denied" in err) == (2, True)
+    assert (code, "rows.jsonl cannot be read (Permission denied)" in err) == (2, True)
 
 
 def test_where_no_folder_can_be_is_one_line(tmp_path: Path) -> None:

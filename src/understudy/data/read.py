@@ -7,7 +7,6 @@
 """
 
 import functools
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -36,8 +35,10 @@ def read(path: Path) -> Iterator[Item[Any] | Bad]:
     }
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
-    if not os.access(path, os.R_OK):
-        raise ConfigError(f"{path} cannot be read: permission denied; see to that, or name another file")
+    try:
+        path.open("rb").close()
+    except OSError as e:
+        raise ConfigError(f"{path} cannot be read ({e.strerror}); see to that, or name another file") from e
     if path.suffix not in readers:
         raise ConfigError(f"{path}: unknown kind of file {nearest(path.suffix, readers)}")
     return readers[path.suffix](path)
