@@ -7,13 +7,13 @@ evaluation with its 95% interval over tasks.
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 from understudy.evaluate import Evaluation
 from understudy.run import read_config, read_metrics
-from understudy.statistics import Rate, rate
+from understudy.statistics import Rate
 
 Place = Callable[[float, float], tuple[float, float]]
 """From a step and a rate to a place in the picture."""
@@ -33,15 +33,8 @@ def evaluations(folder: Path) -> Iterator[tuple[int, Rate]]:
     """The step and the success of each evaluation that the run keeps."""
     for path in sorted((folder / "evaluations").glob("*.json")):
         found = Evaluation.model_validate_json(path.read_text(encoding="utf-8"))
-        if means := [
-            sum(r == 1.0 for r in done) / len(done) for each in found.results if (done := whole(each.rewards))
-        ]:
-            yield int(path.name.split()[0]), rate(means)
-
-
-def whole(rewards: Iterable[float | None]) -> list[float]:
-    """Rewards without those of episodes that the machinery failed."""
-    return [reward for reward in rewards if reward is not None]
+        if (success := found.success).tasks:
+            yield int(path.name.split()[0]), success
 
 
 def picture(folders: Sequence[Path], title: str) -> str:

@@ -1,9 +1,11 @@
 """Two evaluations side by side, by hand: which rows are paired, and what the noise is made of."""
 
+import json
+
 import pytest
 
 from test_noise import evaluation
-from understudy.assess.compare import compare
+from understudy.assess.compare import as_json, compare
 from understudy.evaluate import Evaluation
 from understudy.noise import between
 from understudy.outcome import Named, Outcome
@@ -44,3 +46,13 @@ def test_reruns_are_the_noise_of_an_agent() -> None:
     rounds = [evaluation((1.0,), (0.0,)), evaluation((0.0,), (0.0,)).replace(seed=1)]
     found = compare(of(*rounds), of(*rounds))
     assert found.noise == between(rounds, rounds) is not None
+
+
+def test_what_shares_no_trial_is_json() -> None:
+    found = as_json(compare(of(evaluation((None,), (1.0,))), of(evaluation((1.0,), (None,)))))
+    assert json.loads(json.dumps(found, allow_nan=False))["gain"] == {
+        "mean": None,
+        "low": -1.0,
+        "high": 1.0,
+        "tasks": 0,
+    }

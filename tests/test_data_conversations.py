@@ -33,6 +33,11 @@ SHAREGPT = [
 ]
 
 
+def called(arguments: str) -> dict[str, Any]:
+    call = CALL | {"function": {"name": "find", "arguments": arguments}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
 def read(path: Path, *rows: Any) -> list[Any]:
     return [item.value if isinstance(item, Item) else item for item in conversations(write_lines(path, rows))]
 
@@ -46,6 +51,8 @@ def read(path: Path, *rows: Any) -> list[Any]:
         {"prompt": CALLED, "completion": [DONE], "tools": [WIRED | {"function": SPEC | {"strict": True}}]},
         {"conversations": SHAREGPT, "system": "policy", "tools": json.dumps([SPEC])},
         {"conversations": [{"from": "system", "value": "policy"}, *SHAREGPT], "tools": [WIRED]},
+        {"prompt": "hello", "messages": [*CALLED, DONE], "tools": [WIRED], "chosen": None, "rejected": "No."},
+        {"prompt": CALLED, "messages": [*CALLED, DONE], "tools": [WIRED]},
     ],
 )
 def test_forms_of_one_demonstration(tmp_path: Path, row: dict[str, Any]) -> None:
@@ -58,6 +65,12 @@ def test_forms_of_one_demonstration(tmp_path: Path, row: dict[str, Any]) -> None
     [
         {"prompt": CALLED, "chosen": [DONE], "rejected": [DONE | {"content": "No."}]},
         {"chosen": [*CALLED, DONE], "rejected": [*CALLED, DONE | {"content": "No."}]},
+        {
+            "prompt": "hello",
+            "chosen": [*CALLED, DONE],
+            "rejected": [*CALLED, DONE | {"content": "No."}],
+            "messages": [*CALLED, DONE],
+        },
         {
             "input": {"messages": CALLED},
             "preferred_output": [DONE],
@@ -111,6 +124,18 @@ def test_forms_of_one_judgement(tmp_path: Path, wanted: bool) -> None:
             },
             "an observation of 1 results after 2 calls",
         ),
+        ({"chosen": [*CALLED, DONE], "messages": [*ASKED, DONE]}, "chosen: it has chosen and messages; one is needed"),
+        ({"rejected": [*CALLED, DONE]}, "rejected: it has rejected; one is needed, or chosen and rejected"),
+        ({"conversations": SHAREGPT[:-1], "rejected": SHAREGPT[-1]}, "rejected: it has rejected; one is needed"),
+        ({"prompt": "hello", "completion": [DONE]}, "prompt: a list of messages is needed"),
+        (
+            {"messages": [*ASKED, called(r'{"x": "\ud83d"}')]},
+            "the call of find cannot be held: the arguments are not JSON",
+        ),
+        ({"messages": [*ASKED, called('{"x": NaN}')]}, "the call of find cannot be held: the arguments are not JSON"),
+        ({"messages": [*ASKED, called('{"x": 1')]}, "the arguments are not JSON: EOF while parsing"),
+        ({"conversations": [SHAREGPT[0], SHAREGPT[1] | {"value": '{"name": "f", "arguments": NaN}'}]}, "not JSON"),
+        ({"messages": [*ASKED, DONE], "tools": r'[{"name": "\udfff"}]'}, "tools: not JSON"),
     ],
 )
 def test_what_cannot_be_held(tmp_path: Path, row: Any, problem: str) -> None:
@@ -163,3 +188,11 @@ def test_convert_refuses_and_leaves_out(tmp_path: Path) -> None:
     mixed = write_lines(tmp_path / "mixed.jsonl", [good, good | {"kto_tag": True}])
     code, _, err = call("convert", mixed, tmp_path / "other.jsonl")
     assert (code, "holds Demonstration and Judged, where one kind is needed" in err) == (2, True)
+
+
+def test_what_could_not_be_written_again_is_left_out(tmp_path: Path) -> None:
+    rows = [{"messages": [*ASKED, called(text)]} for text in ('{"x": 1}', r'{"x": "\ud83d"}', '{"x": NaN}', '{"x": 1')]
+    out = tmp_path / "ours.jsonl"
+    code, said, err = call("convert", write_lines(tmp_path / "rows.jsonl", rows), out, "--keep-going")
+    assert (code, said.splitlines()) == (1, [f"{out}: 1", "3 left out"])
+    assert [f"rows.jsonl:{line}: messages.2" in err for line in (1, 2, 3, 4)] == [False, True, True, True]

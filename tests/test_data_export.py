@@ -293,3 +293,10 @@ def test_options_of_one_trainer_are_not_taken_for_another(tmp_path: Path) -> Non
     assert (code, "--model has no effect" in err) == (2, True)
     code, _, err = call("export", "llamafactory", rows, "--out", tmp_path / "out")
     assert (code, "give --model" in err) == (2, True)
+
+
+def test_an_endpoint_may_begin_its_ids_anew_in_each_reply() -> None:
+    first, second = (calling(name).replace(content="") for name in ("find", "cancel"))
+    talk = shown(first, result("L7"), second, result("gone"), said("Done."))
+    ((_, row),) = Trl().rows(Demonstration(messages=talk))
+    assert [wire["name"] for wire in row.model_dump()["messages"] if wire["role"] == "tool"] == ["find", "cancel"]

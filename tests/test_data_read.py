@@ -21,6 +21,7 @@ PYTHON = """
 from somewhere import Task, Action
 import os; os.abort()
 OTHER = [1]
+OTHER += [2]
 TASKS_TRAIN: list = [
     Task(a=1, b=[True, None, "x\\u2028y"]),
     {"a": -2, "b": (1.5,)},
@@ -29,6 +30,7 @@ TASKS_TRAIN: list = [
         b=[],
     ),
 ]
+print(len(TASKS_TRAIN), TASKS_TRAIN[0], TASKS_TRAIN.index(3))
 """
 
 
@@ -62,9 +64,9 @@ def test_parquet(tmp_path: Path) -> None:
 def test_places(tmp_path: Path) -> None:
     (tmp_path / "e.py").write_text(PYTHON)
     assert [item.where.removeprefix(str(tmp_path)) for item in read(tmp_path / "e.py")] == [
-        "/e.py:6",
         "/e.py:7",
         "/e.py:8",
+        "/e.py:9",
     ]
     path = write_tau(tmp_path / "t.json", [1, 2])
     assert [item.where for item in read(path)] == [f"{path}: tasks[0]", f"{path}: tasks[1]"]
@@ -137,6 +139,9 @@ def test_python_is_never_executed(tmp_path: Path, element: str, problem: str) ->
         ("t.py", "OTHERS = []", "no list named TASKS"),
         ("t.py", "TASKS = []\nTASKS_TEST = []", "several lists of tasks (TASKS, TASKS_TEST)"),
         ("t.py", "\nTASKS = make()", "t.py:2: TASKS is no literal list"),
+        ("t.py", "TASKS = [1]\nTASKS += [2]", "t.py:2: TASKS is changed there; write it as one list"),
+        ("t.py", "TASKS = [1]\nif x:\n    TASKS.append(2)", "t.py:3: TASKS is changed there"),
+        ("t.py", "TASKS = [1]\nTASKS[0] = 2", "t.py:2: TASKS is changed there"),
         ("t.json", "{", "not JSON"),
         ("t.json", '{"task": []}', "neither a list at its top nor a list 'tasks'"),
         ("t.json", '{"tasks": {"a": []}}', "neither a list at its top nor a list 'tasks'"),

@@ -89,6 +89,15 @@ def test_all_that_the_user_says_counts() -> None:
     assert said_words(task(1, "").replace(scenario=user)) == ["one", "two", "three", "a", "b", "c", "d"]
 
 
+def test_users_who_find_their_own_words_are_told_apart_by_what_they_are_told() -> None:
+    plots = [" ".join(f"{word}{number}" for word in ("you", "want", "order", "back")) for number in range(10)]
+    tasks = [task(n, "", scenario=Scenario(instructions=plot, opening="")) for n, plot in enumerate(plots)]
+    similar = Similar()
+    assert [similar.add(each) for each in tasks] == [[]] * 10
+    assert set(dealt(tasks, (0.5, 0.5))) == {0, 1}
+    assert similar.find(task(10, "", scenario=Scenario(instructions=plots[3], opening=""))) == [3]
+
+
 def test_openings_alone_make_no_near_duplicates() -> None:
     """Different talks begin with the same words."""
     tasks, similar = retail(2000), Similar()

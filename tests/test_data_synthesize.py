@@ -1,13 +1,14 @@
 """Synthesis: the generator's own tasks; a model's only when they are proven; and the same when it was interrupted."""
 
 import asyncio
+import dataclasses
 import json
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -26,7 +27,7 @@ from understudy.domains.base import Slice
 from understudy.domains.retail import DOMAIN
 from understudy.errors import ConfigError, RolloutError, TaskError
 from understudy.messages import Message
-from understudy.tasks import Task, read_tasks, write_tasks
+from understudy.tasks import Split, Task, read_tasks, write_tasks
 
 Reply = Callable[[Brief], str]
 WANTED = Wanted(count=4, seed=3, parallel=3)
@@ -400,3 +401,25 @@ def test_mistakes(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None
     assert said in err
     assert err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("beside", "there"), [([], 7), (["retail"], 14)])
+def test_a_generator_that_ends_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: list[str], there: int
+) -> None:
+    tasks, out = toy.DOMAIN.sample("test", 7), tmp_path / "t.jsonl"
+
+    def seven(split: Split, seed: int, families: object, difficulties: object) -> Iterator[Task]:
+        return iter(tasks)
+
+    monkeypatch.setattr(toy, "FEW", dataclasses.replace(toy.DOMAIN, generate=seven), raising=False)
+    arguments = ("synthesize", "toy:FEW", *beside, "--out", out, "--split", "test", "--count")
+    code, said, err = call(*arguments, 20)
+    assert (code, said, out.exists()) == (2, "", False)
+    assert f"{there} test tasks are to be had, where 20 are wanted; take those by --resume --count {there}" in err
+    assert call(*arguments, there, "--resume") == (0, f"{out}: {there}\n", "")
+    assert len(read_tasks(out)) == there
+    tasks.clear()
+    code, _, err = call("synthesize", "toy:FEW", "--out", tmp_path / "none.jsonl")
+    assert (code, "toy: 0 train tasks are to be had, where 100 are wanted; name another split" in err) == (2, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["t.jsonl"]

@@ -3,12 +3,14 @@
 import asyncio
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 from rich.console import Console
 
 from toy import DOMAIN
+from understudy import outcome
 from understudy.agent import GoldAgent, SilentAgent
 from understudy.assess.sitting import Desk, Sitting, assess
 from understudy.config import TrainConfig, parse
@@ -16,6 +18,7 @@ from understudy.domains.base import Slice
 from understudy.errors import ConfigError, RolloutError
 from understudy.evaluate import Evaluation, TaskResult, evaluate, floor, held_out, named_agent, oracle
 from understudy.messages import Message, ToolCall, ToolSpec
+from understudy.outcome import Named, Outcome
 from understudy.purse import Purse
 from understudy.results import (
     UNTRAINED,
@@ -30,6 +33,7 @@ from understudy.results import (
 )
 from understudy.rollout import Limits
 from understudy.run import Run
+from understudy.statistics import rate
 from understudy.tasks import Task
 from understudy.trajectory import Trajectory
 from understudy.users import Cast
@@ -143,6 +147,32 @@ def test_pass_k_over_tasks() -> None:
     assert found.passing("at", 2).mean == pytest.approx(2 / 3)
 
 
+def test_trials_of_few_tasks_are_worth_no_more_than_there_were() -> None:
+    trials = [(1.0, 0.0, None, 1.0), (None, 0.0, 1.0, 0.0)] * 20
+    found = evaluation(*trials).success
+    assert found == rate([2 / 3, 1 / 3] * 20, 120)
+    assert rate([1.0, 0.0] * 60).high < found.high < rate([1.0, 0.0] * 20).high
+
+
+def test_each_interval_is_drawn_once_for_all_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, choices = Counter[tuple[float, ...]](), random.Random.choices
+
+    def counted(source: random.Random, values: Sequence[float], *, k: int) -> list[float]:
+        drawn[tuple(values)] += 1
+        return choices(source, values, k=k)
+
+    monkeypatch.setattr(random.Random, "choices", counted)
+    rows = evaluation(*[(1.0, 0.0, float(i % 3 == 0)) for i in range(7)], families="abababa")
+    whole = Outcome(rows=(Named(name="agent", evaluation=rows),))
+    for told in (outcome.as_json, outcome.as_text, outcome.markdown, outcome.as_json):
+        told(whole)
+    assert len(drawn) > 3
+    assert set(drawn.values()) == {2000}
+    drawn.clear()
+    assert as_json(whole.pairs)["rows"][0]["pass_hat_k"][1] == rows.passing("hat", 2).mean
+    assert not drawn
+
+
 def test_only_the_whole_reward_is_a_success() -> None:
     assert evaluation((0.99,), (1.0,)).success.mean == 0.5
 
@@ -246,3 +276,9 @@ def test_named_agents() -> None:
     assert isinstance(named_agent("gold", TrainConfig()), GoldAgent)
     with pytest.raises(ConfigError, match="unknown agent 'silnt'; did you mean 'silent'"):
         named_agent("silnt", TrainConfig())
+
+
+def test_a_table_without_results_is_json() -> None:
+    lost = evaluation((None, 1.0), (None, None))
+    found = json.loads(json.dumps(as_json([("agent", lost), ("again", lost)]), allow_nan=False))
+    assert found["rows"][0]["pass_hat_k"] == [1.0, None]

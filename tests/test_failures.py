@@ -159,6 +159,23 @@ def test_a_call_that_was_refused_when_its_turns_were_over_is_known_to_be() -> No
     assert asyncio.run(replay(DOMAIN, ONE, episode)).score == episode.score
 
 
+def test_a_call_is_answered_by_the_result_after_it_though_ids_begin_anew_in_each_reply() -> None:
+    episode = played(Script(says(ASK), WRONG, RIGHT, calls("lamp"), says("Done.")))
+    ids = {WRONG.tool_calls[0].id: "0", "lamp0": "0"}
+    bare = [
+        message.replace(
+            tool_calls=tuple(call.replace(id="0") for call in message.tool_calls),
+            tool_call_id=ids.get(message.tool_call_id, ""),
+        )
+        for message in episode.messages
+    ]
+    told = [message.content for message in bare if message.role == "tool"]
+    made = lay_open(DOMAIN, ONE, replace(episode, messages=bare), Replay((), None, "another world"), True).made
+    assert [each.result for each in made] == told
+    assert [bool(each.error) for each in made] == [text.startswith("Error: ") for text in told]
+    assert len(set(told)) == 3
+
+
 def test_users_whom_a_model_plays_can_be_at_fault() -> None:
     asked = played(Script(says("Which lamp do you mean?")))
     asked.messages[-1:] = [says("Which lamp do you mean?")]

@@ -13,11 +13,13 @@ from script import Script
 from test_failures import ASK, ONE, RIGHT, WRONG, calls
 from test_failures import says as said
 from understudy.agent import Agent
-from understudy.assess.inspect_log import log, write_log
-from understudy.assess.sitting import Sitting, assess, set_up
+from understudy.assess.inspect_log import _message, log, write_log
+from understudy.assess.sitting import Sitting, assess, set_up, write
 from understudy.config import TrainConfig, parse
 from understudy.errors import ConfigError
-from understudy.trajectory import read_trajectories
+from understudy.messages import Message
+from understudy.outcome import read
+from understudy.trajectory import Trajectory, read_trajectories
 from venvs import environment, told
 
 VERSION = "0.3.285"
@@ -104,3 +106,28 @@ def test_inspect_reads_what_was_played(folder: Path, tmp_path: Path) -> None:
     dumped = json.loads(told(str(place / "bin" / "inspect"), "log", "dump", str(file)))
     assert len(dumped["samples"]) == 3
     assert dumped["samples"][0]["messages"][0]["role"] == "system"
+
+
+def test_results_are_of_the_call_before_them_though_ids_begin_anew_in_each_reply() -> None:
+    asked = [calls("find_lamp").tool_calls[0].replace(id="0"), calls("switch_lamp").tool_calls[0].replace(id="0")]
+    talk = [
+        message
+        for call in asked
+        for message in (
+            Message(role="assistant", tool_calls=(call,)),
+            Message(role="tool", content="x", tool_call_id="0"),
+        )
+    ]
+    episode = Trajectory("t", messages=talk)
+    assert [_message(episode, place, "")["function"] for place in (1, 3)] == ["find_lamp", "switch_lamp"]
+
+
+def test_a_log_with_an_episode_that_the_machinery_failed_is_json(tmp_path: Path) -> None:
+    folder = evaluated(tmp_path / "evaluation", 2)
+    whole = read(folder)
+    agent = whole.agents[0]
+    faulty = agent.evaluation.results[0].replace(rewards=(None, 0.0))
+    lost = agent.replace(evaluation=agent.evaluation.replace(results=(faulty,)))
+    write(folder, whole.replace(rows=(*whole.rows[:2], lost)))
+    metrics = json.loads(json.dumps(log(folder), allow_nan=False))["results"]["scores"][0]["metrics"]
+    assert list(metrics) == ["accuracy", "low", "high", "pass^1"]

@@ -17,7 +17,7 @@ import understudy
 LAYERS = """
     errors records
     imported values
-    crew endpoint sandbox metrics health provenance envfile hold
+    crew endpoint sandbox metrics health provenance envfile hold disk
     trackers
     messages state
     formats names edits

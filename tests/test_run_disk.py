@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from data_kit import call, write_lines
 from test_run import CONFIG, episode, save
+from understudy.disk import write_text
 from understudy.errors import ConfigError
 from understudy.run import Run, checkpoints, damage, read_metrics
 
@@ -104,6 +106,46 @@ def test_a_folder_that_became_read_only(open_folder: Path, what: str) -> None:
         with pytest.raises(ConfigError, match="Permission denied"):
             Run.resume(run.folder)
     assert files(run.folder) == before
+
+
+def full(tmp_path: Path, *command: object) -> str:
+    """What a command says where the disk is full."""
+    with room(1000):
+        code, out, err = call(*command)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "cannot be written (" in err
+    return err
+
+
+def test_files_of_data_on_a_full_disk(tmp_path: Path) -> None:
+    row = {"messages": [{"role": "user", "content": "x" * 300}, {"role": "assistant", "content": "y"}]}
+    rows, out = write_lines(tmp_path / "rows.jsonl", [row] * 20), tmp_path / "out.jsonl"
+    assert str(out) in full(tmp_path, "convert", rows, out)
+    assert out.with_name("out.jsonl.partial").is_file()
+    assert call("convert", rows, out, "--resume") == (0, f"{out}: 20\n", "")
+    before = files(tmp_path)
+    full(tmp_path, "export", "trl", out, "--out", tmp_path / "exported")
+    assert files(tmp_path) == before
+
+
+def test_files_of_data_where_nobody_may_write(open_folder: Path) -> None:
+    row = {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}
+    rows = write_lines(open_folder / "rows.jsonl", [row])
+
+    def told(name: str) -> list[tuple[int, str, str]]:
+        convert = call("convert", rows, open_folder / f"{name}.jsonl")
+        return [convert, call("export", "trl", rows, "--out", open_folder / name)]
+
+    assert [code for code, _, _ in told("made")] == [0, 0]
+    with ordinary():  # all is imported: nobody may not read the interpreter's files, either
+        for code, _, err in told("other"):
+            assert (code, err.count("\n"), "Permission denied); see to that" in err) == (2, 1, True), err
+        with pytest.raises(ConfigError, match="Permission denied"):
+            write_text(open_folder / "report.md", "x")
+    rows.chmod(0o000)
+    with ordinary():
+        code, _, err = call("convert", rows, open_folder / "o.jsonl")
+    assert (code, "rows.jsonl cannot be read (Permission denied)" in err) == (2, True)
 
 
 def test_where_no_folder_can_be_is_one_line(tmp_path: Path) -> None:

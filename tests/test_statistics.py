@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import time
 
 import pytest
 from hypothesis import given
@@ -60,8 +61,37 @@ def test_nothing_of_many_is_not_nothing_for_sure() -> None:
 
 def test_trials_that_agree_count_once_and_others_more() -> None:
     once = rate([1.0, 0.0] * 20)
-    assert rate([0.75, 0.25] * 20).high - 0.5 < (once.high - 0.5) / 1.7
-    assert rate([0.5] * 40).high == once.high  # no spread says nothing of how many draws there were
+    assert rate([1.0, 0.0] * 20, 160) == once
+    assert rate([0.75, 0.25] * 20, 160).high - 0.5 < (once.high - 0.5) / 1.7
+    assert rate([0.75, 0.25] * 20).high == once.high  # without their number, trials are none
+
+
+def test_draws_by_hand() -> None:
+    # Ten tasks, 40 trials each: variance of the mean .0625 / 9 = .00694, as t is 2.262157 times itself by 1.332141:
+    # .00925096, and .25 / .00925096 = 27.024 draws. Half-width 1.959964 * sqrt(.25 / 27.024 + ...) / 1.142150.
+    found = rate([0.75, 0.25] * 5, 400)
+    assert (found.low, found.high) == pytest.approx((0.323613, 0.676387), abs=1e-4)
+
+
+def test_no_more_draws_than_episodes() -> None:
+    assert rate([0.5] * 200, 800).high == pytest.approx(rate([1.0, 0.0] * 400).high, abs=5e-4)
+    for values in ([0.5, 0.625], [0.5, 0.5], [0.5, 0.5, 0.75]):
+        episodes, found = 8 * len(values), rate(values, 8 * len(values))
+        assert found.high - found.low > 2 * Z * math.sqrt(found.mean * (1 - found.mean) / (episodes + Z**2))
+    assert rate([0.5], 8) == rate([0.5])  # one task says nothing of others
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.25, 0.5])
+def test_rate_covers_with_few_tasks(spread: float) -> None:
+    """Five tasks, eight trials each, whose chances are half, or up to so far from it."""
+    rng = random.Random(4)
+
+    def task() -> float:
+        p = 0.5 + rng.uniform(-spread, spread)
+        return sum(rng.random() < p for _ in range(8)) / 8
+
+    found = [rate([task() for _ in range(5)], 40) for _ in range(600)]
+    assert sum(r.low <= 0.5 <= r.high for r in found) / 600 > 0.925
 
 
 def test_difference_by_hand() -> None:
@@ -99,7 +129,7 @@ def test_rate_covers_when_trials_of_a_task_agree() -> None:
         p = rng.betavariate(0.5, 0.5)
         return sum(rng.random() < p for _ in range(4)) / 4
 
-    found = [rate([task() for _ in range(60)]) for _ in range(400)]
+    found = [rate([task() for _ in range(60)], 240) for _ in range(400)]
     assert 0.92 < sum(r.low <= 0.5 <= r.high for r in found) / 400 < 0.985
 
 
@@ -118,11 +148,14 @@ def test_difference_covers(tasks: int, gained: float, lost: float) -> None:
 
 @given(shares)
 def test_rate_holds_its_mean_and_does_not_care_for_order(values: list[float]) -> None:
-    found = rate(values)
+    trials = 4 * len(values)
+    found, single = rate(values, trials), rate(values)
     assert 0.0 <= found.low <= found.mean + 1e-12
     assert found.mean - 1e-12 <= found.high <= 1.0
-    assert rate(values[::-1]) == found
-    assert rate([1 - v for v in values]).high == pytest.approx(1 - found.low)
+    assert single.low <= found.low + 1e-12
+    assert found.high <= single.high + 1e-12
+    assert rate(values[::-1], trials) == found
+    assert rate([1 - v for v in values], trials).high == pytest.approx(1 - found.low)
 
 
 @given(st.lists(st.tuples(share, share), min_size=1, max_size=60))
@@ -181,3 +214,16 @@ def test_chance_with_several_trials_counts_every_choice_of_signs() -> None:
         abs(sum(s * g for s, g in zip(signs, gains, strict=True))) for signs in itertools.product((1, -1), repeat=5)
     ]
     assert chance(gains) == pytest.approx(sum(s >= abs(sum(gains)) - 1e-9 for s in sums) / 32)
+
+
+def test_chance_of_very_many_sums_is_drawn() -> None:
+    """Trials that faults have left in many numbers: 13 to 16 of each task's."""
+    rng = random.Random(5)
+    gains = [rng.choice((1, -1)) * rng.randint(0, n) / n for n in (13, 14, 15, 16) * 50]
+    start = time.process_time()
+    found = chance(gains)
+    assert time.process_time() - start < 20  # seconds; adding them all up takes many minutes
+    z = (abs(sum(gains))) / math.sqrt(sum(gain * gain for gain in gains))
+    assert found == pytest.approx(math.erfc(z / math.sqrt(2)), abs=0.02)
+    assert chance(gains) == found
+    assert chance([0.9, 1.0] * 3000) == 1 / 10_001  # never 0

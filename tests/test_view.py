@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from understudy.assess import why
+from understudy.assess.stored import open_stored
 from understudy.config import TrainConfig
 from understudy.errors import ConfigError
 from understudy.messages import Message, ToolCall
@@ -93,7 +95,7 @@ def test_one_episode(folder: Path) -> None:
 def test_damaged_episodes_are_named(folder: Path) -> None:
     with (folder / "trajectories" / "step_000004.jsonl").open("a") as f:
         f.write("{\n")
-    assert "step_000004.jsonl:5: skipped, not a trajectory" in view(folder)
+    assert "step_000004.jsonl:5: not a trajectory" in view(folder)
 
 
 def test_episodes_are_counted_by_their_lines_as_everywhere(folder: Path) -> None:
@@ -102,7 +104,7 @@ def test_episodes_are_counted_by_their_lines_as_everywhere(folder: Path) -> None
     file.write_text(f"{bad}\n{{\n{good}\n")
     assert "step_000004, episode 3: good" in view(folder)
     assert "step_000004, episode 3: good" in view(folder, episode=3)
-    with pytest.raises(ConfigError, match=r"step_000004\.jsonl:2: skipped, not a trajectory"):
+    with pytest.raises(ConfigError, match=r"step_000004\.jsonl:2: not a trajectory"):
         view(folder, episode=2)
     with pytest.raises(ConfigError, match="has no episode 4; it has 1 to 3"):
         view(folder, episode=4)
@@ -139,3 +141,17 @@ def test_sparkline() -> None:
     assert sparkline([2.0, 2.0]) == "▁▁"
     assert sparkline([float(i) for i in range(100)], width=10) == "▁▂▃▃▄▅▆▆▇█"
     assert len(sparkline([0.0] * 41, width=40)) == 21
+
+
+def test_a_damaged_episode_of_an_evaluation_is_named(folder: Path) -> None:
+    Run(folder, TrainConfig()).keep_evaluation("000004 trained", [episode("a", 1.0)] * 3)
+    file = folder / "episodes" / "000004 trained.jsonl"
+    first, _, third = file.read_text().splitlines()
+    file.write_text(f"{first}\n{{\n{third}\n")
+    assert f"{file}:2: not a trajectory" in why.as_text(folder)
+    stored = open_stored(folder, "000004 trained")
+    assert stored.episode(3) == stored.episode(1)
+    with pytest.raises(ConfigError, match=r"000004 trained\.jsonl:2: not a trajectory"):
+        stored.episode(2)
+    with pytest.raises(ConfigError, match="has no episode 4 of 000004 trained; it has 1 to 3"):
+        stored.episode(4)

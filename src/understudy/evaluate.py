@@ -7,6 +7,7 @@ gives each task and trial the same user, whoever the agent is; that is what make
 import asyncio
 import inspect
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -104,10 +105,20 @@ class Evaluation(Record):
 
         The interval of pass^1 is Wilson's, that of the others the bootstrap's.
         """
+        values = self._passed(kind, k)
+        scored = sum(success is not None for result in self.results for success in result.successes)
+        return rate(values, scored) if k == 1 else resampled(values)
+
+    def passed(self, kind: Literal["at", "hat"], k: int) -> float:
+        """The mean of `passing` without its interval, which takes drawing; NaN where no task has k results."""
+        values = self._passed(kind, k)
+        return math.fsum(values) / len(values) if values else math.nan
+
+    def _passed(self, kind: Literal["at", "hat"], k: int) -> list[float]:
+        """A value for each task that has at least k results."""
         estimate = pass_at_k if kind == "at" else pass_hat_k
         each = [[s for s in result.successes if s is not None] for result in self.results]
-        values = [estimate(len(s), sum(s), k) for s in each if len(s) >= k]
-        return rate(values) if k == 1 else resampled(values)
+        return [estimate(len(s), sum(s), k) for s in each if len(s) >= k]
 
     def of_domain(self, domain: str) -> "Evaluation":
         """What it came to on the tasks of one domain of a mixture; totals over all episodes stay."""
@@ -167,7 +178,7 @@ async def episodes(
                     raise refusals[0]
                 ended = await play(domain, task, agent, limits, first)
             if kept:
-                kept.add(ended)
+                ended = kept.add(ended)
         if on_progress:
             on_progress(next(done), len(mine))
         return ended

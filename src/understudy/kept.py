@@ -14,10 +14,11 @@ from typing import Generic, TypeVar
 from pydantic import ValidationError
 
 from understudy.config import TrainConfig, differences
+from understudy.disk import AGAIN, append, writing
 from understudy.errors import ConfigError
 from understudy.records import Record
 from understudy.run import write_whole
-from understudy.trajectory import Stop, Trajectory, read_trajectories, write_trajectories
+from understudy.trajectory import Stop, Trajectory, line_of, read_trajectories
 
 R = TypeVar("R", bound=Record)
 HEAD, EPISODES = "played.json", "episodes.jsonl"
@@ -34,22 +35,28 @@ class Kept(Generic[R]):
     def __init__(self, folder: Path, what: R, bare: bool = False) -> None:
         self.folder, self._bare = folder, bare
         self._file = folder / EPISODES
-        folder.mkdir(parents=True, exist_ok=True)
-        self._begin(what)
-        self._whole_lines()
+        with writing(folder, AGAIN):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._begin(what)
+            self._whole_lines()
         self.episodes = {(episode.task, episode.seed): episode for episode in episodes_in(self._file)}
 
     def found(self, task: str, seeds: Iterable[int]) -> Trajectory | None:
         """The episode of a task that was played with one of these seeds."""
         return next((self.episodes[task, seed] for seed in seeds if (task, seed) in self.episodes), None)
 
-    def add(self, episode: Trajectory) -> None:
-        """Keep an episode that has ended; one of a fault is left out."""
+    def add(self, episode: Trajectory) -> Trajectory:
+        """Keep an episode that has ended, and give it as it is kept; one of a fault is left out.
+
+        Where it cannot be written, that is a `ConfigError`, and the file is as before.
+        """
         if episode.stop is Stop.FAULT:
-            return
-        kept = replace(episode, tokens=[], mask=[], logprobs=[]) if self._bare else episode
+            return episode
+        kept = bare(episode) if self._bare else episode
+        with writing(self.folder, "go on by --resume"):
+            append(self._file, line_of(kept))
         self.episodes[kept.task, kept.seed] = kept
-        write_trajectories(self._file, [kept])
+        return kept
 
     def remove(self) -> None:
         """All is written elsewhere."""
@@ -67,9 +74,15 @@ class Kept(Generic[R]):
     def _whole_lines(self) -> None:
         """Drop a line that was cut off."""
         self._file.touch()
-        text = self._file.read_bytes()
-        if text and not text.endswith(b"\n"):
-            os.truncate(self._file, text.rfind(b"\n") + 1)  # to write it anew would empty it first
+        with self._file.open("rb") as file:
+            cut = next((len(line) for line in file if not line.endswith(b"\n")), 0)
+        if cut:
+            os.truncate(self._file, self._file.stat().st_size - cut)  # to write it anew would empty it first
+
+
+def bare(episode: Trajectory) -> Trajectory:
+    """The episode without its tokens, which take most of its memory."""
+    return replace(episode, tokens=[], mask=[], logprobs=[])
 
 
 def caching(config: TrainConfig, folder: Path) -> TrainConfig:
@@ -101,5 +114,5 @@ def episodes_in(file: Path) -> list[Trajectory]:
     """The episodes of a JSONL file. A damaged line is a `ConfigError`."""
     whole, damaged = read_trajectories(file)
     if damaged:
-        raise ConfigError(damaged[0])
+        raise ConfigError(f"{damaged[0]}; remove that line, and what it held is left out, or played again")
     return whole

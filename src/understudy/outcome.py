@@ -6,7 +6,6 @@ were failed most, the noise of identical evaluations, and what was spent.
 
 import io
 import json
-import math
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -88,15 +87,13 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     """Everything as plain values. `rows` are those of `results.as_json`, each with its `groups`."""
     plain = results.as_json(outcome.pairs)
     for line, row in zip(plain["rows"], outcome.rows, strict=True):
-        line["groups"] = [_group(row.evaluation, fields) for fields in _kinds(row.evaluation)]
-    more = {
+        line["groups"] = [results.finite(_group(row.evaluation, fields)) for fields in _kinds(row.evaluation)]
+    return plain | {
         "failures": [failure.model_dump(mode="json") for failure in outcome.failures],
         "causes": [{"who": who, "what": what, "failures": n} for who, what, n in causes(outcome.failures)],
         "hardest": [{"task": task, "failures": failed, "episodes": of} for task, failed, of in hardest(outcome)],
         "noise": outcome.noise.model_dump(mode="json") if outcome.noise else None,
     }
-    finite: dict[str, Any] = _finite(plain | more)
-    return finite
 
 
 def read(path: Path) -> Outcome:
@@ -233,12 +230,3 @@ def _group(evaluation: Evaluation, fields: Mapping[str, str]) -> dict[str, Any]:
         "pass_hat_k": [part.passing("hat", k).model_dump() for k in ks],
         "pass_at_k": [part.passing("at", k).model_dump() for k in ks],
     }
-
-
-def _finite(value: Any) -> Any:
-    """Plain values without NaN, which is no JSON: the mean of no task is null."""
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from understudy.chat import ChatConfig, Usage
+from understudy.disk import append, writing
 from understudy.errors import ConfigError
 
 
@@ -43,8 +44,8 @@ class Purse:
         self.spent[who] = self.spent.get(who, Usage()) + usage
         if self._file:
             line = json.dumps({"who": who, **usage.model_dump(mode="json")})
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write(f"{line}\n")
+            with writing(self._file.parent, "go on by --resume"):
+                append(self._file, f"{line}\n".encode())
 
 
 class Share:

@@ -7,6 +7,7 @@ print(verdict(rows))
 
 import io
 import json
+import math
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,7 +63,17 @@ def keep(run: Run, tables: Mapping[str, Sequence[Row]]) -> None:
 
 def as_json(rows: Sequence[Row]) -> dict[str, Any]:
     """The same as plain values, with every task's rewards."""
-    return {"verdict": verdict(rows), "rows": [_row(rows, i) for i in range(len(rows))]}
+    plain: dict[str, Any] = finite({"verdict": verdict(rows), "rows": [_row(rows, i) for i in range(len(rows))]})
+    return plain
+
+
+def finite(value: Any) -> Any:
+    """Plain values without NaN, which is no JSON: the mean of no task is null."""
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def verdict(rows: Sequence[Row]) -> str:
@@ -130,9 +141,7 @@ def _successes(rows: Sequence[Row]) -> Cells:
     cells = [head + ["faults"] * faulty]
     for place, (name, evaluation) in enumerate(rows):
         paired = _gain_at(rows, place)
-        passes = [
-            f"{evaluation.passing('hat', k).mean:.3f}" if k <= evaluation.trials else "" for k in range(2, trials + 1)
-        ]
+        passes = [f"{evaluation.passed('hat', k):.3f}" if k <= evaluation.trials else "" for k in range(2, trials + 1)]
         line = [name, interval(evaluation.success), *passes, interval(paired, signed=True) if paired else ""]
         cells.append([*line, str(evaluation.success.tasks), *[str(sum(evaluation.faults.values()))] * faulty])
     return cells
@@ -168,8 +177,8 @@ def _row(rows: Sequence[Row], place: int) -> dict[str, Any]:
     return {
         "name": name,
         "success": evaluation.success.model_dump(),
-        "pass_hat_k": [evaluation.passing("hat", k + 1).mean for k in range(evaluation.trials)],
-        "pass_at_k": [evaluation.passing("at", k + 1).mean for k in range(evaluation.trials)],
+        "pass_hat_k": [evaluation.passed("hat", k + 1) for k in range(evaluation.trials)],
+        "pass_at_k": [evaluation.passed("at", k + 1) for k in range(evaluation.trials)],
         "gain": paired.model_dump() if paired else None,
         "evaluation": evaluation.model_dump(mode="json"),
     }

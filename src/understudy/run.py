@@ -24,7 +24,6 @@ cannot be written (a full disk, a folder that is read-only) is a `ConfigError`, 
 """
 
 import contextlib
-import errno
 import hashlib
 import json
 import math
@@ -42,6 +41,7 @@ from pydantic import TypeAdapter
 
 from understudy import metrics
 from understudy.config import TrainConfig, dump, load
+from understudy.disk import append, writing
 from understudy.errors import ConfigError
 from understudy.provenance import Provenance, changes, provenance
 from understudy.resumption import refuse_other, rename_evaluations
@@ -75,7 +75,7 @@ class Run:
     @classmethod
     def create(cls, folder: Path, config: TrainConfig) -> "Run":
         """A new run in a folder that is not there, or empty; one that holds anything is a `ConfigError`."""
-        with _writing(folder, "give another --out"):
+        with writing(folder, "give another --out"):
             refuse_taken(folder)
             folder.mkdir(parents=True, exist_ok=True)
             for name in _BY_STEP:
@@ -179,20 +179,12 @@ class Run:
         return f"understudy train --resume {self.folder}"
 
     def _writing(self) -> contextlib.AbstractContextManager[None]:
-        return _writing(self.folder, f"go on with: {self.how_to_resume}")
+        return writing(self.folder, f"go on with: {self.how_to_resume}")
 
     def _append(self, name: str, line: Mapping[str, Any]) -> None:
         """Append a line in one write; where that fails, the file is as before."""
-        data = (json.dumps(line) + "\n").encode()
         with self._writing():
-            descriptor = os.open(self.folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                size = os.fstat(descriptor).st_size
-                if os.write(descriptor, data) < len(data):
-                    os.ftruncate(descriptor, size)
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
-            finally:
-                os.close(descriptor)
+            append(self.folder / name, (json.dumps(line) + "\n").encode())
 
     def _describe(self) -> None:
         """Add this start to environment.json, and warn where it is not on what the last one was on."""
@@ -362,16 +354,6 @@ def step_name(step: int) -> str:
 def _step(path: Path) -> int | None:
     match = _STEP.fullmatch(path.stem if path.suffix in (".json", ".jsonl") else path.name)
     return int(match[1]) if match else None
-
-
-@contextlib.contextmanager
-def _writing(folder: Path, then: str) -> Iterator[None]:
-    """What the machine refuses to write is one line for the user."""
-    try:
-        yield
-    except OSError as e:
-        why = f"{e.filename}: {e.strerror}" if e.filename and e.strerror else e.strerror or e
-        raise ConfigError(f"{folder} cannot be written ({why}); see to that, then {then}") from e
 
 
 @contextlib.contextmanager

@@ -3,7 +3,8 @@
 Two tasks are near-duplicates when they have
 
     the same family and the same gold calls, if any (names and arguments in order; not ids of calls, setup, outputs), or
-    words of the user (opening, facts, wishes) that share at least OVERLAP of their shingles (Jaccard index).
+    words of the user (opening, facts, wishes; instructions, where there are none of these) that share at least OVERLAP
+    of their shingles (Jaccard index).
 
 A shingle is SHINGLE words in a row, case-folded. The words of the whole user count and not the opening alone: "I want
 to return something" begins many different talks.
@@ -106,12 +107,12 @@ def shingles(task: Task) -> "array[int]":
 
 
 def said_words(task: Task) -> list[str]:
-    """All that the user may say, in words: opening, facts and wishes."""
+    """All that the user may say, in words: opening, facts and wishes; or what it is told, where there are none."""
     user = task.scenario
     texts = [user.opening, *(fact.says for fact in user.facts)]
     for wish in user.wishes:
         texts += [wish.says, *(fact.says for fact in wish.facts)]
-    return _WORD.findall(" ".join(texts).casefold())
+    return _WORD.findall((" ".join(texts).strip() or user.instructions).casefold())
 
 
 def _calls(task: Task) -> int:

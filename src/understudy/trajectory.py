@@ -117,21 +117,27 @@ class Stopwatch:
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
     """Append trajectories to a JSONL file."""
     with path.open("ab") as f:
-        f.writelines(_ADAPTER.dump_json(t, exclude_defaults=True) + b"\n" for t in trajectories)
+        f.writelines(map(line_of, trajectories))
+
+
+def line_of(trajectory: Trajectory) -> bytes:
+    """The trajectory as a line of JSONL."""
+    return _ADAPTER.dump_json(trajectory, exclude_defaults=True) + b"\n"
 
 
 def read_trajectories(path: Path) -> tuple[list[Trajectory], list[str]]:
     """The trajectories of a JSONL file, and a line for each row that is damaged (say so, and go on without it)."""
     whole, damaged = numbered_trajectories(path)
-    return list(whole.values()), damaged
+    return list(whole.values()), list(damaged.values())
 
 
-def numbered_trajectories(path: Path) -> tuple[dict[int, Trajectory], list[str]]:
+def numbered_trajectories(path: Path) -> tuple[dict[int, Trajectory], dict[int, str]]:
     """The same by the number of their line, from 1."""
-    whole, damaged = dict[int, Trajectory](), []
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
-        try:
-            whole[number] = _ADAPTER.validate_python(json.loads(line))
-        except (ValidationError, json.JSONDecodeError, UnicodeDecodeError) as e:
-            damaged.append(f"{path}:{number}: skipped, not a trajectory: {str(e).splitlines()[0]}")
+    whole, damaged = dict[int, Trajectory](), dict[int, str]()
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                whole[number] = _ADAPTER.validate_python(json.loads(line))
+            except (ValidationError, json.JSONDecodeError, UnicodeDecodeError) as e:
+                damaged[number] = f"{path}:{number}: not a trajectory: {str(e).splitlines()[0]}"
     return whole, damaged

@@ -127,7 +127,7 @@ def _some_episodes(file: Path | None) -> str:
     episodes, damaged = numbered_trajectories(file)
     chosen = {_succeeded(e): (n, e) for n, e in reversed(episodes.items())}
     shown = [_titled(file, n, episode) for n, episode in sorted(chosen.values(), key=lambda pair: pair[0])]
-    return "\n\n".join([*damaged, *shown])
+    return "\n\n".join([*damaged.values(), *shown])
 
 
 def _episode(file: Path | None, number: int) -> str:
@@ -135,9 +135,9 @@ def _episode(file: Path | None, number: int) -> str:
         raise ConfigError("the run keeps no episodes yet")
     episodes, damaged = numbered_trajectories(file)
     if number not in episodes:
-        own = (line for line in damaged if line.startswith(f"{file}:{number}:"))
-        raise ConfigError(next(own, f"{file} has no episode {number}; it has 1 to {max(episodes, default=0)}"))
-    return "\n\n".join([*damaged, _titled(file, number, episodes[number])])
+        none = f"{file} has no episode {number}; it has 1 to {max(episodes, default=0)}"
+        raise ConfigError(damaged.get(number, none))
+    return "\n\n".join([*damaged.values(), _titled(file, number, episodes[number])])
 
 
 def _succeeded(episode: Trajectory) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from understudy.config import TrainConfig, load, parse, presets
+from understudy.disk import AGAIN, writing
 from understudy.domains.base import names
 from understudy.errors import ConfigError
 from understudy.evaluate import open_model
@@ -85,6 +86,7 @@ def export(weights: Weights, out: Path, adapter: bool = False) -> None:
     if adapter and not weights.config.engine.adapters:
         raise ConfigError(f"{weights.name} has no adapters: engine.finetune is {weights.config.engine.finetune!r}")
     engine, _ = open_model(weights.config, weights.checkpoint)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.closing(engine), whole_folder(out) as folder:
-        engine.export(folder, merged=not adapter)
+    with contextlib.closing(engine), writing(out, AGAIN):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with whole_folder(out) as folder:
+            engine.export(folder, merged=not adapter)

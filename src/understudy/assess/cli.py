@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from understudy.disk import AGAIN, write_text, writing
 from understudy.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def _tell(
         text, page = f"{text}\n\n{comparison}", f"{page}\n{comparison}\n"
     print(json.dumps(values, indent=1) if as_json else text)
     if markdown is not None:
-        markdown.write_text(page, encoding="utf-8")
+        write_text(markdown, page)
     if folder is not None:
         typer.echo(f"the evaluation is in {folder}", err=True)
 
@@ -263,7 +264,7 @@ def _tell_comparison(new: "Outcome", old: "Outcome", markdown: Path | None, as_j
     text = f"{results.as_text(rows)}\n{comparison.beside}"
     print(json.dumps(comparing.as_json(comparison), indent=1) if as_json else text)
     if markdown is not None:
-        markdown.write_text(f"{results.markdown(rows)}\n{comparison.beside}\n", encoding="utf-8")
+        write_text(markdown, f"{results.markdown(rows)}\n{comparison.beside}\n")
 
 
 def _rescore(folder: Path, settings: list[str], markdown: Path | None, as_json: bool) -> None:
@@ -273,10 +274,11 @@ def _rescore(folder: Path, settings: list[str], markdown: Path | None, as_json: 
     from understudy.run import write_whole
 
     found = asyncio.run(rescoring(folder, settings))
-    write_whole(folder / FILE, found.model_dump_json(indent=1) + "\n")
+    with writing(folder, AGAIN):
+        write_whole(folder / FILE, found.model_dump_json(indent=1) + "\n")
     print(found.model_dump_json(indent=1) if as_json else f"{results.as_text(found.outcome.pairs)}\n{found}")
     if markdown is not None:
-        markdown.write_text(f"{results.markdown(found.outcome.pairs)}\n{found}\n", encoding="utf-8")
+        write_text(markdown, f"{results.markdown(found.outcome.pairs)}\n{found}\n")
 
 
 def _cap(text: str, sitting: "Sitting") -> Decimal:

@@ -78,8 +78,9 @@ def rows(comparison: Comparison, floor_and_oracle: Sequence[Named]) -> list[resu
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """The comparison as plain values, without the evaluations themselves."""
-    plain = comparison.model_dump(mode="json", exclude={"old", "new"})
-    return {"old": comparison.old.name, "new": comparison.new.name, "verdict": str(comparison), **plain}
+    told = {"old": comparison.old.name, "new": comparison.new.name, "verdict": str(comparison)}
+    plain: dict[str, Any] = results.finite(comparison.model_dump(mode="json", exclude={"old", "new"}))
+    return told | plain
 
 
 def refuse_incomparable(tasks: Sequence[Task], domain: str, old: Outcome) -> None:

@@ -8,12 +8,15 @@ place for (tokens, log-probabilities) is left out.
 
 import hashlib
 import json
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from understudy.assess.sitting import TASKS, Sitting, begun
+from understudy.disk import writing
 from understudy.errors import ConfigError
 from understudy.failures.causes import Failure
 from understudy.kept import EPISODES, PAID, episodes_in
@@ -33,7 +36,9 @@ _LIMITS = {Stop.MAX_TURNS: "message", Stop.MAX_TOKENS: "token"}
 def write_log(folder: Path, file: Path) -> None:
     """Write the evaluation in `folder`, which has to be whole, as a log to `file`."""
     refuse_file(file)
-    write_whole(file, json.dumps(log(folder), ensure_ascii=False) + "\n")
+    text = json.dumps(log(folder), ensure_ascii=False)
+    with writing(file, f"give: understudy eval --resume {folder} --inspect {file}"):
+        write_whole(file, f"{text}\n")
 
 
 def refuse_file(file: Path) -> None:
@@ -85,7 +90,7 @@ def _results(agents: Sequence[Named], episodes: Sequence[Trajectory]) -> dict[st
     whole = together([row.evaluation for row in agents])  # reruns are epochs of one log
     rate, scored = whole.success, [episode.score.reward for episode in episodes if episode.score]
     metrics = {"accuracy": rate.mean, "low": rate.low, "high": rate.high}
-    metrics |= {f"pass^{k}": whole.passing("hat", k).mean for k in range(1, whole.trials + 1)}
+    metrics |= {f"pass^{k}": whole.passed("hat", k) for k in range(1, whole.trials + 1)}
     total = sum(len(result.rewards) for result in whole.results)
     return {
         "total_samples": total,
@@ -104,7 +109,7 @@ def _score(name: str, metrics: Mapping[str, float], scored: int, total: int) -> 
         "reducer": "mean",
         "scored_samples": scored,
         "unscored_samples": total - scored,
-        "metrics": {key: {"name": key, "value": value} for key, value in metrics.items()},
+        "metrics": {key: {"name": key, "value": value} for key, value in metrics.items() if math.isfinite(value)},
     }
 
 
@@ -112,8 +117,11 @@ def _samples(
     sitting: Sitting, tasks: Mapping[str, Task], episodes: Sequence[Trajectory], outcome: Outcome
 ) -> Iterator[dict[str, Any]]:
     causes = {(failure.task, failure.seed): failure for failure in outcome.failures}
+    played = defaultdict[str, list[Trajectory]](list)
+    for episode in episodes:
+        played[episode.task].append(episode)
     for name, task in tasks.items():
-        own = {_epoch(sitting, task, episode): episode for episode in episodes if episode.task == name}
+        own = {_epoch(sitting, task, episode): episode for episode in played[name]}
         for epoch, episode in sorted(own.items()):
             yield _sample(sitting, task, episode, epoch, causes.get((name, episode.seed)))
 
@@ -172,7 +180,7 @@ def _message(episode: Trajectory, place: int, identity: str) -> dict[str, Any]:
         if message.tool_calls:
             wire["tool_calls"] = [_call(message, number) for number in range(len(message.tool_calls))]
     if message.role == "tool":
-        calls = [call for earlier in episode.messages[:place] for call in earlier.tool_calls]
+        calls = (call for earlier in reversed(episode.messages[:place]) for call in earlier.tool_calls)
         wire["tool_call_id"] = message.tool_call_id
         wire["function"] = next((call.name for call in calls if call.id == message.tool_call_id), None)
         if message.content.startswith("Error: "):

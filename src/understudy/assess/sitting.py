@@ -25,6 +25,7 @@ from understudy.agent import Agent, ChatAgent
 from understudy.assess.compare import refuse_incomparable
 from understudy.chat import ChatModel, Usage
 from understudy.config import TrainConfig
+from understudy.disk import AGAIN, writing
 from understudy.domains.base import TaskSource, find
 from understudy.errors import ConfigError, TaskError
 from understudy.evaluate import (
@@ -139,8 +140,9 @@ async def assess(sitting: Sitting, desk: Desk, folder: Path | None = None, progr
 
 def write(folder: Path, whole: Outcome) -> None:
     """Write what a sitting came to. Its replies, which are only there to go on with it, are removed."""
-    write_whole(folder / "evaluation.md", outcome.markdown(whole))
-    write_whole(folder / FILE, json.dumps(outcome.as_json(whole), indent=1) + "\n")
+    with writing(folder, "go on by --resume"):
+        write_whole(folder / "evaluation.md", outcome.markdown(whole))
+        write_whole(folder / FILE, json.dumps(outcome.as_json(whole), indent=1) + "\n")
     shutil.rmtree(folder / REPLIES, ignore_errors=True)
 
 
@@ -165,8 +167,9 @@ def _tasks(config: TrainConfig) -> tuple[TaskSource, list[Task]]:
 def _keep_tasks(file: Path, tasks: Sequence[Task]) -> None:
     if not file.exists():
         partial = file.with_suffix(".partial")
-        write_tasks(partial, tasks)
-        partial.replace(file)
+        with writing(file.parent, AGAIN):
+            write_tasks(partial, tasks)
+            partial.replace(file)
     _refuse_changed(file, tasks)
 
 

@@ -16,6 +16,9 @@ from understudy.tasks import Task, read_tasks
 from understudy.trajectory import Trajectory, numbered_trajectories
 from understudy.weights import config_of, last_weights
 
+Lines = tuple[Mapping[int, Trajectory], Mapping[int, str]]
+"""The episodes of a file by the numbers of their lines, and what is wrong with the others."""
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -30,6 +33,8 @@ class Stored:
     episodes: Mapping[int, Trajectory]
     tasks: Mapping[str, Task] = field(default_factory=dict)
     """By id, where they are stored with the episodes."""
+    damaged: Mapping[int, str] = field(default_factory=dict)
+    """What is wrong with a line that holds none, by its number."""
 
     @property
     def step(self) -> int | None:
@@ -58,6 +63,8 @@ class Stored:
 
     def episode(self, number: int) -> Trajectory:
         """One episode; a `ConfigError` where there is none."""
+        if number in self.damaged:
+            raise ConfigError(self.damaged[number])
         if number not in self.episodes:
             where = f"{self.folder} has no episode {number}" + (f" of {self.says}" if self.says else "")
             raise ConfigError(f"{where}; it has 1 to {max(self.episodes, default=0)}")
@@ -76,16 +83,19 @@ def open_stored(folder: Path, name: str = "") -> Stored:
     if (folder / HEAD).is_file():
         if name:
             raise ConfigError(f"{folder} is an evaluation, whose episodes are of no step; leave out {name!r}")
-        return Stored(folder, "", begun(folder).config, _read(folder / EPISODES), _tasks(folder / TASKS))
+        episodes, damaged = _read(folder / EPISODES)
+        return Stored(folder, "", begun(folder).config, episodes, _tasks(folder / TASKS), damaged)
     config = read_config(folder)
     if name.isdecimal():
-        return Stored(folder, name, config, _read(episode_file(folder, int(name))))
+        episodes, damaged = _read(episode_file(folder, int(name)))
+        return Stored(folder, name, config, episodes, damaged=damaged)
     files = evaluation_files(folder)
     if name not in files:
         kept = "; ".join(stored_names(folder)) or "none"
         raise ConfigError(f"{folder} keeps no episodes of {name!r}; it does of: {kept}")
     played_on = _of_tests(config) if name.endswith(OF_TESTS) else config
-    return Stored(folder, name, played_on, _read(files[name]))
+    episodes, damaged = _read(files[name])
+    return Stored(folder, name, played_on, episodes, damaged=damaged)
 
 
 def stored_names(folder: Path) -> list[str]:
@@ -125,16 +135,16 @@ def _tasks(file: Path) -> dict[str, Task]:
         raise ConfigError(str(e)) from e
 
 
-def _read(file: Path) -> Mapping[int, Trajectory]:
+def _read(file: Path) -> Lines:
     if not file.is_file():
-        return {}
+        return {}, {}
     stat = file.stat()
     return _read_as_it_is(file, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=4)
-def _read_as_it_is(file: Path, changed: int, size: int) -> Mapping[int, Trajectory]:
-    return numbered_trajectories(file)[0]
+def _read_as_it_is(file: Path, changed: int, size: int) -> Lines:
+    return numbered_trajectories(file)
 
 
 @lru_cache(maxsize=8)

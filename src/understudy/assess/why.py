@@ -40,4 +40,5 @@ def as_text(run: Path) -> str:
         found = why(stored)
     except ConfigError as e:
         return f"why {of} failed is not known: {e}"
-    return outcome.table_of_causes(list(found.values()), f"Why {len(found)} of {of} failed") if found else ""
+    table = outcome.table_of_causes(list(found.values()), f"Why {len(found)} of {of} failed") if found else ""
+    return "\n".join(filter(None, [table, *stored.damaged.values()]))

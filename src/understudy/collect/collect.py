@@ -17,7 +17,7 @@ from understudy.domains.base import TaskSource
 from understudy.domains.mixture import shown
 from understudy.errors import ConfigError, TaskError
 from understudy.evaluate import Progress, asked, episodes, held_out, inhabited, named_agent, open_model
-from understudy.kept import PAID, Kept, caching, worth_resuming
+from understudy.kept import PAID, Kept, bare, caching, worth_resuming
 from understudy.purse import Purse, refuse_unpriced
 from understudy.records import Record
 from understudy.tasks import Split
@@ -76,7 +76,7 @@ def play_now(
 
 def of_run(run: Path, source: TaskSource, even_held_out: bool) -> list[Trajectory]:
     """The episodes that a run has stored. One of a held-out task is a `ConfigError`, unless they are wanted too."""
-    episodes = list(stored(run))
+    episodes = [bare(episode) for episode in stored(run)]
     held = {task.id for split in HELD_OUT for task in source.tasks(split)}
     if not even_held_out and (found := [episode.task for episode in episodes if episode.task in held]):
         raise ConfigError(f"{run} has episodes of held-out tasks, such as {found[0]}; {_LOUD}")

@@ -9,13 +9,13 @@ Tools may be a list or its JSON text. Columns that are none of these are not rea
 is refused: replies with the weight 0, messages in parts (pictures), roles that nobody here has.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from understudy.data.items import Bad, Item, malformed
 from understudy.data.preferences import Demonstration, Judged, Preference
@@ -34,6 +34,8 @@ CALLS, CALLS_END = "<tool_call>", "</tool_call>"
 
 _ROLES = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"}
 _CALLING, _ANSWERING = ("function_call", "function"), ("observation", "tool")
+_PAIR = ("chosen", "rejected")
+_ENDS = (*_PAIR, "completion", "messages")
 _COLUMNS = {"conversations", "messages", "prompt", "chosen", "preferred_output"}
 _OF_TASKS = {"scenario", "reward_spec", "instruction"}
 
@@ -125,15 +127,32 @@ def _fields(row: Mapping[str, Any]) -> tuple[type[Lesson], dict[str, Any]]:
 def _parts(row: Mapping[str, Any]) -> tuple[list[Any], list[list[Any]]]:
     """What a row begins with, and how it ends: in one way, in two (the better one first), or with that beginning."""
     if "conversations" in row:
-        begin, ends = _list(row, "conversations"), [row[name] for name in ("chosen", "rejected") if name in row]
+        begin, ends = _list(row, "conversations"), [row[name] for name in _ends(row, _PAIR)]
         if isinstance(row.get("system"), str) and row["system"]:
             begin = [{"from": "system", "value": row["system"]}, *begin]
         told = [_told([*begin, end]) for end in ends] if ends else [_told(begin)]
         return [], told
     if "input" in row:
         return _list(row["input"], "messages"), [_list(row, f"{name}preferred_output") for name in ("", "non_")]
-    names = [name for name in ("chosen", "rejected", "completion", "messages") if name in row]
-    return _list(row, "prompt") if "prompt" in row else [], [_list(row, name) for name in names]
+    names = _ends(row, _ENDS)
+    ends = [_list(row, name) for name in names]
+    whole = names and names != ["completion"]  # then a text as prompt is the user's words once more
+    begin = [] if "prompt" not in row or (whole and not isinstance(row["prompt"], list)) else _list(row, "prompt")
+    return [] if ends and all(end[: len(begin)] == begin for end in ends) else begin, ends
+
+
+def _ends(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Which of these columns a row has: one, or a pair; beside a pair `messages` is one of the two, and not read.
+
+    Texts beside conversations are not read either, and a column of nothing is a table's.
+    """
+    there = [name for name in names if row.get(name) is not None]
+    there = [name for name in there if isinstance(row[name], list | dict)] or there
+    if set(_PAIR) <= set(there):
+        return [*_PAIR]
+    if len(there) > 1 or there in (["chosen"], ["rejected"]):
+        raise _Misread(there[0], f"it has {' and '.join(there)}; one is needed, or chosen and rejected")
+    return there
 
 
 def _list(row: Any, name: str) -> list[Any]:
@@ -146,10 +165,7 @@ def _list(row: Any, name: str) -> list[Any]:
 def _tools(row: Mapping[str, Any]) -> list[Any]:
     inner = row["input"] if isinstance(row.get("input"), dict) else row
     tools = inner.get("tools") or []
-    try:
-        tools = json.loads(tools) if isinstance(tools, str) else tools
-    except json.JSONDecodeError as e:
-        raise _Misread("tools", f"not JSON: {e}") from e
+    tools = _parsed(tools, "tools", "not JSON") if isinstance(tools, str) else tools
     if not isinstance(tools, list):
         raise _Misread("tools", "a list of tools is needed")
     return [_tool(tool) for tool in tools]
@@ -218,15 +234,19 @@ def _calling(text: str, where: str) -> dict[str, Any]:
     if not text.lstrip().startswith(("{", "[")) and CALLS in text and CALLS_END in text:
         said, _, inner = text.partition(CALLS)
         said, inner = said.removesuffix("\n"), inner.rpartition(CALLS_END)[0]
-    try:
-        calls = json.loads(inner)
-    except json.JSONDecodeError as e:
-        raise _Misread(where, f"a function_call that is not JSON: {e}") from e
+    calls = _parsed(inner, where, "a function_call that is not JSON")
     calls = calls if isinstance(calls, list) else [calls]
     if not calls or not all(isinstance(call, dict) and call.keys() >= {"name", "arguments"} for call in calls):
         raise _Misread(where, "a function_call without a name and arguments")
     wired = [{"function": {"name": call["name"], "arguments": call["arguments"]}} for call in calls]
     return {"role": "assistant", "content": said, "tool_calls": wired}
+
+
+def _parsed(text: str, where: str, otherwise: str) -> Any:
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError as e:
+        raise _Misread(where, f"{otherwise}: {e}") from e
 
 
 def _answers(text: str, before: Mapping[str, Any], where: str) -> list[dict[str, Any]]:

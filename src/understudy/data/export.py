@@ -9,16 +9,17 @@ take is less than what `preferences` holds, in two ways that all of them share:
 
 import contextlib
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any, Protocol
 
 from understudy.data.conversations import Lesson, conversations
 from understudy.data.items import Item, strict
 from understudy.data.preferences import Judged, Preference
+from understudy.disk import AGAIN, writing
 from understudy.errors import ConfigError, TaskError
 from understudy.messages import Message
 from understudy.records import Record
@@ -102,7 +103,7 @@ def new_folder(out: Path) -> Iterator[Path]:
         raise ConfigError(f"{out} is there already; give another name, or remove it")
     if not out.parent.is_dir():
         raise ConfigError(f"there is no folder {out.parent} to write {out.name} to")
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as staging:
+    with writing(out, AGAIN), TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as staging:
         (folder := Path(staging) / "made").mkdir()
         yield folder
         os.replace(folder, out)

@@ -45,7 +45,22 @@ def _list(path: Path, tree: ast.Module) -> ast.List:
     ((name, value),) = found.items()
     if not isinstance(value, ast.List):
         raise ConfigError(f"{path}:{value.lineno}: {name} is no literal list; the file is not executed")
+    if line := next(_changes(tree, name), None):
+        raise ConfigError(f"{path}:{line}: {name} is changed there; write it as one list, the file is not executed")
     return value
+
+
+def _changes(tree: ast.Module, name: str) -> Iterator[int]:
+    """Lines with which a list is no more what its literal says."""
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.AugAssign(target=ast.Name(id=changed))
+                | ast.Subscript(value=ast.Name(id=changed), ctx=ast.Store() | ast.Del())
+                | ast.Call(func=ast.Attribute(value=ast.Name(id=changed), attr="append" | "extend" | "insert"))
+                | ast.Call(func=ast.Attribute(value=ast.Name(id=changed), attr="remove" | "pop" | "clear"))
+            ) if changed == name:
+                yield node.lineno
 
 
 def _assigned(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:

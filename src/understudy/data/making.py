@@ -56,10 +56,14 @@ def lines_file(out: Path) -> Path:
 def generate(
     domains: Sequence[Domain], out: Path, split: Split, count: int, seed: int, watch: Watch, resume: bool
 ) -> int:
-    """Write `count` tasks of the domains' generators."""
+    """Write `count` tasks of the domains' generators; where they give fewer, that is a `TaskError`."""
     with output(out, resume=resume) as made:
         for task in watch(itertools.islice(generated(domains, split, seed), count), "making"):
             made.write(task)
+        if (there := sum(made.counts.values())) < count:
+            whose = " and ".join(domain.name for domain in domains)
+            then = f"take those by --resume --count {there}" if there else "name another split, or more families"
+            raise TaskError(f"{whose}: {there} {split} tasks are to be had, where {count} are wanted; {then}")
     return count
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from understudy.data.describe import Description
+from understudy.disk import AGAIN, writing
 from understudy.errors import ConfigError
 
 BINS = 24
@@ -33,12 +34,12 @@ def write_pictures(description: Description, folder: Path) -> list[Path]:
     """Write all pictures into a folder that is new or empty; returns their paths."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there already; give another name, or remove it")
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, text in pictures(description).items():
-        paths.append(folder / name)
-        paths[-1].write_text(text, encoding="utf-8")
-    return paths
+    drawn = {folder / name: text for name, text in pictures(description).items()}
+    with writing(folder, AGAIN):
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in drawn.items():
+            path.write_text(text, encoding="utf-8")
+    return list(drawn)
 
 
 def bars(title: str, counts: Mapping[str, int]) -> str:

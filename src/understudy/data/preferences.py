@@ -27,7 +27,11 @@ def _message(value: Any) -> Any:
         return value
     calls = value.get("tool_calls")
     if calls is None or (isinstance(calls, list) and calls and all(map(_is_api_call, calls))):
-        return from_wire(value)
+        message = from_wire(value)
+        for call in message.tool_calls:
+            if call.malformed:  # what stood there would be lost
+                raise ValueError(f"the call of {call.name} cannot be held: {call.malformed}")
+        return message
     return value
 
 

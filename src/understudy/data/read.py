@@ -35,6 +35,10 @@ def read(path: Path) -> Iterator[Item[Any] | Bad]:
     }
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
+    try:
+        path.open("rb").close()
+    except OSError as e:
+        raise ConfigError(f"{path} cannot be read ({e.strerror}); see to that, or name another file") from e
     if path.suffix not in readers:
         raise ConfigError(f"{path}: unknown kind of file {nearest(path.suffix, readers)}")
     return readers[path.suffix](path)

@@ -46,8 +46,8 @@ class Wanted(Record):
 
 
 def generated(domains: Sequence[Domain], split: Split, seed: int) -> Iterator[Task]:
-    """Tasks of the domains' generators without end, one of each domain in turn."""
-    return itertools.chain.from_iterable(zip(*(domain.stream(split, seed) for domain in domains), strict=True))
+    """Tasks of the domains' generators, one of each domain in turn, until one of them has no more."""
+    return itertools.chain.from_iterable(zip(*(domain.stream(split, seed) for domain in domains), strict=False))
 
 
 async def proposed(

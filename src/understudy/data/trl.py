@@ -86,8 +86,11 @@ class Trl:
 
 
 def _wires(messages: Sequence[Message]) -> tuple[Wire, ...]:
-    names = {call.id: call.name for message in messages for call in message.tool_calls}
-    return tuple(_wire(message, names) for message in messages)
+    names, wires = dict[str, str](), list[Wire]()
+    for message in messages:  # in turn: there are endpoints that begin their ids anew in each reply
+        names |= {call.id: call.name for call in message.tool_calls}
+        wires.append(_wire(message, names))
+    return tuple(wires)
 
 
 def _wire(message: Message, names: Mapping[str, str]) -> Wire:

@@ -15,6 +15,7 @@ from pydantic_core import from_json
 
 from understudy.data.read import needed
 from understudy.data.rows import ExtraInfo, RewardSpec, Said
+from understudy.disk import writing
 from understudy.errors import ConfigError
 from understudy.records import Record
 
@@ -76,7 +77,9 @@ class Output:
 
     def write(self, record: Record, part: str = "") -> None:
         """Add a record to a part."""
-        self._files[part].write(record.model_dump_json(exclude_defaults=True))
+        line = record.model_dump_json(exclude_defaults=True)
+        with _writing(self._out):
+            self._files[part].write(line)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -108,8 +111,9 @@ class Output:
 
     def close(self) -> None:
         """Close all files; what is written stays as a partial output, unless it is nothing."""
-        for lines in self._files.values():
-            lines.close()
+        with contextlib.ExitStack() as closing:  # all of them, also where one cannot write what it still holds
+            for lines in self._files.values():
+                closing.callback(lines.close)
         if all(lines.path.exists() and not lines.path.stat().st_size for lines in self._files.values()):
             for lines in self._files.values():
                 lines.path.unlink()
@@ -129,14 +133,21 @@ def output(out: Path, *, parts: Sequence[str] = (), format: Format = "jsonl", re
         raise ConfigError(f"{partial} was begun with other options; remove it to begin anew")
     if format == "parquet":
         needed("pyarrow.parquet", "writing parquet")
-    if parts:
-        partial.mkdir(exist_ok=True)
-    made = Output(out, partial, parts, format)
+    with _writing(out):
+        if parts:
+            partial.mkdir(exist_ok=True)
+        made = Output(out, partial, parts, format)
     try:
         yield made
-        made.finish()
+        with _writing(out):
+            made.finish()
     finally:
-        made.close()
+        with _writing(out):  # what a full disk did not take is tried once more
+            made.close()
+
+
+def _writing(out: Path) -> contextlib.AbstractContextManager[None]:
+    return writing(out, "give the same command again, with --resume if it takes that")
 
 
 def refuse_existing(out: Path, resume: bool) -> None:

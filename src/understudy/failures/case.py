@@ -119,13 +119,15 @@ def _made(turns: Sequence[Turn]) -> list[Made]:
 
 
 def _from_record(messages: Sequence[Message]) -> list[Made]:
-    results = {message.tool_call_id: message.content for message in messages if message.role == "tool"}
-    return [
-        Made(call, place, results.get(call.id, ""), _error(call, results.get(call.id, "")), frozenset())
-        for place, message in enumerate(messages)
-        for call in message.tool_calls
-        if message.role == "assistant"
-    ]
+    found, results = list[Made](), dict[str, str]()
+    for place, message in reversed(list(enumerate(messages))):  # what answers a call is the next of its id
+        if message.role == "tool":
+            results[message.tool_call_id] = message.content
+        elif message.role == "assistant":
+            for call in reversed(message.tool_calls):
+                result = results.pop(call.id, "")
+                found.append(Made(call, place, result, _error(call, result), frozenset()))
+    return found[::-1]
 
 
 def _error(call: ToolCall, result: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from understudy.assess.stored import stored_names
+from understudy.disk import write_text
 from understudy.errors import ConfigError, RolloutError, TaskError
 from understudy.failures.find import failed
 from understudy.kept import EPISODES as KEPT
@@ -49,10 +50,7 @@ def export(library: Library, path: Path, most: int = EPISODES) -> list[str]:
         most -= takings[-count](most // count)
     joined = b",".join(json.dumps(where).encode() + b":" + answer for where, answer in held.told.items())
     data = b'{"answers":{%b},"rows":%b,"left_out":%b}' % (joined, as_json(held.rows), as_json(held.left_out))
-    try:
-        path.write_text(site.whole(gzip.compress(data)), encoding="utf-8")
-    except OSError as e:
-        raise ConfigError(f"{path} cannot be written: {e.strerror or e}") from e
+    write_text(path, site.whole(gzip.compress(data)))
     return held.left_out
 
 
