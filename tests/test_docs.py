@@ -185,6 +185,7 @@ def taken(words: Sequence[str]) -> None:
         context = command.make_context(name, left)
     except click.exceptions.Exit:
         return  # --help
+    files = [word for word in (context.params.get("config"), *words) if word]
     settings = [word for word in context.params.get("settings") or () if "=" in word]
     parse(TrainConfig, "", settings)
 

@@ -91,7 +91,10 @@ def _checkout(folder: Path) -> Checkout | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git says, None where it says nothing: no git, no checkout, another user's, or one without a commit."""
+    """What git says, None where it says nothing: no git, no checkout, one of another user or without a commit.
+
+    Nor does it of a folder that this user may not enter, as whoever became an ordinary user in root's may not.
+    """
     if not shutil.which("git"):
         return None
     try:
@@ -103,6 +106,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
             check=False,
             timeout=PATIENCE,
         )
-    except subprocess.TimeoutExpired:
+    except (subprocess.TimeoutExpired, OSError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
