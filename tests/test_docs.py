@@ -19,7 +19,7 @@ import typer
 
 import pages
 from understudy import cli
-from understudy.config import TrainConfig, parse
+from understudy.config import TrainConfig, load, parse
 from understudy.engines.skyrl import Keys
 from understudy.mcp.settings import EnvironmentConfig
 from understudy.records import Record
@@ -185,9 +185,9 @@ def taken(words: Sequence[str]) -> None:
         context = command.make_context(name, left)
     except click.exceptions.Exit:
         return  # --help
-    files = [word for word in (context.params.get("config"), *words) if word]
     settings = [word for word in context.params.get("settings") or () if "=" in word]
-    parse(TrainConfig, "", settings)
+    files = [pages.ROOT / word for word in left if word.endswith(".toml") and (pages.ROOT / word).is_file()]
+    load(TrainConfig, files[0], settings) if files else parse(TrainConfig, "", settings)
 
 
 def extras(packages: Sequence[str]) -> None:
