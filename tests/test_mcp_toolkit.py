@@ -103,7 +103,7 @@ def test_a_late_answer_can_be_the_agents_matter() -> None:
 def test_the_time_of_an_episode_is_limited() -> None:
     async def episode() -> tuple[str, str]:
         async with MCPToolkit({"u": unruly()}, limits=Limits(seconds=3.0)) as kit:
-            return await says(kit, "sleep", seconds=2.0), await says(kit, "sleep", seconds=2.0)
+            return await says(kit, "sleep", seconds=1.0), await says(kit, "sleep", seconds=2.5)
 
     first, second = run(episode())
     assert first == "awake"

@@ -91,9 +91,9 @@ def _checkout(folder: Path) -> Checkout | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git says, None where it says nothing: no git, no checkout, one of another user or without a commit.
+    """What git says, None where it says nothing.
 
-    Nor does it of a folder that this user may not enter, as whoever became an ordinary user in root's may not.
+    There is no git, no checkout or none of this user's, no commit, or the folder is one that this user may not enter.
     """
     if not shutil.which("git"):
         return None
