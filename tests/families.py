@@ -135,7 +135,7 @@ STAND_INS = {
 
 def install() -> Path:
     """The folder with a model folder for each family; it is made if it is not there whole."""
-    return kept("families-1", _make, hashlib.sha256(Path(__file__).read_bytes()).hexdigest())
+    return kept("families", _make, hashlib.sha256(Path(__file__).read_bytes()).hexdigest())
 
 
 def _make(folder: Path) -> None:
