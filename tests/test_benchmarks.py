@@ -4,10 +4,12 @@ import json
 import runpy
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from understudy.domains.base import find
 from viewing import make_run
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -18,8 +20,11 @@ REPLIES = (
 )
 
 
+Said = Callable[..., str]
+
+
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> object:
+def said(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Said:
     """What a benchmark prints, by its command line."""
 
     def run(name: str, *words: object) -> str:
@@ -30,21 +35,22 @@ def said(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
     return run
 
 
-def test_environments(said) -> None:  # type: ignore[no-untyped-def]
+def test_environments(said: Said) -> None:
     (row,) = json.loads(said("environments.py", "--domain", "retail", "--tasks", 4, "--repeats", 2, "--json"))
-    assert row.pop("domain") == "retail"
-    assert all(value > 0 for value in row.values())
-    assert 1 < row["steps_per_episode"] < 60
+    assert row["domain"] == "retail"
+    assert row["steps_per_episode"] == sum(len(task.turns) for task in find("retail").sample("train", 4)) / 4
 
 
-def test_scaling(said) -> None:  # type: ignore[no-untyped-def]
+def test_scaling(said: Said) -> None:
     rows = json.loads(said("scaling.py", "--gpus", 1, 8, "--json"))
     assert [row["gpus"] for row in rows] == [1, 8]
-    assert all(row["total"] == pytest.approx(sum(row[p] for p in ("rollout", "forward", "update", "sync"))) for row in rows)
+    assert all(
+        row["total"] == pytest.approx(sum(row[p] for p in ("rollout", "forward", "update", "sync"))) for row in rows
+    )
     assert "published: 97.7 s" in said("scaling.py", "--check")
 
 
-def test_replies(said, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_replies(said: Said, tmp_path: Path) -> None:
     (tmp_path / "replies.jsonl").write_text(REPLIES)
     printed = said("replies.py", tmp_path / "replies.jsonl", "--show")
     assert "\nwithout calls: 1 of 1 as labelled" in printed
@@ -52,20 +58,13 @@ def test_replies(said, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     assert "line 3: " in printed
 
 
-def test_load(said) -> None:  # type: ignore[no-untyped-def]
-    load = {"at_once": 2, "user": "sleeping", "actors": 0, "seconds": 1.0}
-    found = json.loads(said("load.py", "--one", json.dumps(load)))
-    assert found["episodes"] >= 2
-    assert found["episodes_per_cpu_second"] > 0
-
-
-def test_viewer(said) -> None:  # type: ignore[no-untyped-def]
+def test_viewer(said: Said) -> None:
     found = json.loads(said("viewer.py", "--episodes", 64, "--step", 32, "--tokens", 20, "--json"))
     assert found["episodes"] == 64
-    assert len(found) > 6
+    assert any("the last page of all" in name for name in found)
 
 
-def test_seeds_and_their_curve(said, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_seeds_and_their_curve(said: Said, tmp_path: Path) -> None:
     runs = [make_run(tmp_path / f"seed{seed}", steps=2, seed=seed, finished=True).folder for seed in (0, 1)]
     for run in runs:
         first = run / "evaluations" / "000000 base model.json"
