@@ -139,6 +139,10 @@ class Usage(Record):
 class Payer(Protocol):
     """Who pays for a model's requests."""
 
+    @property
+    def capped(self) -> bool:
+        """Whether there is a limit to it."""
+
     def refuse_where_spent(self) -> None:
         """Raise a ConfigError where nothing is left to pay with."""
 
@@ -286,11 +290,15 @@ class ChatModel:
         except httpx2.RequestError as e:
             raise _Passing(f"no connection ({type(e).__name__})") from e
         self._check(response)
-        reply = _completion(response.content)
+        try:
+            reply = _completion(response.content)
+        except _Passing as e:
+            raise _Passing(f"{e}{self._said(response)}") from e
         paid = self._paid(reply)
         self.usage += paid
         if self._payer:
             self._payer.pay(paid)
+            self._refuse_unmetered(reply)
         return reply
 
     def _check(self, response: httpx2.Response) -> None:
@@ -304,6 +312,15 @@ class ChatModel:
             )
         if status != 200:
             raise self._refused(f"status {status}{self._said(response)}")
+
+    def _refuse_unmetered(self, reply: Reply) -> None:
+        """A cap is no cap where what costs something is not counted."""
+        priced = self.config.prompt_price or self.config.completion_price
+        if priced and self._payer and self._payer.capped and not reply.prompt_tokens:
+            raise ConfigError(
+                f"{self._name} does not say how many tokens it used, so no cost cap can be held; take one that does, "
+                f"set its prices to 0 ({self._section}.prompt_price, completion_price), or leave out the cap"
+            )
 
     def _refused(self, text: str) -> RolloutError | ConfigError:
         """What trying again does not help. A judge is shown whole episodes: its first request may just be too long."""
