@@ -4,8 +4,8 @@
     python benchmarks/grpo_step.py --rounds 3 --json
     python benchmarks/grpo_step.py --dtype float32    # for a CPU without bf16 units, where bf16 is slower
 
-TRL runs in a virtual environment of its own (made on first use in the cache folder). The two sides take turns, so that
-a drift of the machine's speed meets both; a round is one warm process a side, its first step not counted.
+TRL runs in a virtual environment of its own (made on first use in the cache folder). A round is one warm process a
+side, its first step not counted; in several, the sides take turns, so that a drift of the machine's speed meets both.
 """
 
 import argparse

@@ -6,6 +6,7 @@ from pathlib import Path
 
 TRL = "trl==1.16.0"
 TORCH = "torch==2.13.0"
+BESIDE = ("transformers==5.23.0", "accelerate==1.15.0", "datasets==5.2.0")  # what does the work there
 PYDANTIC = "pydantic>=2.12"  # for our tools and rewards in TRL's process
 
 
@@ -17,7 +18,7 @@ def python_of_trl() -> Path:
     python = folder / "bin" / "python"
     if not (folder / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        for requirement in (TORCH, TRL, PYDANTIC):
-            subprocess.run([python, "-m", "pip", "install", "-q", requirement], check=True)
+        for requirements in ((TORCH,), (TRL, *BESIDE, PYDANTIC)):
+            subprocess.run([python, "-m", "pip", "install", "-q", *requirements], check=True)
         (folder / "ready").touch()
     return python

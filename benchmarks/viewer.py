@@ -95,7 +95,7 @@ def measure(folder: Path, count: int) -> dict[str, Any]:
             "index: MB": round(index.path.stat().st_size / 1e6),
         }
         for name, values in QUESTIONS.items():
-            values = {**values, **({"offset": str(count - 100)} if values.get("offset") else {})}
+            values = {**values, **({"offset": str(max(0, count - 100))} if values.get("offset") else {})}
             found[f"rows, {name}: ms first, then"] = timed(lambda values=values: query.rows(index, values))
             found[f"counts, {name}: ms first, then"] = timed(lambda values=values: query.facets(index, values))
     found["peak memory, MB"] = round(

@@ -4,8 +4,6 @@ Chromium is the machine's own (Debian's and Ubuntu's package, which root may ins
 what keeps people out, are from PyPI, in an environment of their own in the user's cache.
 """
 
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from machine import program
 from venvs import environment, told
 
 PACKAGES = ("playwright==1.65.2", "axe-playwright-python==0.1.8")
@@ -21,20 +20,13 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
 
 
 def chromium() -> str:
-    """Where Chromium is; it is installed where that needs no more than apt-get."""
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    if not found and shutil.which("apt-get") and os.geteuid() == 0:
-        told("apt-get", "update", "-q")
-        told("apt-get", "install", "-y", "-q", "--no-install-recommends", "chromium")
-        found = shutil.which("chromium")
-    if not found:
-        raise RuntimeError("tests in a browser need Chromium: install it (Debian: apt-get install chromium)")
-    return found
+    """Where Chromium is."""
+    return program(*NAMES, package="chromium")
 
 
 def packages() -> Path:
     """The folder that Playwright and axe are imported from."""
-    folder = environment("browser-1", lambda _, pip: pip(*PACKAGES))
+    folder = environment("browser-1", *PACKAGES)
     asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
     return Path(told(str(folder / "bin" / "python"), "-c", asked).strip())
 

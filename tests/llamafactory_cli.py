@@ -12,10 +12,12 @@ import platform
 import sys
 from pathlib import Path
 
+from machine import ELSEWHERE
 from venvs import Pip, environment, told
 
 VERSION = "0.9.5"
-TORCH = "2.13.0"
+PACKAGE = f"llamafactory=={VERSION}"
+TORCH = "torch==2.13.0"
 NEEDED = (
     "transformers==5.6.0",
     "peft==0.18.1",
@@ -34,19 +36,19 @@ NEEDED = (
 def unsupported() -> str:
     """Why it cannot run on this machine; empty where it can."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
-        return f"its environment is made on Linux on x86_64; this is {sys.platform} on {platform.machine()}"
+        return f"{ELSEWHERE}its environment is made on Linux on x86_64; this is {sys.platform} on {platform.machine()}"
     return ""
 
 
 def install() -> Path:
     """The environment's folder of programs; the environment is made if it is not there whole."""
-    return environment(f"llamafactory-{VERSION}", _fill) / "bin"
+    return environment(f"llamafactory-{VERSION}", TORCH, *NEEDED, PACKAGE, fill=_fill) / "bin"
 
 
 def _fill(python: Path, pip: Pip) -> None:
-    pip(f"torch=={TORCH}")
+    pip(TORCH)
     pip(*NEEDED)
-    pip("--no-deps", f"llamafactory=={VERSION}")
+    pip("--no-deps", PACKAGE)
     for compiled in python.parents[1].glob("lib/python*/site-packages/torchaudio/lib/*.so"):
         compiled.unlink()
 

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -18,6 +17,7 @@ from typing import Any
 import skyrl_venv
 from understudy.integrations import tinker_server
 from understudy.models import cache_folder
+from venvs import packages
 
 PATIENCE = 120.0  # seconds
 BACKEND = {"max_lora_adapters": 24, "max_lora_rank": 8, "train_micro_batch_size": 1, "sample_max_num_sequences": 16}
@@ -76,12 +76,7 @@ def serving(model: Path, folder: Path, **backend: Any) -> Iterator[Serving]:
 
 def client() -> Path:
     """A folder with the client library and what it needs beside the project's own packages."""
-    target = cache_folder() / "tests" / CLIENT[0]
-    if not (target / "ready").exists():
-        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(target)]
-        subprocess.run([*pip, *CLIENT], check=True)
-        (target / "ready").touch()
-    return target
+    return packages(CLIENT[0], *CLIENT)
 
 
 def _environment() -> dict[str, str]:

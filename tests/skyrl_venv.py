@@ -13,7 +13,7 @@ from pathlib import Path
 from venvs import Pip, environment
 
 VERSION = "0.3.0"
-TORCH = "2.13.0"
+TORCH = "torch==2.13.0"
 ROOT = Path(__file__).parent.parent
 SERVER = (f"skyrl[jax,tinker]=={VERSION}", "tinker==0.24.1", "aiohttp")
 """Its Tinker API; later clients speak another protocol than this server."""
@@ -37,13 +37,14 @@ TRAINER = (
 
 def install() -> Path:
     """The environment's Python; the environment is made if it is not there whole."""
-    return environment(f"skyrl-{VERSION}", _fill) / "bin" / "python"
-
-
-def _fill(python: Path, pip: Pip) -> None:
     own = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
-    pip(f"torch=={TORCH}")
-    pip(*SERVER, *TRAINER, *own, f"torch=={TORCH}")
+    holds = (*SERVER, *TRAINER, *own, TORCH)
+
+    def fill(_: Path, pip: Pip) -> None:
+        pip(TORCH)
+        pip(*holds)
+
+    return environment(f"skyrl-{VERSION}", *holds, fill=fill) / "bin" / "python"
 
 
 if __name__ == "__main__":

@@ -113,9 +113,13 @@ def test_mistakes(
 
 
 def started(folder: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
-    """The program as a process; it says `here` once it can be interrupted."""
+    """The program as a process; it says `here` once it can be interrupted, which `main` sees to."""
     source = os.pathsep.join([str(Path(cli.__file__).parents[1]), str(Path(__file__).parent)])
-    code = "import sys; sys.argv[0] = 'understudy'; from understudy.cli import main; print('here', flush=True); main()"
+    code = (
+        "import sys; sys.argv[0] = 'understudy'; from understudy import cli; app = cli.app\n"
+        "cli.app = lambda: (print('here', flush=True), app())\n"
+        "cli.main()"
+    )
     return subprocess.Popen(
         [sys.executable, "-c", code, *words],
         stdin=subprocess.PIPE,

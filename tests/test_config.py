@@ -127,7 +127,11 @@ def test_presets_are_valid_and_begin_with_what_they_are(name: str) -> None:
     assert preset_text(name).startswith("# ")
 
 
-@pytest.mark.parametrize("path", [*EXAMPLES.glob("*.toml"), *EXAMPLES.glob("skyrl/*.toml")], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [path for pattern in ("*.toml", "skyrl/*.toml", "mcp/train_*.toml") for path in EXAMPLES.glob(pattern)],
+    ids=lambda path: path.stem,
+)
 def test_examples_are_valid_and_begin_with_what_they_are(path: Path) -> None:
     assert load(TrainConfig, path).steps
     assert path.read_text(encoding="utf-8").startswith("# ")

@@ -195,6 +195,18 @@ def test_lines_that_are_no_tasks(tmp_path: Path, line: str, problem: str) -> Non
     assert err.startswith(f"understudy: {tmp_path / 't.jsonl'}{problem}")
 
 
+@pytest.mark.parametrize(("verb", "work"), [("stats", "describe.describe"), ("validate", "convert.survey")])
+def test_ctrl_c_in_what_writes_nothing_promises_nothing(
+    tmp_path: Path, verb: str, work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"understudy.data.{work}", interrupted)
+    write_lines(tmp_path / "t.jsonl", [])
+    assert call(verb, tmp_path / "t.jsonl") == (130, "", "stopped\n")
+
+
 def test_validating_holds_little(tmp_path: Path) -> None:
     """What is held for a task is its id, and not the task."""
     task = TASKS[0]

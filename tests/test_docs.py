@@ -19,7 +19,7 @@ import typer
 
 import pages
 from understudy import cli
-from understudy.config import TrainConfig, parse
+from understudy.config import TrainConfig, load, parse
 from understudy.engines.skyrl import Keys
 from understudy.mcp.settings import EnvironmentConfig
 from understudy.records import Record
@@ -186,7 +186,8 @@ def taken(words: Sequence[str]) -> None:
     except click.exceptions.Exit:
         return  # --help
     settings = [word for word in context.params.get("settings") or () if "=" in word]
-    parse(TrainConfig, "", settings)
+    files = [pages.ROOT / word for word in left if word.endswith(".toml") and (pages.ROOT / word).is_file()]
+    load(TrainConfig, files[0], settings) if files else parse(TrainConfig, "", settings)
 
 
 def extras(packages: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,9 +21,10 @@ from understudy.engines.local.config import LocalConfig  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.errors import ConfigError  # noqa: E402
 from understudy.messages import Message  # noqa: E402
-from understudy.models import cache_folder, make_tiny  # noqa: E402
+from understudy.models import make_tiny  # noqa: E402
 from understudy.tasks import Score  # noqa: E402
 from understudy.trajectory import Trajectory  # noqa: E402
+from venvs import packages  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
 BITSANDBYTES = "bitsandbytes==0.50.2"
@@ -179,11 +179,7 @@ def test_without_bitsandbytes_one_line_says_so(folder: Path, monkeypatch: pytest
 @pytest.fixture(scope="module")
 def bitsandbytes() -> Any:
     """The real one, in a folder of its own: its wheel holds kernels for every GPU."""
-    target = cache_folder() / "tests" / BITSANDBYTES
-    if not (target / "ready").exists():
-        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(target), BITSANDBYTES]
-        subprocess.run(command, check=True)
-        (target / "ready").touch()
+    target = packages(BITSANDBYTES, BITSANDBYTES)
     sys.path.append(str(target))
     yield importlib.import_module("bitsandbytes")
     sys.path.remove(str(target))

@@ -87,7 +87,7 @@ def test_a_log_is_plain_json_and_written_once(folder: Path, tmp_path: Path) -> N
 def test_inspect_reads_what_was_played(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "log.json"
     write_log(folder, file)
-    place = environment(f"inspect-{VERSION}", lambda _, pip: pip(f"inspect-ai=={VERSION}"))
+    place = environment(f"inspect-{VERSION}", f"inspect-ai=={VERSION}")
     python = str(place / "bin" / "python")
     found = json.loads(told(python, str(Path(__file__).with_name("inspect_reader.py")), str(file)))
     assert (found["status"], found["task"], found["model"]) == ("success", "toy:DOMAIN/train", "understudy/wavering")

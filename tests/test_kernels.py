@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
 
+from machine import ELSEWHERE  # noqa: E402
 from understudy.engines.local import kernels  # noqa: E402
 
 BF16 = torch.bfloat16
@@ -19,7 +20,14 @@ REAL = BF16
 """The dtype of the test at hand."""
 ROUNDING = {"rtol": 2**-7, "atol": 2**-9}  # two roundings to bf16; values are of order 1
 
-needs_kernels = pytest.mark.skipif(not kernels.available(), reason=kernels.why() or "available")
+OTHER_SYSTEM = "the kernels are for Linux on x86-64 with glibc"
+NO_COMPILER = "no C compiler was found ($CC, gcc, cc, clang)"
+NO_OPENMP = "this torch was built without OpenMP"
+"""The reasons for which a machine may be without kernels: that they do not compile is none of them."""
+needs_kernels = pytest.mark.skipif(
+    kernels.why() in (OTHER_SYSTEM, NO_COMPILER, NO_OPENMP),
+    reason=f"{ELSEWHERE if kernels.why() == OTHER_SYSTEM else ''}{kernels.why()}",
+)
 both_ways = pytest.mark.usefixtures("way")
 WAYS = (pytest.param("bfloat16", marks=needs_kernels), pytest.param("float32", marks=needs_kernels), "fallback")
 
@@ -35,6 +43,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(kernels, "_library", lambda dtype: "switched off")
     else:
         monkeypatch.setattr(sys.modules[__name__], "REAL", getattr(torch, request.param))
+        assert kernels.why(REAL) == ""
 
 
 @pytest.fixture(autouse=True)
@@ -394,7 +403,7 @@ def test_without_a_compiler_torch_computes(monkeypatch: pytest.MonkeyPatch) -> N
     reason = load()
     monkeypatch.setattr(kernels, "_library", lambda dtype: reason)
     assert not kernels.available()
-    assert kernels.why() == "no C compiler was found ($CC, gcc, cc, clang)"
+    assert kernels.why() == NO_COMPILER
     gate, up = normal(3, 7), normal(3, 7)
     close(kernels.swiglu(gate, up), swiglu_reference(gate.float(), up.float()))
 

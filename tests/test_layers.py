@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -94,14 +95,29 @@ def imports(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAME)
-def test_a_module_imports_only_from_layers_above(path: Path) -> None:
-    own = layer(path)
+def others(path: Path) -> Iterator[str]:
+    """The other layers that a module imports from."""
     for name in imports(TREES[path]):
         package, _, rest = name.partition(".")
         other = named(rest.split("."))
-        if package == "understudy" and other not in ("", "__version__", own):
-            assert RANK[other] < RANK[own], f"{own} may not import {other}"
+        if package == "understudy" and other not in ("", "__version__", layer(path)):
+            yield other
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAME)
+def test_a_module_imports_only_from_layers_above(path: Path) -> None:
+    for other in others(path):
+        assert RANK[other] < RANK[layer(path)], f"{layer(path)} may not import {other}"
+
+
+def test_the_page_tells_all_layers_and_an_order_that_holds() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    lines = page.partition("| modules |")[2].partition("\n\n")[0].splitlines()[2:]
+    told = [re.findall(r"`([\w/]+?)/?`", line.split("|")[1]) for line in lines]
+    assert sorted(name for names in told for name in names) == sorted(RANK.keys() - {"__main__"})
+    row = {name: number for number, names in enumerate(told) for name in names}
+    below = {(layer(p), other) for p in FILES if layer(p) in row for other in others(p) if row[other] > row[layer(p)]}
+    assert not below
 
 
 def _for_types_only(node: ast.AST) -> bool:

@@ -2,67 +2,51 @@
 
     make test-mcp
 
-They are installed once, in the user's cache folder. Without node, or a way to the registries, tests are skipped.
+They are installed once, in the user's cache folder; so are node and npm on the machine, where apt-get may do that.
 """
 
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from machine import program
 from mcp_kit import run, says
 from understudy.check import check
 from understudy.mcp.pool import Pools
 from understudy.mcp.settings import Call, ServerConfig, load_environment
 from understudy.mcp.source import MCPSource, Shared
 from understudy.mcp.toolkit import MCPToolkit
+from venvs import environment, kept, told
 
 pytestmark = pytest.mark.mcp_servers
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "understudy" / "mcp-servers"
-NPM = {name: f"@modelcontextprotocol/server-{name}@2026.8.31" for name in ("everything", "filesystem", "memory")}
+NPM = tuple(f"@modelcontextprotocol/server-{name}@2026.8.31" for name in ("everything", "filesystem", "memory"))
 PYPI = {
-    "time": ["mcp-server-time==2026.10.19"],
-    "git": ["mcp-server-git==2026.10.19"],
-    "sqlite": ["mcp-server-sqlite==2025.4.25", "mcp<2"],
+    "time": ("mcp-server-time==2026.10.19",),
+    "git": ("mcp-server-git==2026.10.19",),
+    "sqlite": ("mcp-server-sqlite==2025.4.25", "mcp<2"),
 }
 EPISODES = 16
-INSTALL_SECONDS = 300
 
 
 def npm(name: str) -> str:
     """The program of a server from npm."""
-    program = CACHE / "npm" / "node_modules" / ".bin" / f"mcp-server-{name}"
-    if not shutil.which("node") or not shutil.which("npm"):
-        pytest.skip("node and npm are not installed: apt-get install nodejs npm")
-    if not program.exists():
-        installed(["npm", "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(CACHE / "npm"), NPM[name]])
-    return str(program)
+    for needed in ("node", "npm"):
+        program(needed, package="nodejs npm")
+    install = ("npm", "install", "--no-audit", "--no-fund", "--silent", "--prefix")
+    folder = kept("mcp-servers/npm", lambda folder: told(*install, str(folder), *NPM), *NPM)
+    return str(folder / "node_modules" / ".bin" / f"mcp-server-{name}")
 
 
 def pypi(name: str) -> str:
     """The program of a server from PyPI, in an environment of its own."""
-    folder = CACHE / name
-    program = folder / "bin" / f"mcp-server-{name}"
-    if not program.exists():
-        installed([sys.executable, "-m", "venv", str(folder)])
-        installed([str(folder / "bin" / "python"), "-m", "pip", "install", "-q", *PYPI[name]])
-    return str(program)
-
-
-def installed(command: list[str]) -> None:
-    """Run what installs something; where that fails there is nothing to test."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
-    if done.returncode:
-        pytest.skip(f"{' '.join(command[:4])} … failed: {done.stderr.strip()[-300:]}")
+    return str(environment(f"mcp-servers/{name}", *PYPI[name]) / "bin" / f"mcp-server-{name}")
 
 
 def server(*command: str, **settings: Any) -> ServerConfig:

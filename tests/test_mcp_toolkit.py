@@ -162,12 +162,21 @@ def test_a_shared_server_that_hears_nothing_any_more_is_replaced() -> None:
 
 def test_the_time_of_an_episode_is_limited() -> None:
     async def episode() -> tuple[str, str]:
-        async with MCPToolkit({"u": unruly()}, limits=Limits(seconds=0.5)) as kit:
-            return await says(kit, "sleep", seconds=0.4), await says(kit, "sleep", seconds=0.4)
+        async with MCPToolkit({"u": unruly()}, limits=Limits(seconds=3.0)) as kit:
+            return await says(kit, "sleep", seconds=1.0), await says(kit, "sleep", seconds=2.5)
 
     first, second = run(episode())
     assert first == "awake"
     assert second.startswith("mcp's fault")
+
+
+async def heard(kit: MCPToolkit) -> None:
+    """Wait until the server has said that its tools are others."""
+    for _ in range(6000):
+        if kit._sessions["u"].changed:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("the server has said nothing")
 
 
 @pytest.mark.parametrize("protocol", ["auto", "legacy"])
@@ -178,11 +187,11 @@ def test_tools_that_change_are_followed_or_a_fault(protocol: str) -> None:
         async with MCPToolkit({"u": config}) as kit:
             catalogue = Catalogue({"u": kit._catalogue.offers["u"]}, {"u": config})
             await says(kit, "change")
-            await asyncio.sleep(0.2)
+            await heard(kit)
             followed = [await says(kit, "count"), str([spec.name for spec in kit.specs()])]
         async with MCPToolkit({"u": config}, catalogue=catalogue) as kit:
             await says(kit, "change")
-            await asyncio.sleep(0.2)
+            await heard(kit)
             return followed, await says(kit, "add", amount=1)
 
     (unknown, names), fault = run(episodes())

@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from machine import ELSEWHERE  # noqa: E402
 from understudy.algorithms.options import Loss  # noqa: E402
 from understudy.batch import collate  # noqa: E402
 from understudy.config import TrainConfig, parse  # noqa: E402
@@ -239,7 +240,7 @@ def test_the_machine_is_the_one_that_the_model_runs_on(folder: Path) -> None:
     assert 50e6 < machine.taken < 1.02 * peak_bytes("cpu") < machine.total  # the kernel counts the two apart
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the plan of the heap is Linux's")
+@pytest.mark.skipif(sys.platform != "linux", reason=f"{ELSEWHERE}the plan of the heap is Linux's")
 @pytest.mark.parametrize("case", ["full", "lora"])
 def test_the_plan_is_within_a_quarter_of_what_is_measured(case: str, tmp_path: Path) -> None:
     """A process of its own, whose peak is its own; without what it took before there was a model."""

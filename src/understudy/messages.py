@@ -86,18 +86,10 @@ def _call_from_wire(wire: Mapping[str, Any]) -> ToolCall:
     if malformed := wire.get("malformed"):  # as our own server says why it could not read a call
         return ToolCall(name=function["name"], id=identity, malformed=malformed)
     raw = function.get("arguments") or "{}"
-<<<<<<< HEAD
     try:
         arguments = read(raw if isinstance(raw, str) else json.dumps(raw), 1, "the arguments are")
     except (ValueError, RecursionError) as e:
         return ToolCall(name=function["name"], id=identity, malformed=str(e))
-=======
-    try:  # without NaN and half of a surrogate pair, which could not be written again
-        text = raw.encode(errors="surrogatepass") if isinstance(raw, str) else None
-        arguments = raw if text is None else from_json(text, allow_inf_nan=False)
-    except ValueError as e:
-        return ToolCall(name=function["name"], id=identity, malformed=f"the arguments are not JSON: {e}")
->>>>>>> data
     if not isinstance(arguments, dict):
         return ToolCall(name=function["name"], id=identity, malformed="the arguments are not a JSON object")
     return ToolCall(name=function["name"], arguments=arguments, id=identity)

@@ -91,7 +91,10 @@ def _checkout(folder: Path) -> Checkout | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git says, None where it says nothing: no git, no checkout, another user's, or one without a commit."""
+    """What git says, None where it says nothing.
+
+    There is no git, no checkout or none of this user's, no commit, or the folder is one that this user may not enter.
+    """
     if not shutil.which("git"):
         return None
     try:
@@ -103,6 +106,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
             check=False,
             timeout=PATIENCE,
         )
-    except subprocess.TimeoutExpired:
+    except (subprocess.TimeoutExpired, OSError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -17,11 +17,12 @@ pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+from test_kernels import needs_kernels  # noqa: E402
 from understudy.algorithms import losses  # noqa: E402
 from understudy.algorithms.options import Loss  # noqa: E402
 from understudy.batch import Batch, collate, plan  # noqa: E402
 from understudy.engines.base import Completion, Sampling  # noqa: E402
-from understudy.engines.local import fuse, head, kernels  # noqa: E402
+from understudy.engines.local import fuse, head  # noqa: E402
 from understudy.engines.local.cache import Cache  # noqa: E402
 from understudy.engines.local.config import LocalConfig, Lora, Optimizer  # noqa: E402
 from understudy.engines.local.engine import STATE, LocalEngine  # noqa: E402
@@ -998,7 +999,7 @@ def test_the_context_ends_where_attention_would_be_another(tmp_path: Path) -> No
 # ---- fused modules ----
 
 
-@pytest.mark.skipif(not kernels.available(), reason=kernels.why() or "available")
+@needs_kernels
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_fused_modules_are_as_exact_as_transformers_own(
     folders: dict[str, Path], architecture: str, monkeypatch: pytest.MonkeyPatch

@@ -198,7 +198,7 @@ def stats(
 
     source, domains = _source(what, domain, True, None)
     measure = describe.token_lengths(_format(model), domains) if model else lambda task: {}
-    with _watched() as watch:
+    with _watched(writes=False) as watch:
         found = describe.describe(watch(source.items(), "reading"), domains, measure)
     if found.bad and not found.tasks:
         raise TaskError(f"{source.name}: all {found.bad} rows are bad, the first {found.first_bad}")
@@ -223,7 +223,7 @@ def validate(
 
     source, domains = _source(what, domain, unchecked, None)
     bad: list[str] = []
-    with _watched() as watch:
+    with _watched(writes=False) as watch:
         items = proven(watch(source.items(), "checking"), domains)
         report = (lambda item: bad.append(str(item))) if as_json else _report
         found = survey(items if keep_going else strict(items), report=report)
@@ -359,7 +359,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 @contextlib.contextmanager
-def _watched() -> "Iterator[Watch]":
+def _watched(writes: bool = True) -> "Iterator[Watch]":
     """Shows progress on a terminal; an interruption is one line and exit code 130."""
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
@@ -378,7 +378,8 @@ def _watched() -> "Iterator[Watch]":
 
             yield watch
     except KeyboardInterrupt as e:
-        typer.secho("stopped; what is written is kept, and --resume goes on with it", fg="yellow", err=True)
+        kept = "; what is written is kept, and --resume goes on with it" if writes else ""
+        typer.secho(f"stopped{kept}", fg="yellow", err=True)
         raise typer.Exit(130) from e
 
 

