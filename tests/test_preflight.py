@@ -70,7 +70,7 @@ def test_a_dry_run_tells_what_a_run_takes_and_leaves_nothing(home: Path) -> None
         "imitation",
         "reinforcement",
         "were measured just now",
-        "memory of the cpu, at most",
+        "planned memory of the cpu\n",
         "optimizer moments",
         "checkpoints and the model",
     ):
@@ -99,7 +99,7 @@ def test_a_dry_run_of_several_processes_plans_the_memory_of_each_and_of_all(
 ) -> None:
     monkeypatch.setattr("understudy.preflight._speeds", lambda *_: (SPEEDS, "are given"))
     text = str(launch.dry_run(TOY, processes=2))
-    assert "memory of the cpu, for each of 2 processes, at most" in text
+    assert "planned memory of the cpu, for each of 2 processes\n" in text
     assert re.search(r"all processes +\d", text)
     assert "speeds that are given; of one process alone)" in text
 
