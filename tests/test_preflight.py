@@ -177,6 +177,10 @@ def test_a_cap_needs_a_price(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="nothing in this run has a price"):
         prepare(config(*asked))
     assert prepare(config(*asked, "user.chat.prompt_price=1")).users is not None
+    judged = [*TOY, "algorithm.shaping.judge=0.2", "chat.model=m", "chat.completion_price=1", "cost_cap=1"]
+    assert prepare(config(*judged)).users.scripted
+    with pytest.raises(ConfigError, match="nothing in this run has a price"):
+        prepare(config(*judged, "steps=0"))
 
 
 # ---- forecasts ----
