@@ -15,16 +15,19 @@ import pytest
 pytest.importorskip("torch")
 
 from test_cli import Call, call  # noqa: F401  (a fixture)
-from understudy import bench, doctor, forecast, launch
+from understudy import bench, doctor, forecast, launch, memory
 from understudy.bench import Rate, Size, Speeds, Update
 from understudy.config import TrainConfig, parse
 from understudy.engines.local.config import LocalConfig
+from understudy.engines.local.machine import find_machine
 from understudy.errors import ConfigError
 from understudy.forecast import Episodes
+from understudy.models import find_model
 from understudy.preflight import Preflight, as_json
 from understudy.train.preparation import doubts, prepare
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
+TAKEN = "process and its libraries"
 TOY = [
     "domain=toy:DOMAIN",
     "model=tiny",
@@ -78,6 +81,8 @@ def test_a_dry_run_tells_what_a_run_takes_and_leaves_nothing(home: Path) -> None
     assert list(home.iterdir()) == []
     assert Preflight.model_validate(plain | {"forecast": None, "memory": None}).gold == found.gold
     assert plain["forecast"]["seconds"] == sum(phase["seconds"] for phase in plain["forecast"]["phases"]) > 0
+    (planned,) = memory.planned(found.config, find_model("tiny"), find_machine(found.config.engine))
+    assert [part for part in found.memory.parts if part.name != TAKEN] == [p for p in planned.parts if p.name != TAKEN]
     assert plain["memory"]["peak"] == found.memory.peak <= sum(part["size"] for part in plain["memory"]["parts"])
     assert 0 < plain["disk"]["needed"] < plain["disk"]["free"]
 
