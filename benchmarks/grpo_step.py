@@ -2,7 +2,7 @@
 
     python benchmarks/grpo_step.py                    # 4 prompts of about 650 tokens, groups of 8, 64 new tokens
     python benchmarks/grpo_step.py --rounds 3 --json
-    python benchmarks/grpo_step.py --dtype float32    # for a CPU without bf16 units, where bf16 is the slower of the two
+    python benchmarks/grpo_step.py --dtype float32    # for a CPU without bf16 units, where bf16 is slower
 
 TRL runs in a virtual environment of its own (made on first use in the cache folder). The two sides take turns, so that
 a drift of the machine's speed meets both; a round is one warm process a side, its first step not counted.
@@ -160,7 +160,10 @@ def theirs(arguments: argparse.Namespace) -> list[float]:
 
 def run_side(side: str, python: Path | str, arguments: argparse.Namespace, model: Path) -> list[float]:
     """One side in a process of its own."""
-    sizes = [f"--{name}={getattr(arguments, name)}" for name in ("prompts", "length", "group", "new_tokens", "steps", "dtype")]
+    sizes = [
+        f"--{name}={getattr(arguments, name)}"
+        for name in ("prompts", "length", "group", "new_tokens", "steps", "dtype")
+    ]
     scratch = [f"--model={model}", f"--scratch={model.parent.parent / 'benchmarks' / 'scratch'}"]
     done = subprocess.run(
         [python, str(HERE / "grpo_step.py"), f"--side={side}", *sizes, *scratch], check=True, stdout=subprocess.PIPE

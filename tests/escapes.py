@@ -38,6 +38,8 @@ FILES = {
     "write": "open(OUTSIDE + '/new', 'w').write('x')",
     "append": "open(SECRET, 'a').write('x')",
     "truncate": "os.truncate(SECRET, 0)",
+    "truncate by opening to read": "os.open(SECRET, os.O_RDONLY | os.O_TRUNC)",
+    "truncate by opening for nothing": "os.open(SECRET, 3 | os.O_TRUNC)",
     "remove": "os.unlink(SECRET)",
     "make a folder": "os.mkdir(OUTSIDE + '/folder')",
     "chmod": "os.chmod(SECRET, 0o777)",

@@ -88,6 +88,8 @@ class Family:
     eos: str = "<|im_end|>"
     tokens: str = ""
     """Of a stand-in: the tokens that the template writes."""
+    rstrip: bool = False
+    """Whether these take the white space after them."""
 
 
 _TRL, _AXOLOTL = "trl/chat_templates", "axolotl/utils/chat_templates/templates"
@@ -117,7 +119,9 @@ STAND_INS = {
         "[gMASK] <sop> <|system|> <|user|> <|assistant|> <|observation|> <arg_key> </arg_key> <arg_value> </arg_value>",
     ),
     "gemma3": Family(f"{_TRL}/gemma3.jinja", "qwen3", "<bos>", "<end_of_turn>", "<bos> <start_of_turn> <end_of_turn>"),
-    "phi3": Family(f"{_TRL}/phi3.jinja", "qwen3", "", "<|endoftext|>", "<|end|> <|user|> <|assistant|> <|system|>"),
+    "phi3": Family(
+        f"{_TRL}/phi3.jinja", "qwen3", "", "<|endoftext|>", "<|end|> <|user|> <|assistant|> <|system|>", rstrip=True
+    ),
     "lfm2": Family(
         f"{_TRL}/lfm2_v2.jinja",
         "qwen3",
@@ -132,7 +136,7 @@ STAND_INS = {
 
 def install() -> Path:
     """The folder with a model folder for each family; it is made if it is not there whole."""
-    folder = cache_folder() / "families-1"
+    folder = cache_folder() / "families-2"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another checkout's tests may be at it
@@ -173,7 +177,8 @@ def _wanted(name: str) -> bool:
 def _write(folder: Path, family: Family, packages: Path, tokenizer: str) -> None:
     folder.mkdir(exist_ok=True)
     made = Tokenizer.from_str(tokenizer)
-    made.add_tokens([AddedToken(text, special=True, normalized=False) for text in family.tokens.split()])
+    tokens = family.tokens.split()
+    made.add_tokens([AddedToken(text, special=True, normalized=False, rstrip=family.rstrip) for text in tokens])
     made.save(str(folder / "tokenizer.json"))
     config = {"bos_token": family.bos or None, "eos_token": family.eos, "tokenizer_class": "PreTrainedTokenizerFast"}
     config["chat_template"] = (packages / family.template).read_text(encoding="utf-8")

@@ -3,6 +3,7 @@ of 115 thousand parameters; and what a critic, epochs and the length of an episo
 
 import dataclasses
 import math
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from understudy.algorithms.options import Critic, Loss  # noqa: E402
 from understudy.algorithms.presets import laid_over, row, row_text, rows  # noqa: E402
 from understudy.batch import Batch, collate  # noqa: E402
 from understudy.config import Algorithm, TrainConfig, dump, load, parse, presets  # noqa: E402
+from understudy.engines.base import Completion  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.errors import ConfigError  # noqa: E402
 from understudy.evaluate import open_model  # noqa: E402
@@ -125,6 +127,28 @@ def test_every_row_learns_and_its_first_minibatch_is_on_policy(
     for first in firsts if chosen.loss.kind != "nll" else ():  # which asks of no ratio
         assert first["ratio"] == pytest.approx(1.0, abs=1e-5)
         assert first["clip_fraction"] == 0.0
+
+
+@pytest.mark.usefixtures("short")
+def test_a_sampler_that_rounds_clips_no_sequence_of_gspo(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clips are a hundredth of how far bfloat16 has sampler and trainer apart."""
+    honest, noise = LocalEngine.sample, random.Random(0)
+
+    async def rounded(self: LocalEngine, *args: Any, **kwargs: Any) -> Completion:
+        completion = await honest(self, *args, **kwargs)
+        return dataclasses.replace(completion, logprobs=[x + noise.gauss(0.0, 0.05) for x in completion.logprobs])
+
+    monkeypatch.setattr(LocalEngine, "sample", rounded)
+    settings = ("sft.steps=0", "steps=1", "certify.every=0", "algorithm.preset=gspo", "algorithm.updates_per_step=1")
+    trusted, own = (
+        metrics(run_of(tmp_path / name, tiny, *settings, *beside))[0]
+        for name, beside in (("trusted", ("algorithm.importance_cap=0",)), ("own", ()))
+    )
+    assert trusted["train/clip_fraction"] > 0.2
+    assert own["train/clip_fraction"] == 0.0
+    assert 0.03 < own["train/sampler_ratio_error"] ** 0.5 < 0.08
 
 
 # ---- a critic ----

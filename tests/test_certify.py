@@ -264,6 +264,26 @@ class Refusing(Broken):
         return super().render(reply)
 
 
+class Excused(Broken):
+    """A token too many opens a conversation, in a format that shows tools otherwise on purpose."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.deviation = "tools are told otherwise"
+
+    def encode(self, new: Sequence[Message], tools: Sequence[ToolSpec], before: Sequence[int]) -> list[int]:
+        return [*([] if before else [10]), *super().encode(new, tools, before)]
+
+
+def test_a_deviation_excuses_no_opening_without_tools(tiny: Path) -> None:
+    checks, deviations = checked(tiny, Excused(tiny))
+    assert failed(checks) == {IDS}
+    assert re.findall(r".*before reply.*", checks[IDS].diff) == [
+        "no tools, no system message, before reply 1: other ids than the template's"
+    ]
+    assert deviations == ["tools are told otherwise"]
+
+
 @pytest.mark.parametrize(
     ("kind", "names", "shown"),
     [

@@ -19,6 +19,7 @@ from understudy.chat import POOL, ChatConfig, ChatModel, Reply, Usage
 from understudy.config import TrainConfig, dump, parse
 from understudy.errors import ConfigError, RolloutError
 from understudy.messages import Message, ToolCall, ToolSpec
+from understudy.purse import Purse
 
 HELLO = [Message(role="system", content="Be kind."), Message(role="user", content="Hello.")]
 SPEC = ToolSpec(name="find", description="Find it.", parameters={"type": "object", "properties": {}})
@@ -152,6 +153,18 @@ def test_what_does_not_pass_is_the_fault_of_who_asked(name: str) -> None:
         assert chat.usage == Usage()
 
 
+@pytest.mark.parametrize(
+    "arguments", ['{"a": 1, "a": 2}', f'{{"a": {"9" * 5000}}}', r'{"a": "\ud83d"}', '{"a":' * 2000]
+)
+def test_arguments_that_cannot_be_read_are_an_answer_that_is_paid_for_once(arguments: str) -> None:
+    call = {"id": "x", "function": {"name": "f", "arguments": arguments}}
+    with serving([says("", tool_calls=[call])]) as endpoint:
+        chat = model(endpoint.url)
+        (made,) = ask(chat).message.tool_calls
+        assert made.malformed
+        assert (len(endpoint.requests), chat.usage.requests) == (1, 1)
+
+
 def test_nobody_there_any_more() -> None:
     with serving([says("Hi.")]) as endpoint:
         chat = model(endpoint.url)
@@ -239,6 +252,27 @@ def test_totals_and_cost() -> None:
         assert str(chat.usage) == (
             "3 requests, 0 from the cache, 0 replies of no use, 1,003 prompt and 57 completion tokens, cost 0.0002"
         )
+
+
+@pytest.mark.parametrize(("price", "cap"), [(1, 1), (1, 0), (0, 1)])
+def test_a_cap_is_refused_where_nobody_says_what_a_reply_used(price: int, cap: int) -> None:
+    purse = Purse(Decimal(cap))
+    with serving(lambda _: Answer(_without_usage())) as endpoint:
+        chat = ChatModel(
+            ChatConfig(model="m", base_url=endpoint.url, prompt_price=Decimal(price)), "user", purse.of("users")
+        )
+        if price and cap:
+            with pytest.raises(ConfigError, match=r"how many tokens it used, .* \(user\.chat\.prompt_price"):
+                ask(chat)
+        else:
+            assert ask(chat).message.content == "c"
+    assert len(endpoint.requests) == purse.spent["users"].requests == 1
+
+
+def test_an_error_that_is_sent_as_a_success_is_told() -> None:
+    failure = pytest.raises(RolloutError, match=r"no completion \(KeyError\): .*no credits left")
+    with serving(lambda _: Answer({"error": {"message": "no credits left"}})) as endpoint, failure:
+        ask(model(endpoint.url, retries=0))
 
 
 def _without_usage() -> dict[str, Any]:

@@ -97,6 +97,35 @@ def test_a_failing_endpoint_is_the_agents_fault() -> None:
         assert len(endpoint.requests) == 2
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        '{"error": {"message": "the model\'s context is 64 tokens, and", "code": "context_length_exceeded"}}',
+        "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens.",
+        "prompt is too long: 200251 tokens > 200000 maximum",
+        "The input token count (1200000) exceeds the maximum number of tokens allowed (1048575).",
+        "the request exceeds the available context size, try increasing it",
+    ],
+)
+def test_a_context_that_is_full_ends_the_episode_with_a_score(said: str) -> None:
+    with serving([says("Hi."), Answer(said, 400)]) as endpoint:
+        episode = episode_of(endpoint)
+        assert (episode.stop, episode.turns, episode.fault, episode.reward) == (Stop.MAX_TOKENS, 1, None, 0.0)
+        assert [message.role for message in episode.messages] == ["system", "user", "assistant", "user"]
+        assert len(endpoint.requests) == 2
+
+
+@pytest.mark.parametrize(("said", "first"), [("unknown parameter 'seed'", "Hi."), ("the context length is 9", "")])
+def test_what_else_is_refused_and_an_opening_that_is_too_long_are_faults(said: str, first: str) -> None:
+    model = ChatModel(ChatConfig(model="m", retries=0, backoff=0.01), "agent")
+    with serving([says("Hi."), *([says(first)] if first else []), Answer(said, 400)]) as endpoint:
+        model.config = model.config.replace(base_url=endpoint.url)
+        for turns, stop in ((1, Stop.MAX_TURNS), (2, Stop.FAULT)):
+            episode = asyncio.run(play(DOMAIN, TASK, ChatAgent(model), Limits(max_turns=turns, retries=0), seed=1))
+            assert episode.stop is stop
+        assert (episode.fault, episode.score, said in episode.error) == ("agent", None, True)
+
+
 HERMES = '<tool_call>\n{"name": "switch_lamp", "arguments": {"lamp_id": "%s", "on": true}}\n</tool_call>'
 WRITTEN = {
     "hermes": HERMES,

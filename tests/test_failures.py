@@ -152,6 +152,13 @@ def test_an_unreadable_replay_falls_back_on_the_words_of_results() -> None:
         assert explain(case).cause.what == what
 
 
+def test_a_call_that_was_refused_when_its_turns_were_over_is_known_to_be() -> None:
+    episode = played(Script(calls("find_lamp", room="x")), turns=1)
+    case = lay_open(DOMAIN, ONE, episode, Replay((), None, "another world"), scripted=True)
+    assert [(made.error, made.result) for made in case.made] == [("refused", "Error: no lamp in room x")]
+    assert asyncio.run(replay(DOMAIN, ONE, episode)).score == episode.score
+
+
 def test_users_whom_a_model_plays_can_be_at_fault() -> None:
     asked = played(Script(says("Which lamp do you mean?")))
     asked.messages[-1:] = [says("Which lamp do you mean?")]

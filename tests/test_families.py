@@ -265,6 +265,8 @@ def test_a_template_without_calls_is_refused_and_told_in_words_where_a_dialect_i
     for messages, tokens in appended(format_of(name, dialect=dialect), turns(True, system=True), TOOLS):
         theirs = tokenizer_of(name).decode(template(name, texts(messages, dialect), []))
         assert without_thoughts(tokenizer_of(name).decode(tokens)) == without_thoughts(theirs)
+        if name == "phi3":  # whose tokens take white space, which a text does not show
+            assert tokens == template(name, texts(messages, dialect), [])
 
 
 def texts(messages: list[Message], dialect: str) -> list[Message]:

@@ -70,6 +70,15 @@ def test_gold_forked_at_any_turn_earns_what_gold_earns(domain: Domain) -> None:
             assert again.messages == gold.messages
 
 
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_fork_after_a_limit_begins_with_what_was_shown_last(most: int) -> None:
+    task = find_task(DOMAIN)
+    cut = asyncio.run(rollout(task, DOMAIN.environment(task, seed=5), GoldAgent(), Limits(max_turns=most), 5))
+    fork = Fork(cut, most + 1, CAST, own=True)
+    assert (fork.before, fork.past) == (cut.messages, cut.messages[:-1])
+    assert went_on(DOMAIN, task, fork, GoldAgent()).messages == played(DOMAIN, task, GoldAgent()).messages
+
+
 def test_the_turn_is_the_first_that_may_differ(domain: Domain) -> None:
     task = max(domain.tasks("train")[:40], key=lambda task: len(task.turns))
     gold = played(domain, task, GoldAgent())

@@ -372,6 +372,8 @@ def test_a_folder_without_its_files_is_refused(retemplated: Callable[[str], Path
 def test_a_tokenizer_without_the_tokens_of_chatml_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"no token <\|im_end\|>"):
         ChatML(Vocabulary(None, {"<|im_start|>": 1}))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"<\|im_end\|> takes the white space beside it"):
+        ChatML(Vocabulary(None, {"<|im_start|>": 1, "<|im_end|>": 2}, {2}))  # type: ignore[arg-type]
 
 
 def test_of_several_templates_the_one_for_tools_is_taken(retemplated: Callable[[str], Path]) -> None:

@@ -74,6 +74,12 @@ ENDLESS = """{%- for m in messages %}
   {%- for call in m.tool_calls %}{{ '<tool_call>' + (call.function | tojson) + '</tool_call>' }}{% endfor %}
 {%- endfor %}
 {{- '<|head|>assistant\n' if add_generation_prompt }}"""
+SPACED = """{%- for m in messages %}
+  {{- '<|head|>' + m.role + '<|/head|>\n' + (tools | string if loop.first else '') + m.content }}
+  {%- for call in m.tool_calls %}{{ '<tool_call>' + (call.function | tojson) + '</tool_call>' }}{% endfor %}
+  {{- '<|eot|>\n' }}
+{%- endfor %}
+{{- '<|head|>assistant<|/head|>\n' if add_generation_prompt }}"""
 TEXT_ONLY = """{%- if messages[0].role == 'system' %}{{ raise_exception('no system messages') }}{% endif %}
 {%- for m in messages %}
   {%- if m.role not in ['user', 'assistant'] or (m.role == 'user') != (loop.index0 % 2 == 0) %}
@@ -83,6 +89,7 @@ TEXT_ONLY = """{%- if messages[0].role == 'system' %}{{ raise_exception('no syst
 {%- endfor %}
 {{- '<|head|>assistant<|/head|>' if add_generation_prompt }}"""
 TOOLS = [ToolSpec(name="f", description="Does <|eot|>.", parameters={"type": "object", "properties": {}})]
+PLAIN_TOOLS = [TOOLS[0].replace(description="Does it.")]
 CALL = ToolCall(name="f", arguments={"a": "b", "n": [1, {"c": None}]})
 
 
@@ -139,6 +146,28 @@ def test_what_is_appended_is_what_the_template_renders(
         messages += part
         expected = render(messages, TOOLS, prompt=not replied)
         assert vocabulary.decode(tokens) == (expected.removesuffix("\n") if replied else expected)
+
+
+@pytest.mark.parametrize("takes", [{"rstrip": True}, {"lstrip": True}, {"rstrip": True, "lstrip": True}])
+def test_tokens_that_take_white_space_take_it_as_their_tokenizer_has_them_do(
+    folder: Callable[[str], Path], takes: dict[str, bool]
+) -> None:
+    """As Phi 3's do. The ids are those of the whole conversation to `tokenizers` itself."""
+    from tokenizers import Tokenizer
+
+    path = folder(SPACED)
+    file = path / "tokenizer.json"
+    wire = json.loads(file.read_text())
+    wire["added_tokens"] = [t | takes if t["content"] in HEADERS else t for t in wire["added_tokens"]]
+    file.write_text(json.dumps(wire))
+    whole, format, render, ids = Tokenizer.from_file(str(file)), find(path), compiled(path, SPACED), list[int]()
+    past: list[Message] = []
+    for part in talk(several=True):
+        part = [m if m.role == "assistant" else m.replace(content=f"\u3000\n {m.content}\x1c\xa0 ") for m in part]
+        ids += format.render(part[0]) if part[0].role == "assistant" else format.encode(part, PLAIN_TOOLS, ids)
+        past += part
+        if part[0].role != "assistant":
+            assert ids == whole.encode(render(past, PLAIN_TOOLS), add_special_tokens=False).ids
 
 
 @pytest.mark.parametrize("template", [LLAMA, CODER])

@@ -33,6 +33,10 @@ STEP: dict[str, float] = {
 """A step of a real run, rounded."""
 
 
+LATER: dict[str, float | None] = {"train__later_ratio_error": 0.1}
+"""Of a step with several minibatches."""
+
+
 def step(**changes: float | None) -> dict[str, Any]:
     return STEP | {name.replace("__", "/"): value for name, value in changes.items()}
 
@@ -44,7 +48,7 @@ def bad(line: Mapping[str, Any], *earlier: Mapping[str, Any], config: HealthConf
 def test_a_healthy_step_is_told_to_be_so_by_every_check_that_can_tell() -> None:
     findings = of_step(STEP, [STEP] * 5, CONFIG)
     assert [f for f in findings if not f.ok] == []
-    assert {f.check for f in findings} == set(get_args(Check)) - {"stuck", "start"}  # one minibatch; no evaluation
+    assert {f.check for f in findings} == set(get_args(Check)) - {"stuck", "clipping", "kl", "start"}
     assert as_metrics(findings) == {f"health/{f.check}": 0.0 for f in findings}
 
 
@@ -75,8 +79,8 @@ def test_later_minibatches_have_to_move_the_ratio() -> None:
         ("weights", {"train__weight_change": 0.0}, "the update changed no weight, though its gradient is 0.1"),
         ("gradient", {"train__grad_norm": 2.1}, "the gradient's norm is 2.1; it was 0.1"),
         ("gradient", {"train__grad_norm": 0.0}, "the gradient is zero, though there are episodes to learn from"),
-        ("clipping", {"train__clip_fraction": 0.31}, "31.0% of the tokens are clipped, more than 0.3"),
-        ("kl", {"train__approx_kl": 0.2}, "one step moved the policy by 0.200 nats a token, more than 0.1"),
+        ("clipping", LATER | {"train__clip_fraction": 0.31}, "31.0% of the tokens are clipped, more than 0.3"),
+        ("kl", LATER | {"train__approx_kl": 0.2}, "one step moved the policy by 0.200 nats a token, more than 0.1"),
         ("empty", {"generation__replies__empty": 0.2}, "20.0% of the replies say and call nothing, more than 0.1"),
         ("malformed", {"generation__replies__malformed": 0.599}, "59.9% of the replies cannot be read, more than 0.25"),
         (
@@ -97,13 +101,14 @@ def test_what_one_step_shows(check: Check, changes: dict[str, float | None], tex
         (
             "groups",
             {"generation__equal_groups": 8.0},
-            "100% of the groups of the last 2 steps teach nothing: nearly every episode fails alike",
+            "100% of the groups of the last 2 steps teach nothing by their rewards: "
+            "each task succeeds always or never (40% of the episodes do)",
         ),
         ("calls", {"generation__replies__calls": 0.2}, "20.0% of the replies call a tool; at first 50.0% did"),
         (
             "length",
             {"generation__sampled_tokens": 16000.0},
-            "the model says 250 tokens an episode; at first it said 100, and succeeded as often",
+            "the model says 250 tokens an episode; at first it said 100, and it succeeds no more often",
         ),
     ],
 )
@@ -119,7 +124,9 @@ def test_success_excuses_what_comes_with_it() -> None:
     shorter = step(reward__success_rate=0.55, generation__sampled_tokens=1600.0, generation__replies__calls=0.2)
     assert bad(shorter, STEP, STEP, shorter) == {}
     solved = step(reward__success_rate=1.0, generation__equal_groups=8.0)
-    assert "nearly every episode succeeds" in bad(solved, solved)["groups"]
+    assert bad(solved, solved)["groups"].endswith("nearly every episode succeeds")
+    failing = step(reward__success_rate=0.0, generation__equal_groups=8.0)
+    assert bad(failing, failing)["groups"].endswith("nearly every episode fails alike")
     assert bad(solved | {"loss/value_loss": 0.1}, solved) == {}, "a critic learns from any group"
 
 
@@ -137,6 +144,30 @@ def test_imitation_is_to_lower_entropy_and_has_no_episodes() -> None:
     assert {f.check for f in of_step(lines[-1], lines[:-1], CONFIG)} == {"finite", "gradient"}
     assert bad(lines[-1], *lines[:-1]) == {}
     assert bad(step(train__grad_norm=0.01), *lines) == {}, "and is no measure for what follows it"
+
+
+def test_preferences_are_no_imitation() -> None:
+    """Whose gradients are sums over whole conversations."""
+    imitated = {"train/entropy": 0.1, "train/grad_norm": 0.1, "loss/total": 1.0}
+    first = imitated | {"train/grad_norm": 30.0, "train/wanted_margin": 0.0}
+    compared = first | {"train/grad_norm": 0.1}
+    assert bad(first, *[imitated] * 9) == {}
+    assert bad(imitated | {"train/grad_norm": 30.0}, *[imitated] * 9).keys() == {"gradient"}
+    assert bad(first, *[imitated] * 9, *[compared] * 9).keys() == {"gradient"}
+
+
+def test_a_sampler_that_is_made_up_for_is_judged_as_it_was() -> None:
+    made_up_for = step(train__sampler_ratio=1.0, train__sampler_ratio_error=0.0036)
+    assert bad(made_up_for) == {}
+    told = "the sampler is not the trainer: its probability ratio is 1.000 on average and 0.600 from 1, "
+    assert bad(made_up_for | {"train/sampler_ratio_error": 0.36})["ratio"].startswith(told)
+
+
+def test_what_no_update_has_moved_is_no_step_of_the_policy() -> None:
+    """With one minibatch these are how far sampler and trainer are apart, which `ratio` looks at."""
+    assert bad(step(train__approx_kl=0.3, train__clip_fraction=0.5)) == {}
+    told = {name: value for name, value in STEP.items() if not name.startswith("train/first_ratio")}
+    assert bad(told | {"train/approx_kl": 0.3}).keys() == {"kl"}, "where nobody tells a ratio"
 
 
 def test_a_model_that_never_succeeds_cannot_learn_yet() -> None:

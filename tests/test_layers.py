@@ -17,7 +17,7 @@ import understudy
 # A module imports only from lines above its own, and from its own package.
 LAYERS = """
     errors records
-    imported
+    imported values
     crew endpoint sandbox metrics health provenance envfile hold
     trackers
     messages state

@@ -101,6 +101,14 @@ def test_a_secret_is_filled_in_and_taken_out_in_each_form(monkeypatch: pytest.Mo
         assert secrets.hide(f"the key is {shown}!") == "the key is [NOTES_KEY]!"
 
 
+def test_a_value_that_is_too_short_for_a_secret_is_refused_and_not_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be taken out of every price that holds it."""
+    monkeypatch.setenv("PORT", "8000")
+    with pytest.raises(ConfigError, match="PORT in the environment has 4 characters") as caught:
+        Secrets().fill("http://x:${PORT}/mcp")
+    assert "8000" not in str(caught.value)
+
+
 def test_a_secret_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match="NO_SUCH_KEY"):
         Secrets().fill("${NO_SUCH_KEY}")

@@ -20,7 +20,7 @@ import understudy
 from understudy.cli import app
 from understudy.domains.base import find_domain, names
 from understudy.errors import ConfigError
-from understudy.mcp.serve import IDLE, Offer, Served, _Sessions, server
+from understudy.mcp.serve import GLANCE, IDLE, Offer, Served, _Sessions, server
 from understudy.mcp.servers.domain import STATE, USER, Choice, changes, domain_offer
 from understudy.mcp.servers.offers import WEB, Part, offer
 from understudy.tasks import Task
@@ -211,15 +211,24 @@ def test_sessions_end_when_they_are_idle_or_left(monkeypatch: pytest.MonkeyPatch
 
     async def talk() -> None:
         sessions = _Sessions(Offer("x", opened))
-        first = await sessions.find("1", {"name": "first"})
-        assert await sessions.find("1", {"name": "again"}) is first
-        now[0] = IDLE + 1
-        await sessions.find("2", {"name": "second"})
-        assert ended == ["first"]
+        with sessions.request("1"):
+            first = sessions.find("1", {"name": "first"})
+            assert sessions.find("1", {"name": "again"}) is first
+        with sessions.request("2"):  # a stream that stays open
+            sessions.find("2", {"name": "second"})
+            now[0] = IDLE + GLANCE + 1
+            with sessions.request("2"):
+                pass
+            now[0] *= 2
+            await sessions.end_idle()
+            assert ended == ["first"]
+        await sessions.end_idle()
         await sessions.end("no such")
-        await sessions.end("2")
+        assert ended == ["first"]
+        now[0] *= 2
+        await sessions.end_idle()
         assert ended == ["first", "second"]
-        await sessions.find("3", {"name": "third"})
+        sessions.find("3", {"name": "third"})
         await sessions.end_all()
 
     asyncio.run(talk())

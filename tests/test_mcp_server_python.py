@@ -24,7 +24,7 @@ from understudy.errors import ConfigError, ToolError
 from understudy.mcp.serve import server
 from understudy.mcp.servers.offers import Part, offer
 from understudy.mcp.servers.python import interpreter_of_environment
-from understudy.sandbox import confine, landlock, syscalls
+from understudy.sandbox import confine, interpreter, landlock, syscalls
 from understudy.sandbox.confine import Limits
 from understudy.sandbox.interpreter import Interpreter, prove
 
@@ -133,6 +133,7 @@ def test_an_attempt_to_escape_is_held(name: str, prisoner: Running, outside: Out
 
 REAL = (
     *("files: open", "files: mmap", "files: openat", "files: openat2", "files: symlink", "files: hard link"),
+    *("files: truncate by opening to read", "files: truncate by opening for nothing"),
     *("files: append", "files: chmod", "files: times", "files: chdir and read", "files: import a planted module"),
     *("files: linecache", "files: read link", "files: unnamed file", "files: sqlite attach", "files: device"),
     *("proc: own memory", "proc: list of processes", "proc: parent's environment", "proc: own descriptors"),
@@ -325,10 +326,11 @@ def test_a_machine_that_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) 
         patched.setattr(confine.platform, "machine", lambda: "riscv64")
         with pytest.raises(confine.NotConfined, match="needs Linux on x86_64, not Linux riscv64"):
             confine.confine(".", Limits())
-    with monkeypatch.context() as patched:
-        patched.setattr(landlock, "version", lambda _: 0)
-        with pytest.raises(confine.NotConfined, match="needs Landlock"):
-            confine.confine(".", Limits())
+    for version in (0, 1, 2):  # those that are there let files be emptied
+        with monkeypatch.context() as patched:
+            patched.setattr(landlock, "version", lambda _, version=version: version)
+            with pytest.raises(confine.NotConfined, match=f"needs Landlock 3, not {version}: a kernel from 6.2"):
+                confine.confine(".", Limits())
 
 
 def test_a_kernel_that_only_says_yes_is_found_out() -> None:
@@ -343,6 +345,15 @@ def test_a_refusal_to_begin_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ConfigError, match=line):
         prove(Limits(open_files=3))
     prove()
+
+
+def test_a_machine_that_is_too_slow_to_begin_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreter, "_STARTING", 0.0)
+    line = r"^the sandbox does not begin: it took longer than 0 s$"
+    with contextlib.closing(Running()) as slow, pytest.raises(ConfigError, match=line):
+        slow.run("1")
+    with pytest.raises(ConfigError, match=line):
+        prove()
     monkeypatch.setenv("SANDBOX_SECONDS", "0")
     with pytest.raises(ConfigError, match="SANDBOX_SECONDS is '0'; it has to be a number from 1 to 3600"):
         interpreter_of_environment()

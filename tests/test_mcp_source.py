@@ -14,7 +14,7 @@ from understudy.domains.base import Slice, find
 from understudy.environment import Step
 from understudy.errors import ConfigError, TaskError
 from understudy.evaluate import evaluate
-from understudy.mcp.cassette import BEGINNING, Cassette, read_offers, write_offers
+from understudy.mcp.cassette import BEGINNING, Cassette, cassette_path, read_offers, write_offers
 from understudy.mcp.reply import Reply
 from understudy.mcp.source import MCPSource
 from understudy.messages import Message, ToolCall, ToolSpec
@@ -202,6 +202,14 @@ def test_a_cassette_holds_text_with_any_mark(tmp_path: Path) -> None:
     assert Cassette(tape.path).find("s", BEGINNING, "t", {"x": "\x85"}) == said
     write_offers(tmp_path, {"s": (tool,)})
     assert read_offers(tmp_path) == {"s": (tool,)}
+
+
+def test_no_task_has_the_cassette_of_another_or_of_the_tools(tmp_path: Path) -> None:
+    write_offers(tmp_path, {})
+    taken = {path.name for path in tmp_path.iterdir()}
+    paths = [cassette_path(tmp_path, task).name for task in ("tools", "a", "a/1", "a_1")]
+    assert len({*paths, *taken}) == 5
+    assert paths[1] == "a.jsonl"
 
 
 def test_a_damaged_cassette_is_named(tmp_path: Path) -> None:

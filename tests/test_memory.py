@@ -1,5 +1,6 @@
 """Memory plans: parts worked by hand, shapes as the engine has them, and a plan beside the peak of a real process."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -10,9 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from understudy.algorithms.options import Loss  # noqa: E402
+from understudy.batch import collate  # noqa: E402
 from understudy.config import TrainConfig, parse  # noqa: E402
 from understudy.engines.local import cache, head  # noqa: E402
 from understudy.engines.local.config import LocalConfig  # noqa: E402
+from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.local.machine import Machine, find_machine, peak_bytes  # noqa: E402
 from understudy.engines.local.model import Model  # noqa: E402
 from understudy.errors import ConfigError  # noqa: E402
@@ -29,7 +33,10 @@ from understudy.memory import (  # noqa: E402
     planned,
     read_shape,
 )
+from understudy.messages import Message  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
+from understudy.tasks import Score  # noqa: E402
+from understudy.trajectory import Trajectory  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
 MACHINE = Machine(device="cpu", item=4, fused=True, packs=False, taken=1000, total=1 << 30)
@@ -78,7 +85,36 @@ def test_weights_and_what_is_trained_are_counted_as_the_model_has_them(
         4 * trained,
         8 * trained,
     )
-    assert checkpoint_bytes(read_shape(tmp_path), config(**settings)) == 12 * trained
+    assert checkpoint_bytes(read_shape(tmp_path), TrainConfig(engine=config(**settings)), 2) == 12 * trained
+
+
+@pytest.mark.parametrize(
+    ("settings", "item"),
+    [
+        ((), 0),
+        (("algorithm.kl_coefficient=0.1",), 2),
+        (("algorithm.kl_coefficient=0.1", "algorithm.reference.kind=ema"), 4),
+        (("algorithm.kl_coefficient=0.1", "algorithm.reference.kind=model", "algorithm.reference.model=tiny"), 0),
+        (("preferences.steps=1",), 2),
+    ],
+)
+def test_a_checkpoint_is_as_large_as_it_is_reckoned(tmp_path: Path, settings: tuple[str, ...], item: int) -> None:
+    found = parse(TrainConfig, "", ["engine.device=cpu", "engine.dtype=bfloat16", *settings])
+    engine = LocalEngine(make_tiny(tmp_path / "model"), found.engine)
+    shape = read_shape(tmp_path / "model")
+    if found.algorithm.kl_coefficient or found.preferences.steps:
+        engine.keep_reference(found.algorithm.reference)
+    episode = Trajectory("t", score=Score(reward=1.0))
+    episode.observe([], [1])
+    episode.act(Message(role="assistant"), [2, 3], [-1.0, -1.0])
+    batch = collate([episode])
+    step = batch.with_(advantages=batch.mask.float())
+    asyncio.run(engine.update([step], Loss(kind="nll"), 1e-3))  # there are no moments before
+    engine.save(tmp_path)
+    (file,) = tmp_path.glob("*.safetensors")
+    reckoned = checkpoint_bytes(shape, found, 2)
+    assert reckoned == (12 + item) * (shape.parameters - shape.embeddings)
+    assert reckoned <= file.stat().st_size < reckoned + 10_000, "names, and the optimizer's count of steps"
 
 
 def test_the_cache_has_room_for_every_sequence(folder: Path) -> None:
@@ -104,6 +140,12 @@ def test_sampling_and_training_take_turns(folder: Path) -> None:
     through_vllm = plan(read_shape(folder), config(), LOAD.replace(here=False), MACHINE)
     assert through_vllm.sum("sampling") == 0
     assert plan(read_shape(folder), config(), LOAD.replace(reference=True), MACHINE).peak > found.peak
+    half = MACHINE.replace(item=2)
+    frozen, average = (
+        sizes(plan(read_shape(folder), config(), LOAD.replace(reference=True, averaged=each), half))["reference"]
+        for each in (False, True)
+    )
+    assert average / frozen == 6 / 4, "an average is in float32, and the current weights are beside either"
 
 
 def test_weights_in_4_bits_take_an_eighth(folder: Path) -> None:

@@ -29,12 +29,30 @@ def test_the_wire_format_loses_nothing(message: Message) -> None:
     assert from_wire(json.loads(json.dumps(to_wire(message)))) == message
 
 
-@pytest.mark.parametrize("arguments", ["{", "[1]", '"x"', "null", "nul"])
+UNREADABLE = (
+    *("{", "[1]", '"x"', "null", "nul"),
+    *('{"a": NaN}', '{"a": -Infinity}', '{"a": 1e999}', '{"a": 1, "a": 2}', r'{"a": "\ud83d"}'),
+    *(f'{{"a": {"9" * 5000}}}', '{"a":' * 2000, f'{{"a": {"[" * 40}{"]" * 40}}}'),
+)
+
+
+@pytest.mark.parametrize("arguments", UNREADABLE)
 def test_arguments_that_are_no_object_make_a_malformed_call(arguments: str) -> None:
     call = {"id": "c1", "function": {"name": "f", "arguments": arguments}}
     (read,) = from_wire({"role": "assistant", "content": None, "tool_calls": [call]}).tool_calls
     assert read.malformed
     assert (read.name, read.arguments) == ("f", {})
+    read.model_dump_json().encode()
+
+
+def test_arguments_that_are_an_object_already_are_held_to_the_same() -> None:
+    def read(arguments: object) -> ToolCall:
+        call = {"function": {"name": "f", "arguments": arguments}}
+        return from_wire({"role": "assistant", "tool_calls": [call]}).tool_calls[0]
+
+    assert read({"a": [1, None]}).arguments == {"a": [1, None]}
+    for value in (float("nan"), float("inf"), "\ud83d"):
+        assert read({"a": value}).malformed
 
 
 def test_a_malformed_call_travels_without_arguments() -> None:

@@ -239,9 +239,12 @@ def test_advantages_of_successes_and_of_a_teacher_by_hand(tiny: Path) -> None:
 def test_a_mismatched_conversation_is_the_next_ones_replies_after_the_own_prompt() -> None:
     one, other = episodes(1.0, 0.0)
     one.tokens[0], other.tokens[0] = 8, 9
-    spliced, last = preferences._mismatched([one, other])
+    spliced, last = preferences._mismatched([one, other], 9)
     assert (spliced.tokens, spliced.mask) == ([8, 2, 2, 2], [False, True, True, True])
     assert (last.tokens, last.mask) == ([9, 2, 2], [False, True, True])
+    cut, last = preferences._mismatched([one, other], 3)
+    assert (cut.tokens, cut.mask, len(cut.logprobs)) == ([8, 2, 2], [False, True, True], 3)
+    assert last.tokens == [9, 2, 2]
 
 
 # ---- what is refused ----

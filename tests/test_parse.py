@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from understudy.errors import ConfigError
 from understudy.formats import hermes
 from understudy.formats import parse as parse_module
-from understudy.formats.parse import DIALECTS, Reading, parse, render
+from understudy.formats.base import settled
+from understudy.formats.parse import DIALECTS, Reading, parse, parsed, render
 from understudy.formats.repair import Budget
 from understudy.formats.scan import Scan
 from understudy.messages import ToolCall, ToolSpec
@@ -182,6 +183,9 @@ def test_an_empty_list_of_calls_is_no_call() -> None:
     reading = parse('Hello.\n{"content": "Bye.", "tool_calls": []}')
     assert (reading.status, reading.text) == ("text", "Hello.\nBye.")
     assert parse('{"tool_calls": []}').status == "empty"
+    both = parse('<tool_call>{"tool_calls": [], "arguments": {"a": "x"}}</tool_call>', "hermes")
+    assert (made(both), dict(both.faults)) == ([], {"shape": 1})
+    assert made(parse('{"tool_calls": [], "name": "f", "arguments": {"a": 1}}')) == [("f", {"a": 1})]
 
 
 @pytest.mark.parametrize(
@@ -199,6 +203,14 @@ def test_an_empty_list_of_calls_is_no_call() -> None:
 def test_calls_in_thoughts_are_no_calls(text: str, said: str) -> None:
     reading = parse(text)
     assert (reading.calls, reading.text) == ((), said)
+
+
+@pytest.mark.parametrize("before", ["<think>a</think>", "a</think>", f"<think>a</think>{CALL}</think>"])
+def test_a_call_before_the_end_of_no_thought_goes_back_to_the_model(before: str) -> None:
+    reading = parse(f"{before}{CALL}</think>b")
+    assert (made(reading), reading.text, dict(reading.faults)) == ([], "b", {"tags": 1})
+    assert "the call stands before a </think> that ends no thought" in reading.reason
+    assert parse(f"{before}a</think>b").calls == (() if CALL not in before else reading.calls)
 
 
 @pytest.mark.parametrize(
@@ -300,6 +312,48 @@ def test_tools_give_names_types_and_other_names_of_arguments() -> None:
     unknown = parse('{"name": "get_ordr", "arguments": {}}', "", TOOLS)
     assert (unknown.status, unknown.faults) == ("calls", {})
     assert "did you mean 'get_order'" in unknown.reason
+
+
+MAYBE = {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        *(
+            (schema, text, text)
+            for schema in (MAYBE, {"type": ["string", "null"]})
+            for text in ("94110", "true", "[1]")
+        ),
+        (MAYBE, "null", None),
+        (MAYBE, "None", None),
+        (MAYBE, '"x"', '"x"'),
+        ({"$ref": "#/$defs/Size"}, "12", "12"),
+        ({"anyOf": [{"$ref": "#/$defs/Size"}, {"type": "null"}]}, "12", "12"),
+        ({"$ref": "#/$defs/Loop"}, "12", "12"),
+        ({"$ref": "#/$defs/None"}, "12", 12),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "12", 12),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "1.5", "1.5"),
+        ({"type": ["number", "string"]}, "12", 12),
+        ({"type": ["number", "string"]}, "true", "true"),
+        ({"enum": [1, 2]}, "1", 1),
+        ({"const": "1"}, "1", "1"),
+        ({"type": "array"}, "[1]", [1]),
+        ({}, "12", 12),
+        (True, "12", 12),
+        ({"type": [{}], "anyOf": "string", "$ref": 1}, "12", 12),
+    ],
+)
+def test_values_without_quotes_have_the_type_that_their_schema_takes(schema: Any, text: str, value: Any) -> None:
+    definitions = {"Size": {"enum": ["12", "13"]}, "Loop": {"anyOf": [{"$ref": "#/$defs/Loop"}, {"type": "string"}]}}
+    parameters = {"type": "object", "properties": {"a": schema}, "$defs": definitions}
+    tools = [ToolSpec(name="f", description="", parameters=parameters)]
+    coder = f"<tool_call>\n<function=f>\n<parameter=a>\n{text}\n</parameter>\n</function>\n</tool_call>"
+    glm = f"<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{text}</arg_value>\n</tool_call>"
+    for format, reply in (("qwen3_coder", coder), ("glm", glm)):
+        ((_, arguments),) = made(parse(reply, format, tools))
+        assert arguments == {"a": value}
+        assert type(arguments["a"]) is type(value)
 
 
 def test_an_unknown_format_is_refused() -> None:
@@ -469,6 +523,7 @@ PIECES = (
         '"tool_calls": [',
         '{"function": ',
         "\nUser: ",
+        '"tool_calls": [], ',
         '"arguments": "{',
         '\\"',
         "-",
@@ -496,7 +551,9 @@ def check(text: str, format: str = "", tools: Sequence[ToolSpec] = ()) -> Readin
 @settings(many, max_examples=400)
 @given(text=texts, format=st.sampled_from(["", *DIALECTS]), shown=st.booleans())
 def test_any_text_is_read(text: str, format: str, shown: bool) -> None:
-    check(text, format, [spec("f", a="string")] if shown else [])
+    tools = [spec("f", a="string")] if shown else []
+    reading = check(text, format, tools)
+    assert len(settled(parsed(text, format, tools), cut=True).tool_calls) == len(reading.calls)
 
 
 @settings(many, max_examples=300)
@@ -509,17 +566,40 @@ def test_strings_of_arguments_stand_in_the_reply(text: str) -> None:
                 assert value in text.replace("\ud800", "\ufffd")
 
 
-@settings(many, max_examples=200)
-@given(cut=st.integers(0, 200), format=st.sampled_from(sorted(DIALECTS)))
-def test_a_reply_that_was_cut_calls_nothing_that_the_whole_does_not(cut: int, format: str) -> None:
-    calls = [ToolCall(name="f", arguments={"a": 'say "b" }]', "c": [12.5, {"d": None}]}), ToolCall(name="g")]
+@pytest.mark.parametrize("format", sorted(DIALECTS))
+def test_a_reply_that_was_cut_calls_nothing_that_the_whole_does_not(format: str) -> None:
+    """Nor a call without arguments that were to come, wherever it is cut."""
+    both = {"a": 'say "b" }]', "c": [12.5, {"d": None}]}
+    calls = [ToolCall(name="f", arguments=both), ToolCall(name="g"), ToolCall(name="h", arguments=both)]
     whole = render("", calls, format)
-    for call in (call for call in parse(whole[:cut], format).calls if not call.malformed):
-        full = next(c for c in calls if c.name == call.name)
-        assert call.arguments.items() <= full.arguments.items() or call.arguments == {
-            "a": full.arguments["a"],
-            "c": [12.5],
-        }
+    for cut in range(len(whole)):
+        message = settled(parsed(whole[:cut], format), cut=True)
+        assert [call for call in message.tool_calls if not call.malformed] in (calls[:n] for n in range(4)), whole[:cut]
+
+
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        ("hermes", '<tool_call>{"tool_calls": [], "arguments": {"a": "x"'),
+        ("hermes", '<tool_call>{"tool_calls": [], "arguments": {"a": "x}}'),
+        ("xml", '<tool>{"tool_calls": [], "args": {"a": "x"'),
+        ("qwen3_coder", "<tool_call>\n<function=f>"),
+        ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n<param"),
+        ("glm", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>b</arg_key>\n<arg_val"),
+        ("glm", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>b"),
+    ],
+)
+def test_a_call_that_is_cut_off_is_malformed(format: str, text: str) -> None:
+    (call,) = settled(parsed(text, format), cut=True).tool_calls
+    assert call.malformed
+
+
+def test_a_call_whose_end_alone_is_missing_is_run() -> None:
+    for text in ("<function=f><parameter=a>1</parameter>", "<function=f><parameter=a>1</parameter> So."):
+        message = settled(parsed(text, "qwen3_coder"), cut=False)
+        assert message.tool_calls == (ToolCall(name="f", arguments={"a": 1}),)
+    whole = parsed('<function=f>{"a": 1}', "qwen3_coder")
+    assert (settled(whole, cut=True), dict(whole.repairs)) == (whole.message, {"tags": 1})
 
 
 LONG = (

@@ -66,11 +66,12 @@ def test_words_become_what_the_schema_wants() -> None:
         "counts": {"type": "array", "items": {"type": "integer"}},
         "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
         "reason": {"enum": ["1", "2"]},
+        "zip": {"type": ["string", "null"]},
         "price": {"type": "number"},
     }
     spec = ToolSpec(name="order", description="", parameters={"type": "object", "properties": kinds})
-    reply = read_reply("order ids=1,b counts=1,2 note=7 reason=1 price=9.50", [spec])
-    wanted = {"ids": ["1", "b"], "counts": [1, 2], "note": "7", "reason": "1", "price": 9.5}
+    reply = read_reply("order ids=1,b counts=1,2 note=7 reason=1 zip=94110 price=9.50", [spec])
+    wanted = {"ids": ["1", "b"], "counts": [1, 2], "note": "7", "reason": "1", "zip": "94110", "price": 9.5}
     assert reply.tool_calls[0].arguments == wanted
     for typed, ids in {"ids=[a,b]": ["a", "b"], """ids='["a,b"]'""": ["a,b"], "ids=": [], "ids=7": ["7"]}.items():
         assert read_reply(f"order {typed}", [spec]).tool_calls[0].arguments == {"ids": ids}
@@ -88,6 +89,9 @@ def test_all_else_is_said(line: str) -> None:
     [
         "switch_lamp(lamp_id=__import__('os').getcwd())",
         "switch_lamp(lamp_id=open)",
+        "switch_lamp(lamp_id={[1]: 2})",
+        "switch_lamp(lamp_id={1})",
+        "switch_lamp(lamp_id=b'x')",
         "switch_lamp('L1')",
         "switch_lamp(**{'a': 1})",
         "switch_lamp(lamp_id='L1'",

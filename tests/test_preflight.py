@@ -1,7 +1,9 @@
 """Knowing before a run what it takes: dry runs, forecasts, measured speeds, and the doctor."""
 
+import importlib
 import json
 import re
+import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -122,6 +124,11 @@ def test_a_dry_run_of_several_processes_plans_the_memory_of_each_and_of_all(
         (["sft.file=x.jsonl", "sft.steps=0"], "sft.file = 'x.jsonl': nothing is learned from it while sft.steps is 0"),
         (["engine.finetune=lora", "engine.lora.targets=nope"], "engine.lora.targets"),
         (["limits.max_turns=1"], "limits.max_turns is too low for it"),
+        (["sft.demonstrations=0"], "there is nothing to imitate"),
+        (["sft.file=none.jsonl"], "there is no file none.jsonl"),
+        (["preferences.steps=1"], "preferences.file is empty"),
+        (["preferences.steps=1", "preferences.file=none.jsonl"], "there is no file none.jsonl"),
+        (["preferences.steps=1", "preferences.file=x", "preferences.kind=kto", "preferences.batch_size=1"], "least 2"),
     ],
 )
 def test_what_a_run_would_fail_at_a_dry_run_names(home: Path, call: Call, settings: list[str], said: str) -> None:  # noqa: F811
@@ -144,7 +151,7 @@ def test_a_dry_run_refuses_a_folder_that_is_taken_and_a_disk_that_is_full(
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     with pytest.raises(ConfigError, match=r"4 checkpoints and the model need .* GiB, .* lower keep, raise save_every"):
         launch.dry_run(TOY, home / "new")
-    with pytest.raises(ConfigError, match=r"14 checkpoints .* set keep, raise save_every"):
+    with pytest.raises(ConfigError, match=r"13 checkpoints .* set keep, raise save_every"):
         launch.dry_run([*TOY, "keep=0"], home / "new")
 
 
@@ -153,6 +160,12 @@ def test_room_is_counted_for_the_checkpoints_that_stay(home: Path, monkeypatch: 
     for steps in (12, 1000):
         disk = launch.dry_run([*TOY, f"steps={steps}"]).disk
         assert (disk and disk.checkpoints) == 4, "the last two, the best one, and one that is being written"
+    often = launch.dry_run([*TOY, "keep=0", "save_every=0", "eval.every=2", "sft.steps=1", "steps=5"]).disk
+    assert (often and often.checkpoints) == 4, "after the warm start, two steps, four, and all"
+    plain, held = (launch.dry_run([*TOY, f"algorithm.kl_coefficient={k}"]).disk for k in (0, 0.1))
+    assert plain is not None
+    assert held is not None
+    assert held.needed > plain.needed
 
 
 def test_doubts_are_of_reinforcement_alone() -> None:
@@ -161,6 +174,10 @@ def test_doubts_are_of_reinforcement_alone() -> None:
     assert doubts(config("steps=0", "sampling.temperature=0", "sampling.top_p=0.5")) == []
     (cold,) = doubts(config("sampling.temperature=0"))
     assert "differ by their users alone" in cold
+    average = ["algorithm.kl_coefficient=0.1", "algorithm.reference.kind=ema", "steps=100"]
+    assert doubts(config(*average, "algorithm.reference.every=99")) == []
+    (still,) = doubts(config(*average))
+    assert still.startswith("algorithm.reference.every = 100, and there are 100 steps: the average stays as it begins")
     (narrow,) = doubts(config("sampling.top_p=0.5", "sampling.top_k=9"))
     assert narrow.startswith("sampling.top_p = 0.5, sampling.top_k = 9: replies are drawn from other odds")
 
@@ -215,6 +232,7 @@ def test_a_forecast_is_tokens_over_speed() -> None:
 def test_evaluations_are_counted_as_the_loop_makes_them() -> None:
     for settings, count in (
         (["steps=0"], 2),
+        (["steps=0", "sft.steps=0"], 1),
         (["steps=4", "sft.steps=0"], 2),
         (["steps=4"], 3),
         (["steps=4", "eval.every=4"], 3),
@@ -393,6 +411,20 @@ def test_what_a_setting_needs_is_missing_where_it_is_not_here(settings: list[str
     assert found.ok == here
     assert found.needed
     assert here or found.remedy
+
+
+def test_a_package_that_is_called_otherwise_than_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mlflow-skinny has the module mlflow; a folder that an offline wandb leaves is no package."""
+    monkeypatch.setattr("sys.path", [str(tmp_path), *(path for path in sys.path if "-packages" not in path)])
+    for name in ("mlflow", "trackio", "mlflow_skinny-3.0.dist-info", "wandb"):
+        (tmp_path / name).mkdir()
+    for name in ("mlflow", "trackio"):
+        (tmp_path / name / "__init__.py").touch()
+    about = tmp_path / "mlflow_skinny-3.0.dist-info"
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mlflow-skinny\nVersion: 3.0\n")
+    (about / "top_level.txt").write_text("mlflow\n")
+    importlib.invalidate_caches()
+    assert [doctor._version(name) for name in ("mlflow", "trackio", "wandb")] == ["3.0", "of no known version", ""]
 
 
 def test_a_model_of_the_hub_may_come_later() -> None:

@@ -103,6 +103,8 @@ def test_turns_are_limited(most: int, stop: Stop, turns: int) -> None:
     assert episode.score is not None
     assert episode.reward == (1.0 if stop is Stop.DONE else 0.0)
     assert episode.score.parts["ended"] == (stop is Stop.DONE)
+    if stop is not Stop.DONE:
+        assert episode.messages[-1].role in ("tool", "user"), "what came of the last reply is told"
 
 
 class Talker:
@@ -119,6 +121,7 @@ def test_tokens_are_limited(most: int, turns: int) -> None:
     patient = TASKS[0].replace(scenario=TASKS[0].scenario.replace(patience=99))
     episode = asyncio.run(rollout(patient, DOMAIN.environment(patient), Talker(), Limits(max_tokens=most)))
     assert (episode.stop, episode.turns, len(episode.tokens)) == (Stop.MAX_TOKENS, turns, 20 * turns)
+    assert (episode.messages[-1].role, episode.mask[-1]) == ("user", True), "the answer to it is told, without tokens"
     assert episode.reward == 0.0
 
 

@@ -105,6 +105,27 @@ def test_a_stream_put_together_is_the_reply(url: str, seed: int, tools: Any) -> 
     assert len({chunk.id for chunk in chunks}) == 1
 
 
+def test_seeds_below_nothing_and_at_the_end_are_seeds(url: str) -> None:
+    for seed in (-1, 2**63 - 1):
+        said = [choice.message.content for choice in ask(url, n=3, max_tokens=9, seed=seed).choices]
+        assert len(set(said)) == 3
+        assert said[1:] == [ask(url, max_tokens=9, seed=other).choices[0].message.content for other in (0, 1)]
+
+
+def test_a_name_in_a_message_changes_nothing(url: str) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    plain = [
+        {"role": "system", "content": "Be kind."},
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "done"},
+    ]
+    named = [{**message, "name": "f"} for message in plain]
+    asked = [ask(url, messages=messages, tools=TOOLS, max_tokens=9) for messages in (plain, named)]
+    assert asked[0].usage == asked[1].usage
+    assert asked[0].choices[0].message.content == asked[1].choices[0].message.content
+
+
 def test_several_replies_side_by_side(url: str) -> None:
     whole, chunks = ask(url, n=3, max_tokens=9), streamed(url, n=3, max_tokens=9)
     said = [choice.message.content for choice in whole.choices]

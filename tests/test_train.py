@@ -24,6 +24,7 @@ from toy import LampTools, house, task  # noqa: E402
 from understudy import launch  # noqa: E402
 from understudy.assess.stored import open_stored  # noqa: E402
 from understudy.assess.why import why  # noqa: E402
+from understudy.batch import collate  # noqa: E402
 from understudy.config import TrainConfig, parse  # noqa: E402
 from understudy.domains.base import Domain, interleave  # noqa: E402
 from understudy.engines.base import Completion  # noqa: E402
@@ -46,6 +47,7 @@ from understudy.train import (  # noqa: E402
     train,
     with_advantages,
 )
+from understudy.train.lessons import lessons  # noqa: E402
 from understudy.train.preparation import cut_short  # noqa: E402
 from understudy.trajectory import Stop, Trajectory, read_trajectories  # noqa: E402
 from understudy.users import NoUser, User  # noqa: E402
@@ -230,8 +232,6 @@ def test_summary_by_hand() -> None:
 
 
 def test_advantages_and_steps_of_a_batch(tiny: Path) -> None:
-    from understudy.batch import collate
-
     batch = collate(episodes(0.0, 1.0, 1.0, 0.0), [0, 0, 1, 1])
     settings = config(tiny, "algorithm.advantage=group", "algorithm.per=constant")
     whole = with_advantages(batch, settings)
@@ -252,6 +252,29 @@ def test_advantages_and_steps_of_a_batch(tiny: Path) -> None:
         pytest.approx([0.5 / 48, -0.5 / 48]),
     ]
     assert len(optimizer_steps(whole, 9, settings)) == 4
+
+
+def test_a_group_that_teaches_nothing_may_be_a_part_of_what_a_step_learns_from(tiny: Path) -> None:
+    """Of a whole batch's deviation, or of what a penalty or a teacher judges; by its reward it is worth nothing."""
+    mixed, equal, lost = episodes(0.0, 1.0), episodes(0.3, 0.3), episodes(None, None)
+
+    def learned(groups: Sequence[list[Trajectory]], *settings: str) -> list[list[Trajectory]]:
+        return lessons(groups, config(tiny, *settings).algorithm)
+
+    every = [mixed, equal, lost]
+    assert learned(every, "algorithm.advantage=turn") == [mixed]
+    assert learned(every, "algorithm.kl_coefficient=0.1") == [mixed, equal]
+    assert learned(every, "algorithm.advantage=batch_std") == [mixed, equal]
+    assert learned([equal, lost], "algorithm.advantage=batch_std") == []
+    rows, numbers, places = [*mixed, *equal], [0, 0, 1, 1], [[-1, 0, 0], [-1, 0, 0, 0], [-1, 1, 1], [-1, 1, 1, 1]]
+    for advantage in ("group", "group_std", "leave_one_out", "batch_std", "turn"):
+        batch = collate(rows, numbers, situations=places if advantage == "turn" else None)
+        found = with_advantages(batch, config(tiny, f"algorithm.advantage={advantage}")).advantages
+        assert found is not None
+        assert found[0, 1] < 0 < found[1, 1]
+        assert not found[2:].any(), advantage
+        if advantage == "batch_std":
+            assert found[1, 1] == pytest.approx(0.5 / (0.5 / 3) ** 0.5, rel=1e-4), "-0.5, 0.5, 0, 0: variance 0.5 / 3"
 
 
 # ---- whole runs ----
@@ -290,7 +313,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tiny: Path, t
     assert lines[1]["loss/nll"] < lines[0]["loss/nll"]
     assert all(line[EPISODES] == 3 * line[GROUPS] and 2 <= line[GROUPS] <= 3 for line in lines[2:])
     used = 3 + sum(line[GROUPS] for line in lines[2:])
-    assert saved(one)["progress"] == {"rates": ANY, "tasks_used": used, "cost": "0"}
+    assert saved(one)["progress"] == {"rates": ANY, "tasks_used": used}
 
 
 @pytest.mark.usefixtures("short")
@@ -303,7 +326,7 @@ def test_the_trained_model_is_written_as_others_read_it(tiny: Path, tmp_path: Pa
     assert all(torch.equal(weights[name], master) for name, master in masters.items())
     again = run_of(tmp_path / "again", folder, "sft.steps=0", "steps=0")
     before, after = (
-        evaluations(r)[name] for r, name in ((run, "000005 trained.json"), (again, "000000 warm start.json"))
+        evaluations(r)[name] for r, name in ((run, "000005 trained.json"), (again, "000000 base model.json"))
     )
     assert before == after
     adapted = run_of(tmp_path / "lora", tiny, "engine.finetune=lora", "steps=1")
@@ -434,6 +457,9 @@ def test_a_sampler_that_is_not_the_trainer_is_made_up_for(tiny: Path, tmp_path: 
     (first,), (second,) = metrics(trusted), metrics(corrected)
     assert first["train/ratio"] == pytest.approx(math.e, rel=1e-3)
     assert second["train/ratio"] == pytest.approx(1.0, abs=1e-5)
+    assert second["train/sampler_ratio"] == pytest.approx(math.e, rel=1e-3), "and it is said how far they were apart"
+    assert second["train/sampler_ratio_error"] == pytest.approx((math.e - 1) ** 2, rel=1e-2)
+    assert (second["train/importance_capped"], second["health/ratio"]) == (1.0, 1.0)
     assert second["loss/total"] != pytest.approx(first["loss/total"])
 
 
@@ -451,6 +477,18 @@ def test_equal_groups_teach_nothing(tiny: Path, tmp_path: Path) -> None:
     )
     assert (before["progress"]["tasks_used"], after["progress"]["tasks_used"]) == (3, 6)
     assert sorted(evaluations(run)) == ["000000 base model.json", "000002 trained.json"]
+
+
+@pytest.mark.parametrize("advantage", ["group", "turn"])
+def test_a_teacher_teaches_where_all_fail(tiny: Path, tmp_path: Path, advantage: str) -> None:
+    """By reward alone nothing is learned there, as above; the penalty is of every episode."""
+    teacher = make_tiny(tmp_path / "teacher", seed=7)
+    reference = ("algorithm.kl_coefficient=1", "algorithm.reference.kind=model", f"algorithm.reference.model={teacher}")
+    lines = metrics(
+        run_of(tmp_path / "run", tiny, "sft.steps=0", "steps=2", f"algorithm.advantage={advantage}", *reference)
+    )
+    assert all(line["generation/equal_groups"] == line[GROUPS] for line in lines)
+    assert all(line["train/reference_kl"] > 0 < line["train/grad_norm"] for line in lines)
 
 
 @pytest.mark.usefixtures("short")

@@ -1,8 +1,6 @@
 """A warm start on demonstrations out of a file: the same run as on gold played now, and what does not fit is said."""
 
-import itertools
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -24,9 +22,9 @@ from understudy.messages import Message, ToolCall
 from understudy.run import Run
 from understudy.train.demonstrations import misfits, read_demonstrations
 from understudy.train.files import passes
-from understudy.train.state import Training
+from understudy.train.preparation import prepare
+from understudy.trajectory import Trajectory
 
-RUNS = itertools.count()
 GOLD = ("sft.steps=3", "steps=0", "save_every=0", "limits.max_turns=6")
 
 
@@ -67,23 +65,19 @@ def test_how_much_of_a_file_is_read() -> None:
     assert passes(Preferences(steps=3, batch_size=2), 4).endswith("read each of 4 preferences 1.5 times")
 
 
-def training(tiny: Path, file: Path | str, *settings: str, notes: list[str] | None = None) -> Training:
-    """As much of a run as reading demonstrations needs."""
+def read(tiny: Path, file: Path | str, *settings: str) -> tuple[list[Trajectory], list[str]]:
+    """The demonstrations of a file, as a run reads them, and what it says of them."""
     chosen = config(tiny, "sft.demonstrations=0", f"sft.file={file}", *settings)
     domain = find(chosen.domain).slice(chosen.slice)
-    kept = [] if notes is None else notes
-    run = Run.create(tiny.parent / f"run-{next(RUNS)}", chosen)
-    parts = {"config": chosen, "domain": domain, "format": formats.find(tiny), "run": run}
-    return SimpleNamespace(**parts, report=lambda phase, *_: kept.append(phase))  # type: ignore[return-value]
+    return read_demonstrations(chosen.sft, chosen.limits.max_tokens, domain, formats.find(tiny))
 
 
 def test_files_of_other_trainers_are_read_too(tiny: Path, tmp_path: Path, demos: Path) -> None:
     assert call("export", "llamafactory", demos, "--model", tiny, "--out", tmp_path / "lf")[0] == 0
     assert call("export", "openai", demos, "--out", tmp_path / "openai")[0] == 0
-    (own,) = read_demonstrations(training(tiny, demos))
+    (own,), _ = read(tiny, demos)
     for folder in ("lf", "openai"):
-        notes: list[str] = []
-        (other,) = read_demonstrations(training(tiny, tmp_path / folder / "sft.jsonl", notes=notes))
+        (other,), notes = read(tiny, tmp_path / folder / "sft.jsonl")
         assert (other.tokens, other.mask, other.reward) == (own.tokens, own.mask, 1.0)
         assert notes == []
 
@@ -93,37 +87,43 @@ def test_what_is_longer_than_an_episode_is_left_out_and_counted(tiny: Path, tmp_
     long = Demonstration.model_validate_json(short)
     last = long.messages[-1].replace(content="x" * 3000)
     (tmp_path / "both.jsonl").write_text(short + long.replace(messages=(*long.messages[:-1], last)).model_dump_json())
-    notes: list[str] = []
-    assert len(read_demonstrations(training(tiny, tmp_path / "both.jsonl", "limits.max_tokens=3000", notes=notes))) == 1
+    kept, notes = read(tiny, tmp_path / "both.jsonl", "limits.max_tokens=3000")
+    assert len(kept) == 1
     assert notes[-1].endswith("1 of 2 demonstrations are longer than limits.max_tokens (3000) and left out")
     with pytest.raises(ConfigError, match="holds no demonstration of at most 100 tokens"):
-        read_demonstrations(training(tiny, demos, "limits.max_tokens=100"))
+        read(tiny, demos, "limits.max_tokens=100")
 
 
 def test_a_run_goes_on_with_the_file_that_it_was_begun_with(tiny: Path, tmp_path: Path, demos: Path) -> None:
     (file := tmp_path / "demos.jsonl").write_text(demos.read_text())
-    begun = training(tiny, file)
-    assert read_demonstrations(begun)[0].tokens == read_demonstrations(begun)[0].tokens
+    chosen = config(tiny, "sft.demonstrations=0", f"sft.file={file}")
+    run = Run.create(tmp_path / "run", chosen)
+    for _ in range(2):
+        prepare(chosen).files.refuse_changed(run)
     file.write_text(demos.read_text() * 2)
     with pytest.raises(ConfigError, match="has changed since"):
-        read_demonstrations(begun)
+        prepare(chosen).files.refuse_changed(run)
+    file.unlink()
+    with pytest.raises(ConfigError, match="there is no file"):
+        prepare(chosen, done=chosen.sft.steps - 1)
+    prepare(chosen, done=chosen.sft.steps).files.refuse_changed(run)  # nothing is learned from it any more
 
 
 def test_nothing_to_imitate_and_files_that_cannot_be_read(tiny: Path, tmp_path: Path, demos: Path) -> None:
     with pytest.raises(ConfigError, match="there is nothing to imitate"):
-        read_demonstrations(training(tiny, ""))
+        read(tiny, "")
     with pytest.raises(ConfigError, match="there is no file"):
-        read_demonstrations(training(tiny, tmp_path / "no.jsonl"))
+        read(tiny, tmp_path / "no.jsonl")
     bad = write_lines(tmp_path / "bad.jsonl", [{"messages": []}])
     with pytest.raises(TaskError, match=r"bad.jsonl:1: messages: .*nothing to learn from"):
-        read_demonstrations(training(tiny, bad))
+        read(tiny, bad)
     broken = Demonstration.model_validate_json(demos.read_text())
     call_ = Message(role="assistant", tool_calls=(ToolCall(name="f", malformed="not JSON"),))
     (tmp_path / "broken.jsonl").write_text(
         broken.replace(messages=(*broken.messages[:2], call_)).model_dump_json() + "\n"
     )
     with pytest.raises(ConfigError, match=r"broken.jsonl:1: reply 1 has a call that could not be read"):
-        read_demonstrations(training(tiny, tmp_path / "broken.jsonl"))
+        read(tiny, tmp_path / "broken.jsonl")
 
 
 def test_what_is_not_as_the_domain_has_it_is_said(demos: Path) -> None:

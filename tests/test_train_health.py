@@ -97,28 +97,40 @@ def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint_loses_nothing(tiny: P
     assert same(saved(resumed), saved(whole))
 
 
+@pytest.mark.parametrize("finetune", ["full", "lora"])
+def test_a_disk_that_is_full_at_the_last_write_of_a_run_is_one_line(tiny: Path, tmp_path: Path, finetune: str) -> None:
+    run = Run.create(tmp_path / "run", config(tiny, f"engine.finetune={finetune}"))
+    engine = LocalEngine(tiny, run.config.engine)
+    told = r"cannot be written \(.*\); see to that, then go on with: "
+    with room(2000), pytest.raises(ConfigError, match=told), run.model() as folder:
+        engine.export(folder)
+    assert not [path for path in run.folder.iterdir() if path.name.startswith("model")]
+
+
 @pytest.mark.usefixtures("short")
 def test_the_best_in_validation_is_kept(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what evaluations came to, not by when they were."""
+    """By what evaluations came to, not by when they were; one that came to nothing is not the best."""
     from understudy.train import evaluation
 
-    rates = iter([0.5, 0.0, 0.25, 0.75, 0.5, 0.25])
+    rates = iter([0.5, None, 0.25, 0.75, 0.5, 0.25])
 
     async def episodes(*args: Any, **kwargs: Any) -> list[Trajectory]:
         return []
 
     def summary(*args: Any) -> Evaluation:
-        won = int(next(rates) * 4)
+        rate = next(rates)
+        rewards = [None if rate is None else float(i < rate * 4) for i in range(4)]
         results = [
-            TaskResult(task=str(i), domain="toy", family="one", difficulty="easy", rewards=(float(i < won),))
-            for i in range(4)
+            TaskResult(task=str(i), domain="toy", family="one", difficulty="easy", rewards=(reward,))
+            for i, reward in enumerate(rewards)
         ]
         return Evaluation(domain="toy", seed=0, trials=1, results=tuple(results))
 
     monkeypatch.setattr(evaluation, "episodes", episodes)
     monkeypatch.setattr(evaluation, "summary", summary)
     run = run_of(tmp_path / "run", tiny, "eval.every=1", "save_every=0", "keep=1", "sft.steps=1", "steps=4")
-    assert [line["eval/toy/success_rate"] for line in all_metrics(run)] == [0.5, 0.0, 0.25, 0.75, 0.5, 0.25]
+    told = [line.get("eval/toy/success_rate") for line in all_metrics(run)]
+    assert told == [0.5, None, 0.25, 0.75, 0.5, 0.25]
     assert [step for step, _ in checkpoints(run.folder)] == [3, 5]
     assert Run.resume(run.folder).step == 5
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,7 @@ def test_a_run_ends_at_what_its_users_may_cost_and_goes_on_when_they_may_cost_mo
             trained(tmp_path / "run", tiny, endpoint, "cost_cap=2")
         assert not [line for line in read_metrics(tmp_path / "run") if line["step"]]
         asked = len(endpoint.requests)
-        progress = tmp_path / "run" / "checkpoints" / "step_000000" / "progress.json"
-        spent = int(float(json.loads(progress.read_text())["cost"]))  # a request that was broken off is not paid for
+        spent = paid(tmp_path / "run")  # a request that was broken off is not paid for
         assert 2 <= spent <= 3 * asked
         with pytest.raises(RolloutError, match=f"has cost {spent}"):
             again(tmp_path / "run")
@@ -116,6 +116,56 @@ def test_what_a_judge_costs_is_capped_too(tmp_path: Path, tiny: Path) -> None:
             trained(tmp_path / "run", tiny, endpoint, "user.kind=scripted", f"chat.base_url={endpoint.url}", *judged)
         assert {request["model"] for request in endpoint.requests} == {"j"}
     assert float(read_metrics(tmp_path / "run")[-1]["judge/cost"]) == 3 * len(endpoint.requests) > 2
+
+
+def test_what_an_evaluation_has_cost_counts_though_its_step_was_saved_before_it(tmp_path: Path, tiny: Path) -> None:
+    """Users are paid once the warm start is there: by its evaluation, which the cap ends."""
+    warm: list[bool] = []
+
+    def answer(request: Mapping[str, Any]) -> Answer:
+        return says(STOP if len(request["messages"]) > 4 else "Hm?", tokens=(3 if warm else 0, 0))
+
+    def report(phase: str, done: int, of: int, metrics: Mapping[str, float]) -> None:
+        if (phase, done) == ("train", 1):
+            warm.append(True)
+
+    folder = tmp_path / "run"
+    with serving(answer) as endpoint:
+        chat = [f"user.chat.base_url={endpoint.url}", "user.chat.retries=0", "cost_cap=2"]
+        run = Run.create(folder, parse(TrainConfig, "", [f"model={tiny}", *SMALL, *chat]))
+        with pytest.raises(RolloutError, match="stopped after step 1: "):
+            train(run.config, run, report)
+        asked, spent = len(endpoint.requests), paid(folder)
+        assert spent > 2
+        with pytest.raises(RolloutError, match=f"stopped after step 1: .* has cost {spent}"):
+            again(folder)
+        assert (len(endpoint.requests), paid(folder)) == (asked, spent)
+        with pytest.raises(RolloutError, match="stopped after step"):
+            again(folder, f"cost_cap={spent + 1}")
+        assert paid(folder) > spent + 1, "and it goes on counting from there"
+
+
+def test_an_evaluation_without_users_is_done_again_once_they_are_back(tmp_path: Path, tiny: Path) -> None:
+    there: list[bool] = []
+
+    def answer(request: Mapping[str, Any]) -> Answer:
+        return says(STOP if there else "Agent: I am the agent.")
+
+    folder = tmp_path / "run"
+    with serving(answer) as endpoint:
+        with pytest.raises(RolloutError, match=r"\d of 2 episodes failed, more than max_fault_rate"):
+            trained(folder, tiny, endpoint, "user.attempts=2")
+        assert not [*(folder / "evaluations").iterdir()]
+        there.append(True)
+        again(folder)
+    kept = [Evaluation.model_validate_json(path.read_text()) for path in (folder / "evaluations").iterdir()]
+    assert len(kept) == 3
+    assert not any(evaluation.faults for evaluation in kept)
+
+
+def paid(folder: Path) -> int:
+    """What the run knows to have spent."""
+    return int(Decimal(json.loads((folder / "cost.json").read_text())))
 
 
 def again(folder: Path, *settings: str) -> None:

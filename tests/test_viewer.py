@@ -231,6 +231,18 @@ def test_another_name_for_this_machine_is_refused(page: httpx2.Client) -> None:
     assert page.get("/", headers={"Host": f"localhost:{page.base_url.port}"}).status_code == 200
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_page_of_another_origin_gets_nothing_and_sets_nothing_off(page: httpx2.Client, site: str) -> None:
+    """Some answers load a model or start a server: an image in any page could ask for them."""
+    headers = {"Sec-Fetch-Site": site}
+    assert page.get("/", headers=headers).status_code == 200  # a link may lead here
+    for path in ("/api/overview", "/static/page.js", "/no/such"):
+        refused = page.get(path, headers=headers)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "wrong_origin")
+    for own in ("same-origin", "none"):
+        assert page.get("/api/overview", headers={"Sec-Fetch-Site": own}).status_code == 200
+
+
 def test_nothing_can_be_changed(page: httpx2.Client) -> None:
     for path in ("/api/overview", "/api/runs/one", "/"):
         assert {page.request(way, path).status_code for way in ("POST", "PUT", "DELETE")} == {405}

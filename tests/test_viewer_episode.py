@@ -139,10 +139,10 @@ def test_a_write_stands_at_its_call() -> None:
     assert list(writes) == [2]
 
 
-def test_an_episode_that_was_cut_off_lacks_its_last_result() -> None:
+def test_an_episode_that_was_cut_off_has_its_last_result() -> None:
     found = paged(TOY, TASK, played(TOY, TASK, Script(call("find_lamp", room="x")), limits=Limits(max_turns=1)))
     assert found.stop == Stop.MAX_TURNS
-    assert [each.result for said in found.said for each in said.calls] == [None]
+    assert [each.result for said in found.said for each in said.calls] == ["Error: no lamp in room x"]
     assert found.notes == ()
     assert "cut off" in next(part.why for part in found.parts if part.name == "ended")
 

@@ -134,6 +134,24 @@ def test_a_domain_whose_tasks_are_damaged_costs_no_other_answer(
     assert "failed is not known: " in capsys.readouterr().out
 
 
+def test_episodes_are_shown_where_the_server_of_their_domain_does_not_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tasks.jsonl").write_text('{"id": "x", "prompt": "p", "check": {"answer": {"text": "a"}}}\n')
+    (tmp_path / "gone.toml").write_text('tasks = "tasks.jsonl"\n[server]\ncommand = "false"\nstarts = 1\nbackoff = 0\n')
+    run = Run.create(tmp_path / "run", CONFIG.replace(domain=f"mcp:{tmp_path / 'gone.toml'}"))
+    run.keep(4, [played(TOY, TASK, Script(ASK))])
+    library = Library([run.folder])
+    shown = ask(library, EPISODE, key="run", step="4", number="1")
+    assert shown["said"]
+    export(library, tmp_path / "page.html")
+    told = told_by(tmp_path / "page.html")["answers"]
+    assert told["/api/episode/run/4/1"] == shown
+    assert "the MCP server 'gone' does not start" in told["/api/failures/run/4"]["not_told"]
+    cli.view([run.folder], text=True)
+    assert "failed is not known: " in capsys.readouterr().out
+
+
 def test_an_evaluation_is_shown_by_its_folder_or_its_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli.view([folder / "mute"], text=True)
     text = capsys.readouterr().out

@@ -16,7 +16,9 @@ REMINDER = "Look everything up before you answer. Where a tool refuses a call, r
 class Careful(ChatAgent):
     """The endpoint's own agent, with a reminder under the domain's policy."""
 
-    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+    async def act(
+        self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> Message | None:
         """The reply to the new messages; an agent records both in the episode, as `ChatAgent` does."""
         if not episode.messages:
             policy = new[0].replace(content=f"{new[0].content}\n\n{REMINDER}")

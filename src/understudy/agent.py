@@ -11,7 +11,7 @@ from typing import Protocol
 
 from understudy.chat import ChatModel, Usage
 from understudy.engines.base import Sampler, Sampling
-from understudy.errors import ConfigError, TaskError
+from understudy.errors import ConfigError, RolloutError, TaskError
 from understudy.formats import ChatFormat, Parsed
 from understudy.formats.base import ParseStatus, settled
 from understudy.messages import Message, ToolSpec, identified
@@ -91,10 +91,17 @@ class ChatAgent:
         """What the model was asked so far."""
         return self._model.usage
 
-    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+    async def act(
+        self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> Message | None:
         """The endpoint's reply to all of the episode; a refusal is what the agent says."""
         episode.observe(new)
-        reply = await self._model.reply(episode.messages, tools, _turn_seed(episode) % 2**31)
+        try:
+            reply = await self._model.reply(episode.messages, tools, _turn_seed(episode) % 2**31)
+        except RolloutError as e:
+            if not e.full or not episode.turns:
+                raise
+            return None
         said = Message(role="assistant", content=reply.refusal) if reply.refusal else reply.message
         parsed = Parsed(said, _status(said, reply.repairs), reply.other_side, reply.repairs, reply.faults)
         for event, count in _events(parsed, cut=reply.finish == "length"):

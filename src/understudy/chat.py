@@ -47,6 +47,9 @@ _REMEDIES = {
     "seed": "set {0}.send_seed=false",
 }
 """What to do about a first request that is refused, by a word of the endpoint's. `{0}` is the config's section."""
+_FULL = re.compile(r"context.?(?:length|window|size)|(?:prompt|input)[^.]{0,40}(?:too long|exceeds)", re.IGNORECASE)
+"""How endpoints say that a conversation is longer than the model's context: OpenAI, Anthropic, Google, vLLM, SGLang,
+llama.cpp, and our own. It has no status of its own."""
 _REMEDY = "see {0}.max_tokens, {0}.send_seed and {0}.parameters, which say what is sent"
 
 
@@ -136,6 +139,10 @@ class Usage(Record):
 class Payer(Protocol):
     """Who pays for a model's requests."""
 
+    @property
+    def capped(self) -> bool:
+        """Whether there is a limit to it."""
+
     def refuse_where_spent(self) -> None:
         """Raise a ConfigError where nothing is left to pay with."""
 
@@ -189,7 +196,8 @@ class ChatModel:
     async def reply(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), seed: int = 0) -> Reply:
         """The model's answer to a conversation. The same request with the same seed may come from the cache.
 
-        An agent's calls and thoughts that the endpoint leaves in the text are read out of it.
+        An agent's calls and thoughts that the endpoint leaves in the text are read out of it. Raises a RolloutError,
+        `full` for a conversation that has grown beyond the model's context.
         """
         if self.config.tools == "native":
             return await self._native(messages, tools, seed)
@@ -282,11 +290,15 @@ class ChatModel:
         except httpx2.RequestError as e:
             raise _Passing(f"no connection ({type(e).__name__})") from e
         self._check(response)
-        reply = _completion(response.content)
+        try:
+            reply = _completion(response.content)
+        except _Passing as e:
+            raise _Passing(f"{e}{self._said(response)}") from e
         paid = self._paid(reply)
         self.usage += paid
         if self._payer:
             self._payer.pay(paid)
+            self._refuse_unmetered(reply)
         return reply
 
     def _check(self, response: httpx2.Response) -> None:
@@ -301,10 +313,19 @@ class ChatModel:
         if status != 200:
             raise self._refused(f"status {status}{self._said(response)}")
 
+    def _refuse_unmetered(self, reply: Reply) -> None:
+        """A cap is no cap where what costs something is not counted."""
+        priced = self.config.prompt_price or self.config.completion_price
+        if priced and self._payer and self._payer.capped and not reply.prompt_tokens:
+            raise ConfigError(
+                f"{self._name} does not say how many tokens it used, so no cost cap can be held; take one that does, "
+                f"set its prices to 0 ({self._section}.prompt_price, completion_price), or leave out the cap"
+            )
+
     def _refused(self, text: str) -> RolloutError | ConfigError:
         """What trying again does not help. A judge is shown whole episodes: its first request may just be too long."""
         if self.usage.requests or self.usage.cached or self._fault == "grader":
-            return self._failed(text)
+            return RolloutError(f"{self._name}: {text}", self._fault, full=bool(_FULL.search(text)))
         remedy = next((remedy for word, remedy in _REMEDIES.items() if word in text), _REMEDY).format(self._section)
         return ConfigError(f"{self._name} refuses the first request: {text}; {remedy}")
 

@@ -183,7 +183,8 @@ class TrainConfig(Record):
     keep: int = Field(default=2, ge=0)
     """Checkpoints that are kept: the last so many, and the one that did best in validation; 0 keeps all."""
     max_fault_rate: float = Field(default=0.1, ge=0.0, le=1.0)
-    """The run stops when more than this share of a step's episodes fails through no fault of the agent."""
+    """The run stops when more than this share of a step's episodes, or of an evaluation's, fails through no fault of
+    the agent. Such an evaluation is not kept: a resumed run does it again."""
     cost_cap: Decimal = Field(default=Decimal(0), ge=0)
     """The run ends, with a checkpoint, once the models that play its users and mark its failures have cost so much, in
     the currency of their prices; 0 sets no limit. `eval` and `data collect` stop at it, too, with what all that they

@@ -82,9 +82,21 @@ def _python() -> Finding:
 
 def _packages() -> Iterator[Finding]:
     for name in TRAINING:
-        there = importlib.util.find_spec(name) is not None
-        says = importlib.metadata.version(name) if there else "not installed"
-        yield Finding(name=name, ok=there, says=says, remedy=installation("train"))
+        version = _version(name)
+        says = version or "not installed"
+        yield Finding(name=name, ok=bool(version), says=says, remedy=installation("train"))
+
+
+def _version(module: str) -> str:
+    """Which version of a module is installed, empty where none is: a folder of its name that is no package is none."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return ""
+    try:
+        return importlib.metadata.version(module)
+    except importlib.metadata.PackageNotFoundError:  # its distribution is called otherwise
+        called = importlib.metadata.packages_distributions().get(module, [])
+        return importlib.metadata.version(called[0]) if called else "of no known version"
 
 
 def _devices(config: TrainConfig) -> Iterator[Finding]:
@@ -129,9 +141,9 @@ def _optional(config: TrainConfig) -> Iterator[Finding]:
         ("tinker", installation("tinker"), engine.kind == "tinker"),
         *trackers,
     ):
-        there = importlib.util.find_spec(name) is not None
-        says = importlib.metadata.version(name) if there else "not installed"
-        yield Finding(name=name, ok=there, says=says, remedy=remedy, needed=needed)
+        version = _version(name)
+        says = version or "not installed"
+        yield Finding(name=name, ok=bool(version), says=says, remedy=remedy, needed=needed)
 
 
 def _tinker(server: TinkerConfig) -> Iterator[Finding]:

@@ -26,15 +26,19 @@ class ToolError(Exception):
 
 
 class RolloutError(Exception):
-    """An episode could not be played to its end, and `fault` says whose fault that was. Never trained as reward 0."""
+    """An episode could not be played to its end, and `fault` says whose fault that was. Never trained as reward 0.
 
-    def __init__(self, text: str, fault: Fault) -> None:
+    `full` is that of a model whose context has no room for the conversation: an agent's episode ends there.
+    """
+
+    def __init__(self, text: str, fault: Fault, full: bool = False) -> None:
         super().__init__(text)
         self.fault: Fault = fault
+        self.full = full
 
-    def __reduce__(self) -> tuple[type["RolloutError"], tuple[str, Fault]]:
+    def __reduce__(self) -> tuple[type["RolloutError"], tuple[str, Fault, bool]]:
         """It travels between processes, as an actor's does, with whose fault it is."""
-        return type(self), (str(self), self.fault)
+        return type(self), (str(self), self.fault, self.full)
 
 
 class TaskError(Exception):

@@ -144,7 +144,7 @@ def _evaluations(config: TrainConfig) -> int:
     """How often the model is evaluated: before, between the phases, on the way, and at the end."""
     every, steps = config.eval.every, config.steps
     between = sum(bool(phase) for phase in (config.sft.steps, config.preferences.steps, steps)) - 1
-    return 2 + max(0, between) + ((steps - 1) // every if every and steps else 0)
+    return (2 if config.total else 1) + max(0, between) + ((steps - 1) // every if every and steps else 0)
 
 
 def _sampled(config: TrainConfig, episodes: Episodes, speeds: Speeds, count: int, group: int) -> float:

@@ -108,8 +108,7 @@ class Finding:
 
 def of_step(line: Line, earlier: Sequence[Line], config: HealthConfig) -> list[Finding]:
     """What a step's metrics say, with those of the steps before it; a check that cannot tell finds nothing."""
-    played = "generation/episodes" in line
-    same = [each for each in earlier if ("generation/episodes" in each) == played]
+    same = [each for each in earlier if _phase(each) == _phase(line)]
     return _findings({name: check(line, same, config) for name, check in _CHECKS.items()})
 
 
@@ -123,6 +122,14 @@ def as_metrics(findings: Sequence[Finding]) -> dict[str, float]:
     return {f"health/{finding.check}": float(not finding.ok) for finding in findings}
 
 
+def _phase(line: Line) -> str:
+    """What a step learned from: its own episodes, preferences, or demonstrations."""
+    if "generation/episodes" in line:
+        return "episodes"
+    compared = "train/wanted_margin" in line or "train/unwanted_margin" in line
+    return "preferences" if compared else "demonstrations"
+
+
 def _findings(verdicts: Mapping[Check, Verdict]) -> list[Finding]:
     return [Finding(name, text, _REMEDIES[name]) for name, text in verdicts.items() if text is not None]
 
@@ -134,13 +141,16 @@ def _finite(line: Line, earlier: Sequence[Line], config: HealthConfig) -> Verdic
 
 
 def _ratio(line: Line, earlier: Sequence[Line], config: HealthConfig) -> Verdict:
-    mean, error = _number(line, "train/first_ratio"), _number(line, "train/first_ratio_error")
+    made_up_for = "train/sampler_ratio" in line  # then the first minibatch shows nothing of it
+    name = "train/sampler_ratio" if made_up_for else "train/first_ratio"
+    mean, error = _number(line, name), _number(line, f"{name}_error")
     if mean is None or error is None:
         return None
     spread = math.sqrt(max(0.0, error))
     off = abs(mean - 1.0) > config.ratio_mean or spread > config.ratio_spread
     told = f"its probability ratio is {mean:.3f} on average and {spread:.3f} from 1, where it has to be 1"
-    return f"the first minibatch is not on policy: {told}" if off else ""
+    whose = "the sampler is not the trainer" if made_up_for else "the first minibatch is not on policy"
+    return f"{whose}: {told}" if off else ""
 
 
 def _stuck(line: Line, earlier: Sequence[Line], config: HealthConfig) -> Verdict:
@@ -172,11 +182,21 @@ def _gradient(line: Line, earlier: Sequence[Line], config: HealthConfig) -> Verd
 
 
 def _clipping(line: Line, earlier: Sequence[Line], config: HealthConfig) -> Verdict:
-    return _above(line, "train/clip_fraction", config.clip_fraction, "{:.1%} of the tokens are clipped")
+    most, text = config.clip_fraction, "{:.1%} of the tokens are clipped"
+    return _above(line, "train/clip_fraction", most, text) if _moved(line) else None
 
 
 def _kl(line: Line, earlier: Sequence[Line], config: HealthConfig) -> Verdict:
-    return _above(line, "train/approx_kl", config.kl, "one step moved the policy by {:.3f} nats a token")
+    text = "one step moved the policy by {:.3f} nats a token"
+    return _above(line, "train/approx_kl", config.kl, text) if _moved(line) else None
+
+
+def _moved(line: Line) -> bool:
+    """Whether a minibatch met weights that an earlier one had moved; the first tells sampler from trainer, no more.
+
+    Where no ratio is told, as by SkyRL, one may have.
+    """
+    return "train/first_ratio" not in line or "train/later_ratio_error" in line
 
 
 def _entropy(line: Line, earlier: Sequence[Line], config: HealthConfig) -> Verdict:
@@ -195,8 +215,14 @@ def _groups(line: Line, earlier: Sequence[Line], config: HealthConfig) -> Verdic
     equal = statistics.fmean(shares[-config.window :])
     if equal < config.equal_groups:
         return ""
-    why = "nearly every episode succeeds" if _succeeds([*earlier, line], config) else "nearly every episode fails alike"
-    return f"{equal:.0%} of the groups of the last {config.window} steps teach nothing: {why}"
+    rates = _series([*earlier, line], "reward/success_rate")[-config.window :]
+    rate = statistics.fmean(rates) if rates else 0.0
+    why = f"each task succeeds always or never ({rate:.0%} of the episodes do)"
+    if rate >= SUCCEEDS:
+        why = "nearly every episode succeeds"
+    elif rate <= 1 - SUCCEEDS:
+        why = "nearly every episode fails alike"
+    return f"{equal:.0%} of the groups of the last {config.window} steps teach nothing by their rewards: {why}"
 
 
 def _floor(line: Line, earlier: Sequence[Line], config: HealthConfig) -> Verdict:
@@ -234,7 +260,7 @@ def _length(line: Line, earlier: Sequence[Line], config: HealthConfig) -> Verdic
         return None
     then, now = found
     drift = now > config.length_drift * then or now * config.length_drift < then
-    told = f"the model says {now:.0f} tokens an episode; at first it said {then:.0f}, and succeeded as often"
+    told = f"the model says {now:.0f} tokens an episode; at first it said {then:.0f}, and it succeeds no more often"
     return told if drift and not _improved(line, earlier, config) else ""
 
 

@@ -71,6 +71,8 @@ class Load(Record):
     """Episodes that are sampled side by side."""
     reference: bool
     """Whether a frozen copy of the weights is kept."""
+    averaged: bool = False
+    """Whether that is an average, in float32."""
     here: bool = True
     """Whether replies are sampled by PyTorch in this process; vLLM takes what `engine.vllm` says."""
 
@@ -145,6 +147,7 @@ def load_of(config: TrainConfig, processes: int = 1) -> Load:
         group=-(-algorithm.group_size // processes),
         live=min(config.engine.sequences, -(-algorithm.group_size * algorithm.tasks_per_step // processes)),
         reference=algorithm.kl_coefficient > 0 or config.preferences.steps > 0,
+        averaged=algorithm.kl_coefficient > 0 and algorithm.reference.kind == "ema",
         here=_samples_here(config.engine),
     )
 
@@ -156,9 +159,15 @@ def _samples_here(config: LocalConfig) -> bool:
     return not config.vllm.url and not installed(config.vllm.python)
 
 
-def checkpoint_bytes(shape: Shape, config: LocalConfig) -> int:
-    """What a checkpoint takes on disk: master weights and moments."""
-    return 12 * _trainable(shape, config)
+def checkpoint_bytes(shape: Shape, config: TrainConfig, item: int) -> int:
+    """What a checkpoint takes on disk: master weights, moments, and the reference; a weight has `item` bytes.
+
+    An average has 4 of each, and another model is in a folder of its own.
+    """
+    held = item if config.preferences.steps else 0
+    if config.algorithm.kl_coefficient:
+        held = max(held, {"frozen": item, "ema": 4, "model": 0}[config.algorithm.reference.kind])
+    return (12 + held) * _trainable(shape, config.engine)
 
 
 def read_shape(folder: Path) -> Shape:
@@ -258,6 +267,7 @@ def _kept(shape: Shape, config: LocalConfig, load: Load, machine: Machine, shard
     item, trainable = machine.item, _trainable(shape, config)
     outside = shape.embeddings if config.train_embeddings and not config.adapters else 0
     own = -(-(trainable - outside) // shards) + outside
+    copied = 4 if load.averaged else item
     linear = sum(x.inputs * x.outputs for x in shape.linear)
     quantized = int(linear * NF4) - linear * item if config.finetune == "qlora" else 0
     copies = 0 if config.finetune == "qlora" or not machine.packs else linear * item
@@ -269,7 +279,7 @@ def _kept(shape: Shape, config: LocalConfig, load: Load, machine: Machine, shard
         ("master weights", 4 * own),
         ("gradients", 4 * own),
         ("optimizer moments", 8 * own),
-        ("reference", 2 * own * item if load.reference else 0),  # beside it, while it is read, the current ones
+        ("reference", own * (copied + item) if load.reference else 0),  # beside it, while it is read, the current ones
     ):
         yield Part(name=name, when="always", size=size)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from understudy.records import Record
+from understudy.values import read
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -67,7 +68,10 @@ def _call_to_wire(call: ToolCall) -> dict[str, Any]:
 
 
 def from_wire(wire: Mapping[str, Any]) -> Message:
-    """The inverse of `to_wire`. Arguments that are not a JSON object make the call malformed; none are invented."""
+    """The inverse of `to_wire`. Arguments that are not a JSON object, as strictly as in text, make the call malformed.
+
+    None are invented, and of two values of one key none is chosen.
+    """
     calls = tuple(_call_from_wire(call) for call in wire.get("tool_calls") or ())
     return Message(
         role=wire["role"],
@@ -83,9 +87,9 @@ def _call_from_wire(wire: Mapping[str, Any]) -> ToolCall:
         return ToolCall(name=function["name"], id=identity, malformed=malformed)
     raw = function.get("arguments") or "{}"
     try:
-        arguments = json.loads(raw) if isinstance(raw, str) else raw
-    except json.JSONDecodeError as e:
-        return ToolCall(name=function["name"], id=identity, malformed=f"the arguments are not JSON: {e}")
+        arguments = read(raw if isinstance(raw, str) else json.dumps(raw), 1, "the arguments are")
+    except (ValueError, RecursionError) as e:
+        return ToolCall(name=function["name"], id=identity, malformed=str(e))
     if not isinstance(arguments, dict):
         return ToolCall(name=function["name"], id=identity, malformed="the arguments are not a JSON object")
     return ToolCall(name=function["name"], arguments=arguments, id=identity)

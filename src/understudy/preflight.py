@@ -71,7 +71,7 @@ def preflight(config: TrainConfig, folder: Path, processes: int = 1) -> Prefligh
     from understudy.train.preparation import doubts, prepare  # torch, which a mistake in the config need not wait for
 
     prepared = prepare(config)
-    sound, notes = "nothing is wrong with the config", tuple(doubts(config))
+    sound, notes = "nothing is wrong with the config", (*doubts(config), *prepared.files.notes)
     if config.engine.kind == "tinker":
         gold, served = gold_episodes(config, prepared), _served(config)
         return Preflight(config=config, folder=folder, verdict=sound, gold=gold, notes=(served, *notes))
@@ -88,7 +88,7 @@ def preflight(config: TrainConfig, folder: Path, processes: int = 1) -> Prefligh
         forecast=forecast.forecast(config, gold, speeds, evaluated),
         speeds=f"{source}; of one process alone" if processes > 1 else source,
         memory=planned,
-        disk=_disk(config, memory.read_shape(prepared.folder), folder),
+        disk=_disk(config, memory.read_shape(prepared.folder), machine.item, folder),
         notes=notes,
     )
 
@@ -132,14 +132,18 @@ def _speeds(config: TrainConfig, folder: Path) -> tuple[Speeds, str]:
         return speeds, "`understudy bench` has measured"
     engine = config.engine.replace(sampler="torch") if config.engine.sampler == "auto" else config.engine
     speeds = bench.measure(folder, engine, bench.QUICK, [config.engine.finetune], config.model)
-    return speeds, f"were measured just now; better ones: understudy bench {config.model}"
+    slower = engine != config.engine and not memory.load_of(config).here
+    how = " with PyTorch, where vLLM would sample and be faster" if slower else ""
+    return speeds, f"were measured just now{how}; better ones: understudy bench {config.model}"
 
 
-def _disk(config: TrainConfig, shape: memory.Shape, folder: Path) -> Disk:
-    """Room for the checkpoints and the model; too little is a ConfigError."""
-    saved = config.total // config.save_every + 2 if config.save_every else 2
+def _disk(config: TrainConfig, shape: memory.Shape, item: int, folder: Path) -> Disk:
+    """Room for the checkpoints and the model, whose numbers have `item` bytes; too little is a ConfigError."""
+    from understudy.train.loop import saved_after
+
+    saved = sum(saved_after(config, step) for step in range(1, config.total + 1))
     count = min(saved, config.keep + 2) if config.keep else saved  # the best one, and one that is being written
-    needed = count * memory.checkpoint_bytes(shape, config.engine) + shape.parameters * 4
+    needed = count * memory.checkpoint_bytes(shape, config, item) + shape.parameters * 4
     there = next(path for path in folder.absolute().parents if path.exists())
     free = shutil.disk_usage(there).free
     if needed > free:

@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.text import Text
 
 from understudy.errors import nearest
+from understudy.formats.dialects.pythonic import literal
+from understudy.formats.schema import kinds
 from understudy.messages import Message, ToolCall, ToolSpec
 
 with contextlib.suppress(ModuleNotFoundError):  # not everywhere there
@@ -91,11 +93,11 @@ def read_arguments(words: Sequence[str], properties: Mapping[str, Any]) -> dict[
 
 def _typed(text: str, schema: Mapping[str, Any]) -> Any:
     """A typed word as the value that the schema wants; where it cannot be one it stays text, and the tool says so."""
-    kinds = {branch.get("type") for branch in (schema, *schema.get("anyOf", ()))}
-    if "string" in kinds or "enum" in schema:
+    wanted = kinds(schema)
+    if "string" in wanted:
         return text
     value = _json(text)
-    if "array" not in kinds or isinstance(value, list):
+    if "array" not in wanted or isinstance(value, list):
         return value
     parts = (part.strip() for part in text.strip("[]").split(","))
     return [_typed(part, schema.get("items", {})) for part in parts if part]
@@ -116,7 +118,7 @@ def _literals(text: str) -> dict[str, Any]:
         raise ValueError(e.msg) from e
     if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
         raise ValueError('give each argument its name, such as order_id="W1"')
-    return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    return {str(k.arg): literal(k.value) for k in call.keywords}
 
 
 def tool_list(tools: Sequence[ToolSpec]) -> str:

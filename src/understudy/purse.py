@@ -53,6 +53,11 @@ class Share:
     def __init__(self, purse: Purse, who: str) -> None:
         self._purse, self._who = purse, who
 
+    @property
+    def capped(self) -> bool:
+        """Whether the purse has a cap."""
+        return bool(self._purse.cap)
+
     def refuse_where_spent(self) -> None:
         """Raise a ConfigError once the cap is reached."""
         purse = self._purse

@@ -24,7 +24,8 @@ class Limits(Record):
     max_turns: int = Field(default=30, ge=1)
     """Replies of the agent."""
     max_tokens: int = Field(default=8192, ge=1)
-    """Tokens of the whole episode; one that has so many gets no further reply."""
+    """Tokens of the whole episode; one that has so many gets no further reply. A model behind an API has its own limit:
+    its tokens are not known here."""
     retries: int = Field(default=2, ge=0)
     """Fresh attempts after a fault of the machinery, before the episode is dropped."""
 
@@ -164,7 +165,9 @@ async def _play(task: Task, environment: Environment, agent: Agent, limits: Limi
         step = await environment.start()
     while step.score is None:
         stop, reply = _limit(episode, limits), None
-        if stop is None:
+        if stop:
+            episode.observe(step.messages)  # what came of its last reply is told, and has no tokens
+        else:
             with Stopwatch(episode.seconds, "agent"):
                 reply = await agent.act(task, episode, step.messages, environment.tools)
         if reply is None:

@@ -5,6 +5,7 @@
       environment.json                   what it runs with and on, each time it is started
       metrics.jsonl                      one line a step, all metrics, its evaluation's included
       health.jsonl                       each warning: step, check, what is bad, what to do
+      cost.json                          what asking models has cost, however often the run was taken up
       trajectories/step_000010.jsonl     the episodes of a step
       evaluations/000010 warm start.json an evaluation after a step
       tests/000010 warm start.json       the same on the domains that are never trained on, where there are such
@@ -48,7 +49,7 @@ from understudy.resumption import refuse_other, rename_evaluations
 from understudy.trajectory import Trajectory, write_trajectories
 
 MANIFEST = "manifest.json"
-HEALTH, ENVIRONMENT = "health.jsonl", "environment.json"
+HEALTH, ENVIRONMENT, COST = "health.jsonl", "environment.json", "cost.json"
 MODEL = "model"
 """The trained model, in a run's folder; and the model in a checkpoint of SkyRL's, beside what it goes on from."""
 LATEST = "latest"

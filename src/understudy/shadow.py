@@ -6,9 +6,9 @@ It writes there what the first one writes to the run, so that all do the same; o
 import shutil
 from pathlib import Path
 
-from understudy.run import ENVIRONMENT, Run
+from understudy.run import COST, ENVIRONMENT, Run
 
-READ = (ENVIRONMENT, "metrics.jsonl", "evaluations", "tests")
+READ = (ENVIRONMENT, COST, "metrics.jsonl", "evaluations", "tests")
 """What a run reads of itself."""
 
 

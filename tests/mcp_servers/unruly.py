@@ -80,6 +80,13 @@ async def sleep(seconds: float) -> str:
 
 
 @server.tool()
+async def block(seconds: float) -> str:
+    """Take long, and hear nothing meanwhile."""
+    time.sleep(seconds)  # noqa: ASYNC251
+    return "back"
+
+
+@server.tool()
 async def work(context: Context[Any, Any]) -> str:
     """Work in two steps, and tell of them."""
     await context.report_progress(1, 2, "half")

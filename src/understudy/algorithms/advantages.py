@@ -44,6 +44,7 @@ def group_advantages(rewards: Tensor, group: Tensor, scale: bool) -> Tensor:
     """
     index, count = _members(group)
     centred = rewards - _group_sum(rewards, index, count)[index] / count[index]
+    centred = torch.where(differing(rewards, group), centred, 0.0)
     if not scale:
         return centred
     variance = _group_sum(centred**2, index, count) / (count - 1).clamp(min=1)
@@ -51,10 +52,20 @@ def group_advantages(rewards: Tensor, group: Tensor, scale: bool) -> Tensor:
 
 
 def leave_one_out(rewards: Tensor, group: Tensor) -> Tensor:
-    """Reward minus the mean of the others in its group [B]; a group of one has advantage 0."""
+    """Reward minus the mean of the others in its group [B]; of equal rewards, or of one, a group has advantage 0."""
     index, count = _members(group)
     others = (_group_sum(rewards, index, count)[index] - rewards) / (count[index] - 1).clamp(min=1)
-    return torch.where(count[index] > 1, rewards - others, torch.zeros_like(rewards))
+    return torch.where(differing(rewards, group), rewards - others, 0.0)
+
+
+def differing(rewards: Tensor, group: Tensor) -> Tensor:
+    """Whether the rewards [B] in an episode's group differ [B]; a mean of equal ones may do so by rounding."""
+    index, count = _members(group)
+    least, most = (
+        rewards.new_zeros(len(count)).scatter_reduce(0, index, rewards, which, include_self=False)
+        for which in ("amin", "amax")
+    )
+    return (least < most)[index]
 
 
 def batch_advantages(rewards: Tensor, group: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from understudy import outcome
 from understudy.assess.stored import Stored, open_stored, stored_names
-from understudy.errors import ConfigError, TaskError
+from understudy.errors import ConfigError, RolloutError, TaskError
 from understudy.failures.causes import Failure
 from understudy.failures.find import failed, failures
 
@@ -14,8 +14,8 @@ from understudy.failures.find import failed, failures
 def why(stored: Stored) -> dict[int, Failure]:
     """Each failure among stored episodes, by its number; nothing is known of those whose task is not found any more.
 
-    Episodes of our own domains are played again, which takes milliseconds each. Where the domain is not at hand, or
-    cannot play them any more, that is a `ConfigError`.
+    Episodes of our own domains are played again, which takes milliseconds each. Where the domain is not at hand, cannot
+    play them any more, or asks a server that does not start, that is a `ConfigError`.
     """
     lost = {number: episode for number, episode in stored.episodes.items() if failed(episode)}
     try:
@@ -25,7 +25,7 @@ def why(stored: Stored) -> dict[int, Failure]:
         explaining = failures(stored.source, tasks, list(known.values()), stored.scripted)
         with ThreadPoolExecutor(1) as thread:  # who asks may have an event loop that runs
             return dict(zip(known, thread.submit(asyncio.run, explaining).result(), strict=True))
-    except TaskError as e:
+    except (TaskError, RolloutError) as e:
         raise ConfigError(f"the episodes of {stored.folder} cannot be played again: {e}") from e
 
 

@@ -15,6 +15,7 @@ THOUGHTS = "thoughts stay where they were sampled, and so does what opens a turn
 TRIMMED = "a reply that was cut off stays as it was sampled; the template trims it"
 LOOK_ALIKES = "text that looks like a control token stays text; in the template it becomes that token"
 _THOUGHT = re.compile(r"<think>(?:(?!<\|).)*?</think>\s*", re.DOTALL)  # it does not reach across a control token
+_OPENED = re.compile(r"(?:<think>\s*|</think>\s*)\Z")
 _DATE = re.compile(r"""strftime_now\(\s*(?P<quote>['"])(?P<pattern>.*?)(?P=quote)\s*\)""")
 
 
@@ -94,3 +95,8 @@ def _wire(message: Message) -> dict[str, Any]:
 def thoughtless(text: str) -> str:
     """The text without thoughts."""
     return _THOUGHT.sub("", text)
+
+
+def unopened(prompt: str) -> str:
+    """The prompt without what it opens a turn with: the beginning of a thought, or the end of none."""
+    return _OPENED.sub("", prompt)

@@ -15,7 +15,7 @@ from understudy.certify.audit import audit, without_ids
 from understudy.certify.certificate import Check, outcome
 from understudy.certify.differences import first_difference, side_by_side
 from understudy.certify.talks import LIMITS, Script, Talk, look_alikes, saying, talks
-from understudy.certify.template import LOOK_ALIKES, NO_TOOLS, THOUGHTS, TRIMMED, Template, thoughtless
+from understudy.certify.template import LOOK_ALIKES, NO_TOOLS, THOUGHTS, TRIMMED, Template, thoughtless, unopened
 from understudy.engines.base import Sampling
 from understudy.engines.scripted import ScriptedSampler
 from understudy.errors import ConfigError
@@ -119,16 +119,19 @@ class _Desk:
                 return
             theirs = self.template.prompt(messages, shown)
             ours = prompt if known else self._without_tools(played, prompt)
-            if not self._same(talk, ours, theirs):
+            if not self._same(talk, ours, theirs, deviates=bool(turn or talk.tools)):
                 where = f"{talk.name}, before reply {turn + 1}: other ids than the template's"
                 yield f"{where}\n{side_by_side(theirs, ours, self.vocabulary.decode)}"
                 return
 
-    def _same(self, talk: Talk, ours: list[int], theirs: list[int]) -> bool:
-        """Whether both are the same, but for known deviations, which are noted."""
+    def _same(self, talk: Talk, ours: list[int], theirs: list[int], deviates: bool) -> bool:
+        """Whether both are the same, but for known deviations, which are noted.
+
+        A format that does otherwise may do so where it `deviates`: in how it shows tools, and in what was said before.
+        """
         if ours == theirs:
             return True
-        if self.format.deviation:
+        if self.format.deviation and deviates:
             self.deviations[self.format.deviation] = None
             return True
         one, other = self.vocabulary.decode(ours), self.vocabulary.decode(theirs)
@@ -136,6 +139,8 @@ class _Desk:
         if one != other:
             found.append(THOUGHTS)
             one, other = thoughtless(one), thoughtless(other)
+            if self.format.deviation:
+                one, other = unopened(one), unopened(other)
         if one != other and talk.cut:
             found.append(TRIMMED)
             one, other = "".join(one.split()), "".join(other.split())

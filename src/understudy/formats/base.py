@@ -31,7 +31,7 @@ class Parsed:
 def settled(parsed: Parsed, cut: bool) -> Message:
     """The reply that counts. A last call that is `cut` off may lack arguments that were to come, so it is not run."""
     message = parsed.message
-    if not cut or parsed.repairs.keys().isdisjoint(("truncated", "strings")):
+    if not cut or not message.tool_calls or parsed.repairs.keys().isdisjoint(("truncated", "strings")):
         return message
     *calls, last = message.tool_calls
     reason = last.malformed or "the call is cut off at the length limit of a reply; write less before it"

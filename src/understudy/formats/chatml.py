@@ -32,6 +32,7 @@ Piece = str | int
 
 START, END = "<|im_start|>", "<|im_end|>"
 _MARKUP = (hermes.OPEN, hermes.CLOSE, hermes.THINK, hermes.THOUGHT, hermes.RESULT, hermes.RESULT_END)
+_TOKENS = (START, END, *_MARKUP)
 QWEN_TOOLS = (
     "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
     "You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n",
@@ -68,6 +69,9 @@ class ChatML:
     ) -> None:
         if missing := {START, END} - vocabulary.added.keys():
             raise ConfigError(f"the tokenizer has no token {min(missing)}, so it is not one for ChatML")
+        takes = {*vocabulary.takes_after, *vocabulary.takes_before}
+        if taker := next((text for text in _TOKENS if vocabulary.added.get(text) in takes), ""):
+            raise ConfigError(f"the tokenizer's {taker} takes the white space beside it, and ChatML's tokens take none")
         self._vocabulary, self._style, self._system, self._prefill = vocabulary, tools, system, prefill
         self._tolerant = tolerant
         self._around = around if tools == "json" else _SIGNATURES

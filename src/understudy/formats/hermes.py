@@ -8,11 +8,10 @@ or up to the end where they are not closed) are neither said nor searched for ca
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from understudy.formats.values import DEPTH, check, finite, integer, refuse
+from understudy import values
 from understudy.messages import ToolCall
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -99,16 +98,10 @@ def body_end(text: str, start: int) -> int:
 
 def _call(body: str) -> ToolCall:
     try:
-        name, arguments = _fields(_JSON.decode(body))
-    except json.JSONDecodeError as error:
-        reason = f"the call is not JSON: {error.msg} at character {error.pos}"
-    except RecursionError:
-        reason = f"the call is nested more than {DEPTH} deep"
+        name, arguments = _fields(values.read(body))
     except ValueError as error:
-        reason = str(error)
-    else:
-        return ToolCall(name=name, arguments=arguments)
-    return ToolCall(name=_name(body), malformed=reason)
+        return ToolCall(name=_name(body), malformed=str(error))
+    return ToolCall(name=name, arguments=arguments)
 
 
 def _name(body: str) -> str:
@@ -120,7 +113,6 @@ def _fields(value: Any) -> tuple[str, dict[str, Any]]:
     """Name and arguments. Raises ValueError with the reason where the value is not exactly a call."""
     if not isinstance(value, dict):
         raise ValueError("the call is not a JSON object")
-    check(value)
     for key in ("name", "arguments"):
         if key not in value:
             raise ValueError(f"the call has no {key!r}")
@@ -132,15 +124,3 @@ def _fields(value: Any) -> tuple[str, dict[str, Any]]:
     if not isinstance(arguments, dict):
         raise ValueError("the arguments are not a JSON object")
     return name, arguments
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
-    values: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in values:
-            raise ValueError(f"the key {key!r} is there twice")
-        values[key] = value
-    return values
-
-
-_JSON = json.JSONDecoder(object_pairs_hook=_unique, parse_float=finite, parse_int=integer, parse_constant=refuse)

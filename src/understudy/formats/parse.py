@@ -31,8 +31,8 @@ from understudy.formats.dialects import (
 )
 from understudy.formats.repair import Broken
 from understudy.formats.scan import BARE, CALL, Scan
-from understudy.formats.values import whole
 from understudy.messages import Message, ToolCall, ToolSpec
+from understudy.values import whole
 
 DIALECTS: Mapping[str, ModuleType] = {
     "hermes": hermes,
@@ -156,8 +156,11 @@ def _thought(scan: Scan, mark: re.Match[str]) -> int:
 
 
 def _thought_end(scan: Scan, mark: re.Match[str]) -> int:
-    """The end of a thought that the prompt began."""
+    """The end of a thought that the prompt began. Where thoughts have ended already, a call before it may be meant."""
+    doubtful = scan.thought and scan.calls
     scan.forget()
+    if doubtful:
+        scan.fail("", Broken("tags", f"the call stands before a {mark[0]} that ends no thought; call after thinking"))
     return mark.end()
 
 

@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from understudy.formats.values import DEPTH, finite, integer, refuse
+from understudy.values import DEPTH, finite, integer, refuse
 
 ARGUMENTS = ("arguments", "parameters", "args", "kwargs", "input", "tool_input", "action_input")
 """Keys under which models write the arguments of a call; the first is the right one."""

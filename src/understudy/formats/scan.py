@@ -8,8 +8,8 @@ from typing import Any
 
 from understudy.formats.repair import Broken, Budget, Pairs, Value, read, read_arguments, read_object
 from understudy.formats.shapes import Draft, drafts, plain
-from understudy.formats.values import whole
 from understudy.messages import ToolCall, ToolSpec
+from understudy.values import whole
 
 CALL = 10
 """What a call, or anything else that begins, costs of the budget."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from understudy.formats.repair import ARGUMENTS, Broken, Pairs
-from understudy.formats.values import DEPTH, check
+from understudy.values import DEPTH, check
 
 NAMES = ("name", "function", "tool", "tool_name", "function_name", "action")
 """Keys under which models write the name of a call; the first is the right one."""
@@ -54,8 +54,9 @@ def _of_object(pairs: Pairs, known: Container[str], wrapped: bool, depth: int) -
     draft, inner = Draft(wrapped), False
     for key, value in pairs:
         if _holds_calls(key, value) and depth < _WRAPS:
-            inner = True
-            yield from drafts(value, known, wrapped=True, depth=depth + 1)
+            for call in drafts(value, known, wrapped=True, depth=depth + 1):
+                inner = True
+                yield call
             continue
         if draft.whole and key in NAMES and value != draft.name:  # two calls whose brackets between them are lost
             yield draft

@@ -95,9 +95,10 @@ class TemplateFormat:
         if not before:
             return self._ids(self._prompt(self._rendered(new, tools)))
         reply, new = self._answered(new, before) if new and new[0].role == "tool" else (_REPLY, new)
-        own = self._vocabulary.added[self._stops[bool(reply.tool_calls)]]
-        closed = before[-1] == own or (before[-1] in self.stop_tokens and not self._shares_ends)
-        return [*([] if closed else [own]), *self._ids(self._prompt(self._appended(reply, new)))]
+        own, last = self._vocabulary.added[self._stops[bool(reply.tool_calls)]], before[-1]
+        closed = last == own or (last in self.stop_tokens and not self._shares_ends)
+        shown = self._ids(self._prompt(self._appended(reply, new)), last if closed else own)
+        return [*([] if closed else [own]), *shown]
 
     def render(self, reply: Message) -> list[int]:
         """An assistant message as the model would have sampled it. Ids of calls are those of their places."""
@@ -130,14 +131,15 @@ class TemplateFormat:
             return {self._broken(key): self._broken(part) for key, part in value.items()}
         return [self._broken(part) for part in value] if isinstance(value, list | tuple) else value
 
-    def _ids(self, text: str, own: bool = False) -> list[int]:
-        """Added tokens by their ids, and the text between them."""
+    def _ids(self, text: str, before: int | None = None, own: bool = False) -> list[int]:
+        """Added tokens by their ids, and the text between them; `before` is the token that all of it follows."""
         ids: list[int] = []
-        for part in self._split.split(text):
-            if part in self._vocabulary.added:
-                ids.append(self._vocabulary.added[part])
-            elif part:
-                ids += self._vocabulary.encode(part if own else part.replace(_MARK, ""))
+        parts = [*self._split.split(text), ""]  # a text, then a token and a text, again and again
+        for said, token in zip(parts[::2], parts[1::2], strict=True):
+            after = self._vocabulary.added.get(token)
+            ids += self._vocabulary.between(before, said if own else said.replace(_MARK, ""), after)
+            ids += [] if after is None else [after]
+            before = after
         return ids
 
     def _reply(self, reply: Message) -> str:

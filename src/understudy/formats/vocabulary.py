@@ -4,22 +4,36 @@ An added token (`<|im_end|>`, `<tool_call>`) in a text is encoded as the charact
 format puts added tokens into a sequence, by id: nothing that a user, a tool or a server says can end or open a turn.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from understudy.errors import ConfigError, installation
-from understudy.formats.values import whole
+from understudy.values import whole
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-class Vocabulary:
-    """A `tokenizer.json`; `added` are the ids of its added tokens by their text."""
+_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+"""White space to `tokenizers`, which is Unicode's; Python has four characters more."""
 
-    def __init__(self, tokenizer: "Tokenizer", added: Mapping[str, int]) -> None:
-        self._tokenizer, self.added = tokenizer, added
+
+class Vocabulary:
+    """A `tokenizer.json`; `added` are the ids of its added tokens by their text.
+
+    Those in `takes_after` take the white space that follows them (`rstrip` in the file), those in `takes_before` what
+    stands before them (`lstrip`): it has no tokens then.
+    """
+
+    def __init__(
+        self,
+        tokenizer: "Tokenizer",
+        added: Mapping[str, int],
+        takes_after: Collection[int] = (),
+        takes_before: Collection[int] = (),
+    ) -> None:
+        self._tokenizer, self.added, self.takes_after, self.takes_before = tokenizer, added, takes_after, takes_before
 
     @classmethod
     def load(cls, file: Path) -> "Vocabulary":
@@ -31,7 +45,10 @@ class Vocabulary:
         if not file.is_file():
             raise ConfigError(f"there is no {file}; save the model's fast tokenizer there")
         tokenizer = Tokenizer.from_file(str(file))
-        added = {token.content: index for index, token in tokenizer.get_added_tokens_decoder().items()}
+        tokens = tokenizer.get_added_tokens_decoder()
+        added = {token.content: index for index, token in tokens.items()}
+        takes_after = frozenset(index for index, token in tokens.items() if token.rstrip)
+        takes_before = frozenset(index for index, token in tokens.items() if token.lstrip)
         # Only tokens that are marked as special can be kept out of texts, and Qwen's <tool_call> is not.
         tokenizer.add_special_tokens([AddedToken(text, special=True) for text in added])
         tokenizer.encode_special_tokens = True
@@ -39,7 +56,7 @@ class Vocabulary:
         if isinstance(space, pre_tokenizers.Metaspace) and space.prepend_scheme == "first":
             # Only the beginning of all is meant, where formats have a token; texts are encoded one by one here.
             tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(space.replacement, "never", space.split)
-        return cls(tokenizer, added)
+        return cls(tokenizer, added, takes_after, takes_before)
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, all ordinary. A lone surrogate becomes the replacement character: it has no UTF-8.
@@ -48,6 +65,12 @@ class Vocabulary:
         """
         ids: list[int] = self._tokenizer.encode(whole(text), add_special_tokens=False).ids
         return ids
+
+    def between(self, before: int | None, text: str, after: int | None) -> list[int]:
+        """The tokens of a text between two added ones, or None: without the white space that these take."""
+        text = text.lstrip(_SPACE) if before in self.takes_after else text
+        text = text.rstrip(_SPACE) if after in self.takes_before else text
+        return self.encode(text) if text else []
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, added ones as they are written. Ids beyond the vocabulary have none."""

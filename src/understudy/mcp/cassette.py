@@ -21,6 +21,7 @@ from understudy.mcp.reply import Reply
 from understudy.messages import ToolSpec
 from understudy.records import Record
 
+_OFFERS = "tools"
 BEGINNING = ""
 """The history of a server that nothing has changed yet."""
 
@@ -87,9 +88,10 @@ class Cassette:
 
 
 def cassette_path(folder: Path, task: str) -> Path:
-    """Where the cassette of a task is: its id as a file's name, with a digest where that changes it."""
+    """Where the cassette of a task is: its id as a file's name, with a digest where that changes it or is taken."""
     plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in task)[:80]
-    changed = f"-{hashlib.sha256(task.encode()).hexdigest()[:8]}" if plain != task else ""
+    other = plain != task or plain == _OFFERS
+    changed = f"-{hashlib.sha256(task.encode()).hexdigest()[:8]}" if other else ""
     return folder / f"{plain}{changed}.jsonl"
 
 
@@ -125,4 +127,4 @@ def write_lines(path: Path, lines: list[str]) -> None:
 
 
 def _offers(folder: Path) -> Path:
-    return folder / "tools.jsonl"
+    return folder / f"{_OFFERS}.jsonl"

@@ -17,7 +17,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from understudy.errors import ConfigError, RolloutError, ToolError, nearest
-from understudy.mcp.reply import Clean, each_text
+from understudy.mcp.reply import Clean, each_text, harmless
 from understudy.mcp.settings import ServerConfig
 from understudy.messages import ToolSpec
 
@@ -96,7 +96,10 @@ class Catalogue:
 
 
 def specs_of(tools: Iterable[Tool], clean: Clean) -> tuple[ToolSpec, ...]:
-    """What a model is told of a server's tools: nothing in it can be read as a turn or a call."""
+    """What a model is told of a server's tools: nothing in it can be read as a turn or a call.
+
+    A name that would have to be changed for that is a `RolloutError`: the server knows the tool by no other.
+    """
     return tuple(_spec(tool, clean) for tool in tools)
 
 
@@ -111,6 +114,9 @@ def matches(tool: str, patterns: Iterable[str]) -> bool:
 
 
 def _spec(tool: Tool, clean: Clean) -> ToolSpec:
+    plain = harmless(tool.name)
+    if plain != tool.name or not plain.strip() or "\n" in plain:
+        raise RolloutError(f"an MCP server has a tool whose name cannot be shown: {plain[:80]!r}", "mcp")
     about = clean(tool.description or tool.title or "")
     return ToolSpec(name=tool.name, description=about, parameters=each_text(tool.input_schema, clean))
 

@@ -30,6 +30,9 @@ class Pool(Protocol):
     def give(self, session: Session) -> None:
         """The episode is over."""
 
+    async def renew(self, session: Session) -> Session:
+        """Another one in place of a session that failed, without waiting for a place."""
+
 
 class Starter:
     """Starts sessions, and waits longer after each start that fails, whoever asked for it."""
@@ -80,10 +83,14 @@ class OwnSessions:
 
     def give(self, session: Session) -> None:
         """A session that can be reset waits for the next episode; any other one ends, and then its place is free."""
-        if self._config.reset and not session.broken:
+        if self._config.reset and not session.broken and not session.late:
             self._put(session)
         else:
             self._do(self._end(session))
+
+    async def renew(self, session: Session) -> Session:
+        """A new one in the same place. Who queued for it, and holds sessions of other servers, might wait for ever."""
+        return await self._filled(session)
 
     def _put(self, session: Session | None) -> None:
         self._waiting += session is not None
@@ -94,10 +101,13 @@ class OwnSessions:
         self._waiting -= session is not None
         return session
 
-    async def _filled(self) -> Session:
-        """A new session in an empty place, which stays empty if that fails."""
+    async def _filled(self, last: Session | None = None) -> Session:
+        """A new session in a place that is empty, or that of the last one; it is empty if that fails."""
         session = None
         try:
+            if last:
+                last.close()
+                await last.closed()
             session = await self._starter.start()
         finally:
             if session is None:
@@ -178,6 +188,11 @@ class SharedSessions:
         """One episode less."""
         if session in self._episodes:
             self._episodes[session] -= 1
+
+    async def renew(self, session: Session) -> Session:
+        """The same where it still works."""
+        self.give(session)
+        return await self.take()
 
 
 class Pools:

@@ -7,6 +7,8 @@ from urllib.parse import quote
 
 from understudy.errors import ConfigError
 
+SHORTEST = 6
+"""Characters of a value: a shorter one stands by chance in what a server says, where it would be replaced as well."""
 _REFERENCE = re.compile(r"\$\{(\w+)\}")
 
 
@@ -30,6 +32,11 @@ class Secrets:
         value = os.environ.get(name)
         if not value:
             raise ConfigError(f"the environment has no {name!r}, which an MCP server's settings name; set it first")
+        if len(value) < SHORTEST:
+            raise ConfigError(
+                f"{name} in the environment has {len(value)} characters, and what an MCP server's settings take from "
+                f"there is a secret, which has at least {SHORTEST}; write what is none into the settings"
+            )
         for form in {value, quote(value, safe=""), json.dumps(value)[1:-1]}:
             self._names[form] = name
         return value

@@ -5,11 +5,13 @@ Each client has a session of its own: over standard input it is the process, in 
 the handshake of the protocol before it; the SDK's own client does that by itself.
 """
 
+import asyncio
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +34,8 @@ SESSIONS = 64
 """Sessions over HTTP at once."""
 IDLE = 1800.0
 """Seconds without a request after which a session over HTTP ends."""
+GLANCE = 60.0
+"""Seconds between two looks for sessions that have ended."""
 _SESSION = "mcp-session-id"
 
 
@@ -83,31 +87,52 @@ class Narrowed:
 
 
 class _Sessions:
-    """The sessions over HTTP by their ids, with when each was last used."""
+    """What is served to the SDK's sessions over HTTP, by their ids. The SDK does not tell when it ends an idle one."""
 
     def __init__(self, offer: Offer) -> None:
         self._offer = offer
-        self._open: dict[str, tuple[Served, float]] = {}
+        self._open: dict[str, Served] = {}
+        self._requests = Counter[str]()
+        self._used: dict[str, float] = {}
 
-    async def find(self, name: str, parameters: Mapping[str, str]) -> Served:
-        """The session of that name, opened where it is new."""
+    @contextmanager
+    def request(self, name: str) -> Iterator[None]:
+        """A request of a session is under way: as the SDK counts it, one that waits for news is a request too."""
+        self._requests[name] += 1
+        try:
+            yield
+        finally:
+            self._requests -= Counter([name])
+            self._used[name] = time.monotonic()
+
+    def find(self, name: str, parameters: Mapping[str, str]) -> Served:
+        """What is served to the session of that name, opened where it is new."""
+        if name not in self._open:
+            self._open[name] = self._offer.open(parameters)
+        return self._open[name]
+
+    async def end_idle(self) -> None:
+        """Close what sessions have left that the SDK has ended: it does so after `IDLE` without a request."""
         now = time.monotonic()
-        session = self._open[name][0] if name in self._open else self._offer.open(parameters)
-        self._open[name] = (session, now)
-        for other in [n for n, (_, used) in self._open.items() if now - used > IDLE]:
-            await self.end(other)
-        return session
+        for name in [n for n, used in self._used.items() if not self._requests[n] and now - used > IDLE + GLANCE]:
+            await self.end(name)
 
     async def end(self, name: str) -> None:
-        """Close a session, if it is open."""
-        session, _ = self._open.pop(name, (None, 0.0))
-        if session:
+        """Close what is served to a session, if it is open."""
+        self._used.pop(name, None)
+        if session := self._open.pop(name, None):
             await session.close()
 
     async def end_all(self) -> None:
         """Close every session."""
         for name in list(self._open):
             await self.end(name)
+
+    async def watch(self) -> None:
+        """Close what is idle, for ever."""
+        while True:
+            await asyncio.sleep(GLANCE)
+            await self.end_idle()
 
 
 Context = ServerRequestContext[Any, Any]
@@ -139,16 +164,18 @@ def http_app(offer: Offer) -> ASGIApp:
 
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncIterator[None]:
+        watch = asyncio.create_task(sessions.watch())
         try:
             yield None
         finally:
+            watch.cancel()
             await sessions.end_all()
             await offer.close()
 
     async def find(context: Context) -> Served:
         request: Any = context.request
         try:
-            return await sessions.find(request.headers[_SESSION], request.query_params)
+            return sessions.find(request.headers[_SESSION], request.query_params)
         except ConfigError as e:
             raise MCPError(types.INVALID_PARAMS, str(e)) from e
 
@@ -159,9 +186,11 @@ def http_app(offer: Offer) -> ASGIApp:
     )
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await inner(scope, receive, send)
-        if scope["type"] == "http" and scope["method"] == "DELETE":
-            await sessions.end(dict(scope["headers"]).get(_SESSION.encode(), b"").decode("latin-1"))
+        name = dict(scope.get("headers", ())).get(_SESSION.encode(), b"").decode("latin-1")
+        with sessions.request(name) if name else nullcontext():
+            await inner(scope, receive, send)
+        if name and scope.get("method") == "DELETE":
+            await sessions.end(name)
 
     return app
 

@@ -52,6 +52,8 @@ class Session:
         """Whether the server says that its tools have changed since."""
         self.broken = ""
         """Why the session can no longer be used."""
+        self.late = 0
+        """Calls that were given up and that the server may still be at: what they do yet must meet no other episode."""
         self._secrets = Secrets()
         self._log: ServerLog | None = None
         self._folder = ""
@@ -99,11 +101,11 @@ class Session:
                 self.broken = self.broken or f"was left in the middle of {tool}"
             raise
         except TimeoutError:
-            result = self._late(tool, seconds)
+            result = await self._late(tool, seconds)
         except MCPError as e:
             result = self._refusal(tool, e)
         except (ValidationError, RuntimeError, OSError, httpx2.HTTPError, anyio.BrokenResourceError) as e:
-            raise self._fault(f"answered {tool} with what is no result: {self.clean(str(e))[:300]}", ends=True) from e
+            raise await self._failed(f"answered {tool} with what is no result: {self.clean(str(e))[:300]}") from e
         return reply_of(result, self.clean, self.config.result_characters)
 
     async def list(self) -> tuple[Tool, ...]:
@@ -184,12 +186,21 @@ class Session:
             raise self._fault(self.broken or f"died during {tool}{self._said()}", ends=True) from error
         return _failure(error.message)
 
-    def _late(self, tool: str, seconds: float) -> CallToolResult:
-        """A call that took too long: an error for the agent, or the end of the session."""
+    async def _late(self, tool: str, seconds: float) -> CallToolResult:
+        """A call that took too long: an error for the agent, or a fault."""
+        self.late += 1
         if self.config.on_timeout == "error":
             return _failure(f"{tool} did not answer in {seconds:g} seconds")
         garbage = f"; {self._garbage} lines of it were no messages" if self._garbage else ""
-        raise self._fault(f"did not answer {tool} in {seconds:g} s{garbage}", ends=True)
+        raise await self._failed(f"did not answer {tool} in {seconds:g} s{garbage}")
+
+    async def _failed(self, what: str) -> RolloutError:
+        """The fault of one call, which ends the session, unless others use it and the server still answers."""
+        if self.config.isolation == "shared":
+            changed = self.changed
+            await self.list()
+            self.changed = self.changed or changed
+        return self._fault(what, ends=self.config.isolation == "episode")
 
     def _fault(self, what: str, *, ends: bool = False) -> RolloutError:
         if ends and not self.broken:

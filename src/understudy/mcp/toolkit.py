@@ -64,6 +64,7 @@ class MCPToolkit:
         self._on_progress = on_progress
         self._tools: set[tuple[str, str]] = set()
         self._sessions: dict[str, Session] = {}
+        self._ahead: set[str] = set()  # servers that were asked something: only they know what follows from it
         self._after = dict.fromkeys(servers, BEGINNING)
         self._past: list[tuple[Entry, dict[str, Any], Reply]] = []
         self._spent = 0.0
@@ -81,10 +82,9 @@ class MCPToolkit:
         await self.close()
 
     async def open(self) -> None:
-        """Get a session of each server, always in one order, so that no two episodes wait for each other."""
+        """Get a session of each server, unless a cassette may do."""
         if self._mode not in ("replay", "extend"):
-            for name in self._servers:
-                await self._take(name)
+            await self._take_all()
 
     async def close(self) -> None:
         """Give the sessions back, and keep what was recorded."""
@@ -142,7 +142,7 @@ class MCPToolkit:
 
     def _recorded(self, entry: Entry, after: str, arguments: Mapping[str, Any]) -> Reply | None:
         """The cassette's answer, where there is one, and no server that is ahead of it."""
-        if self._cassette is None or self._mode not in ("replay", "extend") or entry.server in self._sessions:
+        if self._cassette is None or self._mode not in ("replay", "extend") or entry.server in self._ahead:
             return None
         reply = self._cassette.find(entry.server, after, entry.tool, arguments)
         if reply is None and self._mode == "replay":
@@ -165,7 +165,7 @@ class MCPToolkit:
                 if not left or self._after[entry.server] != BEGINNING:
                     raise
                 left -= 1
-                self._return(entry.server)
+                await self._renew(entry.server)
 
     async def _ask(self, session: Session, entry: Entry, arguments: Mapping[str, Any]) -> Reply:
         config = session.config
@@ -175,17 +175,19 @@ class MCPToolkit:
         seconds = min(left, config.timeouts.get(entry.tool, config.call_timeout))
         began = time.monotonic()
         try:
+            late = session.late
             reply = await session.call(entry.tool, arguments, seconds, self._progress if self._on_progress else None)
-            if reply.error:  # it may be that the server is going down, or that the tool is no longer what it was
+            if reply.error and session.late == late:  # the server may be going down, or the tool no longer what it was
                 self._compare(session, await session.list())
             return reply
         finally:
             self._spent += time.monotonic() - began
 
     async def _session(self, server: str) -> Session:
-        """The episode's session; one that is opened late is brought to where the cassette has come."""
-        if server not in self._sessions:
-            session = await self._take(server)
+        """The episode's session; one that is asked late is brought to where the cassette has come."""
+        await self._take_all()
+        session = self._sessions[server]
+        if server not in self._ahead:
             for entry, arguments, recorded in [past for past in self._past if past[0].server == server]:
                 if await self._ask(session, entry, arguments) != recorded:
                     raise RolloutError(
@@ -193,17 +195,24 @@ class MCPToolkit:
                         "record it anew",
                         "mcp",
                     )
-        return self._sessions[server]
-
-    async def _take(self, server: str) -> Session:
-        session = await self._pools[server].take()
-        self._sessions[server] = session
-        self._compare(session, session.tools)
+            self._ahead.add(server)
         return session
 
-    def _return(self, server: str) -> None:
+    async def _take_all(self) -> None:
+        """Get what is missing, always in one order: no two episodes wait for servers that the other one has."""
+        for server in self._servers:
+            if server not in self._sessions:
+                self._sessions[server] = session = await self._pools[server].take()
+                self._compare(session, session.tools)
+
+    async def _renew(self, server: str) -> None:
+        """Another session in place of one that failed; where it did not start, it is got like the first."""
         if server in self._sessions:
-            self._pools[server].give(self._sessions.pop(server))
+            self._sessions[server] = session = await self._pools[server].renew(self._sessions.pop(server))
+            self._compare(session, session.tools)
+
+    def _return(self, server: str) -> None:
+        self._pools[server].give(self._sessions.pop(server))
 
     async def _look_again(self, server: str) -> None:
         session = self._sessions[server]

@@ -33,6 +33,8 @@ REAPING = 0.01
 """Seconds between looks at a process that has been killed."""
 CHUNK = 4096
 """Bytes of a server's log that are read at a time."""
+_GIVEN = deque[int](maxlen=100)
+"""Ports that servers were given last, and may not listen at yet."""
 LAUNCH = 'echo $$ >&2; exec "$@"'
 """What tells the id of a server's process: the SDK does not."""
 
@@ -126,6 +128,7 @@ async def connect(config: ServerConfig, fill: Fill, log: ServerLog) -> AsyncIter
             if config.command:
                 process = await stack.enter_async_context(_started(_launched(config, fill), log.file))
                 await _listening(process, url)
+                await stack.enter_async_context(_watched(process))
             timeout = httpx2.Timeout(30.0, read=None)  # how long a call may take is the session's matter
             headers = fill.all(config.headers)
             client = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
@@ -179,7 +182,25 @@ async def _listening(process: Process, url: str) -> None:
     raise RolloutError(f"it ended with code {process.returncode} before it listened at {url}", "mcp")
 
 
+@asynccontextmanager
+async def _watched(process: Process) -> AsyncIterator[None]:
+    """Fail when the server ends: who answers at its address from then on is another one, or was from the beginning."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_outlive, process)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def _outlive(process: Process) -> None:
+    raise RolloutError(f"ended with code {await process.wait()}", "mcp")
+
+
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """One that no server of ours is about to listen at: until one does, the kernel gives it again."""
+    while True:
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = int(found.getsockname()[1])
+        if port not in _GIVEN:
+            _GIVEN.append(port)
+            return port

@@ -50,8 +50,10 @@ def confine(scratch: str, limits: Limits) -> None:
             f"the sandbox needs Linux on {syscalls.MACHINE}, not {platform.system()} {platform.machine()}"
         )
     libc = _libc()
-    if not landlock.version(libc):
-        raise NotConfined("the sandbox needs Landlock: a kernel from 5.13 on that has it switched on")
+    if (found := landlock.version(libc)) < landlock.OLDEST:
+        raise NotConfined(
+            f"the sandbox needs Landlock {landlock.OLDEST}, not {found}: a kernel from 6.2 on that has it switched on"
+        )
     try:
         _limit(limits)
         _drop_privileges(libc)

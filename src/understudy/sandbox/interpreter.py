@@ -80,7 +80,8 @@ class Interpreter:
         with contextlib.suppress(ProcessLookupError, ConnectionError):  # it has ended since, which listening finds out
             process.send_signal(signal.SIGCONT)
             process.stdin.write(self._token + len(source).to_bytes(8, "big") + source)
-        output, trouble = await self._listen(process, time.monotonic() + self._seconds)
+        late = f"the code ran longer than {self._seconds:g} s and was stopped"
+        output, trouble = await self._listen(process, self._seconds, late)
         if trouble:
             raise ToolError(f"{_shown(output)}\n{trouble}; {_GONE}".strip())
         with contextlib.suppress(ProcessLookupError):  # it has ended since, which the next call finds out
@@ -102,17 +103,19 @@ class Interpreter:
         self._token = secrets.token_hex(TOKEN // 2).encode()
         assert process.stdin
         process.stdin.write(self._token)
-        output, trouble = await self._listen(process, time.monotonic() + _STARTING)
+        output, trouble = await self._listen(process, _STARTING, _late())
         if trouble:
             raise ConfigError(_shown(output) or f"the sandbox does not begin: {trouble}")
         return process
 
-    async def _listen(self, process: asyncio.subprocess.Process, until: float) -> tuple[bytes, str]:
-        """What the process writes before its token, and what is wrong; empty where the token has come."""
+    async def _listen(self, process: asyncio.subprocess.Process, seconds: float, late: str) -> tuple[bytes, str]:
+        """What the process writes before its token, and what is wrong, if anything; after `seconds` that is `late`."""
         assert process.stdout
-        output = bytearray()
+        output, until = bytearray(), time.monotonic() + seconds
         while not output.endswith(self._token):
-            if trouble := self._trouble(output, until):
+            if time.monotonic() > until:
+                return bytes(output), late
+            if trouble := self._trouble(output):
                 return bytes(output), trouble
             try:
                 more = await asyncio.wait_for(process.stdout.read(65536), _GLANCE)
@@ -124,9 +127,7 @@ class Interpreter:
         trouble = self._overflow()
         return bytes(output[: -len(self._token)]), trouble
 
-    def _trouble(self, output: bytearray, until: float) -> str:
-        if time.monotonic() > until:
-            return f"the code ran longer than {self._seconds:g} s and was stopped"
+    def _trouble(self, output: bytearray) -> str:
         if len(output) > FLOOD:
             return f"the code printed more than {FLOOD:,} bytes and was stopped; print less"
         return self._overflow()
@@ -163,18 +164,25 @@ def prove(limits: Limits = USUAL) -> None:
     """Confine a process that has nothing to do. Where this machine cannot, a `ConfigError` says what is missing."""
     token = secrets.token_hex(TOKEN // 2).encode()
     with tempfile.TemporaryDirectory(prefix="understudy-") as folder:
-        tried = subprocess.run(
-            _command(limits),
-            input=token,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=folder,
-            env=_ENVIRONMENT,
-            timeout=_STARTING,
-            check=False,
-        )
+        try:
+            tried = subprocess.run(
+                _command(limits),
+                input=token,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env=_ENVIRONMENT,
+                timeout=_STARTING,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as e:
+            raise ConfigError(f"the sandbox does not begin: {_late()}") from e
     if tried.stdout != token:
         raise ConfigError(_shown(tried.stdout) or _epitaph(tried.returncode, limits))
+
+
+def _late() -> str:
+    return f"it took longer than {_STARTING:g} s"
 
 
 def _command(limits: Limits) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ READ = READ_FILE | READ_DIR
 SCRATCH = READ | WRITE_FILE | REMOVE_FILE | MAKE_REG | TRUNCATE
 """Files, but no folders, links, pipes, sockets or devices."""
 _OF_FILES = WRITE_FILE | READ_FILE | TRUNCATE
+OLDEST = 3
+"""The version from which TRUNCATE can be taken: before it, who may open a file to read can empty it (O_TRUNC)."""
 
 
 class _Ruleset(ctypes.Structure):
@@ -37,7 +39,7 @@ def restrict(libc: ctypes.CDLL, rules: Iterable[tuple[str, int]]) -> None:
     All rights that the kernel knows are taken, and with them TCP, abstract sockets, and signals to processes outside.
     """
     known = version(libc)
-    rights = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(known, 16)) - 1
+    rights = (1 << (15 if known < 5 else 16)) - 1
     size = 24 if known >= 6 else 16 if known >= 4 else 8
     wanted = _Ruleset(rights, 0b11, 0b11)
     ruleset = _checked(libc.syscall(_CREATE, ctypes.byref(wanted), size, 0), "a Landlock ruleset")

@@ -17,6 +17,9 @@ from understudy.serve.options import ServeConfig
 from understudy.serve.replies import Reply, event
 from understudy.serve.wire import Refusal, Request, read
 
+_SEEDS = 2**63
+"""Samplers get seeds from 0 to below this: one takes a seed's sign away, another has no more than 64 bits."""
+
 
 class Completions:
     """The endpoint, as an ASGI application."""
@@ -108,7 +111,7 @@ class Completions:
         """All replies to a request side by side, each with a seed of its own."""
         seed = random.SystemRandom().getrandbits(62) if request.seed is None else request.seed
         replies = [
-            asyncio.ensure_future(choose(self._model, request, prompt, index, seed + index, put))
+            asyncio.ensure_future(choose(self._model, request, prompt, index, (seed + index) % _SEEDS, put))
             for index in range(request.n)
         ]
         try:

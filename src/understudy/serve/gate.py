@@ -1,4 +1,4 @@
-"""Who may ask: who has the key, and names this host, so that no page in a browser gets here by a name of its own."""
+"""Who may ask: who has the key and names this host. Nothing is answered to another site's page in a browser."""
 
 import hmac
 import json
@@ -24,6 +24,8 @@ class Gate:
         """Pass a request on, or refuse it."""
         headers = dict(scope["headers"])
         refusal = self._wrong_host(headers.get(b"host", b"").decode("latin-1"))
+        if not refusal and scope["path"] != "/":  # which links may lead to
+            refusal = self._wrong_site(headers.get(b"sec-fetch-site", b"none").decode("latin-1"))
         if not refusal and scope["path"] != "/health":
             refusal = self._wrong_key(headers.get(b"authorization", b""))
         await (error_response(refusal) if refusal else self._inner)(scope, receive, send)
@@ -34,6 +36,12 @@ class Gate:
         if self._hosts is None or name in self._hosts:
             return None
         return Refusal(f"this server goes by {', '.join(sorted(self._hosts))}, not by {name!r}", code="wrong_host")
+
+    def _wrong_site(self, site: str) -> Refusal | None:
+        """Refuse what a browser sends for a page of another origin; clients that are no browser say nothing of it."""
+        if self._hosts is None or site in ("none", "same-origin"):
+            return None
+        return Refusal("a page of another origin has nothing to ask here", code="wrong_origin", status=403)
 
     def _wrong_key(self, authorization: bytes) -> Refusal | None:
         if not self._key or hmac.compare_digest(authorization, b"Bearer " + self._key):

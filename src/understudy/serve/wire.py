@@ -133,19 +133,24 @@ class _Call(_Wire):
     malformed: str = ""
 
 
-class _Said(_Wire):
+class _Named(_Wire):
+    name: str = ""
+    """Who speaks, or which tool: no template here shows it."""
+
+
+class _Said(_Named):
     role: Literal["system", "developer", "user"]
     content: _Content
 
 
-class _Replied(_Wire):
+class _Replied(_Named):
     role: Literal["assistant"]
     content: _Content = []
     tool_calls: list[_Call] = []
     annotations: Annotated[list[Any], Field(max_length=0)] = []
 
 
-class _Result(_Wire):
+class _Result(_Named):
     role: Literal["tool"]
     content: _Content
     tool_call_id: str

@@ -8,44 +8,42 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from understudy.config import SFTConfig
 from understudy.data.conversations import demonstrations
 from understudy.data.items import Item, strict
 from understudy.data.preferences import Demonstration
 from understudy.domains.base import TaskSource
 from understudy.domains.mixture import parts_of
 from understudy.errors import ConfigError
+from understudy.formats import ChatFormat
 from understudy.messages import ToolSpec
 from understudy.retold import retold
 from understudy.tasks import Score
-from understudy.train.files import refuse_changed
-from understudy.train.state import Training
 from understudy.trajectory import Stop, Trajectory
 
 
-def read_demonstrations(training: Training) -> list[Trajectory]:
-    """The demonstrations of `sft.file`, if there is one; says what of them is not as the domain has it.
+def read_demonstrations(
+    sft: SFTConfig, most: int, domain: TaskSource, format: ChatFormat
+) -> tuple[list[Trajectory], list[str]]:
+    """The demonstrations of `sft.file`, if there is one, and a line for what of them is not as the domain has it.
 
-    One that cannot be written in the model's format is a ConfigError, and so is a file that is not the one that the run
-    was begun with. Those that are longer than an episode may be are left out, and counted.
+    One that cannot be written in the model's format is a ConfigError. Those that are longer than `most` tokens are left
+    out, and counted.
     """
-    config = training.config
-    if not config.sft.file:
-        if not config.sft.demonstrations:
+    if not sft.file:
+        if not sft.demonstrations:
             raise ConfigError("sft.demonstrations = 0 without sft.file: there is nothing to imitate; set sft.steps=0")
-        return []
-    path = Path(config.sft.file).expanduser()
-    found = list(strict(demonstrations(path)))
-    refuse_changed(training.run, path, "demonstrations")
-    for line in misfits(found, training.domain):
-        training.report(f"{config.sft.file}: {line}", 0, 0, {})
-    episodes = [_retold(item, training) for item in found]
-    kept = [episode for episode in episodes if len(episode.tokens) <= config.limits.max_tokens]
-    if len(kept) < len(episodes):
-        line = f"{len(episodes) - len(kept)} of {len(episodes)} demonstrations are longer than limits.max_tokens"
-        training.report(f"{config.sft.file}: {line} ({config.limits.max_tokens}) and left out", 0, 0, {})
+        return [], []
+    found = list(strict(demonstrations(Path(sft.file).expanduser())))
+    notes = list(misfits(found, domain))
+    episodes = [_retold(item, format) for item in found]
+    kept = [episode for episode in episodes if len(episode.tokens) <= most]
     if not kept:
-        raise ConfigError(f"{config.sft.file} holds no demonstration of at most {config.limits.max_tokens} tokens")
-    return kept
+        raise ConfigError(f"{sft.file} holds no demonstration of at most {most} tokens")
+    if len(kept) < len(episodes):
+        longer = f"{len(episodes) - len(kept)} of {len(episodes)} demonstrations are longer than"
+        notes.append(f"{longer} limits.max_tokens ({most}) and left out")
+    return kept, [f"{sft.file}: {line}" for line in notes]
 
 
 def misfits(found: Sequence[Item[Demonstration]], domain: TaskSource) -> Iterator[str]:
@@ -100,9 +98,9 @@ def _difference(theirs: Sequence[ToolSpec], ours: Sequence[ToolSpec]) -> str:
     return f"told otherwise: {', '.join(changed)}"
 
 
-def _retold(item: Item[Demonstration], training: Training) -> Trajectory:
+def _retold(item: Item[Demonstration], format: ChatFormat) -> Trajectory:
     try:
-        episode = retold(item.value.messages, item.value.tools, training.format, item.value.task)
+        episode = retold(item.value.messages, item.value.tools, format, item.value.task)
     except ConfigError as e:
         raise ConfigError(f"{item.where}: {e}") from e
     episode.score, episode.stop = Score(reward=1.0), Stop.DONE

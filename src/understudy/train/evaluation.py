@@ -9,6 +9,7 @@ from understudy.chat import Usage
 from understudy.evaluate import Evaluation, episodes, floor, inhabited, oracle, summary
 from understudy.results import Row
 from understudy.train.exam import Exam
+from understudy.train.reinforcement import refuse_faulty
 from understudy.train.state import Metrics, Training
 from understudy.trajectory import Trajectory
 
@@ -80,6 +81,8 @@ async def _sit(training: Training, exam: Exam, step: int, name: str) -> tuple[Ev
     )
     used = training.users.usage
     played = await _unless_interrupted(training, playing, step)
+    training.note_cost()
+    refuse_faulty([played], training.config.max_fault_rate)
     evaluation = summary(exam.source, exam.tasks, played, config.trials, config.seed)
     training.engine.forget()  # so that a run which is resumed, and finds the evaluation there, goes on alike
     if training.users.scripted:

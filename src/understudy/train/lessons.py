@@ -27,6 +27,18 @@ def lesson(group: Sequence[Trajectory], advantage: Advantage) -> list[Trajectory
     return scored if advantage in ("gae", "none") or teaches(group) else []
 
 
+def lessons(groups: Sequence[Sequence[Trajectory]], algorithm: Algorithm) -> list[list[Trajectory]]:
+    """The episodes of a step to learn from, by group; groups without any are left out.
+
+    A reference judges all that have a score, whatever they earned. The deviation of a whole batch is of all of them
+    too, where there is a group that teaches.
+    """
+    found = [lesson(group, algorithm.advantage) for group in groups]
+    if algorithm.kl_coefficient or (algorithm.advantage == "batch_std" and any(found)):
+        found = [[episode for episode in group if episode.score is not None] for group in groups]
+    return [taken for taken in found if taken]
+
+
 def judge_of(config: TrainConfig) -> Judge | None:
     """Who marks failures, if anyone; a `ConfigError` where `chat` names no model, or a key that is not set."""
     asked = config.steps and config.algorithm.shaping.judge

@@ -21,12 +21,9 @@ from understudy.metrics import named
 from understudy.resumption import reinforced
 from understudy.run import Run, interruptible
 from understudy.trackers import Trackers
-from understudy.train.demonstrations import read_demonstrations
 from understudy.train.evaluation import Tables, evaluated, results
-from understudy.train.files import passes
 from understudy.train.findings import halt, tell
 from understudy.train.phases import Phase, phases
-from understudy.train.preferences import read_preferences
 from understudy.train.preparation import cut_short, doubts, prepare
 from understudy.train.state import Report, Training
 
@@ -36,11 +33,12 @@ def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> 
 
     All processes of a crew call this, each with a run of its own.
     """
-    prepared = prepare(config, run.began)
+    prepared = prepare(config, run.began, run.step)
+    prepared.files.refuse_changed(run)
     folder, domain = prepared.folder, prepared.domain
     machine = find_machine(config.engine)
     planned = memory.planned(config, folder, machine, crew.size)
-    for line in (*doubts(config), *map(memory.as_text, planned)):
+    for line in (*doubts(config), *prepared.files.notes, *map(memory.as_text, planned)):
         report(line, 0, 0, {})
     engine = open_engine(folder, config.fitted, config.seed, crew)
     if config.algorithm.valued:
@@ -49,6 +47,7 @@ def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> 
     watch = Watch(subject, config.certify, functools.partial(shown, domain), folder, config.format.thinking)
     parts = (domain, engine, prepared.format, report, prepared.users, watch, prepared.exams, crew)
     training = Training(config, run, *parts, device=machine.device, floor=prepared.floor)
+    training.handed_over, training.preferences = prepared.files.demonstrations, prepared.files.preferences
     for line in (str(engine.choice), *cut_short(config, engine.context)):
         report(line, 0, 0, {})
     try:
@@ -65,14 +64,6 @@ async def _train(training: Training) -> Tables:
     training.resume()
     if training.overspent:
         training.stop(run.step)
-    if config.sft.steps and run.step < config.sft.steps:
-        training.handed_over = read_demonstrations(training)
-        if training.handed_over:
-            count = config.sft.demonstrations + len(training.handed_over)
-            training.report(passes(config.sft, count), 0, 0, {})
-    if config.preferences.steps and run.step < config.prior:
-        training.preferences = read_preferences(config, training.format, run)
-        training.report(passes(config.preferences, len(training.preferences)), 0, 0, {})
     followed = config.trackers if training.crew.rank == 0 else ()
     with (
         interruptible() as wished,
@@ -104,7 +95,7 @@ async def _step(training: Training, step: int, phase: Phase) -> None:
     training.report("train", step, training.total, training.pending)
     halts = tell(training, step, findings)
     sound = not any(finding.check == "finite" and not finding.ok for finding in findings)
-    if sound and (halts or due(step, config.save_every) or evaluation_after(config, step)):
+    if sound and (halts or saved_after(config, step)):
         training.save(step)
     if halts:
         if training.run.step != step or not evaluation_after(config, step):  # else its line is written when resumed
@@ -143,9 +134,14 @@ def evaluation_after(config: TrainConfig, step: int) -> str | None:
     if step in ends:
         return ends[step]
     if step == 0:
-        return "base model" if config.total else "warm start"
+        return "base model"
     done = step - config.prior  # steps of reinforcement
     return reinforced(config, step) if done > 0 and due(done, config.eval.every) else None
+
+
+def saved_after(config: TrainConfig, step: int) -> bool:
+    """Whether there is a checkpoint after a step, whatever it comes to."""
+    return due(step, config.save_every) or evaluation_after(config, step) is not None
 
 
 def due(step: int, every: int) -> bool:

@@ -23,9 +23,7 @@ from understudy.errors import ConfigError
 from understudy.formats import ChatFormat
 from understudy.messages import Message, ToolSpec
 from understudy.retold import retold
-from understudy.run import Run
 from understudy.tasks import Score
-from understudy.train.files import refuse_changed
 from understudy.train.imitation import order
 from understudy.train.metrics import learning_rate
 from understudy.train.state import Metrics, Training
@@ -35,11 +33,8 @@ Unit = tuple[Trajectory, ...]
 """What is drawn as one: a pair, the better one first, or a single conversation. A reward of 1 is a wanted one."""
 
 
-def read_preferences(config: TrainConfig, format: ChatFormat, run: Run) -> list[Unit]:
-    """The conversations of the file in the model's tokens; the first row that cannot be learned from is refused.
-
-    So is a file that is not the one that the run was begun with.
-    """
+def read_preferences(config: TrainConfig, format: ChatFormat) -> list[Unit]:
+    """The conversations of the file in the model's tokens; the first row that cannot be learned from is refused."""
     preferences = config.preferences
     if not preferences.file:
         raise ConfigError("preferences.file is empty; name a JSONL file of conversations, or set preferences.steps=0")
@@ -60,7 +55,6 @@ def read_preferences(config: TrainConfig, format: ChatFormat, run: Run) -> list[
         units.append(unit)
     if not units:
         raise ConfigError(f"preferences.file {preferences.file} holds no rows")
-    refuse_changed(run, path, "preferences")
     return units
 
 
@@ -92,7 +86,7 @@ async def _weighed(training: Training, units: Sequence[Unit]) -> tuple[Batch, Me
     if config.kind == "dpo":
         weights, metrics = dpo_weights(margin, batch.group, wanted, config.beta)
     else:
-        mismatched = await _compared(engine, collate(_mismatched(episodes)))
+        mismatched = await _compared(engine, collate(_mismatched(episodes, training.config.limits.max_tokens)))
         kl = float(_margins(mismatched).mean())
         weights, metrics = kto_weights(margin, wanted, config.beta, kl, config.unwanted_weight)
     sides = {"wanted_margin": margin[wanted], "unwanted_margin": margin[~wanted]}
@@ -110,19 +104,23 @@ def _margins(batch: Batch) -> Tensor:
     return margins(batch.logprobs, batch.ref_logprobs, batch.mask)
 
 
-def _mismatched(episodes: Sequence[Trajectory]) -> list[Trajectory]:
-    """Each prompt with what was said to the next one's: what KTO estimates the divergence from the reference by."""
+def _mismatched(episodes: Sequence[Trajectory], most: int) -> list[Trajectory]:
+    """Each prompt with what was said to the next one's, of at most so many tokens.
+
+    That is what KTO estimates the divergence from the reference by.
+    """
     following = [*episodes[1:], episodes[0]]
-    return [_spliced(prompt, said) for prompt, said in zip(episodes, following, strict=True)]
+    return [_spliced(prompt, said, most) for prompt, said in zip(episodes, following, strict=True)]
 
 
-def _spliced(prompt: Trajectory, said: Trajectory) -> Trajectory:
+def _spliced(prompt: Trajectory, said: Trajectory, most: int) -> Trajectory:
     """The one's tokens up to its first reply, then the other's from its first reply on."""
     cut, start = prompt.mask.index(True), said.mask.index(True)
+    end = start + most - cut
     spliced = Trajectory(prompt.task, score=said.score)
-    spliced.tokens = prompt.tokens[:cut] + said.tokens[start:]
-    spliced.mask = prompt.mask[:cut] + said.mask[start:]
-    spliced.logprobs = prompt.logprobs[:cut] + said.logprobs[start:]
+    spliced.tokens = prompt.tokens[:cut] + said.tokens[start:end]
+    spliced.mask = prompt.mask[:cut] + said.mask[start:end]
+    spliced.logprobs = prompt.logprobs[:cut] + said.logprobs[start:end]
     return spliced
 
 

@@ -19,6 +19,7 @@ from understudy.models import find_model
 from understudy.rollout import Limits, play
 from understudy.shaping import Shaped, Shaping
 from understudy.train.exam import Exam, exams
+from understudy.train.files import Files, read_files
 from understudy.train.lessons import judge_of, refuse_idle
 from understudy.users import Cast
 
@@ -38,10 +39,13 @@ class Prepared:
     users: Cast
     floor: float
     """What doing nothing earns on tasks of the training split."""
+    files: Files
 
 
-def prepare(config: TrainConfig, today: date | None = None) -> Prepared:
-    """Find and check what a config names; `today` is what templates that tell the date say.
+def prepare(config: TrainConfig, today: date | None = None, done: int = 0) -> Prepared:
+    """Find and check what a config names, for a run that has done so many steps.
+
+    `today` is what templates that tell the date say.
 
     Raises ConfigError, and TaskError for tasks that doing nothing earns.
     """
@@ -59,7 +63,9 @@ def prepare(config: TrainConfig, today: date | None = None) -> Prepared:
     floor = asyncio.run(refuse_free(domain, config.seed, allowed=config.free_tasks))
     if config.steps and config.algorithm.shaping.progress:
         asyncio.run(_refuse_untold(config, domain))
-    return Prepared(folder, formats.configured(folder, config.format, today), domain, examined, users, floor)
+    format = formats.configured(folder, config.format, today)
+    files = read_files(config, domain, format, done)
+    return Prepared(folder, format, domain, examined, users, floor, files)
 
 
 def doubts(config: TrainConfig) -> list[str]:
@@ -76,6 +82,12 @@ def doubts(config: TrainConfig) -> list[str]:
         on = sampling.model_dump(include={"top_p", "top_k", "min_p", "repetition_penalty"}, exclude_defaults=True)
         named = ", ".join(f"sampling.{name} = {value}" for name, value in on.items())
         lines.append(f"{named}: replies are drawn from other odds than those that are trained; see docs/sampling.md")
+    reference = config.algorithm.reference
+    if reference.kind == "ema" and reference.every >= config.steps:
+        lines.append(
+            f"algorithm.reference.every = {reference.every}, and there are {config.steps} steps: the average stays as "
+            "it begins, as kind=frozen does"
+        )
     return lines
 
 

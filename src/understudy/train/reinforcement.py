@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from understudy.algorithms.advantages import (
+    differing,
     episode_advantages,
     importance,
     kl_shaped,
@@ -22,7 +23,7 @@ from understudy.engines.base import Engine
 from understudy.errors import RolloutError
 from understudy.rollout import play_groups
 from understudy.train.critic import estimated, foresight
-from understudy.train.lessons import lesson
+from understudy.train.lessons import lesson, lessons
 from understudy.train.metrics import learning_rate, marked, spent, summarize
 from understudy.train.situations import numbered
 from understudy.train.state import Metrics, Training
@@ -53,8 +54,7 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
     learning = time.perf_counter()
     moving = max(0, number - algorithm.held)
     rate = learning_rate(moving, config.steps, algorithm.learning_rate, algorithm.warmup, final=1.0)
-    lessons = [taken for group in groups if (taken := lesson(group, algorithm.advantage))]
-    metrics = await _learn(training, lessons, number, rate)
+    metrics = await _learn(training, lessons(groups, algorithm), number, rate)
     if algorithm.kl_coefficient and number % algorithm.reference.every == 0:
         training.engine.move_reference()
     done = time.perf_counter()
@@ -81,6 +81,7 @@ async def play_step(training: Training, step: int) -> list[list[Trajectory]]:
         worth=lambda group: bool(lesson(group, config.algorithm.advantage)),
         crew=training.crew,
     )
+    training.note_cost()
     training.tasks_used = tasks.used
     training.rates = learned(training.rates, groups, config.curriculum.memory)
     return groups
@@ -100,12 +101,14 @@ async def _learn(training: Training, groups: Sequence[Sequence[Trajectory]], num
     if algorithm.valued:
         batch = await engine.values(batch)
     batch = with_advantages(batch, config)
+    corrected: Metrics = {}
     if algorithm.importance_cap:
-        batch = await _as_the_trainer_sees_it(engine, batch, algorithm.importance_cap)
+        batch, corrected = await _as_the_trainer_sees_it(engine, batch, algorithm.importance_cap)
     if number <= algorithm.held:
         batch = dataclasses.replace(batch, advantages=None)
     steps = optimizer_steps(batch, algorithm.updates_per_step, config, seed_of(config.seed, number))
-    return await engine.update(steps, algorithm.loss, rate) | foresight(batch, algorithm) | _apart(batch)
+    metrics = await engine.update(steps, algorithm.loss, rate)
+    return metrics | foresight(batch, algorithm) | _apart(batch) | corrected
 
 
 def _apart(batch: Batch) -> Metrics:
@@ -115,12 +118,20 @@ def _apart(batch: Batch) -> Metrics:
     return {"reference_kl": float((batch.logprobs - batch.ref_logprobs)[batch.mask].mean())}
 
 
-async def _as_the_trainer_sees_it(engine: Engine, batch: Batch, cap: float) -> Batch:
-    """The batch with the trainer's log-probabilities, and advantages weighed by how far the sampler's are from them."""
+async def _as_the_trainer_sees_it(engine: Engine, batch: Batch, cap: float) -> tuple[Batch, Metrics]:
+    """The batch with the trainer's log-probabilities, and advantages weighed by how far the sampler's are from them.
+
+    The metrics say how far that is, which the update, on policy by now, cannot tell any more.
+    """
     assert batch.advantages is not None
     seen = await engine.forward(batch)
     weights = importance(seen.logprobs, batch.logprobs, batch.mask, cap)
-    return seen.with_(advantages=batch.advantages * weights)
+    ratio = (seen.logprobs - batch.logprobs)[batch.mask].exp()
+    return seen.with_(advantages=batch.advantages * weights), {
+        "sampler_ratio": float(ratio.mean()),
+        "sampler_ratio_error": float((ratio - 1).square().mean()),
+        "importance_capped": float((ratio > cap).float().mean()),
+    }
 
 
 def with_advantages(batch: Batch, config: TrainConfig) -> Batch:
@@ -134,7 +145,8 @@ def with_advantages(batch: Batch, config: TrainConfig) -> Batch:
     if algorithm.valued:
         batch = estimated(batch, algorithm)
     elif batch.situations is not None:
-        batch = batch.with_(advantages=turn_advantages(batch.rewards, batch.situations, batch.mask, algorithm.turn.lam))
+        turns = turn_advantages(batch.rewards, batch.situations, batch.mask, algorithm.turn.lam)
+        batch = batch.with_(advantages=turns * differing(batch.rewards, batch.group)[:, None])
     else:
         episodes = episode_advantages(algorithm.advantage, batch.rewards, batch.group)
         batch = batch.with_(advantages=episodes[:, None] * batch.mask)

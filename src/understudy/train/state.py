@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -19,7 +20,7 @@ from understudy.errors import RolloutError
 from understudy.evaluate import Evaluation, inhabited
 from understudy.formats import ChatFormat
 from understudy.rollout import Source
-from understudy.run import Run, checkpoints, read_metrics
+from understudy.run import COST, Run, checkpoints, read_metrics
 from understudy.shaping import Judge, Shaped, Shaping
 from understudy.tasks import Task
 from understudy.trackers import Trackers
@@ -137,7 +138,7 @@ class Training:
 
     def save(self, step: int) -> None:
         """Write a checkpoint of the weights after `step`, and remove those that are not to be kept."""
-        progress = {"tasks_used": self.tasks_used, "rates": self.rates, "metrics": self.pending, "cost": str(self.cost)}
+        progress = {"tasks_used": self.tasks_used, "rates": self.rates, "metrics": self.pending}
         with self.run.checkpoint(step) as folder:
             self.engine.save(folder)
             (folder / PROGRESS).write_text(json.dumps(progress), encoding="utf-8")
@@ -148,7 +149,9 @@ class Training:
         saved, rates = {step for step, _ in checkpoints(self.run.folder)}, {}
         for path in sorted((self.run.folder / "evaluations").glob("*.json")):
             if (step := int(path.name.partition(" ")[0])) in saved:
-                rates[step] = Evaluation.model_validate_json(path.read_text(encoding="utf-8")).success.mean
+                rate = Evaluation.model_validate_json(path.read_text(encoding="utf-8")).success.mean
+                if not math.isnan(rate):  # of episodes that all failed through no fault of the agent's
+                    rates[step] = rate
         return [max(rates, key=rates.__getitem__)] if rates else []
 
     def resume(self) -> None:
@@ -158,13 +161,20 @@ class Training:
             self.engine.load(self.run.last)
             progress = json.loads((self.run.last / PROGRESS).read_text(encoding="utf-8"))
             self.tasks_used, self.rates = progress["tasks_used"], progress["rates"]
-            self.cost_before = Decimal(progress["cost"])
             self.pending = progress.get("metrics") or {}
         if self.history and self.history[-1]["step"] == self.run.step:
             self.pending = None
+        if (spent := self.run.folder / COST).exists():
+            self.cost_before = Decimal(json.loads(spent.read_text(encoding="utf-8")))
+
+    def note_cost(self) -> None:
+        """Write down what has been spent, if anything: what a run is taken up from gives nothing of it back."""
+        if cost := self.cost:
+            self.run.write(COST, json.dumps(str(cost)))
 
     def finish(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step, with those of its evaluation."""
+        self.note_cost()
         if self.pending is not None:
             line = {**self.pending, **metrics}
             self.run.log(step, line)
@@ -175,8 +185,8 @@ class Training:
 
     def stop(self, step: int) -> NoReturn:
         """End the run after `step`, so that it can be resumed from there."""
-        unpaid = self.overspent and self.run.last is None  # a run that starts anew would not know what it has cost
-        if self.run.step != step or unpaid:
+        self.note_cost()
+        if self.run.step != step:
             self.save(step)
         self.crew.gather(None)  # so that none ends, which would end all, before the checkpoint is whole
         if self.overspent:

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from understudy.assess.stored import stored_names
-from understudy.errors import ConfigError, TaskError
+from understudy.errors import ConfigError, RolloutError, TaskError
 from understudy.failures.find import failed
 from understudy.kept import EPISODES as KEPT
 from understudy.run import OF_TESTS
@@ -179,6 +179,6 @@ def _told(library: Library, pattern: str, values: Values) -> tuple[str, bytes]:
     """A path and its answer; where there is none, why."""
     try:
         answer = as_json(ANSWERS[pattern](library, values))
-    except (ConfigError, TaskError) as e:
+    except (ConfigError, TaskError, RolloutError) as e:
         answer = as_json({"not_told": str(e)})
     return pattern.format(**{name: quote(value, safe="!'()*~") for name, value in values.items()}), answer

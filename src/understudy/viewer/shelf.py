@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from understudy.assess.stored import Stored, open_stored
-from understudy.errors import ConfigError, TaskError
+from understudy.errors import ConfigError, RolloutError, TaskError
 from understudy.trajectory import Trajectory
 from understudy.viewer.advantages import advantages
 from understudy.viewer.episode import Scene
@@ -27,7 +27,7 @@ class Shelf:
         episode, scripted = self.stored.episode(number), self.stored.scripted
         try:
             return Scene(episode, self.stored.task(episode), self.stored.source, scripted)
-        except (ConfigError, TaskError):
+        except (ConfigError, TaskError, RolloutError):  # the last where a server of the domain does not start
             return Scene(episode, None, None, scripted)
 
     def group(self, number: int) -> dict[int, Trajectory]:

@@ -208,7 +208,8 @@ class LocalEngine:
         if self._critic is not None:
             tensors |= self._critic.state()
         if self._crew.rank == 0:
-            _write(tensors, path / STATE, about)
+            with _disk():
+                save_file(tensors, path / STATE, about)
         self._sampler.forget()
 
     def load(self, path: Path) -> None:
@@ -233,7 +234,8 @@ class LocalEngine:
     def export(self, folder: Path, merged: bool = False) -> None:
         """Write the model as transformers and peft read it; of LoRA the adapters, unless `merged`."""
         if self._crew.rank == 0:
-            self._model.export(folder, merged)
+            with _disk():
+                self._model.export(folder, merged)
 
     def forget(self) -> None:
         """Forget the sampler's cache and its guesses, which change the rounding of what follows."""
@@ -400,10 +402,11 @@ def _share(batch: Batch, crew: Crew) -> Tensor:
     return torch.tensor(shares(batch, crew.size)[crew.rank], dtype=torch.int64)
 
 
-def _write(tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, str]) -> None:
-    """Write a file of tensors; an OSError where the disk is full."""
+@contextlib.contextmanager
+def _disk() -> Iterator[None]:
+    """What safetensors cannot write, as where the disk is full, is an OSError."""
     try:
-        save_file(dict(tensors), path, dict(about))
+        yield
     except SafetensorError as e:
         raise OSError(str(e)) from e
 

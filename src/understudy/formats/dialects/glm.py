@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from understudy.formats.dialects.plain import dumped, lines
-from understudy.formats.dialects.qwen3_coder import put, typed
+from understudy.formats.dialects.qwen3_coder import ended, put, typed
 from understudy.formats.repair import Broken
 from understudy.formats.scan import Scan
 from understudy.messages import ToolCall
@@ -41,9 +41,7 @@ def call_at(scan: Scan, at: int) -> int:
         scan.fail(name, fault)
     else:
         scan.call(name, values)
-    closing = _END.match(scan.text, at)
-    scan.repairs["tags"] += closing is None
-    return closing.end() if closing else at
+    return ended(scan, at, _END)
 
 
 def write(content: str, calls: tuple[ToolCall, ...]) -> str:

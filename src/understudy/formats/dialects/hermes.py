@@ -1,14 +1,12 @@
 """Hermes, Qwen2.5 and Qwen3: `<tool_call>{"name": …, "arguments": …}</tool_call>`."""
 
-import json
 import re
-from typing import Any
 
 from understudy.formats.dialects import glm
 from understudy.formats.hermes import CLOSE, body_end, write
 from understudy.formats.repair import Broken
 from understudy.formats.scan import CALL, Scan
-from understudy.formats.values import DEPTH, check, finite, integer, refuse
+from understudy.values import DEPTH, STRICT, check
 
 __all__ = ["OPENINGS", "read", "write"]
 
@@ -49,7 +47,7 @@ def _exact(scan: Scan, at: int) -> int:
     if begin is None:
         return 0
     try:
-        call, end = _JSON.raw_decode(scan.text, begin.end())
+        call, end = STRICT.raw_decode(scan.text, begin.end())
         body = scan.text[begin.end() : end]
         if "\\u" in body or body.count("{") + body.count("[") > DEPTH:
             check(call)
@@ -63,14 +61,6 @@ def _exact(scan: Scan, at: int) -> int:
     return closed.end()
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError("a key is there twice")
-    return values
-
-
-_JSON = json.JSONDecoder(object_pairs_hook=_unique, parse_float=finite, parse_int=integer, parse_constant=refuse)
 _KEYS = {"name", "arguments"}
 
 

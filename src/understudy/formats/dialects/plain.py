@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from understudy.formats.repair import Pairs
 from understudy.formats.scan import Scan
 from understudy.formats.shapes import WRAPPERS
-from understudy.formats.values import whole
 from understudy.messages import ToolCall
+from understudy.values import whole
 
 OPENINGS = (
     ("{", r"(?=\s*+(?:[\"'}]|\w++\s*+:))"),

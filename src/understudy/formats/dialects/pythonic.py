@@ -9,8 +9,8 @@ from typing import Any
 from understudy.formats.dialects.plain import lines
 from understudy.formats.repair import Broken
 from understudy.formats.scan import Scan
-from understudy.formats.values import DEPTH, bounded, check
 from understudy.messages import ToolCall
+from understudy.values import DEPTH, bounded, check
 
 OPENINGS = (
     ("<", r"\|tool_call_(?:start|end)\|>"),
@@ -119,7 +119,7 @@ def _call(scan: Scan, node: ast.Call) -> None:
     name = _name(node.func)
     try:
         _check_depth(node.func)
-        arguments = _positional(scan, name, node.args) | {k.arg or "": _literal(k.value) for k in node.keywords}
+        arguments = _positional(scan, name, node.args) | {k.arg or "": literal(k.value) for k in node.keywords}
         if "?" in name:
             raise ValueError("what is called is not a name")
         if len(arguments) < len(node.args) + len(node.keywords) or "" in arguments:
@@ -145,10 +145,10 @@ def _positional(scan: Scan, name: str, nodes: list[ast.expr]) -> dict[str, Any]:
     if len(nodes) > len(names):
         raise ValueError(f"the call of {name} has an argument without a name")
     scan.repairs["positional"] += bool(nodes)
-    return {key: _literal(node) for key, node in zip(names, nodes, strict=False)}
+    return {key: literal(node) for key, node in zip(names, nodes, strict=False)}
 
 
-def _literal(node: ast.expr) -> Any:
+def literal(node: ast.expr) -> Any:
     """The JSON value of a literal. Raises ValueError for anything else: names, calls, operators, sets, bytes."""
     match node:
         case ast.Constant(value=int() | float() as number):
@@ -158,7 +158,7 @@ def _literal(node: ast.expr) -> Any:
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
             return -bounded(number)
         case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_literal(item) for item in items]
+            return [literal(item) for item in items]
         case ast.Dict(keys=keys, values=values):
             return _dict(keys, values)
         case ast.Name(id="true" | "false" | "null" as word):
@@ -171,4 +171,4 @@ def _dict(keys: list[ast.expr | None], values: list[ast.expr]) -> dict[str, Any]
     names = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
     if len(set(names)) < len(keys):
         raise ValueError("the keys of a dict are not different strings")
-    return dict(zip(names, map(_literal, values), strict=True))
+    return dict(zip(names, map(literal, values), strict=True))

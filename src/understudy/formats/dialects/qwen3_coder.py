@@ -1,27 +1,29 @@
 """Qwen3-Coder: `<tool_call><function=f><parameter=a>…</parameter></function></tool_call>`; Llama's `<function=f>{…}`.
 
-Values stand as they are, so their types are the tool's: a string where its schema says so, or says nothing and the
-text is no JSON.
+Values stand as they are, so their types are the tool's: a string where its schema says so, or takes no other type that
+the text is one of, or says nothing and the text is no JSON.
 """
 
 import json
 import re
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from understudy.formats.dialects.plain import dumped, lines
 from understudy.formats.repair import Broken
 from understudy.formats.scan import Scan
+from understudy.formats.schema import kind, kinds
 from understudy.formats.shapes import same
-from understudy.formats.values import check, finite, integer, refuse
 from understudy.messages import ToolCall
+from understudy.values import check, finite, integer, refuse
 
 OPENINGS = (("<", "function="),)
 _NAME = re.compile(r'"?([^>"\n]{1,200}+)"?>\s*+')
 _PARAMETER = re.compile(r"\s*+<parameter=([^>\n]{1,200}+)>\n?")
 _TAG = re.compile(r"</parameter>|<parameter=|</function>|<function=|</?tool_call>")
 _END = re.compile(r"\s*+</function>(?:\s*+</tool_call>)?")
+_CUT = re.compile(r"\s*+(?:<arg_key>[^<\n]*+(?:</arg_key>\s*+)?+)?+(?:<[^>{\n]*+)?+\Z")
+_PYTHON: Mapping[str, Any] = {"True": True, "False": False, "None": None}
 _JSON = json.JSONDecoder(parse_float=finite, parse_int=integer, parse_constant=refuse)
 
 
@@ -32,17 +34,29 @@ def read(scan: Scan, mark: re.Match[str]) -> int:
         return scan.say(mark.start(), mark.end())
     scan.cut()
     scan.foreign("qwen3_coder")
-    at = name.end()
-    at = (scan.arguments if scan.text.startswith("{", at) else partial(_parameters, scan))(name[1], at)
-    end = _END.match(scan.text, at)
-    scan.repairs["tags"] += end is None
-    return end.end() if end else at
+    if scan.text.startswith("{", name.end()):
+        at, whole = scan.arguments(name[1], name.end()), True
+    else:
+        at, whole = _parameters(scan, name[1], name.end()), False
+    return ended(scan, at, _END, whole)
+
+
+def ended(scan: Scan, at: int, end: re.Pattern[str], whole: bool = False) -> int:
+    """Past the end of a call. One that is missing is `truncated` where more arguments may have been to come.
+
+    They are not to come where the arguments are `whole`, nor where the reply goes on with something else.
+    """
+    if closing := end.match(scan.text, at):
+        return closing.end()
+    scan.repairs["truncated" if not whole and _CUT.match(scan.text, at) else "tags"] += 1
+    return at
 
 
 def typed(scan: Scan, name: str, key: str, text: str) -> Any:
     """The text of a parameter as the type that its tool wants."""
     spec = scan.tools.get(name)
-    return _value(text, spec.parameters.get("properties", {}).get(key) if spec else None)
+    schema = spec.parameters if spec else {}
+    return _value(text, kinds(schema.get("properties", {}).get(key), schema.get("$defs")))
 
 
 def put(values: dict[str, Any], key: str, value: Any) -> Broken | None:
@@ -78,23 +92,21 @@ def _parameters(scan: Scan, name: str, at: int) -> int:
     return at
 
 
-def _value(text: str, schema: Any) -> Any:
-    """The text as the type that the schema wants; what is not of that type is a string, and the tool says so."""
-    if _is_string(schema):
+def _value(text: str, wanted: set[str]) -> Any:
+    """The text as one of the types that are wanted; what is of none of them is a string, and the tool says so.
+
+    A string that looks like another type is one where strings are wanted and that type is not.
+    """
+    if wanted == {"string"}:
         return text
-    if text.strip() in ("True", "False", "None"):
-        return {"True": True, "False": False, "None": None}[text.strip()]
     try:
-        value = _JSON.decode(text)
+        value = _PYTHON[text.strip()] if text.strip() in _PYTHON else _JSON.decode(text)
     except (ValueError, RecursionError):
         return text
-    return text if isinstance(value, str) and schema is None else value
-
-
-def _is_string(schema: Any) -> bool:
-    if not isinstance(schema, Mapping):
-        return False
-    return bool(schema.get("type", "string" if "enum" in schema else None) == "string")
+    if isinstance(value, str):
+        return value if wanted and "string" not in wanted else text
+    fits = kind(value) in wanted or (type(value) is int and "number" in wanted)
+    return value if fits or "string" not in wanted else text
 
 
 def write(content: str, calls: tuple[ToolCall, ...]) -> str:

@@ -38,7 +38,7 @@ def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> 
     policy = Policy(sampler)
     training = made_of(config, run, report, prepared, policy)
     training.resume()
-    if run.last and training.overspent:
+    if training.overspent:
         training.stop(run.step)
     keys = skyrl_keys(config, prepared.folder, run.folder.absolute(), policy.checkpoint)
     sampler.context = int(keys[LONGEST])

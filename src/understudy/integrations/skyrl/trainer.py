@@ -23,7 +23,7 @@ from understudy.integrations.skyrl.sampler import SkyrlSampler
 from understudy.integrations.skyrl.slots import Slots, slots_of
 from understudy.run import MODEL
 from understudy.train.evaluation import evaluated
-from understudy.train.loop import due, evaluation_after
+from understudy.train.loop import evaluation_after, saved_after
 from understudy.train.state import Training
 
 LOG = "driver.log"
@@ -69,8 +69,7 @@ class _Kept:
         if any(finding.check == "finite" for finding in findings):
             return False
         halting = any(finding.check in config.health.halt_on for finding in findings)
-        regular = due(step, config.save_every) or evaluation_after(config, step) is not None
-        return regular or halting or training.ending
+        return saved_after(config, step) or halting or training.ending
 
     def _told(self) -> dict[str, Any]:
         """What SkyRL will tell of the step under way, as far as it is known."""

@@ -3,7 +3,9 @@
 The functions raise ValueError with a reason that a model can read.
 """
 
+import json
 import re
+from collections import Counter
 from typing import Any, NoReturn, TypeVar
 
 Number = TypeVar("Number", bound=float)
@@ -62,3 +64,28 @@ def integer(digits: str) -> int:
 def refuse(constant: str) -> NoReturn:
     """NaN and Infinity, which Python's reader takes for JSON."""
     raise ValueError(f"the call is not JSON: {constant}")
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object none of whose keys is there twice."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {twice!r} is there twice")
+    return values
+
+
+STRICT = json.JSONDecoder(object_pairs_hook=unique, parse_float=finite, parse_int=integer, parse_constant=refuse)
+"""Reads JSON as it is defined. `check` sees to the rest; what is too deep for it is a RecursionError."""
+
+
+def read(text: str, depth: int = 0, subject: str = "the call is") -> Any:
+    """The value of a JSON text that stands `depth` deep in a call. What is no JSON is told of `subject`."""
+    try:
+        value = STRICT.decode(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{subject} not JSON: {error.msg} at character {error.pos}") from error
+    except RecursionError as error:
+        raise ValueError(f"the call is nested more than {DEPTH} deep") from error
+    check(value, depth)
+    return value
