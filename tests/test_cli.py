@@ -315,7 +315,8 @@ def test_without_torch_training_says_what_to_install(
     for name in [name for name in sys.modules if name.startswith("understudy.train")]:  # what other tests have loaded
         monkeypatch.delitem(sys.modules, name)
     code, _, err = call("train", "--out", str(tmp_path / "run"))
-    assert (code, err) == (2, "understudy: training needs torch; run pip install 'understudy[train]'\n")
+    told = "understudy: training needs torch; run pip install -e '.[train]' in the clone of understudy\n"
+    assert (code, err) == (2, told)
     assert not (tmp_path / "run").exists()
 
 

@@ -166,7 +166,7 @@ def test_broken_parquet(tmp_path: Path) -> None:
 
 
 def test_a_missing_library_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"reading x needs no_such_library; run pip install 'understudy\[data\]'"):
+    with pytest.raises(ConfigError, match=r"x needs no_such_library; run pip install -e '\.\[data\]' in the clone"):
         needed("no_such_library", "reading x")
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,10 +18,11 @@ import pytest
 import typer
 
 import pages
-from understudy import cli
+from understudy import cli, launch, run
 from understudy.config import TrainConfig, load, parse
 from understudy.engines.skyrl import Keys
 from understudy.mcp.settings import EnvironmentConfig
+from understudy.metrics import SPACES
 from understudy.records import Record
 
 LANGUAGES = {"python", "sh", "toml", "json", "yaml", "text"}
@@ -133,6 +134,60 @@ def test_commands_are_taken(block: pages.Block) -> None:
             extras(words[2:])
 
 
+def test_no_shell_reads_a_word_as_a_pattern() -> None:
+    """zsh refuses a word with such a sign that matches no file."""
+    for block in pages.blocks(language="sh"):
+        bare = re.sub(r"""'[^']*'|"[^"]*"|(^|\s)#.*""", "", block.text, flags=re.MULTILINE)
+        assert not re.search(r"[*?\[]", bare), block
+
+
+def test_commands_that_train_keep_to_what_pages_advise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Learning rates of finetuning.md and algorithms.md; algorithms are not chosen on the test split."""
+    monkeypatch.chdir(pages.ROOT)
+    chosen = {settings: launch.read(settings)[1] for settings in trained() if advised(settings)}
+    assert len(chosen) > 5
+    for settings, config in chosen.items():
+        algorithm, full = config.algorithm, config.engine.finetune == "full"
+        if algorithm.preset:
+            updates = algorithm.epochs * algorithm.updates_per_step
+            assert algorithm.learning_rate <= (1e-5 if updates == 1 else 5e-6), settings
+            assert config.eval.split == "validation", settings
+        else:
+            assert algorithm.learning_rate <= (1e-6 if full else 2e-5), settings
+            assert config.sft.steps == 0 or config.sft.learning_rate <= (5e-5 if full else 2e-4), settings
+
+
+def trained() -> Iterator[tuple[str, ...]]:
+    """The settings of each command that trains."""
+    for block in pages.blocks(language="sh"):
+        for words in pages.commands(block):
+            if words[:2] == ["understudy", "train"] and "--resume" not in words:
+                yield tuple(word for word in words[2:] if not word.startswith("-"))
+
+
+def advised(settings: Sequence[str]) -> bool:
+    """Whether an algorithm is chosen by its name, or a model on the hub; of a run the config is not here."""
+    named = [word for word in settings if re.match(r"algorithm\.preset=|model=[\w.-]+/[\w.-]+$", word)]
+    return bool(named) and not settings[0].startswith("runs/")
+
+
+def test_nobody_is_sent_to_another_package_of_this_name() -> None:
+    for path in [*pages.PAGES, *(pages.ROOT / "src").rglob("*.py")]:
+        text = path.read_text(encoding="utf-8")
+        assert "understudy[" not in text, path
+        assert not re.search(r"pip install (-\S+ )*['\"]?understudy\b", text), path
+
+
+def test_every_space_of_metrics_and_every_file_of_a_run_is_told() -> None:
+    told = (pages.ROOT / "docs" / "trackers.md").read_text(encoding="utf-8")
+    assert [space for space in SPACES if f"`{space}/" not in told] == []
+    files = re.findall(r"^ {6}(\S+)(?: {2}(\S+))?", run.__doc__ or "", re.MULTILINE)
+    told = (pages.ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
+    assert len(files) > 10
+    for name in (name for pair in files for name in pair if "." in name or "/" in name):
+        assert re.search(rf"\b{re.escape(name.partition('/')[0])}\b", told), name
+
+
 def test_modules_and_functions_that_pages_name_are_there() -> None:
     found = {name for page in pages.PAGES for name in re.findall(r"`(understudy(?:\.\w+)+)", page.read_text("utf-8"))}
     assert len(found) > 20
@@ -185,6 +240,8 @@ def taken(words: Sequence[str]) -> None:
         context = command.make_context(name, left)
     except click.exceptions.Exit:
         return  # --help
+    markdown = context.params.get("markdown")
+    assert markdown is None or markdown.parent == Path(), f"{words}: nothing says that there is a folder for {markdown}"
     settings = [word for word in context.params.get("settings") or () if "=" in word]
     files = [pages.ROOT / word for word in left if word.endswith(".toml") and (pages.ROOT / word).is_file()]
     load(TrainConfig, files[0], settings) if files else parse(TrainConfig, "", settings)
@@ -193,5 +250,5 @@ def taken(words: Sequence[str]) -> None:
 def extras(packages: Sequence[str]) -> None:
     project = tomllib.loads((pages.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for name in packages:
-        if found := re.match(r"understudy\[(.*)\]", name):
+        if found := re.match(r"\.\[(.*)\]", name):
             assert set(found[1].split(",")) <= project["optional-dependencies"].keys(), name

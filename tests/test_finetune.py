@@ -172,7 +172,7 @@ def test_checkpointing_keeps_of_a_layer_what_goes_into_it(tmp_path: Path) -> Non
 
 def test_without_bitsandbytes_one_line_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(ConfigError, match=r"needs bitsandbytes; run pip install 'understudy\[qlora\]'"):
+    with pytest.raises(ConfigError, match=r"needs bitsandbytes; run pip install -e '\.\[qlora\]' in the clone"):
         engine_of(folder, finetune="qlora")
 
 

@@ -171,7 +171,7 @@ def test_the_load_is_what_the_config_allows_at_most() -> None:
         "",
         ["engine.sampler=torch", "limits.max_tokens=1000", "sampling.max_tokens=60", "limits.max_turns=5"],
     )
-    assert load_of(found, prompt=560) == Load(longest=1060, prompt=560, turn=100, group=8, live=48, reference=False)
+    assert load_of(found) == Load(longest=1060, prompt=0, turn=212, group=8, live=48, reference=False)
     few = parse(TrainConfig, "", ["engine.sequences=4", "algorithm.kl_coefficient=0.1"])
     assert (load_of(few).live, load_of(few).reference) == (4, True)
     for settings, here in ((["engine.sampler=vllm"], False), (["engine.sampler=torch"], True), ([VLLM], False)):
@@ -181,7 +181,7 @@ def test_the_load_is_what_the_config_allows_at_most() -> None:
 def test_a_process_of_several_has_its_share_of_every_group() -> None:
     """48 episodes of 6 tasks: two processes have 24 each, 4 of every task; five have 10 at most, 2 of a task."""
     alone = parse(TrainConfig, "", ["algorithm.tasks_per_step=6", "algorithm.group_size=8"])
-    assert [(load_of(alone, processes=n).live, load_of(alone, processes=n).group) for n in (1, 2, 5)] == [
+    assert [(load_of(alone, n).live, load_of(alone, n).group) for n in (1, 2, 5)] == [
         (48, 8),
         (24, 4),
         (10, 2),
@@ -195,7 +195,7 @@ def test_replicas_take_as_much_as_one_process_each_and_a_cpu_has_to_hold_them_al
     room = MACHINE.replace(total=2 * alone.peak)
     assert plan(shape, config(), LOAD, room).fits
     text = as_text(plan(shape, config(), LOAD, room, 3))
-    assert text.startswith("memory of the cpu, for each of 3 processes, at most\n")
+    assert text.startswith("planned memory of the cpu, for each of 3 processes\n")
     together = f"{3 * alone.peak / 2**30:.3f} GiB of {2 * alone.peak / 2**30:.3f} GiB: more than there is"
     assert text.splitlines()[-1].split(maxsplit=2)[:2] == ["all", "processes"]
     assert together in text.splitlines()[-1]

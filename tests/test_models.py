@@ -430,5 +430,5 @@ def test_a_hub_model_is_fetched_without_pickles(tiny: Path, monkeypatch: pytest.
 
 def test_a_missing_dependency_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ConfigError, match=r"needs huggingface_hub; run pip install 'understudy\[train\]'"):
+    with pytest.raises(ConfigError, match=r"needs huggingface_hub; run pip install -e '\.\[train\]' in the clone"):
         find_model("owner/name")

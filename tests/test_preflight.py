@@ -17,17 +17,19 @@ import pytest
 pytest.importorskip("torch")
 
 from test_cli import Call, call  # noqa: F401  (a fixture)
-from understudy import bench, doctor, forecast, launch
+from understudy import bench, doctor, forecast, launch, memory
 from understudy.bench import Rate, Size, Speeds, Update
 from understudy.config import TrainConfig, parse
 from understudy.engines.local.config import LocalConfig
+from understudy.engines.local.machine import find_machine
 from understudy.errors import ConfigError
 from understudy.forecast import Episodes
-from understudy.models import embedded
+from understudy.models import embedded, find_model
 from understudy.preflight import Preflight, as_json
 from understudy.train.preparation import doubts, prepare
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
+TAKEN = "process and its libraries"
 TOY = [
     "domain=toy:DOMAIN",
     "model=tiny",
@@ -73,7 +75,7 @@ def test_a_dry_run_tells_what_a_run_takes_and_leaves_nothing(home: Path) -> None
         "imitation",
         "reinforcement",
         "were measured just now",
-        "memory of the cpu, at most",
+        "planned memory of the cpu\n",
         "optimizer moments",
         "checkpoints and the model",
     ):
@@ -81,6 +83,8 @@ def test_a_dry_run_tells_what_a_run_takes_and_leaves_nothing(home: Path) -> None
     assert list(home.iterdir()) == []
     assert Preflight.model_validate(plain | {"forecast": None, "memory": None}).gold == found.gold
     assert plain["forecast"]["seconds"] == sum(phase["seconds"] for phase in plain["forecast"]["phases"]) > 0
+    (planned,) = memory.planned(found.config, find_model("tiny"), find_machine(found.config.engine))
+    assert [part for part in found.memory.parts if part.name != TAKEN] == [p for p in planned.parts if p.name != TAKEN]
     assert plain["memory"]["peak"] == found.memory.peak <= sum(part["size"] for part in plain["memory"]["parts"])
     assert 0 < plain["disk"]["needed"] < plain["disk"]["free"]
 
@@ -102,7 +106,7 @@ def test_a_dry_run_of_several_processes_plans_the_memory_of_each_and_of_all(
 ) -> None:
     monkeypatch.setattr("understudy.preflight._speeds", lambda *_: (SPEEDS, "are given"))
     text = str(launch.dry_run(TOY, processes=2))
-    assert "memory of the cpu, for each of 2 processes, at most" in text
+    assert "planned memory of the cpu, for each of 2 processes\n" in text
     assert re.search(r"all processes +\d", text)
     assert "speeds that are given; of one process alone)" in text
 
@@ -195,6 +199,10 @@ def test_a_cap_needs_a_price(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="nothing in this run has a price"):
         prepare(config(*asked))
     assert prepare(config(*asked, "user.chat.prompt_price=1")).users is not None
+    judged = [*TOY, "algorithm.shaping.judge=0.2", "chat.model=m", "chat.completion_price=1", "cost_cap=1"]
+    assert prepare(config(*judged)).users.scripted
+    with pytest.raises(ConfigError, match="nothing in this run has a price"):
+        prepare(config(*judged, "steps=0"))
 
 
 # ---- forecasts ----

@@ -23,5 +23,12 @@ PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 def test_a_page_is_whole_and_its_links_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert not re.search(r"^(<{7}|={7}|>{7})( |$)", text, re.MULTILINE), "a merge was left unfinished"
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1, table
     for link in re.findall(r"\]\((?!https?://|#)([^)#]+)", text):
         assert (page.parent / link).exists(), link
+
+
+def test_where_the_program_is_is_said_before_it_is_used() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert text.index(".venv/bin/activate") < text.index("\nunderstudy ")

@@ -1,6 +1,9 @@
 """What SkyRL is told of a run, and what it is given: without SkyRL. Beside the real one: test_skyrl_train."""
 
+import ast
 import asyncio
+import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +22,7 @@ from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.errors import ConfigError, RolloutError  # noqa: E402
 from understudy.evaluate import open_model  # noqa: E402
 from understudy.formats import Vocabulary  # noqa: E402
+from understudy.integrations.skyrl import mapping  # noqa: E402
 from understudy.integrations.skyrl.journal import Journal, translated  # noqa: E402
 from understudy.integrations.skyrl.mapping import skyrl_keys  # noqa: E402
 from understudy.integrations.skyrl.rows import as_rows, rewards_of  # noqa: E402
@@ -196,6 +200,16 @@ def test_what_skyrl_has_no_equal_to_is_refused(tiny: Path, settings: tuple[str, 
     with pytest.raises(ConfigError) as caught:
         keys_of(tiny, *settings)
     assert str(caught.value).startswith((f"{name} = ", f"{name}: "))
+
+
+def test_the_page_names_all_that_is_refused() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "cluster.md").read_text(encoding="utf-8")
+    refused = page.partition("Refused, each with the reason")[2].partition("\n\nAn episode")[0]
+    yields = [node.value for node in ast.walk(ast.parse(inspect.getsource(mapping))) if isinstance(node, ast.Yield)]
+    keys = [value.elts[0] for value in yields if isinstance(value, ast.Tuple)]
+    names = {ast.literal_eval(key) for key in keys if isinstance(key, ast.Constant)}
+    assert len(names) > 12
+    assert [name for name in sorted(names) if not re.search(rf"[`\[]{re.escape(name)}\b", refused)] == []
 
 
 def test_every_algorithm_by_name_is_mapped_or_refused_for_what_it_is(tiny: Path) -> None:

@@ -165,7 +165,7 @@ def test_a_library_that_is_missing_is_named_once_and_the_run_goes_on(run: Run, m
     (line,) = lines
     assert re.fullmatch(
         r"tracker wandb is dropped, the run goes on without it: ModuleNotFoundError: No module named 'wandb'; "
-        r"run pip install 'understudy\[wandb\]'",
+        r"run pip install -e '\.\[wandb\]' in the clone of understudy",
         line,
     )
     assert not (run.folder / "trackers" / "wandb.json").exists()

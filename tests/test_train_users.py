@@ -108,6 +108,16 @@ def test_a_run_ends_at_what_its_users_may_cost_and_goes_on_when_they_may_cost_mo
         assert [line["step"] for line in read_metrics(tmp_path / "run")] == [0, 1, 2]
 
 
+def test_what_a_judge_costs_is_capped_too(tmp_path: Path, tiny: Path) -> None:
+    """The first step's failures are marked, for 3 each, and no second one is begun."""
+    judged = ["algorithm.shaping.judge=0.2", "chat.model=j", "chat.prompt_price=1000000", "cost_cap=2", "steps=3"]
+    with serving(lambda _: says("4", tokens=(3, 0))) as endpoint:
+        with pytest.raises(RolloutError, match=r"stopped after step 2: what was asked has cost \d+\.0000"):
+            trained(tmp_path / "run", tiny, endpoint, "user.kind=scripted", f"chat.base_url={endpoint.url}", *judged)
+        assert {request["model"] for request in endpoint.requests} == {"j"}
+    assert float(read_metrics(tmp_path / "run")[-1]["judge/cost"]) == 3 * len(endpoint.requests) > 2
+
+
 def test_what_an_evaluation_has_cost_counts_though_its_step_was_saved_before_it(tmp_path: Path, tiny: Path) -> None:
     """Users are paid once the warm start is there: by its evaluation, which the cap ends."""
     warm: list[bool] = []

@@ -186,8 +186,9 @@ class TrainConfig(Record):
     """The run stops when more than this share of a step's episodes, or of an evaluation's, fails through no fault of
     the agent. Such an evaluation is not kept: a resumed run does it again."""
     cost_cap: Decimal = Field(default=Decimal(0), ge=0)
-    """The run ends, with a checkpoint, once the model that plays its users has cost so much, in the currency of its
-    prices; 0 sets no limit. `eval` and `data collect` stop at it, too, with what all that they ask has cost."""
+    """The run ends, with a checkpoint, once the models that play its users and mark its failures have cost so much, in
+    the currency of their prices; 0 sets no limit. `eval` and `data collect` stop at it, too, with what all that they
+    ask has cost."""
     free_tasks: bool = False
     """Whether tasks that doing nothing earns may be trained on."""
     engine: LocalConfig = LocalConfig()
@@ -198,7 +199,8 @@ class TrainConfig(Record):
     user: UserConfig = UserConfig()
     """Who the agent speaks to in training and evaluation; demonstrations, floor and oracle keep the scripted user."""
     chat: ChatConfig = ChatConfig()
-    """The endpoint and model that `--agent native` and `--agent chat` play with."""
+    """The endpoint and model that `--agent native`, `--agent chat` and agents of your own play with, and that training
+    asks for marks where `algorithm.shaping.judge` is above 0."""
     judge: ChatConfig = ChatConfig()
     """The endpoint and model that `eval --judge` asks why episodes failed. No reward reads it."""
     sft: SFTConfig = SFTConfig()

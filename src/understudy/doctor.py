@@ -16,7 +16,7 @@ from understudy.endpoint import key_in
 from understudy.engines.tinker.config import KEY, TinkerConfig
 from understudy.engines.tinker.server import HEALTH
 from understudy.engines.vllm.server import installed
-from understudy.errors import ConfigError
+from understudy.errors import ConfigError, installation
 from understudy.memory import GIB
 from understudy.models import MODELS, cache_folder, embedded
 from understudy.records import Record
@@ -84,7 +84,7 @@ def _packages() -> Iterator[Finding]:
     for name in TRAINING:
         version = _version(name)
         says = version or "not installed"
-        yield Finding(name=name, ok=bool(version), says=says, remedy="pip install 'understudy[train]'")
+        yield Finding(name=name, ok=bool(version), says=says, remedy=installation("train"))
 
 
 def _version(module: str) -> str:
@@ -134,15 +134,15 @@ def _optional(config: TrainConfig) -> Iterator[Finding]:
         yield Finding(name="vLLM", ok=there, says=says, remedy=remedy, needed=engine.sampler == "vllm")
     if engine.kind == "tinker":
         yield from _tinker(engine.tinker)
-    trackers = [(_CLIENTS.get(name, name), f"understudy[{name}]", True) for name in config.trackers]
-    for name, package, needed in (
-        ("bitsandbytes", "understudy[qlora]", engine.finetune == "qlora"),
-        ("skyrl", "skyrl==0.3.0", engine.kind == "skyrl"),
-        ("tinker", "understudy[tinker]", engine.kind == "tinker"),
+    trackers = [(_CLIENTS.get(name, name), installation(name), True) for name in config.trackers]
+    for name, remedy, needed in (
+        ("bitsandbytes", installation("qlora"), engine.finetune == "qlora"),
+        ("skyrl", "see docs/cluster.md for how to make an environment for it", engine.kind == "skyrl"),
+        ("tinker", installation("tinker"), engine.kind == "tinker"),
         *trackers,
     ):
         version = _version(name)
-        says, remedy = version or "not installed", f"pip install '{package}'"
+        says = version or "not installed"
         yield Finding(name=name, ok=bool(version), says=says, remedy=remedy, needed=needed)
 
 

@@ -49,6 +49,11 @@ class ConfigError(Exception):
     """A name, key or value that does not exist or is out of range."""
 
 
+def installation(extra: str) -> str:
+    """How to get what an extra has, as the tail of an error text; `understudy` on PyPI is another project."""
+    return f"run pip install -e '.[{extra}]' in the clone of understudy"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`name` as the tail of an error text: the closest known name, and all that are allowed."""
     allowed = sorted(known)

@@ -31,7 +31,7 @@ from understudy.crew import ALONE, Crew
 from understudy.domains.base import TaskSource
 from understudy.engines.local.config import LocalConfig
 from understudy.engines.opening import AnyEngine, open_engine, open_exported
-from understudy.errors import ConfigError, TaskError, nearest
+from understudy.errors import ConfigError, TaskError, installation, nearest
 from understudy.imported import imported
 from understudy.kept import Kept
 from understudy.models import find_model
@@ -342,7 +342,7 @@ def not_installed(error: ModuleNotFoundError, what: str) -> Exception:
     """What to tell a user who lacks a package; a module of our own that is missing is a bug and stays one."""
     if error.name is None or error.name.startswith("understudy"):
         return error
-    return ConfigError(f"{what} needs {error.name}; run pip install 'understudy[train]'")
+    return ConfigError(f"{what} needs {error.name}; {installation('train')}")
 
 
 def held_out(domain: TaskSource, split: Split, count: int, seed: int = 0) -> list[Task]:

@@ -42,7 +42,7 @@ class HealthConfig(Record):
 
     halt_on: tuple[Check, ...] = ("finite",)
     """Checks that stop the run, with a checkpoint to go on from: finite, ratio, stuck, weights, gradient, clipping, kl,
-    entropy, groups, floor, empty, malformed, calls, length, faults, start. Numbers that are none never mend."""
+    entropy, groups, floor, empty, malformed, calls, length, faults, start. NaN and infinity never go away."""
     window: int = Field(default=5, ge=1)
     """Steps that are taken together where one alone says little; twice as many are needed to compare then and now."""
     ratio_mean: float = Field(default=0.1, gt=0.0)

@@ -98,7 +98,7 @@ class Plan(Record):
 
     @property
     def peak(self) -> int:
-        """Bytes that a process uses at most: sampling and training take turns."""
+        """Bytes of a process at its peak: sampling and training take turns."""
         return self.sum("always") + max(self.sum("sampling"), self.sum("training"))
 
     @property
@@ -130,11 +130,11 @@ def planned(config: TrainConfig, folder: Path, machine: Machine, processes: int 
     """The plan of a run with the model in a folder; none where a server has the weights."""
     if config.engine.kind != "local":
         return []
-    return [plan(read_shape(folder), config.engine, load_of(config, processes=processes), machine, processes)]
+    return [plan(read_shape(folder), config.engine, load_of(config, processes), machine, processes)]
 
 
-def load_of(config: TrainConfig, prompt: int = 0, processes: int = 1) -> Load:
-    """The largest passes that a config allows; `prompt` is how many tokens its episodes have in common.
+def load_of(config: TrainConfig, processes: int = 1) -> Load:
+    """The largest passes that a config allows, as if no two episodes began alike: how much they do is not known before.
 
     Several processes have every n-th episode each, and so some of most groups.
     """
@@ -142,8 +142,8 @@ def load_of(config: TrainConfig, prompt: int = 0, processes: int = 1) -> Load:
     algorithm = config.algorithm
     return Load(
         longest=longest,
-        prompt=min(prompt, longest - 1),
-        turn=max(1, (longest - prompt) // config.limits.max_turns),
+        prompt=0,
+        turn=max(1, longest // config.limits.max_turns),
         group=-(-algorithm.group_size // processes),
         live=min(config.engine.sequences, -(-algorithm.group_size * algorithm.tasks_per_step // processes)),
         reference=algorithm.kl_coefficient > 0 or config.preferences.steps > 0,
@@ -184,8 +184,8 @@ def read_shape(folder: Path) -> Shape:
 def as_text(plan: Plan) -> str:
     """A table: what a process takes, and where several share a device, what they take together."""
     width = max(len(part.name) for part in plan.parts)
-    several = f"for each of {plan.processes} processes, " if plan.processes > 1 else ""
-    lines = [f"memory of the {plan.device}, {several}at most"]
+    several = f", for each of {plan.processes} processes" if plan.processes > 1 else ""
+    lines = [f"planned memory of the {plan.device}{several}"]
     for when in ("always", "sampling", "training"):
         lines += [f"  {p.name:<{width}}  {when:<8} {_gib(p.size)}" for p in plan.parts if p.when == when]
     once = f"  {'at once':<{width}}           {_gib(plan.peak)}"

@@ -77,9 +77,7 @@ def preflight(config: TrainConfig, folder: Path, processes: int = 1) -> Prefligh
         return Preflight(config=config, folder=folder, verdict=sound, gold=gold, notes=(served, *notes))
     machine = find_machine(config.engine)
     gold = gold_episodes(config, prepared)
-    shape = memory.read_shape(prepared.folder)
-    load = memory.load_of(config, gold.common, processes)
-    planned = memory.plan(shape, config.engine, load, machine, processes)
+    (planned,) = memory.planned(config, prepared.folder, machine, processes)
     speeds, source = _speeds(config, prepared.folder)
     evaluated = config.eval.trials * sum(len(exam.tasks) for exam in prepared.exams)
     return Preflight(
@@ -90,7 +88,7 @@ def preflight(config: TrainConfig, folder: Path, processes: int = 1) -> Prefligh
         forecast=forecast.forecast(config, gold, speeds, evaluated),
         speeds=f"{source}; of one process alone" if processes > 1 else source,
         memory=planned,
-        disk=_disk(config, shape, machine.item, folder),
+        disk=_disk(config, memory.read_shape(prepared.folder), machine.item, folder),
         notes=notes,
     )
 

@@ -12,7 +12,8 @@
       episodes/000010 warm start.jsonl   the episodes of an evaluation; of one in tests/, `… of tests.jsonl`
       checkpoints/step_000010/           what the engine saved, and manifest.json, written last
       checkpoints/latest                 a link to the last one
-      preferences.sha256                 of the file of preferences, where the run learns from one
+      demonstrations.sha256              of the file of demonstrations, where the run learns from one
+      preferences.sha256                 of the file of preferences, likewise
       model/                             the trained model (for LoRA its adapters), as transformers and peft read it
       result.json  result.md             the result table
       certify.txt                        where sampler and trainer differed, if a certification failed

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -52,6 +53,11 @@ class Judge:
     def __init__(self, model: ChatModel) -> None:
         self._model, self._paid = model, model.usage
         self._asked, self._silent = 0, 0
+
+    @property
+    def cost(self) -> Decimal:
+        """All that its marks have cost."""
+        return self._model.usage.cost
 
     async def mark(self, task: Task, transcript: Sequence[Message]) -> float:
         """How far the agent got, in the judge's eyes."""

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 
 from understudy.data.items import Bad, Item
 from understudy.data.literals import literals
-from understudy.errors import ConfigError, nearest
+from understudy.errors import ConfigError, installation, nearest
 
 SUFFIXES = (".json", ".jsonl", ".parquet", ".py")
 LISTS = {"": "item", "tasks": "tasks.item", "dependent_dataset": "dependent_dataset.item"}
@@ -52,7 +52,7 @@ def needed(module: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as e:
-        raise ConfigError(f"{purpose} needs {e.name}; run pip install 'understudy[data]'") from e
+        raise ConfigError(f"{purpose} needs {e.name}; {installation('data')}") from e
 
 
 def _jsonl(path: Path) -> Iterator[Item[Any] | Bad]:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from understudy.errors import ConfigError
+from understudy.errors import ConfigError, installation
 from understudy.messages import Message, ToolSpec, spec_to_wire
 
 Template = Callable[..., str]
@@ -44,7 +44,7 @@ def compiled(
         from jinja2.ext import loopcontrols
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{folder} needs {error.name}; run pip install 'understudy[train]'") from error
+        raise ConfigError(f"{folder} needs {error.name}; {installation('train')}") from error
 
     def refuse(text: str) -> None:
         raise TemplateError(text)

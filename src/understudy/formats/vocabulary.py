@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from understudy.errors import ConfigError
+from understudy.errors import ConfigError, installation
 from understudy.values import whole
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Vocabulary:
         try:
             from tokenizers import AddedToken, Tokenizer, pre_tokenizers
         except ModuleNotFoundError as error:
-            raise ConfigError(f"{file} needs {error.name}; run pip install 'understudy[train]'") from error
+            raise ConfigError(f"{file} needs {error.name}; {installation('train')}") from error
         if not file.is_file():
             raise ConfigError(f"there is no {file}; save the model's fast tokenizer there")
         tokenizer = Tokenizer.from_file(str(file))

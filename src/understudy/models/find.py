@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from understudy.errors import ConfigError, nearest
+from understudy.errors import ConfigError, installation, nearest
 from understudy.models.embedded import embedded_model
 from understudy.models.folder import checked
 from understudy.models.tiny import tiny_model
@@ -40,7 +40,7 @@ def find_model(name: str) -> Path:
         if _HUB_NAME.fullmatch(name):
             return checked(_download(name), name)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"model {name!r} needs {error.name}; run pip install 'understudy[train]'") from error
+        raise ConfigError(f"model {name!r} needs {error.name}; {installation('train')}") from error
     beside = [str(config.parent) for config in folder.parent.glob("*/config.json")]
     known = nearest(str(folder), [*MODELS, *beside])
     raise ConfigError(f"unknown model {known}, any other model folder, owner/model on Hugging Face")
@@ -53,7 +53,7 @@ def local_model(name: str) -> Path:
     try:
         from huggingface_hub import try_to_load_from_cache
     except ModuleNotFoundError as error:
-        raise ConfigError(f"model {name!r} needs {error.name}; run pip install 'understudy[train]'") from error
+        raise ConfigError(f"model {name!r} needs {error.name}; {installation('train')}") from error
     found = try_to_load_from_cache(name, "tokenizer.json")
     if not isinstance(found, str):
         raise ConfigError(f"model {name!r} is not downloaded on this machine")

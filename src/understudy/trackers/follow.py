@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from understudy.errors import installation
 from understudy.trackers.options import About, Tracker, TrackingConfig
 
 PATIENCE = 60.0
@@ -112,7 +113,7 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
 
 
 def _dropped(name: str, why: str) -> str:
-    missing = f"; run pip install 'understudy[{name}]'" if "No module named" in why else ""
+    missing = f"; {installation(name)}" if "No module named" in why else ""
     return f"tracker {name} is dropped, the run goes on without it: {without_secrets(why)}{missing}"
 
 

@@ -131,10 +131,10 @@ def _refuse_idle_files(config: TrainConfig) -> None:
 
 
 def _refuse_idle_cap(config: TrainConfig) -> None:
-    chat = config.user.chat
-    paid = config.user.kind != "scripted" and (chat.prompt_price or chat.completion_price)
-    if config.cost_cap and not paid:
+    users = [config.user.chat] if config.user.kind != "scripted" else []
+    judge = [config.chat] if config.steps and config.algorithm.shaping.judge else []
+    if config.cost_cap and not any(chat.prompt_price or chat.completion_price for chat in (*users, *judge)):
         raise ConfigError(
-            f"cost_cap = {config.cost_cap}: nothing in this run has a price; set user.kind to one that asks a model, "
-            "and user.chat.prompt_price and completion_price to what it costs"
+            f"cost_cap = {config.cost_cap}: nothing in this run has a price; leave it out, or set prompt_price and "
+            "completion_price, of user.chat where user.kind asks a model, of chat where algorithm.shaping.judge does"
         )

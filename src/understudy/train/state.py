@@ -72,7 +72,7 @@ class Training:
     device: str = "cpu"
     """Whose memory is measured."""
     cost_before: Decimal = Decimal(0)
-    """What the users' model had cost when the run was resumed."""
+    """What users and judge had cost when the run was resumed."""
     _following: Iterator[Task] = field(default=iter(()), init=False, repr=False)
     """The training tasks after the first `_given`."""
     _given: int = field(default=-1, init=False)
@@ -101,8 +101,9 @@ class Training:
 
     @property
     def cost(self) -> Decimal:
-        """What the users' model has cost since the run began, to all processes of the crew, which all ask, or none."""
-        return self.cost_before + sum(self.crew.gather(self.users.usage.cost))
+        """What users and judge have cost since the run began, to all processes of the crew, which all ask, or none."""
+        judged = self.judge.cost if self.judge else Decimal(0)
+        return self.cost_before + sum(self.crew.gather(self.users.usage.cost + judged))
 
     @property
     def overspent(self) -> bool:
@@ -190,8 +191,8 @@ class Training:
         self.crew.gather(None)  # so that none ends, which would end all, before the checkpoint is whole
         if self.overspent:
             raise RolloutError(
-                f"stopped after step {step}: the users' model has cost {self.cost:.4f}, and cost_cap is "
-                f"{self.config.cost_cap}; go on with a higher one: {self.run.how_to_resume} cost_cap=…",
+                f"stopped after step {step}: what was asked has cost {self.cost:.4f}, and cost_cap "
+                f"is {self.config.cost_cap}; go on with a higher one: {self.run.how_to_resume} cost_cap=…",
                 "user",
             )
         raise KeyboardInterrupt(f"stopped after step {step}; go on with: {self.run.how_to_resume}")

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from understudy.errors import ConfigError
+from understudy.errors import ConfigError, installation
 
 BLOCK = 64  # weights that share a scale
 DEVICES = ("cuda", "cpu")
@@ -73,6 +73,6 @@ def _bitsandbytes(device: torch.device) -> Any:
     try:
         from bitsandbytes import functional
     except ModuleNotFoundError as e:
-        text = f"engine.finetune = 'qlora' needs {e.name}; run pip install 'understudy[qlora]', or use lora"
+        text = f"engine.finetune = 'qlora' needs {e.name}; {installation('qlora')}, or use lora"
         raise ConfigError(text) from e
     return functional

@@ -17,7 +17,7 @@ import httpx2
 
 from understudy.endpoint import key_in
 from understudy.engines.tinker.config import KEY, TinkerConfig
-from understudy.errors import ConfigError, RolloutError, nearest
+from understudy.errors import ConfigError, RolloutError, installation, nearest
 
 T = TypeVar("T")
 POLL = 1.0  # seconds from one look at an answer that is waited for to the next
@@ -47,7 +47,7 @@ class Server:
         try:
             import tinker
         except ModuleNotFoundError as e:
-            raise ConfigError(f"engine.kind = 'tinker' needs {e.name}; run pip install 'understudy[tinker]'") from e
+            raise ConfigError(f"engine.kind = 'tinker' needs {e.name}; {installation('tinker')}") from e
         logging.getLogger("tinker").setLevel(logging.ERROR)  # it warns of every archive that it asks for
         self._loop = _started()
         self._service = tinker.ServiceClient(base_url=self.config.base_url, api_key=_key(self.config))
