@@ -50,8 +50,9 @@ def facets(index: Index, values: Values) -> dict[str, Any]:
     """
     found: dict[str, list[tuple[str, int]]] = {}
     with index.open() as database:
-        kept = f"create temp table kept as select id, step, {', '.join(COLUMNS)} from episodes"
-        _run(database, kept, _where(values))  # once, so that words are looked up once
+        columns = f"id, step, {', '.join(COLUMNS)}"
+        database.execute(f"create temp table kept ({columns.replace('id', 'id integer primary key', 1)})")
+        _run(database, f"insert into kept select {columns} from episodes", _where(values))  # words are looked up once
         head = "select count(*), sum(outcome = 'success'), min(step), max(step) from kept"
         total, successes, first, last = database.execute(head).fetchone()
         for name in COLUMNS:
