@@ -1,7 +1,9 @@
 """The index of episodes: what it takes up, when, and that what it finds is what plain Python finds."""
 
+import contextlib
 import json
 import sqlite3
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -272,3 +274,31 @@ def test_threads_that_ask_at_once_share_one_index(tmp_path: Path, monkeypatch: p
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(asked, range(8)))) == 1
+
+
+class Counted(Index):
+    """An index that counts what its database does, in hundreds of instructions."""
+
+    work = 0
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[sqlite3.Connection]:
+        with super().open() as database:
+            database.set_progress_handler(self._count, 100)
+            yield database
+
+    def _count(self) -> None:
+        self.work += 1
+
+
+def test_the_counts_of_four_times_the_episodes_are_four_times_the_work(tmp_path: Path) -> None:
+    work = []
+    for name, count in (("few", 250), ("many", 1000)):
+        (tmp_path / name).mkdir()
+        keep(tmp_path / name, 1, range(1, count))
+        index = Counted(tmp_path / name, tmp_path / f"{name}.sqlite")
+        index.refresh()
+        index.work = 0
+        facets(index, {})
+        work.append(index.work)
+    assert work[1] < 6 * work[0]
