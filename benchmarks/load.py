@@ -372,7 +372,7 @@ def main() -> None:
             print(json.dumps({**dataclasses.asdict(load), **result}), flush=True)
         table.add_row(*cells(load, result))
     if not options.json:
-        Console().print(table)
+        Console(width=110).print(table)
 
 
 def cells(load: Load, result: dict[str, Any]) -> list[str]:

@@ -103,7 +103,7 @@ def show(found: dict[str, object], *, as_json: bool) -> None:
             table.add_column(name.replace("_", " "), justify="right")
         for row in rows:
             table.add_row(*map(str, row.values()))
-        Console().print(table)
+        Console(width=110).print(table)
 
 
 if __name__ == "__main__":
