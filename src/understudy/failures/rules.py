@@ -22,7 +22,7 @@ from understudy.failures.causes import Failure, Finding, What, quoted
 from understudy.messages import ToolCall
 from understudy.rewards import numbers
 from understudy.trajectory import Stop, Trajectory
-from understudy.users import asks_consent, consents, hands_over, refuses
+from understudy.users import asks_consent, consents, declines, hands_over, refuses
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 _IDENTITY = re.compile(r"[\w.+-]+@[\w.-]+\w|\b(?=\w*\d)(?=\w*[A-Za-z_])\w{3,}\b|\b\d{3,}\b")
@@ -187,7 +187,10 @@ def _wrong_proposals(case: Case) -> Iterator[Finding]:
     for place, text in case.texts:
         following = messages[place + 1] if place + 1 < len(messages) else None
         if following and following.role == "user" and asks_consent(text):
-            rejected = [] if consents(following.content) else [*rejected, (place, text)]
+            if consents(following.content):
+                rejected = []
+            elif declines(following.content):
+                rejected.append((place, text))
     for place, text in rejected:
         yield _finding("wrong_proposal", place, text)
 

@@ -4,7 +4,7 @@
 """
 
 from understudy.users.cast import Cast, UserConfig
-from understudy.users.consent import asks_consent, consents
+from understudy.users.consent import asks_consent, consents, declines
 from understudy.users.human import HumanUser
 from understudy.users.language import LanguageUser, ReactUser, ReflectingUser, VerifiedUser
 from understudy.users.recorded import RecordedUser, RelayedUser
@@ -28,6 +28,7 @@ __all__ = [
     "VerifiedUser",
     "asks_consent",
     "consents",
+    "declines",
     "hands_over",
     "refuses",
 ]

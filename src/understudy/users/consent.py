@@ -113,12 +113,21 @@ def asks_consent(text: str) -> bool:
 def consents(text: str) -> bool:
     """Whether a text of the user says yes, with no objection, condition, change or doubt beside it."""
     text = _plain(text)
-    if _LIMITS.search(text) or any(_NO.match(clause) for clause in _clauses(text)):
+    if _declined(text):
         return False
     if _WEAK.match(text) and "?" not in text and not _CONDITIONS.search(text):
         return True
     stated = (s for s in _SENTENCE.split(text) if not _CONDITIONS.search(s) and not _asks_back(s))
     return any(_YES.match(clause) for sentence in stated for clause in _clauses(sentence))
+
+
+def declines(text: str) -> bool:
+    """Whether a text of the user says no, or yes to something else only; one may do neither."""
+    return _declined(_plain(text))
+
+
+def _declined(text: str) -> bool:
+    return _LIMITS.search(text) is not None or any(_NO.match(clause) for clause in _clauses(text))
 
 
 def _asks_back(sentence: str) -> bool:
