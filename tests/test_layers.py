@@ -190,18 +190,6 @@ def test_every_module_has_a_layer() -> None:
     assert {layer(path) for path in FILES} <= RANK.keys()
 
 
-def test_the_map_names_every_module_in_an_order_that_imports_keep() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
-    lines = page.partition("| modules | what they are |")[2].partition("\n\n")[0].splitlines()
-    names = [re.findall(r"`([\w/]+?)/?`", line.split("|")[1]) for line in lines if line.startswith("| `")]
-    line_of = {name: number for number, line in enumerate(names) for name in line}
-    assert line_of.keys() == RANK.keys() - {"presets", "__main__"}  # files, and a line of code
-    for path in FILES:
-        for name in imports(TREES[path]) if layer(path) in line_of else ():
-            other = named(name.split(".")[1:] or [""])
-            assert line_of.get(other, 0) <= line_of[layer(path)], f"{path.relative_to(ROOT)} imports {other}"
-
-
 def test_the_version_is_told_once() -> None:
     project = Path(__file__).parent.parent / "pyproject.toml"
     assert tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"] == understudy.__version__
