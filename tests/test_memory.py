@@ -115,7 +115,7 @@ def test_a_checkpoint_is_as_large_as_it_is_reckoned(tmp_path: Path, settings: tu
     (file,) = tmp_path.glob("*.safetensors")
     reckoned = checkpoint_bytes(shape, found, 2)
     assert reckoned == (12 + item) * (shape.parameters - shape.embeddings)
-    assert reckoned <= file.stat().st_size < reckoned + 10_000, "names, and the optimizer's count of steps"
+    assert reckoned <= file.stat().st_size < reckoned + 15_000, "names, of a reference too, and the count of steps"
 
 
 def test_the_cache_has_room_for_every_sequence(folder: Path) -> None:
