@@ -13,6 +13,7 @@ import pytest
 
 import skyrl_venv
 from test_layers import FILES, TREES, imports
+from understudy.errors import installation
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -85,7 +86,7 @@ def test_what_needs_no_model_needs_no_extra(tmp_path: Path) -> None:
     done = json.loads(ended.stdout)
     wanted = [*((command, 0) for command in commands[:-2]), (commands[-2], 2), (commands[-1], 1)]
     assert [(command, code) for command, code, _ in done] == wanted, done
-    assert done[-2][2] == "understudy: training needs torch; run pip install 'understudy[train]'\n"
+    assert done[-2][2] == f"understudy: training needs torch; {installation('train')}\n"
     assert "missing  torch" in done[-1][2]
 
 
