@@ -1,5 +1,6 @@
 """What a run on SkyRL writes of its steps, whoever plays their episodes when, and whatever ends it: without SkyRL."""
 
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,6 +118,8 @@ def test_a_step_whose_episodes_failed_is_not_learned_from(tmp_path: Path) -> Non
 
 class Forgetful:
     """A judge, who tells once what was asked."""
+
+    cost = Decimal(0)
 
     def __init__(self) -> None:
         self.asked = 5.0
