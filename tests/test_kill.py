@@ -16,9 +16,10 @@ import pytest
 pytest.importorskip("torch")
 
 from test_train import all_metrics, config, evaluations, rewarded, same, saved, silent, trajectories
+from understudy.checkpoints import checkpoints, damage, last_checkpoint
 from understudy.domains import base
 from understudy.models import make_tiny
-from understudy.run import Run, checkpoints, damage, last_checkpoint
+from understudy.run import Run
 from understudy.train import train
 
 KILLS = 20

@@ -18,7 +18,7 @@ import understudy
 LAYERS = """
     errors records
     imported values
-    crew endpoint sandbox metrics health provenance envfile hold disk
+    crew endpoint sandbox metrics health provenance envfile hold disk interruption
     trackers
     messages state
     formats names edits
@@ -44,7 +44,7 @@ LAYERS = """
     check
     data
     mcp
-    resumption
+    checkpoints resumption
     run
     kept
     evaluate shadow

@@ -19,6 +19,7 @@ from safetensors.torch import load_file  # noqa: E402
 
 from crew_script import ENGINES, RUNS, opened, play, use  # noqa: E402
 from test_train import SMALL, rewarded  # noqa: E402
+from understudy.checkpoints import last_checkpoint  # noqa: E402
 from understudy.config import TrainConfig, dump, parse  # noqa: E402
 from understudy.crew import ALONE, Crew  # noqa: E402
 from understudy.engines.local.choice import choose  # noqa: E402
@@ -28,7 +29,7 @@ from understudy.engines.local.ranks import agree_on_device, refuse_apart  # noqa
 from understudy.errors import ConfigError, RolloutError  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
 from understudy.processes import GRACE, SHUTDOWN  # noqa: E402
-from understudy.run import Run, last_checkpoint, read_metrics  # noqa: E402
+from understudy.run import Run, read_metrics  # noqa: E402
 from understudy.shaping import Judge  # noqa: E402
 from understudy.train.metrics import marked  # noqa: E402
 

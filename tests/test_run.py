@@ -8,22 +8,12 @@ from pathlib import Path
 import pytest
 
 from machine import ELSEWHERE
+from understudy.checkpoints import MANIFEST, checkpoints, damage, last_checkpoint
 from understudy.config import TrainConfig, dump, parse
 from understudy.errors import ConfigError
+from understudy.interruption import interruptible
 from understudy.messages import Message
-from understudy.run import (
-    MANIFEST,
-    OF_TESTS,
-    Run,
-    checkpoints,
-    damage,
-    evaluation_files,
-    free_folder,
-    interruptible,
-    last_checkpoint,
-    read_config,
-    read_metrics,
-)
+from understudy.run import OF_TESTS, Run, evaluation_files, free_folder, read_config, read_metrics
 from understudy.tasks import Score
 from understudy.trajectory import Stop, Trajectory, read_trajectories
 

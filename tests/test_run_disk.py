@@ -14,9 +14,10 @@ import pytest
 
 from data_kit import call, write_lines
 from test_run import CONFIG, episode, save
+from understudy.checkpoints import checkpoints, damage
 from understudy.disk import write_text
 from understudy.errors import ConfigError
-from understudy.run import Run, checkpoints, damage, read_metrics
+from understudy.run import Run, read_metrics
 
 NOBODY = 65534
 

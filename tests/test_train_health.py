@@ -12,11 +12,12 @@ pytest.importorskip("torch")
 from test_run_disk import room
 from test_train import all_metrics, config, metrics, run_of, same, saved, short, silent, tiny
 from understudy.algorithms.options import Loss
+from understudy.checkpoints import checkpoints
 from understudy.engines.local.engine import LocalEngine
 from understudy.errors import ConfigError, RolloutError
 from understudy.evaluate import Evaluation, TaskResult
 from understudy.launch import open_run
-from understudy.run import Run, checkpoints, read_warnings
+from understudy.run import Run, read_warnings
 from understudy.train import train
 from understudy.train.evaluation import measured
 from understudy.trajectory import Trajectory

@@ -14,10 +14,9 @@ from typing import Generic, TypeVar
 from pydantic import ValidationError
 
 from understudy.config import TrainConfig, differences
-from understudy.disk import AGAIN, append, writing
+from understudy.disk import AGAIN, append, write_whole, writing
 from understudy.errors import ConfigError
 from understudy.records import Record
-from understudy.run import write_whole
 from understudy.trajectory import Stop, Trajectory, line_of, read_trajectories
 
 R = TypeVar("R", bound=Record)

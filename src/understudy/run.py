@@ -20,44 +20,36 @@
       skyrl/                             what SkyRL says, where it trains (its checkpoints hold `skyrl/` and `model/`)
       trackers/                          how far each tracker has got, and what those write that keep files
 
-A checkpoint is whole when its manifest is there and every file in it has the digest that the manifest gives. What
-cannot be written (a full disk, a folder that is read-only) is a `ConfigError`, and leaves everything as it was.
+What cannot be written (a full disk, a folder that is read-only) is a `ConfigError`, and leaves everything as it was.
 """
 
 import contextlib
-import hashlib
 import json
 import math
-import os
-import re
 import shutil
-import signal
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from understudy import metrics
+from understudy.checkpoints import checkpoints, last_checkpoint, new_checkpoint, point_to, step_name, step_of
 from understudy.config import TrainConfig, dump, load
-from understudy.disk import append, writing
+from understudy.disk import append, whole_file, whole_folder, write_whole, writing
 from understudy.errors import ConfigError
 from understudy.provenance import Provenance, changes, provenance
 from understudy.resumption import refuse_other, rename_evaluations
 from understudy.trajectory import Trajectory, write_trajectories
 
-MANIFEST = "manifest.json"
 HEALTH, ENVIRONMENT, COST = "health.jsonl", "environment.json", "cost.json"
 MODEL = "model"
 """The trained model, in a run's folder; and the model in a checkpoint of SkyRL's, beside what it goes on from."""
-LATEST = "latest"
 OF_TESTS = " of tests"
 """What the name of an evaluation's episodes ends with where it is one in `tests/`."""
 _STARTS = TypeAdapter(list[Provenance])
 _BY_STEP = ("trajectories", "evaluations", "tests", "episodes", "checkpoints")
-_STEP = re.compile(r"(?:step_)?(\d{6,})(?: [^.]*)?")
 
 
 class Run:
@@ -125,25 +117,17 @@ class Run:
         self._keep(self.folder / "episodes" / f"{name}.jsonl", trajectories)
 
     def _keep(self, path: Path, trajectories: Iterable[Trajectory]) -> None:
-        partial = path.with_suffix(".partial")
-        with self._writing(), _removed(partial):
+        with self._writing():
             path.parent.mkdir(exist_ok=True)  # a run from before there was such a folder may be gone on with
-            partial.unlink(missing_ok=True)
-            write_trajectories(partial, trajectories)
-            partial.replace(path)
+            with whole_file(path) as partial:
+                write_trajectories(partial, trajectories)
 
     @contextlib.contextmanager
     def checkpoint(self, step: int) -> Iterator[Path]:
         """A folder to save a checkpoint to; it takes its place, whole, when the block ends without an error."""
         final = self.folder / "checkpoints" / step_name(step)
-        with self._writing():
-            with whole_folder(final) as partial:
-                yield partial
-                digests = {str(f.relative_to(partial)): _digest(f) for f in _files(partial)}
-                for file in _files(partial):  # before older ones are removed: a machine may lose its power
-                    _sync(file)
-                write_whole(partial / MANIFEST, json.dumps({"step": step, "sha256": digests}, indent=1) + "\n")
-            _point(final.with_name(LATEST), final.name)
+        with self._writing(), new_checkpoint(final, step) as partial:
+            yield partial
         self.step, self.last = step, final
 
     def prune(self, keep: int, spare: Collection[int]) -> None:
@@ -198,7 +182,7 @@ class Run:
 
     def _find_checkpoint(self) -> None:
         self.last, self.warnings = last_checkpoint(self.folder)
-        self.step = (_step(self.last) or 0) if self.last else 0
+        self.step = (step_of(self.last) or 0) if self.last else 0
         if self.last is None:
             self.warnings.append(f"{self.folder} has no checkpoint yet; the run starts from its beginning")
 
@@ -210,11 +194,11 @@ class Run:
             if (self.folder / name).exists():
                 write_whole(self.folder / name, "".join(line + "\n" for line in kept))
         for path in [path for name in _BY_STEP for path in (self.folder / name).glob("*")]:
-            step = _step(path)
+            step = step_of(path)
             if step is None or step > last:
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         if self.last:
-            _point(self.last.with_name(LATEST), self.last.name)
+            point_to(self.last)
 
 
 def read_config(folder: Path) -> TrainConfig:
@@ -236,7 +220,7 @@ def read_warnings(folder: Path) -> list[dict[str, Any]]:
 
 def episode_files(folder: Path) -> dict[int, Path]:
     """The files of the episodes that a run keeps, by their steps, in order."""
-    found = {_step(path): path for path in sorted((folder / "trajectories").glob("step_*.jsonl"))}
+    found = {step_of(path): path for path in sorted((folder / "trajectories").glob("step_*.jsonl"))}
     return {step: path for step, path in found.items() if step is not None}
 
 
@@ -252,7 +236,7 @@ def episode_file(folder: Path, step: int) -> Path:
 def evaluation_files(folder: Path) -> dict[str, Path]:
     """The files of the episodes of a run's evaluations, by the names that they were kept under, in order."""
     found = sorted((folder / "episodes").glob("*.jsonl"), key=lambda path: path.stem)
-    return {path.stem: path for path in found if _step(path) is not None}
+    return {path.stem: path for path in found if step_of(path) is not None}
 
 
 def refuse_taken(folder: Path) -> None:
@@ -270,110 +254,6 @@ def free_folder(name: str, root: Path = Path("runs")) -> Path:
     return root / next(f"{name}-{i:03}" for i in range(1, len(taken) + 2) if f"{name}-{i:03}" not in taken)
 
 
-def checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """The steps and folders of a run's checkpoints, in order, whole or not."""
-    found = [(_step(path), path) for path in (folder / "checkpoints").glob("step_*")]
-    return sorted((step, path) for step, path in found if step is not None)
-
-
-def last_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
-    """A run's last whole checkpoint, None if none was ever written, and a line for each damaged one after it.
-
-    Where all are damaged, that is a `ConfigError`.
-    """
-    found = checkpoints(folder)
-    damaged: list[str] = []
-    for _, path in reversed(found):
-        fault = damage(path)
-        if fault is None:
-            return path, damaged
-        damaged.append(f"checkpoint {path} is damaged ({fault}); it is skipped")
-    if found:
-        raise ConfigError(f"{'; '.join(damaged)}; no whole checkpoint is left: start anew with another --out")
-    return None, damaged
-
-
-def damage(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint, or None when it is whole."""
-    try:
-        digests = json.loads((checkpoint / MANIFEST).read_bytes())["sha256"]
-        wrong = [name for name, digest in digests.items() if _digest(checkpoint / name) != digest]
-    except FileNotFoundError as e:
-        return f"{Path(e.filename).name} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return f"{MANIFEST} or what it names cannot be read"
-    return f"{wrong[0]} does not have the digest of its manifest" if wrong else None
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or, after a crash, as it was before."""
-    partial = path.with_name(path.name + ".partial")
-    with _removed(partial):
-        with partial.open("w", encoding="utf-8") as f:
-            f.write(text)
-            f.flush()
-            os.fsync(f.fileno())
-        partial.replace(path)
-    _sync(path.parent)
-
-
-@contextlib.contextmanager
-def whole_folder(final: Path) -> Iterator[Path]:
-    """A folder beside its place, which it takes when the block ends without an error."""
-    partial = final.with_name(final.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    with _removed(partial):
-        partial.mkdir()
-        yield partial
-        shutil.rmtree(final, ignore_errors=True)
-        partial.rename(final)
-    _sync(final.parent)
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Makes the first Ctrl-C a wish that the yielded function tells; the second interrupts at once."""
-    wished = False
-
-    def wish(number: int, frame: FrameType | None) -> None:
-        nonlocal wished
-        wished = True
-        signal.signal(signal.SIGINT, before)
-
-    before = signal.signal(signal.SIGINT, wish)
-    try:
-        yield lambda: wished
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def step_name(step: int) -> str:
-    """How files and folders of a step are called."""
-    return f"step_{step:06}"
-
-
-def _step(path: Path) -> int | None:
-    match = _STEP.fullmatch(path.stem if path.suffix in (".json", ".jsonl") else path.name)
-    return int(match[1]) if match else None
-
-
-@contextlib.contextmanager
-def _removed(partial: Path) -> Iterator[None]:
-    """Whatever is left of `partial` is removed: where it did not get to its place, it takes the room of what can."""
-    try:
-        yield
-    finally:
-        shutil.rmtree(partial) if partial.is_dir() else partial.unlink(missing_ok=True)
-
-
-def _point(link: Path, target: str) -> None:
-    """A link to a folder beside it, there at any moment."""
-    partial = link.with_name(link.name + ".partial")
-    partial.unlink(missing_ok=True)
-    partial.symlink_to(target)
-    partial.replace(link)
-
-
 def _lines(path: Path) -> Iterator[tuple[str, int | None]]:
     """Each line of a JSONL file with its step, None where the line is damaged."""
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
@@ -387,21 +267,3 @@ def _lines(path: Path) -> Iterator[tuple[str, int | None]]:
 def _finite(value: Any) -> Any:
     """JSON has no infinities and no NaN."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """Have what was written to a file, or the names in a folder, on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

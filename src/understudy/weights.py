@@ -4,13 +4,13 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from understudy.checkpoints import damage, last_checkpoint
 from understudy.config import TrainConfig, load, parse, presets
-from understudy.disk import AGAIN, writing
+from understudy.disk import AGAIN, whole_folder, writing
 from understudy.domains.base import names
 from understudy.errors import ConfigError
 from understudy.evaluate import open_model
 from understudy.records import Record
-from understudy.run import damage, last_checkpoint, whole_folder
 
 
 class Weights(Record):

@@ -271,7 +271,7 @@ def _rescore(folder: Path, settings: list[str], markdown: Path | None, as_json: 
     from understudy import results
     from understudy.assess.rescore import FILE
     from understudy.assess.rescore import rescore as rescoring
-    from understudy.run import write_whole
+    from understudy.disk import write_whole
 
     found = asyncio.run(rescoring(folder, settings))
     with writing(folder, AGAIN):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.assess.sitting import TASKS, Sitting, begun
-from understudy.disk import writing
+from understudy.disk import write_whole, writing
 from understudy.errors import ConfigError
 from understudy.failures.causes import Failure
 from understudy.kept import EPISODES, PAID, episodes_in
@@ -25,7 +25,6 @@ from understudy.outcome import Named, Outcome, read
 from understudy.purse import Purse
 from understudy.results import together
 from understudy.rollout import episode_seed
-from understudy.run import write_whole
 from understudy.tasks import Task, read_tasks
 from understudy.trajectory import Stop, Trajectory
 

@@ -25,7 +25,7 @@ from understudy.agent import Agent, ChatAgent
 from understudy.assess.compare import refuse_incomparable
 from understudy.chat import ChatModel, Usage
 from understudy.config import TrainConfig
-from understudy.disk import AGAIN, writing
+from understudy.disk import AGAIN, write_whole, writing
 from understudy.domains.base import TaskSource, find
 from understudy.errors import ConfigError, TaskError
 from understudy.evaluate import (
@@ -47,7 +47,6 @@ from understudy.noise import noise
 from understudy.outcome import FILE, Named, Outcome
 from understudy.purse import Purse, refuse_unpriced
 from understudy.records import Record
-from understudy.run import write_whole
 from understudy.tasks import Task, fingerprint, read_tasks, write_tasks
 from understudy.trajectory import Trajectory
 from understudy.users import Cast

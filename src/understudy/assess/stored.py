@@ -6,12 +6,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from understudy.assess.sitting import TASKS, begun
+from understudy.checkpoints import damage
 from understudy.config import TrainConfig, dump, parse
 from understudy.domains.base import Slice, TaskSource, find
 from understudy.domains.recall import recall
 from understudy.errors import ConfigError, TaskError
 from understudy.kept import EPISODES, HEAD
-from understudy.run import OF_TESTS, damage, episode_file, episode_files, evaluation_files, read_config
+from understudy.run import OF_TESTS, episode_file, episode_files, evaluation_files, read_config
 from understudy.tasks import Task, read_tasks
 from understudy.trajectory import Trajectory, numbered_trajectories
 from understudy.weights import config_of, last_weights

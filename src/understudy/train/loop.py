@@ -17,9 +17,10 @@ from understudy.domains.mixture import shown
 from understudy.engines.local.machine import find_machine, peak_bytes
 from understudy.engines.opening import open_engine
 from understudy.health import as_metrics, of_start, of_step
+from understudy.interruption import interruptible
 from understudy.metrics import named
 from understudy.resumption import reinforced
-from understudy.run import Run, interruptible
+from understudy.run import Run
 from understudy.trackers import Trackers
 from understudy.train.evaluation import Tables, evaluated, results
 from understudy.train.findings import halt, tell

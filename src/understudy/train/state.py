@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from understudy.agent import EngineAgent
 from understudy.certify import Watch
+from understudy.checkpoints import checkpoints
 from understudy.config import TrainConfig
 from understudy.crew import ALONE, Crew
 from understudy.curriculum import Supply, supply
@@ -20,7 +21,7 @@ from understudy.errors import RolloutError
 from understudy.evaluate import Evaluation, inhabited
 from understudy.formats import ChatFormat
 from understudy.rollout import Source
-from understudy.run import COST, Run, checkpoints, read_metrics
+from understudy.run import COST, Run, read_metrics
 from understudy.shaping import Judge, Shaped, Shaping
 from understudy.tasks import Task
 from understudy.trackers import Trackers

@@ -11,11 +11,12 @@ import threading
 from functools import lru_cache
 from pathlib import Path
 
+from understudy.checkpoints import checkpoints, damage
 from understudy.engines.opening import AnyEngine
 from understudy.errors import ConfigError
 from understudy.evaluate import open_model
 from understudy.records import Record
-from understudy.run import checkpoints, damage, read_config
+from understudy.run import read_config
 from understudy.tasks import Score
 from understudy.trajectory import Trajectory
 from understudy.viewer.tokens import of_sampled

@@ -18,8 +18,9 @@ from understudy.integrations.skyrl.mapping import skyrl_keys
 from understudy.integrations.skyrl.policy import Policy
 from understudy.integrations.skyrl.sampler import SkyrlSampler
 from understudy.integrations.skyrl.settings import VERSION, installed, validated
+from understudy.interruption import interruptible
 from understudy.preflight import Preflight, gold_episodes
-from understudy.run import MODEL, Run, interruptible
+from understudy.run import MODEL, Run
 from understudy.trackers import Trackers
 from understudy.train.evaluation import Tables, results
 from understudy.train.preparation import Prepared, doubts, prepare
