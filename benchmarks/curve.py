@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from understudy.evaluate import Evaluation
+from understudy.evaluation import Evaluation
 from understudy.run import read_config, read_metrics
 from understudy.statistics import Rate
 

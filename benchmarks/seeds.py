@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from understudy.evaluate import Evaluation
+from understudy.evaluation import Evaluation
 from understudy.results import Cells, gain, interval, lines_of, together
 from understudy.run import read_config, read_metrics
 

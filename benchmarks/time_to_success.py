@@ -157,7 +157,8 @@ class Exam:
     def success(self, weights: Path) -> float:
         """How often weights succeed: a checkpoint of ours, or a folder as transformers writes it."""
         from understudy.agent import EngineAgent
-        from understudy.evaluate import evaluate, open_model
+        from understudy.evaluate import evaluate
+        from understudy.players import open_model
         from understudy.weights import find_weights
 
         found = find_weights(str(weights))

@@ -23,8 +23,8 @@ from understudy.config import Algorithm, TrainConfig, dump, load, parse, presets
 from understudy.engines.base import Completion  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.errors import ConfigError  # noqa: E402
-from understudy.evaluate import open_model  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
+from understudy.players import open_model  # noqa: E402
 from understudy.run import Run  # noqa: E402
 from understudy.train import optimizer_steps, train, with_advantages  # noqa: E402
 

@@ -21,7 +21,7 @@ from understudy.assess.rescore import Rescored
 from understudy.cli import main
 from understudy.config import TrainConfig
 from understudy.domains import base
-from understudy.evaluate import Evaluation
+from understudy.evaluation import Evaluation
 from understudy.hold import held
 from understudy.run import Run
 from understudy.tasks import Score
@@ -358,7 +358,7 @@ def test_a_mistake_does_not_wait_for_a_model(call: Any, monkeypatch: pytest.Monk
     def loaded(*_: Any) -> Any:
         raise AssertionError("a model was loaded before all else was looked up")
 
-    monkeypatch.setattr("understudy.evaluate.open_model", loaded)
+    monkeypatch.setattr("understudy.players.open_model", loaded)
     call("eval", "toy:DOMAIN", "--agent", "silent", "--split", "test", "--tasks", "2", "--out", "test")
     for arguments, said in (
         (["eval", "nowhere"], "unknown domain"),

@@ -17,8 +17,8 @@ from understudy.chat import ChatConfig, ChatModel
 from understudy.cli import main
 from understudy.config import TrainConfig
 from understudy.errors import ConfigError
-from understudy.evaluate import named_agent
 from understudy.messages import Message, ToolSpec
+from understudy.players import named_agent
 from understudy.rollout import Limits, play
 from understudy.tasks import Task
 from understudy.trajectory import Stop, Trajectory

@@ -19,7 +19,7 @@ from understudy.cli import main
 from understudy.config import TrainConfig, parse
 from understudy.crew import Crew
 from understudy.errors import ConfigError, RolloutError
-from understudy.evaluate import Evaluation
+from understudy.evaluation import Evaluation
 from understudy.run import Run, read_config, read_metrics
 from understudy.weights import config_of
 

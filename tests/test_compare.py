@@ -6,7 +6,7 @@ import pytest
 
 from test_noise import evaluation
 from understudy.assess.compare import as_json, compare
-from understudy.evaluate import Evaluation
+from understudy.evaluation import Evaluation
 from understudy.noise import between
 from understudy.outcome import Named, Outcome
 

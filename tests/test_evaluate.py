@@ -16,9 +16,11 @@ from understudy.assess.sitting import Desk, Sitting, assess
 from understudy.config import TrainConfig, parse
 from understudy.domains.base import Slice
 from understudy.errors import ConfigError, RolloutError
-from understudy.evaluate import Evaluation, TaskResult, evaluate, floor, held_out, named_agent, oracle
+from understudy.evaluate import evaluate, floor, held_out, oracle
+from understudy.evaluation import Evaluation, TaskResult
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.outcome import Named, Outcome
+from understudy.players import named_agent
 from understudy.purse import Purse
 from understudy.results import (
     UNTRAINED,

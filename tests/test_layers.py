@@ -46,8 +46,9 @@ LAYERS = """
     mcp
     checkpoints resumption
     run
-    kept
-    evaluate shadow
+    kept shadow
+    players evaluation
+    evaluate
     weights
     collect
     serve

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from understudy.evaluate import Evaluation, TaskResult
+from understudy.evaluation import Evaluation, TaskResult
 from understudy.noise import between, noise
 from understudy.statistics import Z
 

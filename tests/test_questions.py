@@ -15,8 +15,8 @@ from understudy.config import TrainConfig, load, parse
 from understudy.domains.base import Slice, TaskSource, find, find_domain
 from understudy.domains.questions import Attempt, Question, Questions
 from understudy.errors import ConfigError, RolloutError, TaskError, ToolError
-from understudy.evaluate import named_agent
 from understudy.messages import Message, ToolCall
+from understudy.players import named_agent
 from understudy.rollout import Limits, rollout
 from understudy.tasks import Task
 from understudy.trajectory import Stop, Trajectory

@@ -19,8 +19,9 @@ from understudy.domains.base import Slice, TaskSource, find, find_domain
 from understudy.engines.base import Sampling
 from understudy.engines.scripted import ScriptedSampler
 from understudy.errors import ToolError
-from understudy.evaluate import evaluate, named_agent
+from understudy.evaluate import evaluate
 from understudy.messages import Message, ToolCall, ToolSpec
+from understudy.players import named_agent
 from understudy.rollout import Limits, rollout
 from understudy.tasks import Score, Task
 from understudy.trajectory import Trajectory

@@ -18,12 +18,13 @@ from understudy.cli import main
 from understudy.config import TrainConfig, parse
 from understudy.engines.base import Sampling
 from understudy.errors import ConfigError
-from understudy.evaluate import held_out, named_agent
+from understudy.evaluate import held_out
 from understudy.formats.parse import parsed, render
 from understudy.formats.told import spelled
 from understudy.messages import Message, ToolCall
 from understudy.play import Person
 from understudy.play import play as played_by
+from understudy.players import named_agent
 from understudy.rollout import Limits, play
 from understudy.tasks import Task
 from understudy.trajectory import Stop, Trajectory

@@ -20,7 +20,6 @@ from understudy.engines.base import Sampling  # noqa: E402
 from understudy.engines.local.config import LocalConfig, Lora  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.errors import ConfigError, RolloutError  # noqa: E402
-from understudy.evaluate import open_model  # noqa: E402
 from understudy.formats import Vocabulary  # noqa: E402
 from understudy.integrations.skyrl import mapping  # noqa: E402
 from understudy.integrations.skyrl.journal import Journal, translated  # noqa: E402
@@ -30,6 +29,7 @@ from understudy.integrations.skyrl.sampler import SkyrlSampler  # noqa: E402
 from understudy.integrations.skyrl.slots import Slots  # noqa: E402
 from understudy.messages import Message  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
+from understudy.players import open_model  # noqa: E402
 from understudy.run import MODEL, Run, read_metrics  # noqa: E402
 from understudy.tasks import Score  # noqa: E402
 from understudy.train.state import Training  # noqa: E402

@@ -33,9 +33,9 @@ from understudy.engines.local.config import LocalConfig  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.tinker.engine import TinkerEngine  # noqa: E402
 from understudy.errors import ConfigError, RolloutError  # noqa: E402
-from understudy.evaluate import open_model  # noqa: E402
 from understudy.messages import Message  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
+from understudy.players import open_model  # noqa: E402
 from understudy.run import Run  # noqa: E402
 from understudy.tasks import Score  # noqa: E402
 from understudy.tools import Toolkit  # noqa: E402

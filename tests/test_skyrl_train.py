@@ -21,7 +21,7 @@ import skyrl_venv
 from understudy.assess.sitting import Sitting, assess, set_up
 from understudy.checkpoints import last_checkpoint
 from understudy.config import TrainConfig, dump, parse
-from understudy.evaluate import Evaluation
+from understudy.evaluation import Evaluation
 from understudy.models import make_tiny
 from understudy.run import read_config, read_metrics
 from understudy.trajectory import read_trajectories

@@ -31,7 +31,7 @@ from understudy.engines.base import Completion  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.environment import ToolEnvironment  # noqa: E402
 from understudy.errors import ConfigError, RolloutError, TaskError  # noqa: E402
-from understudy.evaluate import Evaluation  # noqa: E402
+from understudy.evaluation import Evaluation  # noqa: E402
 from understudy.messages import Message  # noqa: E402
 from understudy.models import find_model, make_tiny  # noqa: E402
 from understudy.rollout import Limits  # noqa: E402

@@ -15,7 +15,7 @@ from understudy.algorithms.options import Loss
 from understudy.checkpoints import checkpoints
 from understudy.engines.local.engine import LocalEngine
 from understudy.errors import ConfigError, RolloutError
-from understudy.evaluate import Evaluation, TaskResult
+from understudy.evaluation import Evaluation, TaskResult
 from understudy.launch import open_run
 from understudy.run import Run, read_warnings
 from understudy.train import train

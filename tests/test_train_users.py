@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 from endpoint import Answer, Endpoint, says, serving
 from understudy.config import TrainConfig, parse
 from understudy.errors import ConfigError, RolloutError
-from understudy.evaluate import Evaluation
+from understudy.evaluation import Evaluation
 from understudy.launch import open_run
 from understudy.models import make_tiny
 from understudy.run import Run, read_metrics

@@ -31,9 +31,9 @@ from understudy.engines.vllm.sampler import VllmSampler
 from understudy.engines.vllm.server import Server, installed, options
 from understudy.engines.vllm.weights import Weights
 from understudy.errors import ConfigError, RolloutError
-from understudy.evaluate import open_model
 from understudy.formats import Vocabulary
 from understudy.models import tiny_model
+from understudy.players import open_model
 from understudy.serve.options import ServeConfig
 from understudy.serve.server import open_served
 from understudy.weights import find_weights

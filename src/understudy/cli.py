@@ -133,7 +133,8 @@ def play(
     from understudy.assess import forks
     from understudy.assess.stored import config_of_stored, weights_of_stored
     from understudy.domains.base import find
-    from understudy.evaluate import inhabited, named_agent
+    from understudy.evaluate import inhabited
+    from understudy.players import named_agent
     from understudy.users import Cast
 
     if role == "agent" and (model or agent != "gold"):
@@ -241,7 +242,7 @@ def serve(
     max_body: Annotated[int, typer.Option(min=1, help="Bytes of the largest request.")] = 4 << 20,
 ) -> None:
     """Serve a model as a chat completions endpoint, with its tool calls."""
-    from understudy.evaluate import not_installed
+    from understudy.players import not_installed
     from understudy.serve.options import ServeConfig
     from understudy.weights import find_weights
 

@@ -17,10 +17,10 @@ from understudy.crew import ALONE, Crew, Place, take_place
 from understudy.domains.base import names
 from understudy.engines.local.config import Finetune
 from understudy.errors import ConfigError, TaskError, nearest
-from understudy.evaluate import not_installed
 from understudy.hold import held
 from understudy.live import Live
 from understudy.models import find_model
+from understudy.players import not_installed
 from understudy.preflight import Preflight, preflight
 from understudy.processes import ENDED, SHADOWS, leash, run_together
 from understudy.run import ENVIRONMENT, Run, free_folder, read_config, refuse_taken

@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-from understudy.evaluate import Evaluation
+from understudy.evaluation import Evaluation
 from understudy.records import Record
 from understudy.statistics import Z
 

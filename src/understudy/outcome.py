@@ -17,7 +17,7 @@ from rich.console import Console
 
 from understudy import results
 from understudy.errors import ConfigError
-from understudy.evaluate import Evaluation, TaskResult
+from understudy.evaluation import Evaluation, TaskResult
 from understudy.failures.causes import MEANING, Failure
 from understudy.noise import Noise
 from understudy.records import Record

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from understudy.evaluate import Evaluation, TaskResult
+from understudy.evaluation import Evaluation, TaskResult
 from understudy.run import Run
 from understudy.statistics import Rate, difference, sentence
 from understudy.tasks import DIFFICULTIES

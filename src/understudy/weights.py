@@ -9,7 +9,7 @@ from understudy.config import TrainConfig, load, parse, presets
 from understudy.disk import AGAIN, whole_folder, writing
 from understudy.domains.base import names
 from understudy.errors import ConfigError
-from understudy.evaluate import open_model
+from understudy.players import open_model
 from understudy.records import Record
 
 

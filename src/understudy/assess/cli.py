@@ -128,7 +128,7 @@ def compare(
 
 def _sitting(what: str, settings: list[str], agent: str, model: str, reruns: int, judged: bool) -> "Sitting":
     from understudy.assess.sitting import Sitting
-    from understudy.evaluate import refuse_idle_chat
+    from understudy.players import refuse_idle_chat
     from understudy.weights import config_of, find_weights
 
     if not what:
@@ -283,7 +283,7 @@ def _rescore(folder: Path, settings: list[str], markdown: Path | None, as_json: 
 
 def _cap(text: str, sitting: "Sitting") -> Decimal:
     """What the command line says, or else the config."""
-    from understudy.evaluate import cap_of
+    from understudy.players import cap_of
 
     if not text:
         return cap_of(sitting.agent, sitting.config, sitting.judged)

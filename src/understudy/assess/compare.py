@@ -5,7 +5,7 @@ from typing import Any
 
 from understudy import results
 from understudy.errors import ConfigError
-from understudy.evaluate import Evaluation
+from understudy.evaluation import Evaluation
 from understudy.noise import between
 from understudy.outcome import Named, Outcome
 from understudy.records import Record

@@ -13,7 +13,7 @@ from understudy.config import TrainConfig, dump, load, parse
 from understudy.domains.base import TaskSource, find
 from understudy.domains.recall import recall
 from understudy.errors import ConfigError, TaskError
-from understudy.evaluate import Evaluation, TaskResult
+from understudy.evaluation import Evaluation, TaskResult
 from understudy.kept import EPISODES, HEAD, episodes_in
 from understudy.outcome import Named, Outcome
 from understudy.records import Record

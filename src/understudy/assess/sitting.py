@@ -28,23 +28,14 @@ from understudy.config import TrainConfig
 from understudy.disk import AGAIN, write_whole, writing
 from understudy.domains.base import TaskSource, find
 from understudy.errors import ConfigError, TaskError
-from understudy.evaluate import (
-    Evaluation,
-    Progress,
-    asked,
-    episodes,
-    exam_tasks,
-    floor,
-    inhabited,
-    named_agent,
-    oracle,
-    summary,
-)
+from understudy.evaluate import Progress, episodes, exam_tasks, floor, inhabited, oracle
+from understudy.evaluation import Evaluation, summary
 from understudy.failures.find import failures
 from understudy.failures.judge import judge
 from understudy.kept import HEAD, PAID, REPLIES, Kept, caching, read_head
 from understudy.noise import noise
 from understudy.outcome import FILE, Named, Outcome
+from understudy.players import asked, named_agent
 from understudy.purse import Purse, refuse_unpriced
 from understudy.records import Record
 from understudy.tasks import Task, fingerprint, read_tasks, write_tasks

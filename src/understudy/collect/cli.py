@@ -50,7 +50,7 @@ def collect(
     from understudy.collect import collect as collecting
     from understudy.collect.episodes import Played, refuse_unfinished
     from understudy.domains.base import find
-    from understudy.evaluate import cap_of, refuse_idle_chat
+    from understudy.players import cap_of, refuse_idle_chat
     from understudy.weights import config_of
 
     outputs = {name: path for name, path in zip(_NAMES, (out, preferences, judged), strict=True) if path}

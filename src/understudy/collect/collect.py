@@ -16,8 +16,9 @@ from understudy.data.write import output
 from understudy.domains.base import TaskSource
 from understudy.domains.mixture import shown
 from understudy.errors import ConfigError, TaskError
-from understudy.evaluate import Progress, asked, episodes, held_out, inhabited, named_agent, open_model
+from understudy.evaluate import Progress, episodes, held_out, inhabited
 from understudy.kept import PAID, Kept, bare, caching, worth_resuming
+from understudy.players import asked, named_agent, open_model
 from understudy.purse import Purse, refuse_unpriced
 from understudy.records import Record
 from understudy.tasks import Split

@@ -15,9 +15,9 @@ from starlette.types import ASGIApp
 
 from understudy.chat import read_key
 from understudy.errors import ConfigError
-from understudy.evaluate import open_model
 from understudy.formats import Vocabulary
 from understudy.models import find_model
+from understudy.players import open_model
 from understudy.serve.choice import Model
 from understudy.serve.completions import Completions, refuse_unknown
 from understudy.serve.gate import Gate, error_response, json_response

@@ -6,7 +6,8 @@ from typing import Literal, TypeVar
 
 from understudy.agent import EngineAgent
 from understudy.chat import Usage
-from understudy.evaluate import Evaluation, episodes, floor, inhabited, oracle, summary
+from understudy.evaluate import episodes, floor, inhabited, oracle
+from understudy.evaluation import Evaluation, summary
 from understudy.results import Row
 from understudy.train.exam import Exam
 from understudy.train.reinforcement import refuse_faulty

@@ -18,7 +18,8 @@ from understudy.curriculum import Supply, supply
 from understudy.domains.base import TaskSource
 from understudy.engines.base import Engine
 from understudy.errors import RolloutError
-from understudy.evaluate import Evaluation, inhabited
+from understudy.evaluate import inhabited
+from understudy.evaluation import Evaluation
 from understudy.formats import ChatFormat
 from understudy.rollout import Source
 from understudy.run import COST, Run, read_metrics

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from understudy import metrics
 from understudy.config import TrainConfig
 from understudy.errors import ConfigError
-from understudy.evaluate import Evaluation
+from understudy.evaluation import Evaluation
 from understudy.run import ENVIRONMENT, read_config, read_metrics, read_warnings
 from understudy.view import FIRST
 

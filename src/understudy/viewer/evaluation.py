@@ -15,7 +15,7 @@ from understudy.assess import compare as comparing
 from understudy.assess.stored import stored_names
 from understudy.assess.why import why
 from understudy.errors import ConfigError
-from understudy.evaluate import Evaluation
+from understudy.evaluation import Evaluation
 from understudy.failures.causes import MEANING
 from understudy.kept import EPISODES
 from understudy.outcome import Named, Outcome

@@ -14,7 +14,7 @@ from pathlib import Path
 from understudy.checkpoints import checkpoints, damage
 from understudy.engines.opening import AnyEngine
 from understudy.errors import ConfigError
-from understudy.evaluate import open_model
+from understudy.players import open_model
 from understudy.records import Record
 from understudy.run import read_config
 from understudy.tasks import Score
