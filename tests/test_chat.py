@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from endpoint import KEY, Answer, Endpoint, says, serving
-from understudy.chat import POOL, ChatConfig, ChatModel, Reply, Usage
+from understudy.chat import POOL, ChatConfig, ChatModel, Usage
 from understudy.config import TrainConfig, dump, parse
 from understudy.errors import ConfigError, RolloutError
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.purse import Purse
+from understudy.replies import Reply
 
 HELLO = [Message(role="system", content="Be kind."), Message(role="user", content="Hello.")]
 SPEC = ToolSpec(name="find", description="Find it.", parameters={"type": "object", "properties": {}})

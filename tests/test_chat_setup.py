@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from endpoint import Answer, says, serving
-from understudy.chat import ChatConfig, ChatModel, Reply
+from understudy.chat import ChatConfig, ChatModel
 from understudy.config import TrainConfig, parse
 from understudy.errors import ConfigError, Fault, RolloutError
 from understudy.messages import Message
+from understudy.replies import Reply
 
 HELLO = [Message(role="user", content="Hello.")]
 

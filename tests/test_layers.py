@@ -22,6 +22,7 @@ LAYERS = """
     trackers
     messages state
     formats names edits
+    replies
     tools tasks chat prompt
     purse
     rewards

@@ -13,7 +13,6 @@ import functools
 import hashlib
 import json
 import math
-import os
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -22,16 +21,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import httpx2
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from understudy.endpoint import Connections, key_in, plain_url, retry_after
 from understudy.errors import ConfigError, Fault, RolloutError, nearest
-from understudy.formats.base import settled
-from understudy.formats.parse import DIALECTS, parse, parsed
+from understudy.formats.parse import DIALECTS
 from understudy.formats.told import spelled
-from understudy.messages import Message, ToolSpec, from_wire, spec_to_wire, to_wire
+from understudy.messages import Message, ToolSpec, spec_to_wire, to_wire
 from understudy.names import PortableNames
 from understudy.records import Record
+from understudy.replies import NoCompletion, Reply, completion, keep, kept, left_in_text, read_out
 
 LONGEST_WAIT = 120.0
 """Seconds; an endpoint that wants to be asked again later than this has failed."""
@@ -150,24 +149,6 @@ class Payer(Protocol):
         """Pay for what was asked."""
 
 
-class Reply(Record):
-    """One completion."""
-
-    message: Message
-    finish: str = ""
-    """As the endpoint says it: stop, length, tool_calls, content_filter."""
-    refusal: str = ""
-    """What the model says where it refuses to answer."""
-    repairs: dict[str, int] = {}
-    """Where calls are read out of text: what had to be repaired, by kind."""
-    faults: dict[str, int] = {}
-    """Calls in the text that cannot be read, by kind."""
-    other_side: bool = False
-    """The text went on to speak for others, and is cut there."""
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
 class _Passing(Exception):
     """A failed attempt that may go better next time; `wait` is how long the endpoint asks to wait."""
 
@@ -203,7 +184,7 @@ class ChatModel:
             return await self._native(messages, tools, seed)
         body = self._body(spelled(messages, tools, self.config.tools), (), seed)
         reply = await self._reply(body, seed)
-        return _read_out(reply, tools, self.config.tools) if tools else reply
+        return read_out(reply, tools, self.config.tools) if tools else reply
 
     async def _native(self, messages: Sequence[Message], tools: Sequence[ToolSpec], seed: int) -> Reply:
         if not self.config.portable_names:
@@ -215,20 +196,20 @@ class ChatModel:
 
     def _heard(self, reply: Reply, tools: Sequence[ToolSpec]) -> Reply:
         """An agent's reply as it was meant; a user's text is a draft, which is judged as it stands."""
-        return _left_in_text(reply, tools) if tools and self._fault == "agent" else reply
+        return left_in_text(reply, tools) if tools and self._fault == "agent" else reply
 
     async def _reply(self, body: Mapping[str, Any], seed: int) -> Reply:
         entry = self._entry(body, seed)
-        if entry and (kept := _read(entry)):
+        if entry and (known := kept(entry)):
             self.usage += Usage(cached=1)
-            return kept
+            return known
         connections = await self._connected()
         async with connections.gate:
             if self._payer:
                 self._payer.refuse_where_spent()
             reply = await self._insist(connections.http, body)
         if entry:
-            _write(entry, reply)
+            keep(entry, reply)
         return reply
 
     def reject(self) -> None:
@@ -291,8 +272,8 @@ class ChatModel:
             raise _Passing(f"no connection ({type(e).__name__})") from e
         self._check(response)
         try:
-            reply = _completion(response.content)
-        except _Passing as e:
+            reply = completion(response.content)
+        except NoCompletion as e:
             raise _Passing(f"{e}{self._said(response)}") from e
         paid = self._paid(reply)
         self.usage += paid
@@ -378,70 +359,3 @@ def read_key(variable: str) -> str:
     if variable and not key:
         raise ConfigError(f"the environment variable {variable}, which key_variable names, is not set")
     return key
-
-
-def _completion(content: bytes) -> Reply:
-    """Read a response. One that is no completion passes: proxies answer for endpoints that are starting or ending."""
-    try:
-        wire = json.loads(content)
-        choice = wire["choices"][0]
-        message, usage = choice["message"], wire.get("usage") or {}
-        reply = Reply(
-            message=from_wire({**message, "role": "assistant"}),
-            finish=choice.get("finish_reason") or "",
-            refusal=message.get("refusal") or "",
-            prompt_tokens=usage.get("prompt_tokens") or 0,
-            completion_tokens=usage.get("completion_tokens") or 0,
-        )
-        reply.model_dump_json()  # half a surrogate pair is a ValueError here, and later would be one on disk
-        return reply
-    except IndexError as e:
-        raise _Passing("an answer without a choice") from e
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:  # not JSON, or not of that shape
-        raise _Passing(f"an answer that is no completion ({type(e).__name__})") from e
-
-
-def _read_out(reply: Reply, tools: Sequence[ToolSpec], dialect: str) -> Reply:
-    """The reply with the calls that stand in its text."""
-    read = parsed(reply.message.content, dialect, tools)
-    return reply.replace(
-        message=settled(read, cut=reply.finish == "length"),
-        repairs=dict(read.repairs),
-        faults=dict(read.faults),
-        other_side=read.other_side,
-    )
-
-
-def _left_in_text(reply: Reply, tools: Sequence[ToolSpec]) -> Reply:
-    """The reply of an endpoint that has no parser for its model; plain words and native calls stay as they are."""
-    found = parse(reply.message.content, "", tools)
-    if reply.message.tool_calls or not (found.calls or found.thought):
-        return reply
-    read = _read_out(reply, tools, "")
-    written = sum(not call.malformed for call in found.calls)
-    return read.replace(repairs={**read.repairs, "dialect": written}) if written else read
-
-
-def _read(entry: Path) -> Reply | None:
-    """A kept reply; None where there is none, or a damaged one."""
-    try:
-        digest, _, text = entry.read_text(encoding="utf-8").partition("\n")
-        return Reply.model_validate_json(text) if digest == _digest(text) else None
-    except (OSError, UnicodeDecodeError, ValidationError):
-        return None
-
-
-def _write(entry: Path, reply: Reply) -> None:
-    """Keep a reply, whole or not at all."""
-    text = reply.model_dump_json()
-    part = entry.with_suffix(f".{os.getpid()}.part")
-    try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(f"{_digest(text)}\n{text}", encoding="utf-8")
-        os.replace(part, entry)
-    except OSError as e:
-        raise ConfigError(f"cannot write to the cache {entry.parent.parent}: {e.strerror}") from e
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

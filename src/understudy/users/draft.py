@@ -7,7 +7,7 @@ of a message. What is wrong with a draft is said in words that remind the model 
 import re
 from dataclasses import dataclass
 
-from understudy.chat import Reply
+from understudy.replies import Reply
 
 STOP = "###STOP###"
 """Alone in a message: the user leaves."""

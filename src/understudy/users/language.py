@@ -18,9 +18,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from understudy.chat import ChatModel, Reply
+from understudy.chat import ChatModel
 from understudy.errors import RolloutError
 from understudy.messages import Message
+from understudy.replies import Reply
 from understudy.tasks import Scenario
 from understudy.tools import Device
 from understudy.users.draft import NOT_ALONE, STOP, Draft, read, read_marked, without_thinking
