@@ -28,6 +28,7 @@ from understudy.engines.local.measures import Sums, told
 from understudy.engines.local.model import Model
 from understudy.engines.local.optimizer import MasterAdamW, take_masters
 from understudy.engines.local.packing import Packing
+from understudy.engines.local.programs import keep_few
 from understudy.engines.local.ranks import refuse_apart, totals
 from understudy.engines.local.reference import Reference, kept, restored
 from understudy.engines.local.sampler import LocalSampler
@@ -74,6 +75,7 @@ class LocalEngine:
         One that does not train has no optimizer, which of `full` takes 8 bytes a weight and 8 more with the first
         update: it samples, reads, loads and exports, and an update or a save is a ValueError.
         """
+        keep_few()
         if config.threads:
             torch.set_num_threads(config.threads)
         torch.manual_seed(seed)
