@@ -32,13 +32,14 @@ def cluster(cfg: Any, cpu: bool) -> Iterator[None]:
     environment: dict[str, Any] = {"env_vars": variables_of_workers(cfg, cpu)}
     if sys.version_info < (3, 12):  # only then workers have to know this package
         environment["worker_process_setup_hook"] = mend
+    pretended = _pretended(cfg) if cpu and ADDRESS not in os.environ else {}
     try:
-        ray.init(
-            runtime_env=environment, log_to_driver=False, configure_logging=False, **(_pretended(cfg) if cpu else {})
-        )
+        ray.init(runtime_env=environment, log_to_driver=False, configure_logging=False, **pretended)
     except ConnectionError as e:
         raise ConfigError(f"no Ray cluster at {ADDRESS}={os.environ.get(ADDRESS)}: {e}") from e
     try:
+        if cpu:
+            _refuse_without_gpus(cfg.trainer.placement.policy_num_gpus_per_node)
         sync_registries()
         yield
     finally:
@@ -58,8 +59,6 @@ def variables_of_workers(cfg: Any, cpu: bool) -> dict[str, str]:
 
 def _pretended(cfg: Any) -> dict[str, Any]:
     """A cluster of this machine whose workers are granted GPUs that are not there, since SkyRL asks for some."""
-    if ADDRESS in os.environ:
-        raise ConfigError(f"skyrl.workers = 'cpu' has a cluster of its own; unset {ADDRESS}")
     placement = cfg.trainer.placement
     parts = (placement.policy_num_gpus_per_node, placement.ref_num_gpus_per_node, placement.critic_num_gpus_per_node)
     return {
@@ -69,3 +68,13 @@ def _pretended(cfg: Any) -> dict[str, Any]:
         "object_store_memory": MEMORY,
         "address": "local",
     }
+
+
+def _refuse_without_gpus(wanted: int) -> None:
+    """SkyRL would wait for them: a cluster that was started for workers on the CPU has to say that it has GPUs."""
+    there = int(ray.cluster_resources().get("GPU", 0))
+    if there < wanted:
+        raise ConfigError(
+            f"skyrl.workers = 'cpu' asks for GPUs, which need not be there, and the cluster at {ADDRESS} has {there} "
+            f"of {wanted}; start it by: ray start --head --num-gpus={wanted}, or unset {ADDRESS}"
+        )
