@@ -26,13 +26,14 @@ import torch
 
 from understudy import formats
 from understudy.agent import EngineAgent
-from understudy.config import TrainConfig, load
+from understudy.config import TrainConfig
 from understudy.domains.base import find
 from understudy.engines.base import Completion, Sampler, Sampling
 from understudy.engines.local.config import LocalConfig
 from understudy.engines.local.engine import LocalEngine
 from understudy.models import find_model
 from understudy.rollout import episode_seed, play
+from understudy.settings import load
 from understudy.tasks import Task
 
 

@@ -27,10 +27,11 @@ from pathlib import Path
 from peer import TRL, python_of_trl
 
 import understudy
-from understudy.config import TrainConfig, dump, load, parse
+from understudy.config import TrainConfig
 from understudy.engines.local.machine import peak_bytes
 from understudy.records import Record
 from understudy.run import MODEL, Run
+from understudy.settings import dump, load, parse
 
 HERE = Path(__file__).resolve()
 SIDES = {"ours": "understudy", "theirs": TRL}

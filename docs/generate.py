@@ -26,12 +26,13 @@ import understudy
 from understudy import cli
 from understudy.agent import GoldAgent
 from understudy.algorithms.presets import row_text, rows
-from understudy.config import TrainConfig, preset_text, presets
+from understudy.config import TrainConfig
 from understudy.domains.base import Domain, find_domain, names
 from understudy.mcp.settings import EnvironmentConfig
 from understudy.messages import Message, ToolSpec
 from understudy.records import Record
 from understudy.rollout import Limits, rollout
+from understudy.settings import preset_text, presets
 from understudy.tasks import Task
 
 ROOT = Path(__file__).parents[1]

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from test_train import SMALL, Stopper, rewarded, silent
 from understudy.algorithms.options import Critic, Loss
 from understudy.batch import Batch
-from understudy.config import TrainConfig, parse
+from understudy.config import TrainConfig
 from understudy.crew import Crew, take_place
 from understudy.domains import base
 from understudy.engines.base import Sampling
@@ -25,6 +25,7 @@ from understudy.engines.local.engine import LocalEngine
 from understudy.engines.local.ranks import Ranks
 from understudy.processes import leash
 from understudy.run import Run
+from understudy.settings import parse
 from understudy.shadow import shadow
 from understudy.train import Report, train
 

@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from understudy.config import TrainConfig, load, parse
+from understudy.config import TrainConfig
 from understudy.errors import ConfigError
 from understudy.formats import Vocabulary
 from understudy.integrations.skyrl.mapping import skyrl_keys
 from understudy.integrations.skyrl.settings import installed, validated
 from understudy.run import Run
+from understudy.settings import load, parse
 from understudy.train.preparation import prepare
 
 installed()

@@ -19,13 +19,14 @@ from understudy.algorithms import losses  # noqa: E402
 from understudy.algorithms.options import Critic, Loss  # noqa: E402
 from understudy.algorithms.presets import laid_over, row, row_text, rows  # noqa: E402
 from understudy.batch import Batch, collate  # noqa: E402
-from understudy.config import Algorithm, TrainConfig, dump, load, parse, presets  # noqa: E402
+from understudy.config import Algorithm, TrainConfig  # noqa: E402
 from understudy.engines.base import Completion  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.errors import ConfigError  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
 from understudy.players import open_model  # noqa: E402
 from understudy.run import Run  # noqa: E402
+from understudy.settings import dump, load, parse, presets  # noqa: E402
 from understudy.train import optimizer_steps, train, with_advantages  # noqa: E402
 
 DOCS = Path(__file__).parents[1] / "docs" / "algorithms.md"

@@ -31,7 +31,7 @@ from understudy.certify.template import LOOK_ALIKES, NO_TOOLS, THOUGHTS  # noqa:
 from understudy.certify.tokens import check_format  # noqa: E402
 from understudy.certify.watch import chosen  # noqa: E402
 from understudy.certify.weights import check_engine, play  # noqa: E402
-from understudy.config import TrainConfig, parse  # noqa: E402
+from understudy.config import TrainConfig  # noqa: E402
 from understudy.engines.base import Completion, Sampling  # noqa: E402
 from understudy.engines.local import engine as local  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
@@ -40,6 +40,7 @@ from understudy.formats import ChatFormat, ChatML, Parsed, Vocabulary, find  # n
 from understudy.formats.template import TemplateFormat  # noqa: E402
 from understudy.messages import Message, ToolSpec  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
+from understudy.settings import parse  # noqa: E402
 from understudy.tasks import Score, Task  # noqa: E402
 from understudy.train.preparation import prepare  # noqa: E402
 from understudy.trajectory import Trajectory  # noqa: E402

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from endpoint import KEY, Answer, Endpoint, says, serving
 from understudy.chat import POOL, ChatConfig, ChatModel, Usage
-from understudy.config import TrainConfig, dump, parse
+from understudy.config import TrainConfig
 from understudy.errors import ConfigError, RolloutError
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.purse import Purse
 from understudy.replies import Reply
+from understudy.settings import dump, parse
 
 HELLO = [Message(role="system", content="Be kind."), Message(role="user", content="Hello.")]
 SPEC = ToolSpec(name="find", description="Find it.", parameters={"type": "object", "properties": {}})

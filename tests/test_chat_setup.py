@@ -10,10 +10,11 @@ import pytest
 
 from endpoint import Answer, says, serving
 from understudy.chat import ChatConfig, ChatModel
-from understudy.config import TrainConfig, parse
+from understudy.config import TrainConfig
 from understudy.errors import ConfigError, Fault, RolloutError
 from understudy.messages import Message
 from understudy.replies import Reply
+from understudy.settings import parse
 
 HELLO = [Message(role="user", content="Hello.")]
 

@@ -16,11 +16,12 @@ from toy import DOMAIN
 from understudy import launch
 from understudy.agent import GoldAgent
 from understudy.cli import main
-from understudy.config import TrainConfig, parse
+from understudy.config import TrainConfig
 from understudy.crew import Crew
 from understudy.errors import ConfigError, RolloutError
 from understudy.evaluation import Evaluation
 from understudy.run import Run, read_config, read_metrics
+from understudy.settings import parse
 from understudy.weights import config_of
 
 Call = Callable[..., tuple[int, str, str]]

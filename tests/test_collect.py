@@ -13,7 +13,7 @@ from toy import DOMAIN
 from understudy.agent import SilentAgent
 from understudy.collect import collect
 from understudy.collect.lessons import balanced, demonstrations, judged, preferences
-from understudy.config import TrainConfig, dump, parse
+from understudy.config import TrainConfig
 from understudy.data.conversations import conversations
 from understudy.data.items import Item
 from understudy.data.preferences import Demonstration
@@ -22,6 +22,7 @@ from understudy.evaluate import held_out
 from understudy.hold import held
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.run import Run
+from understudy.settings import dump, parse
 from understudy.tasks import Score
 from understudy.trajectory import Stop, Trajectory, write_trajectories
 

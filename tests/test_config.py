@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.config import TrainConfig, differences, dump, load, parse, preset_text, presets
+from understudy.config import TrainConfig
 from understudy.errors import ConfigError
 from understudy.records import Record
+from understudy.settings import differences, dump, load, parse, preset_text, presets
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

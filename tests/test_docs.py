@@ -19,11 +19,12 @@ import typer
 
 import pages
 from understudy import cli, launch, run
-from understudy.config import TrainConfig, load, parse
+from understudy.config import TrainConfig
 from understudy.engines.skyrl import Keys
 from understudy.mcp.settings import EnvironmentConfig
 from understudy.metrics import SPACES
 from understudy.records import Record
+from understudy.settings import load, parse
 
 LANGUAGES = {"python", "sh", "toml", "json", "yaml", "text"}
 PROGRAMS = {"accelerate", "cd", "echo", "export", "git", "hf", "llamafactory-cli", "make", "pip", "python", "torchrun"}

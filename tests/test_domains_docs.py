@@ -8,8 +8,9 @@ import pytest
 import script
 from understudy.agent import GoldAgent
 from understudy.check import check
-from understudy.config import TrainConfig, load
+from understudy.config import TrainConfig
 from understudy.domains.base import Domain, Slice, find_domain, names
+from understudy.settings import load
 from understudy.tasks import SPLITS
 
 PAGE = (Path(__file__).parents[1] / "docs" / "domains.md").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from toy import DOMAIN
 from understudy import outcome
 from understudy.agent import GoldAgent, SilentAgent
 from understudy.assess.sitting import Desk, Sitting, assess
-from understudy.config import TrainConfig, parse
+from understudy.config import TrainConfig
 from understudy.domains.base import Slice
 from understudy.errors import ConfigError, RolloutError
 from understudy.evaluate import evaluate, floor, held_out, oracle
@@ -35,6 +35,7 @@ from understudy.results import (
 )
 from understudy.rollout import Limits
 from understudy.run import Run
+from understudy.settings import parse
 from understudy.statistics import rate
 from understudy.tasks import Task
 from understudy.trajectory import Trajectory

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from understudy import formats
 from understudy.cli import main
-from understudy.config import TrainConfig, parse
+from understudy.config import TrainConfig
 from understudy.engines.local.cache import Prefix
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.local.passes import PrefixFill
@@ -22,6 +22,7 @@ from understudy.models import make_tiny
 from understudy.run import Run
 from understudy.serve.options import ServeConfig
 from understudy.serve.server import open_served
+from understudy.settings import parse
 from understudy.weights import Weights, export, find_weights
 
 # peft reads a property that transformers has renamed

@@ -15,10 +15,11 @@ from test_failures import says as said
 from understudy.agent import Agent
 from understudy.assess.inspect_log import _message, log, write_log
 from understudy.assess.sitting import Sitting, assess, set_up, write
-from understudy.config import TrainConfig, parse
+from understudy.config import TrainConfig
 from understudy.errors import ConfigError
 from understudy.messages import Message
 from understudy.outcome import read
+from understudy.settings import parse
 from understudy.trajectory import Trajectory, read_trajectories
 from venvs import environment, told
 

@@ -14,11 +14,12 @@ from toy import DOMAIN, House, LampTools, house
 from understudy.agent import GoldAgent
 from understudy.assess.sitting import Sitting, assess, set_up
 from understudy.chat import ChatConfig, ChatModel, Usage
-from understudy.config import TrainConfig, parse
+from understudy.config import TrainConfig
 from understudy.errors import ConfigError, RolloutError
 from understudy.messages import Message, ToolCall
 from understudy.results import as_json, as_text
 from understudy.rollout import Limits, play
+from understudy.settings import parse
 from understudy.tasks import Scenario, Task
 from understudy.trajectory import Stop, Trajectory
 from understudy.users import (

@@ -38,7 +38,7 @@ LAYERS = """
     agent
     rollout curriculum replay
     shaping failures
-    similar statistics config
+    similar statistics settings config
     memory
     bench doctor
     forecast

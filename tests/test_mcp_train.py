@@ -9,8 +9,9 @@ from test_mcp_source import environment
 
 pytest.importorskip("torch")
 
-from understudy.config import TrainConfig, parse
+from understudy.config import TrainConfig
 from understudy.run import Run, read_metrics
+from understudy.settings import parse
 from understudy.train import train
 
 

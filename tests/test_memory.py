@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from machine import ELSEWHERE  # noqa: E402
 from understudy.algorithms.options import Loss  # noqa: E402
 from understudy.batch import collate  # noqa: E402
-from understudy.config import TrainConfig, parse  # noqa: E402
+from understudy.config import TrainConfig  # noqa: E402
 from understudy.engines.local import cache, head  # noqa: E402
 from understudy.engines.local.config import LocalConfig  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
@@ -36,6 +36,7 @@ from understudy.memory import (  # noqa: E402
 )
 from understudy.messages import Message  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
+from understudy.settings import parse  # noqa: E402
 from understudy.tasks import Score  # noqa: E402
 from understudy.trajectory import Trajectory  # noqa: E402
 

@@ -9,12 +9,13 @@ import pytest
 
 from understudy.agent import GoldAgent, SilentAgent
 from understudy.check import check
-from understudy.config import TrainConfig, load
+from understudy.config import TrainConfig
 from understudy.domains.base import Slice, find
 from understudy.domains.mixture import Mixture, shown
 from understudy.errors import ConfigError, TaskError
 from understudy.evaluate import evaluate, held_out
 from understudy.results import as_text
+from understudy.settings import load
 
 TESTS = "mix:retail,airline"
 NAMES = "mix:retail*3,telecom,mcp:polygon-replay"

@@ -24,7 +24,7 @@ from test_train import (  # noqa: E402
     trajectories,
 )
 from understudy.batch import collate  # noqa: E402
-from understudy.config import TrainConfig, parse  # noqa: E402
+from understudy.config import TrainConfig  # noqa: E402
 from understudy.data.preferences import Judged, Preference  # noqa: E402
 from understudy.domains.base import Slice  # noqa: E402
 from understudy.errors import ConfigError, TaskError  # noqa: E402
@@ -32,6 +32,7 @@ from understudy.messages import Message, ToolCall, ToolSpec  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
 from understudy.records import Record  # noqa: E402
 from understudy.run import Run  # noqa: E402
+from understudy.settings import parse  # noqa: E402
 from understudy.train import preferences, train, with_advantages  # noqa: E402
 from understudy.train.lessons import lesson  # noqa: E402
 from understudy.trajectory import Trajectory, read_trajectories  # noqa: E402

@@ -20,7 +20,7 @@ from safetensors.torch import load_file  # noqa: E402
 from crew_script import ENGINES, RUNS, opened, play, use  # noqa: E402
 from test_train import SMALL, rewarded  # noqa: E402
 from understudy.checkpoints import last_checkpoint  # noqa: E402
-from understudy.config import TrainConfig, dump, parse  # noqa: E402
+from understudy.config import TrainConfig  # noqa: E402
 from understudy.crew import ALONE, Crew  # noqa: E402
 from understudy.engines.local.choice import choose  # noqa: E402
 from understudy.engines.local.config import LocalConfig  # noqa: E402
@@ -30,6 +30,7 @@ from understudy.errors import ConfigError, RolloutError  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
 from understudy.processes import GRACE, SHUTDOWN  # noqa: E402
 from understudy.run import Run, read_metrics  # noqa: E402
+from understudy.settings import dump, parse  # noqa: E402
 from understudy.shaping import Judge  # noqa: E402
 from understudy.train.metrics import marked  # noqa: E402
 

@@ -19,13 +19,14 @@ pytest.importorskip("torch")
 from test_cli import Call, call  # noqa: F401  (a fixture)
 from understudy import bench, doctor, forecast, launch, memory
 from understudy.bench import Rate, Size, Speeds, Update
-from understudy.config import TrainConfig, parse
+from understudy.config import TrainConfig
 from understudy.engines.local.config import LocalConfig
 from understudy.engines.local.machine import find_machine
 from understudy.errors import ConfigError
 from understudy.forecast import Episodes
 from understudy.models import embedded, find_model
 from understudy.preflight import Preflight, as_json
+from understudy.settings import parse
 from understudy.train.preparation import doubts, prepare
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers

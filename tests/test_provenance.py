@@ -10,9 +10,10 @@ import pytest
 
 import understudy
 from understudy import run as runs
-from understudy.config import TrainConfig, parse
+from understudy.config import TrainConfig
 from understudy.provenance import Provenance, changes, provenance
 from understudy.run import Run
+from understudy.settings import parse
 from understudy.shadow import shadow
 
 

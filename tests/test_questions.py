@@ -11,13 +11,14 @@ import pytest
 from understudy import launch
 from understudy.agent import ChatAgent, GoldAgent, SilentAgent
 from understudy.check import check
-from understudy.config import TrainConfig, load, parse
+from understudy.config import TrainConfig
 from understudy.domains.base import Slice, TaskSource, find, find_domain
 from understudy.domains.questions import Attempt, Question, Questions
 from understudy.errors import ConfigError, RolloutError, TaskError, ToolError
 from understudy.messages import Message, ToolCall
 from understudy.players import named_agent
 from understudy.rollout import Limits, rollout
+from understudy.settings import load, parse
 from understudy.tasks import Task
 from understudy.trajectory import Stop, Trajectory
 from understudy.users import RecordedUser

@@ -14,7 +14,7 @@ from data_kit import values
 from endpoint import says, serving
 from understudy.agent import Agent, DemonstrationAgent, EngineAgent, GoldAgent
 from understudy.check import check
-from understudy.config import TrainConfig, load, parse
+from understudy.config import TrainConfig
 from understudy.domains.base import Slice, TaskSource, find, find_domain
 from understudy.engines.base import Sampling
 from understudy.engines.scripted import ScriptedSampler
@@ -23,6 +23,7 @@ from understudy.evaluate import evaluate
 from understudy.messages import Message, ToolCall, ToolSpec
 from understudy.players import named_agent
 from understudy.rollout import Limits, rollout
+from understudy.settings import load, parse
 from understudy.tasks import Score, Task
 from understudy.trajectory import Trajectory
 

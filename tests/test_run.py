@@ -9,11 +9,12 @@ import pytest
 
 from machine import ELSEWHERE
 from understudy.checkpoints import MANIFEST, checkpoints, damage, last_checkpoint
-from understudy.config import TrainConfig, dump, parse
+from understudy.config import TrainConfig
 from understudy.errors import ConfigError
 from understudy.interruption import interruptible
 from understudy.messages import Message
 from understudy.run import OF_TESTS, Run, evaluation_files, free_folder, read_config, read_metrics
+from understudy.settings import dump, parse
 from understudy.tasks import Score
 from understudy.trajectory import Stop, Trajectory, read_trajectories
 

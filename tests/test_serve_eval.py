@@ -15,7 +15,7 @@ from toy import DOMAIN, LampTools, house
 from understudy.agent import Agent, EngineAgent, GoldAgent
 from understudy.chat import ChatConfig, ChatModel
 from understudy.cli import main
-from understudy.config import TrainConfig, parse
+from understudy.config import TrainConfig
 from understudy.engines.base import Sampling
 from understudy.errors import ConfigError
 from understudy.evaluate import held_out
@@ -26,6 +26,7 @@ from understudy.play import Person
 from understudy.play import play as played_by
 from understudy.players import named_agent
 from understudy.rollout import Limits, play
+from understudy.settings import parse
 from understudy.tasks import Task
 from understudy.trajectory import Stop, Trajectory
 from understudy.users import Cast, UserConfig

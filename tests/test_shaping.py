@@ -16,13 +16,14 @@ from endpoint import Answer, says, serving
 from script import Script
 from understudy.agent import MOST_PENALTY, SilentAgent
 from understudy.chat import ChatConfig, ChatModel
-from understudy.config import TrainConfig, parse
+from understudy.config import TrainConfig
 from understudy.environment import Step
 from understudy.errors import ConfigError
 from understudy.messages import Message, ToolCall
 from understudy.records import Record
 from understudy.rewards import progress
 from understudy.rollout import Limits, Source, play
+from understudy.settings import parse
 from understudy.shaping import MOST, Judge, Shaped, Shaping
 from understudy.state import State, Table
 from understudy.tasks import Score, Task

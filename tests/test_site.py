@@ -12,8 +12,9 @@ import typer
 
 import pages
 from understudy import cli
-from understudy.config import TrainConfig, dump
+from understudy.config import TrainConfig
 from understudy.domains.base import find_domain, names
+from understudy.settings import dump
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from understudy.agent import TURNS  # noqa: E402
 from understudy.algorithms.options import Loss  # noqa: E402
 from understudy.batch import Batch, collate  # noqa: E402
-from understudy.config import TrainConfig, dump, parse  # noqa: E402
+from understudy.config import TrainConfig  # noqa: E402
 from understudy.engines.base import Sampling  # noqa: E402
 from understudy.engines.local.config import LocalConfig, Lora  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
@@ -31,6 +31,7 @@ from understudy.messages import Message  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
 from understudy.players import open_model  # noqa: E402
 from understudy.run import MODEL, Run, read_metrics  # noqa: E402
+from understudy.settings import dump, parse  # noqa: E402
 from understudy.tasks import Score  # noqa: E402
 from understudy.train.state import Training  # noqa: E402
 from understudy.trajectory import Stop, Trajectory  # noqa: E402

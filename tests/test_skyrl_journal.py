@@ -10,11 +10,12 @@ import pytest
 pytest.importorskip("torch")
 
 from understudy.chat import Usage
-from understudy.config import TrainConfig, parse
+from understudy.config import TrainConfig
 from understudy.errors import RolloutError
 from understudy.integrations.skyrl.journal import Journal
 from understudy.messages import Message
 from understudy.run import Run, read_metrics
+from understudy.settings import parse
 from understudy.tasks import Score
 from understudy.train.state import Training
 from understudy.trajectory import Stop, Trajectory, read_trajectories

@@ -27,7 +27,7 @@ from test_train import Watts, question  # noqa: E402
 from toy import house  # noqa: E402
 from understudy.algorithms.options import Loss  # noqa: E402
 from understudy.batch import Batch, collate  # noqa: E402
-from understudy.config import TrainConfig, parse  # noqa: E402
+from understudy.config import TrainConfig  # noqa: E402
 from understudy.engines.base import Sampling  # noqa: E402
 from understudy.engines.local.config import LocalConfig  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
@@ -37,6 +37,7 @@ from understudy.messages import Message  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
 from understudy.players import open_model  # noqa: E402
 from understudy.run import Run  # noqa: E402
+from understudy.settings import parse  # noqa: E402
 from understudy.tasks import Score  # noqa: E402
 from understudy.tools import Toolkit  # noqa: E402
 from understudy.train import train  # noqa: E402

@@ -22,10 +22,11 @@ pytest.importorskip("torch")
 import skyrl_venv
 from understudy.assess.sitting import Sitting, assess, set_up
 from understudy.checkpoints import last_checkpoint
-from understudy.config import TrainConfig, dump, parse
+from understudy.config import TrainConfig
 from understudy.evaluation import Evaluation
 from understudy.models import make_tiny
 from understudy.run import read_config, read_metrics
+from understudy.settings import dump, parse
 from understudy.trajectory import read_trajectories
 from understudy.weights import find_weights
 

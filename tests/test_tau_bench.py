@@ -18,7 +18,7 @@ from checkouts import TAU_BENCH, write
 from understudy.agent import GoldAgent
 from understudy.assess.sitting import Sitting, assess, set_up
 from understudy.check import check
-from understudy.config import TrainConfig, parse
+from understudy.config import TrainConfig
 from understudy.domains.base import Slice, find
 from understudy.environment import Step
 from understudy.errors import ConfigError, TaskError
@@ -27,6 +27,7 @@ from understudy.integrations.rows import Frozen, Rows
 from understudy.integrations.tau_bench import TauBench, canonical, open_domain, said
 from understudy.messages import Message, ToolCall, from_wire
 from understudy.rollout import Limits, rollout
+from understudy.settings import parse
 from understudy.tasks import Task
 
 REAL = os.environ.get("TAU_BENCH", "")

@@ -25,7 +25,7 @@ from understudy.algorithms import losses  # noqa: E402
 from understudy.algorithms.options import Critic, Loss  # noqa: E402
 from understudy.batch import Batch, collate  # noqa: E402
 from understudy.cli import main  # noqa: E402
-from understudy.config import TrainConfig, dump, load, parse  # noqa: E402
+from understudy.config import TrainConfig  # noqa: E402
 from understudy.engines.base import Sampling  # noqa: E402
 from understudy.engines.local.config import LocalConfig  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
@@ -38,6 +38,7 @@ from understudy.engines.tinker.server import Server  # noqa: E402
 from understudy.errors import ConfigError, RolloutError  # noqa: E402
 from understudy.messages import Message  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
+from understudy.settings import dump, load, parse  # noqa: E402
 from understudy.tasks import Score  # noqa: E402
 from understudy.train.preparation import prepare  # noqa: E402
 from understudy.trajectory import Trajectory  # noqa: E402

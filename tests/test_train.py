@@ -25,7 +25,7 @@ from understudy import launch  # noqa: E402
 from understudy.assess.stored import open_stored  # noqa: E402
 from understudy.assess.why import why  # noqa: E402
 from understudy.batch import collate  # noqa: E402
-from understudy.config import TrainConfig, parse  # noqa: E402
+from understudy.config import TrainConfig  # noqa: E402
 from understudy.domains.base import Domain, interleave  # noqa: E402
 from understudy.engines.base import Completion  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
@@ -36,6 +36,7 @@ from understudy.messages import Message  # noqa: E402
 from understudy.models import find_model, make_tiny  # noqa: E402
 from understudy.rollout import Limits  # noqa: E402
 from understudy.run import Run, evaluation_files, read_metrics  # noqa: E402
+from understudy.settings import parse  # noqa: E402
 from understudy.tasks import Difficulty, Score, Split, Task  # noqa: E402
 from understudy.train import (  # noqa: E402
     Report,

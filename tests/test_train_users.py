@@ -11,12 +11,13 @@ import pytest
 pytest.importorskip("torch")
 
 from endpoint import Answer, Endpoint, says, serving
-from understudy.config import TrainConfig, parse
+from understudy.config import TrainConfig
 from understudy.errors import ConfigError, RolloutError
 from understudy.evaluation import Evaluation
 from understudy.launch import open_run
 from understudy.models import make_tiny
 from understudy.run import Run, read_metrics
+from understudy.settings import parse
 from understudy.train import train
 from understudy.trajectory import read_trajectories
 from understudy.users.draft import STOP

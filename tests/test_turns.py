@@ -11,9 +11,10 @@ torch = pytest.importorskip("torch")
 
 from understudy.algorithms.advantages import situation_values, turn_advantages  # noqa: E402
 from understudy.batch import collate  # noqa: E402
-from understudy.config import Algorithm, TrainConfig, parse  # noqa: E402
+from understudy.config import Algorithm, TrainConfig  # noqa: E402
 from understudy.errors import ConfigError  # noqa: E402
 from understudy.messages import Message, ToolCall  # noqa: E402
+from understudy.settings import parse  # noqa: E402
 from understudy.tasks import Score  # noqa: E402
 from understudy.train import with_advantages  # noqa: E402
 from understudy.train.situations import numbered, situations  # noqa: E402

@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 from test_train import rewarded  # noqa: E402
 from understudy.algorithms.options import Loss  # noqa: E402
 from understudy.batch import Batch, collate  # noqa: E402
-from understudy.config import TrainConfig, parse  # noqa: E402
+from understudy.config import TrainConfig  # noqa: E402
 from understudy.engines.base import Completion, Sampling  # noqa: E402
 from understudy.engines.local.config import LocalConfig, Lora  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
@@ -32,6 +32,7 @@ from understudy.engines.vllm.sampler import VllmSampler  # noqa: E402
 from understudy.engines.vllm.server import Server  # noqa: E402
 from understudy.models import find_model  # noqa: E402
 from understudy.run import Run, read_metrics  # noqa: E402
+from understudy.settings import parse  # noqa: E402
 from understudy.tasks import Score  # noqa: E402
 from understudy.train import train  # noqa: E402
 from understudy.trajectory import Trajectory  # noqa: E402

@@ -22,10 +22,11 @@ def moved(run: Path) -> Any:
     """A checkpoint of SmolLM2 with LoRA adapters that are not as they began, and its engine."""
     import torch
 
-    from understudy.config import TrainConfig, parse
+    from understudy.config import TrainConfig
     from understudy.engines.local.engine import LocalEngine
     from understudy.models import find_model
     from understudy.run import Run
+    from understudy.settings import parse
 
     config = parse(TrainConfig, "", ["engine.finetune=lora", "engine.dtype=float32", "engine.lora.rank=4"])
     engine = LocalEngine(find_model(config.model), config.engine)

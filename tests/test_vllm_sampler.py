@@ -21,7 +21,7 @@ import pytest
 
 import understudy
 from machine import ends
-from understudy.config import TrainConfig, parse
+from understudy.config import TrainConfig
 from understudy.engines.base import Completion, Sampling
 from understudy.engines.local.config import LocalConfig
 from understudy.engines.vllm.config import VllmConfig
@@ -36,6 +36,7 @@ from understudy.models import tiny_model
 from understudy.players import open_model
 from understudy.serve.options import ServeConfig
 from understudy.serve.server import open_served
+from understudy.settings import parse
 from understudy.weights import find_weights
 
 SAMPLING = Sampling(max_tokens=4)

@@ -5,9 +5,9 @@ import inspect
 from collections.abc import Mapping
 
 from understudy.algorithms.presets import row_text, rows
-from understudy.config import preset_text, presets
 from understudy.domains.base import BENCHMARKS, names
 from understudy.models import MODELS
+from understudy.settings import preset_text, presets
 
 FORMATS = ("chatml", "template", "told")
 ENGINES = ("local", "tinker", "skyrl")

@@ -13,10 +13,11 @@ from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
-from understudy.config import TrainConfig, differences
+from understudy.config import TrainConfig
 from understudy.disk import AGAIN, append, write_whole, writing
 from understudy.errors import ConfigError
 from understudy.records import Record
+from understudy.settings import differences
 from understudy.trajectory import Stop, Trajectory, line_of, read_trajectories
 
 R = TypeVar("R", bound=Record)

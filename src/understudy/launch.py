@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy import bench, results
-from understudy.config import TrainConfig, dump, load, parse, presets
+from understudy.config import TrainConfig
 from understudy.crew import ALONE, Crew, Place, take_place
 from understudy.domains.base import names
 from understudy.engines.local.config import Finetune
@@ -24,6 +24,7 @@ from understudy.players import not_installed
 from understudy.preflight import Preflight, preflight
 from understudy.processes import ENDED, SHADOWS, leash, run_together
 from understudy.run import ENVIRONMENT, Run, free_folder, read_config, refuse_taken
+from understudy.settings import dump, load, parse, presets
 from understudy.shadow import shadow
 from understudy.weights import config_of, names_file
 

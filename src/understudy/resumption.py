@@ -3,8 +3,9 @@
 import re
 from pathlib import Path
 
-from understudy.config import TrainConfig, differences
+from understudy.config import TrainConfig
 from understudy.errors import ConfigError
+from understudy.settings import differences
 
 OF_AN_ENDPOINT = (
     "base_url",

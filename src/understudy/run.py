@@ -36,11 +36,12 @@ from pydantic import TypeAdapter
 
 from understudy import metrics
 from understudy.checkpoints import checkpoints, last_checkpoint, new_checkpoint, point_to, step_name, step_of
-from understudy.config import TrainConfig, dump, load
+from understudy.config import TrainConfig
 from understudy.disk import append, whole_file, whole_folder, write_whole, writing
 from understudy.errors import ConfigError
 from understudy.provenance import Provenance, changes, provenance
 from understudy.resumption import refuse_other, rename_evaluations
+from understudy.settings import dump, load
 from understudy.trajectory import Trajectory, write_trajectories
 
 HEALTH, ENVIRONMENT, COST = "health.jsonl", "environment.json", "cost.json"

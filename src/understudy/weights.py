@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from understudy.checkpoints import damage, last_checkpoint
-from understudy.config import TrainConfig, load, parse, presets
+from understudy.config import TrainConfig
 from understudy.disk import AGAIN, whole_folder, writing
 from understudy.domains.base import names
 from understudy.errors import ConfigError
 from understudy.players import open_model
 from understudy.records import Record
+from understudy.settings import load, parse, presets
 
 
 class Weights(Record):

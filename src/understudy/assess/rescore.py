@@ -9,7 +9,7 @@ from pathlib import Path
 
 from understudy.assess.sitting import TASKS, begun
 from understudy.collect.episodes import stored
-from understudy.config import TrainConfig, dump, load, parse
+from understudy.config import TrainConfig
 from understudy.domains.base import TaskSource, find
 from understudy.domains.recall import recall
 from understudy.errors import ConfigError, TaskError
@@ -18,6 +18,7 @@ from understudy.kept import EPISODES, HEAD, episodes_in
 from understudy.outcome import Named, Outcome
 from understudy.records import Record
 from understudy.replay import replay
+from understudy.settings import dump, load, parse
 from understudy.tasks import SPLITS, Task, fingerprint, read_tasks
 from understudy.trajectory import Trajectory
 

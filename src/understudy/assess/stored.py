@@ -7,12 +7,13 @@ from pathlib import Path
 
 from understudy.assess.sitting import TASKS, begun
 from understudy.checkpoints import damage
-from understudy.config import TrainConfig, dump, parse
+from understudy.config import TrainConfig
 from understudy.domains.base import Slice, TaskSource, find
 from understudy.domains.recall import recall
 from understudy.errors import ConfigError, TaskError
 from understudy.kept import EPISODES, HEAD
 from understudy.run import OF_TESTS, episode_file, episode_files, evaluation_files, read_config
+from understudy.settings import dump, parse
 from understudy.tasks import Task, read_tasks
 from understudy.trajectory import Trajectory, numbered_trajectories
 from understudy.weights import config_of, last_weights

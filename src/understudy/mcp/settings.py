@@ -17,9 +17,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from understudy.config import parse
 from understudy.errors import ConfigError
 from understudy.records import Record
+from understudy.settings import parse
 
 _SECRET_KEY = re.compile(r"key|token|secret|passw|auth|credential", re.IGNORECASE)
 _REFERENCE = re.compile(r"\$\{(\w+)\}")
