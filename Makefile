@@ -17,6 +17,9 @@
 # TORCH is what is installed as torch, where it is not there yet. From a plain index that is a CUDA build on Linux, of several
 # GB. Where there is no NVIDIA GPU, the CPU build's index is asked too, if it can be reached: pip prefers 2.13.0+cpu.
 
+# WORKERS is how many processes run the tests of `make test`; each takes up to 2 GB.
+
+WORKERS ?= 2
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 REACHED = $(PYTHON) -c "import urllib.request as u; u.urlopen('$(CPU_INDEX)/torch/', timeout=5)" 2>/dev/null
 TORCH ?= torch==2.13.0 $(shell ! command -v nvidia-smi >/dev/null && $(REACHED) && echo --extra-index-url $(CPU_INDEX))
@@ -46,7 +49,7 @@ train: install
 # tiny models are slower on several threads, and far slower where another suite runs beside
 test test-skyrl: export OMP_NUM_THREADS ?= 1
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test-mcp: install
 	$(call marked,mcp_servers)
