@@ -15,6 +15,7 @@ from typing import Any, Literal
 from understudy.config import TrainConfig
 from understudy.engines.local.config import ALL_LINEAR, LocalConfig
 from understudy.engines.local.machine import Machine
+from understudy.engines.local.programs import KEPT, SIZE
 from understudy.engines.vllm.server import installed
 from understudy.errors import ConfigError
 from understudy.records import Record
@@ -275,6 +276,7 @@ def _kept(shape: Shape, config: LocalConfig, load: Load, machine: Machine, shard
         ("process and its libraries", machine.taken),
         ("weights", -(-(_layers(shape) * item + quantized) // shards) + shape.embeddings * item),
         ("weights, arranged for sampling", copies),
+        ("programs for shapes", KEPT * SIZE if machine.packs else 0),
         ("adapters", own * item if config.adapters else 0),
         ("master weights", 4 * own),
         ("gradients", 4 * own),

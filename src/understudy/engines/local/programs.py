@@ -7,6 +7,8 @@ ever used again; one pass of a micro-batch, forward and backward, uses less than
 import os
 
 KEPT = 256
+SIZE = 1 << 20
+"""Bytes of one, as measured on average."""
 _VARIABLES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """How many are kept by oneDNN (its Developer Guide, "Primitive Cache"), and how many by PyTorch's layer above it."""
 
