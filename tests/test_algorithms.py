@@ -152,6 +152,13 @@ def test_a_sampler_that_rounds_clips_no_sequence_of_gspo(
     assert 0.03 < own["train/sampler_ratio_error"] ** 0.5 < 0.08
 
 
+@pytest.mark.usefixtures("short")
+def test_the_learning_rate_may_fall_to_the_last_step(tiny: Path, tmp_path: Path) -> None:
+    settings = ("sft.steps=0", "steps=3", "certify.every=0", "algorithm.warmup=1", "algorithm.decay=0.1")
+    lines = metrics(run_of(tmp_path / "run", tiny, *settings, "algorithm.learning_rate=1e-3"))
+    assert [line["train/learning_rate"] for line in lines[-3:]] == pytest.approx([1e-3, 5.5e-4, 1e-4])
+
+
 # ---- a critic ----
 
 

@@ -255,6 +255,7 @@ def test_steps_that_cannot_be_others_are_refused(tmp_path: Path) -> None:
     for name, key, why in (
         ("ramp", "curriculum.difficulty=true", "by the share"),
         ("ray", "engine.kind=skyrl", "SkyRL"),
+        ("falling", "algorithm.decay=0.1", "the learning rate of each"),
     ):
         other = Run.create(tmp_path / name, parse(TrainConfig, "", ["sft.steps=0", key]))
         with pytest.raises(ConfigError, match=f"was started with steps = 12, and cannot have 20: .*{why}"):

@@ -182,6 +182,7 @@ def test_what_skyrl_is_told_goes_before_what_it_is_mapped_to(tiny: Path) -> None
         (("algorithm.advantage=success",), "algorithm.advantage"),
         (("algorithm.loss.kind=nll",), "algorithm.loss.kind"),
         (("algorithm.kl_coefficient=1", "algorithm.reference.kind=ema"), "algorithm.reference.kind"),
+        (("algorithm.decay=0.1",), "algorithm.decay"),
         (("algorithm.tasks_per_step=6", "algorithm.updates_per_step=4"), "algorithm.updates_per_step"),
         (("algorithm.advantage=gae", "algorithm.critic.step=turn"), "algorithm.critic.step"),
         (("algorithm.advantage=gae", "algorithm.critic.warmup=2"), "algorithm.critic.warmup"),

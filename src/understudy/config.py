@@ -66,9 +66,12 @@ class Algorithm(Record):
     tasks_per_step: int = Field(default=6, ge=1)
     """Groups in a step."""
     learning_rate: float = Field(default=1e-5, gt=0.0)
-    """After `warmup` it stays as it is."""
+    """At its highest, after `warmup`."""
     warmup: int = Field(default=2, ge=0)
     """Steps over which the learning rate rises to its value."""
+    decay: float = Field(default=1.0, gt=0.0, le=1.0)
+    """What share of the learning rate is left at the last step, to which it falls in a line after `warmup`; 1 keeps it
+    as it is, and only then a run can be gone on with for more steps."""
     updates_per_step: int = Field(default=1, ge=1)
     """Optimizer steps on the episodes of one step, each on its share of them."""
     epochs: int = Field(default=1, ge=1)

@@ -91,4 +91,6 @@ def _settled(config: TrainConfig, done: int) -> str | None:
         return "SkyRL lays out its data for all of them at the start"
     if config.curriculum.difficulty:
         return "curriculum.difficulty lets tasks in by the share of them that is done"
+    if config.algorithm.decay < 1.0:
+        return "with algorithm.decay the learning rate of each follows from how many there are"
     return f"{done} are done" if done > config.steps else None

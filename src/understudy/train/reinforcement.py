@@ -53,7 +53,8 @@ async def reinforce_step(training: Training, step: int) -> Metrics:
     certified = await training.watch.step(training.run, step, number, groups)
     learning = time.perf_counter()
     moving = max(0, number - algorithm.held)
-    rate = learning_rate(moving, config.steps, algorithm.learning_rate, algorithm.warmup, final=1.0)
+    moves = config.steps - algorithm.held
+    rate = learning_rate(moving, moves, algorithm.learning_rate, algorithm.warmup, algorithm.decay)
     metrics = await _learn(training, lessons(groups, algorithm), number, rate)
     if algorithm.kl_coefficient and number % algorithm.reference.every == 0:
         training.engine.move_reference()

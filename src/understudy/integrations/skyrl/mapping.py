@@ -234,6 +234,9 @@ def _unequal_algorithm(algorithm: Algorithm, given: Mapping[str, Any]) -> Iterat
         yield "algorithm.loss.kind", algorithm.loss.kind, f"it has {', '.join(_LOSSES)}, or its own by skyrl.trainer"
     if algorithm.reference.kind == "ema":
         yield "algorithm.reference.kind", "ema", "its reference stays as it is, or is renewed at each epoch"
+    if algorithm.decay < 1.0:
+        reason = "its learning rate stays, or follows skyrl.trainer.policy.optimizer_config.scheduler"
+        yield "algorithm.decay", algorithm.decay, reason
     if algorithm.tasks_per_step % algorithm.updates_per_step:
         yield (
             "algorithm.updates_per_step",
