@@ -34,7 +34,13 @@ def cluster(cfg: Any, cpu: bool) -> Iterator[None]:
         environment["worker_process_setup_hook"] = mend
     pretended = _pretended(cfg) if cpu and ADDRESS not in os.environ else {}
     try:
-        ray.init(runtime_env=environment, log_to_driver=False, configure_logging=False, **pretended)
+        ray.init(
+            os.environ.get(ADDRESS, "local"),  # else Ray takes one that it remembers, be it gone
+            runtime_env=environment,
+            log_to_driver=False,
+            configure_logging=False,
+            **pretended,
+        )
     except ConnectionError as e:
         raise ConfigError(f"no Ray cluster at {ADDRESS}={os.environ.get(ADDRESS)}: {e}") from e
     try:
@@ -66,7 +72,6 @@ def _pretended(cfg: Any) -> dict[str, Any]:
         "num_gpus": sum(parts),
         "include_dashboard": False,
         "object_store_memory": MEMORY,
-        "address": "local",
     }
 
 
