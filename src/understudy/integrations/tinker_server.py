@@ -96,7 +96,7 @@ def _join_ray() -> None:
     from skyrl.backends.ray_jax import RayJaxBackend
 
     settings = {name: value for name, value in os.environ.items() if name.startswith(("JAX_", "HF_"))}
-    address = os.environ.get("RAY_ADDRESS", "local")  # else Ray waits for one that it remembers
+    address = None if "RAY_ADDRESS" in os.environ else "local"  # else Ray waits for one that it remembers
     ray.init(address, runtime_env={"env_vars": settings, "worker_process_setup_hook": _mend_types})
     created = RayJaxBackend.create_model
     if "model_role" not in inspect.signature(created).parameters:  # SkyRL 0.3.0 calls it with one, in vain

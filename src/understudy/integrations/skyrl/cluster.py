@@ -35,7 +35,7 @@ def cluster(cfg: Any, cpu: bool) -> Iterator[None]:
     pretended = _pretended(cfg) if cpu and ADDRESS not in os.environ else {}
     try:
         ray.init(
-            os.environ.get(ADDRESS, "local"),  # else Ray takes one that it remembers, be it gone
+            None if ADDRESS in os.environ else "local",  # else Ray takes one that it remembers, be it gone
             runtime_env=environment,
             log_to_driver=False,
             configure_logging=False,
