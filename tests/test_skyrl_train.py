@@ -5,12 +5,10 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import signal
-import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
@@ -259,68 +257,6 @@ def test_generation_may_go_on_while_the_weights_move(tiny: Path, tmp_path: Path)
     (run / "evaluations" / "000003 trained.json").unlink()  # as though it was killed before its last evaluation
     train("--resume", str(run), log=tmp_path / "log")
     assert (steps_of(run), (run / "evaluations" / "000003 trained.json").exists()) == ([0, 1, 2, 3], True)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """The addresses of a Ray cluster that was there before, and of its jobs. It says that it has a GPU."""
-    at, jobs = free_ports(2)
-    addresses = (
-        "--node-ip-address=127.0.0.1",
-        f"--port={at}",
-        "--dashboard-host=127.0.0.1",
-        f"--dashboard-port={jobs}",
-    )
-    log = tmp_path_factory.mktemp("cluster") / "log"
-    with log.open("wb") as output:
-        head = subprocess.Popen(
-            ["ray", "start", "--head", "--block", *addresses, "--num-cpus=12", "--num-gpus=1"],
-            env=surroundings(),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        until(lambda: b"Ray runtime started" in log.read_bytes(), head, log)
-        yield f"127.0.0.1:{at}", f"http://127.0.0.1:{jobs}"
-    finally:
-        head.terminate()
-        head.wait(60)
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
-def test_a_cluster_that_is_there_is_used_and_left(cluster: tuple[str, str], tiny: Path, tmp_path: Path) -> None:
-    address, _ = cluster
-    config, log = small(tmp_path, tiny, "steps=2"), tmp_path / "log"
-    text = train(config, "skyrl.trainer.placement.policy_num_gpus_per_node=2", log=log, code=2, RAY_ADDRESS=address)
-    assert "the cluster at RAY_ADDRESS has 1 of 2; start it by: ray start --head --num-gpus=2" in text
-    train(config, "--out", str(tmp_path / "run"), log=log, RAY_ADDRESS=address)
-    assert steps_of(tmp_path / "run") == [0, 1, 2]
-    subprocess.run(["ray", "status", f"--address={address}"], env=surroundings(), check=True, capture_output=True)
-
-
-def test_the_script_hands_a_run_to_the_cluster_as_a_job(cluster: tuple[str, str], tiny: Path, tmp_path: Path) -> None:
-    run, sent = tmp_path / "run", tmp_path / "sent"
-    sent.mkdir()
-    small(sent, tiny, "steps=1")
-    jobs = {"RAY_API_SERVER_ADDRESS": cluster[1], "CPUS": "1"}
-    submitted = [str(HERE.parent / "examples" / "skyrl" / "submit.sh"), "small.toml", str(run)]
-    said = subprocess.run(submitted, cwd=sent, env=surroundings() | jobs, check=True, capture_output=True, text=True)
-    (job,) = set(re.findall(r"raysubmit_\w+", said.stdout))
-    told = subprocess.run(
-        ["ray", "job", "logs", "--follow", job],
-        env=surroundings() | jobs,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    ).stdout
-    assert (steps_of(run), (run / "result.json").exists()) == ([0, 1], True), told
 
 
 def test_a_run_without_anything_left_to_learn_from_says_so_and_keeps_what_was_learned(
