@@ -5,10 +5,13 @@ import asyncio
 import contextlib
 import json
 import os
+import re
+import secrets
 import signal
+import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 
@@ -81,7 +84,7 @@ def surroundings() -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",  # or its workers wait for whatever else a machine does
     }
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    environment = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_AUTH_MODE")}
     programs = os.pathsep.join((str(skyrl_venv.install().parent), os.environ["PATH"]))
     return environment | offline | {"PYTHONPATH": paths, "PATH": programs}
 
@@ -295,3 +298,72 @@ def test_what_skyrl_does_not_take_is_one_line(tiny: Path, tmp_path: Path) -> Non
     setting = "skyrl.trainer.algoritm.policy_loss_type=dppo"
     text = train(small(tmp_path, tiny), setting, "--dry-run", log=tmp_path / "log", code=2)
     assert text.startswith("understudy: skyrl 0.3.0 does not take this config: Invalid fields {'algoritm'}")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """What to set for a Ray cluster that was there before, and its jobs. It asks for a token, and says it has a GPU."""
+    at, jobs = free_ports(2)
+    addresses = (
+        "--node-ip-address=127.0.0.1",
+        f"--port={at}",
+        "--dashboard-host=127.0.0.1",
+        f"--dashboard-port={jobs}",
+    )
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    log = tmp_path_factory.mktemp("cluster") / "log"
+    with log.open("wb") as output:
+        head = subprocess.Popen(
+            ["ray", "start", "--head", "--block", *addresses, "--num-cpus=12", "--num-gpus=1"],
+            env=surroundings() | token,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        until(lambda: b"Ray runtime started" in log.read_bytes(), head, log)
+        yield token | {"RAY_ADDRESS": f"127.0.0.1:{at}", "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{jobs}"}
+    finally:
+        head.terminate()
+        head.wait(60)
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def test_a_cluster_that_is_there_is_used_and_left(cluster: dict[str, str], tiny: Path, tmp_path: Path) -> None:
+    config, log = small(tmp_path, tiny, "steps=2"), tmp_path / "log"
+    text = train(config, "skyrl.trainer.placement.policy_num_gpus_per_node=2", log=log, code=2, **cluster)
+    assert "the cluster at RAY_ADDRESS has 1 of 2; start it by: ray start --head --num-gpus=2" in text
+    train(config, "--out", str(tmp_path / "run"), log=log, **cluster)
+    assert steps_of(tmp_path / "run") == [0, 1, 2]
+    status = ["ray", "status", f"--address={cluster['RAY_ADDRESS']}"]
+    subprocess.run(status, env=surroundings() | cluster, check=True, capture_output=True)
+
+
+def test_a_cluster_that_asks_for_a_token_says_what_to_set(cluster: dict[str, str], tiny: Path, tmp_path: Path) -> None:
+    untold = {name: value for name, value in cluster.items() if name != "RAY_AUTH_MODE"}
+    text = train(small(tmp_path, tiny), "--out", str(tmp_path / "run"), log=tmp_path / "log", code=2, **untold)
+    assert f"no Ray cluster at RAY_ADDRESS={cluster['RAY_ADDRESS']}" in text
+    assert "set RAY_AUTH_MODE=token" in text
+    assert steps_of(tmp_path / "run") == []
+
+
+def test_the_script_hands_a_run_to_the_cluster_as_a_job(cluster: dict[str, str], tiny: Path, tmp_path: Path) -> None:
+    run, sent = tmp_path / "run", tmp_path / "sent"
+    sent.mkdir()
+    small(sent, tiny, "steps=1")
+    elsewhere = (
+        surroundings() | {name: value for name, value in cluster.items() if name != "RAY_ADDRESS"} | {"CPUS": "1"}
+    )
+    submitted = [str(HERE.parent / "examples" / "skyrl" / "submit.sh"), "small.toml", str(run)]
+    said = subprocess.run(submitted, cwd=sent, env=elsewhere, check=True, capture_output=True, text=True)
+    (job,) = set(re.findall(r"raysubmit_\w+", said.stdout))
+    told = subprocess.run(
+        ["ray", "job", "logs", "--follow", job], env=elsewhere, capture_output=True, text=True, timeout=PATIENCE
+    ).stdout
+    assert (steps_of(run), (run / "result.json").exists()) == ([0, 1], True), told

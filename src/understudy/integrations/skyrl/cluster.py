@@ -42,7 +42,7 @@ def cluster(cfg: Any, cpu: bool) -> Iterator[None]:
             **pretended,
         )
     except ConnectionError as e:
-        raise ConfigError(f"no Ray cluster at {ADDRESS}={os.environ.get(ADDRESS)}: {e}") from e
+        raise ConfigError(f"no Ray cluster at {ADDRESS}={os.environ.get(ADDRESS)}: {e}{_about_tokens()}") from e
     try:
         if cpu:
             _refuse_without_gpus(cfg.trainer.placement.policy_num_gpus_per_node)
@@ -50,6 +50,13 @@ def cluster(cfg: Any, cpu: bool) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _about_tokens() -> str:
+    """Ray shows its token to an address that is written out only where it is told to, and says nothing of it."""
+    if "RAY_AUTH_MODE" in os.environ:
+        return ""
+    return "; if it was started where there is a token (~/.ray/auth_token), set RAY_AUTH_MODE=token"
 
 
 def variables_of_workers(cfg: Any, cpu: bool) -> dict[str, str]:
