@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor  # noqa: E402
 
 from machine import ELSEWHERE  # noqa: E402
-from understudy.engines.local import kernels  # noqa: E402
+from understudy.engines.local import compiled, kernels  # noqa: E402
 
 BF16 = torch.bfloat16
 REAL = BF16
@@ -25,25 +25,25 @@ NO_COMPILER = "no C compiler was found ($CC, gcc, cc, clang)"
 NO_OPENMP = "this torch was built without OpenMP"
 """The reasons for which a machine may be without kernels: that they do not compile is none of them."""
 needs_kernels = pytest.mark.skipif(
-    kernels.why() in (OTHER_SYSTEM, NO_COMPILER, NO_OPENMP),
-    reason=f"{ELSEWHERE if kernels.why() == OTHER_SYSTEM else ''}{kernels.why()}",
+    compiled.why() in (OTHER_SYSTEM, NO_COMPILER, NO_OPENMP),
+    reason=f"{ELSEWHERE if compiled.why() == OTHER_SYSTEM else ''}{compiled.why()}",
 )
 both_ways = pytest.mark.usefixtures("way")
 WAYS = (pytest.param("bfloat16", marks=needs_kernels), pytest.param("float32", marks=needs_kernels), "fallback")
 
 
 def load() -> ctypes.CDLL | str:
-    return kernels._library.__wrapped__(BF16)
+    return compiled._library.__wrapped__(BF16)
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test runs with the kernels for either dtype and without."""
     if request.param == "fallback":
-        monkeypatch.setattr(kernels, "_library", lambda dtype: "switched off")
+        monkeypatch.setattr(compiled, "_library", lambda dtype: "switched off")
     else:
         monkeypatch.setattr(sys.modules[__name__], "REAL", getattr(torch, request.param))
-        assert kernels.why(REAL) == ""
+        assert compiled.why(REAL) == ""
 
 
 @pytest.fixture(autouse=True)
@@ -375,7 +375,7 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
 
 @needs_kernels
 def test_one_openmp_runtime_serves_torch_and_the_kernels() -> None:
-    assert kernels.why() == ""
+    assert compiled.why() == ""
     maps = Path("/proc/self/maps").read_text()
     assert len({line.split()[-1] for line in maps.splitlines() if "libgomp" in line}) == 1
     assert ctypes.CDLL(None).omp_get_max_threads() == torch.get_num_threads()
@@ -392,18 +392,18 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_kernels_are_compiled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(load(), ctypes.CDLL)
     (library,) = (cache / "kernels").iterdir()
-    monkeypatch.setattr(kernels.shutil, "which", lambda name: None)
+    monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
     assert isinstance(load(), ctypes.CDLL)
     assert list((cache / "kernels").iterdir()) == [library]
 
 
 @pytest.mark.usefixtures("cache")
 def test_without_a_compiler_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels.shutil, "which", lambda name: None)
+    monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
     reason = load()
-    monkeypatch.setattr(kernels, "_library", lambda dtype: reason)
-    assert not kernels.available()
-    assert kernels.why() == NO_COMPILER
+    monkeypatch.setattr(compiled, "_library", lambda dtype: reason)
+    assert not compiled.available()
+    assert compiled.why() == NO_COMPILER
     gate, up = normal(3, 7), normal(3, 7)
     close(kernels.swiglu(gate, up), swiglu_reference(gate.float(), up.float()))
 
@@ -418,7 +418,7 @@ def test_a_failing_compiler_is_a_reason_and_leaves_nothing(cache: Path, monkeypa
 
 
 def test_other_machines_have_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels.platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(compiled.platform, "machine", lambda: "arm64")
     assert load() == "the kernels are for Linux on x86-64 with glibc"
 
 

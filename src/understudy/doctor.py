@@ -103,7 +103,7 @@ def _devices(config: TrainConfig) -> Iterator[Finding]:
     """The device that `engine.device` comes to, and what is faster where it is there."""
     if importlib.util.find_spec("torch") is None:
         return
-    from understudy.engines.local import kernels
+    from understudy.engines.local import compiled
     from understudy.engines.local.machine import find_machine
 
     try:
@@ -114,7 +114,7 @@ def _devices(config: TrainConfig) -> Iterator[Finding]:
     says = f"{machine.device} with {machine.total / GIB:.1f} GiB, numbers of {machine.item} bytes"
     yield Finding(name="device", ok=True, says=says)
     if machine.device == "cpu":
-        why = "" if machine.fused else kernels.why() or "not for this dtype"
+        why = "" if machine.fused else compiled.why() or "not for this dtype"
         says = "fused kernels are compiled" if machine.fused else f"training is slower: {why}"
         remedy = "install gcc or clang, or set CC to one"
         yield Finding(name="C compiler", ok=machine.fused, says=says, remedy=remedy, needed=False)

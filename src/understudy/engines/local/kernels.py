@@ -1,24 +1,10 @@
 """Fused kernels for bfloat16 and float32 on a CPU: what is left of a step once the matrix products are fast.
 
-`kernels.c` is compiled once for each, on first use, with the C compiler of the machine, and shares torch's OpenMP
-threads. Each function stands beside the same mathematics in torch, which serves every other dtype, device and memory
-layout, and everything where there is no compiler; `why` tells. Results agree within the dtype's rounding; the kernels'
-do not depend on the number of threads. Names ending in `_` overwrite their arguments and are not differentiable.
+Each function stands beside the same mathematics in torch, which serves every other dtype, device and memory layout, and
+everything where `kernels.c` could not be compiled. Results agree within the dtype's rounding; those of the kernels do
+not depend on the number of threads. Names ending in `_` overwrite their arguments and are not differentiable.
 """
 
-import ctypes
-import hashlib
-import os
-import platform
-import re
-import shlex
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,119 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from understudy.models import cache_folder
+from understudy.engines.local import compiled
+from understudy.engines.local.compiled import call, fit
 
-_SOURCE = Path(__file__).with_suffix(".c")
-_FLAGS = ("-std=c11", "-O3", "-march=native", "-mprefer-vector-width=512", "-ffast-math", "-fopenmp", "-fPIC")
-_SIGNATURES = {  # p: tensor or None, i: integer, f: number
-    "joint_softmax": "pppiiiif",
-    "joint_softmax_backward": "pppppiiif",
-    "row_dot": "pppii",
-    "decode_attention": "pppppppiiiiiiif",
-    "rms_norm": "ppppppiif",
-    "rms_norm_backward": "pppppppiii",
-    "swiglu": "pppiiii",
-    "swiglu_backward": "pppppiiii",
-    "rope": "ppppiiiiif",
-    "token_logprobs": "ppppiif",
-    "token_logprobs_backward": "ppppiif",
-    "sample": "ppppiif",
-}
-_DEFINES: dict[torch.dtype, tuple[str, ...]] = {torch.bfloat16: (), torch.float32: ("-DFP32",)}
 _MOST_DIM = 256  # of a head
-_CTYPES: dict[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
-
-
-class _Unavailable(Exception):
-    """Why there are no kernels here."""
-
-
-def available(dtype: torch.dtype = torch.bfloat16) -> bool:
-    """Whether the kernels for a dtype are compiled and loaded; the first call compiles them."""
-    return dtype in _DEFINES and isinstance(_library(dtype), ctypes.CDLL)
-
-
-def why(dtype: torch.dtype = torch.bfloat16) -> str:
-    """Why they are not available, in one line; empty if they are."""
-    library = _library(dtype)
-    return library if isinstance(library, str) else ""
-
-
-@cache
-def _library(dtype: torch.dtype) -> ctypes.CDLL | str:
-    """The compiled kernels, or why there are none."""
-    try:
-        if (sys.platform, platform.machine(), platform.libc_ver()[0]) != ("linux", "x86_64", "glibc"):
-            raise _Unavailable("the kernels are for Linux on x86-64 with glibc")
-        ctypes.CDLL(_openmp_of_torch(), mode=ctypes.RTLD_GLOBAL)
-        library = ctypes.CDLL(str(_compiled((*_FLAGS, *_DEFINES[dtype]))))
-    except (_Unavailable, OSError) as error:
-        return str(error)
-    for name, signature in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.argtypes, function.restype = [_CTYPES[kind] for kind in signature], None
-    return library
-
-
-def _openmp_of_torch() -> str:
-    """The OpenMP runtime that torch has loaded: its threads are ours, a second pool would fight it for the cores."""
-    mapped = {line.split(maxsplit=5)[5] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
-    runtimes = [path for path in mapped if re.match(r"lib(gomp|iomp5|omp)\b", Path(path).name)]
-    if not runtimes:
-        raise _Unavailable("this torch was built without OpenMP")
-    beside_torch = str(Path(torch.__file__).parent)
-    return min(runtimes, key=lambda path: (not path.startswith(beside_torch), path))
-
-
-def _compiled(flags: Sequence[str]) -> Path:
-    """The shared library, compiled for this source, these flags and this processor unless it is cached."""
-    recipe = (_SOURCE.read_text(encoding="utf-8"), *flags, _processor())
-    library = cache_folder() / "kernels" / f"{hashlib.sha256(repr(recipe).encode()).hexdigest()[:20]}.so"
-    if not library.exists():
-        library.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=library.parent, ignore_cleanup_errors=True) as staging:
-            unlinked, linked = f"{staging}/kernels.o", f"{staging}/kernels.so"
-            compiler = _compiler()
-            _run([*compiler, *flags, "-c", str(_SOURCE), "-o", unlinked])
-            # Not -fopenmp: torch's runtime is there. Not -ffast-math: it would flush denormals in the whole process.
-            _run([*compiler, "-shared", unlinked, "-o", linked, "-lm"])
-            ctypes.CDLL(linked)  # what cannot be loaded is not kept
-            os.replace(linked, library)
-    return library
-
-
-def _processor() -> str:
-    """Model and instruction set of the first processor."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return "".join(next((line for line in lines if line.startswith(field)), "") for field in ("model name", "flags"))
-
-
-def _compiler() -> list[str]:
-    for command in (os.environ.get("CC", ""), "gcc", "cc", "clang"):  # gcc's OpenMP is what torch's wheels bring
-        words = shlex.split(command)
-        if words and shutil.which(words[0]):
-            return words
-    raise _Unavailable("no C compiler was found ($CC, gcc, cc, clang)")
-
-
-def _run(command: list[str]) -> None:
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode:
-        errors = [line for line in result.stderr.splitlines() if "error" in line] or [f"status {result.returncode}"]
-        raise _Unavailable(f"{command[0]} could not compile the kernels: {errors[0]}")
-
-
-def _fit(*tensors: Tensor) -> bool:
-    """Whether the kernels can take these tensors."""
-    dtype = tensors[0].dtype
-    return all(x.dtype == dtype and x.is_cpu and x.is_contiguous() for x in tensors) and available(dtype)
-
-
-def _call(name: str, first: Tensor, *others: Tensor | float | None) -> None:
-    """Call the kernel for the dtype of its first argument."""
-    torch.get_num_threads()  # a thread's first call sets the number of OpenMP threads that torch would use in it
-    arguments = (first, *others)
-    getattr(_library(first.dtype), name)(*(x.data_ptr() if isinstance(x, Tensor) else x for x in arguments))
 
 
 def _apply(function: type[Function], *arguments: Any) -> Any:
@@ -160,9 +37,9 @@ def joint_softmax_(prefix_scores: Tensor | None, own_scores: Tensor, limits: Ten
     """
     prefix = own_scores[..., :0].contiguous() if prefix_scores is None else prefix_scores
     heads, rows, queries, own = own_scores.shape
-    if _fit(prefix, own_scores) and limits.shape == (rows, queries) and prefix.shape[:3] == own_scores.shape[:3]:
+    if fit(prefix, own_scores) and limits.shape == (rows, queries) and prefix.shape[:3] == own_scores.shape[:3]:
         limits = limits.int().contiguous()
-        _call("joint_softmax", prefix, own_scores, limits, heads, rows * queries, prefix.shape[-1], own, scale)
+        call("joint_softmax", prefix, own_scores, limits, heads, rows * queries, prefix.shape[-1], own, scale)
         return
     hidden = torch.arange(own, device=limits.device) >= limits[..., None]  # [b, M, L]
     scores = torch.cat([_wide(prefix), _wide(own_scores).masked_fill(hidden, -torch.inf)], -1)
@@ -180,10 +57,10 @@ def joint_softmax_backward_(
     its gradient.
     """
     alike = prefix_grad.shape == prefix_probs.shape and own_grad.shape == own_probs.shape
-    if alike and _fit(prefix_grad, own_grad, prefix_probs, own_probs) and delta.shape == own_grad.shape[:-1]:
+    if alike and fit(prefix_grad, own_grad, prefix_probs, own_probs) and delta.shape == own_grad.shape[:-1]:
         delta = delta.float().contiguous()
         sizes = (delta.numel(), prefix_grad.shape[-1], own_grad.shape[-1])
-        _call("joint_softmax_backward", prefix_grad, own_grad, prefix_probs, own_probs, delta, *sizes, scale)
+        call("joint_softmax_backward", prefix_grad, own_grad, prefix_probs, own_probs, delta, *sizes, scale)
         return
     for grad, probs in ((prefix_grad, prefix_probs), (own_grad, own_probs)):
         grad.copy_(_wide(probs) * (_wide(grad) - delta[..., None]) * scale)
@@ -192,10 +69,10 @@ def joint_softmax_backward_(
 def row_dot(a: Tensor, b: Tensor) -> Tensor:
     """Sum of a * b over the last dimension, in fp32."""
     a, b = a.contiguous(), b.contiguous()
-    if not (_fit(a, b) and a.shape == b.shape):
+    if not (fit(a, b) and a.shape == b.shape):
         return (_wide(a) * _wide(b)).sum(-1)
     out = a.new_empty(a.shape[:-1], dtype=torch.float32)
-    _call("row_dot", a, b, out, out.numel(), a.shape[-1])
+    call("row_dot", a, b, out, out.numel(), a.shape[-1])
     return out
 
 
@@ -213,13 +90,13 @@ def decode_attention(
     heads, rows, group, dim = q.shape
     q = q.contiguous()
     if not (
-        _fit(q, prefix) and _same_cache(keys, values) and keys.dtype == q.dtype and dim % 32 == 0 and dim <= _MOST_DIM
+        fit(q, prefix) and _same_cache(keys, values) and keys.dtype == q.dtype and dim % 32 == 0 and dim <= _MOST_DIM
     ):
         return _decode_attention(q, prefix, keys, values, slots, lengths, scale)
     out = torch.empty_like(q)
     slots, lengths = slots.int().contiguous(), lengths.int().contiguous()
     sizes = (heads, rows, group, dim, prefix.shape[-1], keys.stride(0), keys.stride(1))
-    _call("decode_attention", q, prefix, keys, values, slots, lengths, out, *sizes, scale)
+    call("decode_attention", q, prefix, keys, values, slots, lengths, out, *sizes, scale)
     return out
 
 
@@ -246,7 +123,7 @@ def _decode_attention(
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """weight * x / rms(x) over the last dimension; statistics in fp32, rounded as transformers' LlamaRMSNorm does."""
     x = x.contiguous()
-    if _fit(x, weight) and weight.shape == x.shape[-1:]:
+    if fit(x, weight) and weight.shape == x.shape[-1:]:
         return _apply(_RMSNorm, x, None, weight, eps) if torch.is_grad_enabled() else _rms_norm(x, None, weight, eps)[1]
     wide = _wide(x)
     return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
@@ -255,7 +132,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def add_rms_norm(residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The sum of residual and x, and its `rms_norm`."""
     residual, x = residual.contiguous(), x.contiguous()
-    if _fit(residual, x, weight) and residual.shape == x.shape and weight.shape == x.shape[-1:]:
+    if fit(residual, x, weight) and residual.shape == x.shape and weight.shape == x.shape[-1:]:
         grad = torch.is_grad_enabled()
         return _apply(_RMSNorm, x, residual, weight, eps) if grad else _rms_norm(x, residual, weight, eps)[:2]
     total = residual + x
@@ -266,7 +143,7 @@ def _rms_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) ->
     """The sum (x itself without a residual), its norm, and 1 / rms of each row."""
     y, rstd = torch.empty_like(x), x.new_empty(x.shape[:-1], dtype=torch.float32)
     total = x if residual is None else torch.empty_like(x)
-    _call("rms_norm", x, residual, total, weight, y, rstd, rstd.numel(), x.shape[-1], eps)
+    call("rms_norm", x, residual, total, weight, y, rstd, rstd.numel(), x.shape[-1], eps)
     return total, y, rstd
 
 
@@ -287,7 +164,7 @@ class _RMSNorm(Function):
         parts = total.new_zeros(_RMSNorm.PARTS, dim, dtype=torch.float32) if ctx.needs_input_grad[2] else None
         dx = torch.empty_like(total)
         sizes = (rows if parts is None else len(parts), rows, dim)
-        _call("rms_norm_backward", grads[-1].contiguous(), through, total, weight, rstd, dx, parts, *sizes)
+        call("rms_norm_backward", grads[-1].contiguous(), through, total, weight, rstd, dx, parts, *sizes)
         dweight = None if parts is None else parts.sum(0).to(weight.dtype)
         return dx, None if through is None else dx, dweight, None
 
@@ -298,7 +175,7 @@ class _RMSNorm(Function):
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up. Both may be views of one wider tensor: only their last dimension must be contiguous."""
     alike = gate.shape == up.shape and gate.dtype == up.dtype
-    if not (alike and _rows_fit(gate) and _rows_fit(up) and available(gate.dtype)):
+    if not (alike and _rows_fit(gate) and _rows_fit(up) and compiled.available(gate.dtype)):
         return F.silu(gate) * up
     return _apply(_SwiGLU, gate, up) if torch.is_grad_enabled() else _swiglu(gate, up)
 
@@ -317,7 +194,7 @@ def _rows(x: Tensor, *others: Tensor) -> tuple[int, ...]:
 
 def _swiglu(gate: Tensor, up: Tensor) -> Tensor:
     y = torch.empty(gate.shape, dtype=gate.dtype)
-    _call("swiglu", gate, up, y, *_rows(gate, up))
+    call("swiglu", gate, up, y, *_rows(gate, up))
     return y
 
 
@@ -331,7 +208,7 @@ class _SwiGLU(Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         gate, up = ctx.saved_tensors
         dgate, dup = torch.empty(gate.shape, dtype=gate.dtype), torch.empty(gate.shape, dtype=gate.dtype)
-        _call("swiglu_backward", grad.contiguous(), gate, up, dgate, dup, *_rows(gate, up))
+        call("swiglu_backward", grad.contiguous(), gate, up, dgate, dup, *_rows(gate, up))
         return dgate, dup
 
 
@@ -343,7 +220,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
     cos and sin are [N, d], both halves alike. The rows of x may be views of wider ones.
     """
-    if _heads_fit(x) and cos.shape == sin.shape == (len(x), x.shape[2]) and available(x.dtype):
+    if _heads_fit(x) and cos.shape == sin.shape == (len(x), x.shape[2]) and compiled.available(x.dtype):
         cos = (cos if cos.dtype == x.dtype else cos.float()).contiguous()
         sin = sin.to(cos.dtype).contiguous()
         return _apply(_Rope, x, cos, sin) if torch.is_grad_enabled() else _rotated(x, cos, sin, 1.0)
@@ -359,7 +236,7 @@ def _heads_fit(x: Tensor) -> bool:
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor, sign: float) -> Tensor:
     """The rotation, or with sign -1 its inverse."""
     y = torch.empty(x.shape, dtype=x.dtype)
-    _call("rope", x, cos, sin, y, *x.shape, x.stride(0), cos.dtype == torch.float32, sign)
+    call("rope", x, cos, sin, y, *x.shape, x.stride(0), cos.dtype == torch.float32, sign)
     return y
 
 
@@ -380,9 +257,9 @@ class _Rope(Function):
 
 def token_logprobs(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Log-probabilities of targets [M] under logits [M, V] / temperature, and entropies; [M] fp32 each."""
-    if _fit(logits):
+    if fit(logits):
         logprobs, entropy = torch.empty(2, len(logits)).unbind()
-        _call("token_logprobs", logits, targets.long().contiguous(), logprobs, entropy, *logits.shape, temperature)
+        call("token_logprobs", logits, targets.long().contiguous(), logprobs, entropy, *logits.shape, temperature)
         return logprobs, entropy
     every = (_wide(logits) / temperature).log_softmax(-1)
     return every.gather(-1, targets[:, None])[:, 0], -(every.exp() * every).sum(-1)
@@ -395,11 +272,11 @@ def token_logprobs_backward_(
 
     `logprobs` are what `token_logprobs` returned for the same logits; without them they are computed again.
     """
-    if _fit(logits):
+    if fit(logits):
         if logprobs is None:
             logprobs, _ = token_logprobs(logits, targets, temperature)
         vectors = (x.contiguous() for x in (targets.long(), logprobs, grad.float()))
-        _call("token_logprobs_backward", logits, *vectors, *logits.shape, temperature)
+        call("token_logprobs_backward", logits, *vectors, *logits.shape, temperature)
         return
     slope = (grad / temperature)[:, None].to(torch.promote_types(logits.dtype, torch.float32))
     probs = (_wide(logits) / temperature).softmax(-1)
@@ -412,9 +289,9 @@ def sample(logits: Tensor, temperature: float, uniforms: Tensor) -> tuple[Tensor
     The token is the inverse of the cumulative distribution, in the vocabulary's order, at uniforms [S] of [0, 1).
     Temperature 0 takes the first most likely token, and its log-probability at temperature 1.
     """
-    if _fit(logits):
+    if fit(logits):
         tokens, logprobs = torch.empty(len(logits), dtype=torch.int64), torch.empty(len(logits))
-        _call("sample", logits, uniforms.float().contiguous(), tokens, logprobs, *logits.shape, temperature)
+        call("sample", logits, uniforms.float().contiguous(), tokens, logprobs, *logits.shape, temperature)
         return tokens, logprobs
     every = (logits.double() / (temperature or 1.0)).log_softmax(-1)
     if temperature:

@@ -27,7 +27,7 @@ class Machine(Record):
 
 def find_machine(config: LocalConfig) -> Machine:
     """The machine that an engine of this config would run on. Raises ConfigError for a device that is not there."""
-    from understudy.engines.local import fuse, kernels
+    from understudy.engines.local import compiled, fuse
     from understudy.engines.local.model import choose_device, choose_dtype
 
     if config.adapters:
@@ -39,7 +39,7 @@ def find_machine(config: LocalConfig) -> Machine:
     return Machine(
         device=device.type,
         item=dtype.itemsize,
-        fused=on_cpu and kernels.available(dtype),
+        fused=on_cpu and compiled.available(dtype),
         packs=on_cpu and fuse.packs(dtype),
         taken=_in_use(device.type),
         total=_total(device.type),

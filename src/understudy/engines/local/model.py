@@ -17,7 +17,7 @@ from transformers import AttentionInterface, AutoModelForCausalLM, PretrainedCon
 from transformers.utils import logging as transformers_logging
 
 from understudy.crew import ALONE, Crew
-from understudy.engines.local import kernels
+from understudy.engines.local import compiled
 from understudy.engines.local.adapters import adapt, dropping, merged
 from understudy.engines.local.checkpointing import checkpoint_layers
 from understudy.engines.local.config import LocalConfig
@@ -94,7 +94,7 @@ class Model:
         self.network.to(self.device)
         self.config: PretrainedConfig = self.network.config.get_text_config()
         _refuse_unsupported(self.config, self.network.get_output_embeddings(), folder)
-        if self.device.type == "cpu" and kernels.available(self.dtype):
+        if self.device.type == "cpu" and compiled.available(self.dtype):
             fuse(self.network)
         self.adapted = adapt(self.network, config.lora) if config.adapters else None
         if config.checkpointing:
