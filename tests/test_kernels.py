@@ -1,6 +1,7 @@
 """The fused kernels and their fallbacks in torch, both against plain float32 mathematics."""
 
 import ctypes
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,8 @@ torch = pytest.importorskip("torch")
 from torch import Tensor  # noqa: E402
 
 from machine import ELSEWHERE  # noqa: E402
-from understudy.engines.local import compiled, kernels  # noqa: E402
+from understudy.engines.base import Sampling  # noqa: E402
+from understudy.engines.local import compiled, filters, kernels  # noqa: E402
 
 BF16 = torch.bfloat16
 REAL = BF16
@@ -312,6 +314,18 @@ def test_samples_are_inverse_cumulative_probabilities(vocabulary: int) -> None:
     assert (sums > uniforms - 1e-6).all()
     assert (sums - probs < uniforms + 1e-6).all()
     close(logprobs, probs.log(), rtol=1e-6, atol=5e-6)
+
+
+@both_ways
+@pytest.mark.parametrize("vocabulary", [1, 7, 65, 5000])
+def test_samples_of_the_likely_tokens_are_what_filters_leave(vocabulary: int) -> None:
+    logits, uniforms, sampling = normal(64, vocabulary, scale=3), torch.rand(64), Sampling(temperature=0.7, min_p=0.1)
+    tokens, logprobs = kernels.sample(logits, 0.7, uniforms, 0.1)
+    expected = filters.sample(logits, [sampling] * 64, [torch.empty(0, dtype=torch.int64)] * 64, uniforms)
+    assert (tokens == expected[0]).float().mean() > 0.96  # the others are at a boundary, within rounding
+    scaled = logits.double() / 0.7
+    assert (scaled.amax(-1) - scaled.gather(-1, tokens[:, None])[:, 0] <= math.log(10) + 1e-5).all()
+    close(logprobs, scaled.log_softmax(-1).gather(-1, tokens[:, None])[:, 0], rtol=1e-6, atol=5e-6)
 
 
 @both_ways

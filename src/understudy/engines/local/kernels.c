@@ -451,23 +451,55 @@ static int64_t drawn(const real *x, int64_t n, const Total *total, float a, floa
     return last;
 }
 
+/* The same of the columns whose e is at least `least`: so few that blocks without one are passed over. */
+static int64_t drawn_of_likely(const real *x, int64_t n, float max, float a, float least, float uniform) {
+    float lowest = max + log2f(least) / a;
+    int64_t last = 0;
+    double sum = 0, left = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int64_t start = 0; start < n; start += PAD) {
+            int64_t stop = start + PAD < n ? start + PAD : n;
+            float most = LOWEST;
+            for (int64_t i = start; i < stop; i++) most = wide(x[i]) > most ? wide(x[i]) : most;
+            for (int64_t i = start; most >= lowest && i < stop; i++) {
+                if (wide(x[i]) < lowest) continue;
+                float e = pow2(a * (wide(x[i]) - max));
+                if (pass == 0) {
+                    sum += e;
+                } else {
+                    last = i;
+                    left -= e;
+                    if (left < 0) return last;
+                }
+            }
+        }
+        left = (uniform < BELOW_ONE ? uniform : BELOW_ONE) * sum;
+    }
+    return last;
+}
+
 static int64_t argmax(const real *x, int64_t n, float max) {
     int64_t i = 0;
     while (i < n - 1 && wide(x[i]) < max) i++;
     return i;
 }
 
+static int64_t sampled(const real *x, int64_t n, const Total *total, float temperature, float min_p, float uniform) {
+    if (temperature == 0) return argmax(x, n, total->max);
+    float a = LOG2E / temperature;
+    return min_p > 0 ? drawn_of_likely(x, n, total->max, a, min_p, uniform) : drawn(x, n, total, a, uniform);
+}
+
 /* A token of each row of logits [rows, n] / temperature, and its log-probability; temperature 0 is the argmax,
-   with its log-probability at temperature 1. */
+   with its log-probability at temperature 1. Drawn are tokens at least min_p times as likely as the likeliest. */
 void sample(const real *logits, const float *uniforms, int64_t *tokens, float *logprobs, int64_t rows, int64_t n,
-            float temperature) {
+            float temperature, float min_p) {
     PARALLEL(rows * n)
     for (int64_t r = 0; r < rows; r++) {
         const real *x = logits + r * n;
         float scale = temperature > 0 ? 1.0f / temperature : 1.0f;
         Total total = total_of(x, n, scale * LOG2E);
-        int64_t token = temperature > 0 ? drawn(x, n, &total, scale * LOG2E, uniforms[r]) : argmax(x, n, total.max);
-        tokens[r] = token;
-        logprobs[r] = (float)((wide(x[token]) - total.max) * scale - log(total.sum));
+        tokens[r] = sampled(x, n, &total, temperature, min_p, uniforms[r]);
+        logprobs[r] = (float)((wide(x[tokens[r]]) - total.max) * scale - log(total.sum));
     }
 }

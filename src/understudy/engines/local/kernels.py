@@ -283,19 +283,21 @@ def token_logprobs_backward_(
     logits.copy_((-slope * probs).scatter_add(-1, targets[:, None], slope))
 
 
-def sample(logits: Tensor, temperature: float, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+def sample(logits: Tensor, temperature: float, uniforms: Tensor, min_p: float = 0.0) -> tuple[Tensor, Tensor]:
     """One token for each row of logits [S, V], and its log-probability: int64 and fp32 [S].
 
-    The token is the inverse of the cumulative distribution, in the vocabulary's order, at uniforms [S] of [0, 1).
+    The token is the inverse of the cumulative distribution, in the vocabulary's order, at uniforms [S] of [0, 1), of
+    the tokens at least `min_p` times as likely as the likeliest; the log-probability is that of the whole softmax.
     Temperature 0 takes the first most likely token, and its log-probability at temperature 1.
     """
     if fit(logits):
         tokens, logprobs = torch.empty(len(logits), dtype=torch.int64), torch.empty(len(logits))
-        call("sample", logits, uniforms.float().contiguous(), tokens, logprobs, *logits.shape, temperature)
+        call("sample", logits, uniforms.float().contiguous(), tokens, logprobs, *logits.shape, temperature, min_p)
         return tokens, logprobs
     every = (logits.double() / (temperature or 1.0)).log_softmax(-1)
     if temperature:
-        sums = every.exp().cumsum(-1)
+        probs = every.exp()
+        sums = probs.where(probs >= min_p * probs.amax(-1, keepdim=True), 0.0).cumsum(-1)
         below_one = uniforms.double().clamp(max=1 - 2**-24)[:, None]
         tokens = torch.searchsorted(sums, below_one * sums[:, -1:], right=True)
     else:

@@ -268,9 +268,11 @@ class LocalSampler:
                 request.future.set_result(Completion(request.tokens, request.logprobs, request.finish, self.version))
 
 
-def _kind(sampling: Sampling) -> tuple[bool, float]:
-    """What is drawn in one go: rows of one temperature, and all those that have filters."""
-    return (True, 0.0) if sampling.filtered else (False, sampling.temperature)
+def _kind(sampling: Sampling) -> tuple[bool, float, float]:
+    """What is drawn in one go: rows of one temperature and min-p, and all those that have other filters."""
+    if (sampling.top_p, sampling.top_k, sampling.repetition_penalty) != (1.0, 0, 1.0):
+        return True, 0.0, 0.0
+    return False, sampling.temperature, sampling.min_p
 
 
 def _draw(
@@ -280,8 +282,9 @@ def _draw(
     pairs = list(zip(rows, guesses, strict=True))
     drawn = [uniform for row, guessed in pairs for uniform in row.uniforms(len(guessed) + 1)]
     uniforms = torch.tensor(drawn, device=logits.device)
-    if not rows[0].sampling.filtered:
-        return kernels.sample(logits, rows[0].sampling.temperature, uniforms)
+    filtered, temperature, min_p = _kind(rows[0].sampling)
+    if not filtered:
+        return kernels.sample(logits, temperature, uniforms, min_p)
     samplings = [row.sampling for row, guessed in pairs for _ in range(len(guessed) + 1)]
     seen = [ids for row, guessed in pairs for ids in _seen(row, guessed)]
     return filters.sample(logits, samplings, seen, uniforms)
