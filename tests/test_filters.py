@@ -92,6 +92,20 @@ def test_each_row_is_what_the_definitions_say_whatever_stands_beside_it(rows: li
         assert (alone[0][0], alone[1][0]) == (tokens[i], logprobs[i])
 
 
+@pytest.mark.parametrize(
+    "sampling", [Sampling(top_p=0.9), Sampling(top_k=7), Sampling(top_k=30, top_p=0.8), Sampling()]
+)
+def test_of_equally_likely_tokens_the_first_ones_stay(sampling: Sampling) -> None:
+    generator = torch.Generator().manual_seed(3)
+    logits = (torch.randn(40, 300, generator=generator) * 6).round() / 4  # many equals
+    uniforms = torch.rand(40, generator=generator)
+    beside = [sampling, Sampling(top_p=0.5, temperature=0.6)]  # rows that leave another number of tokens
+    samplings = [beside[i % 2] for i in range(40)]
+    tokens, _ = filters.sample(logits, samplings, [torch.empty(0, dtype=torch.int64)] * 40, uniforms)
+    rows = zip(logits.tolist(), samplings, uniforms.tolist(), strict=True)
+    assert tokens.tolist() == [drawn(x, s, (), u) for x, s, u in rows]
+
+
 def test_tokens_that_are_left_out_are_never_drawn_and_the_others_as_often_as_they_should() -> None:
     probs = torch.tensor([0.05, 0.5, 0.25, 0.2])
     count = 4000

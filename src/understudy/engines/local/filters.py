@@ -51,20 +51,34 @@ def _kept(scores: Tensor, samplings: Sequence[Sampling]) -> Tensor:
     probs = scores.softmax(-1)
     floor = _column([s.min_p for s in samplings], probs) * probs.amax(-1, keepdim=True)
     probs = probs.where(probs >= floor, 0.0)
-    if any(s.top_k or s.top_p < 1.0 for s in samplings):
-        probs = _most_likely(probs, samplings)
+    cut = [row for row, s in enumerate(samplings) if s.top_k or s.top_p < 1.0]
+    if cut:
+        probs[cut] = _most_likely(probs[cut], [samplings[row] for row in cut])
     return probs
 
 
 def _most_likely(probs: Tensor, samplings: Sequence[Sampling]) -> Tensor:
-    vocabulary = probs.shape[-1]
-    ordered, index = probs.sort(dim=-1, descending=True, stable=True)
-    count = torch.tensor([min(s.top_k or vocabulary, vocabulary) for s in samplings], device=probs.device)[:, None]
-    ordered = ordered.where(ordered >= ordered.gather(-1, count - 1), 0.0)
-    before = ordered.cumsum(-1) - ordered
+    """What top-k and top-p leave of rows [S, V] that have either. Sorted are only tokens that may be left."""
+    probs = probs.where(probs >= _last_of_top_k(probs, samplings), 0.0)
     top_p = _column([s.top_p for s in samplings], probs)
-    inside = (before < top_p * ordered.sum(-1, keepdim=True)) | (top_p == 1.0)
-    return torch.zeros_like(probs).scatter_(-1, index, ordered.where(inside, 0.0))
+    total = probs.sum(-1, keepdim=True)
+    floor = (1 - top_p) * total / (2 * probs.shape[-1])  # less likely ones together are not what top-p leaves out
+    most = int((probs > floor).sum(-1).max())
+    index = probs.topk(most).indices.sort(dim=-1).values  # the first of equals first
+    ordered, order = probs.gather(-1, index).sort(dim=-1, descending=True, stable=True)
+    ordered = ordered.where(ordered > floor, 0.0)
+    before = ordered.cumsum(-1) - ordered
+    inside = (before < top_p * total) | (top_p == 1.0)
+    return torch.zeros_like(probs).scatter_(-1, index.gather(-1, order), ordered.where(inside, 0.0))
+
+
+def _last_of_top_k(probs: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+    """The least probability [S, 1] among the top-k of each row; 0 where all are taken."""
+    counts = torch.tensor([min(s.top_k, probs.shape[-1]) for s in samplings], device=probs.device)[:, None]
+    if not counts.any():
+        return torch.zeros_like(probs[:, :1])
+    last = probs.topk(int(counts.max())).values.gather(-1, (counts - 1).clamp(min=0))
+    return last.where(counts > 0, 0.0)
 
 
 def _column(values: Sequence[float], like: Tensor) -> Tensor:
