@@ -13,6 +13,9 @@ from torch import Tensor
 
 from understudy.engines.base import Sampling
 
+_FIRST = 64
+"""So many of a row's likeliest tokens are looked at first; mostly what is left is among them."""
+
 
 def sample(
     logits: Tensor, samplings: Sequence[Sampling], seen: Sequence[Tensor], uniforms: Tensor
@@ -58,18 +61,27 @@ def _kept(scores: Tensor, samplings: Sequence[Sampling]) -> Tensor:
 
 
 def _most_likely(probs: Tensor, samplings: Sequence[Sampling]) -> Tensor:
-    """What top-k and top-p leave of rows [S, V] that have either. Sorted are only tokens that may be left."""
+    """What top-k and top-p leave of rows [S, V] that have either. All of a row is sorted only where it has to be."""
     probs = probs.where(probs >= _last_of_top_k(probs, samplings), 0.0)
     top_p = _column([s.top_p for s in samplings], probs)
-    total = probs.sum(-1, keepdim=True)
-    floor = (1 - top_p) * total / (2 * probs.shape[-1])  # less likely ones together are not what top-p leaves out
-    most = int((probs > floor).sum(-1).max())
-    index = probs.topk(most).indices.sort(dim=-1).values  # the first of equals first
+    wanted = torch.where(top_p < 1.0, top_p * probs.sum(-1, keepdim=True), torch.inf)
+    count = min(_FIRST, probs.shape[-1])
+    values = probs.topk(count).values
+    last = values[:, -1:]
+    above = values.where(values > last, 0.0).sum(-1, keepdim=True)
+    enough = ((last == 0.0) | (above >= wanted))[:, 0]
+    kept = torch.empty_like(probs)
+    kept[enough] = _nucleus(probs[enough], wanted[enough], count)
+    kept[~enough] = _nucleus(probs[~enough], wanted[~enough], probs.shape[-1])
+    return kept
+
+
+def _nucleus(probs: Tensor, wanted: Tensor, count: int) -> Tensor:
+    """The fewest tokens of rows [S, V] that have the mass wanted [S, 1], which are among the `count` likeliest."""
+    index = probs.topk(count).indices.sort(dim=-1).values  # the first of equals first
     ordered, order = probs.gather(-1, index).sort(dim=-1, descending=True, stable=True)
-    ordered = ordered.where(ordered > floor, 0.0)
     before = ordered.cumsum(-1) - ordered
-    inside = (before < top_p * total) | (top_p == 1.0)
-    return torch.zeros_like(probs).scatter_(-1, index.gather(-1, order), ordered.where(inside, 0.0))
+    return torch.zeros_like(probs).scatter_(-1, index.gather(-1, order), ordered.where(before < wanted, 0.0))
 
 
 def _last_of_top_k(probs: Tensor, samplings: Sequence[Sampling]) -> Tensor:
