@@ -94,7 +94,7 @@ def showing(page: Any, number: int) -> None:  # noqa: F811
 
 def test_one_sees_why_an_episode_failed(page: Any, address: str) -> None:  # noqa: F811
     opened(page, address, "wrote")
-    why = page.get_by_role("region", name="why")
+    why = page.get_by_role("region", name="why", exact=True)
     assert "The agent" in why.inner_text()
     assert "state 0" in why.inner_text()
     goal = page.locator(".goal .changes").last.inner_text()
@@ -188,7 +188,7 @@ def test_what_a_model_wrote_is_text(page: Any, address: str, folder: Path, tmp_p
         page.get_by_role("button", name=re.compile("show all 100,4")).first.click()
         page.get_by_role("button", name="show less").first.wait_for()
         opened(page, start, "fault")
-        assert "onerror" in page.get_by_role("region", name="why").inner_text()
+        assert "onerror" in page.get_by_role("region", name="why", exact=True).inner_text()
 
 
 def test_an_evaluation_leads_from_causes_to_episodes(page: Any, address: str) -> None:  # noqa: F811
@@ -201,7 +201,7 @@ def test_an_evaluation_leads_from_causes_to_episodes(page: Any, address: str) ->
     expect(cause).to_have_attribute("aria-pressed", "true")
     page.locator(".failures a").first.click()
     page.wait_for_url("**/episode/mute/eval/*")
-    page.get_by_role("region", name="why").wait_for()
+    page.get_by_role("region", name="why", exact=True).wait_for()
     page.keyboard.press("u")
     page.wait_for_url("**/evaluations/mute")
 
@@ -212,7 +212,7 @@ def test_a_run_says_why_its_episodes_failed(page: Any, address: str) -> None:  #
     page.get_by_role("heading", name="Why 1 episode failed").wait_for()
     page.locator(".failures a").first.click()
     page.wait_for_url("**/episode/run/000004%20trained/2")
-    page.get_by_role("region", name="why").wait_for()
+    page.get_by_role("region", name="why", exact=True).wait_for()
     page.keyboard.press("u")
     page.wait_for_url("**/evaluations/run?of=000004+trained")
     page.get_by_label("Episodes of").select_option("training, step 4")
@@ -229,7 +229,7 @@ def test_the_file_holds_evaluations_too(page: Any, folder: Path, tmp_path: Path)
     page.goto(f"{start}evaluations/mute")
     page.get_by_role("heading", name="Why 8 episodes failed").wait_for()
     page.locator(".failures a").first.click()
-    page.get_by_role("region", name="why").wait_for()
+    page.get_by_role("region", name="why", exact=True).wait_for()
     opened(page, start, "gold")
     page.keyboard.press("r")
     page.get_by_text("as it was sampled").first.wait_for()
