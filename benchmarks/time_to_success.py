@@ -1,13 +1,14 @@
 """A whole run beside TRL's GRPOTrainer: seconds until a success on held-out tasks, and peak memory.
 
-    python benchmarks/time_to_success.py                  # 3 seeds a side
-    python benchmarks/time_to_success.py --quick          # two steps a side, to see that it runs
+    python benchmarks/time_to_success.py                  # SmolLM2-135M, 3 seeds a side
+    python benchmarks/time_to_success.py --quick          # a tiny model, two steps a side, to see that it runs
 
-Both sides begin with the same weights, a tiny model that has imitated lamps (benchmarks/lamps) until it first succeeds
-now and then, and have the same tasks in the same order, tools, rewards, group and batch sizes, learning rate and
-optimizer. Each is a process that stops after every few steps; this one then plays the held-out tasks with its weights,
-by the same evaluation for both, while the side's clock stands still. The clock begins with the first step: imports and
-loading are not on it. The sides take turns, so that a drift of the machine's speed meets both.
+Both sides begin with the same weights, a model that has imitated lamps (benchmarks/lamps) until it succeeds as often as
+guesses at the time of the day do, and then learn from rewards which time is meant. They have the same tasks in the same
+order, tools, rewards, group and batch sizes, learning rate and optimizer, and compute in bfloat16 with weights in float32
+behind it. Each is a process that stops after each step; this one then plays the held-out tasks with its weights, by the
+same evaluation for both, while the side's clock stands still. The clock begins with the first step: imports and loading
+are not on it. The sides take turns, so that a drift of the machine's speed meets both.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -41,13 +43,12 @@ SETTINGS = (
     "domain=lamps:DOMAIN",
     "slice.policy=brief",
     "engine.device=cpu",
-    "engine.dtype=float32",
+    "engine.dtype=bfloat16",
     "engine.sampler=torch",
     "engine.train_embeddings=true",
-    "engine.tokens_per_microbatch=8192",
-    "sampling.max_tokens=80",
-    "limits.max_turns=3",
-    "limits.max_tokens=2048",
+    "sampling.max_tokens=64",
+    "limits.max_turns=2",
+    "limits.max_tokens=1024",
     "eval.tasks=1",  # at the run's begin and end, off the clock; what counts is examined here
     "eval.temperature=1.0",
     "keep=1",
@@ -56,17 +57,19 @@ WARM = (
     "steps=0",
     "sft.batch_size=16",
     "sft.demonstrations=1024",
-    "sft.learning_rate=3e-3",
-    "sft.warmup=20",
+    "sft.learning_rate=1e-4",
+    "sft.warmup=5",
     "save_every=10",
 )
 REINFORCED = (
+    "slice.families=evening",
     "sft.steps=0",
     "algorithm.tasks_per_step=4",
     "algorithm.group_size=8",
     "algorithm.refill=0",
     "algorithm.warmup=0",
-    "algorithm.learning_rate=1e-4",
+    "algorithm.learning_rate=2e-5",
+    "save_every=1",
 )
 
 
@@ -184,12 +187,24 @@ def race(side: str, python: Path | str, config: TrainConfig, folder: Path, exam:
     return course
 
 
+def beginner(folder: Path, tiny: bool) -> Path:
+    """The folder of a model that knows nothing of lamps, with a chat template that shows tools to both sides."""
+    from understudy.models import find_model, make_tiny
+    from understudy.models.tiny import TINY_TEMPLATE
+
+    if tiny:
+        return make_tiny(folder)
+    shutil.copytree(find_model("smollm2-135m"), folder)
+    (folder / "chat_template.jinja").write_text(TINY_TEMPLATE, encoding="utf-8")
+    return folder
+
+
 def warm_start(folder: Path, arguments: argparse.Namespace) -> Path:
-    """The folder of the model that both sides begin with: a tiny one that has imitated until it succeeds so often."""
-    from understudy.models import make_tiny
+    """The folder of the model that both sides begin with: one that has imitated until it succeeds so often."""
     from understudy.weights import export, find_weights
 
-    config = configured(make_tiny(folder / "tiny"), *WARM, f"sft.steps={arguments.imitation}")
+    model = beginner(folder / "beginner", arguments.quick)
+    config = configured(model, *WARM, f"sft.steps={arguments.imitation}")
     course = race("ours", sys.executable, config, folder / "warm", Exam(config, arguments.tasks), arguments.warm)
     last = course.laps[-1]
     if not arguments.warm <= last.success < arguments.success:
@@ -259,9 +274,7 @@ def raced(arguments: argparse.Namespace, folder: Path) -> list[Course]:
     model = warm_start(folder, arguments)
     courses = []
     for seed in range(arguments.seeds):
-        config = configured(
-            model, *REINFORCED, f"seed={seed}", f"steps={arguments.steps}", f"save_every={arguments.every}"
-        )
+        config = configured(model, *REINFORCED, f"seed={seed}", f"steps={arguments.steps}")
         exam = Exam(config, arguments.tasks)
         for side in list(SIDES)[:: -1 if seed % 2 else 1]:
             courses.append(race(side, python[side], config, folder / f"{side}_{seed}", exam, arguments.success))
@@ -273,10 +286,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--success", type=float, default=0.8, help="on held-out tasks, at which the clock is read")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--warm", type=float, default=0.1, help="the success at which imitation ends")
-    parser.add_argument("--imitation", type=int, default=600, help="its steps, at most")
-    parser.add_argument("--steps", type=int, default=40, help="of reinforcement, at most")
-    parser.add_argument("--every", type=int, default=2, help="steps from one examination to the next")
+    parser.add_argument(
+        "--warm", type=float, default=0.2, help="the success at which imitation ends; guesses have 0.25"
+    )
+    parser.add_argument("--imitation", type=int, default=60, help="its steps, at most")
+    parser.add_argument("--steps", type=int, default=20, help="of reinforcement, at most")
     parser.add_argument("--tasks", type=int, default=100, help="held-out tasks")
     parser.add_argument("--quick", action="store_true", help="one seed, two steps, two tasks: to see that it runs")
     parser.add_argument("--json", action="store_true")
@@ -284,7 +298,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.seeds, arguments.tasks, arguments.steps, arguments.every = 1, 2, 2, 1
+        arguments.seeds, arguments.tasks, arguments.steps = 1, 2, 2
         arguments.warm, arguments.imitation = 0.0, 10
     if arguments.side:
         run = ours if arguments.side == "ours" else theirs

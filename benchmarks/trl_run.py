@@ -33,24 +33,14 @@ class Episode:
         self._episode: Environment = DOMAIN.environment(Task.model_validate_json(task))
         LOOP.run(self._episode.start())
 
-    def find(self, room: str):
-        """Find the lamp of a room.
+    def read(self, room: str, time: str):
+        """Read how bright the lamp of a room is in the morning, at noon, in the evening or at night.
 
         Args:
-            room: its name
+            room: its number
+            time: of the day
         """
-        return self._call("find", room=room)
-
-    def read(self, lamp: str):
-        """Read how bright a lamp is.
-
-        Args:
-            lamp: its id
-        """
-        return self._call("read", lamp=lamp)
-
-    def _call(self, name: str, **arguments: str) -> str:
-        call = ToolCall(name=name, arguments=arguments)
+        call = ToolCall(name="read", arguments={"room": room, "time": time})
         return LOOP.run(self._episode.step(Message(role="assistant", tool_calls=(call,)))).messages[0].content
 
     def _reward(self, last: dict[str, Any]) -> float:
@@ -69,7 +59,7 @@ def rewards(completions: Sequence[Sequence[dict[str, Any]]], environments: Seque
 def rows(config: TrainConfig) -> dict[str, list[Any]]:
     """The training tasks in our order, each with what its episode begins with."""
     count = config.steps * config.algorithm.tasks_per_step
-    tasks = list(itertools.islice(DOMAIN.stream("train", config.seed), count))
+    tasks = list(itertools.islice(DOMAIN.slice(config.slice).stream("train", config.seed), count))
     begun = [LOOP.run(DOMAIN.environment(task).start()).messages for task in tasks]
     return {
         "prompt": [[to_wire(message) for message in messages] for messages in begun],
@@ -83,9 +73,10 @@ def settings(config: TrainConfig, folder: Path) -> dict[str, Any]:
     return {
         "output_dir": str(folder),
         "use_cpu": True,
-        "bf16": False,
+        "bf16": config.engine.dtype == "bfloat16",  # autocast over float32 weights, as ours keeps masters
         "gradient_checkpointing": False,
-        "per_device_train_batch_size": algorithm.tasks_per_step * algorithm.group_size,  # one pass
+        "per_device_train_batch_size": algorithm.group_size,  # all at once needs more than 24 GB
+        "gradient_accumulation_steps": algorithm.tasks_per_step,
         "num_generations": algorithm.group_size,
         "max_completion_length": config.limits.max_tokens,
         "generation_kwargs": {"max_new_tokens": config.sampling.max_tokens},  # of each reply, as ours

@@ -17,7 +17,9 @@ import trl_run  # noqa: E402
 from lamps import DOMAIN  # noqa: E402
 from time_to_success import Course, Exam, Lap, answers, compared, configured, race, table  # noqa: E402
 
+from understudy.domains.base import Slice  # noqa: E402
 from understudy.evaluate import floor, oracle  # noqa: E402
+from understudy.messages import Message, ToolCall  # noqa: E402
 from understudy.models import make_tiny  # noqa: E402
 from understudy.tasks import SPLITS  # noqa: E402
 
@@ -48,10 +50,32 @@ def test_gold_earns_all_and_nothing_earns_nothing(split: Any) -> None:
     assert asyncio.run(floor(DOMAIN, tasks)).success.mean == 0.0
 
 
-def test_nobody_asks_in_two_splits() -> None:
+def test_no_room_is_asked_after_in_two_splits() -> None:
     asked = {split: {task.scenario.opening for task in DOMAIN.sample(split, 100)} for split in SPLITS}
     assert all(len(said) > 50 for said in asked.values())
     assert len(set.union(*asked.values())) == sum(map(len, asked.values()))
+
+
+def test_only_the_time_that_is_meant_earns() -> None:
+    task = DOMAIN.slice(Slice(families=("evening",))).sample("validation", 1)[0]
+    (room,) = {call.arguments["room"] for call in task.actions}
+    assert "evening" not in task.scenario.opening
+
+    async def played(time: str) -> float:
+        environment = DOMAIN.environment(task)
+        await environment.start()
+        call = ToolCall(name="read", arguments={"room": room, "time": time})
+        told = (await environment.step(Message(role="assistant", tool_calls=(call,)))).messages[0].content
+        step = await environment.step(Message(role="assistant", content=f"It is at {told}."))
+        assert step.score is not None
+        return step.score.reward
+
+    assert {time: asyncio.run(played(time)) for time in DOMAIN.families} == {
+        "morning": 0.0,
+        "noon": 0.0,
+        "evening": 1.0,
+        "night": 0.0,
+    }
 
 
 # ---- TRL's side ----
@@ -59,21 +83,21 @@ def test_nobody_asks_in_two_splits() -> None:
 
 def test_an_episode_of_trls_earns_what_ours_does() -> None:
     task = DOMAIN.sample("train", 1)[0]
-    find, read = (call.arguments for call in task.actions)
+    (read,) = (call.arguments for call in task.actions)
 
     def played(*said: dict[str, Any]) -> float:
         episode = trl_run.Episode()
         episode.reset(task=task.model_dump_json(), prompt="a column of the dataset")
-        assert episode.find("x") == "Error: no such room"
-        assert episode.read(episode.find(find["room"])) == task.outputs[0]
+        assert episode.read("x", "noon") == "Error: no such room"
+        assert episode.read(read["room"], "tea") == "Error: time is morning, noon, evening, night"
+        assert episode.read(**read) == task.outputs[0]
         return trl_run.rewards([said], [episode])[0]
 
     called = {"role": "assistant", "content": "", "tool_calls": [{"type": "function"}]}
-    assert (
-        played(called, {"role": "tool", "content": "x"}, {"role": "assistant", "content": task.gold[-1].content}) == 1.0
-    )
-    assert played(called, {"role": "assistant", "content": "It is dark."}) == 0.0
-    assert played(called) == played(called, {"role": "tool", "content": read["lamp"]}) == 0.0
+    told = {"role": "tool", "content": task.outputs[0]}
+    assert played(called, told, {"role": "assistant", "content": task.gold[-1].content}) == 1.0
+    assert played(called, told, {"role": "assistant", "content": "It is dark."}) == 0.0
+    assert played(called) == played(called, told) == 0.0
 
 
 def test_trl_is_shown_what_ours_is() -> None:
@@ -84,8 +108,9 @@ def test_trl_is_shown_what_ours_is() -> None:
     for spec in DOMAIN.specs:
         shown = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
         assert repr(get_json_schema(getattr(episode, spec.name))) == repr({"type": "function", "function": shown})
-    rows = trl_run.rows(configured(Path("model"), "steps=2", "algorithm.tasks_per_step=3"))
-    tasks = DOMAIN.sample("train", 6)
+    config = configured(Path("model"), "steps=2", "algorithm.tasks_per_step=3", "slice.families=night")
+    rows = trl_run.rows(config)
+    tasks = DOMAIN.slice(config.slice).sample("train", 6)
     assert rows["task"] == [task.model_dump_json() for task in tasks]
     assert rows["prompt"] == [
         [{"role": "system", "content": DOMAIN.policy}, {"role": "user", "content": task.scenario.opening}]
@@ -107,7 +132,7 @@ class Marks:
 
 
 def test_our_side_shows_its_weights_and_its_clock(tiny: Path, tmp_path: Path) -> None:
-    small = ("steps=2", "save_every=1", "algorithm.tasks_per_step=1", "algorithm.group_size=2", "sampling.max_tokens=4")
+    small = ("steps=2", "algorithm.tasks_per_step=1", "algorithm.group_size=2", "sampling.max_tokens=4")
     config = configured(tiny, *benchmark.REINFORCED, *small)
     course = race("ours", sys.executable, config, tmp_path / "race", Exam(config, 2), 0.5)
     assert [(lap.step, lap.success) for lap in course.laps] == [(0, 0.0), (1, 0.0), (2, 0.0)]

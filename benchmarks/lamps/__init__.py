@@ -1,8 +1,9 @@
-"""Lamps to ask after: a domain for benchmarks, as simple as a random model of 115 thousand parameters needs it.
+"""Lamps to ask after: a domain for benchmarks with one thing to learn, which no text tells and only rewards do.
 
-An episode is two calls and a text: find the lamp of the hall, read its level, tell it. So small a model is long in
-learning to copy, so lamp and level are the same each time. Who asks is another each time, and nobody in two splits.
-What there is to learn is to say long calls without a slip: a level that no tool has shown does not count as told.
+An episode is a call and a text: read how bright the lamp of a room is at some time of the day, and tell it. Which time
+is meant is not said; each family of tasks means another. A model that has imitated all of them speaks without a slip and
+guesses the time; of one family it can learn from rewards which is meant. No room is asked after in two splits. A
+brightness that no tool has shown does not count as told.
 """
 
 import random
@@ -20,20 +21,23 @@ from understudy.users import NoUser
 
 FROZEN = 40
 """Tasks of a split that are called its frozen ones."""
-NAMES = {"train": ("Ann", "Ben", "Eva", "Leo", "Mia", "Tom"), "validation": ("Ida", "Max"), "test": ("Amy", "Jan")}
-"""Who asks."""
+TIMES = ("morning", "noon", "evening", "night")
+"""What a lamp is set for, and the families of tasks that mean it."""
+ROOMS = {"train": range(100, 700), "validation": range(700, 800), "test": range(800, 900)}
+"""Those that are asked after, by split."""
+LEVELS = range(11, 99)
+"""How bright a lamp can be."""
 
 
 class Lamp(Record):
-    """A lamp in a room."""
+    """The lamp of a room."""
 
-    room: str
-    level: str
-    """How bright it is."""
+    levels: dict[str, int]
+    """How bright it is, by the time of the day; another at each."""
 
 
 class House(State):
-    """Its lamps, by id."""
+    """Its lamps, by the number of their room."""
 
     lamps: Table[Lamp]
 
@@ -43,18 +47,13 @@ class LampTools(Toolkit):
 
     _state: House
 
-    def find(self, room: Annotated[str, "its name"]) -> str:
-        """Find the lamp of a room."""
-        found = [key for key, lamp in self._state.lamps.items() if lamp.room == room]
-        if not found:
+    def read(self, room: Annotated[str, "its number"], time: Annotated[str, "of the day"]) -> int:
+        """Read how bright the lamp of a room is in the morning, at noon, in the evening or at night."""
+        if room not in self._state.lamps:
             raise ToolError("no such room")
-        return found[0]
-
-    def read(self, lamp: Annotated[str, "its id"]) -> str:
-        """Read how bright a lamp is."""
-        if lamp not in self._state.lamps:
-            raise ToolError("no such lamp")
-        return self._state.lamps[lamp].level
+        if time not in TIMES:
+            raise ToolError(f"time is {', '.join(TIMES)}")
+        return self._state.lamps[room].levels[time]
 
 
 class Lamps(Domain):
@@ -66,23 +65,29 @@ class Lamps(Domain):
 
 
 def house() -> House:
-    """With one lamp."""
-    return House(lamps={"L7": Lamp(room="hall", level="B3")})
+    """With a lamp in each room."""
+    draw = random.Random(0)
+    rooms = (room for rooms in ROOMS.values() for room in rooms)
+    return House(
+        lamps={str(room): Lamp(levels=dict(zip(TIMES, draw.sample(LEVELS, len(TIMES)), strict=True))) for room in rooms}
+    )
+
+
+HOUSE = house()
 
 
 def generate(split: Split, seed: int, families: Sequence[str], difficulties: Sequence[Difficulty]) -> Iterator[Task]:
-    """Somebody asks how bright the hall is, over and over."""
+    """Somebody asks how bright a room is, over and over."""
     for family, difficulty, index in interleave(families, difficulties):
         identity = f"lamps/{split}/{seed}/{family}/{difficulty}/{index}"
-        draw = random.Random(identity)
-        yield task(identity, split, family, difficulty, f"{draw.choice(NAMES[split])} in room {draw.randrange(100)}")
+        yield task(identity, split, family, difficulty, str(random.Random(identity).choice(ROOMS[split])))
 
 
-def task(identity: str, split: Split, family: str, difficulty: Difficulty, who: str) -> Task:
-    """The task to tell somebody how bright the hall is."""
-    calls = ToolCall(name="find", arguments={"room": "hall"}), ToolCall(name="read", arguments={"lamp": "L7"})
-    says = f"I am {who}. How bright is the hall?"
-    told = Message(role="assistant", content="It is at B3.")
+def task(identity: str, split: Split, family: str, difficulty: Difficulty, room: str) -> Task:
+    """The task to tell how bright a room is at the time that the family means."""
+    level = str(HOUSE.lamps[room].levels[family])
+    says = f"How bright is room {room}?"
+    call = ToolCall(name="read", arguments={"room": room, "time": family})
     return Task(
         id=identity,
         domain="lamps",
@@ -90,8 +95,8 @@ def task(identity: str, split: Split, family: str, difficulty: Difficulty, who: 
         family=family,
         difficulty=difficulty,
         scenario=Scenario(instructions=says, opening=says),
-        gold=(*(Message(role="assistant", tool_calls=(call,)) for call in calls), told),
-        outputs=("B3",),
+        gold=(Message(role="assistant", tool_calls=(call,)), Message(role="assistant", content=f"It is at {level}.")),
+        outputs=(level,),
     )
 
 
@@ -100,4 +105,4 @@ def alone(scenario: Scenario, seed: int, device: Device | None) -> NoUser:
     return NoUser(scenario.opening)
 
 
-DOMAIN = Lamps(__name__, house, LampTools, generate, ("bright",), shared=("lamps",), user=alone)
+DOMAIN = Lamps(__name__, house, LampTools, generate, TIMES, shared=("lamps",), user=alone)
