@@ -3,12 +3,12 @@
     python benchmarks/time_to_success.py                  # SmolLM2-135M, 3 seeds a side
     python benchmarks/time_to_success.py --quick          # a tiny model, two steps a side, to see that it runs
 
-Both sides begin with the same weights, a model that has imitated lamps (benchmarks/lamps) until it succeeds as often as
-guesses at the time of the day do, and then learn from rewards which time is meant. They have the same tasks in the same
-order, tools, rewards, group and batch sizes, learning rate and optimizer, and compute in bfloat16 with weights in float32
-behind it. Each is a process that stops after each step; this one then plays the held-out tasks with its weights, by the
-same evaluation for both, while the side's clock stands still. The clock begins with the first step: imports and loading
-are not on it. The sides take turns, so that a drift of the machine's speed meets both.
+Both sides begin with the same weights, a model that has imitated lamps (benchmarks/lamps) until it succeeds as often
+as guesses at the time of the day do, and then learn from rewards which time is meant. They have the same tasks in the
+same order, tools, rewards, group and batch sizes, learning rate and optimizer, and compute in bfloat16 with weights in
+float32 behind it. Each is a process that stops after each step; this one then plays the held-out tasks with its
+weights, by the same evaluation for both, while the side's clock stands still. The clock begins with the first step:
+imports and loading are not on it. The sides take turns, so that a drift of the machine's speed meets both.
 """
 
 import argparse

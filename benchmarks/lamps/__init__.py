@@ -1,8 +1,8 @@
 """Lamps to ask after: a domain for benchmarks with one thing to learn, which no text tells and only rewards do.
 
 An episode is a call and a text: read how bright the lamp of a room is at some time of the day, and tell it. Which time
-is meant is not said; each family of tasks means another. A model that has imitated all of them speaks without a slip and
-guesses the time; of one family it can learn from rewards which is meant. No room is asked after in two splits. A
+is meant is not said; each family of tasks means another. A model that has imitated all of them speaks without a slip
+and guesses the time; of one family it can learn from rewards which is meant. No room is asked after in two splits. A
 brightness that no tool has shown does not count as told.
 """
 
