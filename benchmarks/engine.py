@@ -3,11 +3,14 @@
     python benchmarks/engine.py                                # on a GPU: prompts of 4,000 tokens in groups of 8
     python benchmarks/engine.py --shape 3b --finetune lora     # random weights in the shape of a 3B model
     python benchmarks/engine.py --device cpu                   # smaller prompts, fewer of them
+    python benchmarks/engine.py --trl                          # and TRL's GRPOTrainer, in an environment of its own
 
 Each line is a process of its own: one step that is not counted, then `--steps`, of which the median is shown. Without
 sharing, each prompt begins with a token of its own, so that nothing is computed for two rows at once. "computed" are
 the tokens of an update that went through the model, "trained" those that the loss is taken of. Memory is the process's
-peak on a CPU, and that of its tensors on a GPU, beside the plan's.
+peak on a CPU, and that of its tensors on a GPU, beside the plan's. TRL's weights, and fully fine-tuned also their
+moments, are of `--dtype`; ours keep both in float32. Its prompts are texts of about as many tokens. Neither side
+samples through vLLM.
 """
 
 import argparse
@@ -22,6 +25,9 @@ import time
 from pathlib import Path
 
 import torch
+import trl_step
+from grpo_step import prompts
+from peer import TRL
 
 from understudy.algorithms.advantages import token_weights
 from understudy.algorithms.options import Loss
@@ -30,6 +36,7 @@ from understudy.engines.base import Sampling
 from understudy.engines.local.config import LocalConfig
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.local.machine import find_machine, peak_bytes
+from understudy.engines.local.model import choose_device, choose_dtype
 from understudy.memory import GIB, Load, plan, read_shape
 from understudy.messages import Message
 from understudy.models import find_model, make_tiny
@@ -140,6 +147,38 @@ def find_model_or_folder(name: str) -> Path:
     return Path(name) if Path(name).is_dir() else find_model(name)
 
 
+def of_trl(arguments: argparse.Namespace, model: Path, finetune: str) -> dict[str, float | None]:
+    """TRL's line of the table: as many rows of as many tokens, one group a pass."""
+    config = LocalConfig(device=arguments.device, dtype=arguments.dtype)
+    device = choose_device(config.device)
+    tokenizer = model if (model / "tokenizer.json").exists() else find_model("smollm2-135m")
+    lora = {"r": config.lora.rank, "lora_alpha": config.lora.alpha, "target_modules": config.lora.targets}
+    found = trl_step.measured(
+        model=model,
+        tokenizer=tokenizer,
+        texts=prompts(arguments.groups, arguments.prompt, tokenizer / "tokenizer.json"),
+        lora=lora if finetune == "lora" else None,
+        group=arguments.group,
+        reply=arguments.reply,
+        count=arguments.steps + 1,
+        dtype=str(choose_dtype(config.dtype, device)).removeprefix("torch."),
+        device=device.type,
+        checkpointing=arguments.checkpointing,
+    )
+    whole, sampling = (statistics.median(found[name][1:]) for name in ("steps", "sampling"))
+    trained = arguments.groups * arguments.group * arguments.reply
+    return {
+        "step s": whole,
+        "sampling s": sampling,
+        "update s": whole - sampling,
+        "sampled/s": trained / sampling,
+        "computed/s": trained * (1 + arguments.prompt / arguments.reply) / (whole - sampling),
+        "trained/s": trained / (whole - sampling),
+        "GiB": found["peak"] / GIB,
+        "plan": None,
+    }
+
+
 def lines(arguments: argparse.Namespace, model: str) -> list[dict[str, object]]:
     """Every case in a process of its own."""
     found: list[dict[str, object]] = []
@@ -152,6 +191,10 @@ def lines(arguments: argparse.Namespace, model: str) -> list[dict[str, object]]:
             done = subprocess.run([sys.executable, __file__, *settings, *case], stdout=subprocess.PIPE, check=True)
             row = {"finetune": finetune, "prompts": "shared" if share else "apart"}
             found.append(row | json.loads(done.stdout.splitlines()[-1]))
+            print(found[-1], file=sys.stderr)
+        if arguments.trl and finetune != "qlora":
+            told = of_trl(arguments, find_model_or_folder(model), finetune)
+            found.append({"finetune": finetune, "prompts": TRL} | told)
             print(found[-1], file=sys.stderr)
     return found
 
@@ -170,6 +213,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--microbatch", type=int, default=8192)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--trl", action="store_true", help="beside TRL, but for qlora")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--share", action="store_true", help=argparse.SUPPRESS)
@@ -191,7 +235,7 @@ def main() -> None:
         return print(json.dumps(found, indent=1))
     print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
     for row in found:
-        cells = [f"{value:,.2f}" if isinstance(value, float) else str(value) for value in map(row.__getitem__, HEAD)]
+        cells = [f"{value:,.2f}" if isinstance(value, float) else str(value or "-") for value in map(row.get, HEAD)]
         print(f"| {' | '.join(cells)} |")
 
 

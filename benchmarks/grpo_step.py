@@ -3,6 +3,7 @@
     python benchmarks/grpo_step.py                    # 4 prompts of about 650 tokens, groups of 8, 64 new tokens
     python benchmarks/grpo_step.py --rounds 3 --json
     python benchmarks/grpo_step.py --dtype float32    # for a CPU without bf16 units, where bf16 is slower
+    python benchmarks/grpo_step.py --device cuda --length 4000
 
 TRL runs in a virtual environment of its own (made on first use in the cache folder). A round is one warm process a
 side, its first step not counted; in several, the sides take turns, so that a drift of the machine's speed meets both.
@@ -11,52 +12,48 @@ side, its first step not counted; in several, the sides take turns, so that a dr
 import argparse
 import asyncio
 import json
+import random
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from peer import TRL, python_of_trl
+import trl_step
+from peer import TRL
 
-HERE = Path(__file__).resolve().parent
+SIDES = {"ours": "understudy", "theirs": TRL}
+WORDS = (
+    *(" lamp", " order", " blue", " return", " table", " price"),
+    *(" cancel", " street", " parcel", " green", " refund", " chair"),
+)
+GIB = 1 << 30
 
 
 def prompts(count: int, length: int, tokenizer: Path) -> list[str]:
     """Texts of about `length` tokens each, with little in common: words of a seeded shop catalogue."""
-    import random
-
     from tokenizers import Tokenizer
 
-    words = (
-        "lamp",
-        "order",
-        "blue",
-        "return",
-        "table",
-        "price",
-        "cancel",
-        "street",
-        "parcel",
-        "green",
-        "refund",
-        "chair",
-    )
+    def size(text: str) -> int:
+        return len(encode.encode(text, add_special_tokens=False).ids)
+
     encode = Tokenizer.from_file(str(tokenizer))
+    sizes = {word: size(word) for word in WORDS}
     texts = []
     for i in range(count):
         rng = random.Random(i)
         text = f"Customer {i}:"
-        while len(encode.encode(text, add_special_tokens=False).ids) < length:
-            text += " " + rng.choice(words)
+        tokens = size(text)
+        while tokens < length:
+            word = rng.choice(WORDS)
+            text, tokens = text + word, tokens + sizes[word]
         texts.append(text)
     return texts
 
 
-def ours(arguments: argparse.Namespace) -> list[float]:
-    """Seconds of each step of understudy's local engine, after a first one that is not counted."""
-    import random
-
+def ours(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of each step of understudy's local engine, after a first one that is not counted, and its peak memory."""
     from tokenizers import Tokenizer
 
     from understudy.algorithms.advantages import group_advantages, token_weights
@@ -65,13 +62,14 @@ def ours(arguments: argparse.Namespace) -> list[float]:
     from understudy.engines.base import Sampling
     from understudy.engines.local.config import LocalConfig
     from understudy.engines.local.engine import LocalEngine
+    from understudy.engines.local.machine import peak_bytes
     from understudy.models import find_model
     from understudy.tasks import Score
     from understudy.trajectory import Trajectory
 
     folder = find_model("smollm2-135m")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    config = LocalConfig(dtype=arguments.dtype, train_embeddings=True)
+    config = LocalConfig(device=arguments.device, sampler="torch", dtype=arguments.dtype, train_embeddings=True)
     engine = LocalEngine(folder, config, 0)
     ids = [
         tokenizer.encode(t, add_special_tokens=False).ids
@@ -101,74 +99,31 @@ def ours(arguments: argparse.Namespace) -> list[float]:
     async def steps() -> list[float]:
         return [await step(number) for number in range(arguments.steps + 1)][1:]
 
-    return asyncio.run(steps())
+    return {"seconds": asyncio.run(steps()), "peak": peak_bytes(arguments.device)}
 
 
-def theirs(arguments: argparse.Namespace) -> list[float]:
-    """Seconds of each step of TRL's GRPOTrainer, after a first one that is not counted. Runs in TRL's environment."""
-    import random
+def run_ours(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Our side in a process of its own."""
+    names = ("prompts", "length", "group", "new_tokens", "steps", "dtype", "device")
+    command = [sys.executable, __file__, "--ours", *(f"--{name}={getattr(arguments, name)}" for name in names)]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
 
-    import torch
-    from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
 
-    folder = Path(arguments.model)
-    rows = prompts(arguments.prompts, arguments.length, folder / "tokenizer.json")
-    seconds: list[float] = []
-
-    class Clock(TrainerCallback):
-        def on_step_begin(self, *_: object, **__: object) -> None:
-            self.started = time.perf_counter()
-
-        def on_step_end(self, *_: object, **__: object) -> None:
-            seconds.append(time.perf_counter() - self.started)
-
-    size = arguments.prompts * arguments.group
-    rng = random.Random(0)
-    config = GRPOConfig(
-        output_dir=arguments.scratch,
-        use_cpu=True,
-        bf16=arguments.dtype == "bfloat16",
-        per_device_train_batch_size=arguments.group,  # all at once needs more than 24 GB
-        gradient_accumulation_steps=arguments.prompts,
-        generation_batch_size=size,
-        num_generations=arguments.group,
-        max_completion_length=arguments.new_tokens,
-        generation_kwargs={"min_new_tokens": arguments.new_tokens},
-        max_steps=arguments.steps + 1,
-        learning_rate=1e-6,
-        beta=0.0,
-        temperature=1.0,
-        gradient_checkpointing=False,
-        shuffle_dataset=False,
-        save_strategy="no",
-        report_to=[],
-        logging_steps=1000,
+def run_theirs(arguments: argparse.Namespace, model: Path) -> dict[str, Any]:
+    """TRL's."""
+    found = trl_step.measured(
+        model=model,
+        tokenizer=model,
+        texts=prompts(arguments.prompts, arguments.length, model / "tokenizer.json"),
+        lora=None,
+        group=arguments.group,
+        reply=arguments.new_tokens,
+        count=arguments.steps + 1,
+        dtype=arguments.dtype,
+        device=arguments.device,
+        checkpointing=False,
     )
-    trainer = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, arguments.dtype)),
-        reward_funcs=lambda completions, **_: [float(rng.random() < 0.5) for _ in completions],
-        args=config,
-        train_dataset=Dataset.from_dict({"prompt": rows * (arguments.steps + 1)}),
-        processing_class=AutoTokenizer.from_pretrained(folder),
-        callbacks=[Clock()],
-    )
-    trainer.train()
-    return seconds[1:]
-
-
-def run_side(side: str, python: Path | str, arguments: argparse.Namespace, model: Path) -> list[float]:
-    """One side in a process of its own."""
-    sizes = [
-        f"--{name}={getattr(arguments, name)}"
-        for name in ("prompts", "length", "group", "new_tokens", "steps", "dtype")
-    ]
-    scratch = [f"--model={model}", f"--scratch={model.parent.parent / 'benchmarks' / 'scratch'}"]
-    done = subprocess.run(
-        [python, str(HERE / "grpo_step.py"), f"--side={side}", *sizes, *scratch], check=True, stdout=subprocess.PIPE
-    )
-    return json.loads(done.stdout.splitlines()[-1])
+    return {"seconds": found["steps"][1:], "peak": found["peak"]}
 
 
 def main() -> None:
@@ -180,30 +135,30 @@ def main() -> None:
     parser.add_argument("--new_tokens", type=int, default=64)
     parser.add_argument("--steps", type=int, default=2, help="counted steps of each process")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of both sides")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of both sides")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--side", choices=("ours", "theirs"), help=argparse.SUPPRESS)
-    parser.add_argument("--model", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--scratch", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--ours", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.side:
-        print(json.dumps((ours if arguments.side == "ours" else theirs)(arguments)))
+    if arguments.ours:
+        print(json.dumps(ours(arguments)))
         return
     from understudy.models import find_model
 
-    model, python = find_model("smollm2-135m"), python_of_trl()
-    seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
-    for _ in range(arguments.rounds):
-        for side, interpreter in (("ours", sys.executable), ("theirs", python)):
-            seconds[side] += run_side(side, interpreter, arguments, model)
+    model = find_model("smollm2-135m")
+    rounds = [(run_ours(arguments), run_theirs(arguments, model)) for _ in range(arguments.rounds)]
+    sides = dict(zip(SIDES, zip(*rounds, strict=True), strict=True))
+    seconds = {side: [second for found in rounds for second in found["seconds"]] for side, rounds in sides.items()}
+    peaks = {side: max(found["peak"] for found in rounds) for side, rounds in sides.items()}
     medians = {side: statistics.median(values) for side, values in seconds.items()}
     ratio = medians["theirs"] / medians["ours"]
     if arguments.json:
-        print(json.dumps({"seconds": seconds, "medians": medians, "ratio": ratio, "trl": TRL}))
-    else:
-        for side, name in (("ours", "understudy"), ("theirs", TRL)):
-            print(f"{name:12} {medians[side]:7.2f} s a step   {' '.join(f'{s:.2f}' for s in seconds[side])}")
-        print(f"{ratio:.1f} times faster")
+        print(json.dumps({"seconds": seconds, "medians": medians, "ratio": ratio, "peak_bytes": peaks, "trl": TRL}))
+        return
+    for side, name in SIDES.items():
+        every = " ".join(f"{second:.2f}" for second in seconds[side])
+        print(f"{name:12} {medians[side]:7.2f} s a step, {peaks[side] / GIB:.1f} GiB   {every}")
+    print(f"{ratio:.1f} times faster")
 
 
 if __name__ == "__main__":

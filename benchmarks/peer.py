@@ -6,7 +6,7 @@ from pathlib import Path
 
 TRL = "trl==1.16.0"
 TORCH = "torch==2.13.0"
-BESIDE = ("transformers==5.23.0", "accelerate==1.15.0", "datasets==5.2.0")  # what does the work there
+BESIDE = ("transformers==5.23.0", "accelerate==1.15.0", "datasets==5.2.0", "peft==0.21.2")  # what does the work there
 PYDANTIC = "pydantic>=2.12"  # for our tools and rewards in TRL's process
 
 
@@ -15,10 +15,10 @@ def python_of_trl() -> Path:
     from understudy.models import cache_folder  # not at the top: TRL's own process reads this module too
 
     folder = cache_folder() / "benchmarks" / TRL
-    python = folder / "bin" / "python"
-    if not (folder / "ready").exists():
+    python, ready = folder / "bin" / "python", folder / "ready"
+    wanted = (TORCH, TRL, *BESIDE, PYDANTIC)
+    if not ready.exists() or ready.read_text().split() != [*wanted]:
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        for requirements in ((TORCH,), (TRL, *BESIDE, PYDANTIC)):
-            subprocess.run([python, "-m", "pip", "install", "-q", *requirements], check=True)
-        (folder / "ready").touch()
+        subprocess.run([python, "-m", "pip", "install", "-q", *wanted], check=True)
+        ready.write_text("\n".join(wanted))
     return python
