@@ -62,6 +62,20 @@ def gradients(
     return Gradients(_weighted(scores, prefix_k, k), grad_prefix_k, grad_prefix_v, grad_k, grad_v)
 
 
+def fold(x: Tensor, index: Tensor, group: int) -> Tensor:
+    """Of flat queries [N, Hq, d] those at positions [b, L], as [H, b, G * L, d]; `group` is G."""
+    rows, length = index.shape
+    heads = x.shape[1] // group
+    taken = x[index].view(rows, length, heads, group, -1).permute(2, 0, 3, 1, 4)
+    return taken.reshape(heads, rows, group * length, -1)
+
+
+def unfold(x: Tensor, group: int) -> Tensor:
+    """The inverse of `fold`: [H, b, G * L, d] as [b, L, Hq, d]."""
+    heads, rows, _, dim = x.shape
+    return x.view(heads, rows, group, -1, dim).permute(1, 3, 0, 2, 4).reshape(rows, -1, heads * group, dim)
+
+
 def _products(x: Tensor, prefix: Tensor, own: Tensor) -> Weights:
     """x times the keys (or values) of the prefix and of the rows, transposed."""
     heads, rows, queries, dim = x.shape

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from understudy.batch import Batch, common_prefixes, shared_prefixes
-from understudy.engines.local.attention import Weights, attend, gradients
+from understudy.engines.local.attention import Weights, attend, fold, gradients, unfold
+from understudy.engines.local.causal import causal, causal_gradients
 
 PADDING = 0.1  # of a block's longest row, at most
 
@@ -30,6 +30,7 @@ class Block:
 
     index: Tensor  # [b, L] flat positions of the tokens that these rows compute; padding repeats the row's last
     valid: Tensor  # [b, L] bool
+    fresh: Tensor  # flat positions of the tokens that these rows compute, without padding
     keys: Tensor  # [b, K] flat positions of the row's tokens after the prefix; padding repeats the last
     limits: Tensor  # [b, G * L] int32: how many of those keys each folded query sees
 
@@ -47,12 +48,12 @@ class Piece:
 class Packing:
     """The layout of one micro-batch; `attend` is what the model's attention modules call."""
 
-    def __init__(self, batch: Batch, rows: Sequence[int], fold: int, device: torch.device) -> None:
+    def __init__(self, batch: Batch, rows: Sequence[int], group: int, device: torch.device) -> None:
         """`rows` are numbers of rows in sorted order, as `plan` gives them.
 
-        `fold` is the number of query heads that share a key head.
+        `group` is the number of query heads that share a key head.
         """
-        self.fold, self._device = fold, device
+        self.group, self._device = group, device
         tokens = [batch.tokens[row, : batch.lengths[row]] for row in rows]
         texts = [row.tolist() for row in tokens]
         self._known = [0, *common_prefixes(texts)]  # of each row, how many tokens an earlier one computes
@@ -98,9 +99,9 @@ class Packing:
         lengths = torch.tensor([len(places) for places in own])[:, None]
         column = torch.arange(int(lengths.max()))[None]
         seen = torch.tensor([first[row] - prefix for row in rows])[:, None] + column.minimum(lengths - 1) + 1
-        limits = seen.repeat(1, self.fold).to(self._device, torch.int32)
+        limits = seen.repeat(1, self.group).to(self._device, torch.int32)
         index, valid = _padded(own).to(self._device), (column < lengths).to(self._device)
-        return Block(index, valid, _padded(keys).to(self._device), limits)
+        return Block(index, valid, index[valid], _padded(keys).to(self._device), limits)
 
 
 def _padded(rows: Sequence[Tensor]) -> Tensor:
@@ -119,13 +120,12 @@ class PackedAttention(torch.autograd.Function):
         for piece in packing.pieces:
             prefix_k, prefix_v = k[piece.prefix], v[piece.prefix]
             if len(fresh := piece.prefix[piece.known :]):
-                out[fresh] = _prefix(q[fresh], prefix_k, prefix_v, scale)
+                out[fresh] = causal(q[fresh], prefix_k, prefix_v, scale)
             shared = _heads_first(prefix_k), _heads_first(prefix_v)
             for block in piece.blocks:
-                result, weights = attend(
-                    _fold(q, block, packing.fold), *shared, *_rows(k, v, block), block.limits, scale
-                )
-                _unfold(result, block, packing.fold, out)
+                queries = fold(q, block.index, packing.group)
+                result, weights = attend(queries, *shared, *_rows(k, v, block), block.limits, scale)
+                out[block.fresh] = unfold(result, packing.group)[block.valid]
                 saved += weights
         ctx.save_for_backward(q, k, v, out, *saved)
         ctx.packing, ctx.scale = packing, scale
@@ -142,16 +142,15 @@ class PackedAttention(torch.autograd.Function):
             prefix_k, prefix_v = k[piece.prefix], v[piece.prefix]
             shared = _heads_first(prefix_k), _heads_first(prefix_v)
             for block in piece.blocks:
-                fold = _fold(grad, block, packing.fold).masked_fill_(~_folded_valid(block, packing.fold), 0.0)
-                args = _fold(q, block, packing.fold), *shared, *_rows(k, v, block)
-                g = gradients(
-                    fold, _fold(out, block, packing.fold), Weights(next(weights), next(weights)), *args, scale
-                )
-                _unfold(g.q, block, packing.fold, grad_q)
+                at = block.index, packing.group
+                wanted = fold(grad, *at).masked_fill_(~_folded_valid(block, packing.group), 0.0)
+                args = fold(q, *at), *shared, *_rows(k, v, block)
+                g = gradients(wanted, fold(out, *at), Weights(next(weights), next(weights)), *args, scale)
+                grad_q[block.fresh] = unfold(g.q, packing.group)[block.valid]
                 sums.add(piece.prefix, g.prefix_k.transpose(0, 1), g.prefix_v.transpose(0, 1))
                 sums.add(block.keys, g.k.permute(1, 2, 0, 3), g.v.permute(1, 2, 0, 3))
             if len(fresh := piece.prefix[piece.known :]):
-                grad_q[fresh], *own = _prefix_gradients(grad[fresh], q[fresh], prefix_k, prefix_v, scale)
+                grad_q[fresh], *own = causal_gradients(grad[fresh], q[fresh], prefix_k, prefix_v, scale)
                 sums.add(piece.prefix, *own)
         return grad_q, sums.k.to(k.dtype), sums.v.to(v.dtype), None, None
 
@@ -177,46 +176,5 @@ def _rows(k: Tensor, v: Tensor, block: Block) -> tuple[Tensor, Tensor]:
     return k[block.keys].permute(2, 0, 1, 3).contiguous(), v[block.keys].permute(2, 0, 1, 3).contiguous()
 
 
-def _fold(x: Tensor, block: Block, fold: int) -> Tensor:
-    """Flat [N, Hq, d] to a block's [H, b, G * L, d]."""
-    rows, length = block.index.shape
-    heads = x.shape[1] // fold
-    return (
-        x[block.index]
-        .view(rows, length, heads, fold, -1)
-        .permute(2, 0, 3, 1, 4)
-        .reshape(heads, rows, fold * length, -1)
-    )
-
-
-def _folded_valid(block: Block, fold: int) -> Tensor:
-    return block.valid.repeat(1, fold)[None, :, :, None]
-
-
-def _unfold(x: Tensor, block: Block, fold: int, into: Tensor) -> None:
-    """The inverse of `_fold`, written to the flat positions that are not padding."""
-    heads, rows, _, dim = x.shape
-    unfolded = x.view(heads, rows, fold, -1, dim).permute(1, 3, 0, 2, 4).reshape(rows, -1, heads * fold, dim)
-    into[block.index[block.valid]] = unfolded[block.valid]
-
-
-def _prefix(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """The last tokens of a prefix attend causally to all of it: [M, Hq, d] over [P, H, d]."""
-    seen = (
-        None
-        if len(q) == len(k)
-        else torch.ones(len(q), len(k), dtype=torch.bool, device=q.device).tril(len(k) - len(q))
-    )
-    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-    attention = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=seen, is_causal=seen is None, scale=scale, enable_gqa=True
-    )
-    return attention[0].transpose(0, 1)
-
-
-def _prefix_gradients(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, ...]:
-    """Through a second forward pass: it is short, and keeps no scores between the passes."""
-    q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
-    with torch.enable_grad():
-        out = _prefix(q, k, v, scale)
-    return torch.autograd.grad(out, (q, k, v), grad)
+def _folded_valid(block: Block, group: int) -> Tensor:
+    return block.valid.repeat(1, group)[None, :, :, None]

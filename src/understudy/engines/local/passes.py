@@ -3,16 +3,19 @@
 Rows that share a prefix stand together, so that the prefix's keys are multiplied once for all of them.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from understudy.engines.local import kernels
-from understudy.engines.local.attention import attend
+from understudy.engines.local.attention import attend, fold, unfold
 from understudy.engines.local.cache import Cache, Prefix, Slot
+from understudy.engines.local.causal import causal
+
+PADDING = 0.3  # of a block's longest row, at most; a block costs more than the padding of a few short rows
 
 
 class PrefixFill:
@@ -23,11 +26,9 @@ class PrefixFill:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Plain causal attention, remembering keys and values."""
-        q, k, v = (x.transpose(0, 1).contiguous() for x in (q, k, v))
-        self._prefix.keys.append(k)
-        self._prefix.values.append(v)
-        out = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, scale=scale, enable_gqa=True)
-        return out[0].transpose(0, 1)
+        self._prefix.keys.append(k.transpose(0, 1).contiguous())
+        self._prefix.values.append(v.transpose(0, 1).contiguous())
+        return causal(q, k, v, scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,49 +58,83 @@ def grouped(slots: Sequence[Slot]) -> list[Group]:
     return groups
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows of one prefix and of similar length: where their new tokens lie, and what these attend to."""
+
+    rows: Group
+    index: Tensor  # [b, L] flat positions of new tokens; padding repeats the row's last
+    valid: Tensor  # [b, L] bool
+    fresh: Tensor  # flat positions of the new tokens, without padding
+    slots: Tensor  # [b]
+    limits: Tensor  # [b, G * L] int32: how many of its slot's tokens each folded query sees
+    seen: int
+    """The most of them."""
+
+
 class Prefill:
-    """Several new tokens a row, one flat sequence without padding. `slots` are ordered by prefix."""
+    """Several new tokens a row, one flat sequence. `slots` are ordered by prefix, best with the most new ones first.
+
+    Attention pads rows to the longest of their block; nothing else sees padding.
+    """
 
     def __init__(
-        self, cache: Cache, slots: Sequence[Slot], new: Sequence[Sequence[int]], fold: int, device: torch.device
+        self, cache: Cache, slots: Sequence[Slot], new: Sequence[Sequence[int]], group: int, device: torch.device
     ) -> None:
-        self._cache, self._fold = cache, fold
-        self._groups = grouped(slots)
-        lengths = torch.tensor([len(tokens) for tokens in new])[:, None]
-        own = torch.tensor([slot.own for slot in slots])[:, None]
-        cached = torch.tensor([len(slot.tokens) for slot in slots])[:, None]
-        start = lengths.cumsum(0) - lengths
-        column = torch.arange(int(lengths.max()))[None]
-        valid = column < lengths  # [b, T]
-        column = column.minimum(lengths - 1)  # padding repeats the row's last token, in attention alone
-        self._index = (start + column).to(device)  # [b, T] flat positions
-        self._valid = valid.to(device)
-        self._slots = torch.tensor([slot.index for slot in slots], device=device)
-        self._flat_slots = self._slots.repeat_interleave(lengths[:, 0].to(device))  # [N]
-        self._flat_columns = (own + column)[valid].to(device)  # [N]
-        self._limits = (own + column + 1).repeat(1, fold).to(device, torch.int32).contiguous()
-        self._seen = int((own + lengths).max())
+        """`group` is the number of query heads that share a key head."""
+        self._cache, self._group, self._device = cache, group, device
+        lengths = [len(tokens) for tokens in new]
+        stops = list(itertools.accumulate(lengths))
+        self._starts = [stop - length for stop, length in zip(stops, lengths, strict=True)]
+        self._blocks = [
+            self._block(part, slots[part.start : part.stop], lengths[part.start : part.stop])
+            for rows in grouped(slots)
+            for part in similar(rows, lengths)
+        ]
+        filled = [(slot, torch.arange(length)) for slot, length in zip(slots, lengths, strict=True)]
+        self._slots = torch.tensor([slot.index for slot in slots]).repeat_interleave(torch.tensor(lengths)).to(device)
+        self._columns = torch.cat([slot.own + column for slot, column in filled]).to(device)  # [N]
         self.tokens = torch.tensor([token for tokens in new for token in tokens], device=device)[None]
-        self.positions = (cached + column)[valid][None].to(device)
-        self.last = (start + lengths - 1)[:, 0].to(device)  # [b] flat position of each row's last token
+        self.positions = torch.cat([len(slot.tokens) + column for slot, column in filled])[None].to(device)
+        self.last = torch.tensor(stops, device=device) - 1  # [b] flat position of each row's last token
+
+    def _block(self, rows: Group, slots: Sequence[Slot], lengths: Sequence[int]) -> Block:
+        length = torch.tensor(lengths)[:, None]
+        start = torch.tensor(self._starts[rows.start : rows.stop])[:, None]
+        own = torch.tensor([slot.own for slot in slots])[:, None]
+        column = torch.arange(max(lengths))[None]
+        valid = column < length  # [b, L]
+        column = column.minimum(length - 1)
+        index, limits = start + column, (own + column + 1).repeat(1, self._group).int()
+        numbers = torch.tensor([slot.index for slot in slots])
+        index, valid, fresh, numbers, limits = (
+            x.to(self._device) for x in (index, valid, index[valid], numbers, limits)
+        )
+        return Block(rows, index, valid, fresh, numbers, limits, int((own + length).max()))
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Store the new keys and values, then attend to [prefix | own]."""
-        self._cache.write(layer, self._flat_slots, self._flat_columns, k, v)
-        rows, length = self._index.shape
-        heads, dim = k.shape[1:]
-        folded = q[self._index].view(rows, length, heads, self._fold, dim).permute(2, 0, 3, 1, 4)
-        folded = folded.reshape(heads, rows, -1, dim)
-        own_k = self._cache.keys[layer][:, self._slots, : self._seen]
-        own_v = self._cache.values[layer][:, self._slots, : self._seen]
-        parts = [self._attend(g, layer, folded, k, own_k, own_v, scale) for g in self._groups]
-        out = torch.cat(parts, 1).view(heads, rows, self._fold, length, dim)
-        return out.permute(1, 3, 0, 2, 4).reshape(rows, length, -1, dim)[self._valid]
+        self._cache.write(layer, self._slots, self._columns, k, v)
+        out = torch.empty_like(q)
+        for block in self._blocks:
+            own_k = self._cache.keys[layer][:, block.slots, : block.seen]
+            own_v = self._cache.values[layer][:, block.slots, : block.seen]
+            queries = fold(q, block.index, self._group)
+            result = attend(queries, *block.rows.shared(layer, k), own_k, own_v, block.limits, scale)[0]
+            out[block.fresh] = unfold(result, self._group)[block.valid]
+        return out
 
-    def _attend(self, group: Group, layer: int, q: Tensor, like: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        part = slice(group.start, group.stop)
-        shared = group.shared(layer, like)
-        return attend(q[:, part].contiguous(), *shared, k[:, part], v[:, part], self._limits[part], scale)[0]
+
+def similar(rows: Group, lengths: Sequence[int]) -> list[Group]:
+    """Neighbours among a group's rows of which none has much less new than the first."""
+    found = [Group(rows.prefix, rows.start, rows.start + 1)]
+    for i in range(rows.start + 1, rows.stop):
+        first = found[-1].start
+        if (1 - PADDING) * lengths[first] <= lengths[i] <= lengths[first]:
+            found[-1] = Group(rows.prefix, first, i + 1)
+        else:
+            found.append(Group(rows.prefix, i, i + 1))
+    return found
 
 
 class Decode:

@@ -205,7 +205,8 @@ class LocalSampler:
                 self._model.hidden(tokens, positions, PrefixFill(prefix))
 
     def _prefill(self, requests: Sequence[Request]) -> None:
-        rows = sorted(requests, key=lambda r: self._order(r.live))
+        longest_first = sorted(requests, key=lambda r: len(r.live.tokens) - len(r.prompt))
+        rows = sorted(longest_first, key=lambda r: _prefix(r.live))
         slots = [r.live for r in rows]
         new = [r.prompt[len(r.live.tokens) :] for r in rows]
         self._cache.reserve(max(slot.own + len(tokens) for slot, tokens in zip(slots, new, strict=True)))
@@ -217,7 +218,7 @@ class LocalSampler:
         self._pick(rows, [[] for _ in rows], hidden[layout.last])
 
     def _decode(self) -> None:
-        rows = sorted(self._active, key=lambda r: self._order(r.live))
+        rows = sorted(self._active, key=lambda r: (_prefix(r.live), r.live.index))
         slots = [r.live for r in rows]
         guesses = self._guess(rows)
         fed = [[r.sequence[-1], *guessed] for r, guessed in zip(rows, guesses, strict=True)]
@@ -232,10 +233,6 @@ class LocalSampler:
         """What each reply may go on with, as much as there is room for in one pass."""
         most = min(MOST_GUESSES, self._rows // len(rows) - 1)
         return [guess(r.sequence, self._replies, min(most, r.left - 1)) for r in rows]
-
-    def _order(self, slot: Slot) -> tuple[int, int]:
-        """Rows of one prefix stand together."""
-        return (slot.prefix.index if slot.prefix else 0, slot.index)
 
     def _pick(self, rows: Sequence[Request], guesses: Sequence[Sequence[int]], hidden: torch.Tensor) -> None:
         """Sample what follows each row and each of its guesses, and hand over the replies that are complete."""
@@ -266,6 +263,11 @@ class LocalSampler:
             request.live.busy = False
             if request.finish and not request.future.done():
                 request.future.set_result(Completion(request.tokens, request.logprobs, request.finish, self.version))
+
+
+def _prefix(slot: Slot) -> int:
+    """Which prefix a slot's tokens begin with; rows of one stand together."""
+    return slot.prefix.index if slot.prefix else 0
 
 
 def _kind(sampling: Sampling) -> tuple[bool, float, float]:
