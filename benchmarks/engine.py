@@ -129,7 +129,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
     settings = {"device": arguments.device, "dtype": arguments.dtype, "sampler": "torch"}
     settings |= {"finetune": arguments.finetune[0], "checkpointing": arguments.checkpointing}
     rows = arguments.groups * arguments.group
-    settings |= {"sequences": rows, "tokens_per_microbatch": arguments.microbatch}
+    laid_down = rows * arguments.reply + (arguments.groups if arguments.share else rows) * arguments.prompt
+    settings |= {"sequences": rows, "tokens_per_microbatch": min(arguments.microbatch, laid_down)}
     config, folder = LocalConfig.model_validate(settings), find_model_or_folder(arguments.model)
     machine = find_machine(config)
     shared = arguments.prompt if arguments.share else 0
