@@ -22,18 +22,29 @@ from typing import Any
 
 import trl_step
 from peer import TRL
+from tokenizers import Tokenizer
+
+from understudy.algorithms.advantages import group_advantages, token_weights
+from understudy.algorithms.options import Loss
+from understudy.batch import collate
+from understudy.engines.base import Sampling
+from understudy.engines.local.config import LocalConfig
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.local.machine import peak_bytes
+from understudy.memory import GIB
+from understudy.models import find_model
+from understudy.tasks import Score
+from understudy.trajectory import Trajectory
 
 SIDES = {"ours": "understudy", "theirs": TRL}
 WORDS = (
     *(" lamp", " order", " blue", " return", " table", " price"),
     *(" cancel", " street", " parcel", " green", " refund", " chair"),
 )
-GIB = 1 << 30
 
 
 def prompts(count: int, length: int, tokenizer: Path) -> list[str]:
     """Texts of about `length` tokens each, with little in common: words of a seeded shop catalogue."""
-    from tokenizers import Tokenizer
 
     def size(text: str) -> int:
         return len(encode.encode(text, add_special_tokens=False).ids)
@@ -54,19 +65,6 @@ def prompts(count: int, length: int, tokenizer: Path) -> list[str]:
 
 def ours(arguments: argparse.Namespace) -> dict[str, Any]:
     """Seconds of each step of understudy's local engine, after a first one that is not counted, and its peak memory."""
-    from tokenizers import Tokenizer
-
-    from understudy.algorithms.advantages import group_advantages, token_weights
-    from understudy.algorithms.options import Loss
-    from understudy.batch import collate
-    from understudy.engines.base import Sampling
-    from understudy.engines.local.config import LocalConfig
-    from understudy.engines.local.engine import LocalEngine
-    from understudy.engines.local.machine import peak_bytes
-    from understudy.models import find_model
-    from understudy.tasks import Score
-    from understudy.trajectory import Trajectory
-
     folder = find_model("smollm2-135m")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     config = LocalConfig(device=arguments.device, sampler="torch", dtype=arguments.dtype, train_embeddings=True)
@@ -143,8 +141,6 @@ def main() -> None:
     if arguments.ours:
         print(json.dumps(ours(arguments)))
         return
-    from understudy.models import find_model
-
     model = find_model("smollm2-135m")
     rounds = [(run_ours(arguments), run_theirs(arguments, model)) for _ in range(arguments.rounds)]
     sides = dict(zip(SIDES, zip(*rounds, strict=True), strict=True))

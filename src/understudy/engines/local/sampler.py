@@ -205,8 +205,7 @@ class LocalSampler:
                 self._model.hidden(tokens, positions, PrefixFill(prefix))
 
     def _prefill(self, requests: Sequence[Request]) -> None:
-        longest_first = sorted(requests, key=lambda r: len(r.live.tokens) - len(r.prompt))
-        rows = sorted(longest_first, key=lambda r: _prefix(r.live))
+        rows = sorted(requests, key=lambda r: (_prefix(r.live), len(r.live.tokens) - len(r.prompt)))
         slots = [r.live for r in rows]
         new = [r.prompt[len(r.live.tokens) :] for r in rows]
         self._cache.reserve(max(slot.own + len(tokens) for slot, tokens in zip(slots, new, strict=True)))
