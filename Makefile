@@ -1,23 +1,28 @@
 # make install   .venv with everything pinned in constraints.txt
-# make train     install, then train the embedded model on the default task and print the result table
-# make test      install, then run every test that needs no further download
-# make test-mcp       install, then play with MCP servers from npm and PyPI, which that installs into the user's cache
-# make test-families  install, then chat formats beside the tokenizers and templates of many families (60 MB, once)
-# make test-vllm      install, make an environment for vLLM (3 GB, once), then run the tests with it on the CPU
-# make test-qlora     install, then weights in 4 bits with a real bitsandbytes on the CPU (45 MB, once)
-# make test-llamafactory  install, make an environment for LLaMA-Factory (1.6 GB, once), then train with it on the CPU
-# make test-skyrl     install, make an environment for SkyRL (3 GB, once), then train with its servers on the CPU
-# make test-trackers  install, then send metrics by the real client libraries, which that installs into the user's cache
-# make docs      install, then build the documentation into build/site; a warning is an error
-# make test-inspect   install, then read an evaluation's log with Inspect, which that installs into the user's cache
-# make test-browser   install, then the page of view in a real Chromium (apt-get's, where there is none), by Playwright
-# make check     install, then lint, formatting and types
-# make bench     install, then measure environments, data conversion, and a training step beside TRL
+# make train     train the embedded model on the default task and print the result table
+# make check     check lint, formatting and types
+# make docs      build the documentation into build/site; a warning is an error
+# make bench     measure environments, data conversion, and a training step against TRL
+# make test      run every test that needs no further download, except slow ones
+# make test-slow run the tests that take more than two seconds each and need no further download
 #
-# TORCH is what is installed as torch, where it is not there yet. From a plain index that is a CUDA build on Linux, of several
-# GB. Where there is no NVIDIA GPU, the CPU build's index is asked too, if it can be reached: pip prefers 2.13.0+cpu.
-
-# WORKERS is how many processes run the tests of `make test`; each takes up to 2 GB.
+# These tests download more, once, into the user's cache:
+# make test-mcp           MCP servers from npm and PyPI
+# make test-families      chat formats against the tokenizers and templates of many families (60 MB)
+# make test-vllm          vLLM on the CPU (3 GB)
+# make test-qlora         4-bit weights with bitsandbytes on the CPU (45 MB)
+# make test-llamafactory  LLaMA-Factory on the CPU (1.6 GB)
+# make test-skyrl         SkyRL on the CPU (3 GB)
+# make test-trackers      wandb, TensorBoard, MLflow and trackio (500 MB)
+# make test-inspect       evaluation logs read by Inspect (150 MB)
+# make test-browser       the viewer in Chromium with Playwright; apt-get installs a missing Chromium
+#
+# Every target installs first if necessary.
+#
+# TORCH is the requirement to install if torch is missing. PyPI's build for Linux is for CUDA and takes several GB. So on
+# a machine without an NVIDIA GPU, the index of CPU builds is added if it can be reached; pip prefers its 2.13.0+cpu.
+#
+# WORKERS is the number of test processes of `make test` and `make test-slow`. Each takes up to 2 GB.
 
 WORKERS ?= 2
 CPU_INDEX := https://download.pytorch.org/whl/cpu
@@ -28,10 +33,10 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; 
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# only files with such tests are collected: all others take 20 seconds to look through
-marked = $(BIN)/python -m pytest -m $(1) $(shell grep -l 'mark\.$(1)\b' tests/test_*.py)
+# Only files with such tests are passed to pytest, because collecting all others takes 20 seconds.
+marked = $(BIN)/python -m pytest $(2) -m $(1) $(shell grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
 
-.PHONY: install train test test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-browser check docs bench
+.PHONY: install train test test-slow test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-browser check docs bench
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -46,10 +51,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 train: install
 	$(BIN)/understudy train
 
-# tiny models are slower on several threads, and far slower where another suite runs beside
-test test-skyrl: export OMP_NUM_THREADS ?= 1
+# Tiny models are slower on several threads, and much slower if other programs use the cores.
+test test-slow test-skyrl: export OMP_NUM_THREADS ?= 1
 test: install
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+test-slow: install
+	$(call marked,slow,-n $(WORKERS) --dist loadfile)
 
 test-mcp: install
 	$(call marked,mcp_servers)
@@ -61,18 +69,18 @@ test-trackers: install
 	$(call marked,trackers)
 
 test-vllm: install
-	$(BIN)/python tests/vllm_server.py
+	PYTHONPATH=tests $(BIN)/python -m support.vllm_server
 	$(call marked,vllm)
 
 test-qlora: install
 	$(call marked,qlora)
 
 test-llamafactory: install
-	$(BIN)/python tests/llamafactory_cli.py
+	PYTHONPATH=tests $(BIN)/python -m support.llamafactory_cli
 	$(call marked,llamafactory)
 
 test-skyrl: install
-	$(BIN)/python tests/skyrl_venv.py
+	PYTHONPATH=tests $(BIN)/python -m support.skyrl_venv
 	$(call marked,skyrl)
 
 test-inspect: install

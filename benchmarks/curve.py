@@ -1,9 +1,9 @@
-"""The learning curve of a run, or of several seeds of one, as a picture for dark and for light pages.
+"""Plot the learning curve of one run, or of several seeds, as an SVG for light and dark pages.
 
     python benchmarks/curve.py runs/seed0 runs/seed1 learning.svg --title "retail, an easy slice; two seeds"
 
-Shown are the success of each step's fresh training episodes, for several runs each one's and their mean, and of each
-evaluation with its 95% interval over tasks.
+The curve shows the success rate of each step's training episodes, for each run and as the mean of all runs. Each
+evaluation is shown with its 95% interval over tasks.
 """
 
 import argparse
@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from understudy.evaluation import Evaluation
-from understudy.run import read_config, read_metrics
-from understudy.statistics import Rate
+from understudy.evaluation.report import read_report
+from understudy.evaluation.statistics import MeanEstimate
+from understudy.runs.run import list_run_evaluations, read_metrics, read_run_config
 
 Place = Callable[[float, float], tuple[float, float]]
-"""From a step and a rate to a place in the picture."""
+"""Function from a step and a rate to a position in the picture."""
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 860, 380, 64, 64, 56
 STYLE = """<style>
   .card { fill: #ffffff } text { fill: #1b1f24 } .note { fill: #48515c; font-size: 12px } .grid { stroke: #d5dbe3 }
@@ -29,25 +29,28 @@ STYLE = """<style>
 </style>"""
 
 
-def evaluations(folder: Path) -> Iterator[tuple[int, Rate]]:
-    """The step and the success of each evaluation that the run keeps."""
-    for path in sorted((folder / "evaluations").glob("*.json")):
-        found = Evaluation.model_validate_json(path.read_text(encoding="utf-8"))
-        if (success := found.success).tasks:
-            yield int(path.name.split()[0]), success
+def evaluations(folder: Path) -> Iterator[tuple[int, MeanEstimate]]:
+    """Yield the step and the success rate of each evaluation of the run, except those on other domains."""
+    for evaluation in list_run_evaluations(folder):
+        success = read_report(evaluation.folder).agent_rows[-1].result.success_rate
+        if success.tasks and not evaluation.is_ood:
+            yield evaluation.step, success
 
 
 def picture(folders: Sequence[Path], title: str) -> str:
-    """The SVG."""
-    config, curves = read_config(folders[0]), [trained(folder) for folder in folders]
+    """Return the SVG."""
+    config, curves = read_run_config(folders[0]), [trained(folder) for folder in folders]
     last = max(step for curve in curves for step in curve)
 
     def at(step: float, value: float) -> tuple[float, float]:
-        return LEFT + _across(step, config.prior, last) * (WIDTH - LEFT - 24), HEIGHT - BOTTOM - value * (
+        return LEFT + _across(step, config.steps_before_rl, last) * (WIDTH - LEFT - 24), HEIGHT - BOTTOM - value * (
             HEIGHT - TOP - BOTTOM
         )
 
-    parts = [f'<rect class="card" width="{WIDTH}" height="{HEIGHT}" rx="12"/>', *_axes(last, config.prior, at)]
+    parts = [
+        f'<rect class="card" width="{WIDTH}" height="{HEIGHT}" rx="12"/>',
+        *_axes(last, config.steps_before_rl, at),
+    ]
     if len(curves) > 1:
         parts += [_line("train each", curve, at) for curve in curves]
     shared = sorted(set.intersection(*map(set, curves)))
@@ -67,14 +70,16 @@ def picture(folders: Sequence[Path], title: str) -> str:
 
 
 def _across(step: float, prior: int, last: int) -> float:
-    """How far to the right a step is. Imitation plays no episodes, so it gets a fifth of the width at most."""
+    """Return the horizontal position of a step, from 0 to 1. SFT plays no episodes, so it takes at most a fifth of
+    the width.
+    """
     warm = min(0.2, prior / last)
     return warm * step / prior if step < prior else warm + (1 - warm) * (step - prior) / max(1, last - prior)
 
 
 def trained(folder: Path) -> dict[int, float]:
-    """The success of each step's training episodes."""
-    name = "reward/success_rate"
+    """Return the success rate of each step's training episodes."""
+    name = "rollout/success_rate"
     return {line["step"]: line[name] for line in read_metrics(folder) if name in line}
 
 
@@ -82,8 +87,8 @@ def _line(kind: str, curve: Mapping[int, float], at: Place) -> str:
     return f'<polyline class="{kind}" points="{" ".join("{:.1f},{:.1f}".format(*at(*p)) for p in curve.items())}"/>'
 
 
-def _bar(found: Rate, step: int, aside: float, at: Place) -> Iterator[str]:
-    """An evaluation, a little aside of the others after this step."""
+def _bar(found: MeanEstimate, step: int, aside: float, at: Place) -> Iterator[str]:
+    """Yield the marks of an evaluation. `aside` separates the evaluations of several runs after the same step."""
     (x, low), (_, high), (_, middle) = at(step, found.low), at(step, found.high), at(step, found.mean)
     yield f'<path class="eval" d="M{x + aside:.1f} {low:.1f}V{high:.1f}"/>'
     yield f'<rect class="eval" x="{x + aside - 3:.1f}" y="{middle - 3:.1f}" width="6" height="6"/>'
@@ -98,16 +103,16 @@ def _axes(last: int, prior: int, at: Place) -> Iterator[str]:
         yield f'<path class="grid" d="M{left:.1f} {y:.1f}H{right:.1f}"/>'
         yield _text(left - 8, y + 4, f"{tenth / 10:.1f}", "end")
     if prior:
-        yield _text((left + warm) / 2, bottom + 18, "imitation", "middle")
+        yield _text((left + warm) / 2, bottom + 18, "SFT", "middle")
         yield _text((left + warm) / 2, bottom + 36, f"{prior} steps", "middle")
-    yield _text((warm + right) / 2, bottom + 36, f"reinforcement, {last - prior} steps", "middle")
+    yield _text((warm + right) / 2, bottom + 36, f"RL, {last - prior} steps", "middle")
     for step in range(prior + 1, last + 1, 1 + (last - prior) // 20):
         yield _text(at(step, 0.0)[0], bottom + 18, str(step - prior), "middle")
 
 
 def _legend(tasks: int, runs: int) -> str:
-    what = "line: success of a step's fresh training episodes" + (f" (thin: each of {runs} seeds)" if runs > 1 else "")
-    return f"{what}; bars: evaluation on {tasks} tasks, 95% interval"
+    thin = f" (thick: mean, thin: each of {runs} seeds)" if runs > 1 else ""
+    return f"line: success rate of each step's training episodes{thin}; bars: evaluation on {tasks} tasks, 95% interval"
 
 
 def _text(x: float, y: float, text: str, anchor: str, kind: str = "note") -> str:
@@ -115,9 +120,9 @@ def _text(x: float, y: float, text: str, anchor: str, kind: str = "note") -> str
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", type=Path, nargs="+")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--title", default="success")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+", help="run folders of one config, one for each seed")
+    parser.add_argument("out", type=Path, help="SVG file to write")
+    parser.add_argument("--title", default="success", help="title of the plot (default: %(default)s)")
     arguments = parser.parse_args()
     arguments.out.write_text(picture(arguments.runs, arguments.title), encoding="utf-8")

@@ -1,12 +1,13 @@
-"""How fast task files convert, and in how much memory: whole runs of `understudy data`, each in a process of its own.
+"""Measure the speed and memory of `understudy data`. Each command runs in its own process.
 
     python benchmarks/data.py [--rows 100000] [--keep FOLDER] [--json]
 
-The input is one JSON object of tau-style retail tasks, made of the domain's generator and its untouched world. What is
-timed runs every task's gold calls, deals the tasks to two parts without tearing a task apart, and writes parquet; then
-it goes back from parquet to tasks, and from tasks to rows in one file. Near-duplicates are looked for among a tenth as
-many generated tasks. Memory is the peak of the process (VmHWM). Where other programs want the same cores, CPU seconds
-are the fairer measure.
+The input is one JSON object of tau-style retail tasks, built from the domain's generator and its initial state. The
+timed commands convert it to parquet in two splits, parquet to tasks, and tasks to rows in one file. The first one runs
+every task's gold calls and never divides a group of tasks between splits. Near-duplicates are searched among a tenth
+as many generated tasks.
+
+Memory is the peak of the process (VmHWM). If other programs use the same cores, CPU seconds are the fairer measure.
 """
 
 import argparse
@@ -21,25 +22,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from understudy.domains.base import Domain, find
-from understudy.errors import TaskError
-from understudy.tasks import Task
+from understudy.core.errors import TaskError
+from understudy.core.tasks import Task
+from understudy.envs.domains.base import Domain, load_source
 
-# It says itself what it took: of a child, wait4 tells the memory of its parent, where that had more before it began.
+# The child reports its own memory, because the peak of wait4 includes the parent's memory before exec.
 PROGRAM = """
 import atexit, sys
-from understudy.cli import main
-from understudy.engines.local.machine import peak_bytes
-atexit.register(lambda: print(peak_bytes("cpu"), file=sys.stderr))
+from understudy.cli.main import main
+from understudy.engines.local.machine import peak_memory_bytes
+atexit.register(lambda: print(peak_memory_bytes("cpu"), file=sys.stderr))
 main()
 """
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--keep", type=Path, help="a new folder for the files, instead of a temporary one")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rows", type=int, default=100_000, help="number of tasks (default: %(default)s)")
+    parser.add_argument(
+        "--keep", type=Path, help="write the files to this new folder and keep them (default: a temporary folder)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per command")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
@@ -52,11 +55,11 @@ def main() -> None:
 
 def runs(folder: Path, rows: int) -> Iterator[tuple[str, list[str]]]:
     tau, parts, tasks = folder / "tau.json", folder / "parts", folder / "tasks.jsonl"
-    yield "tau to rows, in parts", ["convert", f"{tau}", f"{parts}", "--domain", "retail", "--train-ratio", "0.9"]
+    yield "tau-style JSON to rows", ["convert", f"{tau}", f"{parts}", "--domain", "retail", "--train-ratio", "0.9"]
     yield "rows to tasks", ["convert", f"{parts / 'train.parquet'}", f"{tasks}"]
     yield "tasks to rows", ["convert", f"{tasks}", f"{folder / 'rows.parquet'}"]
-    yield "tasks made", ["synthesize", "retail", "--count", f"{rows // 10}", "--out", f"{folder / 'made.jsonl'}"]
-    yield "near-duplicates", ["stats", f"{folder / 'made.jsonl'}"]
+    yield "generate tasks", ["synthesize", "retail", "--count", f"{rows // 10}", "--out", f"{folder / 'made.jsonl'}"]
+    yield "stats, near-duplicates", ["stats", f"{folder / 'made.jsonl'}"]
 
 
 def measure(name: str, arguments: list[str]) -> dict[str, Any]:
@@ -64,20 +67,20 @@ def measure(name: str, arguments: list[str]) -> dict[str, Any]:
     command = [sys.executable, "-c", PROGRAM, "data", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    told = process.stderr.read()
+    errors = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
-    assert status == 0, f"{name}: status {status}: {told}"
+    assert status == 0, f"{name}: exit status {status}: {errors}"
     seconds = time.perf_counter() - started
-    cpu, memory = usage.ru_utime + usage.ru_stime, int(told.split()[-1]) / 2**20
+    cpu, memory = usage.ru_utime + usage.ru_stime, int(errors.split()[-1]) / 2**20
     return {"run": name, "seconds": round(seconds, 1), "cpu_seconds": round(cpu, 1), "megabytes": round(memory)}
 
 
 def as_line(result: dict[str, Any]) -> str:
-    return "{run:<24}{seconds:>8.1f} s{cpu_seconds:>8.1f} s of CPU{megabytes:>7} MB".format(**result)
+    return "{run:<24}{seconds:>8.1f} s{cpu_seconds:>8.1f} CPU s{megabytes:>7} MB peak".format(**result)
 
 
 def write_tau(path: Path, count: int) -> None:
-    tasks = itertools.islice(tau_tasks(find("retail")), count)
+    tasks = itertools.islice(tau_tasks(load_source("retail")), count)
     with path.open("w", encoding="utf-8") as file:
         file.write('{"tasks": [')
         for number, task in enumerate(tasks):
@@ -86,23 +89,23 @@ def write_tau(path: Path, count: int) -> None:
 
 
 def tau_tasks(domain: Domain) -> Iterator[dict[str, Any]]:
-    """Generated tasks whose gold works on the world as it is: tau-style tasks have no setup."""
+    """Yield generated tasks whose gold works on the initial state, because tau-style tasks have no setup."""
     for task in domain.stream("train", seed=1):
         bare = task.replace(setup={})
         if works(domain, bare):
             yield {
-                "user_id": task.actions[0].arguments.get("email", ""),
+                "user_id": task.gold_calls[0].arguments.get("email", ""),
                 "instruction": task.scenario.instructions,
-                "actions": [{"name": call.name, "kwargs": call.arguments} for call in task.actions],
+                "actions": [{"name": call.name, "kwargs": call.arguments} for call in task.gold_calls],
                 "outputs": list(task.outputs),
                 "domain": domain.name,
-                "complexity": min(3, len(task.scenario.wishes)),
+                "complexity": min(3, len(task.scenario.goals)),
             }
 
 
 def works(domain: Domain, task: Task) -> bool:
     try:
-        return bool(domain.goal(task))
+        return bool(domain.gold_changes(task))
     except TaskError:
         return False
 

@@ -1,16 +1,17 @@
-"""A step of the local engine, sampling and update: time, tokens a second and memory, with and without shared prompts.
+"""Measure a step of the local engine: time, tokens per second and memory, with and without shared prompts.
 
     python benchmarks/engine.py                                # on a GPU: prompts of 4,000 tokens in groups of 8
     python benchmarks/engine.py --shape 3b --finetune lora     # random weights in the shape of a 3B model
-    python benchmarks/engine.py --device cpu                   # smaller prompts, fewer of them
-    python benchmarks/engine.py --trl                          # and TRL's GRPOTrainer, in an environment of its own
+    python benchmarks/engine.py --device cpu                   # fewer and shorter prompts
+    python benchmarks/engine.py --trl                          # also TRL's GRPOTrainer, in its own environment
 
-Each line is a process of its own: one step that is not counted, then `--steps`, of which the median is shown. Without
-sharing, each prompt begins with a token of its own, so that nothing is computed for two rows at once. "computed" are
-the tokens of an update that went through the model, "trained" those that the loss is taken of. Memory is the process's
-peak on a CPU, and that of its tensors on a GPU, beside the plan's. TRL's weights, and fully fine-tuned also their
-moments, are of `--dtype`; ours keep both in float32. Its prompts are texts of about as many tokens. Neither side
-samples through vLLM.
+Each row of the table runs in its own process: one warm-up step, then `--steps`, of which the median is shown. Without
+sharing, each prompt begins with a different token, so that no two rows have a common prefix. "computed" is the number
+of an update's tokens that the model computed, "trained" the number of tokens in the loss. Memory is the peak of the
+process on a CPU and of its tensors on a GPU, beside the forecast of the memory plan.
+
+TRL's weights have `--dtype`, and so have its moments in full fine-tuning. This package keeps both in float32. TRL's
+prompts are texts of about as many tokens. Neither side samples through vLLM.
 """
 
 import argparse
@@ -30,18 +31,18 @@ from grpo_step import prompts
 from peer import TRL
 
 from understudy.algorithms.advantages import token_weights
-from understudy.algorithms.options import Loss
-from understudy.batch import Batch, collate
-from understudy.engines.base import Sampling
-from understudy.engines.local.config import LocalConfig
+from understudy.algorithms.batch import Batch, collate
+from understudy.algorithms.config import LossConfig
+from understudy.core.messages import Message
+from understudy.core.tasks import Score
+from understudy.core.trajectory import Trajectory
+from understudy.engines.base import SamplingParams
+from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.engine import LocalEngine
-from understudy.engines.local.machine import find_machine, peak_bytes
+from understudy.engines.local.machine import detect_machine, peak_memory_bytes
 from understudy.engines.local.model import choose_device, choose_dtype
-from understudy.memory import GIB, Load, plan, read_shape
-from understudy.messages import Message
-from understudy.models import find_model, make_tiny
-from understudy.tasks import Score
-from understudy.trajectory import Trajectory
+from understudy.engines.models import find_model, make_tiny_model
+from understudy.train.planning.memory import GIB, MaxPassSizes, plan_memory, read_model_shape
 
 SIZES = {"cuda": {"prompt": 4000, "reply": 256, "groups": 4}, "cpu": {"prompt": 256, "reply": 16, "groups": 1}}
 SHAPES = {
@@ -56,35 +57,35 @@ SHAPES = {
         "tie_word_embeddings": True,
     }
 }
-"""Of Qwen2.5-3B."""
+"""Shape of Qwen2.5-3B."""
 HEAD = (
     "finetune",
     "prompts",
-    "step s",
-    "sampling s",
-    "update s",
-    "sampled/s",
-    "computed/s",
-    "trained/s",
-    "GiB",
-    "plan",
+    "step, s",
+    "sampling, s",
+    "update, s",
+    "sampled tokens/s",
+    "computed tokens/s",
+    "trained tokens/s",
+    "peak GiB",
+    "planned GiB",
 )
 
 
 def random_model(folder: Path, shape: str) -> Path:
-    """Random weights in bfloat16, without a tokenizer, which nothing here asks for."""
+    """Write random bfloat16 weights without a tokenizer, which this benchmark does not need."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     if shape == "tiny":
-        return make_tiny(folder)
+        return make_tiny_model(folder)
     config = AutoConfig.for_model("qwen2", **SHAPES[shape])
     AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
     return folder
 
 
 async def sampled(engine: LocalEngine, arguments: argparse.Namespace, step: int) -> Batch:
-    """Groups of replies to prompts of random tokens."""
-    sampling = Sampling(max_tokens=arguments.reply)
+    """Return groups of replies to prompts of random tokens."""
+    sampling = SamplingParams(max_response_tokens=arguments.reply)
 
     async def reply(row: int) -> Trajectory:
         prompt = random.Random(f"{step}/{row // arguments.group}").choices(range(200), k=arguments.prompt)
@@ -101,59 +102,66 @@ async def sampled(engine: LocalEngine, arguments: argparse.Namespace, step: int)
 
 
 async def steps(engine: LocalEngine, arguments: argparse.Namespace) -> list[dict[str, float]]:
-    """What each step took, the first left out."""
+    """Return the measurements of each step except the first."""
     found = []
     for step in range(arguments.steps + 1):
         started = time.perf_counter()
         batch = await sampled(engine, arguments, step)
         between = time.perf_counter()
-        weighed = token_weights(batch.mask, "token") * (batch.rewards[:, None] - 0.5)
-        metrics = await engine.update([batch.with_(advantages=weighed)], Loss(), 1e-6)
+        weighed = token_weights(batch.mask, "token_mean") * (batch.rewards[:, None] - 0.5)
+        metrics = await engine.update([batch.replace(advantages=weighed)], LossConfig(), 1e-6)
         done = time.perf_counter()
         trained = int(batch.mask.sum())
         found.append(
             {
-                "step s": done - started,
-                "sampling s": between - started,
-                "update s": done - between,
-                "sampled/s": trained / (between - started),
-                "computed/s": metrics["computed_tokens"] / (done - between),
-                "trained/s": trained / (done - between),
+                "step, s": done - started,
+                "sampling, s": between - started,
+                "update, s": done - between,
+                "sampled tokens/s": trained / (between - started),
+                "computed tokens/s": metrics["computed_tokens"] / (done - between),
+                "trained tokens/s": trained / (done - between),
             }
         )
     return found[1:]
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, float]:
-    """One line of the table, in this process."""
+    """Measure one row of the table in this process."""
     settings = {"device": arguments.device, "dtype": arguments.dtype, "sampler": "torch"}
-    settings |= {"finetune": arguments.finetune[0], "checkpointing": arguments.checkpointing}
+    settings |= {"finetune": arguments.finetune[0], "gradient_checkpointing": arguments.checkpointing}
     rows = arguments.groups * arguments.group
     laid_down = rows * arguments.reply + (arguments.groups if arguments.share else rows) * arguments.prompt
-    settings |= {"sequences": rows, "tokens_per_microbatch": min(arguments.microbatch, laid_down)}
-    config, folder = LocalConfig.model_validate(settings), find_model_or_folder(arguments.model)
-    machine = find_machine(config)
+    settings |= {"max_num_seqs": rows, "max_tokens_per_microbatch": min(arguments.microbatch, laid_down)}
+    config, folder = LocalEngineConfig.model_validate(settings), find_model_or_folder(arguments.model)
+    machine = detect_machine(config)
     shared = arguments.prompt if arguments.share else 0
     longest = arguments.prompt + arguments.reply
-    load = Load(longest=longest, prompt=shared, turn=1, group=arguments.group, live=rows, reference=False)
+    load = MaxPassSizes(
+        max_episode_tokens=longest,
+        prompt_tokens=shared,
+        max_turn_tokens=1,
+        group_size=arguments.group,
+        concurrent_episodes=rows,
+        has_reference=False,
+    )
     engine = LocalEngine(folder, config)
     found = asyncio.run(steps(engine, arguments))
     medians = {name: statistics.median(step[name] for step in found) for name in found[0]}
-    planned = plan(read_shape(folder), config, load, machine).peak
-    return medians | {"GiB": peak_bytes(machine.device) / GIB, "plan": planned / GIB}
+    planned = plan_memory(read_model_shape(folder), config, load, machine).peak_bytes
+    return medians | {"peak GiB": peak_memory_bytes(machine.device) / GIB, "planned GiB": planned / GIB}
 
 
 def find_model_or_folder(name: str) -> Path:
-    """A folder as it is (random weights have no tokenizer), or a model by its name."""
+    """Return the folder of a model. A folder is not validated, because random weights have no tokenizer."""
     return Path(name) if Path(name).is_dir() else find_model(name)
 
 
 def of_trl(arguments: argparse.Namespace, model: Path, finetune: str) -> dict[str, float | None]:
-    """TRL's line of the table: as many rows of as many tokens, one group a pass."""
-    config = LocalConfig(device=arguments.device, dtype=arguments.dtype)
+    """Measure TRL's row of the table: as many rows of as many tokens, one group per pass."""
+    config = LocalEngineConfig(device=arguments.device, dtype=arguments.dtype)
     device = choose_device(config.device)
     tokenizer = model if (model / "tokenizer.json").exists() else find_model("smollm2-135m")
-    lora = {"r": config.lora.rank, "lora_alpha": config.lora.alpha, "target_modules": config.lora.targets}
+    lora = {"r": config.lora.rank, "lora_alpha": config.lora.alpha, "target_modules": config.lora.target_modules}
     found = trl_step.measured(
         model=model,
         tokenizer=tokenizer,
@@ -169,19 +177,19 @@ def of_trl(arguments: argparse.Namespace, model: Path, finetune: str) -> dict[st
     whole, sampling = (statistics.median(found[name][1:]) for name in ("steps", "sampling"))
     trained = arguments.groups * arguments.group * arguments.reply
     return {
-        "step s": whole,
-        "sampling s": sampling,
-        "update s": whole - sampling,
-        "sampled/s": trained / sampling,
-        "computed/s": trained * (1 + arguments.prompt / arguments.reply) / (whole - sampling),
-        "trained/s": trained / (whole - sampling),
-        "GiB": found["peak"] / GIB,
-        "plan": None,
+        "step, s": whole,
+        "sampling, s": sampling,
+        "update, s": whole - sampling,
+        "sampled tokens/s": trained / sampling,
+        "computed tokens/s": trained * (1 + arguments.prompt / arguments.reply) / (whole - sampling),
+        "trained tokens/s": trained / (whole - sampling),
+        "peak GiB": found["peak"] / GIB,
+        "planned GiB": None,
     }
 
 
 def lines(arguments: argparse.Namespace, model: str) -> list[dict[str, object]]:
-    """Every case in a process of its own."""
+    """Measure every case in its own process."""
     found: list[dict[str, object]] = []
     names = ("device", "dtype", "prompt", "reply", "group", "groups", "microbatch", "steps")
     settings = [f"--{name}={getattr(arguments, name)}" for name in names]
@@ -190,32 +198,36 @@ def lines(arguments: argparse.Namespace, model: str) -> list[dict[str, object]]:
         for share in (True, False):
             case = [f"--model={model}", f"--finetune={finetune}", "--one", *(["--share"] if share else [])]
             done = subprocess.run([sys.executable, __file__, *settings, *case], stdout=subprocess.PIPE, check=True)
-            row = {"finetune": finetune, "prompts": "shared" if share else "apart"}
+            row = {"finetune": finetune, "prompts": "shared" if share else "not shared"}
             found.append(row | json.loads(done.stdout.splitlines()[-1]))
             print(found[-1], file=sys.stderr)
         if arguments.trl and finetune != "qlora":
-            told = of_trl(arguments, find_model_or_folder(model), finetune)
-            found.append({"finetune": finetune, "prompts": TRL} | told)
+            row = of_trl(arguments, find_model_or_folder(model), finetune)
+            found.append({"finetune": finetune, "prompts": TRL} | row)
             print(found[-1], file=sys.stderr)
     return found
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="smollm2-135m", help="a name or a folder")
-    parser.add_argument("--shape", choices=[*SHAPES, "tiny"], help="random weights of this shape instead")
-    parser.add_argument("--finetune", nargs="+", default=["full", "lora"])
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--prompt", type=int, help="tokens of a prompt")
-    parser.add_argument("--reply", type=int, help="tokens of a reply")
-    parser.add_argument("--groups", type=int)
-    parser.add_argument("--group", type=int, default=8, help="replies to one prompt")
-    parser.add_argument("--microbatch", type=int, default=8192)
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--checkpointing", action="store_true")
-    parser.add_argument("--trl", action="store_true", help="beside TRL, but for qlora")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--model", default="smollm2-135m", help="model name or folder (default: %(default)s)")
+    parser.add_argument(
+        "--shape", choices=[*SHAPES, "tiny"], help="use random weights of this shape instead of --model"
+    )
+    parser.add_argument("--finetune", nargs="+", default=["full", "lora"], help="full, lora or qlora; one or more")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
+    parser.add_argument("--dtype", default="auto", help="bfloat16, float32 or auto")
+    parser.add_argument("--prompt", type=int, help="tokens per prompt")
+    parser.add_argument("--reply", type=int, help="tokens per reply")
+    parser.add_argument("--groups", type=int, help="prompts per step")
+    parser.add_argument("--group", type=int, default=8, help="replies per prompt (default: %(default)s)")
+    parser.add_argument(
+        "--microbatch", type=int, default=8192, help="maximum tokens per micro-batch (default: %(default)s)"
+    )
+    parser.add_argument("--steps", type=int, default=3, help="measured steps (default: %(default)s)")
+    parser.add_argument("--checkpointing", action="store_true", help="use gradient checkpointing")
+    parser.add_argument("--trl", action="store_true", help="also measure TRL (not for qlora)")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--share", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -1,10 +1,10 @@
-"""How fast domains play: whole episodes with the gold turns, on one core.
+"""Measure the speed of domains: episodes with the gold turns, on one core.
 
     taskset -c 1 python benchmarks/environments.py [--domain retail] [--tasks 2000] [--repeats 5] [--json]
 
-An episode is everything but the model: the environment made with its setup, policy and opening, every tool call
-validated, run and rendered, every text answered by the scripted user, and the score. A step is one reply of the agent.
-The best of the repeats is shown: the others tell what else the machine was doing.
+An episode includes everything but the model: creating the environment with setup, policy and opening, validating,
+running and rendering every tool call, the scripted user's answers, and the score. A step is one reply of the agent.
+The best of the repeats is shown, because slower ones include the load of other programs.
 """
 
 import argparse
@@ -15,20 +15,20 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from understudy.agent import GoldAgent
-from understudy.domains.base import Domain, find, names
-from understudy.rollout import Limits, rollout
-from understudy.tasks import Task
+from understudy.core.tasks import Task
+from understudy.envs.domains.base import Domain, list_domains, load_source
+from understudy.rollouts.agent import GoldAgent
+from understudy.rollouts.rollout import EpisodeLimits, rollout
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--domain", choices=names(), nargs="*", default=names())
-    parser.add_argument("--tasks", type=int, default=2000)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--domain", choices=list_domains(), nargs="*", default=list_domains(), help="default: all")
+    parser.add_argument("--tasks", type=int, default=2000, help="tasks per domain (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=5, help="passes over the tasks (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     options = parser.parse_args()
-    rows = [measure(find(name), options.tasks, options.repeats) for name in options.domain]
+    rows = [measure(load_source(name), options.tasks, options.repeats) for name in options.domain]
     show(rows, as_json=options.json)
 
 
@@ -49,13 +49,15 @@ def measure(domain: Domain, count: int, repeats: int) -> dict[str, float | str]:
 
 
 async def play(domain: Domain, tasks: list[Task]) -> tuple[float, int]:
-    """Seconds, and the agent's replies. The first pass also runs each task's gold calls to know its goal."""
-    agent, limits, steps = GoldAgent(), Limits(max_turns=60), 0
+    """Return the seconds and the number of the agent's replies. The first pass also runs each task's gold calls,
+    whose result is cached.
+    """
+    agent, limits, steps = GoldAgent(), EpisodeLimits(max_turns=60), 0
     started = time.perf_counter()
     for task in tasks:
         episode = await rollout(task, domain.environment(task), agent, limits)
         assert episode.reward == 1.0, task.id
-        steps += len(task.turns)
+        steps += len(task.gold_turns)
     return time.perf_counter() - started, steps
 
 
@@ -63,7 +65,7 @@ def show(rows: list[dict[str, float | str]], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    table = Table(title="gold episodes on one core")
+    table = Table(title="episodes with the gold turns, on one core")
     for name in rows[0]:
         table.add_column(name.replace("_", " "), justify="left" if name == "domain" else "right")
     for row in rows:

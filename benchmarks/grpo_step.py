@@ -1,12 +1,15 @@
-"""One GRPO step, sampling and update, beside TRL's GRPOTrainer: same model, prompts, sizes, precision, machine and run.
+"""Compare one GRPO step, sampling and update, with TRL's GRPOTrainer.
 
     python benchmarks/grpo_step.py                    # 4 prompts of about 650 tokens, groups of 8, 64 new tokens
     python benchmarks/grpo_step.py --rounds 3 --json
     python benchmarks/grpo_step.py --dtype float32    # for a CPU without bf16 units, where bf16 is slower
     python benchmarks/grpo_step.py --device cuda --length 4000
 
-TRL runs in a virtual environment of its own (made on first use in the cache folder). A round is one warm process a
-side, its first step not counted; in several, the sides take turns, so that a drift of the machine's speed meets both.
+Both sides have the same model, prompts, sizes and precision, and run on the same machine.
+
+TRL runs in its own virtual environment, which the first use creates in the cache folder. A round is one process per
+side, and its first step is a warm-up. In several rounds the sides alternate, so that both are affected alike if the
+machine's speed changes.
 """
 
 import argparse
@@ -25,16 +28,16 @@ from peer import TRL
 from tokenizers import Tokenizer
 
 from understudy.algorithms.advantages import group_advantages, token_weights
-from understudy.algorithms.options import Loss
-from understudy.batch import collate
-from understudy.engines.base import Sampling
-from understudy.engines.local.config import LocalConfig
+from understudy.algorithms.batch import collate
+from understudy.algorithms.config import LossConfig
+from understudy.core.tasks import Score
+from understudy.core.trajectory import Trajectory
+from understudy.engines.base import SamplingParams
+from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.engine import LocalEngine
-from understudy.engines.local.machine import peak_bytes
-from understudy.memory import GIB
-from understudy.models import find_model
-from understudy.tasks import Score
-from understudy.trajectory import Trajectory
+from understudy.engines.local.machine import peak_memory_bytes
+from understudy.engines.models import find_model
+from understudy.train.planning.memory import GIB
 
 SIDES = {"ours": "understudy", "theirs": TRL}
 WORDS = (
@@ -44,7 +47,7 @@ WORDS = (
 
 
 def prompts(count: int, length: int, tokenizer: Path) -> list[str]:
-    """Texts of about `length` tokens each, with little in common: words of a seeded shop catalogue."""
+    """Return texts of about `length` tokens each with little in common, from a seeded list of shop words."""
 
     def size(text: str) -> int:
         return len(encode.encode(text, add_special_tokens=False).ids)
@@ -64,16 +67,16 @@ def prompts(count: int, length: int, tokenizer: Path) -> list[str]:
 
 
 def ours(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of each step of understudy's local engine, after a first one that is not counted, and its peak memory."""
+    """Return the seconds of each step of the local engine after a warm-up step, and the peak memory."""
     folder = find_model("smollm2-135m")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    config = LocalConfig(device=arguments.device, sampler="torch", dtype=arguments.dtype, train_embeddings=True)
+    config = LocalEngineConfig(device=arguments.device, sampler="torch", dtype=arguments.dtype, train_embeddings=True)
     engine = LocalEngine(folder, config, 0)
     ids = [
         tokenizer.encode(t, add_special_tokens=False).ids
         for t in prompts(arguments.prompts, arguments.length, folder / "tokenizer.json")
     ]
-    sampling = Sampling(max_tokens=arguments.new_tokens)
+    sampling = SamplingParams(max_response_tokens=arguments.new_tokens)
 
     async def step(number: int) -> float:
         started = time.perf_counter()
@@ -88,27 +91,27 @@ def ours(arguments: argparse.Namespace) -> dict[str, Any]:
             episode.logprobs += completion.logprobs
             episodes.append(episode)
         batch = collate(episodes, [i for i, _ in rows])
-        advantages = group_advantages(batch.rewards, batch.group, scale=True)[:, None] * token_weights(
-            batch.mask, "sequence"
+        advantages = group_advantages(batch.rewards, batch.group_ids, scale_by_std=True)[:, None] * token_weights(
+            batch.mask, "sequence_mean"
         )
-        await engine.update([batch.with_(advantages=advantages)], Loss(), 1e-6)
+        await engine.update([batch.replace(advantages=advantages)], LossConfig(), 1e-6)
         return time.perf_counter() - started
 
     async def steps() -> list[float]:
         return [await step(number) for number in range(arguments.steps + 1)][1:]
 
-    return {"seconds": asyncio.run(steps()), "peak": peak_bytes(arguments.device)}
+    return {"seconds": asyncio.run(steps()), "peak": peak_memory_bytes(arguments.device)}
 
 
 def run_ours(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Our side in a process of its own."""
+    """Measure this package in its own process."""
     names = ("prompts", "length", "group", "new_tokens", "steps", "dtype", "device")
     command = [sys.executable, __file__, "--ours", *(f"--{name}={getattr(arguments, name)}" for name in names)]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
 
 
 def run_theirs(arguments: argparse.Namespace, model: Path) -> dict[str, Any]:
-    """TRL's."""
+    """Measure TRL."""
     found = trl_step.measured(
         model=model,
         tokenizer=model,
@@ -125,17 +128,17 @@ def run_theirs(arguments: argparse.Namespace, model: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Both sides in turn, and the ratio of their medians."""
+    """Measure both sides in turn, and print the ratio of their medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prompts", type=int, default=4)
-    parser.add_argument("--length", type=int, default=650)
-    parser.add_argument("--group", type=int, default=8)
-    parser.add_argument("--new_tokens", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=2, help="counted steps of each process")
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of both sides")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of both sides")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--prompts", type=int, default=4, help="prompts per step (default: %(default)s)")
+    parser.add_argument("--length", type=int, default=650, help="tokens per prompt, about (default: %(default)s)")
+    parser.add_argument("--group", type=int, default=8, help="replies per prompt (default: %(default)s)")
+    parser.add_argument("--new_tokens", type=int, default=64, help="tokens per reply (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=2, help="measured steps per process (default: %(default)s)")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--rounds", type=int, default=1, help="processes per side (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument("--ours", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.ours:
@@ -153,8 +156,8 @@ def main() -> None:
         return
     for side, name in SIDES.items():
         every = " ".join(f"{second:.2f}" for second in seconds[side])
-        print(f"{name:12} {medians[side]:7.2f} s a step, {peaks[side] / GIB:.1f} GiB   {every}")
-    print(f"{ratio:.1f} times faster")
+        print(f"{name:12} {medians[side]:7.2f} s per step (median), {peaks[side] / GIB:.1f} GiB peak; steps: {every}")
+    print(f"{SIDES['theirs']} takes {ratio:.1f} times as long per step")
 
 
 if __name__ == "__main__":

@@ -1,22 +1,22 @@
-"""How many episodes the environments and their users bear at once: everything of a rollout but the model.
+"""Measure how many concurrent episodes the environments and their users can serve: a rollout without the model.
 
     python benchmarks/load.py [--at-once 1 100 1000 10000] [--user scripted sleeping http] [--actors 0 2] [--json]
 
-The agent plays the gold turns of all five domains, in turn, and answers at once. So nothing is measured but what stands
-between two replies of a model: calls, users, rewards, the event loop. Users are
+The agent plays the gold turns of all five domains in turn and answers at once. So the result includes only what runs
+between two replies of a model: calls, users, rewards, the event loop. The users are
 
-    scripted   the domains' own: no waiting
-    sleeping   the same, after a wait that stands for a model behind an endpoint: log-normal, median `--seconds`
-    http       the same, after a real request to an endpoint on loopback that waits as long before it answers: the whole
-               of a `LanguageUser` with its client, whose words are then passed over
+    scripted   the domains' scripted users, which do not wait
+    sleeping   scripted users that first wait as long as a model behind an endpoint: log-normal, median `--seconds`
+    http       scripted users that first send a real request with `LLMUser` and its client to an endpoint on loopback,
+               which waits as long before it answers; the answer is discarded
 
-Each figure is that of a process of its own; with `--actors`, of so many Ray actors that share the episodes. Shown are
-medians of the repeats. `late` is how much longer a step took than its user waited: its own work, and the wait for its
-turn. Memory is what the process grew by at its peak.
+Each figure is measured in its own process, or with `--actors` in several Ray actors that share the episodes. The table
+shows medians of the repeats. `late` is the time of a step minus the wait of its user: the step's own work, and the
+time until its turn. Memory is the growth of the process at its peak.
 
-Time is that of a core with nothing else to do, whatever else the machine does: the clock of the event loop is the
-process's CPU time, and where it would wait it goes on at once, so that a second of waiting costs nothing. With `http`,
-where others take part, it is the wall's, and CPU time is the fairer measure.
+Time is measured as if the process had a core to itself, whatever other programs do. The clock of the event loop is the
+thread's CPU time, and waits are skipped: the clock advances by a wait's length at once. With `http` other processes
+take part, so time is wall-clock time and CPU time is the fairer measure.
 """
 
 import argparse
@@ -42,25 +42,35 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from understudy.agent import GoldAgent
-from understudy.chat import ChatConfig, ChatModel
-from understudy.domains.base import Domain, find, names
-from understudy.environment import Step, ToolEnvironment
-from understudy.messages import Message
-from understudy.rollout import Limits, rollout
-from understudy.tasks import Scenario, Score, Task
-from understudy.tools import Device
-from understudy.users import LanguageUser, ScriptedUser, User
+from understudy.clients.chat import ChatModel, EndpointConfig
+from understudy.core.messages import Message
+from understudy.core.tasks import Scenario, Score, Task
+from understudy.envs.domains.base import Domain, list_domains, load_source
+from understudy.envs.environment import StepResult, ToolEnvironment
+from understudy.envs.tools import UserTools
+from understudy.envs.users import LLMUser, ScriptedUser, User
+from understudy.rollouts.agent import GoldAgent
+from understudy.rollouts.rollout import EpisodeLimits, rollout
 
 SIGMA = 0.5
-"""Of the logarithm of a wait: the slowest of a hundred answers takes three times the median."""
-LIMITS = Limits(max_turns=60)
-COLUMNS = ("user", "at once", "actors", "episodes/s", "episodes per CPU s", "KiB each", "late p50", "p95", "p99 ms")
+"""Standard deviation of the logarithm of a wait. The slowest of a hundred answers takes three times the median."""
+LIMITS = EpisodeLimits(max_turns=60)
+COLUMNS = (
+    "user",
+    "parallel episodes",
+    "Ray actors",
+    "episodes/s",
+    "episodes per CPU s",
+    "KiB/episode",
+    "late p50, ms",
+    "late p95, ms",
+    "late p99, ms",
+)
 
 
 @dataclass(frozen=True)
 class Load:
-    """What is measured."""
+    """The settings of one measurement."""
 
     at_once: int
     user: str = "scripted"
@@ -70,7 +80,7 @@ class Load:
 
     @property
     def episodes(self) -> int:
-        """Enough to reach a steady state: a thousand, or where users are slow, two rounds of them."""
+        """Number of episodes for a steady state: at least 1000, or two rounds with slow users."""
         if self.user == "scripted":
             return max(self.at_once, 1000)
         return self.at_once if self.at_once >= 10_000 else max(2 * self.at_once, 4)
@@ -78,38 +88,38 @@ class Load:
 
 @dataclass
 class Figures:
-    """What came of it."""
+    """The results of one measurement."""
 
     seconds: float
     cpu: float
     episodes: int
     grown: float
-    """KiB of memory."""
+    """Growth of memory in KiB."""
     late: list[float] = field(default_factory=list)
-    """Seconds, of each step."""
+    """Seconds of each step beyond the wait of its user."""
 
 
 class Undisturbed(asyncio.SelectorEventLoop):
-    """An event loop by whose clock its thread has a core to itself."""
+    """An event loop whose clock is the thread's CPU time plus skipped waits."""
 
     def __init__(self) -> None:
         self.skipped = 0.0
         super().__init__(Skipping(self))
 
     def time(self) -> float:
-        """CPU seconds of the thread, and those that it would have waited."""
+        """Return the CPU seconds of the thread plus the seconds of all skipped waits."""
         return time.thread_time() + self.skipped
 
 
 class Skipping(selectors.DefaultSelector):
-    """Waits for nothing that only time brings."""
+    """A selector that skips waits with a timeout."""
 
     def __init__(self, loop: Undisturbed) -> None:
         super().__init__()
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready now; only a wait without an end is one."""
+        """Return the events that are ready. Without a timeout, wait for one."""
         if timeout is None:
             return super().select()
         self._loop.skipped += max(0.0, timeout)
@@ -117,30 +127,30 @@ class Skipping(selectors.DefaultSelector):
 
 
 class Slow:
-    """A scripted user who waits first; `waited` is for how long, at the last turn."""
+    """A scripted user that waits before each reply. `waited` is the last wait in seconds."""
 
     def __init__(self, scripted: ScriptedUser, wait: Callable[[Sequence[Message]], Awaitable[float]]) -> None:
         self._scripted, self._wait = scripted, wait
         self.waited = 0.0
 
     async def reply(self, transcript: Sequence[Message]) -> str | None:
-        """The scripted user's words, late."""
-        self.waited = await self._wait(transcript) if transcript else 0.0  # the opening is the task's
+        """Wait, then return the scripted user's reply."""
+        self.waited = await self._wait(transcript) if transcript else 0.0  # the opening is part of the task
         return await self._scripted.reply(transcript)
 
 
 class Timed:
-    """An environment whose steps are timed; after each the other episodes have a turn."""
+    """An environment that measures its steps. Before each step it yields to the other episodes."""
 
     def __init__(self, environment: ToolEnvironment, user: User | None, late: list[float]) -> None:
         self.tools, self._environment, self._user, self._late = environment.tools, environment, user, late
 
-    async def start(self) -> Step:
-        """The environment's."""
+    async def start(self) -> StepResult:
+        """Start the environment."""
         return await self._environment.start()
 
-    async def step(self, reply: Message) -> Step:
-        """The environment's, timed."""
+    async def step(self, reply: Message) -> StepResult:
+        """Step the environment and record the time."""
         await asyncio.sleep(0)
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -150,40 +160,41 @@ class Timed:
         return step
 
     async def grade(self, ended: bool) -> Score:
-        """The environment's."""
+        """Score the episode."""
         return await self._environment.grade(ended)
 
     async def close(self) -> None:
-        """The environment's."""
+        """Close the environment."""
         await self._environment.close()
 
 
 class Play:
-    """Gold episodes of all domains, with users as the load wants them."""
+    """Gold episodes of all domains, with the users of a load."""
 
-    def __init__(self, load: Load) -> None:
-        self.load, self.domains = load, [find(name).with_users(self._user) for name in names()]
+    def __init__(self, measured_load: Load) -> None:
+        self.load = measured_load
+        self.domains = [load_source(name).with_users(self._user) for name in list_domains()]
         self._random = random.Random(0)
-        self._model = ChatModel(self._chat(), "user") if load.user == "http" else None
+        self._model = ChatModel(self._chat(), "user") if measured_load.user == "http" else None
         self._made: User | None = None
 
-    def _chat(self) -> ChatConfig:
-        return ChatConfig(
-            base_url=self.load.url, model="waits", concurrency=self.load.at_once, timeout=600.0, retries=0
+    def _chat(self) -> EndpointConfig:
+        return EndpointConfig(
+            base_url=self.load.url, model="waits", max_concurrency=self.load.at_once, timeout=600.0, max_retries=0
         )
 
     def tasks(self) -> Iterator[tuple[Domain, Task]]:
-        """Without end, a task of each domain in turn."""
+        """Yield domains and tasks endlessly, one task of each domain in turn."""
         frozen = [[(domain, task) for task in domain.tasks("train")] for domain in self.domains]
         return itertools.cycle(itertools.chain.from_iterable(zip(*frozen, strict=True)))
 
     def warm(self) -> None:
-        """Run each task's gold calls, which is done once for each task and not for each episode."""
+        """Run each task's gold calls, whose result is cached per task."""
         for domain, task in itertools.islice(self.tasks(), min(2500, self.load.episodes)):
-            domain.goal(task)
+            domain.gold_changes(task)
 
     def figures(self, count: int) -> Figures:
-        """Those of `count` episodes."""
+        """Play `count` episodes and return the results."""
         with asyncio.Runner(loop_factory=None if self._model else Undisturbed) as runner:
             return runner.run(self._run(count, self.load.at_once))
 
@@ -201,13 +212,13 @@ class Play:
             episode = await rollout(task, Timed(environment, self._made, late), GoldAgent(), LIMITS, seed)
             assert episode.reward == 1.0, (task.id, episode.error)
 
-    def _user(self, scenario: Scenario, seed: int, device: Device | None) -> User:
-        """The user of the environment that is being made."""
+    def _user(self, scenario: Scenario, seed: int, device: UserTools | None) -> User:
+        """Return the user of an environment."""
         self._made = user = ScriptedUser(scenario, seed, device)
         if self.load.user == "sleeping":
             self._made = Slow(user, self._sleep)
         elif self._model:
-            self._made = Slow(user, functools.partial(asked, LanguageUser(scenario, self._model, seed)))
+            self._made = Slow(user, functools.partial(asked, LLMUser(scenario, self._model, seed)))
         return self._made
 
     async def _sleep(self, transcript: Sequence[Message]) -> float:
@@ -216,8 +227,8 @@ class Play:
         return seconds
 
 
-async def asked(user: LanguageUser, transcript: Sequence[Message]) -> float:
-    """How long the endpoint has waited, as it says."""
+async def asked(user: LLMUser, transcript: Sequence[Message]) -> float:
+    """Return the seconds that the endpoint waited, as its answer states."""
     return float((await user.reply(transcript) or "").split()[-1])
 
 
@@ -226,12 +237,12 @@ def wait(chance: random.Random, median: float) -> float:
 
 
 def _peak() -> float:
-    """KiB of memory, at most so far."""
+    """Return the peak memory of the process in KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def measured(load: Load) -> Figures:
-    """In this process."""
+    """Measure a load in this process."""
     many_files()
     play = Play(load)
     play.warm()
@@ -239,7 +250,7 @@ def measured(load: Load) -> Figures:
 
 
 def in_actors(load: Load) -> Figures:
-    """In Ray actors, each its share, once all are warm."""
+    """Measure a load in Ray actors that share the episodes, after all have warmed up."""
     import ray
 
     class Actor:
@@ -249,7 +260,7 @@ def in_actors(load: Load) -> Figures:
             self.play.warm()
 
         def ready(self) -> None:
-            """Say so."""
+            """Return when the actor has warmed up."""
 
         def run(self, count: int) -> Figures:
             return self.play.figures(count)
@@ -265,7 +276,7 @@ def in_actors(load: Load) -> Figures:
 
 
 def joined(parts: Sequence[Figures]) -> Figures:
-    """Those of all; they are done when the last is."""
+    """Return the sum of the results. The seconds are those of the slowest part."""
     sums = (sum(getattr(part, name) for part in parts) for name in ("cpu", "episodes", "grown"))
     return Figures(
         max(part.seconds for part in parts),
@@ -275,7 +286,7 @@ def joined(parts: Sequence[Figures]) -> Figures:
 
 
 async def endpoint(port: Any, median: float) -> None:
-    """A chat completions endpoint that waits, and then says for how long."""
+    """Serve a chat completions endpoint that waits and answers with the length of the wait."""
     chance = random.Random(0)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -306,14 +317,14 @@ def serve(port: Any, median: float) -> None:
 
 
 def many_files() -> None:
-    """A connection for each user is a file for each."""
+    """Raise the limit of open files, because each user has its own connection."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @contextlib.contextmanager
 def serving(median: float) -> Iterator[str]:
-    """The address of an endpoint in a process of its own."""
+    """Yield the URL of an endpoint in its own process."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, median), daemon=True)
     process.start()
@@ -324,7 +335,7 @@ def serving(median: float) -> Iterator[str]:
 
 
 def apart(load: Load) -> dict[str, Any]:
-    """The figures of a load, in a process of its own."""
+    """Measure a load in its own process."""
     command = [sys.executable, __file__, "--one", json.dumps(dataclasses.asdict(load))]
     return dict(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
 
@@ -353,18 +364,30 @@ def medians(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--at-once", type=int, nargs="*", default=[1, 100, 1000, 10_000])
-    parser.add_argument("--user", nargs="*", choices=["scripted", "sleeping", "http"], default=["scripted", "sleeping"])
-    parser.add_argument("--seconds", type=float, default=1.0, help="the median wait of a user who is no script")
-    parser.add_argument("--actors", type=int, nargs="*", default=[0], help="0 is one process without Ray")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--at-once", type=int, nargs="*", default=[1, 100, 1000, 10_000], help="numbers of parallel episodes"
+    )
+    parser.add_argument(
+        "--user",
+        nargs="*",
+        choices=["scripted", "sleeping", "http"],
+        default=["scripted", "sleeping"],
+        help="kinds of simulated users",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="median wait of sleeping and http users (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--actors", type=int, nargs="*", default=[0], help="numbers of Ray actors; 0 is one process without Ray"
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="measurements per row (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per row")
     parser.add_argument("--one", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(one(Load(**options.one))))
         return
-    table = Table(*COLUMNS, title=f"{os.cpu_count()} cores, medians of {options.repeats}")
+    table = Table(*COLUMNS, title=f"{os.cpu_count()} CPU cores, medians of {options.repeats} measurements")
     for user, actors, at_once in itertools.product(options.user, options.actors, options.at_once):
         load = Load(at_once, user, actors, options.seconds)
         result = medians([apart(load) for _ in range(options.repeats)])
@@ -372,7 +395,7 @@ def main() -> None:
             print(json.dumps({**dataclasses.asdict(load), **result}), flush=True)
         table.add_row(*cells(load, result))
     if not options.json:
-        Console(width=110).print(table)
+        Console(width=120).print(table)
 
 
 def cells(load: Load, result: dict[str, Any]) -> list[str]:

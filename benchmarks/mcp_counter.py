@@ -1,4 +1,4 @@
-"""A server that counts, for `mcp_servers.py` to play with."""
+"""An MCP server with a counter, for `mcp_servers.py`."""
 
 from mcp.server import MCPServer
 
@@ -14,7 +14,7 @@ def add(amount: int) -> str:
 
 @server.tool()
 def reset() -> str:
-    """Begin anew."""
+    """Set the count to 0."""
     state["count"] = 0
     return "done"
 

@@ -1,11 +1,12 @@
-"""How fast MCP servers play: calls through the toolkit beside the bare SDK, and whole episodes.
+"""Measure the speed of MCP servers: calls through the toolkit compared with the plain SDK, and whole episodes.
 
     python benchmarks/mcp_servers.py [--calls 300] [--repeats 5] [--episodes 64] [--json]
 
-Calls: two servers over stdio, one call after the other, by the SDK's client and by our toolkit in turns; the best of
-the repeats of each, and the median of how they compare, repeat by repeat. Episodes: a session, three calls of it, and
-its end, so many at once: of one shared server, of servers that are reset, and of one fresh server each. Of those there
-are at most as many as cores and two more.
+Calls: the SDK's client and the toolkit alternate, each with its own server over stdio and one call at a time. Shown
+are the best repeat of each side and the median ratio of the two.
+
+Episodes: a session, three calls and its end, several at once. They use one shared server, servers that are reset, or a
+fresh server each. The number of fresh servers at once is at most that of the cores plus two.
 """
 
 import argparse
@@ -22,31 +23,37 @@ from mcp import Client, StdioServerParameters
 from rich.console import Console
 from rich.table import Table
 
-from understudy.mcp.pool import Pools
-from understudy.mcp.settings import Call, ServerConfig
-from understudy.mcp.toolkit import MCPToolkit
-from understudy.messages import ToolCall
+from understudy.core.messages import ToolCall
+from understudy.envs.mcp.config import MCPCall, MCPServerConfig
+from understudy.envs.mcp.pool import SessionPools
+from understudy.envs.mcp.toolkit import MCPToolkit
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("mcp_counter.py")))
 PROCESSES = (os.cpu_count() or 1) + 2
 KINDS = {
-    "shared": ServerConfig(command=COMMAND, isolation="shared", processes=1),
-    "reset": ServerConfig(command=COMMAND, processes=PROCESSES, warm=PROCESSES, reset=Call(tool="reset")),
-    "fresh": ServerConfig(command=COMMAND, processes=PROCESSES, warm=PROCESSES, start_timeout=300),
+    "shared": MCPServerConfig(command=COMMAND, isolation="shared", max_sessions=1),
+    "reset": MCPServerConfig(
+        command=COMMAND, max_sessions=PROCESSES, warm_sessions=PROCESSES, reset=MCPCall(tool="reset")
+    ),
+    "fresh": MCPServerConfig(command=COMMAND, max_sessions=PROCESSES, warm_sessions=PROCESSES, start_timeout=300),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--calls", type=int, default=300)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--episodes", type=int, default=64)
-    parser.add_argument("--at-once", type=int, nargs="*", default=[1, 16, 64])
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--calls", type=int, default=300, help="calls per repeat and side (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=5, help="repeats of the calls (default: %(default)s)")
+    parser.add_argument("--episodes", type=int, default=64, help="episodes per row (default: %(default)s)")
+    parser.add_argument("--at-once", type=int, nargs="*", default=[1, 16, 64], help="numbers of parallel episodes")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     options = parser.parse_args()
     calls = asyncio.run(compare(options.calls, options.repeats))
     rows = [
-        {"kind": kind, "at_once": width, "episodes_per_second": asyncio.run(play(kind, options.episodes, width))}
+        {
+            "isolation": kind,
+            "parallel_episodes": width,
+            "episodes_per_second": asyncio.run(play(kind, options.episodes, width)),
+        }
         for kind in KINDS
         for width in options.at_once
     ]
@@ -54,7 +61,7 @@ def main() -> None:
 
 
 async def compare(calls: int, repeats: int) -> dict[str, float]:
-    """Calls a second of the SDK's client and of the toolkit, and how they compare."""
+    """Return the calls per second of the SDK's client and of the toolkit, and their ratios."""
     server = StdioServerParameters(command=COMMAND[0], args=list(COMMAND[1:]))
     async with Client(server) as client, MCPToolkit({"counter": KINDS["shared"]}) as kit:
         await client.list_tools()
@@ -65,7 +72,7 @@ async def compare(calls: int, repeats: int) -> dict[str, float]:
             ours.append(await timed(lambda: kit.call(ToolCall(name="add", arguments={"amount": 1})), calls))
     sdk, toolkit = calls / min(bare), calls / min(ours)
     ratio = statistics.median(b / o for b, o in zip(bare, ours, strict=True))
-    return {"sdk_per_second": round(sdk), "toolkit_per_second": round(toolkit), "ratio": round(ratio, 3)}
+    return {"sdk_per_second": round(sdk), "toolkit_per_second": round(toolkit), "median_ratio": round(ratio, 3)}
 
 
 async def timed(call: Callable[[], Awaitable[object]], times: int) -> float:
@@ -76,9 +83,11 @@ async def timed(call: Callable[[], Awaitable[object]], times: int) -> float:
 
 
 async def play(kind: str, episodes: int, width: int) -> float:
-    """Episodes a second, `width` of them at once; the first, which waits for a start, is not counted."""
+    """Return the episodes per second with `width` of them at once. The first one, which waits for a start, does not
+    count.
+    """
     servers = {"counter": KINDS[kind]}
-    pools, gate = Pools(servers), asyncio.Semaphore(width)
+    pools, gate = SessionPools(servers), asyncio.Semaphore(width)
 
     async def episode() -> None:
         async with gate, MCPToolkit(servers, pools=pools) as kit:

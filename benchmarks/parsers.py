@@ -1,10 +1,10 @@
-"""How fast replies are read beside vLLM's Hermes parser, and what each finds; both in one process, on the same replies.
+"""Compare the reply parser with vLLM's Hermes parser: speed and parsed calls, in one process, on the same replies.
 
-    PYTHONPATH=src $(python tests/vllm_server.py) benchmarks/parsers.py PATH
+    PYTHONPATH=src $(PYTHONPATH=tests python -m support.vllm_server) benchmarks/parsers.py PATH
 
-PATH is JSONL; each line has `text`, a reply, and may have `expected_calls`, a list of {"name", "kwargs"}. Replies are
-read as they are, and the labelled calls once more, written as Hermes writes them, which is what vLLM's parser is for: a
-reply without `<tool_call>` it hands back after one look.
+PATH is a JSONL file. Each row has `text`, a reply, and may have `expected_calls`, a list of {"name", "kwargs"}. There
+are two measurements: the replies as they are, and the expected calls written in Hermes format. vLLM's parser supports
+only the latter; it returns a reply without `<tool_call>` unparsed.
 """
 
 import json
@@ -18,14 +18,14 @@ from statistics import median
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.tool_parsers.hermes_tool_parser import Hermes2ProToolParser
 
-from understudy.formats.parse import parse, render
-from understudy.messages import ToolCall
+from understudy.core.messages import ToolCall
+from understudy.formats.parsing.parse import parse_reply, render_reply
 
 ROUNDS = 21
 
 
 class _Tokenizer:
-    """All that the parser asks of one."""
+    """The part of a tokenizer that the parser uses."""
 
     def get_vocab(self) -> dict[str, int]:
         return {"<tool_call>": 0, "</tool_call>": 1}
@@ -34,11 +34,11 @@ class _Tokenizer:
 def compare(name: str, texts: Sequence[str]) -> None:
     parser, request = Hermes2ProToolParser(_Tokenizer()), ChatCompletionRequest(model="any", messages=[])
     readers: dict[str, Callable[[str], int]] = {
-        "understudy": lambda text: sum(not call.malformed for call in parse(text, "hermes").calls),
-        "vllm": lambda text: len(parser.extract_tool_calls(text, request).tool_calls),
+        "understudy": lambda text: sum(not call.parse_error for call in parse_reply(text, "hermes").calls),
+        "vLLM": lambda text: len(parser.extract_tool_calls(text, request).tool_calls),
     }
     seconds: dict[str, list[float]] = {reader: [] for reader in readers}
-    for _ in range(ROUNDS):  # in turn, so that what else the machine does slows both
+    for _ in range(ROUNDS):  # the sides alternate, so that other programs slow both alike
         for reader, read in readers.items():
             start = time.perf_counter()
             for text in texts:
@@ -47,7 +47,7 @@ def compare(name: str, texts: Sequence[str]) -> None:
     print(f"{name}: {len(texts)} replies, {sum(map(len, texts)):,} characters")
     for reader, read in readers.items():
         found, best = sum(map(read, texts)), min(seconds[reader])
-        print(f"  {reader:10} {len(texts) / best:10,.0f} replies/s   {found:6} calls found")
+        print(f"  {reader:10} {len(texts) / best:10,.0f} replies/s   {found:6} calls parsed")
     ratio = median(theirs / ours for ours, theirs in zip(*seconds.values(), strict=True))
     print(f"  understudy is {ratio:.2f} times as fast (median of {ROUNDS} rounds)\n")
 
@@ -55,15 +55,15 @@ def compare(name: str, texts: Sequence[str]) -> None:
 def main() -> None:
     if len(sys.argv) < 2:
         return print(__doc__)
-    logging.disable(logging.CRITICAL)  # vLLM's parser logs what it cannot read, with the traceback
+    logging.disable(logging.CRITICAL)  # vLLM's parser logs a traceback for each reply that it cannot parse
     rows = [json.loads(line) for line in Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()]
     labelled = [
         [ToolCall(name=call["name"], arguments=call["kwargs"]) for call in row["expected_calls"]]
         for row in rows
         if row.get("expected_calls")
     ]
-    compare("as Hermes writes them", [render("", calls, "hermes") for calls in labelled])
-    compare("as they are", [row["text"] for row in rows])
+    compare("expected calls in Hermes format", [render_reply("", calls, "hermes") for calls in labelled])
+    compare("original replies", [row["text"] for row in rows])
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
-"""Prefill and decode speed of the samplers on live multi-turn episodes: PyTorch's own, and vLLM's.
+"""Measure prefill and decode speed of PyTorch's sampler and of vLLM on multi-turn episodes.
 
-    python benchmarks/sampling.py                                   # where vLLM is installed
-    python benchmarks/sampling.py --python ~/vllm/bin/python        # where another Python has it
-    python benchmarks/sampling.py --episodes 1 8 --turns 2 --tokens 24     # fewer, shorter
+    python benchmarks/sampling.py                                   # if vLLM is installed
+    python benchmarks/sampling.py --python ~/vllm/bin/python        # if vLLM is installed in another Python
+    python benchmarks/sampling.py --episodes 1 8 --turns 2 --tokens 24     # fewer and shorter episodes
 
-Episodes are those of the default preset, with its scripted users and real tools, all side by side. They go turn by
-turn: when every live episode has asked for its reply, one token is sampled after each prompt (prefill: what the
-prompts have got since the last turn, over that time), then the replies are sampled whole (decode: their tokens, over
-that time). Prefixes stay cached between turns and are shared by episodes, so that prefill counts more tokens than are
-computed. The second pass finds the prompts cached, but for what does not fill a block; on a CPU vLLM's blocks have
-128 tokens, which is set to 32 for that. Each sampler plays its own episodes, so that their lengths differ. A small
-round before the first measurement is not counted.
+The episodes are those of the default preset, with scripted users and real tools. They run concurrently and turn by
+turn. When every live episode has requested its reply, two passes follow. The first samples one token after each
+prompt; prefill is the number of prompt tokens since the last turn, over its time. The second samples the complete
+replies; decode is their number of tokens, over its time.
+
+Prefixes stay cached between turns and are shared by episodes, so prefill counts more tokens than are computed. In the
+second pass the prompts are cached, except for the end that does not fill a block. vLLM's blocks on a CPU have 128
+tokens, which is set to 32 here for that reason. Each sampler plays its own episodes, so their lengths differ. A small
+warm-up round comes first.
 """
 
 import argparse
@@ -25,24 +27,23 @@ from dataclasses import dataclass, field
 import torch
 
 from understudy import formats
-from understudy.agent import EngineAgent
-from understudy.config import TrainConfig
-from understudy.domains.base import find
-from understudy.engines.base import Completion, Sampler, Sampling
-from understudy.engines.local.config import LocalConfig
+from understudy.core.tasks import Task
+from understudy.engines.base import Completion, Sampler, SamplingParams
+from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.engine import LocalEngine
-from understudy.models import find_model
-from understudy.rollout import episode_seed, play
-from understudy.settings import load
-from understudy.tasks import Task
+from understudy.engines.models import find_model
+from understudy.envs.domains.base import load_source
+from understudy.rollouts.agent import EngineAgent
+from understudy.rollouts.rollout import episode_seed, play_episode
+from understudy.runs.config import TrainConfig, load_config
 
 
 @dataclass
 class Request:
-    """What one episode asks for."""
+    """The request of one episode."""
 
     prompt: Sequence[int]
-    sampling: Sampling
+    sampling: SamplingParams
     seed: int
     stop_tokens: Collection[int]
     reply: "asyncio.Future[Completion]"
@@ -50,7 +51,7 @@ class Request:
 
 @dataclass
 class Waves:
-    """A sampler that answers all live episodes at once, and takes the time."""
+    """A sampler that answers all live episodes at once and measures the time."""
 
     sampler: Sampler
     live: int
@@ -60,13 +61,13 @@ class Waves:
     decode_tokens: int = 0
     _waiting: list[Request] = field(default_factory=list)
     _known: dict[int, int] = field(default_factory=dict)
-    """Of each episode, told apart by who asks, how many tokens were prefilled or sampled."""
+    """Number of tokens of each episode that were prefilled or sampled, by the id of its asyncio task."""
     _wave: "asyncio.Task[None] | None" = None
 
     async def sample(
-        self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_tokens: Collection[int] = ()
+        self, prompt: Sequence[int], sampling: SamplingParams, seed: int, stop_tokens: Collection[int] = ()
     ) -> Completion:
-        """As the sampler does, once all live episodes have asked."""
+        """Sample a reply after all live episodes have requested theirs."""
         reply = asyncio.get_running_loop().create_future()
         self._waiting.append(Request(list(prompt), sampling, seed, stop_tokens, reply))
         self._start()
@@ -78,7 +79,7 @@ class Waves:
         return completion
 
     def leave(self) -> None:
-        """One episode is over."""
+        """Remove an episode that has ended."""
         self.live -= 1
         self._start()
 
@@ -89,7 +90,10 @@ class Waves:
 
     async def _answer(self, wave: list[Request]) -> None:
         started = time.perf_counter()
-        one = [self.sampler.sample(r.prompt[:-1], Sampling(max_tokens=1), r.seed, r.stop_tokens) for r in wave]
+        one = [
+            self.sampler.sample(r.prompt[:-1], SamplingParams(max_response_tokens=1), r.seed, r.stop_tokens)
+            for r in wave
+        ]
         await asyncio.gather(*one)
         filled = time.perf_counter()
         whole = [self.sampler.sample(r.prompt, r.sampling, r.seed, r.stop_tokens) for r in wave]
@@ -101,13 +105,13 @@ class Waves:
 
 
 async def measure(engine: LocalEngine, config: TrainConfig, count: int, seed: int) -> dict[str, float]:
-    """Play `count` episodes side by side."""
-    domain = find(config.domain).slice(config.slice)
+    """Play `count` episodes concurrently."""
+    domain = load_source(config.domain).slice(config.slice)
     waves = Waves(engine, count)
-    agent = EngineAgent(waves, formats.find(find_model(config.model)), config.sampling)
+    agent = EngineAgent(waves, formats.load_chat_format(find_model(config.model)), config.sampling)
 
     async def one(task: Task) -> None:
-        await play(domain, task, agent, config.limits, episode_seed(seed, task, 0))
+        await play_episode(domain, task, agent, config.limits, episode_seed(seed, task, 0))
         waves.leave()
 
     started = time.perf_counter()
@@ -126,17 +130,18 @@ def measured(name: str, config: TrainConfig, arguments: argparse.Namespace) -> l
     on_cpu = arguments.device == "cpu" or not torch.cuda.is_available()
     vllm = {
         "python": arguments.python,
-        "max_model_len": config.limits.max_tokens + config.sampling.max_tokens + 256,
-        "arguments": ["--block-size", "32"] if on_cpu else [],
+        "max_model_len": config.limits.max_episode_tokens + config.sampling.max_response_tokens + 256,
+        "server_args": ["--block-size", "32"] if on_cpu else [],
     }
     local = {"sampler": name, "dtype": arguments.dtype, "device": arguments.device, "vllm": vllm}
-    engine = LocalEngine(find_model(config.model), LocalConfig.model_validate(local))
+    engine = LocalEngine(find_model(config.model), LocalEngineConfig.model_validate(local))
 
     async def all_of_them() -> list[dict[str, float]]:
         await measure(engine, config.replace(limits=config.limits.replace(max_turns=1)), 2, seed=0)
         found = []
         for count in arguments.episodes:
-            found.append(await measure(engine, config, count, seed=count))  # replies of other rounds help no guess
+            # With equal seeds, n-gram speculation would draft the replies of earlier rounds.
+            found.append(await measure(engine, config, count, seed=count))
             print(name, found[-1], file=sys.stderr)
         return found
 
@@ -148,23 +153,23 @@ def measured(name: str, config: TrainConfig, arguments: argparse.Namespace) -> l
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--episodes", type=int, nargs="+", default=[1, 8, 32, 64])
-    parser.add_argument("--samplers", nargs="+", default=["torch", "vllm"])
-    parser.add_argument("--python", default="", help="the Python that has vLLM; this one if not given")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--turns", type=int, default=8, help="replies of an episode at most")
-    parser.add_argument("--tokens", type=int, default=64, help="tokens of a reply at most")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--episodes", type=int, nargs="+", default=[1, 8, 32, 64], help="numbers of parallel episodes")
+    parser.add_argument("--samplers", nargs="+", default=["torch", "vllm"], help="torch, vllm or both")
+    parser.add_argument("--python", default="", help="the Python in which vLLM is installed (default: this one)")
+    parser.add_argument("--device", default="auto", help="cpu, cuda or auto")
+    parser.add_argument("--dtype", default="auto", help="bfloat16, float32 or auto")
+    parser.add_argument("--turns", type=int, default=8, help="maximum replies per episode (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=64, help="maximum tokens per reply (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     arguments = parser.parse_args()
-    config = load(
-        TrainConfig, "default", [f"limits.max_turns={arguments.turns}", f"sampling.max_tokens={arguments.tokens}"]
+    config = load_config(
+        overrides=[f"limits.max_turns={arguments.turns}", f"sampling.max_response_tokens={arguments.tokens}"]
     )
     found = {name: measured(name, config, arguments) for name in arguments.samplers}
     if arguments.json:
         print(json.dumps(found, indent=1))
         return
-    print("| episodes |" + "".join(f" {name} prefill tok/s | {name} decode tok/s |" for name in found))
+    print("| parallel episodes |" + "".join(f" {name}: prefill tokens/s | {name}: decode tokens/s |" for name in found))
     print("|" + "---|" * (1 + 2 * len(found)))
     for row in zip(*found.values(), strict=True):
         cells = [f"{each[kind]:,.0f}" for each in row for kind in ("prefill", "decode")]

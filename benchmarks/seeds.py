@@ -1,10 +1,11 @@
-"""What one config came to with several seeds, as Markdown: success before and after, paired gains, families, the cost.
+"""Summarize runs of one config with several seeds as Markdown: success, paired gains, families and cost.
 
     for seed in 0 1 2; do understudy train seed=$seed --out runs/seed$seed; done
     python benchmarks/seeds.py runs/seed0 runs/seed1 runs/seed2
 
-A gain is that of each run over its own warm start, task by task, with its 95% interval over tasks. The last row is of
-all runs, as trials of one: its interval says how far the tasks might have differed, the rows above how far seeds did.
+A gain compares a run with its own SFT checkpoint, task by task, with a 95% interval over tasks. The last row treats
+all runs as trials of one run. Its interval shows the variance over tasks, and the rows above it the variance over
+seeds.
 """
 
 import argparse
@@ -12,67 +13,68 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from understudy.evaluation import Evaluation
-from understudy.results import Cells, gain, interval, lines_of, together
-from understudy.run import read_config, read_metrics
+from understudy.evaluation.report import TableCells, format_rate, read_run_report, render_markdown_table
+from understudy.evaluation.result import EvalResult, merge_results, success_gain
+from understudy.runs.run import read_metrics, read_run_config
 
-STAGES = ("base model", "warm start", "trained")
-
-
-def stages(folder: Path) -> dict[str, Evaluation]:
-    """The last evaluation of each stage of a run."""
-    files = sorted((folder / "evaluations").glob("*.json"))
-    return {path.stem.partition(" ")[2]: Evaluation.model_validate_json(path.read_text("utf-8")) for path in files}
+STAGES = ("base", "sft", "rl")
 
 
-def successes(found: Sequence[dict[str, Evaluation]], names: Sequence[str]) -> Cells:
-    """Success of each run's stages, and its gain by reinforcement; in the last line, of all runs as trials of one."""
-    if len({tuple(result.task for result in run[stage].results) for run in found for stage in STAGES}) > 1:
-        raise SystemExit("these runs were not evaluated on the same tasks")
+def stages(folder: Path) -> dict[str, EvalResult]:
+    """Return the last evaluation of each stage of a run."""
+    return read_run_report(folder).held_out.results
+
+
+def successes(found: Sequence[dict[str, EvalResult]], names: Sequence[str]) -> TableCells:
+    """Return the table of the success of each run's stages and its gain by RL. The last row treats all runs as trials
+    of one.
+    """
+    if len({tuple(result.task for result in run[stage].task_results) for run in found for stage in STAGES}) > 1:
+        raise SystemExit("the runs were evaluated on different tasks; give runs of one config, with different seeds")
     rows = [
         [
             name,
-            *(interval(run[stage].success) for stage in STAGES),
-            interval(gain(run["trained"], run["warm start"]), True),
+            *(format_rate(run[stage].success_rate) for stage in STAGES),
+            format_rate(success_gain(run["rl"], run["sft"]), True),
         ]
         for name, run in zip([*names, "mean"], [*found, whole(found)], strict=True)
     ]
-    return [["", *STAGES, "trained over warm start, paired"], *rows]
+    return [["", *STAGES, "rl - sft, paired"], *rows]
 
 
-def whole(found: Sequence[dict[str, Evaluation]]) -> dict[str, Evaluation]:
-    """Each stage of all runs."""
-    return {stage: together([run[stage] for run in found]) for stage in STAGES}
+def whole(found: Sequence[dict[str, EvalResult]]) -> dict[str, EvalResult]:
+    """Return the results of each stage of all runs together."""
+    return {stage: merge_results([run[stage] for run in found]) for stage in STAGES}
 
 
-def families(found: dict[str, Evaluation]) -> Cells:
-    """Success by family."""
-    names = sorted({result.family for result in found["trained"].results})
+def families(found: dict[str, EvalResult]) -> TableCells:
+    """Return the table of success by family."""
+    names = sorted({result.family for result in found["rl"].task_results})
     return [["", *STAGES], *([name, *(rate_of(found[stage], name) for stage in STAGES)] for name in names)]
 
 
-def rate_of(evaluation: Evaluation, family: str) -> str:
-    """Success on a family's tasks."""
-    return f"{evaluation.among(lambda result: result.family == family).mean:.2f}"
+def rate_of(evaluation: EvalResult, family: str) -> str:
+    """Return the success on a family's tasks."""
+    return f"{evaluation.success_rate_where(lambda result: result.family == family).mean:.2f}"
 
 
 def cost(folder: Path) -> list[str]:
-    """What a run took: minutes of imitation and of reinforcement, seconds of a step of each, memory."""
-    config, lines = read_config(folder), read_metrics(folder)
-    seconds = [line["timing/step_seconds"] for line in lines if "timing/step_seconds" in line]
-    parts = seconds[: config.prior], seconds[config.prior :]
-    peak = max(line.get("timing/peak_memory_gib", 0.0) for line in lines)
-    means = [f"{sum(part) / 60:.1f} ({fmean(part):.0f} s a step)" for part in parts if part]
+    """Return the table of costs: minutes of SFT and of RL, seconds per step of each, memory."""
+    config, lines = read_run_config(folder), read_metrics(folder)
+    seconds = [line["time/step_seconds"] for line in lines if "time/step_seconds" in line]
+    parts = seconds[: config.steps_before_rl], seconds[config.steps_before_rl :]
+    peak = max(line.get("time/peak_memory_gib", 0.0) for line in lines)
+    means = [f"{sum(part) / 60:.1f} ({fmean(part):.0f} s per step)" for part in parts if part]
     return [*means, f"{peak:.2f}"]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("runs", type=Path, nargs="+", help="run folders of one config, one for each seed")
     runs = parser.parse_args().runs
-    kept = [stages(folder) for folder in runs]
-    seeds = [f"seed {read_config(folder).seed}" for folder in runs]
+    evaluations = [stages(folder) for folder in runs]
+    seeds = [f"seed {read_run_config(folder).seed}" for folder in runs]
     costs = [[name, *cost(folder)] for name, folder in zip(seeds, runs, strict=True)]
-    head = ["", "minutes of imitation", "minutes of reinforcement", "GiB at most"]
-    for cells in (successes(kept, seeds), families(whole(kept)), [head, *costs]):
-        print("\n".join(lines_of(cells)), end="\n\n")
+    head = ["", "minutes of SFT", "minutes of RL", "peak GiB"]
+    for cells in (successes(evaluations, seeds), families(whole(evaluations)), [head, *costs]):
+        print("\n".join(render_markdown_table(cells)), end="\n\n")

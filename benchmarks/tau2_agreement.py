@@ -1,11 +1,11 @@
-"""Does our reward agree with tau2-bench's own evaluator, and how fast is it? Both run here, on the same episodes.
+"""Compare this package's reward and speed with tau2-bench's own evaluator on the same episodes.
 
     TAU2_BENCH=/path/to/tau2-bench python benchmarks/tau2_agreement.py [--recorded FILE ...] [--quick]
 
-For every task of every domain and split: the gold actions, doing nothing, and gold with something wrong; then the
-results files given, message by message. tau2 plays each episode in its own environment and grades it by
-`evaluate_simulation`. It needs all that tau2 depends on, litellm included; no model is called: assertions that one
-would judge count as true on both sides.
+For every task of every domain and split there are episodes with the gold actions, with no action, and with changed
+gold actions. Given results files are replayed message by message. tau2 plays each episode in its own environment and
+grades it with `evaluate_simulation`. This needs all of tau2's requirements, including litellm, but calls no model:
+assertions that a model would judge count as true on both sides.
 """
 
 import argparse
@@ -24,23 +24,23 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from understudy.agent import GoldAgent
-from understudy.errors import ConfigError, ToolError
-from understudy.integrations.tau2_bench import Tau2, open_domain
-from understudy.messages import Message, ToolCall, ToolSpec
-from understudy.rollout import Limits, rollout
-from understudy.tasks import SPLITS, Scenario, Split, Task
-from understudy.tools import Device
-from understudy.trajectory import Trajectory
+from understudy.core.errors import ConfigError, ToolError
+from understudy.core.messages import Message, ToolCall, ToolSpec
+from understudy.core.tasks import SPLITS, Scenario, Split, Task
+from understudy.core.trajectory import Trajectory
+from understudy.envs.benchmarks.tau2_bench import Tau2Bench, open_domain
+from understudy.envs.tools import UserTools
+from understudy.rollouts.agent import GoldAgent
+from understudy.rollouts.rollout import EpisodeLimits, rollout
 
 DOMAINS = ("mock", "airline", "retail", "telecom")
 Turn = tuple[str, str, tuple[ToolCall, ...]]
-"""Who, text, calls: of agent or user."""
+"""Role (agent or user), text and calls."""
 
 
 @dataclass
 class Case:
-    """One episode to be played by both."""
+    """One episode that both sides play."""
 
     kind: str
     task: Task
@@ -53,7 +53,7 @@ class Case:
 
 @dataclass
 class Tally:
-    """How often rewards agree."""
+    """Number of equal and different rewards."""
 
     episodes: int = 0
     own: float = 0.0
@@ -64,27 +64,29 @@ class Tally:
 
 
 class Replay:
-    """Agent and user of a case. The user acts where the case says so, between what it hears and what it says."""
+    """The agent and the user of a case. The user calls its tools where the case says so, before it writes its next
+    text.
+    """
 
     def __init__(self, case: Case) -> None:
         self._agent = iter([turn for turn in case.turns if turn[0] == "assistant"])
         self._user = iter([turn for turn in case.turns if turn[0] == "user"])
         self._follows = list(case.turns)
 
-    def __call__(self, scenario: Scenario, seed: int, device: Device | None) -> "Replay":
-        """The user of the episode, with the user's tools."""
-        self._device = device
+    def __call__(self, scenario: Scenario, seed: int, user_tools: UserTools | None) -> "Replay":
+        """Return the user of the episode, with the user's tools."""
+        self._device = user_tools
         return self
 
     async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """The agent's next turn."""
+        """Return the agent's next turn."""
         episode.observe(new)
         _, text, calls = next(self._agent)
         episode.act(message := Message(role="assistant", content=text, tool_calls=calls))
         return message
 
     async def reply(self, transcript: Sequence[Message]) -> str | None:
-        """The user's turns up to the next text."""
+        """Play the user's turns up to its next text."""
         if not transcript and self._follows[:1] and self._follows[0][0] == "assistant":
             return "Hi."
         for _, text, calls in self._user:
@@ -95,25 +97,25 @@ class Replay:
         return None
 
     def _try(self, call: ToolCall) -> None:
-        assert self._device, "a user without tools calls none"
+        assert self._device, "the case has calls of the user, but the user has no tools"
         try:
-            self._device.run(call)
+            self._device.call_sync(call)
         except ToolError:
             return
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--recorded", nargs="*", default=[], help="tau2 results files")
-    parser.add_argument("--only-recorded", action="store_true", help="the results files alone")
-    parser.add_argument("--quick", action="store_true", help="the first five tasks of each split")
-    parser.add_argument("--domains", nargs="*", default=DOMAINS, choices=DOMAINS)
+    parser.add_argument("--recorded", nargs="*", default=[], help="results files of tau2-bench to replay")
+    parser.add_argument("--only-recorded", action="store_true", help="play only the results files")
+    parser.add_argument("--quick", action="store_true", help="play only the first five tasks of each split")
+    parser.add_argument("--domains", nargs="*", default=DOMAINS, choices=DOMAINS, help="default: all")
     options = parser.parse_args()
     if not os.environ.get("TAU2_BENCH"):
-        return print("tau2_agreement: skipped; set TAU2_BENCH to a checkout of sierra-research/tau2-bench")
+        return print("tau2_agreement: skipped; set TAU2_BENCH to the folder of a clone of sierra-research/tau2-bench")
     root = Path(os.environ["TAU2_BENCH"]).resolve()
     evaluate = original(root)
-    table = new_table("rewards of understudy and of tau2's own evaluator")
+    table = new_table("rewards of understudy and of tau2-bench's evaluator")
     lines: list[str] = []
     for domain in options.domains:
         ours = replace(open_domain(f"{root}#{domain}"), judge=lambda assertions, transcript: [True] * len(assertions))
@@ -133,7 +135,7 @@ def main() -> None:
 
 
 def original(root: Path) -> Callable[[Case, str], float]:
-    """tau2's own environment and evaluator, from the checkout, whole."""
+    """Import tau2's environment and evaluator from the checkout."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     sys.path.insert(0, str(root / "src"))
     from loguru import logger
@@ -152,7 +154,7 @@ def original(root: Path) -> Callable[[Case, str], float]:
 
 
 def read_once() -> None:
-    """Have tau2 unpickle its databases instead of parsing them, which changes no value."""
+    """Make tau2 unpickle its databases instead of parsing them, which changes no value."""
     from tau2.environment.db import DB
 
     parse = DB.load.__func__  # type: ignore[attr-defined]
@@ -167,7 +169,7 @@ def read_once() -> None:
 
 
 def without_judge(raw: Any) -> Any:
-    """The task with its assertions in plain words left out of the reward."""
+    """Return the task without natural-language assertions in its reward."""
     if raw.evaluation_criteria is None:
         return raw
     basis = [kind for kind in raw.evaluation_criteria.reward_basis if kind.value != "NL_ASSERTION"]
@@ -177,7 +179,7 @@ def without_judge(raw: Any) -> Any:
 
 
 def simulation(case: Case, environment: Any) -> Any:
-    """The case as tau2 records it, played in its own environment."""
+    """Play the case in tau2's environment. Return tau2's record of it."""
     from tau2.data_model.message import AssistantMessage, UserMessage
     from tau2.data_model.message import ToolCall as TheirCall
     from tau2.data_model.simulation import SimulationRun
@@ -203,7 +205,7 @@ def simulation(case: Case, environment: Any) -> Any:
 
 
 def tallies(
-    ours: Tau2,
+    ours: Tau2Bench,
     evaluate: Callable[[Case, str], float],
     records: Sequence[str],
     splits: Sequence[Split],
@@ -220,34 +222,34 @@ def tallies(
             yield f"{split}, {kind}", tally(ours, evaluate, [case for case in cases if case.kind == kind])
 
 
-def plain_variants(ours: Tau2, task: Task, other: Task) -> Iterator[Case]:
-    """Gold and nothing."""
-    raw = ours.raw[task.id]
+def plain_variants(ours: Tau2Bench, task: Task, other: Task) -> Iterator[Case]:
+    """Yield the cases of gold and of no action."""
+    raw = ours.raw_tasks[task.id]
     yield Case("gold", task, raw, gold(raw))
-    yield Case("nothing", task, raw, [("assistant", "", ())])
+    yield Case("noop", task, raw, [("assistant", "", ())])
 
 
-def variants(ours: Tau2, task: Task, other: Task) -> Iterator[Case]:
-    """Gold, nothing, and gold with something wrong."""
-    raw = ours.raw[task.id]
+def variants(ours: Tau2Bench, task: Task, other: Task) -> Iterator[Case]:
+    """Yield the cases of gold, of no action, and of changed gold actions."""
+    raw = ours.raw_tasks[task.id]
     turns = gold(raw)
     acts = [i for i, turn in enumerate(turns) if turn[2]]
     yield from plain_variants(ours, task, other)
-    yield Case("gold, facts not said", task, raw, [*turns[:-1], ("assistant", "Done.", ())])
-    yield Case("gold of another task", task, raw, gold(ours.raw[other.id]))
-    yield Case("gold, cut off", task, raw, turns, stopped=False)
+    yield Case("gold without the facts to tell", task, raw, [*turns[:-1], ("assistant", "Done.", ())])
+    yield Case("gold of another task", task, raw, gold(ours.raw_tasks[other.id]))
+    yield Case("gold, not ended by the user", task, raw, turns, stopped=False)
     if acts:
         last = acts[-1]
-        yield Case("gold without its last act", task, raw, [*turns[:last], *turns[last + 1 :]])
-        yield Case("gold, its last act twice", task, raw, [*turns[: last + 1], *turns[last:]])
+        yield Case("gold without its last action", task, raw, [*turns[:last], *turns[last + 1 :]])
+        yield Case("gold with its last action twice", task, raw, [*turns[: last + 1], *turns[last:]])
         yield Case("gold with wrong arguments", task, raw, [wrong(turn) for turn in turns])
     if any(turn[0] == "user" for turn in turns):
-        yield Case("gold, the user idle", task, raw, [turn for turn in turns if turn[0] == "assistant"])
-        yield Case("gold, the agent idle", task, raw, [t for t in turns if t[0] == "user" or not t[2]])
+        yield Case("gold with an idle user", task, raw, [turn for turn in turns if turn[0] == "assistant"])
+        yield Case("gold with an idle agent", task, raw, [t for t in turns if t[0] == "user" or not t[2]])
 
 
 def gold(raw: Any) -> list[Turn]:
-    """The gold actions of both sides; the agent speaks before the user acts, and the user after that."""
+    """Return the gold actions of both sides. The agent writes a text before the user acts, the user one after it."""
     criteria = raw.evaluation_criteria
     turns: list[Turn] = []
     acting = "assistant"
@@ -263,7 +265,7 @@ def gold(raw: Any) -> list[Turn]:
 
 
 def wrong(turn: Turn) -> Turn:
-    """Calls with one argument taken from nowhere, or left out; the same one each time."""
+    """Return calls with one argument replaced by an invalid value or removed. The choice is deterministic."""
     who, text, calls = turn
     changed = []
     for call in calls:
@@ -278,8 +280,8 @@ def wrong(turn: Turn) -> Turn:
     return who, text, tuple(changed)
 
 
-def recorded(ours: Tau2, path: Path) -> list[Case]:
-    """The episodes of a results file of this domain, with the tasks as they were when they were played."""
+def recorded(ours: Tau2Bench, path: Path) -> list[Case]:
+    """Yield the episodes of this domain in a results file, with the tasks that the file stores."""
     from tau2.data_model.tasks import Task as TheirTask
 
     results = json.loads(path.read_text(encoding="utf-8"))
@@ -290,9 +292,12 @@ def recorded(ours: Tau2, path: Path) -> list[Case]:
     for i, run in enumerate(results["simulations"]):
         raw = played(run, raws)
         if raw is None:
-            print(f"{path.stem}: episode {i} is left out: which task it played is not recorded", file=sys.stderr)
+            print(
+                f"{path.stem}: episode {i} is skipped: its task cannot be identified by its gold actions",
+                file=sys.stderr,
+            )
             continue
-        task = ours.task(f"{path.stem}-{i}-task{raw.id}", "test", raw)
+        task = ours.to_task(f"{path.stem}-{i}-task{raw.id}", "test", raw)
         turns = [turn_of(m) for m in run["messages"][1:] if m["role"] in ("assistant", "user")]
         stopped = run["termination_reason"] in ("user_stop", "agent_stop")
         cases.append(Case("recorded", task, raw, turns, stopped, run["reward_info"]["reward"]))
@@ -300,7 +305,9 @@ def recorded(ours: Tau2, path: Path) -> list[Case]:
 
 
 def played(run: dict[str, Any], raws: dict[str, Any]) -> Any:
-    """The task that an episode was graded by: some files number their episodes anew, so that gold actions tell."""
+    """Return the task that an episode was graded by. Some files renumber their tasks, so it is found by its gold
+    actions.
+    """
     graded = [check["action"]["action_id"] for check in run["reward_info"].get("action_checks") or ()]
     gold_ids = {name: [a.action_id for a in raw.evaluation_criteria.actions or ()] for name, raw in raws.items()}
     if gold_ids[run["task_id"]] == graded:
@@ -315,7 +322,7 @@ def turn_of(message: dict[str, Any]) -> Turn:
     return message["role"], message.get("content") or "", made
 
 
-def tally(ours: Tau2, evaluate: Callable[[Case, str], float], cases: Sequence[Case]) -> Tally:
+def tally(ours: Tau2Bench, evaluate: Callable[[Case, str], float], cases: Sequence[Case]) -> Tally:
     found = Tally()
     for case in cases:
         score = asyncio.run(own(ours, case)).score
@@ -328,22 +335,24 @@ def tally(ours: Tau2, evaluate: Callable[[Case, str], float], cases: Sequence[Ca
         found.recorded += case.recorded == score.reward
         if score.reward != theirs or case.recorded not in (None, theirs):
             record = "" if case.recorded is None else f", recorded {case.recorded:g}"
-            found.differences.append(f"{case.task.id} ({case.kind}): {score.parts}, tau2 {theirs}{record}")
+            found.differences.append(
+                f"{case.task.id} ({case.kind}): understudy {score.parts}, tau2-bench {theirs}{record}"
+            )
     return found
 
 
 def attempt(evaluate: Callable[[Case, str], float], case: Case, domain: str) -> float | str:
-    """tau2's reward, or what ends its evaluation."""
+    """Return tau2's reward, or the error of its evaluation."""
     try:
         return evaluate(case, domain)
     except (ValueError, AssertionError) as e:
-        return f"fails: {str(e).splitlines()[0]}"
+        return f"error: {str(e).splitlines()[0]}"
 
 
-async def own(ours: Tau2, case: Case) -> Trajectory:
+async def own(ours: Tau2Bench, case: Case) -> Trajectory:
     replay = Replay(case)
     count = sum(who == "assistant" for who, *_ in case.turns)
-    limits = Limits(max_turns=max(1, count), max_tokens=1)
+    limits = EpisodeLimits(max_turns=max(1, count), max_episode_tokens=1)
     if case.stopped:
         return await rollout(case.task, ours.with_users(replay).environment(case.task), replay, limits)
     environment = ours.with_users(replay).environment(case.task)
@@ -352,32 +361,32 @@ async def own(ours: Tau2, case: Case) -> Trajectory:
     return await rollout(case.task, environment, replay, limits)
 
 
-def speed(ours: Tau2, evaluate: Callable[[Case, str], float]) -> str:
-    """Gold episodes a second on the test tasks."""
+def speed(ours: Tau2Bench, evaluate: Callable[[Case, str], float]) -> str:
+    """Return the gold episodes per second on the test tasks."""
     tasks = [task for task in ours.tasks("test") if task.family != "nothing"]
     passes = [asyncio.run(gold_pass(ours, tasks)) for _ in range(3)]
-    few = [Case("gold", task, ours.raw[task.id], gold(ours.raw[task.id])) for task in tasks[:10]]
+    few = [Case("gold", task, ours.raw_tasks[task.id], gold(ours.raw_tasks[task.id])) for task in tasks[:10]]
     started = time.perf_counter()
     for case in few:
         attempt(evaluate, case, ours.domain)
     own_rate, their_rate = len(tasks) / min(passes), len(few) / (time.perf_counter() - started)
     return (
-        f"{ours.domain}: {own_rate:,.0f} gold episodes a second (best of 3 passes over {len(tasks)} tasks); "
-        f"tau2 {their_rate:.2f} ({len(few)} tasks): {own_rate / their_rate:,.0f} times"
+        f"{ours.domain}: {own_rate:,.0f} gold episodes per second (best of 3 passes over {len(tasks)} tasks); "
+        f"tau2-bench: {their_rate:.2f} ({len(few)} tasks); ratio {own_rate / their_rate:,.0f}"
     )
 
 
-async def gold_pass(ours: Tau2, tasks: Sequence[Task]) -> float:
+async def gold_pass(ours: Tau2Bench, tasks: Sequence[Task]) -> float:
     started = time.perf_counter()
     for task in tasks:
-        await rollout(task, ours.environment(task), GoldAgent(), Limits(max_turns=60))
+        await rollout(task, ours.environment(task), GoldAgent(), EpisodeLimits(max_turns=60))
     return time.perf_counter() - started
 
 
 def new_table(title: str) -> Table:
     table = Table(title=title)
-    for name in ("domain", "episodes of", "count", "ours", "theirs", "agree", "as recorded"):
-        table.add_column(name, justify="left" if name in ("domain", "episodes of") else "right")
+    for name in ("domain", "kind", "episodes", "ours", "theirs", "agree", "ours = recorded"):
+        table.add_column(name, justify="left" if name in ("domain", "kind") else "right")
     return table
 
 

@@ -1,8 +1,8 @@
-"""A run of TRL's GRPOTrainer on lamps: our tools are its environment's methods, and our grade is its reward.
+"""Run TRL's GRPOTrainer on lamps, with this package's tools and rewards.
 
-TRL plays several turns by itself where it is given an `environment_factory`: it generates, calls the methods that the
-reply asks for, appends what they say, and goes on until a reply calls none. (Its `rollout_func` would leave all of that
-to us.) On a CPU replies come from transformers' generate, in rows that wait for each other; vLLM is not needed.
+With an `environment_factory` TRL plays several turns itself: it generates, calls the methods that the reply requests,
+appends their results, and continues until a reply has no call. With a `rollout_func` this package would have to do
+that. On a CPU, replies come from transformers' `generate`, whose rows wait for each other. vLLM is not needed.
 """
 
 import asyncio
@@ -13,23 +13,24 @@ from typing import Any
 
 from lamps import DOMAIN
 
-from understudy.config import TrainConfig
-from understudy.environment import Environment
-from understudy.messages import Message, ToolCall, to_wire
-from understudy.tasks import Task
+from understudy.core.messages import Message, ToolCall, message_to_openai
+from understudy.core.tasks import Task
+from understudy.envs.environment import Environment
+from understudy.runs.config import TrainConfig
 
 LOOP = asyncio.Runner()
 
 
 class Episode:
-    """An episode of lamps as TRL wants it. It shows methods without `_` to the model, by name, hints and docstring.
+    """An episode of lamps as an environment of TRL.
 
-    They have no return type, so that transformers makes the schema of them that understudy makes of the toolkit, to the
-    byte: the model that both sides begin with has seen that one.
+    TRL describes each method without a leading `_` to the model, from its name, type hints and docstring. The methods
+    have no return type, so that transformers derives exactly the schema that this package derives from the toolkit.
+    The model that both sides start from was fine-tuned on that schema.
     """
 
     def reset(self, task: str, **_: object):
-        """Begin the episode of a row of the dataset."""
+        """Start the episode of a row of the dataset."""
         self._episode: Environment = DOMAIN.environment(Task.model_validate_json(task))
         LOOP.run(self._episode.start())
 
@@ -44,7 +45,7 @@ class Episode:
         return LOOP.run(self._episode.step(Message(role="assistant", tool_calls=(call,)))).messages[0].content
 
     def _reward(self, last: dict[str, Any]) -> float:
-        """What the episode earned, given its last message: only a text without calls ends it."""
+        """Return the reward, given the last message. Only a text without calls ends the episode."""
         if last["role"] != "assistant" or last.get("tool_calls"):
             return LOOP.run(self._episode.grade(ended=False)).reward
         step = LOOP.run(self._episode.step(Message(role="assistant", content=last["content"])))
@@ -52,38 +53,38 @@ class Episode:
 
 
 def rewards(completions: Sequence[Sequence[dict[str, Any]]], environments: Sequence[Episode], **_: object):
-    """What each episode of a batch earned."""
+    """Return the reward of each episode of a batch."""
     return [episode._reward(said[-1]) for episode, said in zip(environments, completions, strict=True)]
 
 
 def rows(config: TrainConfig) -> dict[str, list[Any]]:
-    """The training tasks in our order, each with what its episode begins with."""
-    count = config.steps * config.algorithm.tasks_per_step
+    """Return the training tasks in this package's order, each with the start of its episode."""
+    count = config.steps * config.algorithm.groups_per_batch
     tasks = list(itertools.islice(DOMAIN.slice(config.slice).stream("train", config.seed), count))
     begun = [LOOP.run(DOMAIN.environment(task).start()).messages for task in tasks]
     return {
-        "prompt": [[to_wire(message) for message in messages] for messages in begun],
+        "prompt": [[message_to_openai(message) for message in messages] for messages in begun],
         "task": [task.model_dump_json() for task in tasks],
     }
 
 
 def settings(config: TrainConfig, folder: Path) -> dict[str, Any]:
-    """GRPOConfig's arguments: what our config says, in TRL's words, and what makes it fast on a CPU."""
+    """Return GRPOConfig's arguments: those of `config`, and settings that make TRL fast on a CPU."""
     algorithm, optimizer = config.algorithm, config.engine.optimizer
     return {
         "output_dir": str(folder),
         "use_cpu": True,
-        "bf16": config.engine.dtype == "bfloat16",  # autocast over float32 weights, as ours keeps masters
+        "bf16": config.engine.dtype == "bfloat16",  # autocast over float32 weights, like this package's master weights
         "gradient_checkpointing": False,
-        "per_device_train_batch_size": algorithm.group_size,  # all at once needs more than 24 GB
-        "gradient_accumulation_steps": algorithm.tasks_per_step,
+        "per_device_train_batch_size": algorithm.group_size,  # all rows at once need more than 24 GB
+        "gradient_accumulation_steps": algorithm.groups_per_batch,
         "num_generations": algorithm.group_size,
-        "max_completion_length": config.limits.max_tokens,
-        "generation_kwargs": {"max_new_tokens": config.sampling.max_tokens},  # of each reply, as ours
+        "max_completion_length": config.limits.max_episode_tokens,
+        "generation_kwargs": {"max_new_tokens": config.sampling.max_response_tokens},  # per reply, as in this package
         "max_tool_calling_iterations": config.limits.max_turns - 1,
         "temperature": config.sampling.temperature,
-        "loss_type": "dapo",  # the mean over all tokens, as `algorithm.per = "token"`
-        "scale_rewards": "none",  # as `algorithm.advantage = "group"`
+        "loss_type": "dapo",  # the mean over all tokens, like `algorithm.loss_aggregation = "token_mean"`
+        "scale_rewards": "none",  # like `algorithm.advantage_estimator = "group_mean"`
         "beta": 0.0,
         "learning_rate": algorithm.learning_rate,
         "lr_scheduler_type": "constant",
@@ -103,7 +104,7 @@ def settings(config: TrainConfig, folder: Path) -> dict[str, Any]:
 
 
 def train(config: TrainConfig, folder: Path, show: Callable[[int, Path], None]) -> None:
-    """Train to the end; `show` is called with the weights before the first step and after each so many."""
+    """Train to the end. `show` is called with the weights before the first step and at regular steps after it."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
@@ -119,7 +120,7 @@ def train(config: TrainConfig, folder: Path, show: Callable[[int, Path], None]) 
                 show(state.global_step, folder / f"step_{state.global_step}")
 
     tokenizer = AutoTokenizer.from_pretrained(config.model)
-    tokenizer.response_template = qwen3_template  # how TRL reads Hermes calls; it knows templates by their text alone
+    tokenizer.response_template = qwen3_template  # makes TRL parse Hermes calls; it recognizes only exact templates
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(config.model, dtype="float32"),
         reward_funcs=rewards,

@@ -1,4 +1,4 @@
-"""Steps of TRL's GRPOTrainer, timed: on texts, with random rewards, in a process of TRL's own Python."""
+"""Measure steps of TRL's GRPOTrainer on texts with random rewards. This runs in the Python that has TRL."""
 
 import json
 import random
@@ -13,16 +13,18 @@ from typing import Any
 from peer import python_of_trl
 
 
-def measured(**wanted: Any) -> dict[str, Any]:
-    """What `steps` returns for these arguments, of a process of its own; `scratch` is given here."""
+def measured(**arguments: Any) -> dict[str, Any]:
+    """Return the result of `steps` for these arguments, computed in a process of that Python. `scratch` is added
+    here.
+    """
     with tempfile.TemporaryDirectory() as scratch:
-        told = json.dumps(wanted | {"scratch": scratch}, default=str)
-        done = subprocess.run([python_of_trl(), __file__], input=told, stdout=subprocess.PIPE, text=True, check=True)
+        given = json.dumps(arguments | {"scratch": scratch}, default=str)
+        done = subprocess.run([python_of_trl(), __file__], input=given, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def peak_bytes(device: str) -> int:
-    """The most memory in use at once: the process's on a CPU, its tensors' on a GPU, as the other side counts it."""
+    """Return the peak memory in bytes, of the process on a CPU and of its tensors on a GPU, as this package does."""
     if device == "cuda":
         import torch
 
@@ -34,7 +36,7 @@ def peak_bytes(device: str) -> int:
 def settings(
     *, groups: int, group: int, reply: int, count: int, dtype: str, device: str, checkpointing: bool, scratch: str
 ) -> dict[str, Any]:
-    """GRPOConfig's arguments: groups are passes of their own, since all rows in one pass need too much memory."""
+    """Return GRPOConfig's arguments. Each group is its own pass, because all rows in one pass need too much memory."""
     return {
         "output_dir": scratch,
         "use_cpu": device == "cpu",
@@ -62,9 +64,9 @@ def settings(
 def steps(
     *, model: str, tokenizer: str, texts: Sequence[str], lora: dict[str, Any] | None, **wanted: Any
 ) -> dict[str, Any]:
-    """Seconds of each of `count` steps, of which its sampling took so many, and the process's peak memory in bytes.
+    """Return the seconds of each of `count` steps, the seconds of its sampling, and the peak memory in bytes.
 
-    Weights, and without `lora` (arguments of peft's LoraConfig) their moments too, are of `dtype`.
+    The weights have `dtype`, and so have the moments without `lora`, the arguments of peft's LoraConfig.
     """
     import torch
     from datasets import Dataset

@@ -1,10 +1,10 @@
-"""How long `understudy view` takes for runs with many episodes: to take them up, and to answer what the page asks.
+"""Measure `understudy view` on runs with many episodes: loading them, and answering the page's requests.
 
     python benchmarks/viewer.py [--episodes 100000] [--step 640] [--tokens 700] [--folder FOLDER] [--json]
 
-Episodes are gold episodes of retail with as many tokens as a small model's have, written in steps of `--step`. Each
-question is asked six times; told are the first answer, when ids are not yet kept, and the slowest of the others. CPU
-seconds are beside those on the clock, for machines that do other things too.
+The episodes are gold episodes of retail with as many tokens as those of a small model, in steps of `--step` episodes.
+Each request is sent six times. Reported are the first answer, before ids are cached, and the slowest of the others.
+CPU seconds are reported beside wall-clock seconds, for machines that run other programs too.
 """
 
 import argparse
@@ -22,30 +22,32 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from understudy.agent import GoldAgent
-from understudy.domains.base import find
-from understudy.rollout import Limits, play
-from understudy.trajectory import Trajectory
+from understudy.core.trajectory import Trajectory
+from understudy.envs.domains.base import load_source
+from understudy.rollouts.agent import GoldAgent
+from understudy.rollouts.rollout import EpisodeLimits, play_episode
 from understudy.viewer import query
-from understudy.viewer.index import Index
+from understudy.viewer.index import EpisodeIndex
 
 QUESTIONS: dict[str, dict[str, str]] = {
-    "the newest": {},
-    "the last page of all": {"offset": "-100"},
-    "a family, by reward": {"family": "cancel", "sort": "-reward"},
-    "a tool that was called": {"tool": "get_order", "outcome": "success"},
-    "a word": {"text": "refund"},
-    "a phrase, without a word": {"text": '"do you confirm" -refund'},
+    "newest first": {},
+    "last page": {"offset": "-100"},
+    "one family, sorted by reward": {"family": "cancel", "sort": "-reward"},
+    "successes with a call of one tool": {"tool": "get_order", "outcome": "success"},
+    "episodes with a word": {"text": "refund"},
+    "episodes with a phrase and without a word": {"text": '"do you confirm" -refund'},
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--episodes", type=int, default=100_000)
-    parser.add_argument("--step", type=int, default=640, help="episodes of a step")
-    parser.add_argument("--tokens", type=int, default=700, help="tokens of an episode")
-    parser.add_argument("--folder", type=Path, help="where to write them; a temporary folder, removed, if not given")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--episodes", type=int, default=100_000, help="number of episodes (default: %(default)s)")
+    parser.add_argument("--step", type=int, default=640, help="episodes per step (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=700, help="tokens per episode (default: %(default)s)")
+    parser.add_argument(
+        "--folder", type=Path, help="write the episodes to this folder and keep them (default: a temporary folder)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="understudy-viewer-"))
     try:
@@ -54,11 +56,11 @@ def main() -> None:
     finally:
         if not options.folder:
             shutil.rmtree(folder)
-    print(json.dumps(found, indent=1) if options.json else "\n".join(f"{name:<44}{found[name]}" for name in found))
+    print(json.dumps(found, indent=1) if options.json else "\n".join(f"{name:<60}{found[name]}" for name in found))
 
 
 def write(folder: Path, count: int, step: int, tokens: int) -> int:
-    """Write the episodes, each a variation of one of 200; their bytes."""
+    """Write the episodes, each a variation of one of 200. Return their bytes."""
     draw, templates = random.Random(0), [_template(tokens, seed) for seed in range(200)]
     (folder / "trajectories").mkdir(parents=True, exist_ok=True)
     size = 0
@@ -73,10 +75,10 @@ def write(folder: Path, count: int, step: int, tokens: int) -> int:
 
 
 def _template(tokens: int, seed: int) -> bytes:
-    domain, draw = find("retail"), random.Random(seed)
+    domain, draw = load_source("retail"), random.Random(seed)
     task = domain.sample("train", 1, seed=seed)[0]
-    episode = asyncio.run(play(domain, task, GoldAgent(), Limits(max_turns=60), seed))
-    episode.task = f"{task.id}@TASK@"
+    episode = asyncio.run(play_episode(domain, task, GoldAgent(), EpisodeLimits(max_turns=60), seed))
+    episode.task_id = f"{task.id}@TASK@"
     episode.tokens = [draw.randrange(49_000) for _ in range(tokens)]
     episode.mask = [i > tokens * 3 // 4 for i in range(tokens)]
     episode.logprobs = [-draw.random() if sampled else 0.0 for sampled in episode.mask]
@@ -85,7 +87,7 @@ def _template(tokens: int, seed: int) -> bytes:
 
 def measure(folder: Path, count: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
-        index = Index(folder, Path(place) / "index.sqlite")
+        index = EpisodeIndex(folder, Path(place) / "index.sqlite")
         seconds, cpu, first = taking_up(index)
         found: dict[str, Any] = {
             "episodes": count,
@@ -96,32 +98,32 @@ def measure(folder: Path, count: int) -> dict[str, Any]:
         }
         for name, values in QUESTIONS.items():
             values = {**values, **({"offset": str(max(0, count - 100))} if values.get("offset") else {})}
-            found[f"rows, {name}: ms first, then"] = timed(lambda values=values: query.rows(index, values))
-            found[f"counts, {name}: ms first, then"] = timed(lambda values=values: query.facets(index, values))
+            found[f"rows, {name}"] = timed(lambda values=values: query.query_rows(index, values))
+            found[f"counts, {name}"] = timed(lambda values=values: query.query_facets(index, values))
     found["peak memory, MB"] = round(
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
     )
     return found
 
 
-def taking_up(index: Index) -> tuple[float, float, float]:
-    """Seconds and CPU seconds that it takes, as requests do it, and seconds until there is something to see."""
+def taking_up(index: EpisodeIndex) -> tuple[float, float, float]:
+    """Return the seconds and CPU seconds of loading by requests, and the seconds until there is something to show."""
     started, cpu, first = time.perf_counter(), time.process_time(), 0.0
     progress = index.refresh(0.25)
-    while progress.done < progress.of:
+    while progress.done_bytes < progress.total_bytes:
         first = first or time.perf_counter() - started
         progress = index.refresh(0.25)
     return time.perf_counter() - started, time.process_time() - cpu, first
 
 
 def timed(ask: Callable[[], object]) -> str:
-    """Milliseconds of the first answer, and of the slowest of five more."""
+    """Return as text the milliseconds of the first answer, and of the slowest of five more."""
     spent = []
     for _ in range(6):
         started = time.perf_counter()
         ask()
         spent.append(1000 * (time.perf_counter() - started))
-    return f"{spent[0]:.0f}, {max(spent[1:]):.0f}"
+    return f"first {spent[0]:.0f} ms, later at most {max(spent[1:]):.0f} ms"
 
 
 if __name__ == "__main__":

@@ -23,17 +23,17 @@ import typer
 from pydantic_core import PydanticUndefined
 
 import understudy
-from understudy import cli
-from understudy.agent import GoldAgent
-from understudy.algorithms.presets import row_text, rows
-from understudy.config import TrainConfig
-from understudy.domains.base import Domain, find_domain, names
-from understudy.mcp.settings import EnvironmentConfig
-from understudy.messages import Message, ToolSpec
-from understudy.records import Record
-from understudy.rollout import Limits, rollout
-from understudy.settings import preset_text, presets
-from understudy.tasks import Task
+from understudy.algorithms.presets import algorithm_preset_text, algorithm_presets
+from understudy.cli import main as cli
+from understudy.core.messages import Message, ToolSpec
+from understudy.core.records import Record
+from understudy.core.tasks import Task
+from understudy.envs.domains.base import Domain, list_domains, load_domain
+from understudy.envs.mcp.config import MCPEnvironmentConfig
+from understudy.rollouts.agent import GoldAgent
+from understudy.rollouts.rollout import EpisodeLimits, rollout
+from understudy.runs.config import TrainConfig
+from understudy.runs.presets import preset_names, preset_text
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(understudy.__file__).parent
@@ -56,8 +56,8 @@ your shell.
 
 def pages() -> dict[str, str]:
     """Every page that is read off the code, by its path in the site."""
-    made = {f"domains/{name}.md": domain_page(name) for name in names()}
-    return {**made, "configuration.md": configuration(), "commands.md": commands(), **reference()}
+    made = {f"domains/{name}.md": domain_page(name) for name in list_domains()}
+    return {**made, "configuration.md": configuration(), "commands.md": commands(), "api.md": api(), **reference()}
 
 
 def written() -> dict[str, str]:
@@ -91,7 +91,7 @@ def _inside(text: str) -> str:
 
 def domain_page(name: str) -> str:
     """What a domain is made of: policy, tools, families, who enforces what, and a gold episode."""
-    domain = find_domain(name)
+    domain = load_domain(name)
     package = sys.modules[domain.package]
     first, _, rest = (package.__doc__ or "").partition("\n")
     parts = [
@@ -104,14 +104,15 @@ def domain_page(name: str) -> str:
         "The gold turns of a task, played against the scripted user: they earn 1.0.",
         episode(domain, domain.tasks("train")[0]),
         "## Policy",
-        "What the agent is told (`slice.policy=full`):",
-        _quoted(domain.policy),
+        "What the agent is told (`slice.domain_policy=full`):",
+        _quoted(domain.domain_policy),
         "## Tools",
-        *(_tool(spec) for spec in domain.specs),
+        *(_tool(spec) for spec in domain.tool_specs),
     ]
-    if domain.device:
-        parts += ["## Tools of the user", *(_tool(spec) for spec in domain.device(domain.world().fork()).specs())]
-    rules = SOURCE / "domains" / name / "rules.md"
+    if domain.user_tools:
+        user_tools = domain.user_tools(domain.build_world().fork())
+        parts += ["## Tools of the user", *(_tool(spec) for spec in user_tools.specs())]
+    rules = SOURCE / "envs" / "domains" / name / "rules.md"
     parts += [re.sub(r"^# ", "## ", rules.read_text(encoding="utf-8"), count=1)]
     return _page(parts)
 
@@ -121,14 +122,14 @@ def _families(domain: Domain) -> str:
     lines = ["| family | frozen tasks | gold turns | a user's first words |", "|---|---|---|---|"]
     for family in domain.families:
         found = [task for task in tasks if task.family == family]
-        turns = sum(len(task.turns) for task in found) / len(found)
+        turns = sum(len(task.gold_turns) for task in found) / len(found)
         lines.append(f"| `{family}` | {len(found)} | {turns:.1f} | {_cell(found[0].scenario.opening)} |")
     return "\n".join(lines)
 
 
 def episode(domain: Domain, task: Task) -> str:
     """What is said and done when the gold turns are played."""
-    played = asyncio.run(rollout(task, domain.environment(task), GoldAgent(), Limits()))
+    played = asyncio.run(rollout(task, domain.environment(task), GoldAgent(), EpisodeLimits()))
     lines = [f"# {task.id}: {task.family}, {task.difficulty}"]
     lines += [line for message in played.messages[1:] for line in _said(message)]
     return "```text\n" + "\n".join(lines) + "\n```"
@@ -171,16 +172,16 @@ def configuration() -> str:
     """Every key of a run's config and of an MCP environment's, with its docstring; presets as they ship."""
     head = (
         "Every key, read off the code. A config is TOML: `understudy train my.toml`; on the command line a key is "
-        "`section.key=value`. Defaults, then the file, then the command line. `understudy train --keys` prints the "
-        "same for a config of yours; a key that does not exist is an error that names the nearest one."
+        "`section.key=value`. Defaults come first, then the file, then the command line. `understudy train "
+        "--print-config` prints the same for your config. An unknown key is an error that names the nearest one."
     )
     parts = ["# Configuration", head, "## A run", *_sections(TrainConfig, "")]
     parts += ["## Presets", "`understudy train NAME`, with whatever else is set beside it."]
-    parts += [f"### {name}\n\n```toml\n{preset_text(name).strip()}\n```" for name in presets()]
+    parts += [f"### {name}\n\n```toml\n{preset_text(name).strip()}\n```" for name in preset_names()]
     parts += ["## Rows of algorithms", "`algorithm.preset=NAME`; what they are: [algorithms](algorithms.md)."]
-    parts += [f"### {name}\n\n```toml\n{row_text(name).strip()}\n```" for name in rows()]
+    parts += [f"### {name}\n\n```toml\n{algorithm_preset_text(name).strip()}\n```" for name in algorithm_presets()]
     parts += ["## An MCP environment", "The file that `mcp:FILE` names; see [MCP](mcp.md)."]
-    return _page([*parts, *_sections(EnvironmentConfig, "", level=3)])
+    return _page([*parts, *_sections(MCPEnvironmentConfig, "", level=3)])
 
 
 def _sections(kind: type[Record], path: str, level: int = 3, told: str = "", which: str = "") -> Iterator[str]:
@@ -263,6 +264,21 @@ def _help(command: Any, name: str) -> str:
 
 
 # ---- reference ----
+
+
+def api() -> str:
+    """Return the page of the public API: each name of `understudy.__all__` with its signature and docstring."""
+    head = (
+        "The names that `import understudy` gives, loaded when they are first used. Changes to them are in the "
+        "changelog. Everything else is imported from the module that defines it: [modules](reference.md)."
+    )
+    parts = ["# Public API", head]
+    for name in sorted(understudy.__all__, key=str.lower):
+        module = f"understudy.{understudy._MODULES[name]}"
+        tree = ast.parse((SOURCE / f"{understudy._MODULES[name].replace('.', '/')}.py").read_text(encoding="utf-8"))
+        node = next(node for node in _public(tree) if node.name == name)
+        parts += [f"Module `{module}`:", _entry(node)]
+    return _page(parts)
 
 
 def reference() -> dict[str, str]:

@@ -1,65 +1,73 @@
-"""What every test can rely on."""
+"""Fixtures and hooks of all tests: no network, no API keys, and skipped tests fail where all tests have to run."""
 
 import ipaddress
 import os
 import signal
 import socket
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from machine import ELSEWHERE
-from understudy import envfile
+from support.machine import ALL_TESTS, ELSEWHERE
+from understudy.cli import env_file
+from understudy.core.event_loop import BACKGROUND_LOOP
 
-# A shell's background job begins with Ctrl-C ignored; tests that press it need Python's own handler, as at a prompt.
+# A shell starts a background job with Ctrl-C ignored. Tests that send it need Python's own handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# No test fails because a machine is slow, or by chance.
+# No deadline and no randomness: no test fails because a machine is slow, or by chance.
 settings.register_profile("understudy", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("understudy")
 
-ALL = "UNDERSTUDY_ALL_TESTS"
-"""The variable that says, as in CI, that whatever a test needs is there: one that is left out has failed."""
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    return report if item.get_closest_marker("tau") else wanted(report)
+    return report if item.get_closest_marker("tau") else _fail_if_skipped(report)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    return wanted((yield))
+    return _fail_if_skipped((yield))
 
 
-def wanted(report: Any) -> Any:
-    """The report; of what was left out though all is wanted, and this machine could do it, the report of a failure."""
-    if ALL in os.environ and report.skipped and not hasattr(report, "wasxfail") and ELSEWHERE not in report.longrepr[2]:
-        report.outcome, report.longrepr = "failed", f"{report.longrepr[2]}, and {ALL} is set"
+def _fail_if_skipped(report: Any) -> Any:
+    """Return the report. If all tests have to run, a test that this machine could run counts as failed if skipped."""
+    if ALL_TESTS not in os.environ or not report.skipped or hasattr(report, "wasxfail"):
+        return report
+    if ELSEWHERE not in report.longrepr[2]:
+        report.outcome, report.longrepr = "failed", f"{report.longrepr[2]}, and {ALL_TESTS} is set"
     return report
 
 
 @pytest.fixture(autouse=True)
+def _no_background_sessions() -> Iterator[None]:
+    """End the servers that a test has started in the background loop, so that the next test finds none."""
+    yield
+    BACKGROUND_LOOP.close()
+
+
+@pytest.fixture(autouse=True)
 def offline(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test asks no machine but this one, and has nobody's keys; those that `make test` leaves out may."""
-    online = {line.partition(":")[0] for line in request.config.getini("markers") if "run by: make test-" in line}
-    if any(mark.name in online for mark in request.node.iter_markers()):
+    """Deny network access and remove API keys, except in the suites that install other software."""
+    suites = {line.partition(":")[0] for line in request.config.getini("markers") if "run by: make test-" in line}
+    if any(mark.name in suites - {"slow"} for mark in request.node.iter_markers()):
         return
     for name in [name for name in os.environ if name.endswith(("_API_KEY", "_TOKEN"))]:
         monkeypatch.delenv(name)
-    find, load = socket.getaddrinfo, envfile.load
+    find, load = socket.getaddrinfo, env_file.load_env_file
     own = lambda path=None: load(path) if path or Path.cwd() != ROOT else []  # noqa: E731
-    monkeypatch.setattr(envfile, "load", own)
+    monkeypatch.setattr(env_file, "load_env_file", own)
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more, **most: find(_near(host), *more, **most))
 
 
 def _near(host: Any) -> Any:
-    """The host, which is this machine or an address; a name that somebody else has to be asked for is not known."""
+    """Return the host if it is an address or a name of this machine. Otherwise raise gaierror, as without a network."""
     name = host.decode() if isinstance(host, bytes) else host
     if name and name not in ("localhost", socket.gethostname()):
         try:

@@ -1,49 +1,49 @@
-"""Lamps to ask after: a domain for benchmarks with one thing to learn, which no text tells and only rewards do.
+"""Lamps: a domain for benchmarks in which rewards teach one fact that no text states.
 
-An episode is a call and a text: read how bright the lamp of a room is at some time of the day, and tell it. Which time
-is meant is not said; each family of tasks means another. A model that has imitated all of them speaks without a slip
-and guesses the time; of one family it can learn from rewards which is meant. No room is asked after in two splits. A
-brightness that no tool has shown does not count as told.
+An episode is a call and a text: read the brightness of a room's lamp at one of four times of the day, and report it.
+The user does not say which time; each family of tasks means another one. A model fine-tuned on all families makes no
+formal mistakes but guesses the time. Trained on one family, it can learn the time from rewards. No room occurs in two
+splits. A reported brightness counts only if a tool has shown it.
 """
 
 import random
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
-from understudy.domains.base import Domain, interleave
-from understudy.errors import ToolError
-from understudy.messages import Message, ToolCall
-from understudy.records import Record
-from understudy.state import State, Table
-from understudy.tasks import Difficulty, Scenario, Split, Task
-from understudy.tools import Device, Toolkit
-from understudy.users import NoUser
+from understudy.core.errors import ToolError
+from understudy.core.messages import Message, ToolCall
+from understudy.core.records import Record
+from understudy.core.tasks import Difficulty, Scenario, Split, Task
+from understudy.envs.domains.base import Domain, interleave_families
+from understudy.envs.state import State, Table
+from understudy.envs.tools import Toolkit, UserTools
+from understudy.envs.users import OpeningOnlyUser
 
 FROZEN = 40
-"""Tasks of a split that are called its frozen ones."""
+"""Number of frozen tasks per split."""
 TIMES = ("morning", "noon", "evening", "night")
-"""What a lamp is set for, and the families of tasks that mean it."""
+"""The times of the day, which are also the families of tasks."""
 ROOMS = {"train": range(100, 700), "validation": range(700, 800), "test": range(800, 900)}
-"""Those that are asked after, by split."""
+"""Rooms of the tasks, by split."""
 LEVELS = range(11, 99)
-"""How bright a lamp can be."""
+"""Possible brightness values."""
 
 
 class Lamp(Record):
     """The lamp of a room."""
 
     levels: dict[str, int]
-    """How bright it is, by the time of the day; another at each."""
+    """Brightness by time of the day; no two are equal."""
 
 
 class House(State):
-    """Its lamps, by the number of their room."""
+    """The lamps by room number."""
 
     lamps: Table[Lamp]
 
 
 class LampTools(Toolkit):
-    """What can be known of lamps."""
+    """The agent's tool."""
 
     _state: House
 
@@ -57,15 +57,15 @@ class LampTools(Toolkit):
 
 
 class Lamps(Domain):
-    """The domain: its frozen tasks are made, like all others."""
+    """The domain. Its frozen tasks are generated."""
 
     def tasks(self, split: Split) -> list[Task]:
-        """The first tasks of a split."""
+        """Return the frozen tasks of a split."""
         return self.sample(split, FROZEN)
 
 
-def house() -> House:
-    """With a lamp in each room."""
+def build_house() -> House:
+    """Return a house with a lamp in each room."""
     draw = random.Random(0)
     rooms = (room for rooms in ROOMS.values() for room in rooms)
     return House(
@@ -73,23 +73,23 @@ def house() -> House:
     )
 
 
-HOUSE = house()
+HOUSE = build_house()
 
 
 def generate(split: Split, seed: int, families: Sequence[str], difficulties: Sequence[Difficulty]) -> Iterator[Task]:
-    """Somebody asks how bright a room is, over and over."""
-    for family, difficulty, index in interleave(families, difficulties):
+    """Yield tasks endlessly."""
+    for family, difficulty, index in interleave_families(families, difficulties):
         identity = f"lamps/{split}/{seed}/{family}/{difficulty}/{index}"
-        yield task(identity, split, family, difficulty, str(random.Random(identity).choice(ROOMS[split])))
+        yield make_task(identity, split, family, difficulty, str(random.Random(identity).choice(ROOMS[split])))
 
 
-def task(identity: str, split: Split, family: str, difficulty: Difficulty, room: str) -> Task:
-    """The task to tell how bright a room is at the time that the family means."""
+def make_task(task_id: str, split: Split, family: str, difficulty: Difficulty, room: str) -> Task:
+    """Return the task to report a room's brightness at the family's time."""
     level = str(HOUSE.lamps[room].levels[family])
     says = f"How bright is room {room}?"
     call = ToolCall(name="read", arguments={"room": room, "time": family})
     return Task(
-        id=identity,
+        id=task_id,
         domain="lamps",
         split=split,
         family=family,
@@ -100,9 +100,9 @@ def task(identity: str, split: Split, family: str, difficulty: Difficulty, room:
     )
 
 
-def alone(scenario: Scenario, seed: int, device: Device | None) -> NoUser:
-    """A user who asks once, and hears one answer."""
-    return NoUser(scenario.opening)
+def alone(scenario: Scenario, seed: int, device: UserTools | None) -> OpeningOnlyUser:
+    """Return a user who asks once and leaves after one answer."""
+    return OpeningOnlyUser(scenario.opening)
 
 
-DOMAIN = Lamps(__name__, house, LampTools, generate, TIMES, shared=("lamps",), user=alone)
+DOMAIN = Lamps(__name__, build_house, LampTools, generate, TIMES, shared_tables=("lamps",), user_factory=alone)

@@ -1,4 +1,4 @@
-"""Write the tasks of the three environments beside this file, the same ones each time.
+"""Write the tasks of the three environments in this folder. The output is deterministic.
 
 python examples/mcp/generate.py
 """
@@ -10,83 +10,103 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from understudy.mcp.tasks import MCPTask
-from understudy.similar import Similar
+from understudy.core.tasks import Split
+from understudy.data.near_duplicates import NearDuplicateIndex
+from understudy.envs.authoring.task_builder import PhraseSampler
+from understudy.envs.mcp.tasks import MCPTask
 
-SPLITS = ["train"] * 20 + ["validation"] * 4 + ["test"] * 6
+SPLITS: list[Split] = [*["train"] * 20, *["validation"] * 4, *["test"] * 6]
 PEOPLE = ["Ada", "Ben", "Chloe", "Dilip", "Elena", "Farid", "Grace", "Hugo", "Ines", "Jonas", "Kira", "Luis"]
 FIRMS = ["Acme", "Borealis", "Cobalt", "Dunlin", "Everest", "Foxglove", "Granite", "Halcyon"]
 GOODS = ["kettle", "lantern", "saddle", "teapot", "blanket", "compass", "hammer", "basket", "pillow", "candle"]
 TOPICS = ["roof", "garden", "boiler", "piano", "bicycle", "fence", "attic", "cellar", "orchard", "garage"]
 
 Task = dict[str, Any]
-Make = Callable[[random.Random], Task]
+Make = Callable[[random.Random, PhraseSampler], Task]
 
 
 def call(tool: str, **arguments: Any) -> Task:
     return {"tool": tool, "arguments": arguments}
 
 
-# Files
-
-
-def save(rng: random.Random) -> Task:
+def save(rng: random.Random, phrases: PhraseSampler) -> Task:
     topic, who, day = rng.choice(TOPICS), rng.choice(PEOPLE), rng.randint(1, 28)
     path, text = f"/episode/{topic}-{day}.txt", f"{who} comes on May {day} to repair the {topic}."
     return {
-        "prompt": f"Save this in {topic}-{day}.txt, word for word: {text}",
+        "prompt": phrases.choose(
+            [
+                f"Save this in {topic}-{day}.txt, word for word: {text}",
+                f"Write the following text to {topic}-{day}.txt without any change: {text}",
+                f"Create {topic}-{day}.txt with exactly this text: {text}",
+            ]
+        ),
         "gold": [call("write_file", path=path, content=text)],
         "check": {"state": call("read_text_file", path=path)},
     }
 
 
-def rename(rng: random.Random) -> Task:
+def rename(rng: random.Random, phrases: PhraseSampler) -> Task:
     (old, new), year = rng.sample(TOPICS, 2), rng.randint(1990, 2025)
     source, target = f"/episode/{old}-{year}.md", f"/episode/{new}-{year}.md"
-    files = [
+    setup = [
         call("write_file", path=source, content=f"# {new} {year}\n"),
         call("write_file", path="/episode/b.md", content="b"),
     ]
     return {
-        "prompt": f"The name of {old}-{year}.md is wrong, it is about the {new}. Call it {new}-{year}.md.",
-        "setup": files,
+        "prompt": phrases.choose(
+            [
+                f"The name of {old}-{year}.md is wrong, it is about the {new}. Rename it to {new}-{year}.md.",
+                f"Please rename {old}-{year}.md to {new}-{year}.md, because it is about the {new}.",
+                f"{old}-{year}.md is really about the {new}. Change its name to {new}-{year}.md.",
+            ]
+        ),
+        "setup": setup,
         "gold": [call("move_file", source=source, destination=target)],
         "check": {"state": [call("list_directory", path="/episode"), call("read_text_file", path=target)]},
     }
 
 
-def price(rng: random.Random) -> Task:
+def price(rng: random.Random, phrases: PhraseSampler) -> Task:
     goods, year = rng.sample(GOODS, 5), rng.randint(1990, 2025)
     prices = {name: rng.randint(11, 980) for name in goods}
     path, text = f"/episode/prices-{year}.ini", "".join(f"{name} = {prices[name]}\n" for name in goods)
     return {
-        "prompt": f"What did a {goods[0]} cost in {year}? It stands in prices-{year}.ini.",
+        "prompt": phrases.choose(
+            [
+                f"What did the {goods[0]} cost in {year}? You can find it in prices-{year}.ini.",
+                f"Look up the price of the {goods[0]} in prices-{year}.ini. What is it?",
+                f"According to prices-{year}.ini, how much was the {goods[0]} in {year}?",
+            ]
+        ),
         "setup": [call("write_file", path=path, content=text)],
         "gold": [call("read_text_file", path=path)],
-        "reply": f"It cost {prices[goods[0]]}.",
-        "check": {"answer": {"number": prices[goods[0]]}, "calls": {"must_not": [{"tool": "write_file"}]}},
+        "final_answer": f"It cost {prices[goods[0]]}.",
+        "check": {"answer": {"number": prices[goods[0]]}, "calls": {"forbidden": [{"tool": "write_file"}]}},
     }
 
 
-def correct(rng: random.Random) -> Task:
+def correct(rng: random.Random, phrases: PhraseSampler) -> Task:
     who, other, day = *rng.sample(PEOPLE, 2), rng.randint(1, 28)
     path, lines = f"/episode/guests-{day}.txt", rng.sample([p for p in PEOPLE if p != other], 5)
     lines = [who, *(p for p in lines if p != who)]
     edit = {"oldText": f"{who}\n", "newText": f"{other}\n"}
     return {
         "difficulty": "medium",
-        "prompt": f"In guests-{day}.txt, put {other} in the place of {who} and leave the rest as it is.",
+        "prompt": phrases.choose(
+            [
+                f"In guests-{day}.txt, replace {who} with {other} and leave the rest as it is.",
+                f"{who} cannot come. Put {other} in the same place in guests-{day}.txt and change nothing else.",
+                f"Change {who} to {other} in guests-{day}.txt. Keep all other lines as they are.",
+            ]
+        ),
         "setup": [call("write_file", path=path, content="".join(f"{line}\n" for line in lines))],
         "gold": [call("read_text_file", path=path), call("edit_file", path=path, edits=[edit])],
         "check": {"state": call("read_text_file", path=path)},
     }
 
 
-# A graph of what is known
-
-
 def known(rng: random.Random) -> tuple[list[str], str, Task]:
-    """Some people, a firm, and the call that makes the server know them."""
+    """Return some people, a company, and the call that adds them to the server."""
     people, firm = rng.sample(PEOPLE, 4), rng.choice(FIRMS)
     entities = [
         {"name": who, "entityType": "person", "observations": [f"was born in {rng.randint(1950, 2004)}"]}
@@ -99,56 +119,77 @@ def known(rng: random.Random) -> tuple[list[str], str, Task]:
 GRAPH = call("read_graph")
 
 
-def hire(rng: random.Random) -> Task:
+def hire(rng: random.Random, phrases: PhraseSampler) -> Task:
     people, firm, setup = known(rng)
     relation = {"from": people[0], "to": firm, "relationType": "works at"}
     return {
-        "prompt": f"Remember that {people[0]} works at {firm} (relation: works at). Both are known to you.",
+        "prompt": phrases.choose(
+            [
+                f"Remember that {people[0]} works at {firm} (relation: works at). You already know both.",
+                f"{people[0]} works at {firm}. Store this as the relation 'works at' between the two existing entries.",
+                f"Add the relation 'works at' from {people[0]} to {firm}. Both are already in your memory.",
+            ]
+        ),
         "setup": [setup],
         "gold": [call("create_relations", relations=[relation])],
         "check": {"state": GRAPH},
     }
 
 
-def note(rng: random.Random) -> Task:
+def note(rng: random.Random, phrases: PhraseSampler) -> Task:
     people, _, setup = known(rng)
     fact = f"plays the {rng.choice(['flute', 'cello', 'harp', 'organ'])} since {rng.randint(2005, 2024)}"
     return {
-        "prompt": f'Add this to what you know of {people[1]}: "{fact}".',
+        "prompt": phrases.choose(
+            [
+                f'Add this to what you know about {people[1]}: "{fact}".',
+                f'Remember this about {people[1]}: "{fact}".',
+                f'Note the following about {people[1]}, word for word: "{fact}".',
+            ]
+        ),
         "setup": [setup],
         "gold": [call("add_observations", observations=[{"entityName": people[1], "contents": [fact]}])],
         "check": {"state": GRAPH},
     }
 
 
-def born(rng: random.Random) -> Task:
+def born(rng: random.Random, phrases: PhraseSampler) -> Task:
     people, _, setup = known(rng)
     fact = setup["arguments"]["entities"][0]["observations"][0]
     return {
-        "prompt": f"When was {people[0]} born? {people[1]} and {people[2]} ask as well, but for them later.",
+        "prompt": phrases.choose(
+            [
+                f"When was {people[0]} born? I will ask about {people[1]} and {people[2]} later.",
+                f"In which year was {people[0]} born? For now I don't need {people[1]} or {people[2]}.",
+                f"Tell me in which year {people[0]} was born, but not {people[1]} and {people[2]} yet.",
+            ]
+        ),
         "setup": [setup],
         "gold": [call("open_nodes", names=[people[0]])],
-        "reply": f"{people[0]} {fact}.",
-        "check": {"answer": {"number": int(fact.split()[-1])}, "calls": {"must_not": [{"tool": "delete_*"}]}},
+        "final_answer": f"{people[0]} {fact}.",
+        "check": {"answer": {"number": int(fact.split()[-1])}, "calls": {"forbidden": [{"tool": "delete_*"}]}},
     }
 
 
-def forget(rng: random.Random) -> Task:
+def forget(rng: random.Random, phrases: PhraseSampler) -> Task:
     people, firm, setup = known(rng)
     return {
         "difficulty": "medium",
-        "prompt": f"Forget {people[2]} and {firm}, but keep {people[0]}, {people[1]} and {people[3]}.",
+        "prompt": phrases.choose(
+            [
+                f"Forget {people[2]} and {firm}, but keep {people[0]}, {people[1]} and {people[3]}.",
+                f"Delete {people[2]} and {firm} from your memory. Keep {people[0]}, {people[1]} and {people[3]}.",
+                f"Remove {people[2]} and {firm} from what you know, but not {people[0]}, {people[1]} or {people[3]}.",
+            ]
+        ),
         "setup": [setup],
         "gold": [call("delete_entities", entityNames=[people[2], firm])],
         "check": {"state": GRAPH},
     }
 
 
-# A shop's database
-
-
 def shop(rng: random.Random) -> tuple[dict[str, int], list[Task]]:
-    """Goods with their stock, and the calls that make the table."""
+    """Return goods with their stock, and the calls that create the table."""
     stock = {name: rng.randint(2, 95) for name in rng.sample(GOODS, 5)}
     rows = ", ".join(f"('{name}', {count})" for name, count in stock.items())
     table = call("create_table", query="CREATE TABLE stock (name TEXT PRIMARY KEY, amount INTEGER)")
@@ -158,54 +199,80 @@ def shop(rng: random.Random) -> tuple[dict[str, int], list[Task]]:
 ROWS = call("read_query", query="SELECT name, amount FROM stock ORDER BY name")
 
 
-def amount(rng: random.Random) -> Task:
+def amount(rng: random.Random, phrases: PhraseSampler) -> Task:
     stock, setup = shop(rng)
     name, count = next(iter(stock.items()))
+    who = rng.choice(PEOPLE)
     return {
-        "prompt": f"How many of the item {name} are in stock? The table is called stock; {rng.choice(PEOPLE)} asks.",
+        "prompt": phrases.choose(
+            [
+                f"{who} asks how many of the item {name} are in stock. The table is called stock.",
+                f"How many of the item {name} do we have? See the table stock. {who} wants to know.",
+                f"{who} needs to know the amount of the item {name} in the table stock. How many are there?",
+            ]
+        ),
         "setup": setup,
         "gold": [call("read_query", query=f"SELECT amount FROM stock WHERE name = '{name}'")],
-        "reply": f"There are {count}.",
-        "check": {"answer": {"number": count}, "calls": {"must_not": [{"tool": "write_query"}]}},
+        "final_answer": f"There are {count}.",
+        "check": {"answer": {"number": count}, "calls": {"forbidden": [{"tool": "write_query"}]}},
     }
 
 
-def total(rng: random.Random) -> Task:
+def total(rng: random.Random, phrases: PhraseSampler) -> Task:
     stock, setup = shop(rng)
     least, most = sorted(rng.sample(range(5, 60), 2))
     few = sum(least <= count <= most for count in stock.values())
     return {
         "difficulty": "medium",
-        "prompt": f"Of how many items in the table stock are there at least {least} and at most {most}?",
+        "prompt": phrases.choose(
+            [
+                f"How many items in the table stock have an amount of at least {least} and at most {most}?",
+                f"Count the items in the table stock with an amount from {least} to {most}, both included.",
+                f"In the table stock, for how many items is the amount between {least} and {most}, including both?",
+            ]
+        ),
         "setup": setup,
         "gold": [
             call("describe_table", table_name="stock"),
             call("read_query", query=f"SELECT COUNT(*) FROM stock WHERE amount BETWEEN {least} AND {most}"),
         ],
-        "reply": f"Of {few}.",
-        "check": {"answer": {"number": few}, "calls": {"must": [{"tool": "read_query"}]}},
+        "final_answer": f"There are {few}.",
+        "check": {"answer": {"number": few}, "calls": {"required": [{"tool": "read_query"}]}},
     }
 
 
-def sell(rng: random.Random) -> Task:
+def sell(rng: random.Random, phrases: PhraseSampler) -> Task:
     stock, setup = shop(rng)
     name, count = next(iter(stock.items()))
     sold = rng.randint(1, count - 1)
+    who = rng.choice(PEOPLE)
     query = f"UPDATE stock SET amount = amount - {sold} WHERE name = '{name}'"
     return {
-        "prompt": f"{rng.choice(PEOPLE)} has bought {sold} of the item {name}. Bring the table stock up to date.",
+        "prompt": phrases.choose(
+            [
+                f"{who} has bought {sold} of the item {name}. Update the table stock.",
+                f"We sold {sold} of the item {name} to {who}. Please update the table stock.",
+                f"Reduce the amount of the item {name} in the table stock by {sold}, because {who} bought them.",
+            ]
+        ),
         "setup": setup,
         "gold": [call("write_query", query=query)],
         "check": {"state": ROWS},
     }
 
 
-def drop(rng: random.Random) -> Task:
+def drop(rng: random.Random, phrases: PhraseSampler) -> Task:
     stock, setup = shop(rng)
     name, least = next(iter(stock)), min(stock.values())
     return {
         "difficulty": "medium",
-        "prompt": f"We no longer sell the item {name}, nor whatever there are only {least} of. Delete those rows.",
+        "prompt": phrases.choose(
+            [
+                f"We no longer sell the item {name}, nor those with an amount of {least}. Delete those rows.",
+                f"Delete the item {name} and every item with an amount of exactly {least} from the table stock.",
+                f"Remove the rows of the table stock for the item {name} and for all items whose amount is {least}.",
+            ]
+        ),
         "setup": setup,
         "gold": [call("write_query", query=f"DELETE FROM stock WHERE name = '{name}' OR amount = {least}")],
         "check": {"state": ROWS},
@@ -220,12 +287,13 @@ MAKERS: dict[str, Sequence[Make]] = {
 
 
 def tasks(name: str) -> list[Task]:
-    """30 tasks, their families in turn; one that is nearly an earlier one is made anew."""
-    made, similar, rng = list[Task](), Similar(), random.Random(name)
+    """Return 30 tasks, with the families in turn. A near-duplicate of an earlier task is replaced."""
+    made, similar, rng = list[Task](), NearDuplicateIndex(), random.Random(name)
     for number, (split, make) in enumerate(zip(SPLITS, itertools.cycle(MAKERS[name]), strict=False)):
         while True:
-            task = {"id": f"{name}/{number}", "family": make.__name__, "split": split, **make(rng)}
-            candidate = MCPTask.model_validate(task).task(name, {})
+            phrases = PhraseSampler(f"{name}/{number}", split)
+            task = {"id": f"{name}/{number}", "family": make.__name__, "split": split, **make(rng, phrases)}
+            candidate = MCPTask.model_validate(task).to_task(name, {})
             if not similar.find(candidate):
                 break
         similar.add(candidate)

@@ -1,6 +1,6 @@
-"""An algorithm: the best of a group is imitated, as far as it is better than the others. A recipe: docs/extending.md.
+"""An advantage estimator that reinforces only the best episodes of a group. A recipe: see docs/extending.md.
 
-An estimator of advantages is a function of rewards and groups; means go into `token_weights`, and the loss stays a sum.
+An estimator is a function of rewards and groups. Means belong in `token_weights`, so that the loss remains a sum.
 """
 
 import torch
@@ -8,7 +8,11 @@ from torch import Tensor
 
 
 def best_of_group(rewards: Tensor, group: Tensor) -> Tensor:
-    """The lead of each group's best episodes over the group's mean, shared among them; else 0. All are [B]."""
+    """Return advantages [B] from `rewards` [B] and group ids `group` [B].
+
+    The advantage of a group's best episodes is their reward minus the group's mean, divided by the number of best
+    episodes. Other episodes have 0.
+    """
     advantages = torch.zeros_like(rewards)
     for number in group.unique():
         here = group == number

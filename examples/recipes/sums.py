@@ -1,33 +1,33 @@
-"""Data, tools and a reward of your own. A recipe: see docs/extending.md.
+"""Custom data, tools and reward. A recipe: see docs/extending.md.
 
 understudy check sums:SUMS
 """
 
 from collections.abc import Sequence
 
-from understudy.domains.questions import Attempt, Question, Questions
-from understudy.messages import Message, ToolCall
-from understudy.rewards import said
+from understudy.core.messages import Message, ToolCall
+from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
+from understudy.envs.rewards import states_fact
 
 
-class Sum(Attempt):
-    """One episode: each public method is a tool, but for `reward` and `answer`."""
+class SumEpisode(ToolEpisode):
+    """One episode. Each public method except `reward` and `env_response` is a tool."""
 
     def multiply(self, a: int, b: int) -> int:
         """Multiply two whole numbers."""
         return a * b
 
     def reward(self, transcript: Sequence[Message]) -> float:
-        """Whether the last words hold the number, however it is written."""
-        return float(said(self.question.info["product"], transcript[-1].content))
+        """Return 1.0 if the last message contains the product in any notation, else 0.0."""
+        return float(states_fact(self.example.info["product"], transcript[-1].content))
 
 
-def question(a: int, b: int) -> Question:
-    """A row. What is known of a perfect episode is what `check` plays, and what a warm start imitates."""
+def make_example(a: int, b: int) -> ToolExample:
+    """Return one example. `check` plays its gold call and answer, and SFT imitates them."""
     gold = (ToolCall(name="multiply", arguments={"a": a, "b": b}),)
-    told = {"product": str(a * b)}
-    return Question(prompt=f"What is {a} times {b}?", reply=f"It is {a * b}.", gold=gold, info=told)
+    info = {"product": str(a * b)}
+    return ToolExample(prompt=f"What is {a} times {b}?", answer=f"It is {a * b}.", gold_calls=gold, info=info)
 
 
-QUESTIONS = [question(a, b) for a in range(12, 26) for b in range(31, 41)]
-SUMS = Questions("sums", "Answer the question in one sentence. Multiply by the tool.", QUESTIONS, Sum)
+EXAMPLES = [make_example(a, b) for a in range(12, 26) for b in range(31, 41)]
+SUMS = ToolDataset("sums", "Answer the question in one sentence. Multiply by the tool.", EXAMPLES, SumEpisode)

@@ -1,5 +1,5 @@
 """`python -m understudy` is `understudy`."""
 
-from understudy.cli import main
+from understudy.cli.main import main
 
 main()

@@ -1,15 +1,15 @@
-"""A domain as small as one can be, lamps to switch; it has all that `Domain` wants."""
+"""A minimal domain for tests: an agent switches lamps on and off."""
 
 import random
 from collections.abc import Iterator, Sequence
 
-from understudy.domains.base import Domain, interleave
-from understudy.errors import ToolError
-from understudy.messages import Message, ToolCall
-from understudy.records import Record
-from understudy.state import State, Table
-from understudy.tasks import DIFFICULTIES, Difficulty, Scenario, Split, Task, Wish
-from understudy.tools import Toolkit
+from understudy.core.errors import ToolError
+from understudy.core.messages import Message, ToolCall
+from understudy.core.records import Record
+from understudy.core.tasks import DIFFICULTIES, Difficulty, Scenario, Split, Task, UserGoal
+from understudy.envs.domains.base import Domain, interleave_families
+from understudy.envs.state import State, Table
+from understudy.envs.tools import Toolkit
 
 
 class Lamp(Record):
@@ -20,13 +20,13 @@ class Lamp(Record):
 
 
 class House(State):
-    """All lamps, by id."""
+    """The world: all lamps by id."""
 
     lamps: Table[Lamp]
 
 
 class LampTools(Toolkit):
-    """What can be done with lamps."""
+    """The agent's tools: find a lamp and switch it."""
 
     _state: House
 
@@ -45,36 +45,34 @@ class LampTools(Toolkit):
         return self._state.lamps[lamp_id]
 
 
-def house() -> House:
-    """Ninety lamps that are off, thirty for each split."""
+def build_house() -> House:
+    """Return a world of ninety lamps that are off, thirty for each split."""
     return House(lamps={f"L{i}": Lamp(room=f"room{i}") for i in range(90)})
 
 
 def generate(split: Split, seed: int, families: Sequence[str], difficulties: Sequence[Difficulty]) -> Iterator[Task]:
-    """Switch on one lamp (`one`) or two (`two`)."""
+    """Yield tasks that ask for one lamp (family `one`) or two lamps (family `two`) to be switched on."""
     first = {"train": 0, "validation": 30, "test": 60}[split]
     order = random.Random(f"{split}/{seed}").sample(range(first, first + 30), 30)
-    for family, difficulty, index in interleave(families, difficulties):
+    for family, difficulty, index in interleave_families(families, difficulties):
         identity = f"toy/{split}/{seed}/{family}/{difficulty}/{index}"
         place = index * len(DIFFICULTIES) + DIFFICULTIES.index(difficulty) + 15 * (family == "two")
         lamps = [order[place % 30], order[(place + 1 + place // 30) % 30]][: 1 if family == "one" else 2]
-        yield task(identity, split, family, difficulty, [f"L{i}" for i in lamps])
+        yield make_task(identity, split, family, difficulty, [f"L{i}" for i in lamps])
 
 
-def task(identity: str, split: Split, family: str, difficulty: Difficulty, lamps: Sequence[str]) -> Task:
-    """The task to switch on some lamps, one after the other."""
+def make_task(task_id: str, split: Split, family: str, difficulty: Difficulty, lamps: Sequence[str]) -> Task:
+    """Return a task to switch on the given lamps one after the other."""
     gold: list[Message] = []
     for lamp in lamps:
         call = ToolCall(name="switch_lamp", arguments={"lamp_id": lamp, "on": True})
         gold.append(Message(role="assistant", content=f"I will switch on lamp {lamp}. Do you want me to proceed?"))
         gold.append(Message(role="assistant", tool_calls=(call,)))
         gold.append(Message(role="assistant", content=f"Lamp {lamp} is on."))
-    wishes = tuple(Wish(says=f"Please switch on lamp {lamp}.", names=(lamp,)) for lamp in lamps)
-    scenario = Scenario(
-        instructions=" ".join(w.says for w in wishes), opening=f"Hello! {wishes[0].says}", wishes=wishes
-    )
+    goals = tuple(UserGoal(text=f"Please switch on lamp {lamp}.", required_terms=(lamp,)) for lamp in lamps)
+    scenario = Scenario(instructions=" ".join(w.text for w in goals), opening=f"Hello! {goals[0].text}", goals=goals)
     return Task(
-        id=identity,
+        id=task_id,
         domain="toy",
         split=split,
         family=family,
@@ -84,4 +82,4 @@ def task(identity: str, split: Split, family: str, difficulty: Difficulty, lamps
     )
 
 
-DOMAIN = Domain(__name__, house, LampTools, generate, ("one", "two"))
+DOMAIN = Domain(__name__, build_house, LampTools, generate, ("one", "two"))

@@ -1,11 +1,11 @@
 """The rows of the hotel's database."""
 
-from understudy.records import Record
-from understudy.state import State, Table
+from understudy.core.records import Record
+from understudy.envs.state import State, Table
 
 
 class Room(Record):
-    """A room, and who has it."""
+    """A room. `guest` is empty if the room is free."""
 
     beds: int
     guest: str = ""

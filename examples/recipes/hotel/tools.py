@@ -1,10 +1,10 @@
-"""What can be done at the reception: each public method is a tool, its docstring what a model reads of it."""
+"""The tools of the reception. Each public method is a tool, and its docstring is the description for the model."""
 
 from typing import Literal
 
 from hotel.state import Hotel, Room
-from understudy.errors import ToolError
-from understudy.tools import Toolkit
+from understudy.core.errors import ToolError
+from understudy.envs.tools import Toolkit
 
 
 class HotelTools(Toolkit):

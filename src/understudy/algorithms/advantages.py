@@ -1,162 +1,182 @@
-"""Advantages: what each sampled token is worth, from one reward per episode.
+"""Advantages of sampled tokens, computed from one reward per episode.
 
-Every mean and normalization is folded in here, so that a loss is a plain sum (see `losses`). Shapes: B episodes, T
-tokens.
+All means and normalizations are part of the advantages and token weights, so each loss is a plain sum (see `losses`).
+Shapes: B is the number of episodes, T the number of tokens.
 
-    GRPO         group_advantages(scale=True), token_weights("sequence")     Shao et al. 2024, arXiv:2402.03300
-    Dr. GRPO     group_advantages(scale=False), token_weights("constant")    Liu et al. 2025, arXiv:2503.20783
-    DAPO         group_advantages(scale=True), token_weights("token")        Yu et al. 2025, arXiv:2503.14476
-    RLOO         leave_one_out, token_weights("constant")                    Ahmadian et al. 2024, arXiv:2402.14740
-    REINFORCE++  batch_advantages, token_weights("token")                    Hu et al. 2025, arXiv:2501.03262
-    RFT          1 for a success and 0 else, of successes alone, loss nll    Yuan et al. 2023, arXiv:2308.01825
-    GKD          0, and `kl_shaped` with coefficient 1 against a teacher     Agarwal et al. 2023, arXiv:2306.13649
+    GRPO         grpo, sequence_mean                      Shao et al. 2024, arXiv:2402.03300
+    Dr. GRPO     group_mean, seq_mean_token_sum_norm      Liu et al. 2025, arXiv:2503.20783
+    DAPO         grpo, token_mean                         Yu et al. 2025, arXiv:2503.14476
+    RLOO         rloo, seq_mean_token_sum_norm            Ahmadian et al. 2024, arXiv:2402.14740
+    REINFORCE++  reinforce_pp, token_mean                 Hu et al. 2025, arXiv:2501.03262
+    RFT          success_indicator, token_mean, loss nll  Yuan et al. 2023, arXiv:2308.01825
+    GKD          zero, a KL penalty against a teacher     Agarwal et al. 2023, arXiv:2306.13649
 
-PPO's come from a critic: see `critic`.
+The middle column gives `algorithm.advantage_estimator` and `algorithm.loss_aggregation`. PPO's advantages use a critic:
+see `critic`.
 """
 
 import torch
 from torch import Tensor
 
-from understudy.algorithms.critic import at_the_end, gae
-from understudy.algorithms.options import Advantage, Penalty, Per
+from understudy.algorithms.config import AdvantageEstimator, KLEstimator, LossAggregation
+from understudy.algorithms.critic import gae_advantages, terminal_rewards
 
 
-def episode_advantages(kind: Advantage, rewards: Tensor, group: Tensor) -> Tensor:
-    """The advantage [B] of each episode by the estimator of that name, of those that compare episodes."""
-    if kind in ("gae", "turn"):
-        raise ValueError(f"{kind} is no single number an episode: see critic.gae and turn_advantages")
-    if kind == "leave_one_out":
-        return leave_one_out(rewards, group)
-    if kind == "batch_std":
-        return batch_advantages(rewards, group)
-    if kind == "success":
-        return (rewards >= 1.0).to(rewards.dtype)
-    if kind == "none":
-        return torch.zeros_like(rewards)
-    return group_advantages(rewards, group, scale=kind == "group_std")
+def episode_advantages(estimator: AdvantageEstimator, rewards: Tensor, group_ids: Tensor) -> Tensor:
+    """Return one advantage per episode [B] from `rewards` [B] and `group_ids` [B].
 
-
-def group_advantages(rewards: Tensor, group: Tensor, scale: bool) -> Tensor:
-    """Reward minus the mean of its group, over the group's standard deviation where `scale`; all [B].
-
-    The deviation is the sample's (n - 1), which the paper leaves open and TRL takes too. A group of equal rewards, or
-    of one, has advantage 0.
+    Raise ValueError for the estimators `gae` and `turn`, which give one advantage per token.
     """
-    index, count = _members(group)
+    if estimator in ("gae", "turn"):
+        raise ValueError(
+            f"advantage_estimator {estimator!r} gives one advantage per token, not per episode: "
+            "call gae_advantages or turn_advantages"
+        )
+    if estimator == "rloo":
+        return rloo_advantages(rewards, group_ids)
+    if estimator == "reinforce_pp":
+        return reinforce_pp_advantages(rewards, group_ids)
+    if estimator == "success_indicator":
+        return (rewards >= 1.0).to(rewards.dtype)
+    if estimator == "zero":
+        return torch.zeros_like(rewards)
+    return group_advantages(rewards, group_ids, scale_by_std=estimator == "grpo")
+
+
+def group_advantages(rewards: Tensor, group_ids: Tensor, scale_by_std: bool) -> Tensor:
+    """Return each reward minus its group's mean [B], divided by the group's standard deviation if `scale_by_std`.
+
+    The standard deviation is the sample's (n - 1), as in TRL; the GRPO paper does not specify it. Advantages are 0 in a
+    zero-variance group and in a group of one episode.
+    """
+    index, count = _group_index(group_ids)
     centred = rewards - _group_sum(rewards, index, count)[index] / count[index]
-    centred = torch.where(differing(rewards, group), centred, 0.0)
-    if not scale:
+    centred = torch.where(has_group_variance(rewards, group_ids), centred, 0.0)
+    if not scale_by_std:
         return centred
     variance = _group_sum(centred**2, index, count) / (count - 1).clamp(min=1)
     return centred / (variance.sqrt()[index] + 1e-6)
 
 
-def leave_one_out(rewards: Tensor, group: Tensor) -> Tensor:
-    """Reward minus the mean of the others in its group [B]; of equal rewards, or of one, a group has advantage 0."""
-    index, count = _members(group)
-    others = (_group_sum(rewards, index, count)[index] - rewards) / (count[index] - 1).clamp(min=1)
-    return torch.where(differing(rewards, group), rewards - others, 0.0)
+def rloo_advantages(rewards: Tensor, group_ids: Tensor) -> Tensor:
+    """Return each reward minus the mean reward of the other episodes in its group [B] (leave-one-out).
 
-
-def differing(rewards: Tensor, group: Tensor) -> Tensor:
-    """Whether the rewards [B] in an episode's group differ [B]; a mean of equal ones may do so by rounding."""
-    index, count = _members(group)
-    least, most = (
-        rewards.new_zeros(len(count)).scatter_reduce(0, index, rewards, which, include_self=False)
-        for which in ("amin", "amax")
-    )
-    return (least < most)[index]
-
-
-def batch_advantages(rewards: Tensor, group: Tensor) -> Tensor:
-    """Reward minus the mean of its group, over the deviation of that in the whole batch [B] (REINFORCE++-baseline).
-
-    One scale for all: a group whose rewards hardly differ counts for little, which `group_advantages` with `scale`
-    blows up. A batch without any difference has advantage 0.
+    Advantages are 0 in a zero-variance group and in a group of one episode.
     """
-    centred = group_advantages(rewards, group, scale=False)
+    index, count = _group_index(group_ids)
+    others = (_group_sum(rewards, index, count)[index] - rewards) / (count[index] - 1).clamp(min=1)
+    return torch.where(has_group_variance(rewards, group_ids), rewards - others, 0.0)
+
+
+def has_group_variance(rewards: Tensor, group_ids: Tensor) -> Tensor:
+    """Return for each episode whether the rewards in its group differ, as bool [B].
+
+    This compares the minimum with the maximum, because rounding can make the mean of equal rewards differ from them.
+    """
+    index, count = _group_index(group_ids)
+    zeros = rewards.new_zeros(len(count))
+    minimum = zeros.scatter_reduce(0, index, rewards, "amin", include_self=False)
+    maximum = zeros.scatter_reduce(0, index, rewards, "amax", include_self=False)
+    return (minimum < maximum)[index]
+
+
+def reinforce_pp_advantages(rewards: Tensor, group_ids: Tensor) -> Tensor:
+    """Return each reward minus its group's mean, divided by the standard deviation over the batch [B].
+
+    This is REINFORCE++-baseline. One scale for the whole batch gives groups with nearly equal rewards small advantages;
+    `group_advantages` with `scale_by_std` enlarges them. Advantages are 0 if every group has zero variance.
+    """
+    centred = group_advantages(rewards, group_ids, scale_by_std=False)
     return centred / (centred.std(correction=1 if len(centred) > 1 else 0) + 1e-6)
 
 
-def turn_advantages(rewards: Tensor, situations: Tensor, mask: Tensor, lam: float) -> Tensor:
-    """The advantage [B, T] of each reply, of rewards [B], where situations [B, T] tell in which one a reply was begun.
+def turn_advantages(rewards: Tensor, anchor_states: Tensor, mask: Tensor, gae_lambda: float) -> Tensor:
+    """Return turn-level advantages [B, T] from `rewards` [B], `anchor_states` [B, T] and `mask` [B, T].
 
-    What a situation is worth is the mean reward of the episodes that were in it, and advantages are GAE's over replies
-    with these values. With `lam` 1 that is the reward minus this mean: the step advantage of GiGPO (Feng et al. 2025,
-    arXiv:2505.10978), whose anchor states the situations are. A reply that no other episode could have made in its
-    place has advantage 0 then, and replies with `lam` 0 add up to their episode's reward minus the group's mean.
+    `anchor_states` holds, for each token, the number of the state in which its reply started. The value of a state is
+    the mean reward of the episodes that visited it. Advantages are GAE over replies with these values. With
+    `gae_lambda` 1 an advantage is the reward minus the state's value, the step advantage of GiGPO (Feng et al. 2025,
+    arXiv:2505.10978); it is 0 in a state that only one episode visited. With `gae_lambda` 0 the advantages of an
+    episode's replies sum to its reward minus the group's mean.
     """
-    values = situation_values(rewards, situations)
-    return gae(at_the_end(rewards, mask), values, mask, 1.0, lam, turns=True)
+    values = anchor_state_values(rewards, anchor_states)
+    return gae_advantages(terminal_rewards(rewards, mask), values, mask, 1.0, gae_lambda, turn_level=True)
 
 
-def situation_values(rewards: Tensor, situations: Tensor) -> Tensor:
-    """The mean reward of the episodes that were in a token's situation, each counted once; 0 where it has none."""
-    count = int(situations.max()) + 1
-    if not count:
-        return torch.zeros_like(situations, dtype=rewards.dtype)
-    rows, tokens = (situations >= 0).nonzero(as_tuple=True)
-    been = torch.unique(rows * count + situations[rows, tokens])  # by whom and where, each pair once
-    episodes, places = been // count, been % count
-    earned = torch.stack([rewards[episodes], torch.ones_like(rewards[episodes])])
-    sums, visits = torch.zeros_like(earned[:, :1]).repeat(1, count).index_add(1, places, earned)
-    means = sums / visits
-    return torch.where(situations >= 0, means[situations.clamp(min=0)], 0.0)
+def anchor_state_values(rewards: Tensor, anchor_states: Tensor) -> Tensor:
+    """Return the mean reward of the episodes that visited each token's anchor state [B, T].
+
+    An episode counts once per state. The value is 0 where `anchor_states` is -1.
+    """
+    num_states = int(anchor_states.max()) + 1
+    if not num_states:
+        return torch.zeros_like(anchor_states, dtype=rewards.dtype)
+    rows, columns = (anchor_states >= 0).nonzero(as_tuple=True)
+    visits = torch.unique(rows * num_states + anchor_states[rows, columns])  # one number per (episode, state) pair
+    episodes = visits // num_states
+    states = visits % num_states
+    rewards_and_ones = torch.stack([rewards[episodes], torch.ones_like(rewards[episodes])])
+    zeros = torch.zeros_like(rewards_and_ones[:, :1]).repeat(1, num_states)
+    sums, counts = zeros.index_add(1, states, rewards_and_ones)
+    means = sums / counts
+    return torch.where(anchor_states >= 0, means[anchor_states.clamp(min=0)], 0.0)
 
 
-def token_weights(mask: Tensor, per: Per, constant: float = 1.0) -> Tensor:
-    """What each sampled token of `mask` [B, T] weighs in the loss: its mean, [B, T].
+def token_weights(mask: Tensor, aggregation: LossAggregation, constant: float = 1.0) -> Tensor:
+    """Return the weight of each sampled token in the loss [B, T]; 0 where `mask` [B, T] is False.
 
-    `token`: every token of the batch weighs the same. `sequence`: every episode does. `constant`: each token weighs
-    1 / (B * constant), whatever the lengths.
+    `token_mean` gives all tokens of the batch equal weight; the weights sum to 1. `sequence_mean` gives all episodes
+    equal weight. `seq_mean_token_sum_norm` gives every token the weight 1 / (B * constant), independent of lengths.
     """
     weights = mask.float()
-    if per == "token":
+    if aggregation == "token_mean":
         return weights / weights.sum().clamp(min=1)
-    if per == "sequence":
+    if aggregation == "sequence_mean":
         return weights / weights.sum(1, keepdim=True).clamp(min=1) / len(weights)
     return weights / (len(weights) * constant)
 
 
-def kl_shaped(
-    advantages: Tensor, logprobs: Tensor, reference: Tensor, mask: Tensor, coefficient: float, kind: Penalty = "k1"
+def apply_kl_penalty(
+    advantages: Tensor,
+    logprobs: Tensor,
+    ref_logprobs: Tensor,
+    mask: Tensor,
+    kl_coef: float,
+    estimator: KLEstimator = "k1",
 ) -> Tensor:
-    """Advantages [B, T] with a KL penalty against a reference policy folded in; take the mean afterwards.
+    """Return `advantages` [B, T] minus `kl_coef` times a KL penalty against a reference policy.
 
-    On policy, a penalty in the loss has the gradient of an advantage: of minus the log ratio for the estimator k2 as a
-    loss, and for k1 as a reward, which is the gradient of KL(policy || reference); of reference / policy - 1 for k3 as
-    a loss, GRPO's, which is that of the other direction's and is bounded where the policy has become likelier. (k1 as a
-    loss would have no gradient on average: here `k1` is the reward.) See Schulman 2020, joschu.net/blog/kl-approx, and
-    Tang & Munos 2025, arXiv:2506.09477. `logprobs` and `reference` are both [B, T] and without gradient.
+    Multiply by `token_weights` afterwards. `logprobs` and `ref_logprobs` are [B, T] and carry no gradient. On policy,
+    this penalty has the same gradient as a KL term in the loss:
+
+    - `k1` and `k2`: the penalty is the log ratio, log(policy / reference). Its gradient is that of KL(policy ||
+      reference). This is `k1` in the reward, or `k2` in the loss; `k1` in the loss would have zero expected gradient.
+    - `k3`: the penalty is 1 - reference / policy. Its gradient is that of `k3` in the loss, as in GRPO, and of
+      KL(reference || policy). It is bounded where the policy's probability is above the reference's.
+
+    See Schulman 2020, joschu.net/blog/kl-approx, and Tang & Munos 2025, arXiv:2506.09477.
     """
-    log_ratio = torch.where(mask, logprobs - reference, 0.0)
-    return advantages - coefficient * (1 - (-log_ratio).exp() if kind == "k3" else log_ratio)
+    log_ratio = torch.where(mask, logprobs - ref_logprobs, 0.0)
+    penalty = 1 - (-log_ratio).exp() if estimator == "k3" else log_ratio
+    return advantages - kl_coef * penalty
 
 
-def importance(trainer: Tensor, sampler: Tensor, mask: Tensor, cap: float) -> Tensor:
-    """Weights [B, T] that make up for a sampler whose probabilities are not the trainer's, never above `cap`.
+def tis_weights(trainer_logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor, cap: float) -> Tensor:
+    """Return truncated importance weights [B, T]: the trainer's probability over the sampler's, at most `cap`.
 
-    Truncated importance sampling (Ionides 2008; Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You
-    Off-Policy RL Training"): multiply the advantages by them, and take the trainer's log-probabilities as the old ones.
+    The weights correct for differences between the sampler's and the trainer's probabilities. Multiply the advantages
+    by them, and use the trainer's log-probabilities as the old ones. Weights are 0 where `mask` is False. See Ionides
+    2008, and Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training".
     """
-    return torch.where(mask, trainer - sampler, 0.0).exp().clamp(max=cap) * mask
+    return torch.where(mask, trainer_logprobs - sampler_logprobs, 0.0).exp().clamp(max=cap) * mask
 
 
-def overlong_penalty(lengths: Tensor, limit: int, margin: float) -> Tensor:
-    """What share of a penalty episodes of so many tokens pay [B]: none up to `limit * (1 - margin)`, all from `limit`.
-
-    It grows linearly in between (Yu et al. 2025, arXiv:2503.14476, eq. 13). Without a margin none pays.
-    """
-    if not margin:
-        return torch.zeros(lengths.shape)
-    return ((lengths - limit * (1 - margin)) / (limit * margin)).clamp(0.0, 1.0)
-
-
-def _members(group: Tensor) -> tuple[Tensor, Tensor]:
-    """The place [B] of each episode's group, and the size of the group at each place."""
-    _, index, count = torch.unique(group, return_inverse=True, return_counts=True)
+def _group_index(group_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the index of each episode's group [B] and the size of each group [groups]."""
+    _, index, count = torch.unique(group_ids, return_inverse=True, return_counts=True)
     return index, count
 
 
 def _group_sum(values: Tensor, index: Tensor, count: Tensor) -> Tensor:
+    """Return the sum of `values` [B] in each group [groups]."""
     return torch.zeros(len(count), dtype=values.dtype, device=values.device).index_add_(0, index, values)

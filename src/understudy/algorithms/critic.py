@@ -1,67 +1,80 @@
-"""What a critic is for: advantages from values, by generalized advantage estimation.
+"""Generalized advantage estimation (GAE) from the values of a critic.
 
-Schulman et al. 2015, arXiv:1506.02438, eq. 16. The chain that is walked is that of the sampled tokens: what a tool or a
-user said in between is part of the world. `values[b, t]` is the critic's estimate before `tokens[b, t]` was sampled, as
-`logprobs[b, t]` is its log-probability. After the last sampled token comes nothing, also where a limit ended the
-episode: its reward counts the limit in.
+See Schulman et al. 2015, arXiv:1506.02438, eq. 16. Actions are the sampled tokens, or replies. The tokens of tools and
+users between them belong to the environment. `values[b, t]` is the critic's estimate before `tokens[b, t]` is sampled.
+The value after the last sampled token is 0, also where a limit ended the episode: the reward accounts for the limit.
 """
 
 import torch
 from torch import Tensor
 
 
-def decisions(mask: Tensor, turns: bool) -> Tensor:
-    """Where the steps of the chain begin [B, T]: at each sampled token, or with `turns` at each reply's first."""
-    return mask & ~torch.nn.functional.pad(mask, (1, 0))[:, :-1] if turns else mask
+def action_starts(mask: Tensor, turn_level: bool) -> Tensor:
+    """Return where actions start, as bool [B, T]: every sampled token, or with `turn_level` a reply's first token."""
+    if not turn_level:
+        return mask
+    previous = torch.nn.functional.pad(mask, (1, 0))[:, :-1]
+    return mask & ~previous
 
 
-def at_the_end(rewards: Tensor, mask: Tensor) -> Tensor:
-    """Rewards [B] of whole episodes as those of tokens [B, T]: each comes with the last sampled token."""
+def terminal_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
+    """Return per-token rewards [B, T] that pay each episode's reward [B] at its last sampled token."""
     columns = torch.arange(mask.shape[1], device=mask.device)
     last = torch.where(mask, columns, -1).amax(1, keepdim=True)
     return torch.where(columns == last, rewards[:, None], 0.0)
 
 
-def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float, turns: bool = False) -> Tensor:
-    """Advantages of sampled tokens from their rewards and values, all [B, T]; returns are advantages + values.
+def gae_advantages(
+    rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, gae_lambda: float, turn_level: bool = False
+) -> Tensor:
+    """Return GAE advantages of the sampled tokens from per-token rewards and values; all are [B, T].
 
-    With `turns` the steps of the chain are whole replies: what a reply's tokens earn is added up, the value before its
-    first token is the reply's, `gamma` and `lam` count replies, and all tokens of one have its advantage (Zhou et al.
-    2024, arXiv:2402.19446, treat replies as actions so).
+    The returns are advantages + values. With `turn_level` an action is a whole reply: its reward is the sum over its
+    tokens, its value is the one before its first token, `gamma` and `gae_lambda` apply per reply, and its tokens share
+    one advantage (Zhou et al. 2024, arXiv:2402.19446).
     """
-    begins = decisions(mask, turns)
-    earned = torch.where(mask, rewards, 0.0)
+    starts = action_starts(mask, turn_level)
+    token_rewards = torch.where(mask, rewards, 0.0)
     advantages = torch.zeros_like(values)
-    reward, following, ahead = (torch.zeros_like(rewards[:, 0]) for _ in range(3))
+    reward = torch.zeros_like(rewards[:, 0])
+    next_value = torch.zeros_like(reward)
+    next_advantage = torch.zeros_like(reward)
     for t in reversed(range(values.shape[1])):
-        here = begins[:, t]
-        reward = reward + earned[:, t]
-        found = reward + gamma * following - values[:, t] + gamma * lam * ahead
-        advantages[:, t] = torch.where(here, found, 0.0)
-        ahead, following = torch.where(here, found, ahead), torch.where(here, values[:, t], following)
-        reward = torch.where(here, 0.0, reward)
-    return _spread(advantages, begins, mask) if turns else advantages
+        is_start = starts[:, t]
+        reward = reward + token_rewards[:, t]
+        advantage = reward + gamma * next_value - values[:, t] + gamma * gae_lambda * next_advantage
+        advantages[:, t] = torch.where(is_start, advantage, 0.0)
+        next_advantage = torch.where(is_start, advantage, next_advantage)
+        next_value = torch.where(is_start, values[:, t], next_value)
+        reward = torch.where(is_start, 0.0, reward)
+    return _broadcast_to_replies(advantages, starts, mask) if turn_level else advantages
 
 
-def whitened(advantages: Tensor, mask: Tensor) -> Tensor:
-    """Advantages [B, T] with mean 0 and deviation 1 over the sampled tokens; of a single token as they are."""
-    chosen = advantages[mask]
-    if len(chosen) < 2:
+def masked_whiten(advantages: Tensor, mask: Tensor) -> Tensor:
+    """Return advantages [B, T] with mean 0 and standard deviation 1 over the sampled tokens, and 0 elsewhere.
+
+    Return `advantages` unchanged if `mask` [B, T] has fewer than two sampled tokens.
+    """
+    sampled = advantages[mask]
+    if len(sampled) < 2:
         return advantages
-    return torch.where(mask, (advantages - chosen.mean()) / (chosen.std() + 1e-8), 0.0)
+    return torch.where(mask, (advantages - sampled.mean()) / (sampled.std() + 1e-8), 0.0)
 
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> float:
-    """How much of the returns' variance [B, T] the values foresee: 1 is all, 0 no more than a constant does.
+    """Return the fraction of the variance of `returns` [B, T] that `values` [B, T] explain at the masked tokens.
 
-    Below 0 they mislead. Of returns that do not vary it is 0.
+    1 is a perfect prediction, 0 is no better than a constant, and a negative number is worse than a constant. Return 0
+    if the returns have zero variance.
     """
-    spread = returns[mask].var(correction=0)
-    return float(1 - (returns - values)[mask].var(correction=0) / spread) if spread > 0 else 0.0
+    variance = returns[mask].var(correction=0)
+    if variance > 0:
+        return float(1 - (returns - values)[mask].var(correction=0) / variance)
+    return 0.0
 
 
-def _spread(advantages: Tensor, begins: Tensor, mask: Tensor) -> Tensor:
-    """Each sampled token takes the value at its reply's first."""
+def _broadcast_to_replies(advantages: Tensor, starts: Tensor, mask: Tensor) -> Tensor:
+    """Return advantages [B, T] in which each sampled token has the advantage of its reply's first token."""
     columns = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
-    first = torch.where(begins, columns, 0).cummax(1).values
+    first = torch.where(starts, columns, 0).cummax(1).values
     return torch.where(mask, advantages.gather(1, first), 0.0)

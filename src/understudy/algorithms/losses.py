@@ -1,124 +1,138 @@
-"""Losses: sums over tokens, never means, so that splitting a batch cannot change a gradient.
+"""Losses as sums over tokens, so that splitting a batch does not change its gradient.
 
-All tensors have one shape; masked tokens contribute nothing, to the value or to the gradient. Metrics are sums too. A
-batch may be split between sequences anywhere; `gspo_loss` alone forbids to split one.
+All tensors of one call have the same shape. Tokens with `mask` False contribute nothing to the loss and its
+gradient. Metrics are sums as well. A batch may be split between any tokens, for `gspo_loss` only between sequences.
 """
 
 import torch
 from torch import Tensor
 
-from understudy.algorithms.options import Loss
+from understudy.algorithms.config import LossConfig
 
-Outcome = tuple[Tensor, dict[str, Tensor]]
-"""A loss to minimise, and its metrics."""
+LossOutput = tuple[Tensor, dict[str, Tensor]]
+"""A loss to minimise and its metrics, all scalars."""
 
 
-def policy_loss(
-    logprobs: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, clip_low: float, clip_high: float
-) -> Outcome:
-    """The clipped surrogate of PPO (Schulman et al. 2017, arXiv:1707.06347, eq. 7), negated and summed.
+def ppo_loss(
+    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, mask: Tensor, clip_low: float, clip_high: float
+) -> LossOutput:
+    """Return the negated sum of PPO's clipped surrogate (Schulman et al. 2017, arXiv:1707.06347, eq. 7).
 
-    At ratio 1 its gradient is the policy gradient, -advantages * grad(logprobs): a first step on policy is no fault.
+    At ratio 1, in the first on-policy step, its gradient is the policy gradient, -advantages * grad(logprobs).
     """
-    log_ratio = _log_ratio(logprobs, old, mask)
-    return _clipped(log_ratio.exp(), log_ratio, advantages, mask, clip_low, clip_high)
+    log_ratio = _log_ratio(logprobs, old_logprobs, mask)
+    return _clipped_surrogate(log_ratio.exp(), log_ratio, advantages, mask, clip_low, clip_high)
 
 
 def gspo_loss(
     logprobs: Tensor,
-    old: Tensor,
+    old_logprobs: Tensor,
     advantages: Tensor,
     mask: Tensor,
-    rows: Tensor,
+    sequence_ids: Tensor,
     clip_low: float,
     clip_high: float,
-) -> Outcome:
-    """GSPO (Zheng et al. 2025, arXiv:2507.18071, eq. 5): clips the ratio of a whole sequence, not of its tokens.
+) -> LossOutput:
+    """Return the GSPO loss, which clips the ratio of a sequence (Zheng et al. 2025, arXiv:2507.18071, eq. 5).
 
-    The ratio is the geometric mean of the tokens' ratios. `rows` numbers each token's sequence.
+    The ratio of a sequence is the geometric mean of its tokens' ratios. `sequence_ids` holds the number of each token's
+    sequence.
     """
-    log_ratio = _log_ratio(logprobs, old, mask)
-    numbers, index = torch.unique(rows, return_inverse=True)
-    tokens = torch.zeros(len(numbers), dtype=logprobs.dtype, device=logprobs.device)
-    sums = tokens.index_add(0, index.flatten(), log_ratio.flatten())
-    counts = tokens.index_add(0, index.flatten(), mask.flatten().to(logprobs.dtype))
+    log_ratio = _log_ratio(logprobs, old_logprobs, mask)
+    numbers, index = torch.unique(sequence_ids, return_inverse=True)
+    zeros = torch.zeros(len(numbers), dtype=logprobs.dtype, device=logprobs.device)
+    sums = zeros.index_add(0, index.flatten(), log_ratio.flatten())
+    counts = zeros.index_add(0, index.flatten(), mask.flatten().to(logprobs.dtype))
     ratio = (sums / counts.clamp(min=1)).exp()[index]
-    return _clipped(ratio, log_ratio, advantages, mask, clip_low, clip_high)
+    return _clipped_surrogate(ratio, log_ratio, advantages, mask, clip_low, clip_high)
 
 
 def cispo_loss(
-    logprobs: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, clip_low: float, clip_high: float
-) -> Outcome:
-    """CISPO (MiniMax 2025, arXiv:2506.13585, eq. 4): every token keeps its gradient, its weight is what is clipped.
+    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, mask: Tensor, clip_low: float, clip_high: float
+) -> LossOutput:
+    """Return the CISPO loss, which clips the importance weight (MiniMax 2025, arXiv:2506.13585, eq. 4).
 
-    REINFORCE with the ratio as a constant weight, held to [1 - clip_low, 1 + clip_high].
+    This is REINFORCE with the ratio as a constant weight, clipped to [1 - clip_low, 1 + clip_high]. Every token keeps
+    its gradient.
     """
-    log_ratio = _log_ratio(logprobs, old, mask)
+    log_ratio = _log_ratio(logprobs, old_logprobs, mask)
     ratio = log_ratio.detach().exp()
     weight = ratio.clamp(1 - clip_low, 1 + clip_high)
     loss = -(weight * advantages * torch.where(mask, logprobs, 0.0))[mask].sum()
     return loss, _metrics(ratio, log_ratio.detach(), weight != ratio, mask)
 
 
-def nll(logprobs: Tensor, weights: Tensor, mask: Tensor) -> Outcome:
-    """Negative log-likelihood, each token times its weight, summed."""
+def nll_loss(logprobs: Tensor, weights: Tensor, mask: Tensor) -> LossOutput:
+    """Return the weighted sum of the tokens' negative log-likelihoods."""
     loss = -(logprobs * weights)[mask].sum()
-    return loss, {"nll": -logprobs.detach()[mask].sum()}
+    return loss, {"nll_loss": -logprobs.detach()[mask].sum()}
 
 
-def value_loss(values: Tensor, old: Tensor, returns: Tensor, weights: Tensor, mask: Tensor, clip: float) -> Outcome:
-    """Half the squared error of a critic, each token times its weight, summed.
+def value_loss(
+    values: Tensor, old_values: Tensor, returns: Tensor, weights: Tensor, mask: Tensor, clip: float
+) -> LossOutput:
+    """Return half the weighted sum of a critic's squared errors.
 
-    Of the error, and that with the value held within `clip` of what it was before the update, the worse counts. It is
-    what the code of Schulman et al. 2017 does and the paper leaves out; Engstrom et al. 2020, arXiv:2005.12729, find
-    no gain in it. A `clip` of 0 does without.
+    Each token counts the larger of its squared error and the squared error of the value clipped to within `clip` of its
+    old value. The code of Schulman et al. 2017 does this, though the paper does not mention it. Engstrom et al. 2020,
+    arXiv:2005.12729, find no gain in it. A `clip` of 0 disables clipping.
     """
-    values, old, returns, weights = (x[mask] for x in (values, old, returns, weights))
+    values, old_values, returns, weights = (x[mask] for x in (values, old_values, returns, weights))
     error = (values - returns) ** 2
-    held = (old + (values - old).clamp(-clip, clip) - returns) ** 2 if clip else error
-    loss = 0.5 * (torch.maximum(error, held) * weights).sum()
+    clipped_error = error
+    if clip:
+        clipped_values = old_values + (values - old_values).clamp(-clip, clip)
+        clipped_error = (clipped_values - returns) ** 2
+    loss = 0.5 * (torch.maximum(error, clipped_error) * weights).sum()
     metrics = {
         "value_loss": loss.detach(),
-        "value_error": error.detach().sum(),
-        "value_clip_fraction": (held > error).sum(),
+        "value_mse": error.detach().sum(),
+        "value_clip_fraction": (clipped_error > error).sum(),
         "valued_tokens": mask.sum(),
     }
     return loss, metrics
 
 
-def compute(
-    loss: Loss, logprobs: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, rows: Tensor | None = None
-) -> Outcome:
-    """The loss that `loss` names. `rows` numbers each token's sequence; without it they are those of [B, T]."""
+def compute_loss(
+    loss: LossConfig,
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    sequence_ids: Tensor | None = None,
+) -> LossOutput:
+    """Return the loss that `loss.kind` names. For `nll` the advantages are the token weights.
+
+    `sequence_ids` holds the number of each token's sequence; by default each row of [B, T] is a sequence.
+    """
     if loss.kind == "nll":
-        return nll(logprobs, advantages, mask)
+        return nll_loss(logprobs, advantages, mask)
     if loss.kind == "gspo":
-        rows = (
-            torch.arange(len(logprobs), device=logprobs.device)[:, None].expand_as(logprobs) if rows is None else rows
-        )
-        return gspo_loss(logprobs, old, advantages, mask, rows, loss.clip_low, loss.clip_high)
-    kinds = {"policy": policy_loss, "cispo": cispo_loss}
-    return kinds[loss.kind](logprobs, old, advantages, mask, loss.clip_low, loss.clip_high)
+        if sequence_ids is None:
+            sequence_ids = torch.arange(len(logprobs), device=logprobs.device)[:, None].expand_as(logprobs)
+        return gspo_loss(logprobs, old_logprobs, advantages, mask, sequence_ids, loss.clip_low, loss.clip_high)
+    kinds = {"ppo": ppo_loss, "cispo": cispo_loss}
+    return kinds[loss.kind](logprobs, old_logprobs, advantages, mask, loss.clip_low, loss.clip_high)
 
 
 def _log_ratio(logprobs: Tensor, old: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, logprobs - old, torch.zeros_like(logprobs))
 
 
-def _clipped(
+def _clipped_surrogate(
     ratio: Tensor, log_ratio: Tensor, advantages: Tensor, mask: Tensor, clip_low: float, clip_high: float
-) -> Outcome:
+) -> LossOutput:
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     loss = -torch.minimum(ratio * advantages, clipped * advantages)[mask].sum()
-    held = (clipped * advantages < ratio * advantages).detach()
-    return loss, _metrics(ratio.detach(), log_ratio.detach(), held, mask)
+    is_clipped = (clipped * advantages < ratio * advantages).detach()
+    return loss, _metrics(ratio.detach(), log_ratio.detach(), is_clipped, mask)
 
 
-def _metrics(ratio: Tensor, log_ratio: Tensor, held: Tensor, mask: Tensor) -> dict[str, Tensor]:
+def _metrics(ratio: Tensor, log_ratio: Tensor, is_clipped: Tensor, mask: Tensor) -> dict[str, Tensor]:
     return {
-        "clip_fraction": held[mask].sum(),
+        "clip_fraction": is_clipped[mask].sum(),
         "approx_kl": (log_ratio.exp() - 1 - log_ratio)[mask].sum(),
-        "logprob_gap": log_ratio.abs()[mask].sum(),
+        "logprob_abs_diff": log_ratio.abs()[mask].sum(),
         "ratio": ratio[mask].sum(),
-        "ratio_error": ((ratio - 1) ** 2)[mask].sum(),
+        "ratio_mse": ((ratio - 1) ** 2)[mask].sum(),
     }

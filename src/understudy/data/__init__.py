@@ -1,18 +1,16 @@
-"""Files of tasks, and of conversations. Each step streams: an iterator in, one out.
+"""Files of tasks and of conversations. Each step streams: it takes an iterator and returns one.
 
-items        an item with the place it came from; or what is wrong there
-read         values out of JSONL, JSON, parquet and Python files (`literals`)
-rows, tau    tasks as SkyRL's rows; tasks out of tau-style ones
-source       files, or a domain, as tasks
-verify       whether a task can be trained on
-similar      near-duplicates
-parts        which part of a split a task goes to
-write        output that is whole or not there, and can be gone on with
-convert      from one form to another, in parts
-synthesize   new tasks from a domain's generator, or proposed by a language model (`propose`)
-specs        samples from dependent specs; `making` writes all three to files
-preferences  conversations to imitate, or to prefer one to the other
-conversations the same out of the files of other trainers
-export       conversations for other trainers: `llamafactory`, `trl`, `openai`
-describe     what a set of tasks holds; `plots` as pictures
+task_input       tasks from files, or from a domain's frozen tasks, as a stream
+skyrl_rows       convert tasks to SkyRL's rows and back
+tau_tasks        convert tau-style tasks
+check            check that a domain is sound
+verify           check that a task can be trained on
+near_duplicates  find tasks that are nearly the same
+splits           assign tasks to splits
+writer           output that is either complete or absent, and can be resumed
+convert          convert tasks from one form to another
+stats            statistics of a set of tasks; `plots` draws them
+synthesis/       new tasks: from generators, from a language model, from dependent specs
+conversations/   training conversations, and the formats of other trainers
+collect/         training conversations from episodes
 """

@@ -1,119 +1,126 @@
-"""Convert: tasks from one form to another, in one file or in parts, in two streaming passes.
+"""Convert tasks from one form to another, into one file or several splits, in two streaming passes.
 
-The first pass checks every task and, for parts, groups them; the second writes. So nothing is written when a task is
-refused, unless the sound rest is wanted; and which part a task goes to is known before its first row is written.
+The first pass checks every task and groups them for splits; the second writes. So nothing is written if a task is
+invalid, unless invalid tasks are skipped, and the split of a task is known before its first row is written.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from understudy.data.items import Bad, Item
-from understudy.data.parts import Groups, deal
-from understudy.data.rows import to_row
-from understudy.data.source import Source
-from understudy.data.verify import Domains, checked
-from understudy.data.write import Format, output, refuse_existing
-from understudy.errors import ConfigError, TaskError
-from understudy.records import Record
-from understudy.tasks import SPLITS, Split, Task
+from understudy.core.errors import ConfigError, TaskError
+from understudy.core.items import Item, RowError
+from understudy.core.records import Record
+from understudy.core.tasks import SPLITS, Split, Task
+from understudy.data.skyrl_rows import to_skyrl_row
+from understudy.data.splits import TaskGroups, assign_splits
+from understudy.data.task_input import TaskInput
+from understudy.data.verify import DomainRegistry, validate_gold_calls
+from understudy.data.writer import FileFormat, open_output, validate_output_path
 
-Watch = Callable[[Iterable[Item[Task] | Bad], str], Iterable[Item[Task] | Bad]]
-"""Passes items through and shows how far they are; the text says what is being done."""
+ProgressTracker = Callable[[Iterable[Item[Task] | RowError], str], Iterable[Item[Task] | RowError]]
+"""Passes items through and shows progress. The text names the step."""
 
-Encode = Callable[[Task], Record]
+RowEncoder = Callable[[Task], Record]
 
 
 @dataclass(frozen=True)
-class Target:
-    """What is written where."""
+class ConvertOutput:
+    """The output of a conversion."""
 
-    out: Path
-    encode: Encode
-    format: Format
-    parts: tuple[Split, ...] = ()
-    """The files of the folder `out`; empty where `out` is one file."""
+    path: Path
+    encode: RowEncoder
+    format: FileFormat
+    splits: tuple[Split, ...] = ()
+    """The files of the folder `path`; empty if `path` is one file."""
     resume: bool = False
 
 
 @dataclass
-class Survey:
-    """What the first pass has found."""
+class ScanResult:
+    """The results of the first pass."""
 
-    good: int = 0
-    refused: set[int] = field(default_factory=set)
-    """The places of refused items in the stream."""
+    num_valid: int = 0
+    invalid_positions: set[int] = field(default_factory=set)
+    """Positions of invalid items in the stream."""
 
 
-def survey(
-    items: Iterable[Item[Task] | Bad], groups: Groups | None = None, report: Callable[[Bad], None] = lambda bad: None
-) -> Survey:
-    """Look at all items: the good ones go into `groups`, the bad ones are reported."""
-    found = Survey()
+def scan_items(
+    items: Iterable[Item[Task] | RowError],
+    groups: TaskGroups | None = None,
+    report: Callable[[RowError], None] = lambda bad: None,
+) -> ScanResult:
+    """Check all items. Valid ones are added to `groups`, invalid ones are reported."""
+    found = ScanResult()
     for number, item in enumerate(items):
-        if isinstance(item, Bad):
-            found.refused.add(number)
+        if isinstance(item, RowError):
+            found.invalid_positions.add(number)
             report(item)
             continue
-        found.good += 1
+        found.num_valid += 1
         if groups is not None:
             groups.add(item.value)
     return found
 
 
-def convert(
-    source: Source,
-    target: Target,
-    domains: Domains,
+def convert_tasks(
+    source: TaskInput,
+    output: ConvertOutput,
+    domains: DomainRegistry,
     *,
-    groups: Groups | None = None,
+    groups: TaskGroups | None = None,
     ratios: Sequence[float] = (),
     seed: int = 0,
-    keep_going: bool = False,
-    watch: Watch = lambda items, what: items,
-    report: Callable[[Bad], None] = lambda bad: None,
+    skip_invalid: bool = False,
+    track: ProgressTracker = lambda items, what: items,
+    report: Callable[[RowError], None] = lambda bad: None,
 ) -> tuple[dict[str, int], int]:
-    """Write a source's tasks to the target; the count of each part, and of the tasks that were refused.
+    """Write the tasks of a source. Return the number of tasks in each split, and of invalid tasks.
 
-    With `groups`, tasks are dealt to the target's parts in `ratios` and say so in their `split`; without, they go where
-    their `split` says. Refused tasks are reported; unless `keep_going` they are a `TaskError`, and nothing is written.
+    With `groups`, tasks are assigned to splits by `ratios`, and their `split` is set; otherwise their own `split`
+    decides. Invalid tasks are reported. Raise TaskError and write nothing if there are any, unless `skip_invalid` is
+    set.
     """
-    refuse_existing(target.out, target.resume)
-    found = survey(watch(checked(source.items(), domains), "checking"), groups, report)
-    if found.refused and not keep_going:
-        some = f"{len(found.refused)} of {found.good + len(found.refused)}"
-        raise TaskError(f"{source.name}: {some} tasks are refused, so nothing is written; see --keep-going")
-    if not found.good:
-        raise TaskError(f"{source.name} holds no task to write")
-    dealt = deal(groups, ratios, seed) if groups is not None else None
-    good = _good(watch(source.items(), "writing"), found.refused)
-    with output(target.out, parts=target.parts, format=target.format, resume=target.resume) as made:
+    validate_output_path(output.path, output.resume)
+    found = scan_items(track(validate_gold_calls(source.items(), domains), "checking"), groups, report)
+    if found.invalid_positions and not skip_invalid:
+        some = f"{len(found.invalid_positions)} of {found.num_valid + len(found.invalid_positions)}"
+        raise TaskError(
+            f"{source.name}: {some} tasks are invalid, so nothing was written; --skip-invalid leaves them out"
+        )
+    if not found.num_valid:
+        raise TaskError(f"{source.name} has no tasks")
+    dealt = assign_splits(groups, ratios, seed) if groups is not None else None
+    good = _good(track(source.items(), "writing"), found.invalid_positions)
+    with open_output(output.path, parts=output.splits, format=output.format, resume=output.resume) as made:
         for number, task in enumerate(good):
-            kept = task if dealt is None else task.replace(split=target.parts[dealt[number]])
-            made.write(target.encode(kept), kept.split if target.parts else "")
-    return made.counts, len(found.refused)
+            assigned = task if dealt is None else task.replace(split=output.splits[dealt[number]])
+            made.write(output.encode(assigned), assigned.split if output.splits else "")
+    return made.counts, len(found.invalid_positions)
 
 
-def rows_encoder(domains: Domains, policy: str = "") -> Encode:
-    """From a task to its row; `policy` is what agents of a domain that is not at hand are told."""
+def make_row_encoder(domains: DomainRegistry, domain_policy: str = "") -> RowEncoder:
+    """Return the function that converts a task to its row. `domain_policy` is the policy of unknown domains."""
 
     def encode(task: Task) -> Record:
-        domain = domains.find(task.domain)
-        if domain is None and not policy:
-            raise ConfigError(f"the policy of {task.domain!r} is not known, which a row's prompt has to tell; --policy")
-        return to_row(task, domain.policy if domain else policy, domains.reference(task.domain))
+        domain = domains.get(task.domain)
+        if domain is None and not domain_policy:
+            raise ConfigError(
+                f"the domain policy of {task.domain!r} is not known, and a row's prompt needs it; give --domain-policy"
+            )
+        return to_skyrl_row(task, domain.domain_policy if domain else domain_policy, domains.reference(task.domain))
 
     return encode
 
 
-def parts_for(count: int) -> tuple[Split, ...]:
-    """The names of `count` parts."""
+def split_names(count: int) -> tuple[Split, ...]:
+    """Return the names of `count` splits."""
     if not 2 <= count <= len(SPLITS):
         raise ConfigError(f"{count} ratios: two (train, validation) or three (and test) are needed")
     return SPLITS[:count]
 
 
-def _good(items: Iterable[Item[Task] | Bad], refused: set[int]) -> Iterator[Task]:
+def _good(items: Iterable[Item[Task] | RowError], refused: set[int]) -> Iterator[Task]:
     for number, item in enumerate(items):
         if isinstance(item, Item) and number not in refused:
             yield item.value

@@ -1,50 +1,50 @@
-"""A description as pictures: one SVG file each, written by hand, because bars need no library.
+"""Plots of statistics as hand-written SVG files.
 
-Bars stand on a common zero, the largest labelled; text is dark on a white ground, so that it can be read anywhere.
+Bars share a zero line, the largest one is labeled, and text is dark on a white background.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from understudy.data.describe import Description
-from understudy.disk import AGAIN, writing
-from understudy.errors import ConfigError
+from understudy.core.errors import ConfigError
+from understudy.core.files import RETRY_HINT, os_errors_as_config_errors
+from understudy.data.stats import DatasetStats
 
-BINS = 24
-"""Bars of a histogram, at most."""
+MAX_BINS = 24
+"""The largest number of bars in a histogram."""
 
-LONGEST = 40
-"""Characters of a name that are shown."""
+MAX_LABEL_CHARS = 40
+"""The largest number of characters of a name."""
 
 _BLUE, _DARK, _GREY = "#4269d0", "#222", "#777"
 _FONT = "font-family='system-ui, sans-serif' font-size='12'"
 
 
-def pictures(description: Description) -> dict[str, str]:
-    """SVG texts by file name: a histogram of each length, and bars of each count."""
+def render_plots(description: DatasetStats) -> dict[str, str]:
+    """Return SVG texts by file name: a histogram of each length, and bars of each count."""
     drawn = {name: histogram(f"{name} per task", s.counts) for name, s in description.lengths.items()}
     for name in ("splits", "families", "difficulties", "tools"):
         if counts := getattr(description, name):
-            drawn[name] = bars("gold calls by tool" if name == "tools" else f"tasks by {name}", counts)
+            drawn[name] = bar_chart("gold calls by tool" if name == "tools" else f"tasks by {name}", counts)
     return {f"{name.replace(' ', '_')}.svg": text for name, text in drawn.items()}
 
 
-def write_pictures(description: Description, folder: Path) -> list[Path]:
-    """Write all pictures into a folder that is new or empty; returns their paths."""
+def write_plots(description: DatasetStats, folder: Path) -> list[Path]:
+    """Write all plots to a new or empty folder. Return their paths."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} is there already; give another name, or remove it")
-    drawn = {folder / name: text for name, text in pictures(description).items()}
-    with writing(folder, AGAIN):
+        raise ConfigError(f"{folder} already exists; choose another name, or remove it")
+    drawn = {folder / name: text for name, text in render_plots(description).items()}
+    with os_errors_as_config_errors(folder, RETRY_HINT):
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in drawn.items():
             path.write_text(text, encoding="utf-8")
     return list(drawn)
 
 
-def bars(title: str, counts: Mapping[str, int]) -> str:
-    """Horizontal bars, one for each name, in the order given."""
-    left, width, height = 8 + 7 * min(LONGEST, max(map(len, counts))), 420, 22
+def bar_chart(title: str, counts: Mapping[str, int]) -> str:
+    """Return horizontal bars for the names, in the given order."""
+    left, width, height = 8 + 7 * min(MAX_LABEL_CHARS, max(map(len, counts))), 420, 22
     most, parts = max(counts.values()), []
     for place, (name, count) in enumerate(counts.items()):
         y, length = 36 + place * height, count / most * width
@@ -55,9 +55,9 @@ def bars(title: str, counts: Mapping[str, int]) -> str:
 
 
 def histogram(title: str, counts: Mapping[int, int]) -> str:
-    """Tasks by a length, in bins of one whole width."""
+    """Return a histogram of tasks by length, with bins of equal integer width."""
     low, high = min(counts), max(counts)
-    width = -(-(high - low + 1) // BINS)
+    width = -(-(high - low + 1) // MAX_BINS)
     heights = [0] * ((high - low) // width + 1)
     for length, count in counts.items():
         heights[(length - low) // width] += count
@@ -81,7 +81,7 @@ def _bar(x: float, y: float, width: float, height: float, label: str) -> str:
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start", color: str = _DARK) -> str:
-    shown = _plain(text[:LONGEST])
+    shown = _plain(text[:MAX_LABEL_CHARS])
     return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' fill='{color}' {_FONT}>{shown}</text>"
 
 
@@ -92,5 +92,5 @@ def _svg(title: str, width: int, height: int, parts: list[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text as XML may hold it."""
+    """Escape text for XML."""
     return escape("".join(character if character.isprintable() else "?" for character in text))

@@ -1,154 +1,169 @@
-"""Verify: whether a task can be trained on. A task that rewards doing nothing teaches to do nothing.
+"""Verify that tasks can be trained on. A task that rewards doing nothing teaches to do nothing.
 
-    checked    its gold calls exist, take these arguments, are not refused, and leave a change or something to tell
-    proven     that, and played against its user: the gold turns earn 1.0, silence 0.0
+    validate_gold_calls  the gold calls exist, match their schemas and do not fail; the task has a state change or a
+                         fact to tell
+    play_tasks           also plays the task against its user: the gold turns earn 1.0, doing nothing 0.0
 
-A task of a domain that is not at hand cannot be run: it is refused unless `unchecked` says to take it by its shape.
+A task of an unknown domain cannot be played. It is invalid, unless `skip_validation` is set; then only its form is
+checked.
 """
 
-import asyncio
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from understudy.agent import GoldAgent, SilentAgent
-from understudy.check import earned, own_problems
-from understudy.data.items import Bad, Item, Kind
-from understudy.domains.base import OPENED, Domain, TaskSource, find, find_domain, names
-from understudy.domains.mixture import Mixture
-from understudy.errors import ConfigError, TaskError, ToolError, nearest
-from understudy.tasks import Task
+from understudy.core.errors import ConfigError, TaskError, ToolError, did_you_mean
+from understudy.core.event_loop import BACKGROUND_LOOP
+from understudy.core.items import Item, RowError, RowErrorKind
+from understudy.core.tasks import Task
+from understudy.data.check import find_task_problems, score_agent
+from understudy.envs.domains.base import SOURCE_MODULES, StatefulSource, TaskSource, list_domains, load_source
+from understudy.envs.domains.mixture import list_sources
+from understudy.rollouts.agent import GoldAgent, NoopAgent
 
-_KINDS: dict[str, Kind] = {"unknown_tool": "unknown tool", "bad_arguments": "bad arguments", "malformed": "malformed"}
+_KINDS: dict[str, RowErrorKind] = {
+    "unknown_tool": "unknown tool",
+    "invalid_arguments": "invalid arguments",
+    "malformed": "malformed",
+}
 
 
-class Fault(NamedTuple):
-    """What is wrong with a task."""
+class TaskIssue(NamedTuple):
+    """A problem of a task."""
 
-    kind: Kind
+    kind: RowErrorKind
     field: str
     problem: str
 
 
-class Domains:
-    """The domains that the tasks of one file may be of: those shipped, and one given as `find` takes it."""
+class DomainRegistry:
+    """The domains of the tasks of one file: shipped domains, and `requested`, a reference that `load_source` accepts.
 
-    def __init__(self, given: str = "", unchecked: bool = False) -> None:
+    Raise ConfigError if `requested` is unknown or a mixture.
+    """
+
+    def __init__(self, requested: str = "", skip_validation: bool = False) -> None:
         self._found: dict[str, TaskSource] = {}
-        self._unchecked = unchecked
+        self._skip_validation = skip_validation
         self._references: dict[str, str] = {}
-        self.given = given
-        if ":" in given or given in names():
-            self.given = (domain := find(given)).name
-            if isinstance(domain, Mixture):
-                raise ConfigError(f"{given!r} is several domains; give each of {domain.name} by itself")
-            self._found[self.given] = fresh(domain) if isinstance(domain, Domain) else domain
-            self._references[self.given] = _placed(given)
-        elif given and not unchecked:
+        self.requested = requested
+        if ":" in requested or requested in list_domains():
+            self.requested = (domain := load_source(requested)).name
+            if list_sources(domain) != (domain,):
+                raise ConfigError(f"{requested!r} is a mixture; give one of its domains ({domain.name})")
+            self._found[self.requested] = _without_cached_goals(domain)
+            self._references[self.requested] = _absolute_reference(requested)
+        elif requested and not skip_validation:
             raise ConfigError(
-                f"unknown domain {nearest(given, names())}; or module:attribute for your own, "
-                "or --unchecked to take its tasks by their shape alone"
+                f"unknown domain {did_you_mean(requested, list_domains())}; for your own, give module:attribute, "
+                "or --skip-validation to check only the form of its tasks"
             )
 
-    def find(self, name: str) -> TaskSource | None:
-        """A domain by its name; None if it is not at hand and its tasks are taken unchecked."""
-        if name not in self._found and name in names():
-            self._found[name] = fresh(find_domain(name))
+    def get(self, name: str) -> TaskSource | None:
+        """Return a domain by its name, or None if it is unknown."""
+        if name not in self._found and name in list_domains():
+            self._found[name] = _without_cached_goals(load_source(name))
         return self._found.get(name)
 
     def reference(self, name: str) -> str:
-        """By what a domain of this name is found again, from any folder; its name, where that is all there is."""
+        """Return the reference that `load_source` accepts: a shipped domain's name, or one with an absolute path."""
         return self._references.get(name, name)
 
-    def fault(self, task: Task, runner: asyncio.Runner) -> Fault | None:
-        """What the task's gold calls say against it; those of a benchmark, or of servers, are played to know."""
-        if self.given and task.domain != self.given:
-            return Fault("other domain", "domain", f"{task.domain!r}, where --domain is {self.given!r}")
-        domain = self.find(task.domain)
-        if isinstance(domain, Domain):
-            return gold_fault(domain, task)
+    def find_issue(self, task: Task) -> TaskIssue | None:
+        """Return the first problem of a task, or None. Run its gold calls; play it if its domain has no state here.
+
+        Such domains are benchmarks and MCP servers.
+        """
+        if self.requested and task.domain != self.requested:
+            return TaskIssue("other domain", "domain", f"{task.domain!r}, but --domain is {self.requested!r}")
+        domain = self.get(task.domain)
+        if domain is not None and isinstance(domain, StatefulSource):
+            return find_gold_call_issue(domain, task)
         if domain is not None:
-            return runner.run(earned_fault(domain, task))
-        if not self._unchecked:
-            how = "give --domain module:attribute, or --unchecked to take it by its shape alone"
-            return Fault("other domain", "domain", f"{task.domain!r} is not at hand, so its gold cannot be run; {how}")
-        return None if task.actions or task.outputs else _nothing("it has no gold calls")
+            return BACKGROUND_LOOP.run(find_reward_issue(domain, task))
+        if not self._skip_validation:
+            how = "give --domain module:attribute, or --skip-validation to check only its form"
+            return TaskIssue("other domain", "domain", f"{task.domain!r} is unknown, so its gold cannot be run; {how}")
+        return None if task.gold_calls or task.outputs else _nothing("it has no gold calls")
 
 
-def checked(items: Iterable[Item[Task] | Bad], domains: Domains) -> Iterator[Item[Task] | Bad]:
-    """Run each task's gold calls, and see that no id comes twice."""
+def validate_gold_calls(
+    items: Iterable[Item[Task] | RowError], domains: DomainRegistry
+) -> Iterator[Item[Task] | RowError]:
+    """Run the gold calls of each task, and check that ids are unique."""
     seen: set[str] = set()
-    with closing(asyncio.Runner()) as runner:  # one for all tasks: servers end with the loop that they were started in
-        for item in items:
-            if isinstance(item, Bad):
-                yield item
-            elif item.value.id in seen:
-                yield Bad(item.where, "id", f"{item.value.id!r} is also the id of an earlier task", "duplicate")
-            else:
-                seen.add(item.value.id)
-                yield _judged(item, domains.fault(item.value, runner))
+    for item in items:
+        if isinstance(item, RowError):
+            yield item
+        elif item.value.id in seen:
+            yield RowError(item.location, "id", f"{item.value.id!r} is also the id of an earlier task", "duplicate")
+        else:
+            seen.add(item.value.id)
+            yield _item_or_error(item, domains.find_issue(item.value))
 
 
-def proven(items: Iterable[Item[Task] | Bad], domains: Domains) -> Iterator[Item[Task] | Bad]:
-    """`checked`, and each task played twice; those that are not a domain's were, to be checked."""
-    for item in checked(items, domains):
-        domain = None if isinstance(item, Bad) else domains.find(item.value.domain)
-        if isinstance(item, Bad) or not isinstance(domain, Domain):
+def play_tasks(items: Iterable[Item[Task] | RowError], domains: DomainRegistry) -> Iterator[Item[Task] | RowError]:
+    """Validate tasks, and play each one with the gold turns and with the noop agent.
+
+    Tasks of benchmarks and MCP servers are not played again: `validate_gold_calls` has already played them.
+    """
+    for item in validate_gold_calls(items, domains):
+        domain = None if isinstance(item, RowError) else domains.get(item.value.domain)
+        if isinstance(item, RowError) or domain is None or not isinstance(domain, StatefulSource):
             yield item
         else:
-            yield _judged(item, asyncio.run(played_fault(domain, item.value)))
+            yield _item_or_error(item, BACKGROUND_LOOP.run(find_play_issue(domain, item.value)))
 
 
-def fresh(domain: Domain) -> Domain:
-    """The same domain with no goals remembered: it does so by a task's id, and two files may use an id twice."""
-    return domain.slice(domain.part)
-
-
-def gold_fault(domain: Domain, task: Task) -> Fault | None:
-    """What running the gold calls on a fresh state says against a task."""
+def find_gold_call_issue(domain: StatefulSource, task: Task) -> TaskIssue | None:
+    """Return the first problem of the gold calls on a new state, or None."""
     for role in sorted({message.role for message in task.gold} - {"assistant", "user"}):
-        return Fault("malformed", "gold", f"it has a message of the role {role!r}; allowed: assistant, user")
+        return TaskIssue("malformed", "gold", f"it has a message of the role {role!r}; allowed: assistant, user")
     try:
-        goal = domain.goal(task)
+        goal = domain.gold_changes(task)
     except TaskError as e:
         refusal = e.__cause__
         if isinstance(refusal, ToolError):
-            return Fault(_KINDS.get(refusal.kind, "gold refused"), "gold", str(e))
-        return Fault("bad setup", "setup", str(e))
+            return TaskIssue(_KINDS.get(refusal.kind, "gold refused"), "gold", str(e))
+        return TaskIssue("bad setup", "setup", str(e))
     return None if goal or task.outputs else _nothing("its gold calls change nothing")
 
 
-async def played_fault(domain: Domain, task: Task) -> Fault | None:
-    """What playing a task says against it. One without wishes has no user that could be played."""
-    return await earned_fault(domain, task) if task.scenario.wishes else None
+async def find_play_issue(domain: TaskSource, task: Task) -> TaskIssue | None:
+    """Return the first problem that playing a task shows, or None. A task without goals is not played: no user can."""
+    return await find_reward_issue(domain, task) if task.scenario.goals else None
 
 
-async def earned_fault(domain: TaskSource, task: Task) -> Fault | None:
-    """Whether its gold turns earn 1.0, and silence 0.0."""
-    for problem in own_problems(domain, task.split, task):
-        return Fault("malformed", "", problem)
+async def find_reward_issue(domain: TaskSource, task: Task) -> TaskIssue | None:
+    """Play a task. Return None if the gold turns earn 1.0 and doing nothing earns 0.0, else the first problem."""
+    for problem in find_task_problems(domain, task.split, task):
+        return TaskIssue("malformed", "", problem)
     try:
-        gold, silent = await earned(domain, task, GoldAgent()), await earned(domain, task, SilentAgent())
+        gold, noop = await score_agent(domain, task, GoldAgent()), await score_agent(domain, task, NoopAgent())
     except TaskError as e:
-        return Fault("gold fails", "gold", str(e))
+        return TaskIssue("gold fails", "gold", str(e))
     if gold.reward < 1.0:
         failed = ", ".join(name for name, part in gold.parts.items() if part < 1.0)
-        return Fault("gold fails", "gold", f"its turns earn {gold.reward:g} instead of 1.0; failed: {failed}")
-    return Fault("does nothing", "gold", f"doing nothing earns {silent.reward:g}") if silent.reward > 0.0 else None
+        return TaskIssue("gold fails", "gold", f"its turns earn {gold.reward:g} instead of 1.0; failed: {failed}")
+    return TaskIssue("does nothing", "gold", f"doing nothing earns {noop.reward:g}") if noop.reward > 0.0 else None
 
 
-def _placed(reference: str) -> str:
-    """The reference with the whole path of its file or folder: rows are read elsewhere."""
+def _without_cached_goals(source: TaskSource) -> TaskSource:
+    """Return the source without cached goals. They are cached by task id, and two files may use an id twice."""
+    return source.without_cached_goals() if isinstance(source, StatefulSource) else source
+
+
+def _absolute_reference(reference: str) -> str:
+    """Return the reference with an absolute path, because rows are read in other folders."""
     kind, _, rest = reference.partition(":")
     path, sharp, domain = rest.partition("#")
     whole = Path(path).expanduser().resolve()
-    return f"{kind}:{whole}{sharp}{domain}" if kind in OPENED and whole.exists() else reference
+    return f"{kind}:{whole}{sharp}{domain}" if kind in SOURCE_MODULES and whole.exists() else reference
 
 
-def _nothing(why: str) -> Fault:
-    return Fault("does nothing", "gold", f"{why} and it has nothing to tell: doing nothing would be rewarded")
+def _nothing(why: str) -> TaskIssue:
+    return TaskIssue("does nothing", "gold", f"{why} and it has nothing to tell: doing nothing would be rewarded")
 
 
-def _judged(item: Item[Task], fault: Fault | None) -> Item[Task] | Bad:
-    return Bad(item.where, fault.field, fault.problem, fault.kind) if fault else item
+def _item_or_error(item: Item[Task], issue: TaskIssue | None) -> Item[Task] | RowError:
+    return RowError(item.location, issue.field, issue.problem, issue.kind) if issue else item

@@ -1,1 +1,4 @@
-"""Engines: weights to sample from, to read and to move."""
+"""Engines hold a model's weights: they sample replies, compute log-probabilities and update the weights.
+
+Imports `core`, `formats`, `clients` and `algorithms`. One of the three packages that import torch.
+"""

@@ -1,174 +1,229 @@
-"""Engine: the verbs between the package and a model's weights. Engines see token ids, never messages.
+"""Interfaces of engines: sample from a model's weights and train them. Engines see token ids, never messages.
 
-Invariants that every engine holds: the tokens of a completion are what was sampled, with the log-probabilities of the
-policy that sampled them; when `update` returns, `sample` uses the new weights; losses are sums, so that how a batch is
-split cannot change a gradient.
+`Sampler` and `Trainer` are the two halves of an `Engine`. `Reference` and `Critic` are optional: an engine that lacks
+one does not define its methods, and `require_reference` or `require_critic` raises ConfigError before a run starts.
+
+Every engine guarantees three things. A completion holds the tokens that were sampled, with the log-probabilities of the
+weights that sampled them. After `update` returns, `sample` uses the new weights. A loss is a sum over tokens, so the
+gradient does not depend on how a batch is split.
 """
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
-from understudy.algorithms.options import Critic, Loss
-from understudy.engines.reference import FROZEN, ReferenceConfig
-from understudy.records import Record
+from understudy.algorithms.config import CriticConfig, LossConfig
+from understudy.core.errors import ConfigError
+from understudy.core.records import Record
+from understudy.engines.reference_config import FROZEN_REFERENCE, ReferenceConfig
 
 if TYPE_CHECKING:
-    from understudy.batch import Batch
+    from torch import Tensor
+
+    from understudy.algorithms.batch import Batch
 
 
-class Sampling(Record):
-    """How replies are sampled."""
+class SamplingParams(Record):
+    """Sampling parameters of a reply."""
 
-    max_tokens: int = Field(default=128, ge=1)
-    """Longest reply, in tokens."""
+    max_response_tokens: int = Field(default=128, ge=1)
+    """Maximum number of tokens in a reply."""
     temperature: float = Field(default=1.0, ge=0.0)
-    """0 takes the most likely token; log-probabilities are then those of temperature 1."""
+    """Sampling temperature. 0 is greedy decoding, with log-probabilities at temperature 1."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Draw from the fewest tokens whose probabilities sum to this; 1 draws from all. See docs/sampling.md."""
+    """Nucleus sampling: use the fewest tokens whose probabilities sum to at least this. 1 disables it. See
+    docs/finetuning.md."""
     top_k: int = Field(default=0, ge=0)
-    """Draw from so many most likely tokens; 0 draws from all."""
+    """Use only the k most likely tokens. 0 disables it."""
     min_p: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Draw from tokens that are at least this times as likely as the most likely one."""
+    """Use only tokens with at least this fraction of the highest probability. 0 disables it."""
     repetition_penalty: float = Field(default=1.0, gt=0.0)
-    """Logits of tokens that stand in the prompt or the reply are divided by this where positive, else multiplied."""
+    """Repetition penalty: for tokens that occur in the prompt or the reply, divide positive logits by this and
+    multiply negative ones by it. 1 disables it.
+    """
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Strings that end a reply; the token that completes one is its last."""
+    """Strings that end a reply. The token that completes one is the last of the reply."""
 
     @property
-    def filtered(self) -> bool:
-        """Whether tokens are drawn from another distribution than the softmax at the temperature."""
+    def has_filters(self) -> bool:
+        """True if tokens are not drawn from the plain softmax at `temperature`."""
         return (self.top_p, self.top_k, self.min_p, self.repetition_penalty) != (1.0, 0, 0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What was sampled, the stop token included, or the token that completes a stop string.
+    """A sampled reply, including its stop token or the token that completes a stop string.
 
-    Log-probabilities are of the whole softmax at the sampling temperature, whatever the tokens were drawn from: those
-    are what a trainer computes, and what ratios to later weights are of.
+    `logprobs` are those of the unfiltered softmax at the sampling temperature, even if top-p, top-k, min-p or a
+    repetition penalty was applied. The trainer computes the same quantity, so importance ratios compare like with like.
     """
 
     tokens: list[int]
     logprobs: list[float]
-    finish: Literal["stop", "length"]
-    version: int = 0
-    """How many updates the weights had seen."""
+    finish_reason: Literal["stop", "length"]
+    weights_version: int = 0
+    """Number of updates of the weights that sampled the reply."""
 
     @property
-    def full(self) -> bool:
-        """Whether nothing was sampled because the prompt leaves no room in the context."""
-        return not self.tokens and self.finish == "length"
+    def context_full(self) -> bool:
+        """True if nothing was sampled because the prompt fills the context."""
+        return not self.tokens and self.finish_reason == "length"
 
 
-def no_room(version: int) -> Completion:
-    """What a sampler gives where the prompt fills the context."""
-    return Completion([], [], "length", version)
+def context_full_completion(weights_version: int) -> Completion:
+    """Return the completion of a prompt that fills the context."""
+    return Completion([], [], "length", weights_version)
 
 
 @dataclass(frozen=True, slots=True)
-class Tolerance:
-    """How far apart two log-probabilities of one token may be that only rounding tells apart."""
+class LogprobTolerance:
+    """Maximum differences between two log-probabilities of the same token that rounding can cause."""
 
-    largest: float
-    mean: float
-    """Over all tokens that are compared."""
+    max_diff: float
+    mean_diff: float
+    """Mean over all compared tokens."""
 
 
 class Sampler(Protocol):
-    """The part of an engine that an agent needs."""
+    """Samples replies. This is all that an agent needs of an engine."""
 
     async def sample(
-        self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_tokens: Collection[int] = ()
+        self, prompt: Sequence[int], sampling: SamplingParams, seed: int, stop_tokens: Collection[int] = ()
     ) -> Completion:
-        """Continue `prompt` up to a stop token. The same calls side by side, from the same weights, give the same.
+        """Sample a continuation of `prompt` up to a stop token.
 
-        A reply ends where the context is full; where the prompt leaves no room in it, it is `no_room`.
+        Repeating concurrent calls with the same arguments and the same weights returns the same completions. A reply
+        ends when the context is full. If the prompt already fills the context, return `context_full_completion`.
         """
 
 
-Told = Callable[[Sequence[int], Sequence[float]], None]
-"""Is given further tokens of a reply, and their log-probabilities, as soon as they are sampled."""
+TokenCallback = Callable[[Sequence[int], Sequence[float]], None]
+"""Receives new tokens of a reply and their log-probabilities as soon as they are sampled."""
 
 
-class Streaming(Sampler, Protocol):
-    """A sampler that tells of a reply while it samples it."""
+class StreamingSampler(Sampler, Protocol):
+    """A sampler that can report tokens while it samples, as a server needs."""
 
     @property
-    def context(self) -> int:
-        """The longest sequence that the model takes, in tokens."""
+    def context_length(self) -> int:
+        """Maximum length of prompt and reply together, in tokens."""
 
-    def refuse(self, sampling: Sampling) -> None:
-        """Raise a `ConfigError` where replies cannot be sampled so; `sample` would as well."""
+    def validate_sampling(self, sampling: SamplingParams) -> None:
+        """Raise ConfigError if the sampler does not support `sampling`, as `sample` would."""
 
     async def sample(
         self,
         prompt: Sequence[int],
-        sampling: Sampling,
+        sampling: SamplingParams,
         seed: int,
         stop_tokens: Collection[int] = (),
-        told: Told | None = None,
+        on_tokens: TokenCallback | None = None,
     ) -> Completion:
-        """As `Sampler.sample`. Who gives up waiting (a cancelled call) ends the sampling.
+        """Sample like `Sampler.sample` and pass new tokens to `on_tokens`. Cancelling the call stops the sampling.
 
-        A sampler that cannot tell before a reply is whole tells nothing.
+        A sampler that receives only whole replies never calls `on_tokens`.
         """
 
     def close(self) -> None:
-        """Give back memory and processes."""
+        """Free memory and stop subprocesses."""
 
 
-class Engine(Sampler, Protocol):
-    """Weights: sample from them, read them, move them."""
+LogprobsCallback = Callable[[int, "Tensor"], None]
+"""Receives the index of a minibatch and the log-probabilities [B, T] of its sampled tokens under the weights before its
+optimizer step. A row that was skipped is NaN."""
+
+
+class Trainer(Protocol):
+    """Scores tokens and updates the weights."""
 
     @property
-    def tolerance(self) -> Tolerance:
-        """How far the log-probabilities of `sample` and of `forward` may be apart for the same weights."""
+    def tolerance(self) -> LogprobTolerance:
+        """Allowed differences between the log-probabilities of `sample` and `compute_logprobs` for the same weights."""
 
-    async def forward(self, batch: "Batch") -> "Batch":
-        """The batch with `logprobs` under the current weights."""
+    async def compute_logprobs(self, batch: "Batch") -> "Batch":
+        """Return the batch with `logprobs` under the current weights."""
 
-    async def update(self, steps: Sequence["Batch"], loss: Loss, learning_rate: float) -> dict[str, float]:
-        """One optimizer step for each batch, in order; metrics are means over the trained tokens, or over the steps.
+    async def update(
+        self,
+        minibatches: Sequence["Batch"],
+        loss: LossConfig,
+        learning_rate: float,
+        on_logprobs: LogprobsCallback | None = None,
+    ) -> dict[str, float]:
+        """Take one optimizer step per minibatch, in order. Return metrics: means over trained tokens or over steps.
 
-        A batch with `returns` moves the critic too; one that has these and no advantages, the critic's head alone.
+        A batch with `returns` also trains the critic. A batch with `returns` but no `advantages` trains only the
+        critic's value head. `on_logprobs` receives the log-probabilities that the policy loss was computed from.
         """
 
-    def add_critic(self, critic: Critic) -> None:
-        """Learn values beside the policy, from here on and in checkpoints; a ConfigError where there can be none."""
-
-    async def values(self, batch: "Batch") -> "Batch":
-        """The batch with `values` of its sampled tokens by the critic."""
-
-    def keep_reference(self, config: ReferenceConfig = FROZEN) -> None:
-        """Compare with what `config` asks for from now on: the policy as it is now, its average, or another model."""
-
-    def move_reference(self) -> None:
-        """Let a reference that follows the policy come nearer."""
-
-    def forget_reference(self) -> None:
-        """Give back what a reference holds."""
-
-    async def reference(self, batch: "Batch") -> "Batch":
-        """The batch with `ref_logprobs` under the reference."""
-
-    def fresh_optimizer(self) -> None:
-        """Forget the optimizer's moments: what a new phase of training with another loss starts with."""
+    def reset_optimizer(self) -> None:
+        """Reset the optimizer's moments. A training phase with another loss starts with this."""
 
     def save(self, path: Path) -> None:
-        """Write everything that `load` needs to go on as if nothing had happened."""
+        """Write a checkpoint to the folder `path`. Training after `load` equals uninterrupted training."""
 
     def load(self, path: Path) -> None:
-        """Take up a checkpoint written by `save`."""
+        """Load a checkpoint that `save` wrote."""
 
-    def export(self, folder: Path, merged: bool = False) -> None:
-        """Write the model as transformers and peft read it, with its tokenizer; of LoRA adapters, unless `merged`."""
+    def export(self, folder: Path, merge_adapters: bool = False) -> None:
+        """Write model and tokenizer for transformers, or LoRA adapters for peft unless `merge_adapters` is set."""
 
-    def forget(self) -> None:
-        """Forget what was sampled, so that what follows comes out as from an engine that has sampled nothing."""
+    def reset_prefix_cache(self) -> None:
+        """Clear everything that sampling has cached, so that later samples equal those of a fresh engine."""
 
     def close(self) -> None:
-        """Give back memory and processes."""
+        """Free memory and stop subprocesses."""
+
+
+class Engine(Sampler, Trainer, Protocol):
+    """Samples from a model's weights and trains them."""
+
+
+@runtime_checkable
+class Reference(Protocol):
+    """Optional part of an engine: a reference policy for KL penalties, DPO and KTO."""
+
+    def set_reference(self, config: ReferenceConfig = FROZEN_REFERENCE) -> None:
+        """Set the reference: a copy of the current weights, their moving average, or another model."""
+
+    def update_reference(self) -> None:
+        """Move a reference of kind `ema` toward the current weights. References of other kinds do not change."""
+
+    def drop_reference(self) -> None:
+        """Remove the reference, if there is one, and free its memory."""
+
+    async def compute_ref_logprobs(self, batch: "Batch") -> "Batch":
+        """Return the batch with `ref_logprobs` under the reference. Raise ValueError if no reference is set."""
+
+
+@runtime_checkable
+class Critic(Protocol):
+    """Optional part of an engine: a value head on the policy's network, which checkpoints include."""
+
+    def add_critic(self, critic: CriticConfig) -> None:
+        """Add a value head, which updates train from now on."""
+
+    async def compute_values(self, batch: "Batch") -> "Batch":
+        """Return the batch with the critic's `values` of its sampled tokens. Raise ValueError without a critic."""
+
+
+def require_reference(engine: Trainer) -> Reference:
+    """Return the engine as a `Reference`. Raise ConfigError if it cannot hold one."""
+    if isinstance(engine, Reference):
+        return engine
+    raise ConfigError(
+        f"{type(engine).__name__} cannot hold a reference policy; set algorithm.kl_coef=0 and preferences.steps=0"
+    )
+
+
+def require_critic(engine: Trainer) -> Critic:
+    """Return the engine as a `Critic`. Raise ConfigError if it cannot train one."""
+    if isinstance(engine, Critic):
+        return engine
+    raise ConfigError(
+        f"algorithm.advantage_estimator = 'gae': {type(engine).__name__} cannot train a critic; choose an estimator "
+        "that compares the episodes of a group, such as 'grpo'"
+    )

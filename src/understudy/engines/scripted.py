@@ -1,13 +1,13 @@
-"""A sampler without weights: it replays given texts. For tests and documentation of everything above engines."""
+"""A sampler without weights that replays given texts, for tests and documentation."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from understudy.engines.base import Completion, Sampling
+from understudy.engines.base import Completion, SamplingParams
 
 
 class ScriptedSampler:
-    """Gives one text after the other, encoded by `encode`; each token claims the probability of a fair coin."""
+    """Returns one text per call, encoded by `encode`. Every token has log-probability log(0.5)."""
 
     def __init__(self, texts: Iterable[str], encode: Callable[[str], list[int]]) -> None:
         self._texts = iter(texts)
@@ -15,10 +15,10 @@ class ScriptedSampler:
         self.prompts: list[list[int]] = []
 
     async def sample(
-        self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_tokens: Collection[int] = ()
+        self, prompt: Sequence[int], sampling: SamplingParams, seed: int, stop_tokens: Collection[int] = ()
     ) -> Completion:
-        """The next text, cut at `sampling.max_tokens`."""
+        """Return the next text, truncated to `sampling.max_response_tokens`."""
         self.prompts.append(list(prompt))
         tokens = self._encode(next(self._texts))
-        kept = tokens[: sampling.max_tokens]
-        return Completion(kept, [math.log(0.5)] * len(kept), "stop" if len(kept) == len(tokens) else "length")
+        reply = tokens[: sampling.max_response_tokens]
+        return Completion(reply, [math.log(0.5)] * len(reply), "stop" if len(reply) == len(tokens) else "length")

@@ -1,19 +1,19 @@
-"""Chat formats: a model family's dialect, rendering and parsing in one object; and replies as text, in any dialect."""
+"""Chat formats: messages to tokens and back, and a tolerant parser of tool calls in text. It imports only `core`."""
 
-from understudy.formats.base import ChatFormat, Parsed, ParseStatus, ReplyStatus
+from understudy.formats.base import ChatFormat, ParsedMessage, ParseStatus, ReplyStatus
 from understudy.formats.chatml import ChatML
-from understudy.formats.find import configured, find
+from understudy.formats.loading import chat_format_from_config, load_chat_format
 from understudy.formats.options import FormatConfig
-from understudy.formats.vocabulary import Vocabulary
+from understudy.formats.tokenizer import FormatTokenizer
 
 __all__ = [
     "ChatFormat",
     "ChatML",
     "FormatConfig",
+    "FormatTokenizer",
     "ParseStatus",
-    "Parsed",
+    "ParsedMessage",
     "ReplyStatus",
-    "Vocabulary",
-    "configured",
-    "find",
+    "chat_format_from_config",
+    "load_chat_format",
 ]

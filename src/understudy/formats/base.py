@@ -1,68 +1,75 @@
-"""ChatFormat: tokens to messages and back. Rendering and parsing live in one object because they are inverses.
+"""ChatFormat: the interface that turns messages into tokens and tokens into messages.
 
-A conversation is only ever appended to: `encode` gives the tokens that come after those already there, and what was
-sampled stays as it was sampled. `encode(first) + sampled + encode(next)` is what the model's own template would give.
+Conversations are append-only. `encode` returns the tokens that follow the existing ones, and sampled tokens are never
+changed. `encode(first) + sampled + encode(next)` equals what the model's own template renders, except for the
+deviations that a format documents.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from understudy.messages import Message, ToolCall, ToolSpec
+from understudy.core.messages import Message, ToolCall, ToolSpec
 
-ReplyStatus = Literal["text", "calls", "repaired", "malformed", "empty"]
-ParseStatus = ReplyStatus | Literal["cut"]
+ReplyStatus = Literal["text", "tool_calls", "repaired", "malformed", "empty"]
+ParseStatus = ReplyStatus | Literal["truncated"]
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
-    """A reply as a message. `cut` is a reply that ended at the length limit, whatever it held."""
+class ParsedMessage:
+    """A parsed reply. The status `truncated` means that the reply ended at its length limit, whatever it contains."""
 
     message: Message
     status: ParseStatus
-    other_side: bool = False
-    """The reply went on to speak for another role; what followed the role marker is not in `message`."""
+    hallucinated_turn: bool = False
+    """Whether the reply continued with a turn of another role. `message` ends before that role's marker."""
     repairs: Mapping[str, int] = field(default_factory=dict)
-    """What had to be repaired to read the calls, by kind."""
-    faults: Mapping[str, int] = field(default_factory=dict)
-    """Calls that cannot be read, by kind."""
+    """Repairs made to parse the calls, counted by kind."""
+    parse_errors: Mapping[str, int] = field(default_factory=dict)
+    """Malformed calls, counted by kind."""
 
 
-def settled(parsed: Parsed, cut: bool) -> Message:
-    """The reply that counts. A last call that is `cut` off may lack arguments that were to come, so it is not run."""
+def mark_truncated_call(parsed: ParsedMessage, truncated: bool) -> Message:
+    """Return the parsed message; if the reply was truncated within its last call, that call becomes malformed.
+
+    Such a call may lack arguments, so it must not be executed.
+    """
     message = parsed.message
-    if not cut or not message.tool_calls or parsed.repairs.keys().isdisjoint(("truncated", "strings")):
+    if not truncated or not message.tool_calls or parsed.repairs.keys().isdisjoint(("truncated", "strings")):
         return message
     *calls, last = message.tool_calls
-    reason = last.malformed or "the call is cut off at the length limit of a reply; write less before it"
-    return message.replace(tool_calls=(*calls, ToolCall(name=last.name, malformed=reason)))
+    reason = last.parse_error or "the call is cut off at the length limit of a reply; write less before it"
+    return message.replace(tool_calls=(*calls, ToolCall(name=last.name, parse_error=reason)))
 
 
 class ChatFormat(Protocol):
-    """The dialect of one model family, bound to one tokenizer."""
+    """The chat format of one model family, bound to one tokenizer."""
 
     @property
-    def deviation(self) -> str:
-        """What it writes otherwise than the model's template, on purpose and at every turn; "" for nothing.
+    def template_deviation(self) -> str:
+        """How the format deliberately deviates from the model's template at every turn; "" if it does not.
 
-        Thoughts of earlier turns, and text that looks like control tokens, are kept by all formats.
+        Two deviations are common to all formats and not listed: thoughts of earlier turns are kept, and text that looks
+        like control tokens stays text.
         """
 
     @property
-    def stop_tokens(self) -> frozenset[int]:
-        """Tokens that end a reply."""
+    def stop_token_ids(self) -> frozenset[int]:
+        """Ids of the tokens that end a reply."""
 
-    def encode(self, new: Sequence[Message], tools: Sequence[ToolSpec], before: Sequence[int]) -> list[int]:
-        """The tokens that append `new` after the tokens `before` and open the assistant's turn.
+    def encode(self, messages: Sequence[Message], tools: Sequence[ToolSpec], prefix: Sequence[int]) -> list[int]:
+        """Return the tokens that append `messages` after the tokens `prefix` and open the assistant's turn.
 
-        `before` is empty at the start, and else ends with a reply. `tools` are shown at the start only.
+        `prefix` is empty at the start of a conversation and otherwise ends with a reply. `tools` are shown only at the
+        start.
         """
 
-    def render(self, reply: Message) -> list[int]:
-        """An assistant message as the model would have sampled it, the stop token included."""
+    def encode_reply(self, reply: Message) -> list[int]:
+        """Return the tokens that the model would sample for an assistant message, including the stop token."""
 
-    def parse(self, tokens: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Parsed:
-        """What was sampled, as a message. Total: any tokens give text, calls, or a malformed call with its reason.
+    def parse(self, tokens: Sequence[int], tools: Sequence[ToolSpec] = ()) -> ParsedMessage:
+        """Parse sampled tokens. Raise nothing: tokens that are not a valid call become text or a malformed call with
+        its reason.
 
-        `tools` are those that may be called; they help to read names and arguments.
+        `tools` are the callable tools; they help to resolve names and argument types.
         """

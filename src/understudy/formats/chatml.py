@@ -1,14 +1,22 @@
 """ChatML with Hermes tool calls: Qwen2.5, Qwen3, SmolLM2.
 
-Tools are shown in one of two ways: `json` is what Qwen's template renders, to the letter; `signature` is a line a tool,
-for models whose template knows no tools. Deviations from the models' own templates:
-- Text in messages never becomes a control or markup token; in a template it does (`<|im_end|>` in a tool result).
-  Replies are the exception: `<think>` and `<tool_call>` in an assistant's text are the tokens that it would sample.
-- What is in the sequence stays there. Qwen3's template drops the thoughts of earlier turns, and the empty thought that
-  opens a turn without thinking; here both stay.
-- A reply may end at the length limit, or with a token other than `<|im_end|>`; it is closed with `<|im_end|>` then.
-`<|im_start|>` ends a reply: after it the model would speak for somebody else. The same in plain words ("User: …") cuts
-it, where it is read tolerantly; what was sampled stays in the sequence all the same.
+Tools are shown in one of two styles. `json` is exactly what Qwen's template renders. `signature` is one line a tool,
+for models whose template has no tools.
+
+This format is written by hand although `template.TemplateFormat` derives formats from templates, for three reasons:
+- It renders no template, so it is faster: appending a tool result takes 16 µs instead of 430 µs (measured).
+- Control tokens in the arguments of a call stay text.
+- It serves models whose template has no tools (SmolLM2).
+
+Deviations from the models' own templates:
+- Text in messages never becomes a control or markup token. With a template, `<|im_end|>` in a tool result becomes one.
+  Replies are the exception: `<think>` and `<tool_call>` in an assistant's text become the tokens that it would sample.
+- Earlier tokens are never removed. Qwen3's template drops the thoughts of earlier turns, and the empty thought that
+  opens a turn without thinking. Here both stay.
+- A reply may end at the length limit or with a token other than `<|im_end|>`. It is then closed with `<|im_end|>`.
+
+`<|im_start|>` ends a reply, because the model would speak for another role after it. A role marker in plain words
+("User: …") cuts the parsed text; the sampled tokens stay in the sequence.
 """
 
 import json
@@ -19,16 +27,16 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Literal
 
-from understudy.errors import ConfigError
-from understudy.formats import hermes
-from understudy.formats.base import Parsed, ParseStatus
-from understudy.formats.parse import parsed
-from understudy.formats.signature import example, signature
-from understudy.formats.vocabulary import Vocabulary
-from understudy.messages import Message, ToolSpec, spec_to_wire
+from understudy.core.errors import ConfigError
+from understudy.core.messages import Message, ToolSpec, tool_to_openai
+from understudy.formats.base import ParsedMessage
+from understudy.formats.parsing.parse import parse_message
+from understudy.formats.signature import example_call, tool_signature
+from understudy.formats.tokenizer import FormatTokenizer
+from understudy.formats.tool_parsers import hermes
 
-ToolStyle = Literal["json", "signature"]
-Piece = str | int
+ToolListStyle = Literal["json", "signature"]
+TextOrToken = str | int
 
 START, END = "<|im_start|>", "<|im_end|>"
 _MARKUP = (hermes.OPEN, hermes.CLOSE, hermes.THINK, hermes.THOUGHT, hermes.RESULT, hermes.RESULT_END)
@@ -40,92 +48,105 @@ QWEN_TOOLS = (
     "within <tool_call></tool_call> XML tags:\n<tool_call>\n"
     '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>',
 )
-"""What stands before and after the tools in Qwen's system message."""
+"""The text before and after the tools in Qwen's system message."""
 _SIGNATURES = ("# Tools\n", "\nTo use a tool, reply with only a line such as\n")
 
 
-def wire_text(spec: ToolSpec) -> str:
-    """The tool as templates show it: one line of JSON."""
-    return json.dumps(spec_to_wire(spec), ensure_ascii=False)
+def tool_json(spec: ToolSpec) -> str:
+    """Return the tool as templates show it: one line of JSON."""
+    return json.dumps(tool_to_openai(spec), ensure_ascii=False)
 
 
 class ChatML:
-    """The format for one tokenizer. `find` makes it from a model folder.
+    """The ChatML format for one tokenizer. `load_chat_format` creates it from a model folder.
 
-    `system` is what the template says where a conversation has no system message, None for nothing; `prefill` what it
-    puts at the start of the assistant's turn (an empty thought, to turn thinking off), `around` what it puts before and
-    after tools that are shown as JSON. A format that is not `tolerant` repairs nothing, and reads no other dialect.
+    `default_system` is the system message of a conversation without one, or None if the template adds none. `prefill`
+    is the template's text at the start of the assistant's turn, such as an empty thought that turns thinking off.
+    `tool_block` is the text before and after tools in the style `json`. Raise ConfigError if the tokenizer lacks
+    ChatML's tokens, or if one of them absorbs white space.
     """
 
     def __init__(
         self,
-        vocabulary: Vocabulary,
-        tools: ToolStyle = "json",
+        tokenizer: FormatTokenizer,
+        tool_style: ToolListStyle = "json",
         *,
-        system: str | None = None,
+        default_system: str | None = None,
         prefill: str = "",
-        around: tuple[str, str] = QWEN_TOOLS,
-        tolerant: bool = True,
+        tool_block: tuple[str, str] = QWEN_TOOLS,
     ) -> None:
-        if missing := {START, END} - vocabulary.added.keys():
-            raise ConfigError(f"the tokenizer has no token {min(missing)}, so it is not one for ChatML")
-        takes = {*vocabulary.takes_after, *vocabulary.takes_before}
-        if taker := next((text for text in _TOKENS if vocabulary.added.get(text) in takes), ""):
-            raise ConfigError(f"the tokenizer's {taker} takes the white space beside it, and ChatML's tokens take none")
-        self._vocabulary, self._style, self._system, self._prefill = vocabulary, tools, system, prefill
-        self._tolerant = tolerant
-        self._around = around if tools == "json" else _SIGNATURES
-        self._marks = {text: vocabulary.added[text] for text in _MARKUP if text in vocabulary.added}
-        self._split = re.compile("(" + "|".join(map(re.escape, self._marks)) + ")") if self._marks else None
-        self._start, self._end = vocabulary.added[START], vocabulary.added[END]
-        self.stop_tokens = frozenset(
-            vocabulary.added[text] for text in (START, END, "<|endoftext|>") if text in vocabulary.added
+        if missing := {START, END} - tokenizer.added_tokens.keys():
+            raise ConfigError(f"the tokenizer has no token {min(missing)}, so it is not a ChatML tokenizer")
+        stripping_ids = {*tokenizer.rstrip_ids, *tokenizer.lstrip_ids}
+        for text in _TOKENS:
+            if tokenizer.added_tokens.get(text) in stripping_ids:
+                raise ConfigError(f"the tokenizer's {text} absorbs white space beside it; in ChatML no token does")
+        self._tokenizer = tokenizer
+        self._style = tool_style
+        self._system = default_system
+        self._prefill = prefill
+        self._tool_block = tool_block if tool_style == "json" else _SIGNATURES
+        self._markup_ids = {text: tokenizer.added_tokens[text] for text in _MARKUP if text in tokenizer.added_tokens}
+        markup = "|".join(map(re.escape, self._markup_ids))
+        self._markup_pattern = re.compile(f"({markup})") if markup else None
+        self._start = tokenizer.added_tokens[START]
+        self._end = tokenizer.added_tokens[END]
+        self.stop_token_ids = frozenset(
+            tokenizer.added_tokens[text] for text in (START, END, "<|endoftext|>") if text in tokenizer.added_tokens
         )
-        self.deviation = ""
-        self._newline = vocabulary.encode("\n")
-        self._open = self._ids([self._start, "assistant\n", *self._marked(prefill)])
-        self._opening = lru_cache(maxsize=256)(self._encoded_opening)
+        self.template_deviation = ""
+        self._newline = tokenizer.encode("\n")
+        self._reply_start = self._ids([self._start, "assistant\n", *self._with_markup(prefill)])
+        self._cached_opening = lru_cache(maxsize=256)(self._encode_opening)
 
-    def encode(self, new: Sequence[Message], tools: Sequence[ToolSpec], before: Sequence[int]) -> list[int]:
-        """The tokens that append `new` and open the assistant's turn; the system message and the tools come first."""
-        if before:
-            ids = [*([] if before[-1] == self._end else [self._end]), *self._newline]
+    def encode(self, messages: Sequence[Message], tools: Sequence[ToolSpec], prefix: Sequence[int]) -> list[int]:
+        """Return the tokens that append `messages` and open the assistant's turn. See `ChatFormat.encode`."""
+        if prefix:
+            ids = list(self._newline) if prefix[-1] == self._end else [self._end, *self._newline]
         else:
-            own = bool(new) and new[0].role == "system"
-            shown = tuple(map(wire_text, tools))
-            ids = list(self._opening(new[0].content if own else self._system, shown))
-            new = new[own:]
-        return [*ids, *self._ids(self._turns(new)), *self._open]
+            system = self._system
+            if messages and messages[0].role == "system":
+                system, messages = messages[0].content, messages[1:]
+            ids = list(self._cached_opening(system, tuple(map(tool_json, tools))))
+        return [*ids, *self._ids(self._turns(messages)), *self._reply_start]
 
-    def render(self, reply: Message) -> list[int]:
-        """An assistant message as the model would have sampled it. Ids of calls are not written."""
+    def encode_reply(self, reply: Message) -> list[int]:
+        """Return the tokens that the model would sample for an assistant message. Ids of calls are not written."""
         return self._ids([*self._reply(reply), self._end])
 
-    def parse(self, tokens: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Parsed:
-        """What was sampled up to its first stop token, as `parse` reads it, or as `hermes.read` does."""
-        end = next((i for i, token in enumerate(tokens) if token in self.stop_tokens), len(tokens))
-        text = self._prefill + self._vocabulary.decode(tokens[:end])
-        other_side = end < len(tokens) and tokens[end] == self._start
-        return (_tolerantly if self._tolerant else _strictly)(text, tools, other_side)
+    def parse(self, tokens: Sequence[int], tools: Sequence[ToolSpec] = ()) -> ParsedMessage:
+        """Parse the sampled tokens up to the first stop token with `parse_message`."""
+        end = next((i for i, token in enumerate(tokens) if token in self.stop_token_ids), len(tokens))
+        text = self._prefill + self._tokenizer.decode(tokens[:end])
+        next_turn = end < len(tokens) and tokens[end] == self._start
+        parsed = parse_message(text, "hermes", tools)
+        return replace(parsed, hallucinated_turn=next_turn or parsed.hallucinated_turn)
 
-    def _encoded_opening(self, system: str | None, tools: tuple[str, ...]) -> tuple[int, ...]:
-        """The system turn; there is none where there is nothing to say. Tools come as JSON: a key for the cache."""
+    def _encode_opening(self, system: str | None, tools: tuple[str, ...]) -> tuple[int, ...]:
+        """Return the tokens of the system turn, or none without a system message and tools.
+
+        The tools are JSON texts, so that they can be a key of the cache.
+        """
         if system is None and not tools:
             return ()
-        said: list[Piece] = [] if system is None else [system, "\n\n"] if tools else [system]
-        return tuple(self._ids(self._turn("system", [*said, *(self._shown(tools) if tools else [])])))
+        body: list[TextOrToken] = []
+        if system is not None:
+            body.append(system)
+        if system is not None and tools:
+            body.append("\n\n")
+        if tools:
+            body += self._tool_list(tools)
+        return tuple(self._ids(self._turn("system", body)))
 
-    def _shown(self, tools: Sequence[str]) -> list[Piece]:
-        before, after = self._around
+    def _tool_list(self, tools: Sequence[str]) -> list[TextOrToken]:
+        before, after = self._tool_block
         if self._style == "signature":
             specs = [ToolSpec(**json.loads(tool)["function"]) for tool in tools]
-            tools, after = (
-                [signature(spec) for spec in specs],
-                after + hermes.write("", (example(specs[0]),), margin=""),
-            )
-        return [*self._marked(before), "\n".join(tools), *self._marked(after)]
+            tools = [tool_signature(spec) for spec in specs]
+            after += hermes.render_reply_text("", (example_call(specs[0]),), margin="")
+        return [*self._with_markup(before), "\n".join(tools), *self._with_markup(after)]
 
-    def _turns(self, messages: Iterable[Message]) -> Iterator[Piece]:
+    def _turns(self, messages: Iterable[Message]) -> Iterator[TextOrToken]:
         for role, group in groupby(messages, key=lambda message: message.role):
             if role == "tool" and self._style == "json":
                 yield from self._results(group)
@@ -133,50 +154,41 @@ class ChatML:
             for message in group:
                 yield from self._turn(role, self._reply(message) if role == "assistant" else [message.content])
 
-    def _turn(self, role: str, body: Iterable[Piece]) -> list[Piece]:
+    def _turn(self, role: str, body: Iterable[TextOrToken]) -> list[TextOrToken]:
         return [self._start, f"{role}\n", *body, self._end, *self._newline]
 
-    def _results(self, messages: Iterable[Message]) -> Iterator[Piece]:
-        """Results that follow each other are one turn of the user."""
+    def _results(self, messages: Iterable[Message]) -> Iterator[TextOrToken]:
+        """Yield consecutive tool results as one turn of the user."""
         yield from (self._start, "user")
         for message in messages:
-            yield from self._marked(f"\n{hermes.RESULT}\n")
+            yield from self._with_markup(f"\n{hermes.RESULT}\n")
             yield message.content
-            yield from self._marked(f"\n{hermes.RESULT_END}")
+            yield from self._with_markup(f"\n{hermes.RESULT_END}")
         yield from (self._end, *self._newline)
 
-    def _reply(self, message: Message) -> list[Piece]:
+    def _reply(self, message: Message) -> list[TextOrToken]:
         margin = "\n" if self._style == "json" else ""
-        return self._marked(hermes.write(message.content, message.tool_calls, margin))
+        return self._with_markup(hermes.render_reply_text(message.content, message.tool_calls, margin))
 
-    def _marked(self, text: str) -> list[Piece]:
-        """Our own or the model's text: markup that is a token of this tokenizer becomes that token."""
-        return [self._marks.get(part, part) for part in self._split.split(text)] if self._split else [text]
+    def _with_markup(self, text: str) -> list[TextOrToken]:
+        """Split text into plain text and the ids of markup tokens.
 
-    def _ids(self, pieces: Iterable[Piece]) -> list[int]:
-        """Texts that touch are encoded as one: tokens reach across the seams between them, but never across a token."""
+        Use it only for text of the format or the model, never for text of a user or a tool.
+        """
+        if self._markup_pattern is None:
+            return [text]
+        return [self._markup_ids.get(part, part) for part in self._markup_pattern.split(text)]
+
+    def _ids(self, pieces: Iterable[TextOrToken]) -> list[int]:
+        """Return token ids.
+
+        Adjacent texts are joined before encoding, because one token may cover the end of a text and the beginning of
+        the next.
+        """
         ids: list[int] = []
         for kind, group in groupby(pieces, key=type):
             if kind is int:
                 ids += group  # type: ignore[arg-type]
             elif text := "".join(group):  # type: ignore[arg-type]
-                ids += self._vocabulary.encode(text)
+                ids += self._tokenizer.encode(text)
         return ids
-
-
-def _tolerantly(text: str, tools: Sequence[ToolSpec], other_side: bool) -> Parsed:
-    found = parsed(text, "hermes", tools)
-    return replace(found, other_side=other_side or found.other_side)
-
-
-def _strictly(text: str, tools: Sequence[ToolSpec], other_side: bool) -> Parsed:
-    reply = hermes.read(text)
-    message = Message(role="assistant", content=reply.content, tool_calls=reply.calls)
-    faults = sum(bool(call.malformed) for call in reply.calls)
-    return Parsed(message, _status(message), other_side or reply.other_side, {}, {"strict": faults} if faults else {})
-
-
-def _status(message: Message) -> ParseStatus:
-    if any(call.malformed for call in message.tool_calls):
-        return "malformed"
-    return "calls" if message.tool_calls else "text" if message.content else "empty"

@@ -1,12 +1,12 @@
-"""What can be set about how conversations are written and replies read."""
+"""Options of the chat format."""
 
 from typing import Literal
 
 from pydantic import Field
 
-from understudy.records import Record
+from understudy.core.records import Record
 
-Dialect = Literal[
+ToolFormat = Literal[
     "hermes",
     "qwen3_coder",
     "llama3",
@@ -23,14 +23,12 @@ Dialect = Literal[
 
 
 class FormatConfig(Record):
-    """How conversations are written and replies are read."""
+    """How conversations are rendered and replies are parsed."""
 
-    dialect: Dialect | None = None
-    """How calls are written; by default as the model's chat template does. With a dialect, tools, calls and results are
-    plain text to the template, which models need whose template has no calls."""
-    thinking: bool = False
-    """Models that can be told not to think are let think."""
-    tolerant: bool = True
-    """Broken calls are repaired where there is one way to, and other dialects are read; without, they are errors."""
+    tool_format: ToolFormat | None = None
+    """Syntax of tool calls; by default that of the model's chat template. If set, tools, calls and results are plain
+    text to the template. Models whose template has no tool calls need it."""
+    enable_thinking: bool = False
+    """Turn thinking on for models whose template can switch it off."""
     repair_penalty: float = Field(default=0.0, ge=0.0, le=0.5)
-    """Taken off the reward that is trained on for each reply that was repaired, 0.5 at most; never in evaluation."""
+    """Deduction from the training reward for each repaired reply, at most 0.5 in all. Evaluation does not apply it."""

@@ -1,33 +1,34 @@
-"""A tool in one line, for models that were not trained on tools and whose context is short.
+"""Tool signatures: one line a tool, for models with a short context that were not trained on tools.
 
 `cancel_order(order_id: str, reason: "no longer needed" | "ordered by mistake") - Cancel a pending order.`
-What a JSON schema says beyond types, enums, optional parameters and short descriptions is left out: formats, bounds,
-patterns, defaults, the descriptions of nested fields, and definitions inside of definitions inside of definitions. The
-toolkit still checks them, and explains its refusals.
+
+A signature shows types, enums, optional parameters and short descriptions. It omits the rest of the JSON Schema:
+formats, bounds, patterns, defaults, descriptions of nested fields, and definitions nested more than two deep. The
+toolkit still checks all of it and explains its errors.
 """
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from understudy.messages import ToolCall, ToolSpec
+from understudy.core.messages import ToolCall, ToolSpec
 
-_SHORT = 60  # the longest description of a parameter that is shown, in characters
-_DEPTH = 2  # how many definitions inside of each other are written out
+_MAX_NOTE = 60  # largest length of a parameter's description that is shown, in characters
+_DEPTH = 2  # how many nested definitions are expanded
 _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 _SAMPLES = {"integer": 1, "number": 1.5, "boolean": True, "null": None}
 
 
-def signature(spec: ToolSpec) -> str:
-    """The tool in one line; its description whole, on that line."""
+def tool_signature(spec: ToolSpec) -> str:
+    """Return the tool's signature and its complete description on one line."""
     schema = spec.parameters
     parameters = ", ".join(_fields(schema, schema.get("$defs", {}), _DEPTH, notes=True))
     description = " ".join(spec.description.split())
     return f"{spec.name}({parameters})" + (f" - {description}" if description else "")
 
 
-def example(spec: ToolSpec) -> ToolCall:
-    """A call of the tool with its required parameters: what a call looks like, with values that say nothing."""
+def example_call(spec: ToolSpec) -> ToolCall:
+    """Return an example call of the tool with its required parameters and placeholder values."""
     arguments = _sample({**spec.parameters, "type": "object"}, spec.parameters.get("$defs", {}), _DEPTH)
     return ToolCall(name=spec.name, arguments=arguments)
 
@@ -62,11 +63,11 @@ def _field(name: str, schema: Any, kind: str, required: bool, notes: bool) -> st
     if not required:
         kind = kind.removesuffix(" | None")
     note = " ".join(schema.get("description", "").split()) if notes and isinstance(schema, dict) else ""
-    return f"{name}{'' if required else '?'}: {kind}" + (f" ({note})" if 0 < len(note) <= _SHORT else "")
+    return f"{name}{'' if required else '?'}: {kind}" + (f" ({note})" if 0 < len(note) <= _MAX_NOTE else "")
 
 
 def _kind(schema: Any, defs: Mapping[str, Any], depth: int) -> str:
-    """The type that a schema describes; `any` where it does not say."""
+    """Return the type that a schema describes, or `any` if it states none."""
     if not isinstance(schema, dict):
         return "any"
     if "$ref" in schema:
@@ -77,13 +78,13 @@ def _kind(schema: Any, defs: Mapping[str, Any], depth: int) -> str:
         return " | ".join("None" if value is None else json.dumps(value, ensure_ascii=False) for value in values)
     for union in ("anyOf", "oneOf", "allOf"):
         if union in schema:
-            return _either([_kind(option, defs, depth) for option in schema[union]])
+            return _union([_kind(option, defs, depth) for option in schema[union]])
     kinds = schema.get("type", "any")
-    return _either([_simple(kind, schema, defs, depth) for kind in ([kinds] if isinstance(kinds, str) else kinds)])
+    return _union([_simple(kind, schema, defs, depth) for kind in ([kinds] if isinstance(kinds, str) else kinds)])
 
 
-def _either(kinds: list[str]) -> str:
-    """A union, each type once and None last."""
+def _union(kinds: list[str]) -> str:
+    """Return a union in which each type occurs once and None comes last."""
     return " | ".join(sorted(dict.fromkeys(kinds), key="None".__eq__))
 
 

@@ -1,1 +1,4 @@
-"""A chat completions server over an engine and a chat format: the conversation that is served is the one trained on."""
+"""A chat-completions server for a local model, with token-exact conversations.
+
+It imports `core`, `formats`, `clients`, `engines` and `runs`.
+"""

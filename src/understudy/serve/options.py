@@ -1,28 +1,28 @@
-"""What can be set about serving."""
+"""Options of the server."""
 
 from ipaddress import ip_address
 
 from pydantic import Field
 
-from understudy.records import Record
+from understudy.core.records import Record
 
 
 class ServeConfig(Record):
-    """Where a server listens, and how much it takes on."""
+    """The server's address and limits."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
-    """0 takes one that is free."""
-    key_variable: str = ""
-    """The environment variable that holds the key which clients have to send; empty asks for none."""
+    """Port to listen on; 0 takes a free one."""
+    api_key_var: str = ""
+    """Name of the environment variable with the key that clients must send. Empty requires no key."""
     concurrency: int = Field(default=16, ge=1)
-    """Replies that are made at once. Whoever asks for more is told to come again."""
-    max_body: int = Field(default=4 << 20, ge=1)
-    """Bytes of the largest request."""
+    """Largest number of replies in progress. Requests beyond it get status 429."""
+    max_body_bytes: int = Field(default=4 << 20, ge=1)
+    """Largest size of a request body in bytes."""
 
     @property
-    def local(self) -> bool:
-        """Whether nobody but this machine can reach the server."""
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
         try:
             return self.host == "localhost" or ip_address(self.host).is_loopback
         except ValueError:

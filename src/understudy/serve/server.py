@@ -1,4 +1,4 @@
-"""The server: its routes, and the socket that it listens on until Ctrl-C."""
+"""The server: its routes and its socket."""
 
 import contextlib
 import socket
@@ -13,61 +13,59 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from understudy.chat import read_key
-from understudy.errors import ConfigError
-from understudy.formats import Vocabulary
-from understudy.models import find_model
-from understudy.players import open_model
-from understudy.serve.choice import Model
-from understudy.serve.completions import Completions, refuse_unknown
-from understudy.serve.gate import Gate, error_response, json_response
+from understudy.clients.chat import require_api_key
+from understudy.core.errors import ConfigError
+from understudy.engines.models import find_model
+from understudy.formats import FormatTokenizer
+from understudy.runs.agents import open_model
+from understudy.runs.weights import ModelWeights
+from understudy.serve.access import AccessMiddleware, error_response, json_response
+from understudy.serve.completions import ChatCompletionsApp, validate_model_name
+from understudy.serve.generation import ServedModel
 from understudy.serve.options import ServeConfig
-from understudy.serve.wire import Refusal
-from understudy.weights import Weights
+from understudy.serve.requests import ApiError
 
-PATIENCE = 5
-"""Seconds that replies under way have to end after Ctrl-C."""
+SHUTDOWN_SECONDS = 5
+"""Seconds that replies in progress get to finish after Ctrl-C."""
 
 
-def serve(weights: Weights, config: ServeConfig, say: Callable[[str], None]) -> None:
-    """Serve a model until Ctrl-C; `say` is told where, and what of that is unsafe."""
-    key, listener = read_key(config.key_variable), listen(config)
+def serve_model(weights: ModelWeights, config: ServeConfig, on_message: Callable[[str], None]) -> None:
+    """Serve a model until Ctrl-C. `on_message` receives warnings and the address."""
+    key, listener = require_api_key(config.api_key_var), open_socket(config)
     with listener:
-        model = open_served(weights, config)
-        for line in (*weights.warnings, model.sampled):
-            say(line)
-        if not (config.local or key):
-            say(f"whoever can reach {config.host} can use this server: set a key by --key-variable")
+        model = load_served_model(weights, config)
+        for line in (*weights.warnings, model.sampler_note):
+            on_message(line)
+        if not (config.is_loopback or key):
+            on_message(f"anyone who can reach {config.host} can use this server; set a key with --api-key-var")
         host = f"[{config.host}]" if ":" in config.host else config.host
-        say(f"{weights.name} is served at http://{host}:{listener.getsockname()[1]}/v1; Ctrl-C ends it")
-        with (
-            contextlib.closing(model.sampler),
-            contextlib.suppress(KeyboardInterrupt),
-        ):  # which comes when all is closed
-            server(app(model, config, key)).run(sockets=[listener])
+        on_message(f"{weights.name} is served at http://{host}:{listener.getsockname()[1]}/v1; press Ctrl-C to stop")
+        # uvicorn raises KeyboardInterrupt again after it has shut down.
+        with contextlib.closing(model.sampler), contextlib.suppress(KeyboardInterrupt):
+            make_server(make_serve_app(model, config, key)).run(sockets=[listener])
 
 
-def open_served(weights: Weights, config: ServeConfig) -> Model:
-    """Load the weights, with room in the sampler's cache for as many replies as are made at once.
+def load_served_model(weights: ModelWeights, config: ServeConfig) -> ServedModel:
+    """Load the model, with a sampler that generates up to `config.concurrency` replies at once.
 
-    Nothing limits the conversations but the model: vLLM is asked for all of its context.
+    A conversation may be as long as the model's context; vLLM is started with the full context length.
     """
-    engine = weights.config.engine.replace(sequences=config.concurrency)
+    engine = weights.config.engine.replace(max_num_seqs=config.concurrency)
     sampler, format = open_model(weights.config, weights.checkpoint, engine)
-    vocabulary = Vocabulary.load(find_model(weights.config.model) / "tokenizer.json")
-    return Model(weights.name, sampler, format, vocabulary, str(sampler.choice))
+    vocabulary = FormatTokenizer.load(find_model(weights.config.model) / "tokenizer.json")
+    return ServedModel(weights.name, sampler, format, vocabulary, str(sampler.sampler_choice))
 
 
-def app(model: Model, config: ServeConfig, key: str = "") -> ASGIApp:
-    """The server as an ASGI application; with a `key`, only for those who have it."""
-    shown = {"id": model.name, "object": "model", "created": 0, "owned_by": "understudy"}
+def make_serve_app(model: ServedModel, config: ServeConfig, key: str = "") -> ASGIApp:
+    """Return the server as an ASGI application. With a `key`, clients must send it."""
+    model_entry = {"id": model.name, "object": "model", "created": 0, "owned_by": "understudy"}
 
     async def models(_: Request) -> Response:
-        return json_response({"object": "list", "data": [shown]})
+        return json_response({"object": "list", "data": [model_entry]})
 
-    async def one(request: Request) -> Response:
-        refuse_unknown(model, request.path_params["name"])
-        return json_response(shown)
+    async def model_by_name(request: Request) -> Response:
+        validate_model_name(model, request.path_params["name"])
+        return json_response(model_entry)
 
     async def health(_: Request) -> Response:
         return json_response({"status": "ok"})
@@ -75,42 +73,42 @@ def app(model: Model, config: ServeConfig, key: str = "") -> ASGIApp:
     routes = [
         Route("/health", health),
         Route("/v1/models", models),
-        Route("/v1/models/{name:path}", one),
-        Route("/v1/chat/completions", Completions(model, config), methods=["POST"]),
+        Route("/v1/models/{name:path}", model_by_name),
+        Route("/v1/chat/completions", ChatCompletionsApp(model, config), methods=["POST"]),
     ]
-    handlers: dict[Any, Callable[..., Awaitable[Response]]] = {HTTPException: _unrouted, Refusal: _refused}
-    return Gate(Starlette(routes=routes, exception_handlers=handlers), config, key)
+    handlers: dict[Any, Callable[..., Awaitable[Response]]] = {HTTPException: _not_found, ApiError: _api_error}
+    return AccessMiddleware(Starlette(routes=routes, exception_handlers=handlers), config, key)
 
 
-def server(served: ASGIApp) -> uvicorn.Server:
-    """The server of an application; it is not running yet."""
+def make_server(app: ASGIApp) -> uvicorn.Server:
+    """Return the uvicorn server of an application, not yet running."""
     return uvicorn.Server(
         uvicorn.Config(
-            served,
+            app,
             http="h11",
             ws="none",
             lifespan="off",
             log_level="warning",
             server_header=False,
-            timeout_graceful_shutdown=PATIENCE,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
     )
 
 
-def listen(config: ServeConfig) -> socket.socket:
-    """The socket that the server is to listen on."""
+def open_socket(config: ServeConfig) -> socket.socket:
+    """Return a socket that listens at the configured address. Raise ConfigError if that fails."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
         return socket.create_server((config.host, config.port), family=family)
     except OSError as e:
-        where = f"{config.host} port {config.port}"
-        raise ConfigError(f"cannot listen on {where}: {e.strerror or e}; choose --host or --port") from e
+        address = f"{config.host} port {config.port}"
+        raise ConfigError(f"cannot listen on {address}: {e.strerror or e}; set another --host or --port") from e
 
 
-async def _refused(_: Request, refusal: Refusal) -> Response:
+async def _api_error(_: Request, refusal: ApiError) -> Response:
     return error_response(refusal)
 
 
-async def _unrouted(request: Request, error: HTTPException) -> Response:
-    text = f"{request.method} {request.url.path}: {error.detail.lower()}; there are /v1/chat/completions (POST),"
-    return error_response(Refusal(f"{text} /v1/models and /health", code="not_found", status=error.status_code))
+async def _not_found(request: Request, error: HTTPException) -> Response:
+    text = f"{request.method} {request.url.path}: {error.detail.lower()}; use POST /v1/chat/completions, "
+    return error_response(ApiError(f"{text}/v1/models or /health", code="not_found", status=error.status_code))

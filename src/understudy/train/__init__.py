@@ -1,8 +1,4 @@
-"""Training: the loop, its two phases, and what they share."""
+"""Training: the loop and its phases, certification, planning, and SkyRL's trainer.
 
-from understudy.train.loop import train
-from understudy.train.metrics import learning_rate, summarize
-from understudy.train.reinforcement import optimizer_steps, with_advantages
-from understudy.train.state import Report, Training
-
-__all__ = ["Report", "Training", "learning_rate", "optimizer_steps", "summarize", "train", "with_advantages"]
+It may import the packages `core` to `data`. Most modules import torch; this one and `planning` do not.
+"""

@@ -1,31 +1,41 @@
-"""What a critic makes of a step's episodes: advantages for the policy, returns for itself."""
+"""Advantages and returns from the values of a critic."""
 
-from understudy.algorithms.advantages import kl_shaped
-from understudy.algorithms.critic import at_the_end, decisions, explained_variance, gae, whitened
-from understudy.batch import Batch
-from understudy.config import Algorithm
+from understudy.algorithms.advantages import apply_kl_penalty
+from understudy.algorithms.batch import Batch
+from understudy.algorithms.critic import (
+    action_starts,
+    explained_variance,
+    gae_advantages,
+    masked_whiten,
+    terminal_rewards,
+)
+from understudy.runs.config import AlgorithmConfig
 from understudy.train.state import Metrics
 
 
-def estimated(batch: Batch, algorithm: Algorithm) -> Batch:
-    """The batch with advantages and returns of its tokens, from its rewards and the critic's `values`.
+def with_gae_advantages(batch: Batch, algorithm: AlgorithmConfig) -> Batch:
+    """Return the batch with GAE advantages and returns, from its rewards and the critic's `values`.
 
-    The reward comes with the last sampled token. A KL penalty of the kind k1 is a reward of every token, so that values
-    learn to foresee it.
+    The reward is given at the last sampled token. With `kl_estimator = "k1"` each token gets its KL penalty as a
+    reward, so that the critic's values include it.
     """
     assert batch.values is not None
     critic, mask = algorithm.critic, batch.mask
-    rewards = at_the_end(batch.rewards, mask)
-    if batch.ref_logprobs is not None and algorithm.kl_kind == "k1":
-        rewards = kl_shaped(rewards, batch.logprobs, batch.ref_logprobs, mask, algorithm.kl_coefficient)
-    advantages = gae(rewards, batch.values, mask, critic.gamma, critic.lam, turns=critic.step == "turn")
+    rewards = terminal_rewards(batch.rewards, mask)
+    if batch.ref_logprobs is not None and algorithm.kl_estimator == "k1":
+        rewards = apply_kl_penalty(rewards, batch.logprobs, batch.ref_logprobs, mask, algorithm.kl_coef)
+    advantages = gae_advantages(
+        rewards, batch.values, mask, critic.gamma, critic.gae_lambda, turn_level=critic.action_level == "turn"
+    )
     returns = advantages + batch.values
-    return batch.with_(advantages=whitened(advantages, mask) if critic.whiten else advantages, returns=returns)
+    return batch.replace(
+        advantages=masked_whiten(advantages, mask) if critic.whiten_advantages else advantages, returns=returns
+    )
 
 
-def foresight(batch: Batch, algorithm: Algorithm) -> Metrics:
-    """How well the critic knew before the update what came; nothing where there is none."""
+def critic_metrics(batch: Batch, algorithm: AlgorithmConfig) -> Metrics:
+    """Return the critic's explained variance before the update, or nothing without a critic."""
     if batch.values is None or batch.returns is None:
         return {}
-    steps = decisions(batch.mask, algorithm.critic.step == "turn")
+    steps = action_starts(batch.mask, algorithm.critic.action_level == "turn")
     return {"explained_variance": explained_variance(batch.values, batch.returns, steps)}

@@ -1,116 +1,131 @@
-"""Evaluation while and after a model is trained, and the rows of the result tables."""
+"""Evaluations during and after training."""
 
 import asyncio
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Literal, TypeVar
 
-from understudy.agent import EngineAgent
-from understudy.chat import Usage
-from understudy.evaluate import episodes, floor, inhabited, oracle
-from understudy.evaluation import Evaluation, summary
-from understudy.results import Row
-from understudy.train.exam import Exam
-from understudy.train.reinforcement import refuse_faulty
-from understudy.train.state import Metrics, Training
-from understudy.trajectory import Trajectory
+from understudy.clients.chat import ModelUsage
+from understudy.core.tasks import Split
+from understudy.evaluation.report import EvalReport, read_report
+from understudy.evaluation.result import EvalResult
+from understudy.evaluation.runner import EvalContext, play_baselines, play_eval, report_eval, write_report
+from understudy.rollouts.agent import EngineAgent
+from understudy.runs.eval_spec import EvalSpec
+from understudy.runs.storage.episode_store import REPORT_FILE
+from understudy.train.eval_sets import EvalSet
+from understudy.train.phases.rl import validate_fault_rate
+from understudy.train.state import Metrics, TrainingContext
 
-PATIENCE = 0.2  # seconds until Ctrl-C is noticed in an evaluation
+POLL_SECONDS = 0.2  # seconds until Ctrl-C is noticed in an evaluation
 T = TypeVar("T")
-Tables = dict[str, list[Row]]
-"""The rows of each exam, by its folder."""
+MetricPrefix = Literal["eval", "eval/ood", "test"]
+"""The prefix of the names of an evaluation's metrics."""
 
 
-async def evaluated(training: Training, step: int, name: str) -> Metrics:
-    """What the weights after `step` come to in each exam; kept in the run, and not done again if it is there."""
-    found: Metrics = {}
-    for exam in training.exams:
-        nothing = await _nothing(training, exam)
-        file = f"{exam.folder}/{step:06} {name}.json"
-        if (training.run.folder / file).exists():
-            text = (training.run.folder / file).read_text(encoding="utf-8")
-            evaluation = Evaluation.model_validate_json(text)
-        else:
-            evaluation, played = await _sit(training, exam, step, name)
-            training.run.keep_evaluation(f"{step:06} {name}{exam.ending}", played)
-            training.run.write(file, evaluation.model_dump_json())
-        unseen = exam.folder == "tests" or training.config.eval.split == "test"
-        found |= measured(evaluation, nothing, "test" if unseen else "eval")
-    return found
+async def evaluate_step(context: TrainingContext, step: int, stage: str) -> Metrics | None:
+    """Evaluate the weights after `step` on each eval set. Return the metrics, or None if the run has to stop.
 
-
-def measured(evaluation: Evaluation, nothing: Evaluation, space: Literal["eval", "test"]) -> Metrics:
-    """`eval/<domain>/…`, or `test/<domain>/…`: success, reward, and what doing nothing succeeds at."""
-    found = {}
-    for domain in sorted({result.domain for result in evaluation.results}):
-        own, none = evaluation.of_domain(domain), nothing.of_domain(domain)
-        earned = [reward for result in own.results for reward in result.rewards if reward is not None]
-        if earned:
-            of = f"{space}/{domain.replace('/', '_')}"
-            found[f"{of}/success_rate"] = own.success.mean
-            found[f"{of}/average_reward"] = sum(earned) / len(earned)
-            found[f"{of}/floor"] = none.success.mean
-    return found
-
-
-async def results(training: Training) -> Tables:
-    """The rows of the result tables: floor, oracle, and the model at each stage."""
-    return {exam.folder: await _rows(training, exam) for exam in training.exams}
-
-
-async def _nothing(training: Training, exam: Exam) -> Evaluation:
-    """What doing nothing comes to in an exam; it is the same each time."""
-    if exam.folder not in training.nothing:
-        training.nothing[exam.folder] = await floor(exam.source, exam.tasks)
-    return training.nothing[exam.folder]
-
-
-async def _sit(training: Training, exam: Exam, step: int, name: str) -> tuple[Evaluation, list[Trajectory]]:
-    """What the current weights make of an exam, and the episodes."""
-    config = training.config.eval
-    sampling = training.config.sampling.replace(temperature=config.temperature)
-    what = name if exam.folder == "evaluations" else f"{name} on {exam.source.name}"
-    playing = episodes(
-        inhabited(exam.source, training.users),
-        EngineAgent(training.engine, training.format, sampling),
-        exam.tasks,
-        training.config.limits,
-        config.trials,
-        config.seed,
-        training.config.engine.sequences,
-        lambda done, total: training.report(f"evaluate {what}", done, total, {}),
-        crew=training.crew,
-    )
-    used = training.users.usage
-    played = await _unless_interrupted(training, playing, step)
-    training.note_cost()
-    refuse_faulty([played], training.config.max_fault_rate)
-    evaluation = summary(exam.source, exam.tasks, played, config.trials, config.seed)
-    training.engine.forget()  # so that a run which is resumed, and finds the evaluation there, goes on alike
-    if training.users.scripted:
-        return evaluation, played
-    usage = sum(training.crew.gather(training.users.usage - used), Usage())
-    return evaluation.replace(usage={"users": usage}), played
-
-
-async def _rows(training: Training, exam: Exam) -> list[Row]:
-    rows = [("do nothing", await _nothing(training, exam)), ("gold", await oracle(exam.source, exam.tasks))]
-    for path in sorted((training.run.folder / exam.folder).glob("*.json")):
-        rows.append((path.stem.partition(" ")[2], Evaluation.model_validate_json(path.read_text(encoding="utf-8"))))
-    return rows
-
-
-async def _unless_interrupted(training: Training, work: Coroutine[None, None, T], step: int) -> T:
-    """What the work comes to; Ctrl-C gives it up and ends the run, which on resuming does it again.
-
-    Processes of a crew do not stop halfway: the others would wait for their share.
+    Each evaluation is stored in the run. If it is stored already, its report is read instead.
     """
-    if training.crew.size > 1:
+    found: Metrics = {}
+    for eval_set in context.eval_sets:
+        folder = context.run.evaluation_folder(step, stage, eval_set.is_ood)
+        if (folder / REPORT_FILE).is_file():
+            report: EvalReport | None = read_report(folder)
+        else:
+            report = await _run_eval(context, eval_set, step, stage, folder)
+        if report is None:
+            return None
+        noop = next(row.result for row in report.rows if row.result.kind == "noop")
+        prefix = _metric_prefix(eval_set, context.config.eval.split)
+        found |= eval_metrics(report.agent_rows[-1].result, noop, prefix)
+    return found
+
+
+def eval_metrics(eval_result: EvalResult, noop_result: EvalResult, prefix: MetricPrefix) -> Metrics:
+    """Return the success rate, the mean reward and the noop success rate of each domain.
+
+    Their names are `<prefix>/<domain>/success_rate`, `…/reward` and `…/noop_success_rate`. A domain without a scored
+    episode is left out.
+    """
+    found = {}
+    for domain in sorted({result.domain for result in eval_result.task_results}):
+        own, none = eval_result.filter_domain(domain), noop_result.filter_domain(domain)
+        earned = [reward for result in own.task_results for reward in result.rewards if reward is not None]
+        if earned:
+            of = f"{prefix}/{domain.replace('/', '_')}"
+            found[f"{of}/success_rate"] = own.success_rate.mean
+            found[f"{of}/reward"] = sum(earned) / len(earned)
+            found[f"{of}/noop_success_rate"] = none.success_rate.mean
+    return found
+
+
+def _metric_prefix(eval_set: EvalSet, split: Split) -> MetricPrefix:
+    """Return `eval/ood` for `eval.ood_domains`, `test` for test tasks of the training domains, and else `eval`."""
+    if eval_set.is_ood:
+        return "eval/ood"
+    return "test" if split == "test" else "eval"
+
+
+async def _run_eval(
+    context: TrainingContext, eval_set: EvalSet, step: int, stage: str, folder: Path
+) -> EvalReport | None:
+    """Evaluate the current weights into `folder`. Return the report, or None if the run has to stop."""
+    checkpoint = context.run.last_checkpoint if context.run.step == step else None
+    spec = EvalSpec(
+        name=f"step {step}",
+        agent="model",
+        checkpoint=str(checkpoint.resolve()) if checkpoint else "",
+        config=eval_set.config,
+    )
+    eval_set.baselines = eval_set.baselines or await play_baselines(eval_set.source, eval_set.tasks)
+    eval_context = _make_eval_context(context, eval_set)
+    what = f"{stage} on {eval_set.source.name}" if eval_set.is_ood else stage
+    playing = play_eval(
+        spec, eval_context, folder, lambda done, total: context.report(f"evaluate {what}", done, total, {})
+    )
+    used = context.users.usage
+    played = await _unless_interrupted(context, playing)
+    if played is None:
+        return None
+    context.gather_costs()
+    validate_fault_rate([episode for each in played for episode in each], context.config.max_fault_rate)
+    context.engine.reset_prefix_cache()  # a resumed run skips this evaluation, so training must not reuse its prefixes
+    usage = {}
+    if not context.users.is_scripted:
+        usage["users"] = sum(context.process_group.all_gather(context.users.usage - used), ModelUsage())
+    report = await report_eval(spec, eval_context, played, usage)
+    write_report(folder, report)
+    return report
+
+
+def _make_eval_context(context: TrainingContext, eval_set: EvalSet) -> EvalContext:
+    sampling = context.config.sampling.replace(temperature=context.config.eval.temperature)
+    return EvalContext(
+        context.cost_tracker,
+        EngineAgent(context.engine, context.format, sampling),
+        context.users,
+        eval_set.source,
+        eval_set.tasks,
+        concurrency=context.config.engine.max_num_seqs,
+        process_group=context.process_group,
+        baselines=eval_set.baselines,
+    )
+
+
+async def _unless_interrupted(context: TrainingContext, work: Coroutine[None, None, T]) -> T | None:
+    """Return the result of `work`. If the run has to stop before it is done, cancel it and return None.
+
+    With several processes the work is never cancelled, because the others would wait for this process's share.
+    """
+    if context.process_group.world_size > 1:
         return await work
     task = asyncio.ensure_future(work)
     while not task.done():
-        await asyncio.wait([task], timeout=PATIENCE)
-        if training.ending and not task.done():
+        await asyncio.wait([task], timeout=POLL_SECONDS)
+        if context.should_stop and not task.done():
             task.cancel()
             await asyncio.wait([task])
-            training.stop(step)
+            return None
     return task.result()

@@ -1,150 +1,185 @@
-"""Training: a warm start on demonstrations, then preferences, then reinforcement. One loop, one count of steps.
+"""The training loop: SFT, then preferences, then RL, with one count of steps.
 
-Steps 1 … sft.steps imitate; the next preferences.steps learn from better and worse conversations; the steps after them
-play groups of episodes and move the weights by their advantages. All that a step does follows from the config, its
-number and the weights, so that a resumed run equals an uninterrupted one.
+Steps 1 to `sft.steps` train on demonstrations, the next `preferences.steps` on preferences, and the rest by RL. A step
+depends only on the config, its number, the weights and the progress, so a resumed run equals an uninterrupted one.
 """
 
-import asyncio
 import functools
 from collections.abc import Iterator
 
-from understudy import memory
-from understudy.certify import Watch, subject_of
-from understudy.config import TrainConfig
-from understudy.crew import ALONE, Crew
-from understudy.domains.mixture import shown
-from understudy.engines.local.machine import find_machine, peak_bytes
-from understudy.engines.opening import open_engine
-from understudy.health import as_metrics, of_start, of_step
-from understudy.interruption import interruptible
-from understudy.metrics import named
-from understudy.resumption import reinforced
-from understudy.run import Run
-from understudy.trackers import Trackers
-from understudy.train.evaluation import Tables, evaluated, results
-from understudy.train.findings import halt, tell
-from understudy.train.phases import Phase, phases
-from understudy.train.preparation import cut_short, doubts, prepare
-from understudy.train.state import Report, Training
+from understudy.clients.cost import COST_FILE, CostTracker
+from understudy.core.event_loop import run_async
+from understudy.core.interruption import interruptible
+from understudy.engines.base import Engine, require_critic, require_reference
+from understudy.engines.factory import open_engine
+from understudy.engines.local.machine import detect_machine, peak_memory_bytes
+from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
+from understudy.envs.domains.mixture import find_tool_specs
+from understudy.evaluation.report import RunReport, read_run_report
+from understudy.runs.config import TrainConfig
+from understudy.runs.health import check_initial_eval, check_step, health_metrics
+from understudy.runs.metrics import add_prefixes
+from understudy.runs.resumption import rl_weights_name
+from understudy.runs.run import Run
+from understudy.runs.trackers import TrackerProcesses
+from understudy.train.certify import RunCertifier, make_certification_target
+from understudy.train.checkpointing import load_checkpoint, save_checkpoint, stop_run
+from understudy.train.data_files import DataFiles
+from understudy.train.evaluation import evaluate_step
+from understudy.train.phases.phases import PhaseSpan, TrainPhase, make_phases, phase_spans
+from understudy.train.planning import memory
+from understudy.train.preparation import PreparedRun, config_warnings, context_warnings, prepare_run
+from understudy.train.state import ProgressReporter, TrainingContext, TrainingProgress
+from understudy.train.step_records import has_eval_record, log_eval, log_step, report_issues, stop_unhealthy_run
 
 
-def train(config: TrainConfig, run: Run, report: Report, crew: Crew = ALONE) -> Tables:
-    """Train to the end, or to Ctrl-C, which writes a checkpoint. Returns the rows of the result tables.
+def train(
+    config: TrainConfig, run: Run, report: ProgressReporter, process_group: ProcessGroup = SINGLE_PROCESS
+) -> RunReport:
+    """Run `train_async` in an event loop of its own. Raise RuntimeError if one is running."""
+    return run_async(train_async(config, run, report, process_group))
 
-    All processes of a crew call this, each with a run of its own.
+
+async def train_async(
+    config: TrainConfig, run: Run, report: ProgressReporter, process_group: ProcessGroup = SINGLE_PROCESS
+) -> RunReport:
+    """Train to the end and return the results. All processes of a group call this, each with its own `run`.
+
+    On Ctrl-C, write a checkpoint and raise KeyboardInterrupt. At `cost_limit`, and for the checks of `health.stop_on`,
+    raise RolloutError.
     """
-    prepared = prepare(config, run.began, run.step)
-    prepared.files.refuse_changed(run)
-    folder, domain = prepared.folder, prepared.domain
-    machine = find_machine(config.engine)
-    planned = memory.planned(config, folder, machine, crew.size)
-    for line in (*doubts(config), *prepared.files.notes, *map(memory.as_text, planned)):
+    tracker = CostTracker(file=run.folder / COST_FILE)
+    prepared = await prepare_run(config, run.created_at, run.step, tracker)
+    prepared.data_files.validate_unchanged(run)
+    machine = detect_machine(config.engine.local_engine_config)
+    planned = memory.plan_run_memory(config, prepared.model_folder, machine, process_group.world_size)
+    for line in (*config_warnings(config), *prepared.data_files.notes, *map(memory.format_memory_plan, planned)):
         report(line, 0, 0, {})
-    engine = open_engine(folder, config.fitted, config.seed, crew)
-    if config.algorithm.valued:
-        engine.add_critic(config.algorithm.critic)
-    subject = subject_of(config, folder, engine, prepared.format)
-    watch = Watch(subject, config.certify, functools.partial(shown, domain), folder, config.format.thinking)
-    parts = (domain, engine, prepared.format, report, prepared.users, watch, prepared.exams, crew)
-    training = Training(config, run, *parts, device=machine.device, floor=prepared.floor)
-    training.handed_over, training.preferences = prepared.files.demonstrations, prepared.files.preferences
-    for line in (str(engine.choice), *cut_short(config, engine.context)):
-        report(line, 0, 0, {})
+    engine = open_engine(prepared.model_folder, config.resolved_engine, config.seed, process_group)
+    tracker_names = config.trackers if process_group.rank == 0 else ()
     try:
-        tables = asyncio.run(_train(training))
+        if config.algorithm.uses_critic:
+            require_critic(engine).add_critic(config.algorithm.critic)
+        if config.algorithm.kl_coef or config.preferences.steps:
+            require_reference(engine)
+        for line in (str(engine.sampler_choice), *context_warnings(config, engine.context_length)):
+            report(line, 0, 0, {})
+        with (
+            interruptible() as is_interrupted,
+            TrackerProcesses(tracker_names, config.tracking, run.folder, config.model_dump(mode="json")) as trackers,
+        ):
+            context = TrainingContext(
+                config=config,
+                run=run,
+                domain=prepared.domain,
+                engine=engine,
+                format=prepared.format,
+                users=prepared.users,
+                eval_sets=prepared.eval_sets,
+                certifier=_make_certifier(prepared, config, engine),
+                trackers=trackers,
+                report=report,
+                is_interrupted=lambda: any(process_group.all_gather(is_interrupted())),
+                process_group=process_group,
+                reward_judge=prepared.reward_judge,
+                noop_reward=prepared.noop_reward,
+                device=machine.device,
+                cost_tracker=prepared.cost_tracker,
+            )
+            result = await _train(context, prepared.data_files)
         for plan in planned:
-            report(memory.beside(plan, peak_bytes(machine.device)), 0, 0, {})
-        return tables
+            report(memory.format_measured_peak(plan, peak_memory_bytes(machine.device)), 0, 0, {})
+        return result
     finally:
         engine.close()
 
 
-async def _train(training: Training) -> Tables:
-    config, run = training.config, training.run
-    training.resume()
-    if training.overspent:
-        training.stop(run.step)
-    followed = config.trackers if training.crew.rank == 0 else ()
-    with (
-        interruptible() as wished,
-        Trackers(followed, config.tracking, run.folder, config.model_dump(mode="json")) as training.trackers,
-    ):
-        training.interrupted = lambda: any(training.crew.gather(wished()))
-        await training.watch.begin(run)
-        await _complete(training, run.step)
-        for step, phase in _steps(config, run.step):
-            await _step(training, step, phase)
-            await _complete(training, step)
-        tables = await results(training)
-        with run.model() as folder:
-            training.engine.export(folder)
-        for line in training.trackers.close():
-            training.report(line, 0, 0, {})
-    return tables
+def _make_certifier(prepared: PreparedRun, config: TrainConfig, engine: Engine) -> RunCertifier:
+    target = make_certification_target(config, prepared.model_folder, engine, prepared.format)
+    tools = functools.partial(find_tool_specs, prepared.domain)
+    return RunCertifier(target, config.certify, tools, prepared.model_folder, config.format.enable_thinking)
 
 
-async def _step(training: Training, step: int, phase: Phase) -> None:
-    """One step of a phase: what it came to is examined before its weights are kept."""
-    config = training.config
-    if step == phase.first and phase.begin:
-        phase.begin(training)
-    metrics = await phase.step(training, step)
-    metrics = named(metrics | {"peak_memory_gib": peak_bytes(training.device) / memory.GIB})
-    findings = of_step(metrics, training.history, config.health)
-    training.pending = metrics | as_metrics(findings)
-    training.report("train", step, training.total, training.pending)
-    halts = tell(training, step, findings)
-    sound = not any(finding.check == "finite" and not finding.ok for finding in findings)
-    if sound and (halts or saved_after(config, step)):
-        training.save(step)
+async def _train(context: TrainingContext, data_files: DataFiles) -> RunReport:
+    config, run = context.config, context.run
+    progress = load_checkpoint(run, context.engine)
+    if context.over_cost_limit:
+        stop_run(context, progress, run.step)
+    await context.certifier.certify_start(run)
+    await _evaluate(context, progress, run.step)
+    phases = make_phases(context, progress, data_files)
+    for step, span in _steps(config, run.step):
+        if step == span.first_step:
+            phases[span.name].start()
+        await _step(context, progress, step, phases[span.name])
+        await _evaluate(context, progress, step)
+    result = read_run_report(run.folder)
+    with run.write_model() as folder:
+        context.engine.export(folder)
+    for line in context.trackers.close():
+        context.report(line, 0, 0, {})
+    return result
+
+
+async def _step(context: TrainingContext, progress: TrainingProgress, step: int, phase: TrainPhase) -> None:
+    """Train one step. Its metrics are checked and written before its checkpoint."""
+    config = context.config
+    metrics = await phase.run_step(step)
+    metrics = add_prefixes(metrics | {"peak_memory_gib": peak_memory_bytes(context.device) / memory.GIB})
+    results = check_step(metrics, progress.history, config.health)
+    metrics |= health_metrics(results)
+    context.report("train", step, config.total_steps, metrics)
+    halts = report_issues(context, progress, step, results)
+    log_step(context, progress, step, metrics)
+    is_finite = not any(result.check == "finite" and not result.ok for result in results)
+    if is_finite and (halts or has_checkpoint_after(config, step)):
+        save_checkpoint(context, progress, step)
     if halts:
-        if training.run.step != step or not evaluation_after(config, step):  # else its line is written when resumed
-            training.finish(step, {})
-        halt(training, step, halts[0])
+        stop_unhealthy_run(context.run, step, halts[0])
 
 
-async def _complete(training: Training, step: int) -> None:
-    """What belongs to a step after its weights are kept: their evaluation, where it is due, and its line of metrics."""
-    config = training.config
-    name, metrics = evaluation_after(config, step), {}
-    if name:
-        if training.ending:
-            training.stop(step)
-        metrics = await evaluated(training, step, name)
-        if step == config.prior and config.steps and training.pending is not None:
-            findings = of_start(metrics, config.health)
-            metrics |= as_metrics(findings)
-            if halts := tell(training, step, findings):
-                training.finish(step, metrics)
-                halt(training, step, halts[0])
-    training.finish(step, metrics)
-    if training.ending:
-        training.stop(step)
+async def _evaluate(context: TrainingContext, progress: TrainingProgress, step: int) -> None:
+    """Evaluate the weights after a step if an evaluation is due and not recorded.
+
+    Stop the run on Ctrl-C or at `cost_limit`. This is checked before, during and after the evaluation.
+    """
+    config = context.config
+    if context.should_stop:
+        stop_run(context, progress, step)
+    name = eval_name_after(config, step)
+    if name is None or has_eval_record(context.run, step):
+        return
+    metrics = await evaluate_step(context, step, name)
+    if metrics is None:
+        stop_run(context, progress, step)
+    starts_rl = step == config.steps_before_rl and config.steps > 0
+    log_eval(context, progress, step, metrics, check_initial_eval(metrics, config.health) if starts_rl else [])
+    if context.should_stop:
+        stop_run(context, progress, step)
 
 
-def _steps(config: TrainConfig, done: int) -> Iterator[tuple[int, Phase]]:
-    """The steps that are still to do, each with its phase."""
-    for phase in phases(config):
-        yield from ((step, phase) for step in range(max(done + 1, phase.first), phase.last + 1))
+def _steps(config: TrainConfig, done: int) -> Iterator[tuple[int, PhaseSpan]]:
+    """Yield the steps after the first `done`, each with its phase."""
+    for span in phase_spans(config):
+        yield from ((step, span) for step in range(max(done + 1, span.first_step), span.last_step + 1))
 
 
-def evaluation_after(config: TrainConfig, step: int) -> str | None:
-    """What the evaluation after a step is called, where there is one; 0 is before the first."""
-    ends = {phase.last: phase.weights for phase in phases(config)}
+def eval_name_after(config: TrainConfig, step: int) -> str | None:
+    """Return the name of the evaluation after a step, or None if there is none. Step 0 is the start of the run."""
+    ends = {span.last_step: span.name for span in phase_spans(config)}
     if step in ends:
         return ends[step]
     if step == 0:
-        return "base model"
-    done = step - config.prior  # steps of reinforcement
-    return reinforced(config, step) if done > 0 and due(done, config.eval.every) else None
+        return "base"
+    done = step - config.steps_before_rl  # RL steps
+    return rl_weights_name(config, step) if done > 0 and is_due(done, config.eval.every) else None
 
 
-def saved_after(config: TrainConfig, step: int) -> bool:
-    """Whether there is a checkpoint after a step, whatever it comes to."""
-    return due(step, config.save_every) or evaluation_after(config, step) is not None
+def has_checkpoint_after(config: TrainConfig, step: int) -> bool:
+    """Return whether the config schedules a checkpoint after a step. A run that stops writes another one."""
+    return is_due(step, config.save_every) or eval_name_after(config, step) is not None
 
 
-def due(step: int, every: int) -> bool:
-    """Whether a step is one of every so many; 0 is none."""
+def is_due(step: int, every: int) -> bool:
+    """Return whether `every` is not 0 and divides `step`."""
     return bool(every) and step % every == 0

@@ -1,64 +1,70 @@
-"""What a step came to: the metrics of its episodes, and the learning rate it is taken at."""
+"""Metrics of a step's episodes, and the learning rate schedule."""
 
 from collections import Counter
 from collections.abc import Sequence
 
-from understudy.algorithms.options import Advantage
-from understudy.chat import Usage
-from understudy.crew import Crew
-from understudy.engines.local.ranks import totals
-from understudy.shaping import Judge
-from understudy.train.lessons import lesson
+from understudy.algorithms.config import AdvantageEstimator
+from understudy.clients.chat import ModelUsage
+from understudy.core.trajectory import StopReason, Trajectory
+from understudy.engines.local.distributed.distributed import sum_across_ranks
+from understudy.engines.process_group import ProcessGroup
+from understudy.envs.users import UserSimulatorFactory
+from understudy.rollouts.group import Group
+from understudy.rollouts.reward_shaping import RewardJudge
 from understudy.train.state import Metrics
-from understudy.trajectory import Stop, Trajectory
-from understudy.users import Cast
 
 
-def summarize(groups: Sequence[Sequence[Trajectory]], advantage: Advantage) -> Metrics:
-    """What one step's episodes came to. Rates of replies and tool errors are per reply of the agent.
+def rollout_metrics(groups: Sequence[Group], estimator: AdvantageEstimator) -> Metrics:
+    """Return the metrics of one step's episodes. Rates of replies and tool errors are per reply of the agent.
 
-    `equal_groups` are those that teach nothing: of equal rewards, where `advantage` compares them.
+    `zero_variance_groups` counts the groups in which the estimator finds no trainable episode.
     """
-    episodes = [episode for group in groups for episode in group]
-    whole = [episode for episode in episodes if episode.score]
-    turns = sum(episode.turns for episode in whole)
-    counts = sum((Counter(episode.counts) for episode in whole), Counter[str]())
-    stops = Counter(str(episode.stop) for episode in episodes)
-    n = max(1, len(whole))
+    episodes = [episode for group in groups for episode in group.episodes]
+    scored = [episode for episode in episodes if episode.score]
+    turns = sum(episode.num_turns for episode in scored)
+    counts = sum((Counter(episode.event_counts) for episode in scored), Counter[str]())
+    stops = Counter(str(episode.stop_reason) for episode in episodes)
+    n = max(1, len(scored))
     return {
-        "reward": sum(episode.reward for episode in whole) / n,
-        "success": sum(episode.score.reward >= 1.0 for episode in whole if episode.score) / n,
+        "reward": sum(episode.reward for episode in scored) / n,
+        "success_rate": sum(episode.score.reward >= 1.0 for episode in scored if episode.score) / n,
         "episodes": float(len(episodes)),
         "groups": float(len(groups)),
-        "equal_groups": float(sum(not lesson(group, advantage) for group in groups)),
+        "zero_variance_groups": float(sum(not group.trainable_episodes(estimator) for group in groups)),
         "turns": turns / n,
-        "sampled_tokens": float(sum(sum(episode.mask) for episode in whole)),
-        "episode_tokens": sum(len(episode.tokens) for episode in whole) / n,
+        "response_tokens": float(sum(sum(episode.mask) for episode in scored)),
+        "episode_tokens": sum(len(episode.tokens) for episode in scored) / n,
         **{f"replies/{name}": count / max(1, turns) for name, count in sorted(counts.items())},
         **{f"stop/{name}": count / len(episodes) for name, count in sorted(stops.items())},
         **_fault_rates(episodes),
     }
 
 
-def spent(users: Cast, before: Usage, crew: Crew) -> Metrics:
-    """What users whom a language model plays were asked since `before`, by all processes of the crew."""
-    if users.scripted:
+def user_usage_metrics(users: UserSimulatorFactory, before: ModelUsage, process_group: ProcessGroup) -> Metrics:
+    """Return the usage of the user model since `before`, summed over all processes. Scripted users have none."""
+    if users.is_scripted:
         return {}
-    return {f"users/{name}": float(value) for name, value in sum(crew.gather(users.usage - before), Usage())}
+    return {
+        f"rollout/user/{name}": float(value)
+        for name, value in sum(process_group.all_gather(users.usage - before), ModelUsage())
+    }
 
 
-def marked(judge: Judge | None, crew: Crew) -> Metrics:
-    """What the judge was asked since this was called last, by all processes of the crew."""
-    return totals(crew, judge.taken()) if judge else {}
+def judge_metrics(judge: RewardJudge | None, process_group: ProcessGroup) -> Metrics:
+    """Return the usage of the reward judge since the last call, summed over all processes of the group."""
+    return sum_across_ranks(process_group, judge.pop_metrics()) if judge else {}
 
 
-def learning_rate(step: int, steps: int, peak: float, warmup: int, final: float) -> float:
-    """Rises linearly over `warmup` steps, then falls linearly to `final` times the peak. Steps count from 1."""
-    rising = min(1.0, step / max(1, warmup))
-    falling = 1.0 - (1.0 - final) * max(0, step - warmup) / max(1, steps - warmup)
-    return peak * rising * falling
+def learning_rate(step: int, steps: int, peak_lr: float, warmup_steps: int, min_lr_ratio: float) -> float:
+    """Return the learning rate of a step, counted from 1.
+
+    It rises linearly over `warmup_steps`, then falls linearly to `min_lr_ratio` times the peak.
+    """
+    rising = min(1.0, step / max(1, warmup_steps))
+    falling = 1.0 - (1.0 - min_lr_ratio) * max(0, step - warmup_steps) / max(1, steps - warmup_steps)
+    return peak_lr * rising * falling
 
 
 def _fault_rates(episodes: Sequence[Trajectory]) -> Metrics:
-    faults = Counter(str(episode.fault) for episode in episodes if episode.stop is Stop.FAULT)
-    return {f"fault/{name}": count / len(episodes) for name, count in sorted(faults.items())}
+    faults = Counter(str(episode.fault) for episode in episodes if episode.stop_reason is StopReason.FAULT)
+    return {f"rollout/fault/{name}": count / len(episodes) for name, count in sorted(faults.items())}

@@ -1,140 +1,124 @@
-"""What a run needs before its model is loaded: all that can be wrong with a config shows here."""
+"""Prepare a training run before its model is loaded, and check its config."""
 
-import asyncio
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from understudy import formats
-from understudy.agent import SilentAgent
-from understudy.config import TrainConfig
-from understudy.domains.base import TaskSource, find
-from understudy.engines.tinker import refusals
-from understudy.errors import ConfigError
-from understudy.evaluate import refuse_free
-from understudy.formats import ChatFormat
-from understudy.models import find_model
-from understudy.rollout import Limits, play
-from understudy.shaping import Shaped, Shaping
-from understudy.train.exam import Exam, exams
-from understudy.train.files import Files, read_files
-from understudy.train.lessons import judge_of, refuse_idle
-from understudy.users import Cast
+from understudy.clients.cost import CostTracker, validate_prices
+from understudy.core.errors import ConfigError
+from understudy.engines.models import find_model
+from understudy.engines.unsupported import raise_unsupported
+from understudy.envs.domains.base import TaskSource, load_source
+from understudy.envs.users import UserSimulatorFactory
+from understudy.evaluation.evaluate import validate_noop_reward
+from understudy.formats import ChatFormat, chat_format_from_config
+from understudy.rollouts.agent import NoopAgent
+from understudy.rollouts.reward_shaping import RewardJudge, ShapedEnvironmentFactory, ShapingConfig
+from understudy.rollouts.rollout import EpisodeLimits, play_episode
+from understudy.runs.config import TrainConfig
+from understudy.runs.endpoints import endpoint_configs, training_endpoint_names
+from understudy.train.data_files import DataFiles, read_data_files
+from understudy.train.engine_support import unsupported_settings
+from understudy.train.eval_sets import EvalSet, make_eval_sets
+from understudy.train.selection import make_reward_judge, validate_reference
 
-_PROBED = 8
-"""Tasks whose scores are looked at: several, because a mixture's domains score apart."""
+_NUM_PROBED_TASKS = 8
+"""Number of tasks that are probed for progress scores. A mixture needs several, since its domains differ in scoring."""
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """The parts of a run, but for its engine."""
+class PreparedRun:
+    """The parts of a run, except its engine."""
 
-    folder: Path
-    """Of the model."""
+    model_folder: Path
+    """The folder of the model."""
     format: ChatFormat
     domain: TaskSource
-    exams: Sequence[Exam]
-    users: Cast
-    floor: float
-    """What doing nothing earns on tasks of the training split."""
-    files: Files
+    eval_sets: Sequence[EvalSet]
+    users: UserSimulatorFactory
+    noop_reward: float
+    """The reward of the noop agent on tasks of the training split."""
+    data_files: DataFiles
+    reward_judge: RewardJudge | None
+    """Grades failed episodes, if `algorithm.shaping` asks for it."""
+    cost_tracker: CostTracker
+    """Counts the cost of the user model and the reward judge."""
 
 
-def prepare(config: TrainConfig, today: date | None = None, done: int = 0) -> Prepared:
-    """Find and check what a config names, for a run that has done so many steps.
+async def prepare_run(
+    config: TrainConfig, today: date | None = None, done_steps: int = 0, cost_tracker: CostTracker | None = None
+) -> PreparedRun:
+    """Find and check what a config names, for a run that has finished `done_steps` steps.
 
-    `today` is what templates that tell the date say.
-
-    Raises ConfigError, and TaskError for tasks that doing nothing earns.
+    `today` is the date that chat templates print. `cost_tracker` counts the cost of the user model and the reward
+    judge. Raise ConfigError if a setting is invalid, or TaskError if doing nothing solves tasks.
     """
     folder = find_model(config.model)
-    domain = find(config.domain).slice(config.slice)
-    examined = exams(config, domain)
+    domain = load_source(config.domain).slice(config.slice)
+    eval_sets = make_eval_sets(config, domain)
     if config.user.kind == "human":
         raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")
-    refuse_idle(config.algorithm, folder)
-    _refuse_idle_cap(config)
-    _refuse_idle_files(config)
-    judge_of(config)  # at its first mark the warm start would be over
-    _refuse_of_a_server(config)
-    users = Cast(config.user)
-    floor = asyncio.run(refuse_free(domain, config.seed, allowed=config.free_tasks))
-    if config.steps and config.algorithm.shaping.progress:
-        asyncio.run(_refuse_untold(config, domain))
-    format = formats.configured(folder, config.format, today)
-    files = read_files(config, domain, format, done)
-    return Prepared(folder, format, domain, examined, users, floor, files)
+    validate_reference(config.algorithm, folder)
+    validate_prices(config.cost_limit, endpoint_configs(config, training_endpoint_names(config)))
+    _validate_files_used(config)
+    cost_tracker = cost_tracker or CostTracker()
+    reward_judge = make_reward_judge(config, cost_tracker.budget_for("judge"))
+    raise_unsupported(unsupported_settings(config))
+    users = UserSimulatorFactory(config.user, config.endpoints, cost_tracker.budget_for("users"))
+    noop_reward = await validate_noop_reward(domain, config.seed, allow_noop_solvable=config.allow_noop_solvable)
+    if config.steps and config.algorithm.shaping.progress_weight:
+        await _validate_progress_scores(config, domain)
+    format = chat_format_from_config(folder, config.format, today)
+    files = read_data_files(config, domain, format, done_steps)
+    return PreparedRun(folder, format, domain, eval_sets, users, noop_reward, files, reward_judge, cost_tracker)
 
 
-def doubts(config: TrainConfig) -> list[str]:
-    """What a run can do, and its user should know of: a line each."""
+def config_warnings(config: TrainConfig) -> list[str]:
+    """Return warnings about settings that are allowed but have side effects, one line each."""
     if not config.steps:
         return []
     sampling, lines = config.sampling, []
     if sampling.temperature == 0:
         lines.append(
-            "sampling.temperature = 0: episodes of a group differ by their users alone, and gradients are those of "
-            "temperature 1; see docs/sampling.md"
+            "sampling.temperature = 0: episodes of a group differ only by their users, and gradients are computed at "
+            "temperature 1; see docs/finetuning.md"
         )
-    if sampling.filtered:
+    if sampling.has_filters:
         on = sampling.model_dump(include={"top_p", "top_k", "min_p", "repetition_penalty"}, exclude_defaults=True)
         named = ", ".join(f"sampling.{name} = {value}" for name, value in on.items())
-        lines.append(f"{named}: replies are drawn from other odds than those that are trained; see docs/sampling.md")
-    reference = config.algorithm.reference
-    if reference.kind == "ema" and reference.every >= config.steps:
         lines.append(
-            f"algorithm.reference.every = {reference.every}, and there are {config.steps} steps: the average stays as "
-            "it begins, as kind=frozen does"
+            f"{named}: replies are sampled from a different distribution than the trained one; see docs/finetuning.md"
+        )
+    reference = config.algorithm.reference
+    if reference.kind == "ema" and reference.sync_steps >= config.steps:
+        lines.append(
+            f"algorithm.reference.sync_steps = {reference.sync_steps}, but the run has {config.steps} steps: the "
+            "reference is never updated, as with kind=frozen"
         )
     return lines
 
 
-def cut_short(config: TrainConfig, context: int) -> list[str]:
-    """A line where episodes may be longer than the model's context, in which they end."""
-    longest = config.limits.max_tokens
+def context_warnings(config: TrainConfig, context: int) -> list[str]:
+    """Return a warning if episodes may reach the end of the model's context of `context` tokens."""
+    longest = config.limits.max_episode_tokens
     if longest <= context:
         return []
-    return [f"limits.max_tokens = {longest}, and the model's context is {context}: episodes end there"]
+    return [f"limits.max_episode_tokens = {longest}, but the model's context is {context}: episodes end at the context"]
 
 
-def _refuse_of_a_server(config: TrainConfig) -> None:
-    """What a server of the Tinker API cannot do for this run: a `ConfigError`, before anything is asked of it."""
-    if config.engine.kind != "tinker":
-        return
-    refusals.abilities(config.engine)
-    refusals.refuse_sampling(config.sampling, "sampling")
-    refusals.refuse_sampling(config.sampling.replace(temperature=config.eval.temperature), "eval")
-    if config.algorithm.valued:
-        raise refusals.no_values()
-    if config.algorithm.kl_coefficient:
-        refusals.refuse_reference(config.algorithm.reference)
-    steps = (config.sft.steps, config.preferences.steps, config.steps)
-    refusals.refuse_second_phase(config.engine, sum(count > 0 for count in steps))
+async def _validate_progress_scores(config: TrainConfig, domain: TaskSource) -> None:
+    """Raise ConfigError if `shaping.progress_weight` is set but the domain reports no progress."""
+    shaped = ShapedEnvironmentFactory(domain, ShapingConfig(progress_weight=config.algorithm.shaping.progress_weight))
+    for task in itertools.islice(domain.stream("train", config.seed), _NUM_PROBED_TASKS):
+        await play_episode(shaped, task, NoopAgent(), EpisodeLimits(), config.seed)
 
 
-async def _refuse_untold(config: TrainConfig, domain: TaskSource) -> None:
-    """Progress that pays, where scores do not tell it: a `ConfigError`, which an episode of doing nothing comes to."""
-    shaped = Shaped(domain, Shaping(progress=config.algorithm.shaping.progress))
-    for task in itertools.islice(domain.stream("train", config.seed), _PROBED):
-        await play(shaped, task, SilentAgent(), Limits(), config.seed)
-
-
-def _refuse_idle_files(config: TrainConfig) -> None:
+def _validate_files_used(config: TrainConfig) -> None:
     for name, phase in (("sft", config.sft), ("preferences", config.preferences)):
-        if phase.file and not phase.steps:
+        if phase.dataset_file and not phase.steps:
             raise ConfigError(
-                f"{name}.file = {phase.file!r}: nothing is learned from it while {name}.steps is 0; "
-                "set both, or neither"
+                f"{name}.dataset_file = {phase.dataset_file!r}, but {name}.steps = 0, so the file is not used; "
+                "set both or neither"
             )
-
-
-def _refuse_idle_cap(config: TrainConfig) -> None:
-    users = [config.user.chat] if config.user.kind != "scripted" else []
-    judge = [config.chat] if config.steps and config.algorithm.shaping.judge else []
-    if config.cost_cap and not any(chat.prompt_price or chat.completion_price for chat in (*users, *judge)):
-        raise ConfigError(
-            f"cost_cap = {config.cost_cap}: nothing in this run has a price; leave it out, or set prompt_price and "
-            "completion_price, of user.chat where user.kind asks a model, of chat where algorithm.shaping.judge does"
-        )

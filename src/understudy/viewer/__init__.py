@@ -1,17 +1,14 @@
-"""A local web page on runs: curves, episodes, evaluations. `understudy view RUN…`, or one HTML file that opens offline.
+"""A local web page for runs: curves, episodes and evaluations. `understudy view` serves it, or exports one HTML file.
 
-library.py   what is looked at: runs and evaluations, each by a key
-curves.py    a run's metrics as columns, and its head: config, health, result
-index.py     a run's episodes in SQLite, to filter, search and sort
-shelf.py     where episodes are read one by one: a run's step, an evaluation
-episode.py   one episode: why, what was said and done, what that changed
-tokens.py    its tokens; voice.py makes text of them, repairs.py shows how they were read, trainer.py what else they are
-group.py     the episodes of one task side by side; advantages.py what training made of them
-episodes.py  the answers on single episodes
-evaluation.py  the answers on evaluations, and on two of them
-answers.py   each path of the API, and what it says
-site.py      the page itself: its files, its import map, its content security policy
-server.py    the same over HTTP, on loopback only
-export.py    the same in one file
-static/      the page: ES modules on Preact, no build step; vendor/ is theirs, as npm has it
+library.py         finds the runs and evaluations to show, and gives each a key
+run_api.py         a run: config, health, result, and its metrics as columns
+run_text.py        a run as plain text
+evaluation_api.py  evaluations, and the comparison of two agents
+index.py           a SQLite index of a run's episodes; query.py filters, searches, sorts and counts them
+episodes/          single episodes: messages, state changes, tokens, log-probabilities, advantages, groups
+api.py             the routes of the API
+site.py            the page's files, import map and content security policy
+server.py          the HTTP server, on loopback only
+export.py          the page as one HTML file
+static/            the page's ES modules on Preact, without a build step; vendor/ has libraries unchanged from npm
 """

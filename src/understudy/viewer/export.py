@@ -1,7 +1,7 @@
-"""The page as one HTML file that opens offline: it holds the answers that a server would give.
+"""The page as one HTML file that works offline. The file contains the answers that a server would give.
 
-What would make it too large is left out, and the file says so: of many episodes it holds the newest, of those of an
-evaluation first the ones that failed, and of many pairs of evaluations those of the last ones.
+Limits keep the file small, and the file lists what they exclude. It includes the newest training episodes of a run,
+the failed episodes of an evaluation before the others, and the comparisons of the latest evaluations.
 """
 
 import gzip
@@ -14,99 +14,108 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from understudy.assess.stored import stored_names
-from understudy.disk import write_text
-from understudy.errors import ConfigError, RolloutError, TaskError
-from understudy.failures.find import failed
-from understudy.kept import EPISODES as KEPT
-from understudy.run import OF_TESTS
+from understudy.core.errors import ConfigError, RolloutError, TaskError
+from understudy.core.files import write_text
+from understudy.evaluation.failures.explain import is_failed
+from understudy.runs.run import list_run_evaluations
+from understudy.runs.storage.episode_store import EPISODES_FILE, has_progress
 from understudy.viewer import query, site
-from understudy.viewer.answers import ANSWERS, as_json, index_of
-from understudy.viewer.episodes import EVALUATION, shelf_of
-from understudy.viewer.evaluation import evaluations
-from understudy.viewer.index import Index
-from understudy.viewer.library import Library
+from understudy.viewer.api import ROUTES, encode_json, open_index
+from understudy.viewer.episodes.episode_api import STANDALONE_EVAL_STEP, episode_source_of
+from understudy.viewer.evaluation_api import evaluations_handler
+from understudy.viewer.index import EpisodeIndex
+from understudy.viewer.library import RunLibrary
 
-EPISODES = 1000
-"""How many episodes a file holds, of all runs and evaluations together."""
-PAIRS = 300
-"""How many comparisons of two evaluations a file holds."""
-LARGEST = 96 << 20
-"""Bytes of answers, before they are packed, from which on no further episode is taken in."""
+MAX_EPISODES = 1000
+"""Largest number of episodes in a file, over all runs and evaluations."""
+MAX_COMPARISONS = 300
+"""Largest number of comparisons in a file."""
+MAX_BYTES = 96 << 20
+"""Largest size of all answers before compression, in bytes. Episodes and comparisons beyond it are excluded."""
 _PLACE = re.compile(r"{(\w+)}")
 _EPISODE = ["key", "step", "number"]
 _SELECTED = {"/api/runs/{run}/episodes", "/api/runs/{run}/facets"}
-"""What the page works out for itself from what it holds."""
+"""Routes whose answers the page computes from the exported data."""
 _COMPARISON = "/api/comparison/{new}/{new_row}/{old}/{old_row}"
 _FAILURES = "/api/failures/{key}/{step}"
-Values = Mapping[str, str]
+RouteParams = Mapping[str, str]
 
 
-def export(library: Library, path: Path, most: int = EPISODES) -> list[str]:
-    """Write the page to a file; a sentence for each thing that it leaves out."""
-    held = _Held(library)
-    takings = list(held.takings())
-    for count in range(len(takings), 0, -1):
-        most -= takings[-count](most // count)
-    joined = b",".join(json.dumps(where).encode() + b":" + answer for where, answer in held.told.items())
-    data = b'{"answers":{%b},"rows":%b,"left_out":%b}' % (joined, as_json(held.rows), as_json(held.left_out))
-    write_text(path, site.whole(gzip.compress(data)))
-    return held.left_out
+def export_page(library: RunLibrary, path: Path, max_episodes: int = MAX_EPISODES) -> list[str]:
+    """Write the page to a file. Return a sentence for each thing that the file excludes."""
+    page = _PageData(library)
+    episode_adders = list(page.episode_adders())
+    for count in range(len(episode_adders), 0, -1):
+        max_episodes -= episode_adders[-count](max_episodes // count)
+    joined = b",".join(json.dumps(where).encode() + b":" + answer for where, answer in page.answers.items())
+    data = b'{"answers":{%b},"rows":%b,"left_out":%b}' % (joined, encode_json(page.rows), encode_json(page.left_out))
+    write_text(path, site.render_offline_page(gzip.compress(data)))
+    return page.left_out
 
 
-def answers(library: Library) -> dict[str, bytes]:
-    """The answers that belong to no single episode, by their paths, as JSON."""
+def collect_answers(library: RunLibrary) -> dict[str, bytes]:
+    """Return the answers of the overview, of each run and of each evaluation, as JSON by path.
+
+    Answers of single episodes are not included.
+    """
     runs, evaluations = library.runs(), library.evaluations()
-    asked: dict[str, list[dict[str, str]]] = {
+    values: dict[str, list[dict[str, str]]] = {
         "run": [{"run": key} for key in runs],
         "key": [{"key": key} for key in (*evaluations, *runs)],
         "": [{}],
     }
-    patterns = {pattern: asked.get(",".join(_PLACE.findall(pattern)), []) for pattern in ANSWERS}
-    found = (_told(library, pattern, each) for pattern in patterns.keys() - _SELECTED for each in patterns[pattern])
+    patterns = {pattern: values.get(",".join(_PLACE.findall(pattern)), []) for pattern in ROUTES}
+    found = (_answer(library, pattern, each) for pattern in patterns.keys() - _SELECTED for each in patterns[pattern])
     return dict(sorted(found))
 
 
-class _Held:
-    """What a file will hold, and what it leaves out."""
+class _PageData:
+    """The data of an exported file, and a list of what it excludes."""
 
-    def __init__(self, library: Library) -> None:
-        self.told = answers(library)
+    def __init__(self, library: RunLibrary) -> None:
+        self.answers = collect_answers(library)
         self.rows: dict[str, list[Any]] = {}
         self.left_out: list[str] = []
         self._library = library
-        self._size = sum(map(len, self.told.values()))
+        self._size = sum(map(len, self.answers.values()))
         self._compare()
 
-    def takings(self) -> Iterator[Callable[[int], int]]:
-        """What takes in episodes, so many at most: one each of a run, an evaluation, and a run's last evaluation."""
+    def episode_adders(self) -> Iterator[Callable[[int], int]]:
+        """Yield functions that add episodes to the file.
+
+        There is one for the training episodes of each run, one for each evaluation outside runs, and up to two for the
+        evaluations of each run: the last on its own domain and the last on other domains. A function takes the largest
+        number of episodes to add, and returns the number added.
+        """
         runs, evaluations = self._library.runs(), self._library.evaluations()
         yield from (partial(self._take_run, key) for key in runs)
         yield from (
-            partial(self._take_stored, key, EVALUATION) for key in evaluations if (evaluations[key] / KEPT).is_file()
+            partial(self._take_stored, key, STANDALONE_EVAL_STEP)
+            for key in evaluations
+            if (evaluations[key] / EPISODES_FILE).is_file()
         )
         for key, path in runs.items():
-            names = [name for name in stored_names(path) if not name.isdecimal()]
-            last = {name.endswith(OF_TESTS): name for name in reversed(names)}
-            if len(last) < len(names):
+            found = [each for each in list_run_evaluations(path) if has_progress(each.folder)]
+            last = {evaluation.is_ood: evaluation.name for evaluation in found}
+            if len(last) < len(found):
                 self.left_out.append(
-                    f"{key}: of {len(names)} evaluations this file holds episodes of the last one only"
+                    f"{key}: of {len(found)} evaluations, this file includes episodes of the last one only"
                 )
             yield from (partial(self._take_stored, key, name) for name in last.values())
 
     def _compare(self) -> None:
-        """Take in comparisons, those of the last evaluations first."""
+        """Add comparisons, those of the latest evaluations first."""
         pairs = list(_pairs(self._library))
-        for pair in pairs[:PAIRS]:
+        for pair in pairs[:MAX_COMPARISONS]:
             values = dict(zip(_PLACE.findall(_COMPARISON), pair, strict=True))
-            self._take([_told(self._library, _COMPARISON, values)])
-        if len(pairs) > PAIRS:
-            kept = f"{PAIRS}, those of the last evaluations"
-            self.left_out.append(f"of {len(pairs)} comparisons of two evaluations this file holds {kept}")
+            self._take([_answer(self._library, _COMPARISON, values)])
+        if len(pairs) > MAX_COMPARISONS:
+            included = f"the {MAX_COMPARISONS} of the latest evaluations"
+            self.left_out.append(f"of {len(pairs)} comparisons of two evaluations, this file includes {included}")
 
     def _take_run(self, key: str, most: int) -> int:
-        """Take in the newest episodes of a run's training."""
-        index = index_of(self._library.run(key))
+        """Add a run's newest training episodes, at most `most`. Return the number added."""
+        index = open_index(self._library.run(key))
         index.refresh()
         rows = self.rows[key] = []
         for row in _rows(index, most):
@@ -114,50 +123,50 @@ class _Held:
                 break
             rows.append(row)
         for step in dict.fromkeys(row["step"] for row in rows):
-            self._take([_told(self._library, _FAILURES, {"key": key, "step": str(step)})])
-        total = query.rows(index, {"limit": "0"})["total"]
+            self._take([_answer(self._library, _FAILURES, {"key": key, "step": str(step)})])
+        total = query.query_rows(index, {"limit": "0"})["total"]
         if len(rows) < total:
-            self.left_out.append(f"{key}: of {total} episodes this file holds {len(rows)}, the newest")
+            self.left_out.append(f"{key}: of {total} episodes, this file includes the newest {len(rows)}")
         return len(rows)
 
     def _take_stored(self, key: str, step: str, most: int) -> int:
-        """Take in the episodes of an evaluation, those that failed before the others."""
+        """Add an evaluation's episodes, at most `most`, the failed ones first. Return the number added."""
         values = {"key": key, "step": step}
         try:
-            episodes = shelf_of(self._library, values).stored.episodes
+            episodes = episode_source_of(self._library, values).stored.episodes
         except ConfigError as e:
             self.left_out.append(f"{key}: {e}")
             return 0
-        wanted = sorted(episodes, key=lambda number: not failed(episodes[number]))[:most]
+        wanted = sorted(episodes, key=lambda number: not is_failed(episodes[number]))[:most]
         taken = len(list(itertools.takewhile(lambda number: self._take_episode(key, step, number), wanted)))
-        if step != EVALUATION:  # whose failures are in what is told of it
-            self._take([_told(self._library, _FAILURES, values)])
+        if step != STANDALONE_EVAL_STEP:  # the evaluation's own answer contains its failures
+            self._take([_answer(self._library, _FAILURES, values)])
         if taken < len(episodes):
-            of = "" if step == EVALUATION else f" of {step}"
+            of = "" if step == STANDALONE_EVAL_STEP else f" of {step}"
             self.left_out.append(
-                f"{key}: of {len(episodes)} episodes{of} this file holds {taken}, first those that failed"
+                f"{key}: of {len(episodes)} episodes{of}, this file includes {taken}, failed ones first"
             )
         return taken
 
     def _take_episode(self, key: str, step: str, number: int) -> bool:
         values = {"key": key, "step": step, "number": str(number)}
-        patterns = [pattern for pattern in ANSWERS if _PLACE.findall(pattern) == _EPISODE]
-        return self._take([_told(self._library, pattern, values) for pattern in patterns])
+        patterns = [pattern for pattern in ROUTES if _PLACE.findall(pattern) == _EPISODE]
+        return self._take([_answer(self._library, pattern, values) for pattern in patterns])
 
     def _take(self, found: Sequence[tuple[str, bytes]]) -> bool:
-        """Take in answers, all or none; whether there was room for them."""
-        told = dict(found)
-        self._size += sum(map(len, told.values()))
-        if self._size <= LARGEST:
-            self.told.update(told)
-        return self._size <= LARGEST
+        """Add answers if the size stays within MAX_BYTES: all of them or none. Return whether they were added."""
+        answers = dict(found)
+        self._size += sum(map(len, answers.values()))
+        if self._size <= MAX_BYTES:
+            self.answers.update(answers)
+        return self._size <= MAX_BYTES
 
 
-def _pairs(library: Library) -> list[tuple[str, str, str, str]]:
-    """Every two agents that were evaluated, either way (key, row, key, row); the last of their evaluations first."""
+def _pairs(library: RunLibrary) -> list[tuple[str, str, str, str]]:
+    """Return all ordered pairs of evaluated agents as (key, row, key, row), those of the latest evaluations first."""
     agents = [
         (each["key"], str(place), -place)
-        for each in evaluations(library, {})
+        for each in evaluations_handler(library, {})
         for place, row in enumerate(each["rows"])
         if row["kind"] == "agent"
     ]
@@ -167,16 +176,16 @@ def _pairs(library: Library) -> list[tuple[str, str, str, str]]:
     return [(new[0], new[1], old[0], old[1]) for new, old in ordered]
 
 
-def _rows(index: Index, most: int) -> Iterator[Any]:
-    for offset in range(0, most, query.MOST):
-        limit = min(query.MOST, most - offset)
-        yield from query.rows(index, {"offset": str(offset), "limit": str(limit)})["rows"]
+def _rows(index: EpisodeIndex, most: int) -> Iterator[Any]:
+    for offset in range(0, most, query.MAX_ROWS):
+        limit = min(query.MAX_ROWS, most - offset)
+        yield from query.query_rows(index, {"offset": str(offset), "limit": str(limit)})["rows"]
 
 
-def _told(library: Library, pattern: str, values: Values) -> tuple[str, bytes]:
-    """A path and its answer; where there is none, why."""
+def _answer(library: RunLibrary, pattern: str, values: RouteParams) -> tuple[str, bytes]:
+    """Return the path of an answer and its JSON. The JSON holds the error if there is no answer."""
     try:
-        answer = as_json(ANSWERS[pattern](library, values))
+        answer = encode_json(ROUTES[pattern](library, values))
     except (ConfigError, TaskError, RolloutError) as e:
-        answer = as_json({"not_told": str(e)})
+        answer = encode_json({"error": str(e)})
     return pattern.format(**{name: quote(value, safe="!'()*~") for name, value in values.items()}), answer

@@ -1,8 +1,9 @@
-"""A run's episodes in SQLite, so that however many there are, they are filtered, searched, sorted and paged at once.
+"""A SQLite index of a run's stored episodes, for fast filters, search, sorting and paging.
 
-The index is in the cache and can be thrown away. It holds of each episode what tables show, and the
-words of its conversation (not of the system prompt, which all share). Files are taken up newest first, one that
-has grown from where it ended; of one that was replaced, the old episodes go.
+The index is in the cache folder and can be deleted at any time. It stores the columns of the page's episode table and
+the words of each conversation. System prompts are not indexed, because all episodes share them. The files of the
+newest steps are indexed first. A file that has grown is read from where indexing stopped. If a file was replaced, its
+old episodes are removed and the file is indexed again.
 """
 
 import contextlib
@@ -18,13 +19,14 @@ from typing import Any, BinaryIO, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from understudy.errors import ConfigError
-from understudy.models import cache_folder
-from understudy.trajectory import Trajectory
+from understudy.core.errors import ConfigError
+from understudy.core.trajectory import Trajectory
+from understudy.engines.models import cache_folder
+from understudy.runs.run import episode_files
 
-VERSION = 1
-_BATCH = 32  # episodes from one look at the clock to the next
-_TAIL = 1024  # bytes before where the index ended, which tell whether a file that has grown is still the same
+INDEX_VERSION = 1
+_BATCH = 32  # episodes between two checks of the time limit
+_TAIL = 1024  # bytes before the indexed end; they show whether a file that has grown is still the same file
 _SCHEMA = """
 create table files (step integer primary key, size integer, written integer, done integer, lines integer, tail blob);
 create table damaged (step integer, number integer, reason text);
@@ -39,19 +41,23 @@ create index by_episode on marks (episode);
 create virtual table texts using fts5 (text, content='', tokenize="unicode61 remove_diacritics 2");
 """
 _EPISODE = TypeAdapter(Trajectory)
-_ORDINARY = {"calls", "text"}  # counts of replies that nothing is wrong with
+_NORMAL_REPLIES = {"tool_calls", "text"}
 
 
-class Progress(NamedTuple):
-    """How many bytes of the files are in the index, of how many, and what in them is damaged."""
+class IndexProgress(NamedTuple):
+    """Progress of the index: indexed bytes, total bytes of the files, and one message for each damaged line."""
 
-    done: int
-    of: int
+    done_bytes: int
+    total_bytes: int
     damaged: tuple[str, ...]
 
 
-class Index:
-    """The episodes of a folder. Any thread may ask; one at a time takes up files."""
+class EpisodeIndex:
+    """The index of one run's stored episodes. Any thread can query it; one thread at a time updates it.
+
+    The constructor creates the index file, and replaces one that is damaged or has another version. It raises
+    ConfigError if the file cannot be written.
+    """
 
     def __init__(self, folder: Path, path: Path | None = None) -> None:
         self.folder = folder
@@ -59,43 +65,46 @@ class Index:
         self._taking_up = threading.Lock()
         self._prepare()
 
-    def refresh(self, seconds: float = math.inf) -> Progress:
-        """Take up what is new, for about so long; nothing where another thread is at it."""
+    def refresh(self, seconds: float = math.inf) -> IndexProgress:
+        """Index new episodes for about `seconds`, and return the progress.
+
+        If another thread is updating the index, only return the progress.
+        """
         if self._taking_up.acquire(blocking=False):
             try:
                 with self.open() as database:
-                    _take_up(database, episode_files(self.folder), time.monotonic() + seconds)
+                    _index_files(database, episode_files(self.folder), time.monotonic() + seconds)
             finally:
                 self._taking_up.release()
         return self.progress()
 
-    def progress(self) -> Progress:
-        """How far the index is."""
+    def progress(self) -> IndexProgress:
+        """Return the progress of the index."""
         files = episode_files(self.folder)
         sizes = {step: path.stat().st_size for step, path in files.items()}
         with self.open() as database:
             done = dict(database.execute("select step, iif(written, size, done) from files"))
             damaged = database.execute("select step, number, reason from damaged order by step, number").fetchall()
-        named = (f"{files[step]}:{number}: left out, {why}" for step, number, why in damaged if step in files)
-        return Progress(sum(done.get(step, 0) for step in sizes), sum(sizes.values()), tuple(named))
+        named = (f"{files[step]}:{number}: skipped: {why}" for step, number, why in damaged if step in files)
+        return IndexProgress(sum(done.get(step, 0) for step in sizes), sum(sizes.values()), tuple(named))
 
     @contextlib.contextmanager
     def open(self) -> Iterator[sqlite3.Connection]:
-        """A connection, for one thread."""
+        """Open a connection for one thread. Raise ConfigError if the index file is damaged."""
         database = sqlite3.connect(self.path, timeout=30, isolation_level=None)
         try:
             database.execute("pragma temp_store = memory")
-            database.execute("pragma synchronous = off")  # what a crash damages is made anew
+            database.execute("pragma synchronous = off")  # an index damaged by a crash is built again
             yield database
         except sqlite3.DatabaseError as e:
-            if type(e) is not sqlite3.DatabaseError:  # only that is a damaged file; others are bugs
+            if type(e) is not sqlite3.DatabaseError:  # this class means a damaged file; subclasses mean bugs
                 raise
-            raise ConfigError(f"the index {self.path} is damaged ({e}); remove it, and it is made anew") from e
+            raise ConfigError(f"the index {self.path} is damaged ({e}); delete it and start the viewer again") from e
         finally:
             database.close()
 
     def _prepare(self) -> None:
-        """Make the tables; an index that is damaged, or of another version, is made anew."""
+        """Create the tables. Replace an index that is damaged or has another version."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if not self._is_sound():
@@ -103,27 +112,23 @@ class Index:
                     self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
                 with self.open() as database:
                     database.execute("pragma journal_mode = wal")
-                    database.executescript(f"begin; {_SCHEMA} pragma user_version = {VERSION}; commit;")
+                    database.executescript(f"begin; {_SCHEMA} pragma user_version = {INDEX_VERSION}; commit;")
         except (OSError, sqlite3.Error) as e:
-            text = f"the index of {self.folder} cannot be kept in {self.path} ({e})"
-            raise ConfigError(f"{text}; set UNDERSTUDY_CACHE to a folder that can be written") from e
+            text = f"the index of {self.folder} cannot be written to {self.path} ({e})"
+            raise ConfigError(f"{text}; set UNDERSTUDY_CACHE to a writable folder") from e
 
     def _is_sound(self) -> bool:
         try:
             with self.open() as database:
-                return bool(database.execute("pragma user_version").fetchone()[0] == VERSION)
+                return bool(database.execute("pragma user_version").fetchone()[0] == INDEX_VERSION)
         except ConfigError:
             return False
 
 
-def episode_files(folder: Path) -> dict[int, Path]:
-    """The files of a run's episodes, by step."""
-    found = ((path.stem.removeprefix("step_"), path) for path in (folder / "trajectories").glob("step_*.jsonl"))
-    return {int(step): path for step, path in sorted(found) if step.isdigit()}
-
-
-def outcome(episode: Trajectory) -> str:
-    """How an episode came out, in a word."""
+def outcome_label(episode: Trajectory) -> str:
+    """Return the outcome of an episode: "fault" (no score), "success" (reward 1), "partial" (reward above 0) or
+    "failure".
+    """
     if episode.score is None:
         return "fault"
     return "success" if episode.score.reward >= 1.0 - 1e-9 else "partial" if episode.score.reward > 0 else "failure"
@@ -134,7 +139,7 @@ def _place(folder: Path) -> Path:
     return cache_folder() / "viewer" / f"{name}.sqlite"
 
 
-def _take_up(database: sqlite3.Connection, files: dict[int, Path], until: float) -> None:
+def _index_files(database: sqlite3.Connection, files: dict[int, Path], until: float) -> None:
     known = {step: stat for step, *stat in database.execute("select step, size, written from files")}
     for step in known.keys() - files.keys():
         _forget(database, step)
@@ -152,14 +157,14 @@ def _take_up(database: sqlite3.Connection, files: dict[int, Path], until: float)
 
 
 def _read(database: sqlite3.Connection, step: int, f: BinaryIO, until: float) -> bool:
-    """Take up the rest of a file, until then; whether that was all of it."""
+    """Index the rest of a file until the time `until`. Return whether the end of the file was reached."""
     done, number = _resume(database, step, f)
     whole = True
     for line in f:
         reason = _add(database, step, number + 1, line)
         if reason:
             database.execute("insert into damaged values (?, ?, ?)", (step, number + 1, reason))
-        if reason and not line.endswith(b"\n"):  # it is being written, or was cut off: it may yet become whole
+        if reason and not line.endswith(b"\n"):  # an incomplete last line is read again later
             break
         done, number = done + len(line), number + 1
         if number % _BATCH == 0 and time.monotonic() > until:
@@ -172,7 +177,10 @@ def _read(database: sqlite3.Connection, step: int, f: BinaryIO, until: float) ->
 
 
 def _resume(database: sqlite3.Connection, step: int, f: BinaryIO) -> tuple[int, int]:
-    """Where the index ended in a file, in bytes and lines; its start where it is new, or not the file that it was."""
+    """Return how many bytes and lines of a file are indexed, and move `f` to that position.
+
+    Both are 0 for a new file. If the file was replaced, remove its old episodes and return zeros too.
+    """
     found = database.execute("select done, lines, tail from files where step = ?", (step,)).fetchone()
     done, lines, tail = found or (0, 0, None)
     f.seek(max(0, done - _TAIL))
@@ -186,7 +194,7 @@ def _resume(database: sqlite3.Connection, step: int, f: BinaryIO) -> tuple[int, 
 
 
 def _add(database: sqlite3.Connection, step: int, number: int, line: bytes) -> str:
-    """Add the episode of a line; the reason why it is none, if so."""
+    """Add the episode of a line. Return why the line is not an episode, or "" if it is one."""
     try:
         episode = _EPISODE.validate_json(line)
     except ValidationError as e:
@@ -195,38 +203,38 @@ def _add(database: sqlite3.Connection, step: int, number: int, line: bytes) -> s
     names, places = ", ".join(row), ", ".join(f":{name}" for name in row)
     key = database.execute(f"insert into episodes ({names}) values ({places})", row).lastrowid
     marks = {("tool", call.name) for message in episode.messages for call in message.tool_calls}
-    marks |= {("event", name) for name in episode.counts.keys() - _ORDINARY}
+    marks |= {("event", name) for name in episode.event_counts.keys() - _NORMAL_REPLIES}
     database.executemany("insert into marks values (?, ?, ?)", [(*mark, key) for mark in marks])
     database.execute("insert into texts (rowid, text) values (?, ?)", (key, "\n".join(_words(episode))))
     return ""
 
 
 def _shown(episode: Trajectory) -> dict[str, Any]:
-    """The columns of a table of episodes."""
+    """Return the columns of the episode table."""
     return {
-        "task": episode.task,
+        "task": episode.task_id,
         "domain": episode.domain,
         "family": episode.family,
         "difficulty": episode.difficulty,
-        "outcome": outcome(episode),
+        "outcome": outcome_label(episode),
         "reward": episode.score.reward if episode.score else None,
-        "stop": str(episode.stop or ""),
+        "stop": str(episode.stop_reason or ""),
         "fault": episode.fault or "",
-        "turns": episode.turns,
+        "turns": episode.num_turns,
         "tokens": sum(episode.mask),
-        "seconds": sum(episode.seconds.values()),
+        "seconds": sum(episode.timings.values()),
     }
 
 
 def _words(episode: Trajectory) -> Iterator[str]:
-    """What a search finds an episode by."""
-    yield episode.task
+    """Yield the searchable texts of an episode."""
+    yield episode.task_id
     yield episode.error
     for message in episode.messages:
         if message.role != "system":
             yield message.content
         for call in message.tool_calls:
-            yield f"{call.name} {json.dumps(call.arguments, ensure_ascii=False)} {call.malformed}"
+            yield f"{call.name} {json.dumps(call.arguments, ensure_ascii=False)} {call.parse_error}"
 
 
 def _reason(error: ValidationError) -> str:
@@ -235,7 +243,10 @@ def _reason(error: ValidationError) -> str:
 
 
 def _forget(database: sqlite3.Connection, step: int) -> None:
-    """Take a file's episodes out. Their words stay, and lead nowhere: ids are not used again."""
+    """Remove a file's episodes.
+
+    Their words stay in the full-text table and match no episode, because ids are not reused.
+    """
     database.execute("delete from marks where episode in (select id from episodes where step = ?)", (step,))
     for table in ("episodes", "damaged", "files"):
         database.execute(f"delete from {table} where step = ?", (step,))

@@ -1,18 +1,21 @@
-"""What is looked at: runs and evaluations, each by a key that stands in addresses of the page."""
+"""RunLibrary: the runs and evaluations to show, each with a key for the addresses of the page."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from understudy.errors import ConfigError
-from understudy.outcome import FILE
+from understudy.core.errors import ConfigError
+from understudy.runs.run import is_run_folder
+from understudy.runs.storage.episode_store import REPORT_FILE
 
-_GIVE = "give a run's folder, an evaluation's JSON, or a folder of such"
+_GIVE = "pass a run folder, an evaluation (a folder or a JSON file), or a folder that contains runs or evaluations"
 
 
-class Library:
-    """Runs and evaluations under some paths. It is read anew each time, so that what comes while one looks is there.
+class RunLibrary:
+    """The runs and evaluations under some paths.
 
-    A path is a run's folder, an evaluation's JSON, or a folder of such; any other is a ConfigError.
+    A path is a run folder, an evaluation (a folder with a report, or a JSON file), or a folder that directly contains
+    runs or evaluations. Every call scans the paths again, so new runs appear without a restart. The constructor raises
+    ConfigError for any other path.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -20,35 +23,39 @@ class Library:
         self._keys: dict[Path, str] = {}
         for path in self._paths:
             if not path.exists():
-                raise ConfigError(f"{path} is not a run (it is not there); {_GIVE}")
-            if not (is_run(path) or is_evaluation(path) or any(_inside(path))):
-                raise ConfigError(f"{path} is not a run (it has no config.toml), and no folder of such; {_GIVE}")
+                raise ConfigError(f"{path} does not exist; {_GIVE}")
+            if not (is_run_folder(path) or is_evaluation(path) or any(_inside(path))):
+                raise ConfigError(
+                    f"{path} is not a run (it has no config.toml), not an evaluation, and contains neither; {_GIVE}"
+                )
 
     def runs(self) -> dict[str, Path]:
-        """The folders of the runs, by key."""
-        return {self._key(path): path for path in self._found() if is_run(path)}
+        """Return the run folders by key."""
+        return {self._key(path): path for path in self._found() if is_run_folder(path)}
 
     def evaluations(self) -> dict[str, Path]:
-        """The files of the evaluations that belong to no run, by key."""
+        """Return the paths of the evaluations outside runs, by key."""
         return {self._key(path): path for path in self._found() if is_evaluation(path)}
 
     def run(self, key: str) -> Path:
-        """The folder of a run; a ConfigError where there is none of that key."""
+        """Return the folder of a run. Raise ConfigError if no run has this key."""
         return _named("run", self.runs(), key)
 
     def evaluation(self, key: str) -> Path:
-        """The file of an evaluation; a ConfigError where there is none of that key."""
+        """Return the path of an evaluation. Raise ConfigError if no evaluation has this key."""
         return _named("evaluation", self.evaluations(), key)
 
     def _found(self) -> Iterator[Path]:
         for path in self._paths:
-            if is_run(path) or is_evaluation(path):
+            if is_run_folder(path) or is_evaluation(path):
                 yield path
             else:
                 yield from _inside(path)
 
     def _key(self, path: Path) -> str:
-        """Its name, with its folder's where another has that name; a key never changes."""
+        """Return the key of a path: its name, preceded by the names of parent folders if the name is taken. A key
+        never changes.
+        """
         if path not in self._keys:
             parts = path.with_suffix("").parts if is_evaluation(path) else path.parts
             names = (" ".join(parts[-length:]) for length in range(1, len(parts)))
@@ -56,23 +63,18 @@ class Library:
         return self._keys[path]
 
 
-def is_run(path: Path) -> bool:
-    """Whether this is a run's folder."""
-    return (path / "config.toml").is_file()
-
-
 def is_evaluation(path: Path) -> bool:
-    """Whether this may be an evaluation: reading it says more."""
-    return (path / FILE).is_file() or (path.is_file() and path.suffix == ".json")
+    """Return whether a path may be an evaluation: a folder with a report, or any JSON file."""
+    return (path / REPORT_FILE).is_file() or (path.is_file() and path.suffix == ".json")
 
 
 def _inside(folder: Path) -> Iterator[Path]:
-    """The runs and evaluations right in a folder."""
+    """Yield the runs and evaluations directly in a folder."""
     if folder.is_dir():
-        yield from (path for path in sorted(folder.iterdir()) if is_run(path) or is_evaluation(path))
+        yield from (path for path in sorted(folder.iterdir()) if is_run_folder(path) or is_evaluation(path))
 
 
 def _named(what: str, found: dict[str, Path], key: str) -> Path:
     if key not in found:
-        raise ConfigError(f"there is no {what} {key!r}; there are: {', '.join(found) or 'none'}")
+        raise ConfigError(f"there is no {what} {key!r}; the {what}s are: {', '.join(found) or 'none'}")
     return found[key]

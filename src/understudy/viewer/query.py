@@ -1,4 +1,4 @@
-"""What is asked of an index: a page of the episodes that are wanted, in an order, and how many there are of a kind."""
+"""Queries of the episode index: sorted pages of the episodes that match filters, and counts by field."""
 
 import re
 import sqlite3
@@ -7,84 +7,104 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from understudy.errors import ConfigError, nearest
-from understudy.viewer.index import Index
+from understudy.core.errors import ConfigError, did_you_mean
+from understudy.viewer.index import EpisodeIndex
 
-COLUMNS = ("domain", "family", "difficulty", "outcome", "stop", "fault")
-"""Columns that episodes are filtered by; several values have commas between them, and any of them will do."""
-MARKS = ("tool", "event")
-"""What there may be any number of in an episode; it has to have all that are named."""
-SHOWN = (*("step", "number", "task"), *COLUMNS, *("reward", "turns", "tokens", "seconds"))
-"""What a row says of an episode; `tool` and `event`, which come last, are the names of each kind."""
-SORTS = ("step", "task", "reward", "turns", "tokens", "seconds")
-MOST = 500
-"""Rows of a page."""
-_BOUNDS = {"first": "step >= ?", "last": "step <= ?", "least": "reward >= ?", "most": "reward <= ?", "task": "task = ?"}
+FILTER_COLUMNS = ("domain", "family", "difficulty", "outcome", "stop", "fault")
+"""Columns with one value per episode. A filter is a comma-separated list; an episode matches if it has any of the
+values.
+"""
+MULTI_VALUE_COLUMNS = ("tool", "event")
+"""Fields that can have several values per episode: the names of its tools and events. A filter is a comma-separated
+list; an episode matches if it has all of them.
+"""
+ROW_COLUMNS = (*("step", "number", "task"), *FILTER_COLUMNS, *("reward", "turns", "tokens", "seconds"))
+"""Columns of a row. `query_rows` adds `tool` and `event`, each a list of names."""
+SORT_COLUMNS = ("step", "task", "reward", "turns", "tokens", "seconds")
+MAX_ROWS = 500
+"""Largest number of rows in one page."""
+_BOUNDS = {
+    "min_step": "step >= ?",
+    "max_step": "step <= ?",
+    "min_reward": "reward >= ?",
+    "max_reward": "reward <= ?",
+    "task": "task = ?",
+}
 _WORDS = re.compile(r'(-?)(?:"([^"]*)"?|(\S+))')
-Values = Mapping[str, str]
-Clause = tuple[str, tuple[str, ...]]
-"""Conditions in SQL, and the values of their places."""
+RouteParams = Mapping[str, str]
+SqlClause = tuple[str, tuple[str, ...]]
+"""A condition in SQL, and the values of its placeholders."""
 
 
-def rows(index: Index, values: Values) -> dict[str, Any]:
-    """A page of the episodes that the filters leave: from `offset`, at most `limit`, by `sort` (- is highest first)."""
-    offset, limit = _natural(values, "offset", 0), min(_natural(values, "limit", 100), MOST)
+def query_rows(index: EpisodeIndex, values: RouteParams) -> dict[str, Any]:
+    """Return one page of the episodes that match the filters: `total`, `offset` and `rows`.
+
+    `values` holds the filters, `offset`, `limit` (at most MAX_ROWS) and `sort`, a column; a leading minus sorts in
+    descending order. Raise ConfigError if `offset`, `limit` or `sort` is invalid.
+    """
+    offset, limit = _natural(values, "offset", 0), min(_natural(values, "limit", 100), MAX_ROWS)
     with index.open() as database:
         now = database.execute("select max(id), count(*) from episodes").fetchone()
         wanted = _wanted(index, now, _where(values), _order(values.get("sort") or "-step"))
         page = wanted[offset : offset + limit].tolist()
         among = f"in ({', '.join('?' * len(page))})"
-        columns = f"select id, {', '.join(SHOWN)} from episodes where id {among}"
-        found = {key: dict(zip(SHOWN, row, strict=True)) for key, *row in database.execute(columns, page)}
+        columns = f"select id, {', '.join(ROW_COLUMNS)} from episodes where id {among}"
+        found = {key: dict(zip(ROW_COLUMNS, row, strict=True)) for key, *row in database.execute(columns, page)}
         for row in found.values():
-            row.update({kind: [] for kind in MARKS})
+            row.update({kind: [] for kind in MULTI_VALUE_COLUMNS})
         for key, kind, name in database.execute(f"select episode, kind, name from marks where episode {among}", page):
             found[key][kind].append(name)
     return {"total": len(wanted), "offset": offset, "rows": [found[key] for key in page if key in found]}
 
 
-def facets(index: Index, values: Values) -> dict[str, Any]:
-    """How many episodes the filters leave, how many of them succeed, and how many there are of each value of a field.
+def query_facets(index: EpisodeIndex, values: RouteParams) -> dict[str, Any]:
+    """Return counts of the matching episodes: `total`, `successes`, `steps` (first and last) and `fields`.
 
-    A column's own filter is left out for its counts, so that another of its values can be chosen.
+    `fields` has the values of each field with their counts, the most frequent first. The counts of a column in
+    FILTER_COLUMNS ignore that column's own filter, so that the page can offer its other values.
     """
     found: dict[str, list[tuple[str, int]]] = {}
     with index.open() as database:
-        columns = f"id, step, {', '.join(COLUMNS)}"
-        database.execute(f"create temp table kept ({columns.replace('id', 'id integer primary key', 1)})")
-        _run(database, f"insert into kept select {columns} from episodes", _where(values))  # words are looked up once
-        head = "select count(*), sum(outcome = 'success'), min(step), max(step) from kept"
+        columns = f"id, step, {', '.join(FILTER_COLUMNS)}"
+        database.execute(f"create temp table selected ({columns.replace('id', 'id integer primary key', 1)})")
+        _run(
+            database, f"insert into selected select {columns} from episodes", _where(values)
+        )  # the text search runs only once
+        head = "select count(*), sum(outcome = 'success'), min(step), max(step) from selected"
         total, successes, first, last = database.execute(head).fetchone()
-        for name in COLUMNS:
-            table, where = ("episodes", _where(values, without=name)) if values.get(name) else ("kept", _where({}))
+        for name in FILTER_COLUMNS:
+            table, where = ("episodes", _where(values, without=name)) if values.get(name) else ("selected", _where({}))
             found[name] = _run(database, f"select {name}, count(*) from {table}", where, f"group by {name}").fetchall()
-        marks = "select name, count(*) from kept join marks on episode = id where kind = ? group by name"
-        found |= {kind: database.execute(marks, (kind,)).fetchall() for kind in MARKS}
+        marks = "select name, count(*) from selected join marks on episode = id where kind = ? group by name"
+        found |= {kind: database.execute(marks, (kind,)).fetchall() for kind in MULTI_VALUE_COLUMNS}
     counts = {
         name: sorted((pair for pair in pairs if pair[0]), key=lambda pair: -pair[1]) for name, pairs in found.items()
     }
     return {"total": total, "successes": successes or 0, "steps": [first, last], "fields": counts}
 
 
-def _run(database: sqlite3.Connection, select: str, where: Clause, then: str = "") -> sqlite3.Cursor:
+def _run(database: sqlite3.Connection, select: str, where: SqlClause, then: str = "") -> sqlite3.Cursor:
     return database.execute(f"{select} where {where[0]} {then}", where[1])
 
 
 @lru_cache(maxsize=16)
-def _wanted(index: Index, _: tuple[int, int], where: Clause, order: str) -> "array[int]":
-    """The ids of all episodes that are wanted, in order; kept until the index changes, so that scrolling is free."""
+def _wanted(index: EpisodeIndex, _: tuple[int, int], where: SqlClause, order: str) -> "array[int]":
+    """Return the ids of all matching episodes, in order.
+
+    The result is cached until the last id or the number of indexed episodes changes, so scrolling runs no new query.
+    """
     with index.open() as database:
         return array("q", (key for (key,) in _run(database, "select id from episodes", where, f"order by {order}")))
 
 
-def _where(values: Values, without: str = "") -> Clause:
-    """The filters as SQL. Names are of this module, and values are never a part of it."""
+def _where(values: RouteParams, without: str = "") -> SqlClause:
+    """Return the filters as SQL. Column names come from this module; values are always placeholders."""
     clauses, given = ["1"], list[str]()
-    for name in COLUMNS:
+    for name in FILTER_COLUMNS:
         if chosen := [value for value in values.get(name, "").split(",") if value and name != without]:
             clauses.append(f"{name} in ({', '.join('?' * len(chosen))})")
             given += chosen
-    for kind in MARKS:
+    for kind in MULTI_VALUE_COLUMNS:
         for name in filter(None, values.get(kind, "").split(",")):
             clauses.append("id in (select episode from marks where kind = ? and name = ?)")
             given += [kind, name]
@@ -100,24 +120,24 @@ def _where(values: Values, without: str = "") -> Clause:
 
 def _order(sort: str) -> str:
     name, way = sort.removeprefix("-"), "desc" if sort.startswith("-") else "asc"
-    if name not in SORTS:
-        raise ConfigError(f"episodes are not sorted by {nearest(name, SORTS)}")
+    if name not in SORT_COLUMNS:
+        raise ConfigError(f"sort is {did_you_mean(name, SORT_COLUMNS)}")
     return f"{name} {way}, step desc, number"
 
 
 def _phrases(text: str) -> Iterator[tuple[bool, str]]:
-    """The words and "quoted phrases" of a search, as FTS5 takes them; of a word its beginning is enough.
+    """Yield (negated, FTS5 query) for each word and "quoted phrase" of a search.
 
-    True where one begins with a minus: what it is in is left out. What holds no letter and no digit finds nothing, and
-    is ignored.
+    A word matches by its prefix. A leading minus excludes the episodes that contain the word or phrase. A word or
+    phrase without a letter or digit is ignored.
     """
     for minus, phrase, word in _WORDS.findall(text):
         if any(letter.isalnum() for letter in phrase or word):
             yield bool(minus), f'"{phrase}"' if phrase else '"{}"*'.format(word.replace('"', '""'))
 
 
-def _natural(values: Values, name: str, default: int) -> int:
+def _natural(values: RouteParams, name: str, default: int) -> int:
     text = values.get(name, "") or str(default)
     if not text.isdecimal():
-        raise ConfigError(f"{name} is {text!r}; it has to be a whole number from 0")
+        raise ConfigError(f"{name} is {text!r}; it must be a whole number, 0 or larger")
     return int(text)

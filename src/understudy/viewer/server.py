@@ -1,4 +1,4 @@
-"""The page over HTTP, until Ctrl-C. It listens on loopback only, and answers only who names this machine."""
+"""The HTTP server of the page. It listens on loopback only and rejects requests for other host names."""
 
 import contextlib
 import socket
@@ -11,16 +11,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from understudy.errors import ConfigError, RolloutError, TaskError
-from understudy.serve.gate import Gate
+from understudy.core.errors import ConfigError, RolloutError, TaskError
+from understudy.serve.access import AccessMiddleware
 from understudy.serve.options import ServeConfig
-from understudy.serve.server import listen, server
+from understudy.serve.server import make_server, open_socket
 from understudy.viewer import site
-from understudy.viewer.answers import ANSWERS, Answer, as_json
-from understudy.viewer.library import Library
+from understudy.viewer.api import ROUTES, Handler, encode_json
+from understudy.viewer.library import RunLibrary
 
 _NO_ANSWER = (ConfigError, TaskError, RolloutError)
-"""What may be wrong with what is looked at, or with the domains and models that are asked about it."""
+"""Errors that the server answers with status 404 and the error's text."""
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -30,55 +30,60 @@ _HEADERS = {
 }
 
 
-def serve(library: Library, ports: Sequence[int], on_ready: Callable[[str], None]) -> None:
-    """Serve the page until Ctrl-C, at the first of the ports that is free; `on_ready` is told its address."""
+def serve_viewer(library: RunLibrary, ports: Sequence[int], on_ready: Callable[[str], None]) -> None:
+    """Serve the page until Ctrl-C on the first free port of `ports`.
+
+    `on_ready` is called with the page's address. Raise ConfigError if no port is free.
+    """
     *wished, last = (ServeConfig(port=port) for port in ports)
     with _listen(wished, last) as listener:
         port = listener.getsockname()[1]
         on_ready(f"http://{last.host}:{port}/")
-        with contextlib.suppress(KeyboardInterrupt):  # which comes when all is closed
-            server(app(library, last)).run(sockets=[listener])
+        with contextlib.suppress(KeyboardInterrupt):  # raised after the server has shut down
+            make_server(make_viewer_app(library, last)).run(sockets=[listener])
 
 
 def _listen(wished: Sequence[ServeConfig], last: ServeConfig) -> socket.socket:
     for config in wished:
-        with contextlib.suppress(ConfigError):  # it is taken
-            return listen(config)
-    return listen(last)
+        with contextlib.suppress(ConfigError):  # the port is in use
+            return open_socket(config)
+    return open_socket(last)
 
 
-def app(library: Library, config: ServeConfig) -> ASGIApp:
-    """The server as an ASGI application."""
+def make_viewer_app(library: RunLibrary, config: ServeConfig) -> ASGIApp:
+    """Return the server as an ASGI application."""
     routes = [
         Route("/", _page),
         Route("/static/{path:path}", _file),
-        *(Route(path, _answering(library, answer)) for path, answer in ANSWERS.items()),
+        *(Route(path, _answering(library, answer)) for path, answer in ROUTES.items()),
     ]
     handlers: dict[Any, Callable[[Request, Any], Response]] = dict.fromkeys(_NO_ANSWER, _not_there)
-    return Gate(Starlette(routes=routes, exception_handlers=handlers), config, "")
+    return AccessMiddleware(Starlette(routes=routes, exception_handlers=handlers), config, "")
 
 
 def _page(_: Request) -> Response:
-    text, policy = site.page()
+    text, policy = site.render_page()
     return Response(text, headers={**_HEADERS, "Content-Security-Policy": policy}, media_type="text/html")
 
 
 def _file(request: Request) -> Response:
     path = request.path_params["path"]
-    if path not in site.static():
+    if path not in site.static_files():
         return Response(status_code=404)
-    return Response(site.static()[path], headers=_HEADERS, media_type=site.media_type(path))
+    return Response(site.static_files()[path], headers=_HEADERS, media_type=site.media_type(path))
 
 
-def _answering(library: Library, answer: Answer) -> Callable[[Request], Response]:
-    """An endpoint that is no coroutine, so that it runs in a thread and a slow one holds up no other."""
+def _answering(library: RunLibrary, answer: Handler) -> Callable[[Request], Response]:
+    """Return an endpoint for a handler. It is not a coroutine, so it runs in a thread and a slow request blocks no
+    other.
+    """
 
     def endpoint(request: Request) -> Response:
         values = {**request.query_params, **{name: str(value) for name, value in request.path_params.items()}}
-        return Response(as_json(answer(library, values)), headers=_HEADERS, media_type="application/json")
+        return Response(encode_json(answer(library, values)), headers=_HEADERS, media_type="application/json")
 
     return endpoint
 
 
 def _not_there(_: Request, error: Exception) -> Response:
-    return Response(as_json({"error": str(error)}), 404, _HEADERS, "application/json")
+    return Response(encode_json({"error": str(error)}), 404, _HEADERS, "application/json")

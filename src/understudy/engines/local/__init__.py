@@ -1,1 +1,1 @@
-"""The PyTorch engine: one process, one machine."""
+"""The local engine: trains with PyTorch on one machine."""

@@ -1,11 +1,11 @@
-"""Attention over [a prefix that many rows share | what each row has of its own], forward and backward.
+"""Attention over [prefix shared by many rows | own tokens of each row], forward and backward.
 
-The prefix's keys are multiplied once for all rows, as one matrix product; query heads that share a key head are folded
-into the length. The same products serve training, prefill and decoding, so that sampler and trainer compute alike.
+The prefix's keys are multiplied once for all rows, in one matrix product. Query heads that share a key head are folded
+into the length. Training, prefill and decoding use the same products, so sampler and trainer round alike.
 
-Shapes: H key heads, b rows, M queries a row (query heads of a group x positions), P prefix tokens, L own tokens, d head
-dimension. Queries [H, b, M, d], prefix keys and values [H, P, d], own keys and values [H, b, L, d]; `limits` [b, M]
-says how many of its own tokens each query sees (the causal mask). The result is [H, b, M, d].
+Shapes: H key heads, b rows, M queries per row (query heads of a group x positions), P prefix tokens, L own tokens, d
+head dimension. Queries [H, b, M, d], prefix keys and values [H, P, d], own keys and values [H, b, L, d]. `limits` [b,
+M] is the number of own tokens that each query sees (the causal mask). The result is [H, b, M, d].
 """
 
 from typing import NamedTuple
@@ -13,18 +13,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from understudy.engines.local import kernels
+from understudy.engines.local.cpu import kernels
 
 
-class Weights(NamedTuple):
-    """Attention probabilities, or their gradients."""
+class AttentionWeights(NamedTuple):
+    """Attention probabilities or their gradients."""
 
     prefix: Tensor  # [H, b, M, P]
     own: Tensor  # [H, b, M, L]
 
 
-class Gradients(NamedTuple):
-    """Gradients of what `attend` was given."""
+class AttentionGradients(NamedTuple):
+    """Gradients of the inputs of `attend`."""
 
     q: Tensor
     prefix_k: Tensor
@@ -35,56 +35,56 @@ class Gradients(NamedTuple):
 
 def attend(
     q: Tensor, prefix_k: Tensor, prefix_v: Tensor, k: Tensor, v: Tensor, limits: Tensor, scale: float
-) -> tuple[Tensor, Weights]:
-    """The result, and the probabilities that `gradients` needs."""
+) -> tuple[Tensor, AttentionWeights]:
+    """Return the result and the probabilities that `attend_backward` needs."""
     weights = _products(q, prefix_k, k)
     kernels.joint_softmax_(weights.prefix, weights.own, limits, scale)
-    return _weighted(weights, prefix_v, v), weights
+    return _weighted_sum(weights, prefix_v, v), weights
 
 
-def gradients(
+def attend_backward(
     grad: Tensor,
     out: Tensor,
-    weights: Weights,
+    weights: AttentionWeights,
     q: Tensor,
     prefix_k: Tensor,
     prefix_v: Tensor,
     k: Tensor,
     v: Tensor,
     scale: float,
-) -> Gradients:
-    """The backward pass of `attend` for a gradient [H, b, M, d] of its result."""
+) -> AttentionGradients:
+    """Return the gradients of `attend` for a gradient [H, b, M, d] of its result."""
     delta = kernels.row_dot(grad, out)
-    grad_prefix_v, grad_v = _gathered(weights, grad)
+    grad_prefix_v, grad_v = _weighted_sum_backward(weights, grad)
     scores = _products(grad, prefix_v, v)
     kernels.joint_softmax_backward_(scores.prefix, scores.own, weights.prefix, weights.own, delta, scale)
-    grad_prefix_k, grad_k = _gathered(scores, q)
-    return Gradients(_weighted(scores, prefix_k, k), grad_prefix_k, grad_prefix_v, grad_k, grad_v)
+    grad_prefix_k, grad_k = _weighted_sum_backward(scores, q)
+    return AttentionGradients(_weighted_sum(scores, prefix_k, k), grad_prefix_k, grad_prefix_v, grad_k, grad_v)
 
 
-def fold(x: Tensor, index: Tensor, group: int) -> Tensor:
-    """Of flat queries [N, Hq, d] those at positions [b, L], as [H, b, G * L, d]; `group` is G."""
+def fold_heads(x: Tensor, index: Tensor, group: int) -> Tensor:
+    """Return the queries at positions [b, L] of flat queries [N, Hq, d], as [H, b, G * L, d]. `group` is G."""
     rows, length = index.shape
     heads = x.shape[1] // group
     taken = x[index].view(rows, length, heads, group, -1).permute(2, 0, 3, 1, 4)
     return taken.reshape(heads, rows, group * length, -1)
 
 
-def unfold(x: Tensor, group: int) -> Tensor:
-    """The inverse of `fold`: [H, b, G * L, d] as [b, L, Hq, d]."""
+def unfold_heads(x: Tensor, group: int) -> Tensor:
+    """Return the inverse of `fold_heads`: [H, b, G * L, d] as [b, L, Hq, d]."""
     heads, rows, _, dim = x.shape
     return x.view(heads, rows, group, -1, dim).permute(1, 3, 0, 2, 4).reshape(rows, -1, heads * group, dim)
 
 
-def _products(x: Tensor, prefix: Tensor, own: Tensor) -> Weights:
-    """x times the keys (or values) of the prefix and of the rows, transposed."""
+def _products(x: Tensor, prefix: Tensor, own: Tensor) -> AttentionWeights:
+    """Return x times the transposed keys (or values) of the prefix and of the rows."""
     heads, rows, queries, dim = x.shape
     shared = torch.bmm(x.reshape(heads, rows * queries, dim), prefix.transpose(1, 2))
-    return Weights(shared.view(heads, rows, queries, -1), torch.matmul(x, own.transpose(2, 3)))
+    return AttentionWeights(shared.view(heads, rows, queries, -1), torch.matmul(x, own.transpose(2, 3)))
 
 
-def _weighted(weights: Weights, prefix: Tensor, own: Tensor) -> Tensor:
-    """Weighted sum over the prefix and over the row's own: [H, b, M, d]."""
+def _weighted_sum(weights: AttentionWeights, prefix: Tensor, own: Tensor) -> Tensor:
+    """Return the weighted sum over the prefix and the row's own tokens, [H, b, M, d]."""
     heads, rows, queries, _ = weights.own.shape
     result = torch.matmul(weights.own, own)
     if prefix.shape[1]:
@@ -93,8 +93,8 @@ def _weighted(weights: Weights, prefix: Tensor, own: Tensor) -> Tensor:
     return result
 
 
-def _gathered(weights: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The transpose of `_weighted`: what each key collects from the queries, [H, P, d] and [H, b, L, d]."""
+def _weighted_sum_backward(weights: AttentionWeights, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the transpose of `_weighted_sum`: sums over the queries for each key, [H, P, d] and [H, b, L, d]."""
     heads, rows, queries, dim = x.shape
     flat = weights.prefix.reshape(heads, rows * queries, -1)
     shared = torch.bmm(flat.transpose(1, 2), x.reshape(heads, rows * queries, dim))

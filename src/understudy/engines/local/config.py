@@ -1,91 +1,94 @@
-"""Configuration of an engine, most of it of the local one. Torch-free, so that reading a config needs no torch."""
+"""Configuration of the local engine. Importing it does not import torch."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from understudy.algorithms.presets import laid_over
-from understudy.engines.tinker.config import SERVED, TinkerConfig
+from understudy.core.records import Record
 from understudy.engines.vllm.config import VllmConfig
-from understudy.records import Record
 
 ALL_LINEAR = "all-linear"
 Finetune = Literal["full", "lora", "qlora"]
 
 
-class Lora(Record):
-    """Low-rank adapters (Hu et al. 2021, arXiv:2106.09685), made by peft."""
+class LoraConfig(Record):
+    """LoRA adapters (Hu et al. 2021, arXiv:2106.09685), created by peft."""
 
     rank: int = Field(default=32, ge=1)
-    """Of the two matrices of each adapter."""
+    """Rank of the adapters' two matrices."""
     alpha: float = Field(default=64.0, gt=0)
     """The adapter's output is scaled by alpha / rank."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """The share of an adapter's inputs that an update drops. Sampling and log-probabilities are without it."""
-    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    """Names of the linear modules that get an adapter; `all-linear` are all of them but the output head."""
+    """Dropout of an adapter's inputs in updates. Sampling and log-probabilities do not use it."""
+    target_modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    """Names of the linear modules that get an adapter. `all-linear` means all but the output head."""
 
 
-class Optimizer(Record):
+class OptimizerConfig(Record):
     """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) on float32 master weights."""
 
     weight_decay: float = Field(default=0.0, ge=0.0)
-    """Share of itself, times the learning rate, that each step takes off a weight."""
+    """Decoupled weight decay: each step multiplies a weight by 1 - learning rate * this."""
     beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
-    """How much of the mean of gradients stays at each step."""
+    """Decay rate of the first moment."""
     beta2: float = Field(default=0.99, ge=0.0, lt=1.0)
-    """The same of the mean of their squares."""
+    """Decay rate of the second moment."""
     max_grad_norm: float = Field(default=1.0, gt=0.0)
-    """The gradient's global norm is scaled down to this."""
+    """Maximum global norm of the gradient. Larger gradients are scaled down to it."""
 
 
-class LocalConfig(Record):
-    """What has the weights. Unless `kind` says otherwise: PyTorch in this process, which trains, and samples with the
-    same modules or through vLLM."""
+class TrainedWeightsConfig(Record):
+    """Settings of the engines that hold the weights themselves, on this machine or on a cluster."""
 
-    kind: Literal["local", "tinker", "skyrl"] = "local"
-    """PyTorch in this process, a server of the Tinker API (docs/tinker.md says what of this section then counts), or
-    SkyRL's own trainer on a Ray cluster (docs/cluster.md)."""
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """What computes; `auto` is the first that is here of cuda, mps and cpu."""
-    sampler: Literal["auto", "torch", "vllm"] = "auto"
-    """Who samples: PyTorch in this process, or vLLM; `auto` is vLLM where it is installed and the model fits."""
-    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    """`auto` is bfloat16 where the device multiplies it fast, else float32."""
+    kind: str = ""
     finetune: Finetune = "full"
-    """What is trained: all weights, adapters beside them (`lora`), or adapters beside weights that are kept in 4 bits
-    (`qlora`, which needs bitsandbytes)."""
-    train_embeddings: bool = False
-    """Whether `full` also trains the embeddings and the output head."""
-    checkpointing: bool = False
-    """Keep of each layer only what goes into it, and compute the rest again in the backward pass: the same gradients,
-    with less memory and a third more work."""
-    lora: Lora = Lora()
-    optimizer: Optimizer = Optimizer()
-    sharding: Literal["none", "fsdp"] = "none"
-    """What several processes each have of the layers while they are updated: all (`none`), or a share (`fsdp`) of
-    weights, gradients, masters and moments. It changes numbers by rounding alone; to one process it means nothing."""
-    tokens_per_microbatch: int = Field(default=4096, ge=1)
-    """Tokens of one forward and backward pass; lower it when memory runs out. Gradients are accumulated over the passes
-    of a step, so that it cannot change one (with `lora.dropout` it draws others)."""
-    sequences: int = Field(default=64, ge=1)
-    """Live sequences in the sampler's cache; lower it when memory runs out."""
-    rows: int = Field(default=160, ge=0)
-    """Rows of a decoding pass that may be filled with guesses at what the replies go on with, so that fewer passes are
-    needed; 0 goes without. It changes no reply."""
-    threads: int = Field(default=0, ge=0)
-    """CPU threads; 0 leaves torch's choice."""
-    vllm: VllmConfig = VllmConfig()
-    tinker: TinkerConfig = TinkerConfig()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_a_server_has_it(cls, given: Any) -> Any:
-        served = isinstance(given, Mapping) and given.get("kind") == "tinker"
-        return laid_over(SERVED, given) if served else given
+    """`full` trains all weights, `lora` adapters, and `qlora` adapters of a model with 4-bit weights (needs
+    bitsandbytes)."""
+    gradient_checkpointing: bool = False
+    """Store only the inputs of layers and compute the rest again in the backward pass. Gradients are equal, memory is
+    lower, and the update computes a third more."""
+    max_tokens_per_microbatch: int = Field(default=4096, ge=1)
+    """Maximum tokens of one forward and backward pass. Lower it if memory runs out. Gradients are accumulated over the
+    passes of a step, so it does not change them, except that `lora.dropout` draws other random numbers."""
+    max_num_seqs: int = Field(default=64, ge=1)
+    """Maximum number of concurrent sequences in the local sampler's cache, and of concurrent episodes in an
+    evaluation. Lower it if memory runs out.
+    """
+    lora: LoraConfig = LoraConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
 
     @property
-    def adapters(self) -> bool:
-        """Whether adapters are trained, and the model's own weights stay as they are."""
+    def uses_lora(self) -> bool:
+        """True if adapters are trained and the model's own weights are frozen."""
         return self.finetune != "full"
+
+
+class LocalEngineConfig(TrainedWeightsConfig):
+    """`kind = "local"`: PyTorch on this machine trains. PyTorch or vLLM samples."""
+
+    kind: Literal["local"] = "local"
+    """`local`: PyTorch on this machine. `tinker`: a server of the Tinker API. `skyrl`: SkyRL's trainer on a Ray
+    cluster (docs/cluster.md). Each kind has its own keys."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Device. `auto` is the first available of cuda, mps and cpu."""
+    sampler: Literal["auto", "torch", "vllm"] = "auto"
+    """Sampler: PyTorch's in this process, or vLLM. `auto` is vLLM if it is installed and the model fits."""
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """Dtype of the weights. `auto` is bfloat16 if the device multiplies it fast, otherwise float32."""
+    train_embeddings: bool = False
+    """For `full`: also train the embeddings and the output head."""
+    sharding: Literal["none", "fsdp"] = "none"
+    """Sharding of an update over several processes. `none`: each has all layers. `fsdp`: each has a shard of weights,
+    gradients, master weights and moments. Results differ only by rounding. A single process ignores it."""
+    max_draft_rows: int = Field(default=160, ge=0)
+    """N-gram speculation: maximum rows of a decoding pass, including draft tokens. Speculation reduces the number of
+    passes and changes no reply. 0 disables it.
+    """
+    threads: int = Field(default=0, ge=0)
+    """Number of CPU threads. 0 is torch's default."""
+    vllm: VllmConfig = VllmConfig()
+
+    @property
+    def local_engine_config(self) -> "LocalEngineConfig":
+        """Return this config: a local engine opens its own exports."""
+        return self

@@ -1,4 +1,4 @@
-"""The local engine: trains in this process, and samples with the same modules or through vLLM."""
+"""The local engine: trains with PyTorch, and samples with the same modules or through vLLM."""
 
 import contextlib
 import random
@@ -14,323 +14,367 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from understudy.algorithms import losses
-from understudy.algorithms.losses import Outcome
-from understudy.algorithms.options import Critic, Loss
-from understudy.batch import Batch, collate, plan, shares
-from understudy.crew import ALONE, Crew
-from understudy.engines.base import Completion, Sampling, Told, Tolerance, no_room
-from understudy.engines.local.choice import choose, vllm_context, vllm_sampler
-from understudy.engines.local.config import LocalConfig
-from understudy.engines.local.critic import ValueHead
-from understudy.engines.local.head import token_logprobs
-from understudy.engines.local.heap import keep_heap
-from understudy.engines.local.measures import Sums, told
-from understudy.engines.local.model import Model
-from understudy.engines.local.optimizer import MasterAdamW, take_masters
-from understudy.engines.local.packing import Packing
-from understudy.engines.local.programs import keep_few
-from understudy.engines.local.ranks import refuse_apart, totals
-from understudy.engines.local.reference import Reference, kept, restored
-from understudy.engines.local.sampler import LocalSampler
-from understudy.engines.reference import FROZEN, ReferenceConfig
+from understudy.algorithms.batch import Batch, plan_microbatches, split_across_ranks
+from understudy.algorithms.config import CriticConfig, LossConfig
+from understudy.algorithms.losses import LossOutput
+from understudy.core.errors import ConfigError
+from understudy.engines.base import (
+    Completion,
+    LogprobsCallback,
+    LogprobTolerance,
+    SamplingParams,
+    TokenCallback,
+    context_full_completion,
+)
+from understudy.engines.local.config import LocalEngineConfig
+from understudy.engines.local.cpu.malloc import configure_malloc
+from understudy.engines.local.cpu.onednn_cache import limit_onednn_cache
+from understudy.engines.local.distributed.distributed import sum_across_ranks, validate_same_weights
+from understudy.engines.local.model import LocalModel
+from understudy.engines.local.optimizer import MasterAdamW, load_master_weights
+from understudy.engines.local.packing import PackedLayout
+from understudy.engines.local.reference import EMAReference, ReferenceModel, make_reference, restore_reference
+from understudy.engines.local.sampler_choice import choose_sampler, make_vllm_sampler, vllm_context_length
+from understudy.engines.local.sampling.sampler import LocalSampler
+from understudy.engines.local.token_logprobs import token_logprobs
+from understudy.engines.local.update_metrics import MetricSums, reduce_metrics
+from understudy.engines.local.value_head import ValueHead
+from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
+from understudy.engines.reference_config import FROZEN_REFERENCE, ReferenceConfig
 from understudy.engines.vllm.sampler import VllmSampler
-from understudy.errors import ConfigError
-from understudy.messages import Message
-from understudy.tasks import Score
-from understudy.trajectory import Trajectory
 
-STATE = "optimizer.safetensors"
-TOLERANCE = {torch.float32: Tolerance(1e-3, 1e-4), torch.bfloat16: Tolerance(1.0, 0.1)}
-"""By dtype. SmolLM2-135M, 30 layers deep, is up to 3e-5 and 0.3 apart, on average 4e-6 and 0.04."""
-_NO_MEMORY = re.compile("out of memory|allocate memory|not enough memory|ALLOC_FAILED")
-"""What torch says where memory ran out; an illegal access to memory is something else."""
-RESERVE = 6 << 30  # bytes of address space for activations; memory is used only where they are written
+STATE_FILE = "optimizer.safetensors"
+TOLERANCE = {torch.float32: LogprobTolerance(1e-3, 1e-4), torch.bfloat16: LogprobTolerance(1.0, 0.1)}
+"""Tolerances by dtype. Measured for SmolLM2-135M (30 layers): maximum 3e-5 and 0.3, mean 4e-6 and 0.04."""
+_OUT_OF_MEMORY = re.compile("out of memory|allocate memory|not enough memory|ALLOC_FAILED")
+"""Messages of torch when memory runs out. An illegal memory access is another error."""
+HEAP_RESERVE = 6 << 30  # bytes of address space for activations; physical memory is used only when written
 
 
 @dataclass(frozen=True, slots=True)
-class States:
-    """The M trained tokens of a micro-batch, and the U <= M hidden states before them: rows may share a token."""
+class MicrobatchStates:
+    """The M trained tokens of a micro-batch and the U <= M hidden states before them. Rows may share tokens."""
 
     rows: Tensor  # [M]
-    columns: Tensor  # [M]
+    positions: Tensor  # [M]
     hidden: Tensor  # [U, D]
-    targets: Tensor  # [U] the tokens that follow them
-    which: Tensor  # [M] the state before each trained token
-    computed: int
-    """How many tokens the pass computed."""
+    targets: Tensor  # [U] the token after each hidden state
+    state_index: Tensor  # [M] index of the hidden state before each trained token
+    num_computed: int
+    """Number of tokens that the forward pass computed."""
 
-    def of(self, tensor: Tensor) -> Tensor:
-        """The entries [M] of a tensor [B, T] at the trained tokens."""
-        return tensor[self.rows, self.columns].to(self.hidden.device)
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Return the entries [M] of a tensor [B, T] at the trained tokens."""
+        return tensor[self.rows, self.positions].to(self.hidden.device)
 
 
 class LocalEngine:
-    """See `engines.base.Engine`. `folder` holds a model as transformers reads it."""
+    """Implements `engines.base.Engine`, `StreamingSampler`, `Reference` and `Critic`. `folder` holds a transformers
+    model."""
 
     def __init__(
-        self, folder: Path, config: LocalConfig, seed: int = 0, crew: Crew = ALONE, trains: bool = True
+        self,
+        folder: Path,
+        config: LocalEngineConfig,
+        seed: int = 0,
+        process_group: ProcessGroup = SINGLE_PROCESS,
+        trainable: bool = True,
     ) -> None:
-        """In a crew all have one of these, with the same weights; what a step computes is divided among them.
+        """Every rank has an engine with the same weights and does its share of each step.
 
-        One that does not train has no optimizer, which of `full` takes 8 bytes a weight and 8 more with the first
-        update: it samples, reads, loads and exports, and an update or a save is a ValueError.
+        If `trainable` is False, the engine has no optimizer and raises ValueError for updates and checkpoints. With
+        `finetune="full"` that saves 8 bytes per weight at once and 8 more after the first update.
         """
-        keep_few()
+        limit_onednn_cache()
         if config.threads:
             torch.set_num_threads(config.threads)
         torch.manual_seed(seed)
-        self._config, self._seed, self._crew = config, seed, crew
-        self._passes = 0  # of the update under way
-        self._model = Model(folder, config, crew)
+        self._config, self._seed, self._process_group = config, seed, process_group
+        self._passes = 0  # forward passes of the current update
+        self._model = LocalModel(folder, config, process_group)
         if self._model.device.type == "cpu":
-            keep_heap(reserve=RESERVE)
-        self._learner: MasterAdamW | None = None
-        if trains:
-            self._learner = MasterAdamW(self._model.trainable(), config.optimizer, self._model.shards)
-            refuse_apart(crew, self._learner.fingerprint())
-        self.choice = choose(self._model, config, crew.size)
-        """Who samples, and why."""
+            configure_malloc(reserve_bytes=HEAP_RESERVE)
+        self._maybe_optimizer: MasterAdamW | None = None
+        if trainable:
+            self._maybe_optimizer = MasterAdamW(
+                self._model.trainable_parameters(), config.optimizer, self._model.fsdp_shards
+            )
+            validate_same_weights(process_group, self._maybe_optimizer.fingerprint())
+        self.sampler_choice = choose_sampler(self._model, config, process_group.world_size)
+        """The sampler in use, and why it was chosen."""
         self._sampler: LocalSampler | VllmSampler = (
-            vllm_sampler(self._model, folder, config)
-            if self.choice.sampler == "vllm"
-            else LocalSampler(self._model, config.sequences, config.rows)
+            make_vllm_sampler(self._model, folder, config)
+            if self.sampler_choice.sampler == "vllm"
+            else LocalSampler(self._model, config.max_num_seqs, config.max_draft_rows)
         )
-        self._reference: Reference | None = None
+        self._reference: ReferenceModel | None = None
         self._critic: ValueHead | None = None
 
     @property
-    def version(self) -> int:
-        """How many updates the weights have seen."""
-        return self._sampler.version
+    def weights_version(self) -> int:
+        """Number of updates of the weights."""
+        return self._sampler.weights_version
 
     @property
     def device(self) -> str:
-        """Where the weights are: cpu, cuda or mps."""
+        """Device type of the weights: cpu, cuda or mps."""
         return self._model.device.type
 
     @property
     def dtype(self) -> str:
-        """That of the weights."""
+        """Dtype of the weights."""
         return str(self._model.dtype).removeprefix("torch.")
 
     @property
-    def context(self) -> int:
-        """The longest sequence that the model takes, in tokens; through vLLM at most `max_model_len`."""
-        return vllm_context(self._model, self._config) if self.choice.sampler == "vllm" else self._model.context
+    def context_length(self) -> int:
+        """Maximum length of prompt and reply together, in tokens. vLLM may lower it by `max_model_len`."""
+        return (
+            vllm_context_length(self._model, self._config)
+            if self.sampler_choice.sampler == "vllm"
+            else self._model.context_length
+        )
 
     @property
-    def tolerance(self) -> Tolerance:
-        """What rounding to the dtype of the weights comes to."""
+    def tolerance(self) -> LogprobTolerance:
+        """Tolerance for the dtype of the weights."""
         return TOLERANCE[self._model.dtype]
 
-    def refuse(self, sampling: Sampling) -> None:
-        """See `engines.base.Streaming`."""
-        self._sampler.refuse(sampling)
+    def validate_sampling(self, sampling: SamplingParams) -> None:
+        """Raise ConfigError if the sampler does not support `sampling`."""
+        self._sampler.validate_sampling(sampling)
 
     async def sample(
         self,
         prompt: Sequence[int],
-        sampling: Sampling,
+        sampling: SamplingParams,
         seed: int,
         stop_tokens: Collection[int] = (),
-        told: Told | None = None,
+        on_tokens: TokenCallback | None = None,
     ) -> Completion:
-        """Continue a prompt; calls that run side by side are computed together. See `engines.base.Streaming`."""
-        room = self.context - len(prompt)
+        """Continue a prompt. Concurrent calls are batched. See `engines.base.StreamingSampler`."""
+        room = self.context_length - len(prompt)
         if room < 1:
-            return no_room(self.version)
-        if room < sampling.max_tokens:
-            sampling = sampling.replace(max_tokens=room)
-        with self._memory("engine.sequences", self._config.sequences):
-            completion = await self._sampler.sample(prompt, sampling, seed, stop_tokens, told)
-            if sampling.filtered and self.choice.sampler == "vllm" and not completion.full:
-                return await self._unfiltered(prompt, completion, sampling.temperature or 1.0)
+            return context_full_completion(self.weights_version)
+        if room < sampling.max_response_tokens:
+            sampling = sampling.replace(max_response_tokens=room)
+        with self._memory("engine.max_num_seqs", self._config.max_num_seqs):
+            completion = await self._sampler.sample(prompt, sampling, seed, stop_tokens, on_tokens)
+            if sampling.has_filters and self.sampler_choice.sampler == "vllm" and not completion.context_full:
+                return await self._with_unfiltered_logprobs(prompt, completion, sampling.temperature or 1.0)
             return completion
 
-    async def forward(self, batch: Batch) -> Batch:
-        """The batch with `logprobs` of its trained tokens under the current weights."""
-        return batch.with_(logprobs=self._likelihoods(self._model, batch))
+    async def compute_logprobs(self, batch: Batch) -> Batch:
+        """Return the batch with `logprobs` of its trained tokens under the current weights."""
+        return batch.replace(logprobs=self._compute_logprobs(self._model, batch))
 
-    def add_critic(self, critic: Critic) -> None:
-        """Put a value head on the model."""
+    def add_critic(self, critic: CriticConfig) -> None:
+        """Add a value head to the model."""
         self._critic = ValueHead(self._model.config.hidden_size, self._model.device, critic, self._config.optimizer)
 
-    async def values(self, batch: Batch) -> Batch:
-        """The batch with `values` of its trained tokens by the value head."""
+    async def compute_values(self, batch: Batch) -> Batch:
+        """Return the batch with the value head's `values` of its trained tokens."""
         if self._critic is None:
             raise ValueError("there is no critic; call add_critic first")
         head = self._critic
-        return batch.with_(
-            values=self._read(self._model, batch, lambda states: head.values(states.hidden)[states.which])
+        return batch.replace(
+            values=self._read(self._model, batch, lambda states: head.forward(states.hidden)[states.state_index])
         )
 
-    def keep_reference(self, config: ReferenceConfig = FROZEN) -> None:
-        """Compare with what `config` asks for from now on: the policy as it is now, its average, or another model."""
-        self._reference = kept(config, self._model, self._optimizer.masters, self._config)
+    def set_reference(self, config: ReferenceConfig = FROZEN_REFERENCE) -> None:
+        """Set the reference: a copy of the current weights, their moving average, or another model."""
+        self._reference = make_reference(config, self._model, self._optimizer.masters, self._config)
 
-    def move_reference(self) -> None:
-        """Let a reference that follows the policy come nearer."""
-        self._known_reference().follow(self._optimizer.masters)
+    def update_reference(self) -> None:
+        """Move a reference of kind `ema` toward the current weights."""
+        reference = self._known_reference()
+        if isinstance(reference, EMAReference):
+            reference.update(self._optimizer.masters)
 
-    def forget_reference(self) -> None:
-        """Give back what a reference holds."""
+    def drop_reference(self) -> None:
+        """Remove the reference and free its memory."""
         self._reference = None
 
-    async def reference(self, batch: Batch) -> Batch:
-        """The batch with `ref_logprobs` under the reference."""
-        with self._known_reference().active() as model:
-            return batch.with_(ref_logprobs=self._likelihoods(model, batch))
+    async def compute_ref_logprobs(self, batch: Batch) -> Batch:
+        """Return the batch with `ref_logprobs` under the reference."""
+        with self._known_reference().activate() as model:
+            return batch.replace(ref_logprobs=self._compute_logprobs(model, batch))
 
-    async def update(self, steps: Sequence[Batch], loss: Loss, learning_rate: float) -> dict[str, float]:
-        """One optimizer step a batch; rows that nothing is to be learned from are left out, their gradient is zero."""
-        optimizer = self._optimizer  # first, so that an engine without one refuses before anything has changed
-        self._refuse_longer(steps)
+    async def update(
+        self,
+        minibatches: Sequence[Batch],
+        loss: LossConfig,
+        learning_rate: float,
+        on_logprobs: LogprobsCallback | None = None,
+    ) -> dict[str, float]:
+        """Take one optimizer step per batch. Rows without trained tokens have zero gradient and are skipped."""
+        optimizer = self._optimizer  # raises before anything has changed
+        self._validate_lengths(minibatches)
         self._passes = 0
-        self._sampler.refresh(self.version + 1)  # first, so that its cache makes room for the activations
-        with self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
-            found = told([self._step(batch, loss, learning_rate) for batch in steps])
-        self._model.settle()
-        refuse_apart(self._crew, optimizer.fingerprint())
+        self._sampler.set_weights_version(self.weights_version + 1)  # frees the cache's memory for activations
+        with self._memory("engine.max_tokens_per_microbatch", self._config.max_tokens_per_microbatch):
+            sums = []
+            for index, batch in enumerate(minibatches):
+                logprobs = torch.full(batch.tokens.shape, torch.nan) if on_logprobs else None
+                sums.append(self._step(batch, loss, learning_rate, logprobs))
+                if on_logprobs and logprobs is not None and batch.advantages is not None:
+                    on_logprobs(index, logprobs)
+            found = reduce_metrics(sums)
+        self._model.gather_weights()
+        validate_same_weights(self._process_group, optimizer.fingerprint())
         return found
 
-    def fresh_optimizer(self) -> None:
-        """Forget the optimizer's moments."""
-        self._optimizer.reset()
+    def reset_optimizer(self) -> None:
+        """Reset the optimizer's moments."""
+        self._optimizer.reset_moments()
 
     def save(self, path: Path) -> None:
-        """Master weights and moments, exactly; the reference and the critic where there are such.
+        """Write master weights and moments, and those of reference and critic if there are any.
 
-        The sampler forgets its cache, so that this engine goes on to the bit as one that loads the checkpoint.
+        The sampler's cache is cleared, so that this engine continues bit for bit like one that loads the checkpoint.
         """
-        tensors = {key: value.contiguous() for key, value in self._optimizer.state().items()}
-        about = {"version": str(self.version)}
+        tensors = {key: value.contiguous() for key, value in self._optimizer.state_dict().items()}
+        about = {"version": str(self.weights_version)}
         if self._reference is not None:
-            tensors |= {f"reference.{name}": self._whole(name, x) for name, x in self._reference.state().items()}
+            tensors |= {f"reference.{name}": self._whole(name, x) for name, x in self._reference.state_dict().items()}
             about["reference"] = self._reference.config.model_dump_json()
         if self._critic is not None:
-            tensors |= self._critic.state()
-        if self._crew.rank == 0:
-            with _disk():
-                save_file(tensors, path / STATE, about)
-        self._sampler.forget()
+            tensors |= self._critic.state_dict()
+        if self._process_group.rank == 0:
+            with _safetensors_errors_as_os_errors():
+                save_file(tensors, path / STATE_FILE, about)
+        self._sampler.reset_prefix_cache()
 
     def load(self, path: Path) -> None:
-        """Go on from a checkpoint of `save`; an engine that does not train takes its weights alone."""
+        """Load a checkpoint that `save` wrote. An engine without an optimizer loads only the weights."""
         try:
-            with safe_open(path / STATE, framework="pt") as file:
+            with safe_open(path / STATE_FILE, framework="pt") as file:
                 version = int(file.metadata()["version"])
-                if self._learner is None:
-                    take_masters(file, self._model.trainable(), self._model.shards)
+                if self._maybe_optimizer is None:
+                    load_master_weights(file, self._model.trainable_parameters(), self._model.fsdp_shards)
                 else:
                     self._restore(file)
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as e:
-            raise ConfigError(f"{path / STATE}: not a checkpoint of this model and fine-tuning mode: {e}") from e
-        self._model.settle()
-        self._sampler.refresh(version)
+            raise ConfigError(f"{path / STATE_FILE}: not a checkpoint of this model and engine.finetune: {e}") from e
+        self._model.gather_weights()
+        self._sampler.set_weights_version(version)
 
-    def take_adapters(self, folder: Path) -> None:
-        """Sample, read and export with LoRA adapters that peft has written. The optimizer knows nothing of them."""
-        self._model.take_adapters(folder)
-        self._sampler.refresh(self.version + 1)
+    def load_adapters(self, folder: Path) -> None:
+        """Load LoRA adapters that peft wrote. The optimizer's masters do not change, so do not train afterwards."""
+        self._model.load_adapters(folder)
+        self._sampler.set_weights_version(self.weights_version + 1)
 
-    def export(self, folder: Path, merged: bool = False) -> None:
-        """Write the model as transformers and peft read it; of LoRA the adapters, unless `merged`."""
-        if self._crew.rank == 0:
-            with _disk():
-                self._model.export(folder, merged)
+    def export(self, folder: Path, merge_adapters: bool = False) -> None:
+        """Write the model for transformers, or LoRA adapters for peft unless `merge_adapters` is set."""
+        if self._process_group.rank == 0:
+            with _safetensors_errors_as_os_errors():
+                self._model.export(folder, merge_adapters)
 
-    def forget(self) -> None:
-        """Forget the sampler's cache and its guesses, which change the rounding of what follows."""
-        self._sampler.forget()
+    def reset_prefix_cache(self) -> None:
+        """Clear the sampler's cache and its n-gram drafts, which affect the rounding of later samples."""
+        self._sampler.reset_prefix_cache()
 
     def close(self) -> None:
-        """Forget what the sampler remembers, and end what it started."""
+        """Clear the sampler's cache and stop its subprocesses."""
         self._sampler.close()
 
     @property
     def _optimizer(self) -> MasterAdamW:
-        if self._learner is None:
-            raise ValueError("this engine was opened to read its model; open it with trains=True")
-        return self._learner
+        if self._maybe_optimizer is None:
+            raise ValueError("this engine has no optimizer; open it with trainable=True")
+        return self._maybe_optimizer
 
     def _whole(self, name: str, own: Tensor) -> Tensor:
-        return self._model.shards.whole(name, own) if self._model.shards else own
+        return self._model.fsdp_shards.gather(name, own) if self._model.fsdp_shards else own
 
-    async def _unfiltered(self, prompt: Sequence[int], completion: Completion, temperature: float) -> Completion:
-        """The completion with log-probabilities of the whole softmax, which vLLM tells only where nothing is left out.
+    async def _with_unfiltered_logprobs(
+        self, prompt: Sequence[int], completion: Completion, temperature: float
+    ) -> Completion:
+        """Return the completion with log-probabilities of the whole softmax.
 
-        They come from a forward pass here, over one row.
+        vLLM returns those of the filtered distribution, so one forward pass over the row computes them here.
         """
-        episode = Trajectory("", score=Score(reward=0.0))
-        episode.observe([], prompt)
-        episode.act(Message(role="assistant"), completion.tokens, completion.logprobs)
-        batch = collate([episode], temperature=temperature)
-        found = self._likelihoods(self._model, batch, ALONE)  # processes sample each on its own
+        mask = [False] * len(prompt) + [True] * len(completion.tokens)
+        batch = Batch.from_rows([[*prompt, *completion.tokens]], [mask], temperature=temperature)
+        found = self._compute_logprobs(self._model, batch, SINGLE_PROCESS)  # each process samples on its own
         return replace(completion, logprobs=found[0, len(prompt) :].tolist())
 
-    def _refuse_longer(self, steps: Sequence[Batch]) -> None:
-        """Beyond the model's context there is nothing to learn, or attention is not what the model's own would be."""
+    def _validate_lengths(self, steps: Sequence[Batch]) -> None:
+        """Raise ConfigError if a row is longer than the model's context, where attention would differ from the model's
+        own."""
         longest = max((int(batch.lengths.max()) for batch in steps if len(batch)), default=0)
-        if longest > self._model.context:
+        if longest > self._model.context_length:
             raise ConfigError(
-                f"a row of {longest} tokens is longer than the model's context of {self._model.context}; "
-                "set limits.max_tokens to that at most"
+                f"a row of {longest} tokens is longer than the model's context of {self._model.context_length}; "
+                "lower limits.max_episode_tokens"
             )
 
-    def _known_reference(self) -> Reference:
+    def _known_reference(self) -> ReferenceModel:
         if self._reference is None:
-            raise ValueError("there is no reference; call keep_reference first")
+            raise ValueError("there is no reference; call set_reference first")
         return self._reference
 
     def _restore(self, file: Any) -> None:
-        """Take all that training goes on with out of an open safetensors file."""
+        """Load optimizer, reference and critic from an open safetensors file."""
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        self._optimizer.restore(tensors)
+        self._optimizer.load_state_dict(tensors)
         self._restore_reference(file.metadata().get("reference"), tensors)
         if self._critic is not None:
-            self._critic.restore(tensors)
+            self._critic.load_state_dict(tensors)
 
     def _restore_reference(self, config: str | None, tensors: Mapping[str, Tensor]) -> None:
         device, head = self._model.device, "reference."
         named = {name.removeprefix(head): x.to(device) for name, x in tensors.items() if name.startswith(head)}
-        shards = self._model.shards
-        weights = {name: shards.part(name, x) if shards else x for name, x in named.items()}
+        shards = self._model.fsdp_shards
+        weights = {name: shards.shard(name, x) if shards else x for name, x in named.items()}
         self._reference = (
-            restored(ReferenceConfig.model_validate_json(config), weights, self._model, self._config)
+            restore_reference(ReferenceConfig.model_validate_json(config), weights, self._model, self._config)
             if config
             else None
         )
 
-    def _step(self, batch: Batch, loss: Loss, learning_rate: float) -> Sums:
-        """One optimizer step, and the sums that it came to."""
-        live = batch.rows(_teaching(batch).any(1).nonzero()[:, 0])
-        mine, own = live.rows(_share(live, self._crew)), Sums(float)
-        passes = plan(mine, self._config.tokens_per_microbatch)
-        with self._crew.together(), self._apart(live, len(passes)):
+    def _step(self, batch: Batch, loss: LossConfig, learning_rate: float, logprobs: Tensor | None) -> MetricSums:
+        """Take one optimizer step and return the sums of its metrics. Write computed rows into `logprobs` [B, T]."""
+        rows = _trained_tokens(batch).any(1).nonzero()[:, 0]
+        live = batch.select(rows)
+        share = _share(live, self._process_group)
+        mine, own = live.select(share), MetricSums(float)
+        computed = torch.zeros(mine.tokens.shape)
+        passes = plan_microbatches(mine, self._config.max_tokens_per_microbatch)
+        with self._process_group.detect_lost_ranks(), self._resharded(live, len(passes)):
             for chosen in passes:
                 self._passes += 1
-                of = f"{self._seed}/{self.version}/{self._passes}" + (f"/{self._crew.rank}" if self._crew.rank else "")
-                with self._model.dropping(random.Random(of).getrandbits(63)):
-                    self._accumulate(mine, chosen, loss, own)
-        sums = Sums(float, totals(self._crew, own))
+                of = f"{self._seed}/{self.weights_version}/{self._passes}" + (
+                    f"/{self._process_group.rank}" if self._process_group.rank else ""
+                )
+                with self._model.lora_dropout(random.Random(of).getrandbits(63)):
+                    self._accumulate(mine, chosen, loss, own, computed)
+        sums = MetricSums(float, sum_across_ranks(self._process_group, own))
+        if logprobs is not None:
+            gathered = torch.zeros(live.tokens.shape)
+            gathered[share] = computed
+            self._process_group.all_reduce_([gathered])
+            logprobs[rows] = gathered
         if batch.advantages is not None:
-            self._crew.add_(self._optimizer.summed_alone())
+            self._process_group.all_reduce_(self._optimizer.unreduced_gradients())
             sums["grad_norm"] = self._optimizer.step(learning_rate)
-            sums["weight_change"] = self._optimizer.change
+            sums["relative_weight_change"] = self._optimizer.relative_change
         if batch.returns is not None:
             assert self._critic is not None
-            self._crew.add_(self._critic.gradients)
-            sums["value_grad_norm"] = self._critic.update()
+            self._process_group.all_reduce_(self._critic.unreduced_gradients)
+            sums["value_grad_norm"] = self._critic.step()
         return sums
 
     @contextlib.contextmanager
-    def _apart(self, batch: Batch, passes: int) -> Iterator[None]:
-        """Where layers are divided, fetch them within: for all processes as often as for the one with most passes."""
-        if not self._model.shards:
+    def _resharded(self, batch: Batch, passes: int) -> Iterator[None]:
+        """Free the full weights of sharded layers. Each pass in the block then fetches one layer at a time.
+
+        Fetching needs all ranks, so a rank with fewer micro-batches runs empty passes at the end of the block.
+        """
+        if not self._model.fsdp_shards:
             yield
             return
-        self._model.shards.apart()
-        most = max(self._crew.gather(passes))
+        self._model.fsdp_shards.reshard()
+        most = max(self._process_group.all_gather(passes))
         yield
         for _ in range(most - passes):
             with torch.set_grad_enabled(batch.advantages is not None):
@@ -338,103 +382,117 @@ class LocalEngine:
             if idle.requires_grad:
                 (0.0 * idle.sum()).backward()  # type: ignore[no-untyped-call]
 
-    def _accumulate(self, batch: Batch, chosen: Sequence[int], loss: Loss, sums: Sums) -> None:
-        """Add one micro-batch's gradients."""
+    def _accumulate(
+        self, batch: Batch, chosen: Sequence[int], loss: LossConfig, sums: MetricSums, logprobs: Tensor
+    ) -> None:
+        """Add the gradients of one micro-batch, and write its rows into `logprobs` [B, T]."""
         with torch.set_grad_enabled(batch.advantages is not None):
             states = _states(self._model, batch, chosen)
         outcomes = []
         if batch.advantages is not None:
-            outcomes.append(self._policy_loss(states, batch, loss))
+            outcomes.append(self._policy_loss(states, batch, loss, logprobs))
         if batch.returns is not None:
             outcomes.append(self._value_loss(states, batch))
         torch.stack([value for value, _ in outcomes]).sum().backward()  # type: ignore[no-untyped-call]
-        sums["computed_tokens"] += states.computed
-        sums["trained_tokens"] += len(states.which)
+        sums["computed_tokens"] += states.num_computed
+        sums["trained_tokens"] += len(states.state_index)
         for _, metrics in outcomes:
             for key, metric in metrics.items():
                 sums[key] += float(metric)
 
-    def _policy_loss(self, states: States, batch: Batch, loss: Loss) -> Outcome:
+    def _policy_loss(self, states: MicrobatchStates, batch: Batch, loss: LossConfig, logprobs: Tensor) -> LossOutput:
         assert batch.advantages is not None
-        logprobs, entropy = _logprobs(self._model, states, batch.temperature)
-        trained = torch.ones_like(logprobs, dtype=torch.bool)
-        rows = states.rows.to(logprobs.device)
-        value, metrics = losses.compute(
-            loss, logprobs, states.of(batch.logprobs), states.of(batch.advantages), trained, rows
+        current, entropy = _logprobs(self._model, states, batch.temperature)
+        logprobs[states.rows, states.positions] = current.detach().float().cpu()
+        trained = torch.ones_like(current, dtype=torch.bool)
+        rows = states.rows.to(current.device)
+        value, metrics = losses.compute_loss(
+            loss, current, states.gather(batch.logprobs), states.gather(batch.advantages), trained, rows
         )
         return value, metrics | {"loss": value.detach(), "entropy": entropy.sum()}
 
-    def _value_loss(self, states: States, batch: Batch) -> Outcome:
+    def _value_loss(self, states: MicrobatchStates, batch: Batch) -> LossOutput:
         if self._critic is None or batch.values is None or batch.returns is None or batch.value_weights is None:
-            raise ValueError("to learn values takes a critic, and a batch with values, returns and value_weights")
-        old, returns, weights = (states.of(x) for x in (batch.values, batch.returns, batch.value_weights))
-        return self._critic.loss(states.hidden, states.which, old, returns, weights)
+            raise ValueError("the value loss needs a critic and a batch with values, returns and value_weights")
+        old, returns, weights = (states.gather(x) for x in (batch.values, batch.returns, batch.value_weights))
+        return self._critic.loss(states.hidden, states.state_index, old, returns, weights)
 
-    def _likelihoods(self, model: Model, batch: Batch, crew: Crew | None = None) -> Tensor:
-        """Log-probabilities [B, T] of the trained tokens under a model, without gradient."""
-        return self._read(model, batch, lambda states: _logprobs(model, states, batch.temperature)[0], crew)
+    def _compute_logprobs(self, model: LocalModel, batch: Batch, process_group: ProcessGroup | None = None) -> Tensor:
+        """Return log-probabilities [B, T] of the trained tokens under a model, without gradient."""
+        return self._read(model, batch, lambda states: _logprobs(model, states, batch.temperature)[0], process_group)
 
-    def _read(self, model: Model, batch: Batch, of: Callable[[States], Tensor], crew: Crew | None = None) -> Tensor:
-        """What `of` [M] finds for the trained tokens, without gradient [B, T]; 0 elsewhere."""
-        crew = crew or self._crew
-        found, share = torch.zeros(batch.tokens.shape), _share(batch, crew)
-        mine = batch.rows(share)
-        with torch.inference_mode(), self._memory("engine.tokens_per_microbatch", self._config.tokens_per_microbatch):
-            for chosen in plan(mine, self._config.tokens_per_microbatch):
+    def _read(
+        self,
+        model: LocalModel,
+        batch: Batch,
+        of: Callable[[MicrobatchStates], Tensor],
+        process_group: ProcessGroup | None = None,
+    ) -> Tensor:
+        """Apply `of` to the hidden states of the trained tokens, without gradient. Return its values as [B, T]; other
+        entries are 0.
+        """
+        process_group = process_group or self._process_group
+        found, share = torch.zeros(batch.tokens.shape), _share(batch, process_group)
+        mine = batch.select(share)
+        with (
+            torch.inference_mode(),
+            self._memory("engine.max_tokens_per_microbatch", self._config.max_tokens_per_microbatch),
+        ):
+            for chosen in plan_microbatches(mine, self._config.max_tokens_per_microbatch):
                 states = _states(model, mine, chosen)
-                found[share[states.rows], states.columns] = of(states).cpu()
-        crew.add_([found])
+                found[share[states.rows], states.positions] = of(states).cpu()
+        process_group.all_reduce_([found])
         return found.clone()
 
     @contextlib.contextmanager
     def _memory(self, knob: str, value: int) -> Iterator[None]:
-        """Running out of memory names the knob to turn."""
+        """Raise ConfigError that names the setting to lower if the block runs out of memory."""
         try:
             yield
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as e:
-            if isinstance(e, RuntimeError) and not _NO_MEMORY.search(str(e)):
+            if isinstance(e, RuntimeError) and not _OUT_OF_MEMORY.search(str(e)):
                 raise
             raise ConfigError(f"out of memory; lower {knob} (now {value}) or use a smaller model: {e}") from e
 
 
-def _share(batch: Batch, crew: Crew) -> Tensor:
-    """The rows that this process computes."""
-    if crew.size == 1:
+def _share(batch: Batch, process_group: ProcessGroup) -> Tensor:
+    """Return the indices of the rows that this process computes."""
+    if process_group.world_size == 1:
         return torch.arange(len(batch))
-    return torch.tensor(shares(batch, crew.size)[crew.rank], dtype=torch.int64)
+    return torch.tensor(split_across_ranks(batch, process_group.world_size)[process_group.rank], dtype=torch.int64)
 
 
 @contextlib.contextmanager
-def _disk() -> Iterator[None]:
-    """What safetensors cannot write, as where the disk is full, is an OSError."""
+def _safetensors_errors_as_os_errors() -> Iterator[None]:
+    """Turn safetensors' error for a failed write, such as on a full disk, into OSError."""
     try:
         yield
     except SafetensorError as e:
         raise OSError(str(e)) from e
 
 
-def _states(model: Model, batch: Batch, chosen: Sequence[int]) -> States:
-    """One pass of a model over a micro-batch."""
-    packing = Packing(batch, chosen, model.query_heads_per_key, model.device)
-    hidden = model.hidden(packing.tokens, packing.positions, packing)
+def _states(model: LocalModel, batch: Batch, chosen: Sequence[int]) -> MicrobatchStates:
+    """Run a forward pass of a model over a micro-batch."""
+    packing = PackedLayout(batch, chosen, model.query_heads_per_key, model.device)
+    hidden = model.hidden_states(packing.tokens, packing.positions, packing)
     row, column = batch.mask[chosen].nonzero().T
     trained, which = torch.unique(packing.places[row, column], return_inverse=True)
     before = torch.empty_like(trained).scatter_(0, which, packing.places[row, column - 1])
     before, trained, which = (x.to(hidden.device) for x in (before, trained, which))
     targets = packing.tokens[0, trained]
-    return States(torch.tensor(chosen)[row], column, hidden[before], targets, which, len(hidden))
+    return MicrobatchStates(torch.tensor(chosen)[row], column, hidden[before], targets, which, len(hidden))
 
 
-def _logprobs(model: Model, states: States, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-probabilities and entropies [M] of the trained tokens under the model whose states these are."""
-    found = token_logprobs(states.hidden, model.head, states.targets, temperature)
-    return found[0][states.which], found[1][states.which]
+def _logprobs(model: LocalModel, states: MicrobatchStates, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities and entropies [M] of the trained tokens from a model's hidden states."""
+    found = token_logprobs(states.hidden, model.lm_head, states.targets, temperature)
+    return found[0][states.state_index], found[1][states.state_index]
 
 
-def _teaching(batch: Batch) -> Tensor:
-    """Where a batch has something to learn from [B, T]."""
+def _trained_tokens(batch: Batch) -> Tensor:
+    """Return which tokens of a batch are trained, [B, T]."""
     weights = batch.value_weights if batch.returns is not None else None
     found = [x != 0 for x in (batch.advantages, weights) if x is not None]
     if not found:
-        raise ValueError("a batch without advantages cannot be trained on")
+        raise ValueError("a batch to train on needs advantages or returns")
     return torch.stack(found).any(0) & batch.mask

@@ -1,53 +1,57 @@
-"""The machine as the engine sees it: what decides how much memory a run takes, and how much is in use."""
+"""Device and memory of this machine, for memory planning, and the memory in use."""
 
 import os
 import resource
 import sys
 from pathlib import Path
 
-from understudy.engines.local.config import LocalConfig
-from understudy.records import Record
+from understudy.core.records import Record
+from understudy.engines.local.config import LocalEngineConfig
 
 
 class Machine(Record):
-    """Where a config's model would live. Making one loads torch, and no model."""
+    """Properties of the machine that determine the memory use of an engine.
+
+    `detect_machine` creates it; that imports torch and loads no model.
+    """
 
     device: str
-    item: int
+    dtype_bytes: int
     """Bytes of a number in the model's dtype."""
-    fused: bool
-    """Whether fused kernels stand in for transformers' modules."""
-    packs: bool
-    """Whether linear layers keep a second copy of their weights for sampling."""
-    taken: int
-    """Bytes of this process before there is a model; on a GPU those of the device that this process has."""
-    total: int
-    """Bytes of memory that there are in all."""
+    fused_kernels: bool
+    """True if fused kernels replace transformers' modules."""
+    packs_weights: bool
+    """True if linear layers keep a second copy of their weights for sampling."""
+    memory_used: int
+    """Bytes in use by this process before a model is loaded. On a GPU: device memory used by this process."""
+    memory_total: int
+    """Total memory in bytes."""
 
 
-def find_machine(config: LocalConfig) -> Machine:
-    """The machine that an engine of this config would run on. Raises ConfigError for a device that is not there."""
-    from understudy.engines.local import compiled, fuse
+def detect_machine(config: LocalEngineConfig) -> Machine:
+    """Return the machine that an engine with this config would use. Raise ConfigError if the device is not
+    available."""
+    from understudy.engines.local.cpu import fuse, kernel_library
     from understudy.engines.local.model import choose_device, choose_dtype
 
-    if config.adapters:
-        import peft  # noqa: F401  (it takes memory itself)
+    if config.uses_lora:
+        import peft  # noqa: F401  (its own memory counts as used)
 
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
     on_cpu = device.type == "cpu"
     return Machine(
         device=device.type,
-        item=dtype.itemsize,
-        fused=on_cpu and compiled.available(dtype),
-        packs=on_cpu and fuse.packs(dtype),
-        taken=_in_use(device.type),
-        total=_total(device.type),
+        dtype_bytes=dtype.itemsize,
+        fused_kernels=on_cpu and kernel_library.kernels_available(dtype),
+        packs_weights=on_cpu and fuse.should_pack_weights(dtype),
+        memory_used=_in_use(device.type),
+        memory_total=_total(device.type),
     )
 
 
-def peak_bytes(device: str) -> int:
-    """The most memory that was in use at once: the process's on a CPU, this process's tensors on a GPU."""
+def peak_memory_bytes(device: str) -> int:
+    """Return the peak memory in bytes: of the process on a CPU, of this process's tensors on a GPU."""
     if device == "cuda":
         import torch
 
@@ -57,7 +61,10 @@ def peak_bytes(device: str) -> int:
 
 
 def _high_water() -> int:
-    """KiB; 0 where Linux does not tell. (getrusage counts in what the process had before it became this program.)"""
+    """Return the peak memory of this process in KiB, or 0 without /proc.
+
+    Preferred to getrusage, which also counts memory from before exec.
+    """
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
@@ -69,7 +76,7 @@ def _in_use(device: str) -> int:
 
         return int(torch.cuda.memory_allocated())
     pages = Path("/proc/self/statm")
-    return int(pages.read_text().split()[1]) * resource.getpagesize() if pages.exists() else peak_bytes(device)
+    return int(pages.read_text().split()[1]) * resource.getpagesize() if pages.exists() else peak_memory_bytes(device)
 
 
 def _total(device: str) -> int:

@@ -1,7 +1,7 @@
-"""A transformers model, run on flat sequences with attention of our own.
+"""A transformers model that runs on flat sequences with attention of this package.
 
-Whatever attends through transformers' attention interface works, whole or with LoRA adapters made by peft. Each forward
-pass is given a layout, which says what attends to what; see `packing` (training) and `cache` (sampling).
+Any model that uses transformers' attention interface works, also with peft's LoRA adapters. Each forward pass gets a
+layout that defines which tokens attend to which; see `packing` (training) and `sampling.kv_cache`.
 """
 
 import itertools
@@ -16,22 +16,22 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from understudy.crew import ALONE, Crew
-from understudy.engines.local import compiled
-from understudy.engines.local.adapters import adapt, dropping, merged
-from understudy.engines.local.checkpointing import checkpoint_layers
-from understudy.engines.local.config import LocalConfig
-from understudy.engines.local.fuse import fuse
-from understudy.engines.local.nf4 import quantize
-from understudy.engines.local.ranks import agree_on_device
-from understudy.errors import ConfigError
-from understudy.formats import Vocabulary
+from understudy.core.errors import ConfigError
+from understudy.engines.local.config import LocalEngineConfig
+from understudy.engines.local.cpu import kernel_library
+from understudy.engines.local.cpu.fuse import fuse_modules
+from understudy.engines.local.distributed.distributed import validate_devices
+from understudy.engines.local.gradient_checkpointing import enable_gradient_checkpointing
+from understudy.engines.local.lora import add_lora_adapters, lora_dropout, merged_state_dict
+from understudy.engines.local.nf4 import quantize_nf4
+from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
+from understudy.formats import FormatTokenizer
 
 if TYPE_CHECKING:
-    from understudy.engines.local.sharded import Shards
+    from understudy.engines.local.distributed.fsdp import FSDPShards
 
-ATTENTION = "understudy"
-BESIDE_WEIGHTS = (
+ATTENTION_NAME = "understudy"
+TOKENIZER_FILES = (
     "tokenizer*",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -39,7 +39,7 @@ BESIDE_WEIGHTS = (
     "merges.txt",
     "chat_template*",
 )
-"""Files of a model folder that training leaves as they are, and that whoever loads the model wants."""
+"""Files of a model folder that training does not change and that exports include."""
 
 _PLAIN = {
     "final_logit_softcapping": 0.0,
@@ -48,14 +48,14 @@ _PLAIN = {
     "logit_scale": 1.0,
     "lm_head_multiplier": 1.0,
 }
-"""Keys of a model's config that change its scores or its logits, and the value of each that changes nothing."""
+"""Config keys that scale or cap scores or logits, and the neutral value of each."""
 
 
-class Layout(Protocol):
-    """Where the tokens of a flat sequence belong."""
+class AttentionLayout(Protocol):
+    """Position and attention pattern of the tokens of a flat sequence."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """Attention of flat queries [N, Hq, d] over flat keys and values [N, H, d] and what the layout remembers."""
+        """Return attention of flat queries [N, Hq, d] over flat and cached keys and values, both [N, H, d]."""
 
 
 def _attention(
@@ -66,89 +66,89 @@ def _attention(
     attention_mask: Tensor | None,
     scaling: float,
     *,
-    layout: Layout,
+    layout: AttentionLayout,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention interface: [1, heads, N, d] each, and the result as [1, N, heads, d]."""
+    """Implement transformers' attention interface: inputs [1, heads, N, d], result [1, N, heads, d]."""
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     return layout.attend(int(module.layer_idx), q, k, v, scaling)[None], None  # type: ignore[arg-type]
 
 
-AttentionInterface.register(ATTENTION, _attention)
+AttentionInterface.register(ATTENTION_NAME, _attention)
 
 
-class Model:
-    """Weights and the two passes over them: tokens to hidden states here, and these to log-probabilities in `head`."""
+class LocalModel:
+    """A model's weights and forward pass from tokens to hidden states. `token_logprobs` computes log-probabilities."""
 
-    def __init__(self, folder: Path, config: LocalConfig, crew: Crew = ALONE) -> None:
+    def __init__(self, folder: Path, config: LocalEngineConfig, process_group: ProcessGroup = SINGLE_PROCESS) -> None:
         self._folder = folder
         self.device = choose_device(config.device)
-        agree_on_device(crew, self.device)
+        validate_devices(process_group, self.device)
         self.dtype = choose_dtype(config.dtype, self.device)
         transformers_logging.disable_progress_bar()
         self.network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=self.dtype, attn_implementation=ATTENTION
+            folder, dtype=self.dtype, attn_implementation=ATTENTION_NAME
         )
         if config.finetune == "qlora":
-            quantize(self.network, self.network.get_output_embeddings(), self.device)
+            quantize_nf4(self.network, self.network.get_output_embeddings(), self.device)
         self.network.to(self.device)
         self.config: PretrainedConfig = self.network.config.get_text_config()
-        _refuse_unsupported(self.config, self.network.get_output_embeddings(), folder)
-        if self.device.type == "cpu" and compiled.available(self.dtype):
-            fuse(self.network)
-        self.adapted = adapt(self.network, config.lora) if config.adapters else None
-        if config.checkpointing:
-            checkpoint_layers(self.network)
-        self.body: nn.Module = getattr(self.network, self.network.base_model_prefix)
-        self.head: nn.Parameter = self.network.get_output_embeddings().weight
+        _validate_architecture(self.config, self.network.get_output_embeddings(), folder)
+        if self.device.type == "cpu" and kernel_library.kernels_available(self.dtype):
+            fuse_modules(self.network)
+        self.peft_model = add_lora_adapters(self.network, config.lora) if config.uses_lora else None
+        if config.gradient_checkpointing:
+            enable_gradient_checkpointing(self.network)
+        self.backbone: nn.Module = getattr(self.network, self.network.base_model_prefix)
+        self.lm_head: nn.Parameter = self.network.get_output_embeddings().weight
         self.network.eval()
         if config.finetune == "full" and not config.train_embeddings:
             self.network.get_input_embeddings().requires_grad_(False)
-            self.head.requires_grad_(False)
-        self.shards = _divided(self.body, crew, self.device) if config.sharding == "fsdp" else None
+            self.lm_head.requires_grad_(False)
+        self.fsdp_shards = _shard(self.backbone, process_group, self.device) if config.sharding == "fsdp" else None
         self._trainable = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
-        if self.shards:
-            self.shards.name(self._trainable)
-            self.shards.together()
+        if self.fsdp_shards:
+            self.fsdp_shards.register(self._trainable)
+            self.fsdp_shards.unshard()
 
     @cached_property
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self) -> FormatTokenizer:
         """The model's tokenizer."""
-        return Vocabulary.load(self._folder / "tokenizer.json")
+        return FormatTokenizer.load(self._folder / "tokenizer.json")
 
-    def hidden(self, tokens: Tensor, positions: Tensor, layout: Layout) -> Tensor:
-        """Final hidden states [N, D] of a flat sequence; tokens and positions [1, N]."""
-        out = self.body(input_ids=tokens, position_ids=positions, use_cache=False, layout=layout)
+    def hidden_states(self, tokens: Tensor, positions: Tensor, layout: AttentionLayout) -> Tensor:
+        """Return final hidden states [N, D] of a flat sequence. `tokens` and `positions` are [1, N]."""
+        out = self.backbone(input_ids=tokens, position_ids=positions, use_cache=False, layout=layout)
         return out.last_hidden_state[0]  # type: ignore[no-any-return]
 
-    def dropping(self, seed: int) -> AbstractContextManager[None]:
-        """Passes of an update run inside it: adapters drop inputs, chosen by the seed."""
-        return dropping(self.network, self.device, seed)
+    def lora_dropout(self, seed: int) -> AbstractContextManager[None]:
+        """Enable LoRA dropout in the block, with random numbers from `seed`."""
+        return lora_dropout(self.network, self.device, seed)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits [N, V] of hidden states [N, D], without gradient."""
+        """Return logits [N, V] of hidden states [N, D], without gradient."""
         return self.network.get_output_embeddings()(hidden)  # type: ignore[no-any-return]
 
-    def trainable(self) -> dict[str, nn.Parameter]:
-        """Parameters that training moves, by name."""
+    def trainable_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the trainable parameters by name."""
         return self._trainable
 
-    def settle(self) -> None:
-        """Have whole weights in place again after they were written to, where layers are divided."""
-        if self.shards:
-            self.shards.together()
+    def gather_weights(self) -> None:
+        """Gather the full weights again after a write to sharded ones."""
+        if self.fsdp_shards:
+            self.fsdp_shards.unshard()
 
     @property
     def query_heads_per_key(self) -> int:
-        """How many query heads share one key head."""
+        """Number of query heads that share one key head."""
         return self.config.num_attention_heads // self.config.num_key_value_heads  # type: ignore[no-any-return]
 
     @property
-    def context(self) -> int:
-        """The longest sequence that the model's positions allow, and that our attention computes as its own would.
+    def context_length(self) -> int:
+        """Longest sequence for which our attention equals the model's own, in tokens.
 
-        That is no longer than a sliding window, within which attention is whole, and than what LongRoPE began with:
-        beyond, the angles of every position depend on how long the longest row beside it is.
+        It is at most the sliding window, within which attention is full, and at most the original length of LongRoPE.
+        Beyond that, the angles of all positions depend on the longest row of a batch.
         """
         config = self.config
         window = None if getattr(config, "layer_types", None) else getattr(config, "sliding_window", None)
@@ -158,96 +158,98 @@ class Model:
 
     @property
     def weight_bytes(self) -> int:
-        """What the weights take, tied ones once."""
+        """Bytes of the weights. Tied weights count once."""
         tensors = itertools.chain(self.network.parameters(), self.network.buffers())
         return sum(t.numel() * t.element_size() for t in tensors)
 
     @property
-    def cache_bytes(self) -> int:
-        """What the keys and values of one token take."""
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of the keys and values of one token."""
         config = self.config
         dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return int(2 * config.num_hidden_layers * config.num_key_value_heads * dim * self.dtype.itemsize)
 
     def save(self, folder: Path) -> None:
-        """Write the weights (or the adapters) as transformers and peft read them, without a tokenizer."""
-        network = self.adapted or self.network
-        whole = dict(network.named_parameters(remove_duplicate=False)) if self.shards else None
+        """Write the weights for transformers, or the adapters for peft, without a tokenizer."""
+        network = self.peft_model or self.network
+        whole = dict(network.named_parameters(remove_duplicate=False)) if self.fsdp_shards else None
         network.save_pretrained(folder, state_dict=whole)
 
-    def export(self, folder: Path, merged: bool = False) -> None:
-        """Write the model as transformers and peft read it, with its tokenizer; of LoRA the adapters, unless `merged`.
+    def export(self, folder: Path, merge_adapters: bool = False) -> None:
+        """Write model and tokenizer for transformers, or LoRA adapters for peft unless `merge_adapters` is set.
 
-        Merging changes nothing in this model: training may go on.
+        Merging works on a copy, so training can continue.
         """
-        if self.adapted is not None and merged:
+        if self.peft_model is not None and merge_adapters:
             self._merged().save_pretrained(folder)
         else:
             self.save(folder)
-        for pattern in BESIDE_WEIGHTS:
+        for pattern in TOKENIZER_FILES:
             for path in self._folder.glob(pattern):
                 shutil.copy(path, folder)
 
-    def take_adapters(self, folder: Path) -> None:
-        """Put the adapters in a folder of peft's in place of those that are there; others do not fit: a ConfigError."""
+    def load_adapters(self, folder: Path) -> None:
+        """Load adapters from a folder that peft wrote. Raise ConfigError if they do not fit."""
         import peft
 
-        if self.adapted is None:
+        if self.peft_model is None:
             raise ConfigError(f"{folder} holds LoRA adapters; set engine.finetune=lora")
         try:
             weights = peft.load_peft_weights(str(folder), device=str(self.device))
-            found = peft.set_peft_model_state_dict(self.adapted, weights)
+            found = peft.set_peft_model_state_dict(self.peft_model, weights)
         except (OSError, ValueError, RuntimeError) as e:
-            raise ConfigError(f"{folder}: these adapters do not fit engine.lora: {e}") from e
+            raise ConfigError(f"{folder}: the adapters do not fit engine.lora: {e}") from e
         own = {name for name in self._trainable if ".lora_" in name}
         if found.unexpected_keys or len(own) != len(weights):
-            raise ConfigError(f"{folder} has {len(weights)} adapter weights, and engine.lora makes {len(own)} others")
+            raise ConfigError(
+                f"{folder}: its {len(weights)} adapter weights do not match the {len(own)} of engine.lora"
+            )
 
     @torch.no_grad()
     def _merged(self) -> PreTrainedModel:
-        """A copy of the network without adapters."""
+        """Return a copy of the network with merged adapters."""
         copy = AutoModelForCausalLM.from_config(self.network.config, dtype=self.dtype)
-        copy.load_state_dict(merged(self.network, self.dtype))
+        copy.load_state_dict(merged_state_dict(self.network, self.dtype))
         copy.generation_config = self.network.generation_config
         return copy
 
 
-def _divided(body: nn.Module, crew: Crew, device: torch.device) -> "Shards | None":
-    if crew.size == 1:
+def _shard(body: nn.Module, process_group: ProcessGroup, device: torch.device) -> "FSDPShards | None":
+    if process_group.world_size == 1:
         return None
-    from understudy.engines.local.sharded import Shards
+    from understudy.engines.local.distributed.fsdp import FSDPShards
 
-    return Shards(body, crew, device)
+    return FSDPShards(body, process_group, device)
 
 
-def _refuse_unsupported(config: PretrainedConfig, head: nn.Module, folder: Path) -> None:
-    """What our attention, and our way from hidden states to logits, do not compute must not be computed wrongly."""
+def _validate_architecture(config: PretrainedConfig, head: nn.Module, folder: Path) -> None:
+    """Raise ConfigError for models with attention or logits that this engine does not implement."""
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if kinds:
         raise ConfigError(
-            f"{folder}: layers of kind {min(kinds)!r} are not supported by the local engine, only full attention"
+            f"{folder}: the local engine does not support layers of kind {min(kinds)!r}, only full attention"
         )
     for name, plain in _PLAIN.items():
         if getattr(config, name, None) not in (None, plain):
-            raise ConfigError(f"{folder}: {name} is not supported by the local engine")
+            raise ConfigError(f"{folder}: the local engine does not support {name}")
     if getattr(head, "bias", None) is not None:
-        raise ConfigError(f"{folder}: an output head with a bias is not supported by the local engine")
+        raise ConfigError(f"{folder}: the local engine does not support an output head with a bias")
 
 
-def choose_device(wanted: str) -> torch.device:
-    """The device that `engine.device` comes to here. Raises ConfigError for one that is not there."""
+def choose_device(device: str) -> torch.device:
+    """Return the device for a value of `engine.device`. Raise ConfigError if it is not available."""
     found = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if wanted == "auto":
+    if device == "auto":
         return torch.device(next(name for name in ("cuda", "mps", "cpu") if found[name]))
-    if not found[wanted]:
+    if not found[device]:
         have = ", ".join(name for name, there in found.items() if there)
-        raise ConfigError(f"engine.device: there is no {wanted!r} device here; available: {have}")
-    return torch.device(wanted)
+        raise ConfigError(f"engine.device = {device!r} is not available; available: {have}")
+    return torch.device(device)
 
 
-def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
-    """The dtype that `engine.dtype` comes to on a device."""
-    if wanted != "auto":
-        return {"bfloat16": torch.bfloat16, "float32": torch.float32}[wanted]
+def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """Return the dtype for a value of `engine.dtype` on a device."""
+    if dtype != "auto":
+        return {"bfloat16": torch.bfloat16, "float32": torch.float32}[dtype]
     fast = device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return torch.bfloat16 if fast else torch.float32

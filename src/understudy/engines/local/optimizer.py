@@ -1,7 +1,7 @@
-"""AdamW on float32 master weights under weights of any precision.
+"""AdamW on float32 master weights for model weights of any dtype.
 
-A gradient moves to its master's float32 sum as soon as it is whole, so that micro-batches add up without rounding and
-no second set of gradients is held. Whoever only reads a model takes the masters of a checkpoint without any of it.
+A gradient is added to its master's float32 sum as soon as it is complete. So micro-batches add up without rounding, and
+no second set of gradients is stored. `load_master_weights` reads only the masters of a checkpoint.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,33 +10,33 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from understudy.engines.local.config import Optimizer
+from understudy.engines.local.config import OptimizerConfig
 
 if TYPE_CHECKING:
-    from understudy.engines.local.sharded import Shards
+    from understudy.engines.local.distributed.fsdp import FSDPShards
 
-MASTER = "master."
-"""What the name of a parameter follows, in the name of its master in `MasterAdamW.state`."""
+MASTER_PREFIX = "master."
+"""Prefix of the names of master weights in `MasterAdamW.state_dict`."""
 
 
 class MasterAdamW:
-    """Owns the masters, their gradients and the moments of `parameters`; of those that are divided, this process's."""
+    """Masters, gradients and moments of `parameters`. With FSDP, this process's shards of them."""
 
     def __init__(
-        self, parameters: Mapping[str, nn.Parameter], config: Optimizer, shards: "Shards | None" = None
+        self, parameters: Mapping[str, nn.Parameter], config: OptimizerConfig, shards: "FSDPShards | None" = None
     ) -> None:
         self._config, self._shards = config, shards
         self._parameters = dict(parameters)
-        self.masters = {name: own(p.detach()).float().clone() for name, p in self._parameters.items()}
+        self.masters = {name: local_tensor(p.detach()).float().clone() for name, p in self._parameters.items()}
         for name, parameter in self._parameters.items():
             self.masters[name].grad = torch.zeros_like(self.masters[name])
             parameter.register_post_accumulate_grad_hook(self._collector(self.masters[name]))  # type: ignore[no-untyped-call]
-        self.change = 0.0
-        """How far the last step moved the weights as the model has them: the norm of that over theirs."""
-        self.reset()
+        self.relative_change = 0.0
+        """Norm of the last step's change of the model's weights, relative to the norm of the weights."""
+        self.reset_moments()
 
-    def reset(self) -> None:
-        """Forget the moments."""
+    def reset_moments(self) -> None:
+        """Reset the moments."""
         self._adam = torch.optim.AdamW(
             list(self.masters.values()),
             betas=(self._config.beta1, self._config.beta2),
@@ -45,7 +45,7 @@ class MasterAdamW:
         )
 
     def step(self, learning_rate: float) -> float:
-        """Move the weights by the gradients summed up since the last step; returns their norm before clipping."""
+        """Take a step with the accumulated gradients. Return their norm before clipping."""
         for group in self._adam.param_groups:
             group["lr"] = learning_rate
         gradients = dict(self._gradients())
@@ -54,50 +54,57 @@ class MasterAdamW:
         self._adam.step()
         for gradient in gradients.values():
             gradient.zero_()
-        self.change = self.publish()
+        self.relative_change = self.copy_to_model()
         return norm.item()
 
-    def summed_alone(self) -> list[Tensor]:
-        """The gradients that hold what this process's passes came to; those of shards hold what all came to."""
+    def unreduced_gradients(self) -> list[Tensor]:
+        """The accumulated gradients that are not yet summed over ranks. FSDP sums those of sharded parameters
+        itself."""
         shards = self._shards
-        return [gradient for name, gradient in self._gradients() if not (shards and shards.divides(name))]
+        return [gradient for name, gradient in self._gradients() if not (shards and shards.is_sharded(name))]
 
     def fingerprint(self) -> str:
-        """A number that is the same where masters are; of shards there is no second copy to compare with."""
+        """Return a number that is equal on ranks with equal master weights.
+
+        Sharded weights are left out: each rank has another shard of them.
+        """
         shards = self._shards
-        kept = [m.sum(dtype=torch.float64) for name, m in self.masters.items() if not (shards and shards.divides(name))]
-        return float(torch.stack(kept).sum()).hex() if kept else ""
+        sums = [
+            m.sum(dtype=torch.float64) for name, m in self.masters.items() if not (shards and shards.is_sharded(name))
+        ]
+        return float(torch.stack(sums).sum()).hex() if sums else ""
 
     @torch.no_grad()
-    def publish(self) -> float:
-        """Write the masters into the model; returns the norm of what that changed over the norm of all.
+    def copy_to_model(self) -> float:
+        """Copy the masters to the model. Return the norm of the change relative to the norm of the weights.
 
-        Weights of low precision stay as they are where a step is smaller than their rounding: then it is 0.
+        Low-precision weights do not change if the step is smaller than their rounding. Then the result is 0.
         """
         moved, size = {}, {}
         for name, parameter in self._parameters.items():
-            old, new = own(parameter), self.masters[name].to(parameter.dtype)
+            old, new = local_tensor(parameter), self.masters[name].to(parameter.dtype)
             moved[name] = torch.linalg.vector_norm(new - old, dtype=torch.float32)
             size[name] = torch.linalg.vector_norm(new, dtype=torch.float32)
             old.copy_(new)
         change, whole = (float(self._norm(norms)) for norms in (moved, size))
         return change / whole if whole else change
 
-    def state(self) -> dict[str, Tensor]:
-        """Masters and moments, whole, as flat named tensors."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return masters and moments, unsharded, as flat named tensors."""
         tensors = {}
         for name, master in self.masters.items():
             for key, value in {"master": master, **self._adam.state.get(master, {})}.items():
-                tensors[f"{key}.{name}"] = self._shards.whole(name, value) if self._shards else value
+                tensors[f"{key}.{name}"] = self._shards.gather(name, value) if self._shards else value
         return tensors
 
     @torch.no_grad()
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """The inverse of `state`. Tensors of other parameters are a ValueError, and change nothing."""
-        _refuse_other({key: tensor.shape for key, tensor in tensors.items()}, self._parameters)
-        self.reset()
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load what `state_dict` returned. Raise ValueError, without changes, if the tensors belong to other
+        parameters."""
+        _validate_shapes({key: tensor.shape for key, tensor in tensors.items()}, self._parameters)
+        self.reset_moments()
         for name, master in self.masters.items():
-            master.copy_(self._part(name, tensors[MASTER + name]))
+            master.copy_(self._part(name, tensors[MASTER_PREFIX + name]))
             state: dict[str, Any] = {
                 key: self._part(name, tensors[f"{key}.{name}"]).to(master.device, copy=True)
                 for key in ("step", "exp_avg", "exp_avg_sq")
@@ -105,57 +112,62 @@ class MasterAdamW:
             }
             if state:
                 self._adam.state[master] = state
-        self.publish()
+        self.copy_to_model()
 
     def _part(self, name: str, whole: Tensor) -> Tensor:
-        return self._shards.part(name, whole) if self._shards else whole
+        return self._shards.shard(name, whole) if self._shards else whole
 
     def _gradients(self) -> Iterator[tuple[str, Tensor]]:
         for name, master in self.masters.items():
-            assert master.grad is not None  # set in __init__, never dropped
+            assert master.grad is not None  # set in __init__
             yield name, master.grad
 
     def _norm(self, norms: Mapping[str, Tensor]) -> Tensor:
-        """The norm of all out of those of each parameter's."""
-        return self._shards.norm(norms) if self._shards else torch.linalg.vector_norm(torch.stack([*norms.values()]))
+        """Return the global norm from the norms of the parameters."""
+        return (
+            self._shards.global_norm(norms)
+            if self._shards
+            else torch.linalg.vector_norm(torch.stack([*norms.values()]))
+        )
 
     @staticmethod
     def _collector(master: Tensor) -> Any:
         def collect(parameter: Tensor) -> None:
             assert master.grad is not None
             assert parameter.grad is not None
-            master.grad += own(parameter.grad)
+            master.grad += local_tensor(parameter.grad)
             parameter.grad = None
 
         return collect
 
 
 @torch.no_grad()
-def take_masters(file: Any, parameters: Mapping[str, nn.Parameter], shards: "Shards | None" = None) -> None:
-    """Write the masters in an open safetensors file into a model, one at a time; the moments are not read.
+def load_master_weights(file: Any, parameters: Mapping[str, nn.Parameter], shards: "FSDPShards | None" = None) -> None:
+    """Copy the master weights of an open safetensors file to a model, one at a time, without the moments.
 
-    Parameters are then what `MasterAdamW.restore` makes them. Masters of others are a ValueError, and change nothing.
+    The parameters then equal those after `MasterAdamW.load_state_dict`, but no optimizer is needed. Raise ValueError,
+    without changes, if the masters belong to other parameters.
     """
-    _refuse_other({key: file.get_slice(key).get_shape() for key in file.keys()}, parameters)  # noqa: SIM118
+    _validate_shapes({key: file.get_slice(key).get_shape() for key in file.keys()}, parameters)  # noqa: SIM118
     for name, parameter in parameters.items():
-        master = file.get_tensor(MASTER + name)
-        own(parameter).copy_(shards.part(name, master) if shards else master)
+        master = file.get_tensor(MASTER_PREFIX + name)
+        local_tensor(parameter).copy_(shards.shard(name, master) if shards else master)
 
 
-def _refuse_other(shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, nn.Parameter]) -> None:
-    """A ValueError where the tensors of a state, of these shapes, are not of these parameters."""
-    theirs = {key: tuple(shape) for key, shape in shapes.items() if key.startswith(MASTER)}
-    ours = {MASTER + name: tuple(parameter.shape) for name, parameter in parameters.items()}
+def _validate_shapes(shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, nn.Parameter]) -> None:
+    """Raise ValueError if the tensors of a state, with these shapes, do not belong to these parameters."""
+    theirs = {key: tuple(shape) for key, shape in shapes.items() if key.startswith(MASTER_PREFIX)}
+    ours = {MASTER_PREFIX + name: tuple(parameter.shape) for name, parameter in parameters.items()}
     if theirs != ours:
         differing = min(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
-        raise ValueError(f"{differing} is {theirs.get(differing)} there and {ours.get(differing)} here")
+        raise ValueError(f"shape of {differing}: {theirs.get(differing)}, expected {ours.get(differing)}")
 
 
-def own(tensor: Tensor) -> Tensor:
-    """What this process has of a tensor: its shard, where FSDP has divided it."""
+def local_tensor(tensor: Tensor) -> Tensor:
+    """Return this process's shard of a tensor, or the tensor itself without FSDP."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor. Where FSDP has divided it, all processes call this, or none."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Return the unsharded tensor. With FSDP, all processes must call this."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

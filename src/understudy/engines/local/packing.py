@@ -1,13 +1,13 @@
-"""How a micro-batch lies in memory: one flat sequence of tokens without padding, where no beginning of rows is twice.
+"""Memory layout of a micro-batch: one flat sequence of tokens without padding, with every shared prefix stored once.
 
-Rows come sorted, so that each has in common with the one before what it has in common with any before it: those tokens
-lie where they lie for that row, and only the others are laid down anew. Everything in a transformer but attention works
-on single tokens, so a model runs on the flat sequence [1, N] as it is, and a token that eight episodes share is one
-token in every matrix product, forward and backward; its gradient collects what all of them want of it.
+Rows are sorted, so the longest prefix that a row shares with any earlier row is the one it shares with the row before.
+Those tokens reuse the positions of the earlier row, and only the others are appended. Everything in a transformer but
+attention works on single tokens, so the model runs on the flat sequence [1, N] unchanged. A token that eight episodes
+share is one token in every matrix product, forward and backward, and its gradient is the sum over the eight.
 
-Attention takes the flat queries, keys and values apart: a prefix attends to itself, and the rows that begin with it, in
-blocks of similar length, attend to [prefix | the rest of the row]. A block's rows are padded to its longest, which
-attention alone sees; keys that rows share beyond the prefix are gathered for each.
+Attention splits the flat queries, keys and values again. A prefix attends to itself. The rows with that prefix attend
+to [prefix | rest of the row] in blocks of similar length. Rows are padded to the longest of their block in attention
+only. Keys that rows share beyond the prefix are gathered for each row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,61 +17,63 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from understudy.batch import Batch, common_prefixes, shared_prefixes
-from understudy.engines.local.attention import Weights, attend, fold, gradients, unfold
-from understudy.engines.local.causal import causal, causal_gradients
+from understudy.algorithms.batch import Batch, common_prefix_lengths, partition_by_prefix
+from understudy.engines.local.attention import AttentionWeights, attend, attend_backward, fold_heads, unfold_heads
+from understudy.engines.local.cpu.causal import causal_attention, causal_attention_backward
 
-PADDING = 0.1  # of a block's longest row, at most
+MAX_PADDING = 0.1  # maximum share of padding in a block, relative to its longest row
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Rows of similar length: where what they compute and what they attend to lies in the flat sequence."""
+class PackedBlock:
+    """Rows of similar length: flat positions of their queries and keys."""
 
-    index: Tensor  # [b, L] flat positions of the tokens that these rows compute; padding repeats the row's last
-    valid: Tensor  # [b, L] bool
-    fresh: Tensor  # flat positions of the tokens that these rows compute, without padding
+    index: Tensor  # [b, L] flat positions of the tokens to compute; padding repeats the row's last
+    valid_mask: Tensor  # [b, L] bool
+    positions: Tensor  # flat positions of the tokens to compute, without padding
     keys: Tensor  # [b, K] flat positions of the row's tokens after the prefix; padding repeats the last
-    limits: Tensor  # [b, G * L] int32: how many of those keys each folded query sees
+    limits: Tensor  # [b, G * L] int32: number of those keys that each folded query sees
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PrefixGroup:
     """A prefix that rows share, and the blocks of those rows."""
 
     prefix: Tensor  # [P] flat positions
-    known: int
-    """How many tokens of the prefix are computed elsewhere."""
-    blocks: tuple[Block, ...]
+    num_known: int
+    """Number of prefix tokens that another group computes."""
+    blocks: tuple[PackedBlock, ...]
 
 
-class Packing:
-    """The layout of one micro-batch; `attend` is what the model's attention modules call."""
+class PackedLayout:
+    """Layout of one micro-batch. The model's attention modules call `attend`."""
 
     def __init__(self, batch: Batch, rows: Sequence[int], group: int, device: torch.device) -> None:
-        """`rows` are numbers of rows in sorted order, as `plan` gives them.
-
-        `group` is the number of query heads that share a key head.
-        """
+        """`rows` are row indices in sorted order, as from `plan_microbatches`. `group` is the number of query heads per
+        key head."""
         self.group, self._device = group, device
         tokens = [batch.tokens[row, : batch.lengths[row]] for row in rows]
         texts = [row.tolist() for row in tokens]
-        self._known = [0, *common_prefixes(texts)]  # of each row, how many tokens an earlier one computes
+        self._known = [
+            0,
+            *common_prefix_lengths(texts),
+        ]  # for each row, the number of tokens that an earlier row computes
         self._places = self._lay_down([len(text) for text in texts])
-        self.places = _padded(self._places)  # [R, T] where each row's tokens lie in the flat sequence; padded
+        self.places = _padded(self._places)  # [R, T] flat positions of each row's tokens, padded
         fresh = list(zip(tokens, self._known, strict=True))
         self.tokens = torch.cat([row[known:] for row, known in fresh])[None].to(device)  # [1, N]
         self.positions = torch.cat([torch.arange(known, len(row)) for row, known in fresh])[None].to(device)  # [1, N]
-        self.pieces = tuple(
-            self._piece(p.rows, p.prefix) for p in shared_prefixes(texts, [len(text) for text in texts])
+        self.prefix_groups = tuple(
+            self._piece(p.rows, p.prefix_length) for p in partition_by_prefix(texts, [len(text) for text in texts])
         )
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """Causal attention of flat queries [N, Hq, d] over flat keys and values [N, H, d]: [N, Hq, d]."""
+        """Return causal attention [N, Hq, d] of flat queries [N, Hq, d] over flat keys and values [N, H, d]."""
         return PackedAttention.apply(q, k, v, self, scale)  # type: ignore[no-any-return, no-untyped-call]
 
     def _lay_down(self, lengths: Sequence[int]) -> list[Tensor]:
-        """Flat positions of each row's tokens: those of the row before, as far as they are the same, and new ones."""
+        """Return the flat positions of each row's tokens: those of the row before for the common prefix, then new
+        ones."""
         places: list[Tensor] = []
         size = 0
         for length, known in zip(lengths, self._known, strict=True):
@@ -80,20 +82,20 @@ class Packing:
             size += length - known
         return places
 
-    def _piece(self, rows: Sequence[int], prefix: int) -> Piece:
-        """Rows that share a prefix; those that compute nothing beyond what is known are in no block."""
+    def _piece(self, rows: Sequence[int], prefix: int) -> PrefixGroup:
+        """Return the group of rows with a common prefix. Rows without further tokens to compute are in no block."""
         known = min(prefix, self._known[rows[0]])
         first = {row: max(prefix, self._known[row]) for row in rows}
         own = {row: len(self._places[row]) - first[row] for row in rows}
         blocks: list[list[int]] = []
         for row in sorted((row for row in rows if own[row]), key=lambda r: -own[r]):
-            if not blocks or own[row] < (1 - PADDING) * own[blocks[-1][0]]:
+            if not blocks or own[row] < (1 - MAX_PADDING) * own[blocks[-1][0]]:
                 blocks.append([])
             blocks[-1].append(row)
         shared = self._places[rows[0]][:prefix].to(self._device)
-        return Piece(shared, known, tuple(self._block(block, prefix, first) for block in blocks))
+        return PrefixGroup(shared, known, tuple(self._block(block, prefix, first) for block in blocks))
 
-    def _block(self, rows: Sequence[int], prefix: int, first: Mapping[int, int]) -> Block:
+    def _block(self, rows: Sequence[int], prefix: int, first: Mapping[int, int]) -> PackedBlock:
         keys = [self._places[row][prefix:] for row in rows]
         own = [self._places[row][first[row] :] for row in rows]
         lengths = torch.tensor([len(places) for places in own])[:, None]
@@ -101,31 +103,31 @@ class Packing:
         seen = torch.tensor([first[row] - prefix for row in rows])[:, None] + column.minimum(lengths - 1) + 1
         limits = seen.repeat(1, self.group).to(self._device, torch.int32)
         index, valid = _padded(own).to(self._device), (column < lengths).to(self._device)
-        return Block(index, valid, index[valid], _padded(keys).to(self._device), limits)
+        return PackedBlock(index, valid, index[valid], _padded(keys).to(self._device), limits)
 
 
 def _padded(rows: Sequence[Tensor]) -> Tensor:
-    """Rows of flat positions as [b, longest]; the last of each is repeated."""
+    """Return rows of flat positions as [b, longest], padded by repeating the last position of each row."""
     longest = max(map(len, rows))
     return torch.stack([torch.cat([row, row[-1:].expand(longest - len(row))]) for row in rows])
 
 
 class PackedAttention(torch.autograd.Function):
-    """Attention over a packing. Gathers and scatters flat tensors itself, so that no padded copy enters the graph."""
+    """Attention over a packed layout. It gathers and scatters flat tensors, so no padded copy enters the graph."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, packing: Packing, scale: float) -> Tensor:  # noqa: D102
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, packing: PackedLayout, scale: float) -> Tensor:  # noqa: D102
         out = torch.empty_like(q)
         saved: list[Tensor] = []
-        for piece in packing.pieces:
+        for piece in packing.prefix_groups:
             prefix_k, prefix_v = k[piece.prefix], v[piece.prefix]
-            if len(fresh := piece.prefix[piece.known :]):
-                out[fresh] = causal(q[fresh], prefix_k, prefix_v, scale)
+            if len(fresh := piece.prefix[piece.num_known :]):
+                out[fresh] = causal_attention(q[fresh], prefix_k, prefix_v, scale)
             shared = _heads_first(prefix_k), _heads_first(prefix_v)
             for block in piece.blocks:
-                queries = fold(q, block.index, packing.group)
+                queries = fold_heads(q, block.index, packing.group)
                 result, weights = attend(queries, *shared, *_rows(k, v, block), block.limits, scale)
-                out[block.fresh] = unfold(result, packing.group)[block.valid]
+                out[block.positions] = unfold_heads(result, packing.group)[block.valid_mask]
                 saved += weights
         ctx.save_for_backward(q, k, v, out, *saved)
         ctx.packing, ctx.scale = packing, scale
@@ -134,29 +136,32 @@ class PackedAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
         q, k, v, out, *saved = ctx.saved_tensors
-        packing, scale, weights = ctx.packing, ctx.scale, iter(saved)
+        packing: PackedLayout = ctx.packing
+        scale, weights = ctx.scale, iter(saved)
         grad = grads[0].contiguous()
         grad_q = torch.empty_like(q)
-        sums = Sums(k)
-        for piece in packing.pieces:
+        sums = KeyValueGradients(k)
+        for piece in packing.prefix_groups:
             prefix_k, prefix_v = k[piece.prefix], v[piece.prefix]
             shared = _heads_first(prefix_k), _heads_first(prefix_v)
             for block in piece.blocks:
                 at = block.index, packing.group
-                wanted = fold(grad, *at).masked_fill_(~_folded_valid(block, packing.group), 0.0)
-                args = fold(q, *at), *shared, *_rows(k, v, block)
-                g = gradients(wanted, fold(out, *at), Weights(next(weights), next(weights)), *args, scale)
-                grad_q[block.fresh] = unfold(g.q, packing.group)[block.valid]
+                wanted = fold_heads(grad, *at).masked_fill_(~_folded_valid(block, packing.group), 0.0)
+                args = fold_heads(q, *at), *shared, *_rows(k, v, block)
+                g = attend_backward(
+                    wanted, fold_heads(out, *at), AttentionWeights(next(weights), next(weights)), *args, scale
+                )
+                grad_q[block.positions] = unfold_heads(g.q, packing.group)[block.valid_mask]
                 sums.add(piece.prefix, g.prefix_k.transpose(0, 1), g.prefix_v.transpose(0, 1))
                 sums.add(block.keys, g.k.permute(1, 2, 0, 3), g.v.permute(1, 2, 0, 3))
-            if len(fresh := piece.prefix[piece.known :]):
-                grad_q[fresh], *own = causal_gradients(grad[fresh], q[fresh], prefix_k, prefix_v, scale)
+            if len(fresh := piece.prefix[piece.num_known :]):
+                grad_q[fresh], *own = causal_attention_backward(grad[fresh], q[fresh], prefix_k, prefix_v, scale)
                 sums.add(piece.prefix, *own)
         return grad_q, sums.k.to(k.dtype), sums.v.to(v.dtype), None, None
 
 
-class Sums:
-    """Gradients of flat keys and values, in float32: a key collects from every row that it is part of."""
+class KeyValueGradients:
+    """Gradients of flat keys and values in float32, summed over all rows that contain a key."""
 
     def __init__(self, like: Tensor) -> None:
         self.k, self.v = (torch.zeros_like(like, dtype=torch.float32) for _ in range(2))
@@ -171,10 +176,10 @@ def _heads_first(x: Tensor) -> Tensor:
     return x.transpose(0, 1).contiguous()
 
 
-def _rows(k: Tensor, v: Tensor, block: Block) -> tuple[Tensor, Tensor]:
-    """Keys and values of a block's rows after the prefix, [H, b, K, d]."""
+def _rows(k: Tensor, v: Tensor, block: PackedBlock) -> tuple[Tensor, Tensor]:
+    """Return keys and values of a block's rows after the prefix, [H, b, K, d]."""
     return k[block.keys].permute(2, 0, 1, 3).contiguous(), v[block.keys].permute(2, 0, 1, 3).contiguous()
 
 
-def _folded_valid(block: Block, group: int) -> Tensor:
-    return block.valid.repeat(1, group)[None, :, :, None]
+def _folded_valid(block: PackedBlock, group: int) -> Tensor:
+    return block.valid_mask.repeat(1, group)[None, :, :, None]

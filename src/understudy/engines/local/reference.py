@@ -1,11 +1,11 @@
-"""References: what a policy is held to, or taught by. Each gives a model to compute with for a while.
+"""Reference policies for KL penalties, preferences and distillation. Each provides a model in a `with` block.
 
-    Frozen      the trained weights as they were
-    Averaged    a moving average of the trained weights, in float32
-    Untouched   a model whose adapters have not moved yet, so that without them it is what it was; nothing is kept
-    Other       another model with the same vocabulary
+    FrozenReference     a copy of the trained weights
+    EMAReference        a moving average of the trained weights, in float32
+    BaseModelReference  the base model of LoRA adapters that are still zero; needs no copy
+    TeacherReference    another model with the same vocabulary
 
-A checkpoint holds each one's config and `state`, and what is in a model's folder is read from there.
+A checkpoint holds each reference's config and `state_dict`. Weights of model folders are read from there.
 """
 
 import contextlib
@@ -15,138 +15,130 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from understudy.engines.local.config import LocalConfig
-from understudy.engines.local.model import Model
-from understudy.engines.local.optimizer import own, whole
-from understudy.engines.reference import ReferenceConfig
-from understudy.models import find_model
+from understudy.engines.local.config import LocalEngineConfig
+from understudy.engines.local.model import LocalModel
+from understudy.engines.local.optimizer import full_tensor, local_tensor
+from understudy.engines.models import find_model
+from understudy.engines.reference_config import ReferenceConfig
 
-Weights = Mapping[str, Tensor]
+NamedTensors = Mapping[str, Tensor]
 
 
-class Reference(Protocol):
-    """What a policy is compared with."""
+class ReferenceModel(Protocol):
+    """A reference policy."""
 
     config: ReferenceConfig
-    """What it was made of."""
+    """The config from which the reference was created."""
 
-    def active(self) -> contextlib.AbstractContextManager[Model]:
-        """A model that computes as the reference inside the block; after it the policy is what it was."""
+    def activate(self) -> contextlib.AbstractContextManager[LocalModel]:
+        """Provide a model with the reference's weights inside the block. Afterwards the policy is unchanged."""
 
-    def follow(self, masters: Weights) -> None:
-        """Move towards the policy, where this kind does."""
-
-    def state(self) -> dict[str, Tensor]:
-        """What has to be kept to make it anew by `restored`."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the tensors that `restore_reference` needs."""
 
 
-class Frozen:
-    """The weights as they were when this was made, or those given."""
+class FrozenReference:
+    """A reference with a copy of the policy's current weights, or with the given weights."""
 
-    def __init__(self, config: ReferenceConfig, model: Model, weights: Weights | None = None) -> None:
+    def __init__(self, config: ReferenceConfig, model: LocalModel, weights: NamedTensors | None = None) -> None:
         self.config, self._model = config, model
-        given = model.trainable() if weights is None else weights
-        self._weights = {name: own(weight.detach()).clone() for name, weight in given.items()}
+        given = model.trainable_parameters() if weights is None else weights
+        self._weights = {name: local_tensor(weight.detach()).clone() for name, weight in given.items()}
 
     @contextlib.contextmanager
-    def active(self) -> Iterator[Model]:
-        """The model with these weights; the current ones come back."""
-        current = {name: own(p.detach()).clone() for name, p in self._model.trainable().items()}
+    def activate(self) -> Iterator[LocalModel]:
+        """Put these weights into the model inside the block, then restore the current ones."""
+        current = {name: local_tensor(p.detach()).clone() for name, p in self._model.trainable_parameters().items()}
         self._write(self._weights)
         try:
             yield self._model
         finally:
             self._write(current)
 
-    def follow(self, masters: Weights) -> None:
-        """It stays."""
-
-    def state(self) -> dict[str, Tensor]:
-        """The weights."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the weights."""
         return self._weights
 
     @torch.no_grad()
-    def _write(self, weights: Weights) -> None:
-        for name, parameter in self._model.trainable().items():
-            own(parameter).copy_(weights[name])
-        self._model.settle()
+    def _write(self, weights: NamedTensors) -> None:
+        for name, parameter in self._model.trainable_parameters().items():
+            local_tensor(parameter).copy_(weights[name])
+        self._model.gather_weights()
 
 
-class Averaged(Frozen):
-    """An exponential moving average of the masters."""
+class EMAReference(FrozenReference):
+    """An exponential moving average of the master weights."""
 
     @torch.no_grad()
-    def follow(self, masters: Weights) -> None:
-        """Keep `decay` of itself, and take the rest from the masters."""
+    def update(self, masters: NamedTensors) -> None:
+        """Set the average to `ema_decay` times itself plus `1 - ema_decay` times the masters."""
         for name, weight in self._weights.items():
-            weight.lerp_(masters[name], 1 - self.config.decay)
+            weight.lerp_(masters[name], 1 - self.config.ema_decay)
 
 
-class Untouched:
+class BaseModelReference:
     """The model without its adapters."""
 
-    def __init__(self, config: ReferenceConfig, model: Model) -> None:
+    def __init__(self, config: ReferenceConfig, model: LocalModel) -> None:
         self.config, self._model = config, model
 
     @contextlib.contextmanager
-    def active(self) -> Iterator[Model]:
-        """The model, whose adapters rest."""
-        adapted = self._model.adapted
-        assert adapted is not None  # or it would not be this kind
+    def activate(self) -> Iterator[LocalModel]:
+        """Disable the model's adapters inside the block."""
+        adapted = self._model.peft_model
+        assert adapted is not None  # `make_reference` checked it
         with adapted.disable_adapter():
             yield self._model
 
-    def follow(self, masters: Weights) -> None:
-        """It stays."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Nothing: the base is in the model's folder."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return nothing: the base model is in its folder."""
         return {}
 
 
-class Other:
-    """Another model, looked for and read when it is first asked: to use a checkpoint takes no teacher."""
+class TeacherReference:
+    """Another model, loaded on first use, so that a checkpoint can be loaded without it."""
 
-    def __init__(self, config: ReferenceConfig, local: LocalConfig) -> None:
+    def __init__(self, config: ReferenceConfig, local: LocalEngineConfig) -> None:
         self.config, self._local = config, local.replace(finetune="full")
-        self._model: Model | None = None
+        self._model: LocalModel | None = None
 
     @contextlib.contextmanager
-    def active(self) -> Iterator[Model]:
-        """The other model."""
+    def activate(self) -> Iterator[LocalModel]:
+        """Provide the other model."""
         if self._model is None:
-            self._model = Model(find_model(self.config.model), self._local)
+            self._model = LocalModel(find_model(self.config.model), self._local)
             self._model.network.requires_grad_(False)
         yield self._model
 
-    def follow(self, masters: Weights) -> None:
-        """It stays."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Nothing: its weights are in its folder."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return nothing: the weights are in the teacher's folder."""
         return {}
 
 
-def kept(config: ReferenceConfig, model: Model, masters: Weights, local: LocalConfig) -> Reference:
-    """The reference that a config asks for, as of now."""
+def make_reference(
+    config: ReferenceConfig, model: LocalModel, masters: NamedTensors, local: LocalEngineConfig
+) -> ReferenceModel:
+    """Return a new reference as `config` describes it."""
     if config.kind == "model":
-        return Other(config, local)
+        return TeacherReference(config, local)
     if config.kind == "ema":
-        return Averaged(config, model, masters)
-    return Untouched(config, model) if _untouched(model) else Frozen(config, model)
+        return EMAReference(config, model, masters)
+    return BaseModelReference(config, model) if _adapters_are_zero(model) else FrozenReference(config, model)
 
 
-def restored(config: ReferenceConfig, weights: Weights, model: Model, local: LocalConfig) -> Reference:
-    """The reference that a checkpoint holds: its config, and its `state`."""
+def restore_reference(
+    config: ReferenceConfig, weights: NamedTensors, model: LocalModel, local: LocalEngineConfig
+) -> ReferenceModel:
+    """Return the reference of a checkpoint from its config and `state_dict`."""
     if config.kind == "model":
-        return Other(config, local)
-    kind = Averaged if config.kind == "ema" else Frozen
-    return kind(config, model, weights) if weights else Untouched(config, model)
+        return TeacherReference(config, local)
+    kind = EMAReference if config.kind == "ema" else FrozenReference
+    return kind(config, model, weights) if weights else BaseModelReference(config, model)
 
 
-def _untouched(model: Model) -> bool:
-    """Whether all that is trained are adapters whose product is still 0."""
-    trained = model.trainable().items()
-    return model.adapted is not None and all(
-        ".lora_A." in name or (".lora_B." in name and not whole(weight).any()) for name, weight in trained
+def _adapters_are_zero(model: LocalModel) -> bool:
+    """Return True if only adapters are trained and their product is still 0."""
+    trained = model.trainable_parameters().items()
+    return model.peft_model is not None and all(
+        ".lora_A." in name or (".lora_B." in name and not full_tensor(weight).any()) for name, weight in trained
     )

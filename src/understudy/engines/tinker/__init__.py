@@ -1,1 +1,1 @@
-"""A server of the Tinker API, SkyRL's or a hosted one, which holds the weights, samples and trains."""
+"""The engine `tinker`: a server of the Tinker API, such as SkyRL's, holds the weights, samples and trains."""

@@ -1,10 +1,10 @@
-"""Batches as a server takes them, and its log-probabilities as batches have them. No server is asked here.
+"""Converts batches to a server's rows, and the server's log-probabilities to tensors. Nothing is sent here.
 
-A server is given the tokens before each one (`inputs`), the tokens themselves (`targets`), and numbers for each of
-them: this is the only shift by one. What comes after a row's last trained token is not sent.
+A row holds the tokens before each token (`inputs`), the tokens themselves (`targets`), and numbers per target. This is
+the only shift by one. Tokens after a row's last trained token are not sent.
 
-Where a server takes means, a row of N trained tokens counts 1 / (N B) of what it should among B rows; its advantages
-are multiplied by N B, which makes the loss the sum that it is to be (invariant 5).
+Some servers average losses: a row of N trained tokens among B rows has weight 1 / (N B). Its advantages are multiplied
+by N B, so that the loss is a sum.
 """
 
 from collections.abc import Sequence
@@ -14,38 +14,38 @@ import torch
 from torch import Tensor
 
 from understudy.algorithms import losses
-from understudy.algorithms.options import Loss
-from understudy.batch import Batch
-from understudy.errors import RolloutError
+from understudy.algorithms.batch import Batch
+from understudy.algorithms.config import LossConfig
+from understudy.core.errors import RolloutError
 
-Numbers = list[float]
+FloatList = list[float]
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """A row of n tokens as a server takes it; `weights` are 1 where a token is trained, and 0."""
+class TinkerRow:
+    """A row of n tokens for a server. `weights` are 1 for trained tokens and 0 for others."""
 
     row: int
     inputs: list[int]
     targets: list[int]
-    weights: Numbers
-    logprobs: Numbers
-    advantages: Numbers
+    weights: FloatList
+    logprobs: FloatList
+    advantages: FloatList
 
 
-def sent(batch: Batch, advantages: Tensor | None = None, *, sums: bool = True) -> list[Sent]:
-    """The rows with a trained token. `advantages` [B, T] are those to be summed, whatever the server makes of them."""
+def to_tinker_rows(batch: Batch, advantages: Tensor | None = None, *, sums_losses: bool = True) -> list[TinkerRow]:
+    """Return the rows with trained tokens. `advantages` [B, T] are meant for a summed loss on any server."""
     given = torch.zeros_like(batch.logprobs) if advantages is None else advantages * batch.mask
     counts = batch.mask.sum(1)
     rows = counts.nonzero()[:, 0].tolist()
-    return [_sent(batch, row, given[row] * (1.0 if sums else float(counts[row]) * len(rows))) for row in rows]
+    return [_sent(batch, row, given[row] * (1.0 if sums_losses else float(counts[row]) * len(rows))) for row in rows]
 
 
-def _sent(batch: Batch, row: int, advantages: Tensor) -> Sent:
+def _sent(batch: Batch, row: int, advantages: Tensor) -> TinkerRow:
     end = int(batch.mask[row].nonzero().max()) + 1
     tokens = batch.tokens[row, :end].tolist()
     mask, logprobs = batch.mask[row, 1:end], batch.logprobs[row, 1:end]
-    return Sent(
+    return TinkerRow(
         row=row,
         inputs=tokens[:-1],
         targets=tokens[1:],
@@ -55,32 +55,33 @@ def _sent(batch: Batch, row: int, advantages: Tensor) -> Sent:
     )
 
 
-def received(batch: Batch, rows: Sequence[Sent], logprobs: Sequence[Sequence[float]]) -> Tensor:
-    """The server's log-probabilities [B, T] of the trained tokens; 0 elsewhere."""
+def to_logprobs(batch: Batch, rows: Sequence[TinkerRow], logprobs: Sequence[Sequence[float]]) -> Tensor:
+    """Return the server's log-probabilities [B, T] of the trained tokens. Other entries are 0."""
     found = torch.zeros(batch.tokens.shape)
-    for row, told in zip(rows, logprobs, strict=True):
-        if len(told) != len(row.targets):
-            raise RolloutError(f"the server tells {len(told)} odds of {len(row.targets)} tokens", "engine")
-        found[row.row, 1 : len(told) + 1] = torch.tensor(told)
+    for row, values in zip(rows, logprobs, strict=True):
+        if len(values) != len(row.targets):
+            text = f"the server returned {len(values)} log-probabilities for {len(row.targets)} tokens"
+            raise RolloutError(text, "engine")
+        found[row.row, 1 : len(values) + 1] = torch.tensor(values)
     return found * batch.mask
 
 
-def coefficients(loss: Loss, logprobs: Tensor, batch: Batch) -> Tensor:
-    """The factors [B, T] with which a sum of log-probabilities has the negative gradient of a loss.
+def linear_coefficients(loss: LossConfig, logprobs: Tensor, batch: Batch) -> Tensor:
+    """Return factors [B, T] such that the loss -sum(factors * log-probabilities) has the gradient of `loss`.
 
-    `logprobs` [B, T] are those of the weights as they are.
+    `logprobs` [B, T] are those of the current weights.
     """
     assert batch.advantages is not None
     if loss.kind == "nll":
         return batch.advantages * batch.mask
     leaf = logprobs.clone().requires_grad_()
-    value, _ = losses.compute(loss, leaf, batch.logprobs, batch.advantages, batch.mask)
+    value, _ = losses.compute_loss(loss, leaf, batch.logprobs, batch.advantages, batch.mask)
     (gradient,) = torch.autograd.grad(value, [leaf])
     return -gradient
 
 
-def measures(loss: Loss, logprobs: Tensor, batch: Batch) -> dict[str, float]:
-    """Sums over the trained tokens, as the local engine tells them."""
+def loss_metrics(loss: LossConfig, logprobs: Tensor, batch: Batch) -> dict[str, float]:
+    """Return sums over the trained tokens, like those of the local engine."""
     assert batch.advantages is not None
-    value, metrics = losses.compute(loss, logprobs, batch.logprobs, batch.advantages, batch.mask)
+    value, metrics = losses.compute_loss(loss, logprobs, batch.logprobs, batch.advantages, batch.mask)
     return {"loss": float(value)} | {name: float(metric) for name, metric in metrics.items()}

@@ -1,31 +1,31 @@
-"""What is sent to a server, as the client library's own values."""
+"""Converts values to the client library's types."""
 
 import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from understudy.engines.base import Sampling
-from understudy.engines.local.config import Optimizer
-from understudy.engines.tinker.rows import Numbers, Sent
+from understudy.engines.base import SamplingParams
+from understudy.engines.local.config import OptimizerConfig
+from understudy.engines.tinker.rows import FloatList, TinkerRow
 
-Pass = tuple[str, list[Any], dict[str, float] | None]
-"""A loss's name, data, and constants: what a forward and backward pass takes."""
-_EPSILON = 1e-8  # of Adam, as PyTorch has it
+LossRequest = tuple[str, list[Any], dict[str, float] | None]
+"""Name, data and constants of a loss for a forward and backward pass."""
+_EPSILON = 1e-8  # PyTorch's default for Adam
 
 
-def prompt(tokens: Sequence[int]) -> Any:
-    """Tokens to continue."""
+def to_model_input(tokens: Sequence[int]) -> Any:
+    """Return a prompt."""
     from tinker import types
 
     return types.ModelInput.from_ints(list(tokens))
 
 
-def sampling_params(sampling: Sampling, longest: int, seed: int, stop_tokens: Collection[int]) -> Any:
-    """How a reply of at most `longest` tokens is sampled. The API takes stop tokens or strings: it is given tokens."""
+def to_sampling_params(sampling: SamplingParams, max_tokens: int, seed: int, stop_tokens: Collection[int]) -> Any:
+    """Return sampling parameters. The API takes either stop tokens or stop strings; stop tokens are sent."""
     from tinker import types
 
     return types.SamplingParams(
-        max_tokens=longest,
+        max_tokens=max_tokens,
         seed=seed,
         stop=sorted(stop_tokens) or None,
         temperature=sampling.temperature,
@@ -34,11 +34,11 @@ def sampling_params(sampling: Sampling, longest: int, seed: int, stop_tokens: Co
     )
 
 
-def adam_params(learning_rate: float, optimizer: Optimizer, clips: bool) -> Any:
-    """A step of AdamW, as the local engine takes it. Servers that clip take 0 for no limit."""
+def to_adam_params(learning_rate: float, optimizer: OptimizerConfig, clips_gradients: bool) -> Any:
+    """Return the parameters of an AdamW step like the local engine's. Servers that clip take 0 as no limit."""
     from tinker import types
 
-    bounded = clips and math.isfinite(optimizer.max_grad_norm)
+    bounded = clips_gradients and math.isfinite(optimizer.max_grad_norm)
     return types.AdamParams(
         learning_rate=learning_rate,
         beta1=optimizer.beta1,
@@ -49,31 +49,32 @@ def adam_params(learning_rate: float, optimizer: Optimizer, clips: bool) -> Any:
     )
 
 
-def likelihoods(rows: Sequence[Sent]) -> list[Any]:
-    """Data to be told the log-probabilities of."""
+def logprob_data(rows: Sequence[TinkerRow]) -> list[Any]:
+    """Return the data of a request for log-probabilities."""
     return [_datum(row, weights=row.weights) for row in rows]
 
 
-def clipped(name: str, rows: Sequence[Sent], low: float, high: float) -> Pass:
-    """A loss of the server's that clips ratios to `low` … `high`."""
+def clipped_loss(name: str, rows: Sequence[TinkerRow], low: float, high: float) -> LossRequest:
+    """Return a loss of the server that clips ratios to `low` … `high`."""
     data = [_datum(row, weights=row.weights, logprobs=row.logprobs, advantages=row.advantages) for row in rows]
     return name, data, {"clip_low_threshold": low, "clip_high_threshold": high}
 
 
-def linear(rows: Sequence[Sent], *, sums: bool) -> Pass:
-    """The sum of log-probabilities, each times its advantage, negated: any loss has such a one of the same gradient.
+def linear_loss(rows: Sequence[TinkerRow], *, sums_losses: bool) -> LossRequest:
+    """Return the loss -sum(advantage * log-probability). With `linear_coefficients` it has the gradient of any loss.
 
-    Where losses are sums it is the cross entropy with weights. Where that is divided by the sum of the weights, which
-    of both signs may come to nothing, it is CISPO with every ratio held to 1, which is divided by trained tokens.
+    A server that sums losses computes it as weighted cross entropy. Other servers divide cross entropy by the sum of
+    the weights, which may be 0 because weights have both signs. For them the loss is CISPO with all ratios clipped to
+    1, which they divide by the number of trained tokens.
     """
-    if sums:
+    if sums_losses:
         return "cross_entropy", [_datum(row, weights=row.advantages) for row in rows], None
-    return clipped("cispo", rows, 1.0, 1.0)
+    return clipped_loss("cispo", rows, 1.0, 1.0)
 
 
-def _datum(row: Sent, **numbers: Numbers) -> Any:
+def _datum(row: TinkerRow, **numbers: FloatList) -> Any:
     from tinker import types
 
     tensors = {name: types.TensorData(data=values, dtype="float32") for name, values in numbers.items()}
     tensors["target_tokens"] = types.TensorData(data=row.targets, dtype="int64")
-    return types.Datum(model_input=prompt(row.inputs), loss_fn_inputs=tensors)
+    return types.Datum(model_input=to_model_input(row.inputs), loss_fn_inputs=tensors)

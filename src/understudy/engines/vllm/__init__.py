@@ -1,1 +1,3 @@
-"""vLLM as the sampler of an engine: a server process, a server that runs already, or inside this process."""
+"""vLLM as the sampler of an engine: in a server process that the engine starts, on a running server, or inside this
+process.
+"""

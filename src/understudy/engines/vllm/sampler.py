@@ -1,8 +1,8 @@
 """Samples from an engine's current weights through vLLM.
 
-Weights are sent lazily: the first reply that is wanted after they have changed waits until none is under way, then they
-are sent, so that no reply mixes two states of them. What a dead vLLM was asked is asked again once it has been started
-anew and has the current weights; episodes wait meanwhile, and nothing that was played is lost.
+Weights are sent lazily. After they have changed, the next request waits until no reply is in progress, then sends them.
+So every reply comes from one version of the weights. If vLLM dies, it is restarted with the current weights and its
+requests are repeated. Episodes wait meanwhile and lose nothing.
 """
 
 import asyncio
@@ -11,184 +11,189 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from understudy.engines.base import Completion, Sampling, Told, no_room
+from understudy.core.errors import ConfigError, RolloutError
+from understudy.core.event_loop import LoopLocal
+from understudy.engines.base import Completion, SamplingParams, TokenCallback, context_full_completion
+from understudy.engines.vllm.client import VllmBackend, VllmCompletion, VllmUnavailable
 from understudy.engines.vllm.config import VllmConfig
-from understudy.engines.vllm.endpoint import Lost, Reply, Vllm
-from understudy.engines.vllm.weights import Weights
-from understudy.errors import ConfigError, RolloutError
-from understudy.formats import Vocabulary
-from understudy.formats.decoding import StopStrings
+from understudy.engines.vllm.weight_sync import WeightSync
+from understudy.formats import FormatTokenizer
+from understudy.formats.detokenizer import StopStrings
 
-COLDEST = 0.01
-"""vLLM raises temperatures between 0 and this one to it."""
-AHEAD = 2
-"""How many times as many replies as it samples side by side vLLM is asked for at once: it never runs out of work, and
-none waits there so long that the time for a reply runs out while a thousand others are sampled."""
+MIN_TEMPERATURE = 0.01
+"""vLLM raises temperatures between 0 and this value to it."""
+QUEUE_FACTOR = 2
+"""Concurrent requests, as a multiple of `max_num_seqs`: enough that vLLM never waits for requests, and few enough
+that none times out in its queue.
+"""
 
 
 class VllmSampler:
-    """See `engines.base.Sampler`; `refresh` after the weights have changed."""
+    """Implements `engines.base.Sampler`. Call `set_weights_version` after the weights have changed."""
 
     def __init__(
-        self, vllm: Vllm, weights: Weights, config: VllmConfig, vocabulary: Callable[[], Vocabulary], sequences: int
+        self,
+        vllm: VllmBackend,
+        weight_sync: WeightSync,
+        config: VllmConfig,
+        vocabulary: Callable[[], FormatTokenizer],
+        max_num_seqs: int,
     ) -> None:
-        """`vocabulary` is asked for where stop strings are; vLLM samples `sequences` replies side by side."""
-        self._vllm, self._weights, self._config, self._sequences = vllm, weights, config, sequences
+        """`vocabulary` is called only for stop strings. vLLM samples up to `max_num_seqs` replies concurrently."""
+        self._vllm, self._weights, self._config, self._sequences = vllm, weight_sync, config, max_num_seqs
         self._vocabulary = vocabulary
-        self._failures = 0  # in a row, with no reply in between
-        self._failure: Lost | None = None
-        self._visits: _Visits | None = None
-        self.version = 0
+        self._failures = 0  # consecutive failures without a reply
+        self._failure: VllmUnavailable | None = None
+        self._gate = LoopLocal(lambda: _RequestGate(asyncio.Semaphore(QUEUE_FACTOR * self._sequences)))
+        self.weights_version = 0
 
-    def refresh(self, version: int) -> None:
-        """The weights are now those of `version`."""
-        self._weights.changed()
-        self.version = version
+    def set_weights_version(self, version: int) -> None:
+        """Set the version of the new weights, which are sent with the next request."""
+        self._weights.mark_changed()
+        self.weights_version = version
 
-    def forget(self) -> None:
-        """Nothing to forget: what vLLM keeps was computed from the weights that it has."""
+    def reset_prefix_cache(self) -> None:
+        """Do nothing: vLLM's prefix cache always belongs to its current weights."""
 
     def close(self) -> None:
-        """End what was started."""
+        """Stop vLLM."""
         self._vllm.stop()
-        self._weights.lost()
+        self._weights.mark_unknown()
 
-    def refuse(self, sampling: Sampling) -> None:
-        """See `engines.base.Streaming`."""
-        if 0 < sampling.temperature < COLDEST:
-            raise ConfigError(f"sampling.temperature = {sampling.temperature}: vLLM takes 0, or at least {COLDEST}")
+    def validate_sampling(self, sampling: SamplingParams) -> None:
+        """Raise ConfigError if vLLM does not support `sampling`."""
+        if 0 < sampling.temperature < MIN_TEMPERATURE:
+            raise ConfigError(
+                f"sampling.temperature = {sampling.temperature}: vLLM supports 0 and values from {MIN_TEMPERATURE}"
+            )
 
     async def sample(
         self,
         prompt: Sequence[int],
-        sampling: Sampling,
+        sampling: SamplingParams,
         seed: int,
         stop_tokens: Collection[int] = (),
-        told: Told | None = None,
+        on_tokens: TokenCallback | None = None,
     ) -> Completion:
-        """Continue a prompt. `seed` decides, as far as vLLM's rounding is the same beside other replies.
+        """Continue a prompt. The seed determines the reply, apart from vLLM's rounding, which depends on concurrent
+        replies.
 
-        `told` is not told anything: replies come whole. One with a stop string in it is cut after it was sampled, since
-        vLLM is given no tokenizer. Where `sampling` has filters, log-probabilities are those of what they leave, which
-        is what vLLM gives.
+        Replies arrive whole, so `on_tokens` is never called. A reply is cut at its first stop string here, since vLLM
+        gets no tokenizer. With filters, the log-probabilities are those of the filtered distribution.
         """
         if not prompt:
-            raise ValueError("an empty prompt cannot be continued")
-        self.refuse(sampling)
-        for _ in range(self._config.restarts + 1):
-            async with self._visit():
-                version, label = self.version, self._weights.label
-                if len(prompt) >= self._vllm.context:
-                    return no_room(version)
+            raise ValueError("the prompt is empty")
+        self.validate_sampling(sampling)
+        for _ in range(self._config.max_restarts + 1):
+            async with self._with_current_weights():
+                version, label = self.weights_version, self._weights.version_label
+                if len(prompt) >= self._vllm.context_length:
+                    return context_full_completion(version)
                 try:
                     reply = await self._ask(prompt, sampling, seed, stop_tokens)
-                except Lost as e:
+                except VllmUnavailable as e:
                     failure = e
-                    if label == self._weights.label:  # else somebody has looked after it meanwhile
-                        self._weights.lost()
+                    if label == self._weights.version_label:  # otherwise another request has already restarted vLLM
+                        self._weights.mark_unknown()
                     continue
             self._failures = 0
             count = self._end(reply.tokens, sampling)
             whole = count is None
             ended: Literal["stop", "length"] = "stop" if not whole or reply.tokens[-1] in stop_tokens else "length"
             return Completion(reply.tokens[:count], reply.logprobs[:count], ended, version)
-        raise RolloutError(f"no reply in {self._config.restarts + 1} attempts: {failure}", "engine")
+        raise RolloutError(f"no reply in {self._config.max_restarts + 1} attempts: {failure}", "engine")
 
-    async def _ask(self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_tokens: Collection[int]) -> Reply:
+    async def _ask(
+        self, prompt: Sequence[int], sampling: SamplingParams, seed: int, stop_tokens: Collection[int]
+    ) -> VllmCompletion:
         params: dict[str, Any] = {
-            "max_tokens": min(sampling.max_tokens, self._vllm.context - len(prompt)),
+            "max_tokens": min(sampling.max_response_tokens, self._vllm.context_length - len(prompt)),
             "temperature": sampling.temperature,
             "seed": seed,
             "stop_token_ids": sorted(stop_tokens),
-            "ignore_eos": True,  # only what the format calls a stop ends a reply
+            "ignore_eos": True,  # only `stop_tokens` end a reply
             "logprobs": 0,
             "detokenize": False,
             **_filters(sampling),
         }
         expected = self._weights.weight_version
-        reply = await self._vllm.generate(self._weights.model, prompt, params)
+        reply = await self._vllm.generate(self._weights.model_name, prompt, params)
         if reply.weight_version != expected:
-            raise Lost(f"vLLM has the weights {reply.weight_version!r} in place of {expected!r}")
+            raise VllmUnavailable(f"vLLM has the weights {reply.weight_version!r}, expected {expected!r}")
         return reply
 
-    def _end(self, tokens: Sequence[int], sampling: Sampling) -> int | None:
-        """How many of the tokens there are up to the first stop string, None where there is none in them."""
+    def _end(self, tokens: Sequence[int], sampling: SamplingParams) -> int | None:
+        """Return the number of tokens up to the first stop string, or None if there is none."""
         if not sampling.stop:
             return None
         stops = StopStrings(self._vocabulary(), sampling.stop)
         return next((i for i, token in enumerate(tokens, 1) if stops.feed(token)), None)
 
     @contextlib.asynccontextmanager
-    async def _visit(self) -> AsyncIterator[None]:
-        """A time in which vLLM has the current weights, and keeps them."""
-        visits = self._of_this_loop()
-        async with visits.gate:
-            async with visits.door:
-                if not self._weights.current:
-                    await visits.nobody.wait()
-                    await self._bring_up()
+    async def _with_current_weights(self) -> AsyncIterator[None]:
+        """Keep vLLM at the current weights inside the block."""
+        visits = self._gate.get()
+        async with visits.slots:
+            async with visits.sync_lock:
+                if not self._weights.is_current:
+                    await visits.idle.wait()
+                    await self._sync_weights()
                 visits.enter()
             try:
                 yield
             finally:
                 visits.leave()
 
-    def _of_this_loop(self) -> "_Visits":
-        if self._visits is None or self._visits.loop is not asyncio.get_running_loop():
-            self._visits = _Visits(asyncio.get_running_loop(), asyncio.Semaphore(AHEAD * self._sequences))
-        return self._visits
-
-    async def _bring_up(self) -> None:
-        """Until vLLM runs and has the current weights, or has failed too often."""
-        while not self._weights.current:
-            self._give_up()
+    async def _sync_weights(self) -> None:
+        """Wait until vLLM runs with the current weights. Raise RolloutError if it has failed too often."""
+        while not self._weights.is_current:
+            self._raise_if_failed()
             try:
                 await self._start()
-                await self._weights.send(self._vllm)
-            except Lost as e:
-                self._weights.lost()
+                await self._weights.sync(self._vllm)
+            except VllmUnavailable as e:
+                self._weights.mark_unknown()
                 self._failures, self._failure = self._failures + 1, e
 
-    def _give_up(self) -> None:
-        """Raise where vLLM has never come up, or failed too often since."""
-        if self._failures and not self._vllm.context:
-            raise ConfigError(f"vLLM cannot be used (engine.sampler=torch goes without): {self._failure}")
-        if self._failures > self._config.restarts:
+    def _raise_if_failed(self) -> None:
+        """Raise ConfigError if vLLM has never started, or RolloutError if it has failed too often."""
+        if self._failures and not self._vllm.context_length:
+            raise ConfigError(f"vLLM does not start; fix this or set engine.sampler=torch: {self._failure}")
+        if self._failures > self._config.max_restarts:
             raise RolloutError(f"vLLM failed {self._failures} times in a row: {self._failure}", "engine")
 
     async def _start(self) -> None:
-        """Start vLLM where it does not run."""
-        if self._weights.label or (self._vllm.context and await self._vllm.healthy()):
+        """Start vLLM unless it runs."""
+        if self._weights.version_label or (self._vllm.context_length and await self._vllm.is_healthy()):
             return
         if self._failures:
-            await asyncio.sleep(self._config.backoff * 2 ** (self._failures - 1))
+            await asyncio.sleep(self._config.restart_backoff * 2 ** (self._failures - 1))
         await self._vllm.start()
 
 
-def _filters(sampling: Sampling) -> dict[str, Any]:
-    """What vLLM is told of the filters that are on."""
+def _filters(sampling: SamplingParams) -> dict[str, Any]:
+    """Return vLLM's parameters for the filters in use."""
     named = {"top_p": sampling.top_p, "top_k": sampling.top_k, "min_p": sampling.min_p}
-    return {**named, "repetition_penalty": sampling.repetition_penalty} if sampling.filtered else {}
+    return {**named, "repetition_penalty": sampling.repetition_penalty} if sampling.has_filters else {}
 
 
 @dataclass
-class _Visits:
-    """Who is asking vLLM in one event loop. Through the door one goes at a time; the gate holds back who would wait."""
+class _RequestGate:
+    """Limits the concurrent requests of one event loop (`slots`) and signals that none is in progress (`idle`)."""
 
-    loop: asyncio.AbstractEventLoop
-    gate: asyncio.Semaphore
-    door: asyncio.Lock = field(default_factory=asyncio.Lock)
-    nobody: asyncio.Event = field(default_factory=asyncio.Event)
+    slots: asyncio.Semaphore
+    sync_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
     _inside: int = 0
 
     def __post_init__(self) -> None:
-        self.nobody.set()
+        self.idle.set()
 
     def enter(self) -> None:
         self._inside += 1
-        self.nobody.clear()
+        self.idle.clear()
 
     def leave(self) -> None:
         self._inside -= 1
         if not self._inside:
-            self.nobody.set()
+            self.idle.set()

@@ -1,4 +1,4 @@
-// The frame around every page: where one can go, the theme, the keys.
+// The frame of every page: navigation, theme and keys.
 import { html, render, useEffect, useState } from "view/html.js";
 import { exported, left_out, path, usePolled } from "view/data.js";
 import { listed, useKeys } from "view/keys.js";
@@ -10,14 +10,14 @@ import * as episodes from "view/pages/episodes.js";
 import * as evaluations from "view/pages/evaluations.js";
 import * as runs from "view/pages/runs.js";
 
-// A page is a module with `title` and `Page({overview, args, query})`. Its name is the first word of its address.
+// A page is a module with `title` and `Page({overview, args, query})`. Its name is the first part of its address.
 const PAGES = { "": runs, episode, episodes, evaluations };
 const TABS = [
   ["", "Runs", "g"],
   ["episodes", "Episodes", "e"],
   ["evaluations", "Evaluations", "v"],
 ];
-const EVERY = 2;
+const EVERY = 2; // seconds between two requests for the overview
 
 function App() {
   const { name, args, query } = useRoute();
@@ -28,8 +28,8 @@ function App() {
     document.title = page ? `${[...args, page.title].join(" · ")} – understudy` : "understudy";
   }, [name, ...args]);
   useKeys({
-    "?": ["show these keys", () => setHelp(!help)],
-    t: ["light, dark, or as the system has it", () => set_theme(next_theme())],
+    "?": ["show the keys", () => setHelp(!help)],
+    t: ["switch the theme: light, dark or the system's", () => set_theme(next_theme())],
     ...Object.fromEntries(TABS.map(([tab, title, key]) => [key, [`go to ${title}`, () => go(href(tab))]])),
   });
   return html`
@@ -45,11 +45,11 @@ function App() {
       <button type="button" class="quiet" onClick=${() => setHelp(true)} aria-label="keys">?</button>
     </header>
     <main id="main" tabindex="-1">
-      ${left_out.length > 0 && html`<details class="left-out small"><summary>This file does not hold all; understudy view on the folder itself shows it.</summary>
+      ${left_out.length > 0 && html`<details class="left-out small"><summary>This file is incomplete. Run understudy view on the folder to see everything.</summary>
         <ul>${left_out.map((line) => html`<li>${line}</li>`)}</ul></details>`}
       ${data && error && html`<p class="problem" role="alert">${error}</p>`}
       ${!page
-        ? html`<${Empty}>There is no page ${name}. <a href="#/">Go to the runs</a></${Empty}>`
+        ? html`<${Empty}>There is no page ${name}. <a href="#/">Show the runs</a></${Empty}>`
         : html`<${Answered} answer=${data ? { data } : { error }}>${(overview) => html`<${page.Page} ...${{ overview, args, query }} />`}</${Answered}>`}
     </main>
     ${help && html`<${Keys} onClose=${() => setHelp(false)} />`}
@@ -57,7 +57,7 @@ function App() {
 }
 
 function skip(event) {
-  event.preventDefault(); // the hash is the page's address
+  event.preventDefault(); // the hash holds the page's address
   document.getElementById("main").focus();
 }
 
@@ -68,7 +68,7 @@ function Theme() {
     addEventListener("theme", changed);
     return () => removeEventListener("theme", changed);
   }, []);
-  const says = `theme: ${theme()}; change to ${next_theme()}`;
+  const says = `theme: ${theme()}; switch to ${next_theme()}`;
   return html`<button type="button" class="quiet" title=${says} aria-label=${says} onClick=${() => set_theme(next_theme())}>
     ${{ system: "◐", light: "☀", dark: "☾" }[theme()]}
   </button>`;

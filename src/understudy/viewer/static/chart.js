@@ -1,4 +1,4 @@
-// A chart of curves over steps: drawn by uPlot, told in words beside it, and as a table for who wants the numbers.
+// A chart of curves over steps, drawn by uPlot, with a text description and a table of its numbers.
 import uPlot from "uplot";
 
 import { number } from "view/format.js";
@@ -9,14 +9,14 @@ import { colour } from "view/theme.js";
 const HEIGHT = 160;
 const FONT = "11px system-ui, sans-serif";
 const NONE = [];
-const together = uPlot.sync("steps"); // one cursor in all charts
+const together = uPlot.sync("steps"); // all charts share one cursor
 
 /**
- * @param lines  [{name, colour, steps, values, dash}]: colour is a custom property such as --s1
- * @param points [{name, colour, step, mean, low, high}]: measured with an interval
- * @param levels [{name, value}]: dashed, over the whole width
- * @param named  whether lines are told by their names, where colours do not say what they are
- * @param smooth from 0, as it is, to nearly 1: the share that a point keeps of the one before
+ * @param lines  [{name, colour, steps, values, dash}]; colour is a custom property such as --s1
+ * @param points [{name, colour, step, mean, low, high}]: values with an interval
+ * @param levels [{name, value}]: dashed horizontal lines
+ * @param named  whether the readout shows the names of the lines, because their colours do not stand for runs
+ * @param smooth weight of the previous point in the moving average, from 0 (no smoothing) to below 1
  */
 export function Chart({ title, note, lines, points = NONE, levels = NONE, range, named = false, smooth = 0 }) {
   const [table, setTable] = useState(false);
@@ -37,7 +37,7 @@ export function Chart({ title, note, lines, points = NONE, levels = NONE, range,
 function Drawing({ told, data, lines, points, levels, range, smooth, readout }) {
   const box = useRef();
   const plot = useRef();
-  const drawn = useRef(); // what the plot there is draws, which is set when the plot is
+  const drawn = useRef(); // what the current plot draws
   const [theme, setTheme] = useState(0);
   useEffect(() => {
     const changed = () => setTheme((n) => n + 1);
@@ -61,7 +61,7 @@ function Drawing({ told, data, lines, points, levels, range, smooth, readout }) 
     drawn.current = { lines, points, levels, smooth };
     const { x } = plot.current.scales;
     const [steps] = plot.current.data;
-    const closer = x.min != null && (x.min > steps[0] || x.max < steps.at(-1)); // whoever looks closer goes on doing so
+    const closer = x.min != null && (x.min > steps[0] || x.max < steps.at(-1)); // keep the user's zoom
     plot.current.setData(data, !closer);
     if (closer) plot.current.redraw();
     show_last(plot.current, drawn, readout);
@@ -96,7 +96,7 @@ function options(width, drawn, range, readout) {
   };
 }
 
-/** The range of the y axis: what is asked for, or all that is drawn with some room. */
+/** The range of the y axis: `range` if it is given, otherwise all drawn values with a margin. */
 function spread(low, high, range, { points, levels }) {
   if (range) return range;
   const values = [low, high, ...points.flatMap((p) => [p.low, p.high]), ...levels.map((level) => level.value)];
@@ -145,7 +145,7 @@ function draw_points(plot, { points }) {
   ctx.restore();
 }
 
-/** The values under the cursor; where there is none, the last ones. */
+/** Show the values under the cursor, or the last values if there is no cursor. */
 function show_at(plot, drawn, readout) {
   const at = plot.cursor.idx;
   if (at == null) show_last(plot, drawn, readout);
@@ -171,7 +171,7 @@ function write(readout, head, lines, value) {
   readout.current.replaceChildren(...marks, head);
 }
 
-/** Lines over one axis: the steps of all, then of each line its values as they are, and smoothed. */
+/** All lines over one axis: the steps, then the values and the smoothed values of each line. */
 export function joined(lines, smooth) {
   const steps = [...new Set(lines.flatMap((line) => line.steps))].sort((a, b) => a - b);
   const place = new Map(steps.map((step, i) => [step, i]));
@@ -183,7 +183,7 @@ export function joined(lines, smooth) {
   return [steps, ...columns];
 }
 
-/** An exponential mean that begins without a bias towards zero. */
+/** An exponential moving average, corrected for its bias towards zero at the start. */
 function smoothed(values, keep) {
   let [sum, weight] = [0, 0];
   return values.map((value) => {
@@ -197,9 +197,9 @@ function smoothed(values, keep) {
 function sentence(title, lines, points) {
   const said = lines.map((line) => {
     const known = line.values.filter((value) => value != null);
-    if (!known.length) return `${line.name}: nothing yet`;
+    if (!known.length) return `${line.name}: no values yet`;
     const [least, most] = [Math.min(...known), Math.max(...known)];
-    return `${line.name}: ${number(known[0])} at first, ${number(known.at(-1))} at last, between ${number(least)} and ${number(most)}`;
+    return `${line.name}: first ${number(known[0])}, last ${number(known.at(-1))}, minimum ${number(least)}, maximum ${number(most)}`;
   });
   const measured = points.map((point) => `${point.name} at step ${point.step}: ${number(point.mean)}`);
   return [`${title}.`, ...said, ...measured].join("; ");

@@ -1,4 +1,4 @@
-// What runs were told to do: of one run what differs from the defaults, of several what differs between them.
+// Configs of runs: for one run the values that differ from the defaults, for several those that differ between them.
 import { toml } from "view/format.js";
 import { html, useState } from "view/html.js";
 
@@ -12,8 +12,8 @@ export function Config({ runs }) {
     others.length ? others.some((run) => toml(run.config[key]) !== toml(first.config[key])) : toml(first.config[key]) !== toml(first.defaults[key]);
   const shown = keys.filter((key) => all || differs(key));
   return html`<details class="config card" open=${others.length > 0}>
-    <summary><h2>Config</h2> <span class="faint">${others.length ? "what differs" : "what is not the default"}: ${keys.filter(differs).length} of ${keys.length} keys</span></summary>
-    <label class="row small"><input type="checkbox" checked=${all} onChange=${() => setAll(!all)} /> every key</label>
+    <summary><h2>Config</h2> <span class="faint">${keys.filter(differs).length} of ${keys.length} keys differ ${others.length ? "between the runs" : "from the default"}</span></summary>
+    <label class="row small"><input type="checkbox" checked=${all} onChange=${() => setAll(!all)} /> show all keys</label>
     ${shown.length > 0 &&
     html`<div class="scroll" tabindex="0" role="group" aria-label="config">
       <table class="mono">

@@ -1,28 +1,28 @@
-// What the page is told: by the server, or in an exported file by what the file holds.
+// Answers of the API, from the server or from the data in an exported file.
 import { useEffect, useState } from "view/html.js";
 import { select } from "view/select.js";
 
-const block = document.getElementById("told");
-const told = block && (await unpacked(block.textContent));
+const block = document.getElementById("page-data");
+const stored = block && (await unpacked(block.textContent));
 
-/** Whether this page is a file of its own: nothing changes in it, and it may not hold all. */
-export const exported = Boolean(told);
-/** What an exported file leaves out, in sentences. */
-export const left_out = told ? told.left_out : [];
+/** Whether this page is an exported file. It never changes and may be incomplete. */
+export const exported = Boolean(stored);
+/** What an exported file excludes, as sentences. */
+export const left_out = stored ? stored.left_out : [];
 
 async function unpacked(text) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
 }
 
-/** The path of an answer, such as path("runs", key, "curves"). */
+/** The path of an answer, for example path("runs", key, "curves"). */
 export const path = (...parts) => ["/api", ...parts.map((part) => encodeURIComponent(part))].join("/");
 
-/** An answer of the API; an Error says why there is none. */
+/** Request an answer of the API. Throw an Error with the reason if there is none. */
 export async function ask(where, values = {}, signal = undefined) {
-  if (told) {
-    const found = told.answers[where] ?? select(told, where, values);
-    if (!found || found.not_told) throw new Error(found?.not_told ?? "this file does not hold that; understudy view on the folder itself shows it");
+  if (stored) {
+    const found = stored.answers[where] ?? select(stored, where, values);
+    if (!found || is_error(found)) throw new Error(found?.error ?? "This file does not contain this data. Run understudy view on the folder to see it.");
     return found;
   }
   const query = new URLSearchParams(Object.entries(values).filter(([, value]) => value !== "" && value != null));
@@ -32,7 +32,10 @@ export async function ask(where, values = {}, signal = undefined) {
   return answer;
 }
 
-/** An answer as it stands: {data, error}. It is asked for anew when the path, a value or `stamp` changes. */
+/** Whether an answer consists of an error only. An episode also has an `error`, beside other values. */
+const is_error = (answer) => Object.keys(answer).join() === "error";
+
+/** The state of an answer: {data, error}. It is requested again when the path, a value or `stamp` changes. */
 export function useAnswer(where, values = {}, stamp = "") {
   const key = JSON.stringify([where, values]);
   const [state, setState] = useState({});
@@ -48,7 +51,7 @@ export function useAnswer(where, values = {}, stamp = "") {
   return state.key === key ? state : {};
 }
 
-/** Several answers at once, in order: what is there stays until its next is. */
+/** Several answers, in order. An answer stays until its next version arrives. */
 export function useAnswers(paths, stamp = "") {
   const [found, setFound] = useState({});
   useEffect(() => {
@@ -64,8 +67,8 @@ export function useAnswers(paths, stamp = "") {
   return paths.map((where) => found[where]);
 }
 
-/** An answer that is asked for again and again, while anybody looks. A slow one is waited for, and then asked for anew;
- * beside an error there is still the last data. */
+/** An answer that is requested again `seconds` after it arrived, while the page is visible. An error leaves the last
+ * data in place. */
 export function usePolled(where, seconds) {
   const [state, setState] = useState({});
   useEffect(() => {

@@ -1,6 +1,6 @@
-// Numbers and times as they are read.
+// Numbers and times as text.
 
-/** A number in few letters: 0.123, 12.3, 1,234, 1.2e-5; a dash where there is none. */
+/** A number in few characters: 0.123, 12.3, 1,234, 1.2e-5; a dash for null and NaN. */
 export function number(value) {
   if (value == null || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
@@ -22,7 +22,7 @@ export function seconds(value) {
   return `${number(value / 3600)} h`;
 }
 
-/** How long ago a moment was, in seconds since 1970. */
+/** How long ago a time was, which is given in seconds since 1970. */
 export function ago(moment) {
   const passed = Date.now() / 1000 - moment;
   if (passed < 5) return "just now";
@@ -34,5 +34,5 @@ export function ago(moment) {
 
 export const plural = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
 
-/** A value of a config, as in TOML. */
+/** A config value in TOML syntax. */
 export const toml = (value) => (value === undefined ? "–" : JSON.stringify(value));

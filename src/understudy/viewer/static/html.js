@@ -1,4 +1,4 @@
-// Preact and htm as every module here uses them. What is put into html`…` is text, never markup.
+// Preact and htm, as all modules use them. Values in html`…` become text, never markup.
 import { Fragment, h, render } from "preact";
 import htm from "htm";
 

@@ -1,9 +1,9 @@
-// Keyboard: each page says its keys and what they do; ? lists those that work now.
+// Keyboard shortcuts. Each page registers its keys with their effects; ? lists the active ones.
 import { useLayoutEffect } from "view/html.js";
 
 const active = new Set();
 
-/** Keys while a component is there: {j: ["next episode", function]}. They rest while one types, but for Escape. */
+/** Register keys while a component is shown: {j: ["next episode", function]}. In text fields, only Escape is active. */
 export function useKeys(keys) {
   useLayoutEffect(() => {
     active.add(keys);
@@ -11,13 +11,13 @@ export function useKeys(keys) {
   });
 }
 
-/** Each key that works now, with what it does. */
+/** Each active key with its effect. */
 export const listed = () => [...active].flatMap((keys) => Object.entries(keys).map(([key, [does]]) => [key, does]));
 
 addEventListener("keydown", (event) => {
   const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
   const pressed = event.key === "Enter" && event.target.closest?.("a, button, summary");
-  if (pressed || document.querySelector("dialog[open]")) return; // they have keys of their own
+  if (pressed || document.querySelector("dialog[open]")) return; // these elements handle their keys
   if (event.ctrlKey || event.metaKey || event.altKey || (typing && event.key !== "Escape")) return;
   for (const keys of [...active].reverse()) {
     if (!keys[event.key]) continue;

@@ -1,6 +1,6 @@
-// Which charts there are of runs: first what one looks at first, then every metric by its space.
+// The charts of runs: first the main metrics, then all metrics by prefix.
 
-/** A line of each run for one metric. */
+/** One line per run for one metric. */
 const lines = (runs, values) =>
   runs.flatMap((run) => {
     const found = values(run.curves.series, run);
@@ -9,11 +9,11 @@ const lines = (runs, values) =>
 
 const metric = (...names) => (series) => series[names.find((name) => series[name])];
 
-/** Per step, what two metrics come to together; null where one is not known. */
+/** A value computed from two metrics at each step; null if one of them is unknown. */
 const both = (one, other, of) => (series) =>
   series[one] && series[other] && series[one].map((value, i) => (value == null || series[other][i] == null ? null : of(value, series[other][i])));
 
-/** All metrics that begin alike: of one run a line each, of several their sum. */
+/** All metrics with the prefix `start`: for one run a line each, for several runs their sum. */
 function kinds(runs, start, but = () => false) {
   const named = (series) => Object.keys(series).filter((name) => name.startsWith(start) && !name.slice(start.length).includes("/") && !but(name.slice(start.length)));
   if (runs.length > 1)
@@ -27,32 +27,32 @@ function kinds(runs, start, but = () => false) {
 }
 
 const FIRST = [
-  { title: "Success", note: "Episodes of a step that earn the whole reward; dots are evaluations on held-out tasks, with 95% intervals", of: metric("reward/success_rate"), range: [0, 1], measured: true },
-  { title: "Reward", note: "Mean of a step's episodes", of: metric("reward/average_reward"), floor: true },
-  { title: "Entropy", note: "Of the policy, in nats a token", of: metric("train/entropy") },
-  { title: "KL from the reference", note: "In nats a token, as sampled", of: metric("train/reference_kl") },
-  { title: "KL of a step", note: "How far an update moves the policy, in nats a token", of: metric("train/approx_kl") },
-  { title: "Loss", of: metric("loss/total") },
+  { title: "Success", note: "Share of a step's episodes with reward 1. Dots are evaluations on held-out tasks with 95% intervals. The dashed line is the noop baseline.", of: metric("rollout/success_rate"), range: [0, 1], measured: true },
+  { title: "Reward", note: "Mean reward of a step's episodes. The dashed line is the noop baseline.", of: metric("rollout/reward"), noop: true },
+  { title: "Entropy", note: "Entropy of the policy, in nats per token", of: metric("train/entropy") },
+  { title: "KL from the reference", note: "KL divergence of the policy from the reference policy, estimated on the sampled tokens, in nats per token", of: metric("train/kl") },
+  { title: "KL of the update", note: "Approximate KL divergence between the policy that sampled and the updated one, in nats per token", of: metric("train/approx_kl") },
+  { title: "Loss", of: metric("train/loss") },
   { title: "Gradient norm", of: metric("train/grad_norm") },
-  { title: "Turns of an episode", of: metric("generation/turns") },
-  { title: "Tokens of an episode", of: metric("generation/episode_tokens") },
-  { title: "Groups that teach nothing", note: "Share of groups with nothing to learn from, such as equal rewards", of: both("generation/equal_groups", "generation/groups", (equal, all) => (all ? equal / all : null)), range: [0, 1] },
-  { title: "Replies that go wrong", note: "Share of replies, by what the agent got wrong; of several runs their sum", kinds: "generation/replies/", but: (kind) => ["calls", "text"].includes(kind) },
-  { title: "Faults", note: "Share of episodes that the machinery failed, by whose fault it was; of several runs their sum", kinds: "fault/" },
-  { title: "Tokens sampled a second", of: (series) => both("generation/sampled_tokens", "timing/sampling_seconds", (tokens, seconds) => tokens / seconds)(series) ?? series["timing/tokens_per_second"] },
-  { title: "Seconds of a step", of: metric("timing/step_seconds") },
+  { title: "Turns per episode", of: metric("rollout/turns") },
+  { title: "Tokens per episode", of: metric("rollout/episode_tokens") },
+  { title: "Zero-variance groups", note: "Share of groups whose episodes all have the same reward", of: both("rollout/zero_variance_groups", "rollout/groups", (equal, all) => (all ? equal / all : null)), range: [0, 1] },
+  { title: "Reply errors", note: "Share of replies with an error, by kind. For several runs: the sum of all kinds", kinds: "rollout/replies/", but: (kind) => ["tool_calls", "text"].includes(kind) },
+  { title: "Faults", note: "Share of episodes that ended in a fault, by the component that failed. For several runs: the sum of all components", kinds: "rollout/fault/" },
+  { title: "Sampled tokens per second", of: (series) => both("rollout/response_tokens", "time/rollout_seconds", (tokens, seconds) => tokens / seconds)(series) ?? series["time/tokens_per_second"] },
+  { title: "Seconds per step", of: metric("time/step_seconds") },
 ];
 
-/** The charts that come first; one that no run has a line for is left out. */
+/** The charts of the main metrics, without those that no run has data for. */
 export function charts(runs) {
-  const made = FIRST.map(({ title, note, of, kinds: start, but, range, measured, floor }) => ({
+  const made = FIRST.map(({ title, note, of, kinds: start, but, range, measured, noop }) => ({
     title,
     note,
     range,
     named: Boolean(start) && runs.length === 1,
     lines: start ? kinds(runs, start, but) : lines(runs, of),
     points: measured ? runs.flatMap(evaluated) : [],
-    levels: measured || floor ? nothing(runs) : [],
+    levels: measured || noop ? noop_level(runs) : [],
   }));
   return made.filter((chart) => chart.lines.length || chart.points.length);
 }
@@ -60,10 +60,10 @@ export function charts(runs) {
 const evaluated = (run) =>
   (run.evaluations ?? []).filter((evaluation) => evaluation.success?.tasks).map(({ step, name, success }) => ({ name: `${run.key}, ${name}`, colour: run.colour, step, ...success }));
 
-/** What doing nothing earns, where all runs agree on it. */
-function nothing(runs) {
-  const floors = new Set(runs.map((run) => run.curves.series["reward/floor"]?.findLast((value) => value != null)).filter((value) => value != null));
-  return floors.size === 1 ? [{ name: "doing nothing", value: [...floors][0] }] : [];
+/** The reward of the noop baseline, if it is equal in all runs. */
+function noop_level(runs) {
+  const rewards = new Set(runs.map((run) => run.curves.series["rollout/noop_reward"]?.findLast((value) => value != null)).filter((value) => value != null));
+  return rewards.size === 1 ? [{ name: "noop baseline", value: [...rewards][0] }] : [];
 }
 
 /** A chart of every metric, by name. */

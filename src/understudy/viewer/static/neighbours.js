@@ -1,8 +1,8 @@
-// The episodes before and after one in the list that it was opened from: its filters and its place are in the address.
+// The previous and the next episode in the list from which one was opened. Its address holds the filters and position.
 import { path, useAnswer } from "view/data.js";
 import { href } from "view/router.js";
 
-/** Addresses {list, previous, next, place, total}; without a place in a list there is neither previous nor next. */
+/** Addresses {list, previous, next}, position and length of the list. Without a position, previous and next are null. */
 export function useNeighbours(run, query) {
   const { at, ...values } = query;
   const place = Number(at ?? NaN);

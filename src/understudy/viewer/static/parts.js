@@ -1,8 +1,8 @@
-// Small parts that pages are made of.
+// Small components that the pages share.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "view/html.js";
 import { percent } from "view/format.js";
 
-/** What an answer says, or that it is on its way, or why there is none. */
+/** The content of an answer, its error, or a loading message. */
 export function Answered({ answer, children }) {
   if (answer.error) return html`<p class="problem" role="alert">${answer.error}</p>`;
   return answer.data ? children(answer.data) : html`<p class="faint" aria-busy="true">loading…</p>`;
@@ -10,20 +10,20 @@ export function Answered({ answer, children }) {
 
 export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
 
-/** A short word with a colour of its own: good, bad, warn or nothing. */
+/** A short label in a colour: good, bad, warn, accent or none. */
 export const Tag = ({ kind = "", children, title }) => html`<span class="tag ${kind}" title=${title}>${children}</span>`;
 
-/** A reward as a bar and a number; none where the machinery failed. */
+/** A reward as a bar and a number; a dash if the episode has no score. */
 export function Reward({ value }) {
-  if (value == null) return html`<span class="reward none" title="no score: the machinery failed">–</span>`;
+  if (value == null) return html`<span class="reward none" title="no score: the episode ended in a fault">–</span>`;
   const kind = value >= 1 ? "good" : value > 0 ? "warn" : "bad";
   return html`<span class="reward ${kind}"><i style=${{ width: `${100 * Math.min(1, value)}%` }} />${Number(value.toFixed(2))}</span>`;
 }
 
-/** A rate with its interval, as text. */
+/** A rate with its interval as text. */
 export const rate = ({ mean, low, high }) => `${percent(mean)} [${percent(low)}, ${percent(high)}]`;
 
-/** A button that copies a text. */
+/** A button that copies a text to the clipboard. */
 export function Copy({ text, children = "copy" }) {
   const [done, setDone] = useState(false);
   const copy = () => navigator.clipboard.writeText(text).then(() => setDone(true));
@@ -34,7 +34,7 @@ export function Copy({ text, children = "copy" }) {
   return html`<button type="button" class="quiet" onClick=${copy}>${done ? "copied" : children}</button>`;
 }
 
-/** A dialog that is open as long as it is there. */
+/** A modal dialog. It is open while it is rendered. */
 export function Dialog({ title, onClose, children }) {
   const box = useRef();
   useLayoutEffect(() => box.current.showModal(), []);

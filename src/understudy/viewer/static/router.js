@@ -1,21 +1,21 @@
-// Addresses: #/page/argument/argument?name=value. A page is its name, what follows are its arguments.
+// Addresses: #/page/argument/argument?name=value.
 import { useEffect, useState } from "view/html.js";
 
-/** The address of a page. Values that are empty are left out. */
+/** The address of a page, without the empty values. */
 export function href(name, args = [], query = {}) {
   const kept = Object.entries(query).filter(([, value]) => value !== "" && value != null);
   const where = [name, ...args.map(encodeURIComponent)].join("/");
   return `#/${where}${kept.length ? `?${new URLSearchParams(kept)}` : ""}`;
 }
 
-/** Where the page is: {name, args, query}. */
+/** The current address: {name, args, query}. */
 export function here() {
   const [where, query] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/s);
   const [name, ...args] = where.split("/").map(decoded);
   return { name, args, query: Object.fromEntries(new URLSearchParams(query)) };
 }
 
-/** Go to an address; with `replace` the way back skips where one was. */
+/** Go to an address. With `replace`, the address replaces the current one in the browser's history. */
 export function go(address, replace = false) {
   if (!replace) location.hash = address;
   else {

@@ -1,18 +1,18 @@
-// What the server's index does, for the episodes that an exported file holds: filter, search, sort, page, count.
+// Filters, searches, sorts, pages and counts the episodes of an exported file, as the server's index does.
 const COLUMNS = ["domain", "family", "difficulty", "outcome", "stop", "fault"];
 const MARKS = ["tool", "event"];
 const words = new Map();
 
-/** The answer for a path that depends on its query; undefined where the file holds nothing of that path. */
-export function select(told, where, values) {
+/** The answer of a path that depends on its query; undefined if the file has no data for the path. */
+export function select(stored, where, values) {
   const [, , asked, run, what] = where.split("/").map(decodeURIComponent);
-  const rows = told.rows[run];
+  const rows = stored.rows[run];
   if (asked !== "runs" || !rows) return undefined;
-  const wanted = (without) => rows.filter((row) => keeps(row, values, without) && found(told, run, row, values.text ?? ""));
+  const wanted = (without) => rows.filter((row) => keeps(row, values, without) && matches(stored, run, row, values.text ?? ""));
   if (what === "episodes") {
-    const kept = sorted(wanted(), values.sort || "-step");
+    const selected = sorted(wanted(), values.sort || "-step");
     const [from, most] = [Number(values.offset ?? 0), Number(values.limit ?? 100)];
-    return { total: kept.length, offset: from, rows: kept.slice(from, from + most), done: 1, of: 1, damaged: [] };
+    return { total: selected.length, offset: from, rows: selected.slice(from, from + most), done_bytes: 1, total_bytes: 1, damaged: [] };
   }
   return what === "facets" ? facets(wanted) : undefined;
 }
@@ -23,31 +23,31 @@ function keeps(row, values, without) {
     COLUMNS.every((name) => name === without || !values[name] || listed(name).includes(row[name])) &&
     MARKS.every((name) => listed(name).every((mark) => row[name].includes(mark))) &&
     (!values.task || row.task === values.task) &&
-    (!values.first || row.step >= Number(values.first)) &&
-    (!values.last || row.step <= Number(values.last)) &&
-    (!values.least || (row.reward != null && row.reward >= Number(values.least))) &&
-    (!values.most || (row.reward != null && row.reward <= Number(values.most)))
+    (!values.min_step || row.step >= Number(values.min_step)) &&
+    (!values.max_step || row.step <= Number(values.max_step)) &&
+    (!values.min_reward || (row.reward != null && row.reward >= Number(values.min_reward))) &&
+    (!values.max_reward || (row.reward != null && row.reward <= Number(values.max_reward)))
   );
 }
 
-/** Whether a conversation has all words, which may go on, and "phrases" of a search, and none that a minus is before. */
-function found(told, run, row, search) {
+/** Whether a conversation has all words (as prefixes) and "phrases" of a search, and none that follows a minus. */
+function matches(stored, run, row, search) {
   return [...search.matchAll(/(-?)(?:"([^"]*)"?|(\S+))/g)].every(([, minus, phrase, word]) => {
     const sought = plain(phrase ?? word);
     if (!sought.trim()) return true;
-    const text = conversation(told, run, row);
+    const text = conversation(stored, run, row);
     return Boolean(minus) !== (phrase == null ? text.includes(sought.trimEnd()) : text.includes(`${sought.trimEnd()} `));
   });
 }
 
-/** A text as words with a space before each, as SQLite's unicode61 tells them apart. */
+/** The words of a text, each after a space, split like by SQLite's tokenizer unicode61. */
 const plain = (text) => ` ${text.normalize("NFD").replace(/\p{M}/gu, "").toLowerCase().replace(/[^\p{L}\p{N}\p{Co}]+/gu, " ").trim()} `;
 
-function conversation(told, run, row) {
+function conversation(stored, run, row) {
   const where = ["/api/episode", encodeURIComponent(run), row.step, row.number].join("/");
   if (!words.has(where)) {
-    const { task, error, said } = { said: [], ...told.answers[where] };
-    const lines = said.filter(({ role }) => role !== "system").flatMap(({ content, calls }) => [content, ...calls.map((call) => JSON.stringify(call))]);
+    const { task, error, messages } = { messages: [], ...stored.answers[where] };
+    const lines = messages.filter(({ role }) => role !== "system").flatMap(({ content, calls }) => [content, ...calls.map((call) => JSON.stringify(call))]);
     words.set(where, plain([task, error, ...lines].join("\n")));
   }
   return words.get(where);

@@ -1,19 +1,19 @@
-// Text that somebody else wrote: all of it is shown, and nothing in it acts.
+// Text of models, tools and users: shown in full, never as markup.
 import { html, useMemo, useState } from "view/html.js";
 
-// Controls, marks that change the direction of what follows, characters without width, halves of pairs.
+// Control characters, direction marks, characters without width, lone surrogates.
 const ODD = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 const LONGEST = 3000;
 const LINES = 40;
 const WORD = 500;
 
-/** A text whose characters that cannot be seen are named, in an isolated run of its own direction. */
+/** A text with its own writing direction. Invisible characters are shown as their code points. */
 export function Text({ children }) {
   const text = joined(children);
   return html`<bdi>${useMemo(() => pieces(text), [text])}</bdi>`;
 }
 
-/** A text that may be long: its beginning, and all of it when asked for. */
+/** A text that may be long: its beginning, with a button that shows all of it. */
 export function Long({ children, tag = "p" }) {
   const text = joined(children);
   const [all, setAll] = useState(false);
@@ -25,7 +25,7 @@ export function Long({ children, tag = "p" }) {
     </button>`}`;
 }
 
-/** A value of JSON, laid out; a text that holds JSON as what it holds. */
+/** A JSON value with indentation. A string that contains JSON is shown as its value. */
 export function Value({ value }) {
   return html`<${Long} tag="pre">${useMemo(() => laid_out(value), [value])}</${Long}>`;
 }
@@ -69,13 +69,13 @@ function pieces(text) {
   return found;
 }
 
-/** A text with places to break at: laying out one word of 100,000 letters takes a browser many seconds. */
+/** A text with possible line breaks, because a browser needs many seconds to lay out one word of 100,000 letters. */
 function breakable(text) {
   if (text.length <= WORD) return text;
   const found = [];
   for (let start = 0, end; start < text.length; start = end) {
     end = start + WORD;
-    if (/[\ud800-\udbff]/.test(text[end - 1])) end += 1; // no pair is parted
+    if (/[\ud800-\udbff]/.test(text[end - 1])) end += 1; // keep surrogate pairs together
     found.push(text.slice(start, end), html`<wbr />`);
   }
   return found;

@@ -1,4 +1,4 @@
-// Light, dark, or as the system has it. Charts, which are drawn, are told by an event.
+// The theme: light, dark or the system's. The event "theme" tells charts to draw themselves again.
 const THEMES = ["system", "light", "dark"];
 const dark = matchMedia("(prefers-color-scheme: dark)");
 let chosen = stored();
@@ -7,7 +7,7 @@ function stored() {
   try {
     return THEMES.find((name) => name === localStorage.getItem("understudy.theme")) ?? "system";
   } catch {
-    return "system"; // a browser may refuse storage to a file
+    return "system"; // some browsers deny storage to files
   }
 }
 
@@ -19,7 +19,7 @@ export function set_theme(name) {
   try {
     localStorage.setItem("understudy.theme", name);
   } catch {
-    // it then holds until the page is closed
+    // the choice lasts until the page is closed
   }
   show();
 }
@@ -33,5 +33,5 @@ function show() {
 dark.addEventListener("change", show);
 show();
 
-/** The value of a custom property of the theme, such as colour("--good"). */
+/** The value of a custom property of the theme, for example colour("--good"). */
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();

@@ -1,4 +1,4 @@
-// Two agents on the same tasks: the paired difference, and the tasks that it is made of.
+// The comparison of two agents on the same tasks: the paired difference, and both success rates on each task.
 import { html } from "view/html.js";
 import { path, useAnswer } from "view/data.js";
 import { percent, plural } from "view/format.js";
@@ -36,7 +36,7 @@ function Tasks({ tasks }) {
   const differ = tasks.filter((task) => task.gain !== 0);
   const won = differ.filter((task) => task.gain > 0).length;
   const listed = [...differ].sort((a, b) => Math.abs(b.gain) - Math.abs(a.gain)).slice(0, SHOWN);
-  return html`<details><summary>better on ${plural(won, "task")}, worse on ${differ.length - won}, alike on ${tasks.length - differ.length}</summary>
+  return html`<details><summary>better on ${plural(won, "task")}, worse on ${differ.length - won}, equal on ${tasks.length - differ.length}</summary>
     <table><thead><tr><th scope="col">task</th><th scope="col" class="number">old</th><th scope="col" class="number">new</th></tr></thead>
     <tbody>${listed.map((task) => html`<tr class=${task.gain > 0 ? "good" : "bad"}><th scope="row"><${Text}>${task.task}</${Text}></th><td class="number">${percent(task.old)}</td><td class="number">${percent(task.new)}</td></tr>`)}</tbody></table></details>`;
 }

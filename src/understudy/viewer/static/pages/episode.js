@@ -1,4 +1,4 @@
-// One episode: why it earned what it did, what was said and done, its tokens, and the others of its group.
+// One episode: score and cause of failure, conversation, tokens and group.
 import { html, useEffect, useMemo, useRef, useState } from "view/html.js";
 import { path, useAnswer } from "view/data.js";
 import { number, plural, seconds, whole } from "view/format.js";
@@ -9,7 +9,7 @@ import { change, go, href } from "view/router.js";
 import { Long, Text, Value, brief } from "view/text.js";
 import { Changes } from "view/pages/changes.js";
 import { Group } from "view/pages/group.js";
-import { Reading } from "view/pages/reading.js";
+import { ReplyParse } from "view/pages/reply_parse.js";
 import { Tokens } from "view/pages/tokens.js";
 
 export const title = "Episode";
@@ -25,10 +25,10 @@ function Episode({ episode, args, query }) {
   const [key, step] = args;
   const tab = query.tab in TABS ? query.tab : "talk";
   const list = useNeighbours(key, query);
-  const listed = list.previous || list.next; // else those of the step
+  const listed = list.previous || list.next; // otherwise the episodes of the step
   const beside = (number_) => number_ && href("episode", [key, step, String(number_)]);
   const [before, after] = listed ? [list.previous, list.next] : [beside(episode.before), beside(episode.after)];
-  const trained = /^\d+$/.test(step); // else of an evaluation
+  const trained = /^\d+$/.test(step); // otherwise an episode of an evaluation
   const back = trained ? list.list : href("evaluations", [key], step === "eval" ? {} : { of: step });
   const move = (to) => to && go(query.tab ? `${to}${to.includes("?") ? "&" : "?"}tab=${query.tab}` : to);
   useKeys({
@@ -46,7 +46,7 @@ function Episode({ episode, args, query }) {
           <span class="soft"> · ${step === "eval" ? "" : `${trained ? "step " : ""}${step}, `}episode ${args[2]}</span></span>
         <span class="space" />
         <button type="button" disabled=${!before} onClick=${() => move(before)} title="k">‹ previous</button>
-        <span class="small soft">${listed ? `${whole(list.place + 1)} of ${whole(list.total)}` : `${args[2]} of ${whole(episode.of)}`}</span>
+        <span class="small soft">${listed ? `${whole(list.place + 1)} of ${whole(list.total)}` : `${args[2]} of ${whole(episode.total)}`}</span>
         <button type="button" disabled=${!after} onClick=${() => move(after)} title="j">next ›</button>
       </div>
       <div class="row">
@@ -70,7 +70,7 @@ function Episode({ episode, args, query }) {
 }
 
 const counted = (name, episode) => {
-  const count = { tokens: episode.tokens, group: episode.group }[name];
+  const count = { tokens: episode.num_tokens, group: episode.group_size }[name];
   return count == null ? "" : html` <span class="faint">${whole(count)}</span>`;
 };
 
@@ -83,43 +83,43 @@ function arrows(event, name) {
   document.getElementById(`tab-${next}`).focus();
 }
 
-/** Why it earned what it did, in a few lines. */
+/** The score and the cause of a failure, in a few lines. */
 function Verdict({ episode }) {
   const [cause, ...also] = episode.causes;
   if (episode.reward == null && !cause) {
-    return html`<p class="why none"><b>No score.</b> ${episode.fault || "the machinery"} failed: <${Text}>${episode.error}</${Text}></p>`;
+    return html`<p class="why none"><b>No score.</b> ${episode.fault ? `The ${episode.fault}` : "A component"} failed: <${Text}>${episode.error}</${Text}></p>`;
   }
-  return html`<section class="why ${cause ? "failed" : "fine"}" aria-label="why">
-    ${!cause && html`<p><b>${episode.reward >= 1 ? "Succeeded." : `Earned ${number(episode.reward)}.`}</b></p>`}
-    ${cause && html`<p class="cause"><b>${who(cause)} ${cause.meaning}</b> <${Where} cause=${cause} episode=${episode} /></p>
+  return html`<section class="why ${cause ? "failed" : "fine"}" aria-label="result">
+    ${!cause && html`<p><b>${episode.reward >= 1 ? "Succeeded." : `Reward ${number(episode.reward)}.`}</b></p>`}
+    ${cause && html`<p class="cause"><b>${component(cause)} ${cause.meaning}</b> <${Where} cause=${cause} episode=${episode} /></p>
       ${cause.evidence && html`<p class="evidence"><${Text}>${cause.evidence}</${Text}></p>`}`}
-    ${episode.parts.length > 0 && html`<ul class="parts">${ordered(episode.parts).map((part) => html`<li class=${part.value >= 1 ? "good" : part.strict ? "bad" : "soft"}>
-      <b>${part.name}</b> ${number(part.value)} <span class="soft">${part.why}${part.strict ? "" : " (beside the reward)"}</span></li>`)}</ul>`}
-    ${also.length > 0 && html`<details><summary>${plural(also.length, "further finding")}</summary><ul>
-      ${also.map((found) => html`<li>${who(found)} ${found.meaning} <${Where} cause=${found} episode=${episode} /><br />
+    ${episode.parts.length > 0 && html`<ul class="parts">${ordered(episode.parts).map((part) => html`<li class=${part.value >= 1 ? "good" : part.required ? "bad" : "soft"}>
+      <b>${part.name}</b> ${number(part.value)} <span class="soft">${part.reason}${part.required ? "" : " (not part of the reward)"}</span></li>`)}</ul>`}
+    ${also.length > 0 && html`<details><summary>${plural(also.length, "other cause")}</summary><ul>
+      ${also.map((found) => html`<li>${component(found)} ${found.meaning} <${Where} cause=${found} episode=${episode} /><br />
         <span class="soft"><${Text}>${found.evidence}</${Text}></span></li>`)}</ul></details>`}
   </section>`;
 }
 
-/** What the reward lacks comes first, what stands beside it last. */
-const ordered = (parts) => parts.toSorted((a, b) => b.strict - a.strict || (a.value >= 1) - (b.value >= 1));
+/** Parts of the reward come first, those below 1 before the others. */
+const ordered = (parts) => parts.toSorted((a, b) => b.required - a.required || (a.value >= 1) - (b.value >= 1));
 
-const who = (cause) => (cause.who === "nobody" ? "Nobody knows:" : `The ${cause.who}`);
+const component = (cause) => (cause.component === "unknown" ? "Unknown cause:" : `The ${cause.component}`);
 
-/** The message that shows something: those with results are found by their reply. */
-const holder = (said, place) => said.findLast((message) => message.place <= place) ?? said[0];
+/** The shown message that contains the message `index`: tool results are shown in their reply. */
+const holder = (messages, index) => messages.findLast((message) => message.index <= index) ?? messages[0];
 
 function Where({ cause, episode }) {
-  const message = holder(episode.said, cause.place);
+  const message = holder(episode.messages, cause.message_index);
   if (!message) return null;
-  const says = message.turn ? `turn ${message.turn}` : `message ${message.place + 1}`;
-  return html`<button type="button" class="link" onClick=${() => show(message.place)}>${says}</button>`;
+  const says = message.turn ? `turn ${message.turn}` : `message ${message.index + 1}`;
+  return html`<button type="button" class="link" onClick=${() => show(message.index)}>${says}</button>`;
 }
 
-function show(place) {
-  const found = document.getElementById(`message-${place}`);
+function show(index) {
+  const found = document.getElementById(`message-${index}`);
   if (!found) {
-    change({ tab: "", message: place });
+    change({ tab: "", message: index });
     return;
   }
   found.scrollIntoView({ block: "center" });
@@ -129,27 +129,27 @@ function show(place) {
 function Talk({ episode, args, query }) {
   const box = useRef();
   const [raw, setRaw] = useState(false);
-  const cause = episode.causes[0] && holder(episode.said, episode.causes[0].place)?.place;
+  const cause = episode.causes[0] && holder(episode.messages, episode.causes[0].message_index)?.index;
   const step = (by) => {
     const turns = [...box.current.querySelectorAll("[data-turn]")];
     const at = turns.indexOf(document.activeElement.closest("[data-turn]"));
     const next = turns[Math.max(0, Math.min(turns.length - 1, at + by))];
-    if (next) show(Number(next.dataset.place));
+    if (next) show(Number(next.dataset.index));
   };
   useKeys({
     n: ["next turn of the agent", () => step(1)],
     p: ["previous turn of the agent", () => step(-1)],
-    x: ["what went wrong", () => cause != null && show(cause)],
+    x: ["cause of the failure", () => cause != null && show(cause)],
     o: ["open or close all calls", () => fold(box.current)],
-    ...(episode.tokens ? { r: ["replies as they were sampled", () => setRaw(!raw)] } : {}),
+    ...(episode.num_tokens ? { r: ["sampled text of replies", () => setRaw(!raw)] } : {}),
   });
   useEffect(() => {
     if (query.message) show(Number(query.message));
   }, [query.message]);
   return html`<div class="talk-and-goal">
     <div class="talk" ref=${box}>
-      ${episode.tokens > 0 && html`<div class="row small">
-        <button type="button" aria-pressed=${raw} onClick=${() => setRaw(!raw)}>replies as they were sampled</button></div>`}
+      ${episode.num_tokens > 0 && html`<div class="row small">
+        <button type="button" aria-pressed=${raw} onClick=${() => setRaw(!raw)}>show sampled replies</button></div>`}
       ${episode.notes.map((note) => html`<p class="note"><${Text}>${note}</${Text}></p>`)}
       <${Messages} ...${{ episode, args, raw, cause }} />
       <p class="end soft">${ending(episode)}</p>
@@ -159,13 +159,13 @@ function Talk({ episode, args, query }) {
 }
 
 function Messages({ episode, args, raw, cause }) {
-  const wanted = raw || Object.keys(episode.counts).some((event) => /^(repaired|malformed|other_side)/.test(event));
-  const answer = useAnswer(wanted && episode.tokens ? path("episode", ...args, "readings") : "");
-  const found = answer.data?.readings ?? {};
-  const why = answer.data?.why || answer.error;
-  return html`${raw && why && html`<p class="note"><${Text}>${why}</${Text}></p>`}
-    <ol class="messages">${episode.said.map((message) => html`<${Message} key=${message.place} ...${{
-      message, raw, reading: found[message.place], cause: message.place === cause ? episode.causes[0] : null, fork: episode.fork }} />`)}</ol>`;
+  const wanted = raw || Object.keys(episode.counts).some((event) => /^(repaired|malformed|hallucinated_turn)/.test(event));
+  const answer = useAnswer(wanted && episode.num_tokens ? path("episode", ...args, "parses") : "");
+  const found = answer.data?.parses ?? {};
+  const note = answer.data?.note || answer.error;
+  return html`${raw && note && html`<p class="note"><${Text}>${note}</${Text}></p>`}
+    <ol class="messages">${episode.messages.map((message) => html`<${Message} key=${message.index} ...${{
+      message, raw, parse: found[message.index], cause: message.index === cause ? episode.causes[0] : null, fork: episode.fork }} />`)}</ol>`;
 }
 
 function fold(box) {
@@ -177,21 +177,21 @@ function fold(box) {
 const ending = (episode) => {
   if (episode.fault) return `The ${episode.fault} failed: ${brief(episode.error, 300)}`;
   if (episode.stop === "done") return "The user ended the conversation.";
-  return `Cut off: ${episode.stop ?? "it has no end"}.`;
+  return `Cut off: ${episode.stop ?? "no stop reason is stored"}.`;
 };
 
-function Message({ message, raw, reading, cause, fork }) {
-  const { role, place, turn, content, calls, edits } = message;
-  const name = { assistant: turn ? `agent, turn ${turn}` : "agent", system: "policy", tool: "result" }[role] ?? role;
-  const repaired = reading && (reading.status === "repaired" || reading.status === "malformed" || reading.other_side);
+function Message({ message, raw, parse, cause, fork }) {
+  const { role, index, turn, content, calls, edits } = message;
+  const name = { assistant: turn ? `agent, turn ${turn}` : "agent", system: "system prompt", tool: "tool result" }[role] ?? role;
+  const repaired = parse && (parse.status === "repaired" || parse.status === "malformed" || parse.spoke_for_user);
   const body = html`<${Long}>${content}</${Long}>`;
-  return html`<li id=${`message-${place}`} tabindex="-1" data-place=${place} data-turn=${turn} class="message ${role} ${cause ? "cause" : ""}">
+  return html`<li id=${`message-${index}`} tabindex="-1" data-index=${index} data-turn=${turn} class="message ${role} ${cause ? "cause" : ""}">
     <div class="who"><span>${name}</span>${turn && fork && html`<${Fork} command=${fork.replace(/TURN(?='?$)/, turn)} />`}</div>
-    ${cause && html`<p class="mark">${who(cause)} ${cause.meaning}</p>`}
-    ${role === "system" ? html`<details><summary>${brief(content, 90)}</summary>${body}</details>` : content || calls.length === 0 ? (content ? body : html`<p class="faint">(says nothing)</p>`) : null}
+    ${cause && html`<p class="mark">${component(cause)} ${cause.meaning}</p>`}
+    ${role === "system" ? html`<details><summary>${brief(content, 90)}</summary>${body}</details>` : content || calls.length === 0 ? (content ? body : html`<p class="faint">(empty message)</p>`) : null}
     ${calls.map((call) => html`<${Call} call=${call} />`)}
-    ${edits.length > 0 && html`<${Changes} edits=${edits} says=${calls.length ? "changed" : "the user changed"} />`}
-    ${reading && (raw || repaired) && html`<${Reading} reading=${reading} />`}
+    ${edits.length > 0 && html`<${Changes} edits=${edits} says=${calls.length ? "database changes" : "database changes by the user"} />`}
+    ${parse && (raw || repaired) && html`<${ReplyParse} parse=${parse} />`}
   </li>`;
 }
 
@@ -201,7 +201,7 @@ function Call({ call }) {
   const state = call.error || (call.result == null ? "no result" : "");
   return html`<details class="call ${kind}">
     <summary><span class="name"><${Text}>${brief(call.name || "(no name)", 80)}</${Text}></span><span class="given"><${Text}>(${brief(given, 160)})</${Text}></span>
-      ${state && html`<${Tag} kind=${call.error ? "bad" : "warn"}>${state.replace("_", " ")}</${Tag}>`}
+      ${state && html`<${Tag} kind=${call.error ? "bad" : "warn"}>${state.replaceAll("_", " ")}</${Tag}>`}
       ${call.result != null && html`<span class="came"><${Text}>${brief(call.result.replace(/\s+/g, " "), 140)}</${Text}></span>`}</summary>
     ${call.malformed && html`<p class="problem"><${Text}>${call.malformed}</${Text}></p>`}
     <dl><dt>arguments</dt><dd><${Value} value=${call.arguments} /></dd>
@@ -211,41 +211,50 @@ function Call({ call }) {
 
 function Fork({ command }) {
   const [open, setOpen] = useState(false);
-  return html`<span class="fork"><button type="button" class="quiet" aria-expanded=${open} onClick=${() => setOpen(!open)} title="play on from here">fork</button>
+  return html`<span class="fork"><button type="button" class="quiet" aria-expanded=${open} onClick=${() => setOpen(!open)} title="continue from here">fork</button>
     ${open && html`<span class="command"><code>${command}</code> <${Copy} text=${command} />
-      <span class="faint">you are the agent from here; --as nobody --agent model lets a model go on</span></span>`}</span>`;
+      <span class="faint">You play the agent from this turn. With --watch --agent model, a model plays it.</span></span>`}</span>`;
 }
 
-/** What the task asks for, and what is lacking. */
+/** The goal of the task, and what the episode did not reach. */
 function Goal({ episode }) {
   const { goal } = episode;
-  if (!goal) return html`<section class="card"><h2>What was wanted</h2><p class="soft">the task is not found any more</p></section>`;
-  return html`<section class="card goal"><h2>What was wanted</h2>
+  if (!goal) return html`<section class="card"><h2>Goal</h2><p class="soft">The task is not stored.</p></section>`;
+  return html`<section class="card goal"><h2>Goal</h2>
     <${Long}>${goal.instructions}</${Long}>
-    ${goal.outputs.length > 0 && html`<h3>To be told</h3><ul class="outputs">${goal.outputs.map(([fact, told]) => html`<li class=${told ? "good" : "bad"}>
-      ${told ? "✓ told" : "✗ never told"}: <${Text}>${fact}</${Text}></li>`)}</ul>`}
+    ${goal.outputs.length > 0 && html`<h3>Facts to tell the user</h3><ul class="outputs">${goal.outputs.map(([fact, told]) => html`<li class=${told ? "good" : "bad"}>
+      ${told ? "✓ told" : "✗ not told"}: <${Text}>${fact}</${Text}></li>`)}</ul>`}
     ${goal.edits.length > 0 && html`<h3>Gold changes</h3><${Changes} edits=${goal.edits} />`}
-    <h3>Left at the end</h3>
-    ${goal.lacking.length > 0
-      ? html`<${Changes} edits=${goal.lacking} was="is" now="gold" />`
-      : html`<p class="soft">${episode.notes.length ? "not known" : "the database is as gold leaves it"}</p>`}
+    <h3>Difference from gold at the end</h3>
+    ${goal.missing_edits.length > 0
+      ? html`<${Changes} edits=${goal.missing_edits} was="actual" now="gold" />`
+      : html`<p class="soft">${episode.notes.length ? "not known" : "none"}</p>`}
     <details><summary>${plural(goal.messages.length, "gold turn")}</summary><ol class="gold">${goal.messages.map((message) => html`<li>
       ${message.role === "user" && html`<span class="faint">the user: </span>`}<${Text}>${message.content || message.tool_calls.map((call) => `${call.name}(${Object.entries(call.arguments).map(([name, value]) => `${name}=${JSON.stringify(value)}`).join(", ")})`).join("; ")}</${Text}></li>`)}</ol></details>
   </section>`;
 }
 
+/** One number if all values are equal, otherwise every value. */
+const alike = (values) => (new Set(values).size === 1 ? values.slice(0, 1) : values).map((value) => (value == null ? "not finite" : number(value))).join(", ");
+
 function Facts({ episode }) {
+  const { training } = episode;
   const facts = {
-    advantage: episode.advantage == null ? null : number(episode.advantage),
+    "training reward": training.reward == null ? null : number(training.reward),
+    [training.advantages.length > 1 ? "advantage of each reply" : "advantage"]: training.advantages.length ? alike(training.advantages) : null,
+    "log-probability difference, largest": training.max_logprob_diff == null ? null : `${number(training.max_logprob_diff)} nats`,
+    "log-probability difference, mean": training.mean_logprob_diff == null ? null : `${number(training.mean_logprob_diff)} nats`,
+    "optimizer steps before this episode's update": training.optimizer_steps || null,
+    training: training.note || null,
     progress: episode.progress == null ? null : number(episode.progress),
-    credit: episode.credit ? number(episode.credit) : null,
+    "shaping bonus": episode.shaping_bonus ? number(episode.shaping_bonus) : null,
     penalty: episode.penalty ? number(episode.penalty) : null,
-    "weights of step": episode.version || null,
-    tokens: episode.tokens ? whole(episode.tokens) : null,
+    "weights version": episode.version || null,
+    tokens: episode.num_tokens ? whole(episode.num_tokens) : null,
     ...Object.fromEntries(Object.entries(episode.seconds).map(([name, time]) => [`time, ${name}`, seconds(time)])),
-    ...Object.fromEntries(Object.entries(episode.counts).map(([event, count]) => [event.replace("_", " "), whole(count)])),
+    ...Object.fromEntries(Object.entries(episode.counts).map(([event, count]) => [event.replaceAll("_", " "), whole(count)])),
     seed: episode.seed,
   };
   const rows = Object.entries(facts).filter(([, value]) => value != null);
-  return html`<section class="card"><h2>Facts</h2><dl class="facts">${rows.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl></section>`;
+  return html`<section class="card"><h2>Details</h2><dl class="facts">${rows.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl></section>`;
 }

@@ -1,4 +1,4 @@
-// Episodes of a run, however many: filtered, searched and sorted by the server's index, and drawn as far as one sees.
+// The episodes of a run. The server's index filters, searches and sorts them; only visible rows are drawn.
 import { path, ask, useAnswer } from "view/data.js";
 import { percent, plural, seconds, whole } from "view/format.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "view/html.js";
@@ -7,16 +7,16 @@ import { Empty, Reward, Tag } from "view/parts.js";
 import { change, go, href } from "view/router.js";
 
 export const title = "Episodes";
-const HEIGHT = 32; // of a row, as in the stylesheet
-const BLOCK = 100; // rows that are asked for at once
+const HEIGHT = 32; // of a row in pixels, as in the style sheet
+const BLOCK = 100; // rows of one request
 const FIELDS = ["outcome", "family", "difficulty", "domain", "stop", "fault", "tool", "event"];
-const ASKED = [...FIELDS, "text", "task", "first", "last", "least", "most", "sort"];
+const ASKED = [...FIELDS, "text", "task", "min_step", "max_step", "min_reward", "max_reward", "sort"];
 const SORTED = { step: "step", task: "task", reward: "reward", turns: "turns", tokens: "tokens", seconds: "time" };
 const HIGH_FIRST = ["step", "turns", "tokens", "seconds", "reward"];
 
 export function Page({ overview, args: [key], query }) {
   const run = overview.runs.find((one) => one.key === key) ?? (key ? null : overview.runs[0]);
-  if (!run) return html`<${Empty}>There is no run ${key ?? ""} here.</${Empty}>`;
+  if (!run) return html`<${Empty}>${key ? `There is no run ${key}.` : "No runs found."}</${Empty}>`;
   const values = Object.fromEntries(ASKED.filter((name) => query[name]).map((name) => [name, query[name]]));
   return html`<${Episodes} key=${run.key} ...${{ run, values, runs: overview.runs }} />`;
 }
@@ -39,7 +39,7 @@ function Episodes({ run, runs, values }) {
         <${Total} ...${{ list, facets: facets.data }} />
       </div>
       <${Chosen} values=${values} />
-      ${list.total != null && list.share < 1 && html`<p class="small faint row">taking up episodes <progress value=${list.share} aria-label="episodes taken up" /></p>`}
+      ${list.total != null && list.share < 1 && html`<p class="small faint row">indexing episodes <progress value=${list.share} aria-label="indexed episodes" /></p>`}
       ${list.damaged.map((problem) => html`<p class="problem small">${problem}</p>`)}
       ${list.error && html`<p class="problem" role="alert">${list.error}</p>`}
       <${Table} ...${{ run, list, values }} />
@@ -68,13 +68,13 @@ function Search({ text }) {
   return html`<input class="search" type="search" ref=${field} value=${typed} placeholder=${hint} aria-label="search conversations" onInput=${(e) => setTyped(e.target.value)} />`;
 }
 
-/** The filters that are on, to be taken off. */
+/** The active filters, each with a button that removes it. */
 function Chosen({ values }) {
   const on = Object.entries(values).filter(([name]) => name !== "sort" && name !== "text");
   if (!on.length) return null;
-  const says = { first: "from step", last: "to step", least: "reward from", most: "reward to" };
+  const says = { min_step: "from step", max_step: "to step", min_reward: "reward from", max_reward: "reward to" };
   return html`<div class="row">
-    ${on.map(([name, value]) => html`<button type="button" class="chip" onClick=${() => change({ [name]: "" })} aria-label=${`without ${name} ${value}`}>
+    ${on.map(([name, value]) => html`<button type="button" class="chip" onClick=${() => change({ [name]: "" })} aria-label=${`remove filter ${name} ${value}`}>
       <span class="faint">${says[name] ?? name}</span> ${value.replaceAll(",", ", ")} <span aria-hidden="true">✕</span>
     </button>`)}
     <button type="button" class="quiet small" onClick=${() => change(Object.fromEntries(ASKED.map((name) => [name, ""])))}>clear all</button>
@@ -86,8 +86,8 @@ function Filters({ values, facets }) {
   return html`<details class="filters" open=${!narrow}>
     <summary>Filters</summary>
     <div class="bounds">
-      <${Bounds} names=${["first", "last"]} says="step" values=${values} hints=${facets?.steps} />
-      <${Bounds} names=${["least", "most"]} says="reward" values=${values} hints=${[0, 1]} />
+      <${Bounds} names=${["min_step", "max_step"]} says="step" values=${values} hints=${facets?.steps} />
+      <${Bounds} names=${["min_reward", "max_reward"]} says="reward" values=${values} hints=${[0, 1]} />
     </div>
     ${facets && FIELDS.map((name) => html`<${Facet} key=${name} ...${{ name, values, counts: facets.fields[name] }} />`)}
   </details>`;
@@ -101,7 +101,7 @@ function Bounds({ names, says, values, hints }) {
   </fieldset>`;
 }
 
-const AT_FIRST = 8; // values of a field that are shown at once
+const AT_FIRST = 8; // values of a field that are shown until the user asks for more
 
 function Facet({ name, values, counts }) {
   const [all, setAll] = useState(false);
@@ -112,7 +112,7 @@ function Facet({ name, values, counts }) {
   const most = Math.max(1, ...counts.map(([, count]) => count));
   const shown = all ? known : known.filter(([value], i) => i < AT_FIRST || chosen.includes(value));
   return html`<fieldset>
-    <legend>${{ tool: "tools called", event: "what went wrong" }[name] ?? name}</legend>
+    <legend>${{ stop: "stop reason", tool: "called tools", event: "events" }[name] ?? name}</legend>
     ${shown.map(([value, count]) => html`<button type="button" class="facet" aria-pressed=${chosen.includes(value)} onClick=${() => toggle(value)}>
       <i style=${{ width: `${(100 * count) / most}%` }} /><span class="name">${value}</span><span class="number faint">${whole(count)}</span>
     </button>`)}
@@ -155,7 +155,7 @@ function Table({ run, list, values }) {
     <div class="rows" role="rowgroup" style=${{ height: `${(list.total ?? 0) * HEIGHT}px` }}>
       ${rows.map((i) => html`<${Row} key=${i} ...${{ i, run, values, row: list.row(i), chosen: i === at }} />`)}
     </div>
-    ${list.total === 0 && list.share >= 1 && html`<${Empty}>No episode is like that.</${Empty}>`}
+    ${list.total === 0 && list.share >= 1 && html`<${Empty}>No episodes match the filters.</${Empty}>`}
   </div>`;
 }
 
@@ -170,7 +170,7 @@ function Heads({ sort }) {
   };
   return html`<div role="rowgroup" class="heads"><div role="row" class="tr" aria-rowindex="1">
     ${head("step", "step")}${head("number", "#")}${head("task", "task")}${head("reward", "reward")}${head("turns", "turns")}
-    ${head("tokens", "tokens")}${head("seconds", "time")}${head("events", "what went wrong")}
+    ${head("tokens", "tokens")}${head("seconds", "time")}${head("events", "events")}
   </div></div>`;
 }
 
@@ -180,7 +180,7 @@ function Row({ i, run, values, row, chosen }) {
   const place = { top: `${i * HEIGHT}px` };
   if (!row) return html`<div role="row" class="tr waiting" style=${place} aria-rowindex=${i + 2}><span role="cell" class="c-task faint">…</span></div>`;
   const { step, number, task, reward, stop, fault, turns, tokens, seconds: time, event: events } = row;
-  const before = task.split("/", 2).join("/").length + 1; // its domain and split, which most rows share
+  const before = task.split("/", 2).join("/").length + 1; // domain and split, which most rows share
   return html`<div role="row" class=${`tr ${chosen ? "chosen" : ""}`} style=${place} aria-rowindex=${i + 2}>
     <span role="cell" class="c-step">${step}</span>
     <span role="cell" class="c-number faint">${number}</span>
@@ -195,20 +195,20 @@ function Row({ i, run, values, row, chosen }) {
   </div>`;
 }
 
-/** Rows in blocks, as they are wanted. What is shown stays until the answer to new filters is there. */
+/** Rows in blocks, loaded when they become visible. Old rows stay until the answer to new filters arrives. */
 function useBlocks(where, values, stamp) {
   const key = JSON.stringify([where, values]);
   const shown = useRef({ key: "", stamp: "", blocks: new Map(), total: null, share: 0, damaged: [] });
   const [tick, again] = useState(0);
-  const [more, setMore] = useState(0); // asked again while the index grows
+  const [more, setMore] = useState(0); // counts the requests that repeat while the index grows
   useEffect(() => {
     const over = new AbortController();
     ask(where, { ...values, offset: 0, limit: BLOCK }, over.signal).then(
-      ({ total, rows, done, of, damaged }) => {
+      ({ total, rows, done_bytes, total_bytes, damaged }) => {
         if (over.signal.aborted) return;
-        shown.current = { key, stamp: `${stamp} ${more}`, blocks: new Map([[0, rows]]), total, share: of ? done / of : 1, damaged };
+        shown.current = { key, stamp: `${stamp} ${more}`, blocks: new Map([[0, rows]]), total, share: total_bytes ? done_bytes / total_bytes : 1, damaged };
         again((n) => n + 1);
-        if (done < of) setMore((n) => n + 1);
+        if (done_bytes < total_bytes) setMore((n) => n + 1);
       },
       (error) => {
         if (over.signal.aborted) return;
@@ -229,7 +229,7 @@ function useBlocks(where, values, stamp) {
         const put = (rows) => (rows ? now.blocks.set(block, rows) : now.blocks.delete(block)) && again((n) => n + 1);
         ask(place, { ...asked, offset: block * BLOCK, limit: BLOCK }).then((answer) => put(answer.rows), () => put(null));
       }
-    }, 40); // what is only scrolled over is not asked for
+    }, 40); // blocks that are only scrolled past are not requested
     return () => clearTimeout(timer);
   };
   const row = (i) => blocks.get(Math.floor(i / BLOCK))?.[i % BLOCK];

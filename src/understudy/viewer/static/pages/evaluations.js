@@ -1,4 +1,4 @@
-// Evaluations: how often agents succeed, how sure that is, why they fail, and whether one is better than another.
+// Evaluations: success with intervals, causes of failure, and comparisons of agents.
 import { html, useState } from "view/html.js";
 import { path, useAnswer } from "view/data.js";
 import { number, percent, plural, whole } from "view/format.js";
@@ -13,13 +13,13 @@ export const title = "Evaluations";
 const SHOWN = 40;
 
 export function Page({ overview, args, query }) {
-  const stamps = Object.fromEntries([...overview.evaluations, ...overview.runs].map((each) => [each.key, each.evaluated]));
+  const stamps = Object.fromEntries([...overview.evaluations, ...overview.runs].map((each) => [each.key, each.evaluations_stamp]));
   const all = useAnswer(path("evaluations"), {}, JSON.stringify(stamps));
   return html`<${Answered} answer=${all}>${(found) => (args[0] ? html`<${One} ...${{ key: args[0], name: args[0], all: found, query, stamps }} />` : html`<${List} found=${found} />`)}</${Answered}>`;
 }
 
 function List({ found }) {
-  if (!found.length) return html`<${Empty}>There are no evaluations here. Make one: <code>understudy eval retail --out evals/first</code></${Empty}>`;
+  if (!found.length) return html`<${Empty}>No evaluations found. To create one: <code>understudy eval retail --out evals/first</code></${Empty}>`;
   return html`<div class="stack"><h1>Evaluations</h1>${found.map((each) => html`<section class="card"><h2><a href=${href("evaluations", [each.key])}><${Text}>${each.key}</${Text}></a></h2>
     ${each.problem ? html`<p class="problem">${each.problem}</p>` : html`<${Successes} rows=${each.rows} />`}</section>`)}</div>`;
 }
@@ -29,40 +29,40 @@ function One({ name, all, query, stamps }) {
   return html`<${Answered} answer=${answer}>${(found) => html`<div class="stack evaluation">
     <div class="row"><h1><${Text}>${name}</${Text}></h1><span class="faint small"><${Text}>${found.path}</${Text}></span></div>
     <p class="card says"><${Text}>${found.verdict}</${Text}></p>
-    ${found.noise && html`<p class="soft">Two identical evaluations differ by up to ${number(found.noise.floor)} in 95% of cases${found.noise.rates.length > 1 ? `; ${found.noise.rates.length} of them came to ${found.noise.rates.map((rate) => percent(rate)).join(", ")}` : ""}.</p>`}
+    ${found.noise && html`<p class="soft">Two identical evaluations differ by up to ${number(found.noise.noise_floor)} in 95% of cases${found.noise.rates.length > 1 ? `; ${found.noise.rates.length} repeats had success rates of ${found.noise.rates.map((rate) => percent(rate)).join(", ")}` : ""}.</p>`}
     <section class="card"><h2>Success on ${plural(found.rows.at(-1)?.success.tasks ?? 0, "task")}</h2>
-      <${Successes} rows=${found.rows.map((row) => ({ name: row.name, kind: row.evaluation.kind, success: row.success, row }))} /></section>
+      <${Successes} rows=${found.rows.map((row) => ({ name: row.name, kind: row.result.kind, success: row.success, row }))} /></section>
     <${Groups} rows=${found.rows} query=${query} />
     ${found.failures.length > 0 && html`<${Failures} ...${{ found, name, step: "eval", query }} />`}
-    ${found.kept.length > 0 && html`<${Why} ...${{ kept: found.kept, name, query, stamp: stamps[name] }} />`}
+    ${found.stored.length > 0 && html`<${Why} ...${{ stored: found.stored, name, query, stamp: stamps[name] }} />`}
     ${found.hardest.length > 0 && html`<${Hardest} tasks=${found.hardest} />`}
     <${Compare} ...${{ name, all, query, stamps }} />
   </div>`}</${Answered}>`;
 }
 
-/** A line for each row: success with its interval, and what it took. */
+/** One line per row: success with its interval, turns, tokens, stop reasons, cost and faults. */
 function Successes({ rows }) {
   const full = rows.some((row) => row.row);
   return html`<div class="scroll" tabindex="0" role="region" aria-label="success"><table class="successes"><thead><tr><th scope="col">agent</th><th scope="col" class="number">success</th><th scope="col">95% interval</th>
-    ${full && html`<th scope="col" class="number">turns</th><th scope="col" class="number">tokens</th><th scope="col">ended</th><th scope="col">cost</th><th scope="col">faults</th>`}</tr></thead>
+    ${full && html`<th scope="col" class="number">turns</th><th scope="col" class="number">tokens</th><th scope="col">stop reasons</th><th scope="col">cost</th><th scope="col">faults</th>`}</tr></thead>
     <tbody>${rows.map(({ name, kind, success, row }) => html`<tr class=${kind === "agent" ? "" : "soft"}><th scope="row"><${Text}>${name}</${Text}></th>
       <td class="number">${percent(success.mean)}</td><td><${Interval} rate=${success} /></td>
-      ${row && html`<${Took} evaluation=${row.evaluation} />`}</tr>`)}</tbody></table></div>`;
+      ${row && html`<${Took} result=${row.result} />`}</tr>`)}</tbody></table></div>`;
 }
 
-function Took({ evaluation }) {
-  const { turns, tokens, stops, usage, faults } = evaluation;
-  const spent = Object.entries(usage).map(([who, used]) => `${who} ${used.cost} for ${plural(used.requests, "request")}`);
-  const failed = Object.entries(faults).map(([who, count]) => `${who} ${count}`);
+function Took({ result }) {
+  const { mean_turns: turns, mean_tokens: tokens, stop_counts: stops, usage, fault_counts: faults } = result;
+  const spent = Object.entries(usage).map(([role, used]) => `${role} ${used.cost} for ${plural(used.requests, "request")}`);
+  const failed = Object.entries(faults).map(([fault, count]) => `${fault} ${count}`);
   return html`<td class="number">${number(turns)}</td><td class="number">${tokens ? number(tokens) : "–"}</td>
     <td>${Object.entries(stops).map(([stop, count]) => `${stop} ${count}`).join(", ")}</td>
     <td>${spent.join("; ") || "–"}</td><td>${failed.length ? html`<${Tag} kind="warn">${failed.join(", ")}</${Tag}>` : "none"}</td>`;
 }
 
-/** Success by domain, family and difficulty: pass^k and pass@k of one row, or pass^1 of all. */
+/** Success of each agent by domain, family and difficulty, as pass^k or pass@k. */
 function Groups({ rows, query }) {
-  const agents = rows.filter((row) => row.evaluation.kind === "agent");
-  const trials = Math.max(1, ...agents.map((row) => row.evaluation.trials));
+  const agents = rows.filter((row) => row.result.kind === "agent");
+  const trials = Math.max(1, ...agents.map((row) => row.result.trials));
   const k = Math.min(trials, Number(query.k) || 1);
   const kind = query.pass === "at" ? "at" : "hat";
   if (!agents.length) return null;
@@ -85,40 +85,40 @@ const named = ({ domain, family, difficulty }, several) => {
 
 const Rated = ({ rate }) => (rate ? html`<span class="rated"><b>${percent(rate.mean)}</b> <${Interval} rate=${rate} /></span>` : "–");
 
-/** Why episodes of a run failed: those of an evaluation, or of a step of training. */
-function Why({ kept, name, query, stamp }) {
-  const of = kept.includes(query.of) ? query.of : kept[0];
+/** Why episodes of a run failed: those of one evaluation or one training step. */
+function Why({ stored, name, query, stamp }) {
+  const of = stored.includes(query.of) ? query.of : stored[0];
   const answer = useAnswer(path("failures", name, of), {}, stamp);
   return html`<section class="stack" aria-label="why episodes failed">
-    <label class="row">Episodes of <select value=${of} onChange=${(event) => change({ of: event.target.value, what: "" })}>
-      ${kept.map((each) => html`<option value=${each}>${/^\d+$/.test(each) ? `training, step ${each}` : staged(each)}</option>`)}</select></label>
+    <label class="row">Episodes of <select value=${of} onChange=${(event) => change({ of: event.target.value, cause: "" })}>
+      ${stored.map((each) => html`<option value=${each}>${/^\d+$/.test(each) ? `training, step ${each}` : staged(each)}</option>`)}</select></label>
     <${Answered} answer=${answer}>${(found) => (found.failures.length
       ? html`<${Failures} ...${{ found, name, step: of, query }} />`
-      : html`<p class="soft">None of ${plural(found.episodes, "episode")} is known to have failed.</p>`)}</${Answered}></section>`;
+      : html`<p class="soft">No failure was found in ${plural(found.episodes, "episode")}.</p>`)}</${Answered}></section>`;
 }
 
 const staged = (name) => name.replace(/^0*(\d+) (.*)$/, "$2, step $1");
 
-/** Why episodes failed: who and what, and the episodes that show it. */
+/** The causes of failure, and the failed episodes. */
 function Failures({ found, name, step, query }) {
   const [all, setAll] = useState(false);
   const most = Math.max(...found.causes.map((cause) => cause.failures));
-  const chosen = found.failures.filter((failure) => !query.what || failure.cause.what === query.what);
-  const choose = (what) => change({ what: what === query.what ? "" : what });
-  useKeys({ Escape: ["all causes", () => change({ what: "" })] });
+  const chosen = found.failures.filter((failure) => !query.cause || failure.cause.kind === query.cause);
+  const choose = (kind) => change({ cause: kind === query.cause ? "" : kind });
+  useKeys({ Escape: ["all causes", () => change({ cause: "" })] });
   return html`<section class="card"><h2>Why ${plural(found.failures.length, "episode")} failed</h2>
-    <ul class="causes">${found.causes.map(({ who, what, failures }) => html`<li><button type="button" aria-pressed=${what === query.what} onClick=${() => choose(what)}>
+    <ul class="causes">${found.causes.map(({ component, kind, failures }) => html`<li><button type="button" aria-pressed=${kind === query.cause} onClick=${() => choose(kind)}>
       <span class="number">${failures}</span><span class="size"><i style=${{ width: `${(100 * failures) / most}%` }} /></span>
-      <span><b>${who}</b> ${found.meanings[what]?.meaning ?? what}</span></button></li>`)}</ul>
+      <span><b>${component}</b> ${found.meanings[kind]?.meaning ?? kind}</span></button></li>`)}</ul>
     <ol class="failures">${chosen.slice(0, all ? undefined : SHOWN).map((failure) => html`<li><span class="row">${failure.episode
       ? html`<a href=${href("episode", [name, step, String(failure.episode)])}><${Text}>${failure.task}</${Text}></a>`
-      : html`<${Text}>${failure.task}</${Text}>`} ${!query.what && html`<${Tag}>${failure.cause.what.replaceAll("_", " ")}</${Tag}>`}
-      ${failure.judged && failure.judged.what !== failure.cause.what && html`<${Tag} kind="warn">judge: ${failure.judged.what.replaceAll("_", " ")}</${Tag}>`}</span>
+      : html`<${Text}>${failure.task}</${Text}>`} ${!query.cause && html`<${Tag}>${failure.cause.kind.replaceAll("_", " ")}</${Tag}>`}
+      ${failure.judge_cause && failure.judge_cause.kind !== failure.cause.kind && html`<${Tag} kind="warn">judge: ${failure.judge_cause.kind.replaceAll("_", " ")}</${Tag}>`}</span>
       <span class="soft"><${Text}>${failure.cause.evidence}</${Text}></span></li>`)}</ol>
     ${chosen.length > SHOWN && html`<button type="button" onClick=${() => setAll(!all)}>${all ? "show less" : `show all ${chosen.length}`}</button>`}</section>`;
 }
 
 function Hardest({ tasks }) {
-  return html`<section class="card"><h2>Hardest tasks</h2><table><thead><tr><th scope="col">task</th><th scope="col" class="number">failed</th><th scope="col" class="number">of</th></tr></thead>
+  return html`<section class="card"><h2>Hardest tasks</h2><table><thead><tr><th scope="col">task</th><th scope="col" class="number">failed</th><th scope="col" class="number">episodes</th></tr></thead>
     <tbody>${tasks.map((each) => html`<tr><th scope="row"><${Text}>${each.task}</${Text}></th><td class="number">${each.failures}</td><td class="number">${each.episodes}</td></tr>`)}</tbody></table></section>`;
 }

@@ -1,10 +1,10 @@
-// A number with its interval, drawn: a line from low to high, and a dot at the number.
+// A value with its interval, drawn as a line from low to high with a dot at the value.
 import { html } from "view/html.js";
 import { percent } from "view/format.js";
 
 const WIDTH = 160;
 
-/** A share in [0, 1]; with `signed` a difference in [-1, 1], with a mark at 0. */
+/** A rate in [0, 1], or with `signed` a difference in [-1, 1] with a mark at 0. */
 export function Interval({ rate, signed = false }) {
   if (!rate || rate.mean == null) return html`<span class="faint">–</span>`;
   const at = (value) => 4 + ((signed ? (value + 1) / 2 : value) * (WIDTH - 8));
@@ -19,5 +19,5 @@ export function Interval({ rate, signed = false }) {
 
 const points = (value) => `${value >= 0 ? "+" : "−"}${Math.abs(100 * value).toFixed(1)}`;
 
-/** A difference with its interval, in points of a hundred. */
+/** A difference with its interval, in percentage points. */
 export const signless = ({ mean, low, high }) => `${points(mean)} points [${points(low)}, ${points(high)}]`;

@@ -1,4 +1,4 @@
-// Runs: their curves over each other, and of each what it is, how well it is, and what it came to.
+// Runs: overlaid curves, and the state, health, results and config of each run.
 import { Chart } from "view/chart.js";
 import { Config } from "view/config.js";
 import { path, useAnswers } from "view/data.js";
@@ -10,7 +10,7 @@ import { Empty, Tag, rate } from "view/parts.js";
 import { change, href } from "view/router.js";
 
 export const title = "Runs";
-const AT_FIRST = 6; // runs that are shown unless some are chosen
+const AT_FIRST = 6; // runs that are shown until the user chooses some
 const COLOURS = 8;
 
 export function Page({ overview, query }) {
@@ -20,22 +20,22 @@ export function Page({ overview, query }) {
   const stamps = shown.map((run) => run.stamp).join();
   const curves = useAnswers(shown.map((run) => path("runs", run.key, "curves")), stamps);
   const pages = useAnswers(shown.map((run) => path("runs", run.key)), stamps);
-  const told = shown.map((run, i) => ({ ...run, ...pages[i]?.data, curves: curves[i]?.data, colour: run.colour }));
-  if (!runs.length) return html`<${Empty}>There is no run here.</${Empty}>`;
+  const loaded = shown.map((run, i) => ({ ...run, ...pages[i]?.data, curves: curves[i]?.data, colour: run.colour }));
+  if (!runs.length) return html`<${Empty}>No runs found.</${Empty}>`;
   return html`<div class=${runs.length > 1 ? "runs beside" : "runs"}>
     ${runs.length > 1 && html`<${List} ...${{ runs, shown }} />`}
     <div class="stack">
-      ${told.length === 1 ? html`<${Head} run=${told[0]} />` : html`<h1>${plural(told.length, "run")}</h1>`}
-      ${told.map((run) => run.problems.map((problem) => html`<p class="problem">${problem}</p>`))}
-      <${Health} runs=${told} />
-      <${Results} runs=${told} />
-      <${Curves} ...${{ runs: told, query }} />
-      <${Config} runs=${told} />
+      ${loaded.length === 1 ? html`<${Head} run=${loaded[0]} />` : html`<h1>${plural(loaded.length, "run")}</h1>`}
+      ${loaded.map((run) => run.problems.map((problem) => html`<p class="problem">${problem}</p>`))}
+      <${Health} runs=${loaded} />
+      <${Results} runs=${loaded} />
+      <${Curves} ...${{ runs: loaded, query }} />
+      <${Config} runs=${loaded} />
     </div>
   </div>`;
 }
 
-/** All runs, to choose from. */
+/** All runs, with check boxes that choose those to show. */
 function List({ runs, shown }) {
   const choose = (keys) => change({ runs: keys.map(encodeURIComponent).join(",") });
   const toggle = (key) =>
@@ -62,10 +62,10 @@ function List({ runs, shown }) {
   </aside>`;
 }
 
-/** What goes on: a kind of tag and a word. */
+/** The state of a run: the kind of a tag, and its text. */
 function state(run) {
   if (run.finished) return ["good", "finished"];
-  if (run.step && run.steps && run.step >= run.steps) return ["", "all steps done"];
+  if (run.step && run.steps && run.step >= run.steps) return ["", "all steps complete"];
   return ["accent", `step ${run.step} of ${run.steps || "?"}`];
 }
 
@@ -76,7 +76,7 @@ function Head({ run }) {
     <div class="row">
       <h1>${run.key}</h1>
       <${Tag} kind=${kind}>${word}</${Tag}>
-      <span class="faint small">written ${ago(run.written)}</span>
+      <span class="faint small">updated ${ago(run.written)}</span>
       <span class="space" />
       <a class="button" href=${href("episodes", [run.key])}>episodes</a>
       <a class="button" href=${href("evaluations", [run.key])}>evaluations</a>
@@ -85,12 +85,12 @@ function Head({ run }) {
       ${[run.domain, run.model, run.config?.["engine.finetune"], run.config && `seed ${run.config.seed}`].filter(Boolean).join(" · ")}
       <span class="faint mono"> ${run.folder}</span>
     </p>
-    ${!run.finished && html`<progress max=${run.steps || 1} value=${run.step} aria-label="steps done" />`}
+    ${!run.finished && html`<progress max=${run.steps || 1} value=${run.step} aria-label="completed steps" />`}
     ${verdict && html`<p class="verdict">${verdict}</p>`}
   </div>`;
 }
 
-/** What was found wrong, the last first, with what to do. */
+/** Health warnings with their remedies, the latest first. */
 function Health({ runs }) {
   const found = runs.flatMap((run) => (run.health ?? []).map((finding) => ({ run, ...finding })));
   if (!found.length) return null;
@@ -100,7 +100,7 @@ function Health({ runs }) {
         <summary>
           ${runs.length > 1 && html`<i class="dot" style=${{ background: `var(${run.colour})` }} title=${run.key} />`}
           <${Tag} kind="warn">${check}</${Tag}> ${text}
-          <span class="faint small"> step ${steps.at(-1)}${steps.length > 1 ? `, and in ${steps.length - 1} before` : ""}</span>
+          <span class="faint small"> step ${steps.at(-1)}${steps.length > 1 ? ` and ${plural(steps.length - 1, "earlier step")}` : ""}</span>
         </summary>
         <p class="soft">${remedy}</p>
       </details>`,
@@ -108,7 +108,7 @@ function Health({ runs }) {
   </section>`;
 }
 
-/** The result tables of runs that are finished. */
+/** The result tables of finished runs. */
 function Results({ runs }) {
   const rows = runs.flatMap((run) => (run.result?.rows ?? []).map((row) => ({ run, ...row })));
   if (!rows.length) return null;
@@ -117,7 +117,7 @@ function Results({ runs }) {
       <thead>
         <tr>
           ${runs.length > 1 && html`<th>run</th>`}
-          <th>on held-out tasks</th><th class="number">success [95%]</th><th class="number">gain on the row before</th><th class="number">tasks</th>
+          <th>stage, on held-out tasks</th><th class="number">success [95% interval]</th><th class="number">gain over the row above</th><th class="number">tasks</th>
         </tr>
       </thead>
       <tbody>
@@ -143,14 +143,14 @@ function Curves({ runs, query }) {
   const [smooth, setSmooth] = useState(0);
   const [wanted, setWanted] = useState("");
   const loaded = runs.filter((run) => run.curves);
-  const told = runs.flatMap((run) => [run.key, run.curves, run.evaluations]); // each is another one when it was told anew
-  const first = useMemo(() => charts(loaded), told);
-  const rest = useMemo(() => everything(loaded), told);
+  const changes = runs.flatMap((run) => [run.key, run.curves, run.evaluations]);
+  const first = useMemo(() => charts(loaded), changes);
+  const rest = useMemo(() => everything(loaded), changes);
   const found = rest.filter((chart) => wanted && chart.title.includes(wanted.trim().toLowerCase()));
   useKeys({ m: ["find a metric", () => document.getElementById("metric").focus()] });
   if (!loaded.length) return html`<p class="faint" aria-busy="true">loading…</p>`;
-  if (!first.length) return html`<${Empty}>No step is done yet.</${Empty}>`;
-  const each = Math.max(...loaded.map((run) => run.curves.each));
+  if (!first.length) return html`<${Empty}>No step is complete yet.</${Empty}>`;
+  const each = Math.max(...loaded.map((run) => run.curves.steps_per_point));
   return html`<section aria-label="curves" class="stack">
     <h2 class="unseen">Curves</h2>
     <div class="row tools">
@@ -159,7 +159,7 @@ function Curves({ runs, query }) {
       </label>
       <input id="metric" type="search" placeholder="find a metric" aria-label="find a metric" value=${wanted} onInput=${(e) => setWanted(e.target.value)} />
       ${each > 1 && html`<span class="faint small">each point is the mean of ${each} steps</span>`}
-      <span class="faint small wide">drag over a chart to look closer, double-click for all</span>
+      <span class="faint small wide">drag over a chart to zoom, double-click to reset</span>
     </div>
     <div class="charts">${(wanted ? found : first).map((chart) => html`<${Chart} key=${chart.title} ...${chart} smooth=${smooth} />`)}</div>
     ${!wanted && spaces(rest).map(([space, of]) => html`<${Space} key=${space} ...${{ space, of, smooth }} />`)}

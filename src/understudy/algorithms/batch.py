@@ -1,0 +1,265 @@
+"""Batches of trajectories as tensors, and their split into micro-batches and across ranks.
+
+Index convention: `logprobs[b, t]` is the log-probability of `tokens[b, t]` given `tokens[b, :t]`; `mask[:, 0]` is
+False. Rows are padded on the right. Engines drop the padding and compute shared prefixes once (`plan_microbatches`).
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from understudy.core.trajectory import Trajectory
+
+MICROBATCH_OVERHEAD = 64
+"""Fixed cost of a micro-batch in tokens. It makes `plan_microbatches` prefer fewer micro-batches."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B trajectories of at most T tokens. The stage that computes an optional tensor sets it with `replace`."""
+
+    tokens: Tensor  # [B, T] int64
+    lengths: Tensor  # [B] int64
+    mask: Tensor  # [B, T] bool, True where the token was sampled by the policy and is trained on
+    logprobs: Tensor  # [B, T] float32, of the policy that sampled the tokens
+    rewards: Tensor  # [B] float32
+    group_ids: Tensor  # [B] int64, the number of each row's group
+    temperature: float = 1.0
+    advantages: Tensor | None = None  # [B, T] float32, token weights included
+    ref_logprobs: Tensor | None = None  # [B, T] float32
+    anchor_states: Tensor | None = None  # [B, T] int64, the state in which the token's reply started; -1 if none
+    values: Tensor | None = None  # [B, T] float32, the critic's estimate before the token
+    returns: Tensor | None = None  # [B, T] float32, the critic's targets
+    value_weights: Tensor | None = None  # [B, T] float32, weights of the value loss; 0 where no action starts
+
+    @classmethod
+    def from_rows(
+        cls,
+        tokens: Sequence[Sequence[int]],
+        masks: Sequence[Sequence[bool]],
+        logprobs: Sequence[Sequence[float]] | None = None,
+        rewards: Sequence[float] | None = None,
+        group_ids: Sequence[int] | None = None,
+        *,
+        pad_id: int = 0,
+        temperature: float = 1.0,
+        anchor_states: Sequence[Sequence[int]] | None = None,
+    ) -> Self:
+        """Return a batch of rows of token ids, padded on the right with `pad_id`.
+
+        `masks`, `logprobs` and `anchor_states` have one entry per token. Log-probabilities and rewards default to 0.
+        Estimators compare rows with the same group id; by default every row is its own group. Raise ValueError if a
+        row's mask has another length than its tokens.
+        """
+        sizes = [len(row) for row in tokens]
+        if sizes != [len(row) for row in masks]:
+            raise ValueError(f"rows of {sizes} tokens have masks of {[len(row) for row in masks]} entries")
+        longest = max(sizes, default=0)
+
+        def padded(rows: Sequence[Sequence[float]], fill: float, dtype: torch.dtype) -> Tensor:
+            return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows], dtype=dtype)
+
+        return cls(
+            tokens=padded(tokens, pad_id, torch.int64),
+            lengths=torch.tensor(sizes),
+            mask=padded(masks, False, torch.bool),
+            logprobs=padded([[0.0] * n for n in sizes] if logprobs is None else logprobs, 0.0, torch.float32),
+            rewards=torch.tensor([0.0] * len(sizes) if rewards is None else rewards, dtype=torch.float32),
+            group_ids=torch.tensor(list(range(len(sizes)) if group_ids is None else group_ids)),
+            temperature=temperature,
+            anchor_states=None if anchor_states is None else padded(anchor_states, -1, torch.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def replace(self, **tensors: Tensor) -> Self:
+        """Return a copy with the given tensors replaced."""
+        return dataclasses.replace(self, **tensors)  # type: ignore[arg-type]
+
+    def select(self, indices: Sequence[int] | Tensor) -> Self:
+        """Return the rows at `indices`, in that order."""
+        index = torch.as_tensor(indices, dtype=torch.int64)
+        tensors: dict[str, Tensor] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                tensors[field.name] = value[index]
+        return dataclasses.replace(self, **tensors)  # type: ignore[arg-type]
+
+
+def collate(
+    trajectories: Sequence[Trajectory],
+    group_ids: Sequence[int] | None = None,
+    pad_id: int = 0,
+    temperature: float = 1.0,
+    anchor_states: Sequence[Sequence[int]] | None = None,
+) -> Batch:
+    """Return a batch with one row per trajectory (see `Batch.from_rows`). Raise ValueError if one has no score."""
+    return Batch.from_rows(
+        [t.tokens for t in trajectories],
+        [t.mask for t in trajectories],
+        [t.logprobs for t in trajectories],
+        [t.reward for t in trajectories],
+        group_ids,
+        pad_id=pad_id,
+        temperature=temperature,
+        anchor_states=anchor_states,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPrefix:
+    """Rows whose first `prefix_length` tokens are equal."""
+
+    rows: tuple[int, ...]
+    prefix_length: int
+
+
+def partition_by_prefix(sequences: Sequence[Sequence[int]], max_prefixes: Sequence[int]) -> list[SharedPrefix]:
+    """Return a partition of `sequences` into parts with a common prefix, so that few tokens are computed.
+
+    The tokens of a common prefix are computed once per part instead of once per row. Row i shares at most its first
+    `max_prefixes[i]` tokens. There is one level of sharing, and each part is contiguous in sorted order.
+    """
+    if not sequences:
+        return []
+    order = sorted(range(len(sequences)), key=lambda i: list(sequences[i][: max_prefixes[i]]))
+    prefixes = [sequences[i][: max_prefixes[i]] for i in order]
+    spans = _prefix_spans(common_prefix_lengths(prefixes))
+    return [SharedPrefix(tuple(order[low:high]), length) for low, high, length in spans]
+
+
+def _prefix_spans(common: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield (low, high, prefix length) for spans [low, high) of sorted sequences.
+
+    Sequences i and i + 1 share `common[i]` tokens. A span is cut at its smallest common prefix if the two halves save
+    more tokens than the uncut span. This is iterative because the depth can reach the number of sequences.
+    """
+    cuts: dict[tuple[int, int], int] = {}
+    stack = [(0, len(common) + 1)]
+    while stack:
+        span = stack.pop()
+        low, high = span
+        if high - low > 1:
+            cut = min(range(low, high - 1), key=common.__getitem__)
+            cuts[span] = cut
+            stack += [(low, cut + 1), (cut + 1, high)]
+    saved: dict[tuple[int, int], int] = {}
+    uncut: dict[tuple[int, int], int] = {}
+    for (low, high), cut in reversed(cuts.items()):  # the reversed order visits both halves before their span
+        saved_if_cut = saved.get((low, cut + 1), 0) + saved.get((cut + 1, high), 0)
+        saved_if_uncut = common[cut] * (high - low - 1)
+        saved[low, high] = max(saved_if_cut, saved_if_uncut)
+        if saved_if_uncut and saved_if_uncut >= saved_if_cut:
+            uncut[low, high] = common[cut]
+    stack = [(0, len(common) + 1)]
+    while stack:
+        span = stack.pop()
+        low, high = span
+        if span in uncut or span not in cuts:
+            yield low, high, uncut.get(span, 0)
+        else:
+            stack += [(cuts[span] + 1, high), (low, cuts[span] + 1)]
+
+
+def _common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return the length of the common prefix of `a` and `b`."""
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return min(len(a), len(b))
+
+
+def common_prefix_lengths(rows: Sequence[Sequence[int]]) -> list[int]:
+    """Return the length of the common prefix of each row and the next one; one entry fewer than `rows`."""
+    return [_common_prefix_length(a, b) for a, b in itertools.pairwise(rows)]
+
+
+def plan_microbatches(batch: Batch, max_tokens: int) -> list[list[int]]:
+    """Return micro-batches of at most `max_tokens` computed tokens, each a list of row indices in sorted order.
+
+    A micro-batch computes a common prefix of its rows once: the prompt of a group, and replies and tool results that
+    episodes share. The split minimises the total of computed tokens. A row longer than `max_tokens` is a micro-batch of
+    its own.
+    """
+    order, lengths, common = _sort_rows(batch)
+    return [order[low:high] for low, high in _cheapest_spans(lengths, common, max_tokens)]
+
+
+def split_across_ranks(batch: Batch, num_parts: int) -> list[list[int]]:
+    """Return all row indices in `num_parts` lists, in sorted order; some lists may be empty.
+
+    The split minimises the computed tokens of the largest part. A part computes a common prefix of its rows once, as in
+    `plan_microbatches`.
+    """
+    order, lengths, common = _sort_rows(batch)
+    low = max(lengths, default=0)
+    high = sum(lengths)
+    while low < high:
+        middle = (low + high) // 2
+        if len(_greedy_spans(lengths, common, middle)) <= num_parts:
+            high = middle
+        else:
+            low = middle + 1
+    spans = _greedy_spans(lengths, common, low)
+    return [order[start:stop] for start, stop in spans] + [[] for _ in range(num_parts - len(spans))]
+
+
+def _sort_rows(batch: Batch) -> tuple[list[int], list[int], list[int]]:
+    """Return the row indices sorted by tokens, the rows' lengths, and the common prefix lengths of neighbours."""
+    rows = [row[:n] for row, n in zip(batch.tokens.tolist(), batch.lengths.tolist(), strict=True)]
+    order = sorted(range(len(rows)), key=rows.__getitem__)
+    ordered = [rows[i] for i in order]
+    return order, [len(row) for row in ordered], common_prefix_lengths(ordered)
+
+
+def _greedy_spans(lengths: Sequence[int], common: Sequence[int], budget: int) -> list[tuple[int, int]]:
+    """Return spans of at most `budget` computed tokens, filled one after the other. No row may exceed `budget`."""
+    spans: list[tuple[int, int]] = []
+    size = 0
+    for row, length in enumerate(lengths):
+        size += length - (common[row - 1] if row else 0)
+        if spans and size <= budget:
+            spans[-1] = (spans[-1][0], row + 1)
+        else:
+            spans.append((row, row + 1))
+            size = length
+    return spans
+
+
+def _cheapest_spans(lengths: Sequence[int], common: Sequence[int], budget: int) -> list[tuple[int, int]]:
+    """Return the spans of at most `budget` computed tokens with the lowest total cost, by dynamic programming.
+
+    Rows i and i + 1 share `common[i]` tokens. The first row of a span computes all its tokens; each later row computes
+    the tokens that it does not share with the row before it.
+    """
+    costs = [0]  # costs[high] is the lowest cost of the rows before `high`
+    starts = [0]  # starts[high] is the first row of the last span of that solution
+    for high in range(1, len(lengths) + 1):
+        low = high - 1
+        size = lengths[low]
+        best = costs[low] + size + MICROBATCH_OVERHEAD
+        start = low
+        while low:
+            size += lengths[low - 1] - common[low - 1]
+            if size > budget:
+                break
+            low -= 1
+            total = costs[low] + size + MICROBATCH_OVERHEAD
+            if total < best:
+                best = total
+                start = low
+        costs.append(best)
+        starts.append(start)
+    spans = []
+    high = len(lengths)
+    while high:
+        spans.append((starts[high], high))
+        high = starts[high]
+    return spans[::-1]

@@ -1,0 +1,31 @@
+"""Config section `preferences`. Imports no torch, so that a config can be read without it."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from understudy.core.records import Record
+
+
+class PreferenceConfig(Record):
+    """Preference learning, the phase between SFT and RL, on a file of better and worse conversations."""
+
+    steps: int = Field(default=0, ge=0)
+    """Optimizer steps; 0 skips this phase."""
+    dataset_file: str = ""
+    """Path of a JSONL file. Rows hold `chosen` and `rejected` for `dpo`, `messages` and `label` for `kto`."""
+    kind: Literal["dpo", "kto"] = "dpo"
+    """Loss: `dpo` learns from pairs, `kto` from single conversations labelled desirable or undesirable."""
+    batch_size: int = Field(default=8, ge=1)
+    """Pairs (`dpo`) or conversations (`kto`) per optimizer step."""
+    learning_rate: float = Field(default=1e-5, gt=0.0)
+    """Peak learning rate, reached after `warmup_steps`. It then decays linearly to a tenth at the last step."""
+    warmup_steps: int = Field(default=4, ge=0)
+    """Steps of linear warmup of the learning rate."""
+    beta: float = Field(default=0.1, gt=0.0)
+    """Strength of the KL constraint to the policy at the start of the phase; a higher value keeps it closer."""
+    undesirable_weight: float = Field(default=1.0, ge=0.0)
+    """For `kto`: weight of undesirable conversations relative to desirable ones. Lower it if most are undesirable."""
+    rpo_alpha: float = Field(default=0.0, ge=0.0)
+    """Weight of an SFT loss on the better conversations, averaged over their tokens (Pang et al. 2024,
+    arXiv:2404.19733). It prevents their probability from falling together with that of the worse ones."""

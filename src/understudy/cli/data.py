@@ -1,0 +1,470 @@
+"""`understudy data …`. What a verb needs is imported when it runs.
+
+No verb overwrites a file. After Ctrl-C, --resume completes the partial output.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from understudy.core.errors import ConfigError, TaskError
+from understudy.core.event_loop import run_async
+
+if TYPE_CHECKING:
+    from understudy.core.items import RowError
+    from understudy.data.conversations.export import ExportTarget as ExportTarget
+    from understudy.data.convert import ConvertOutput, ProgressTracker
+    from understudy.data.task_input import TaskInput
+    from understudy.data.verify import DomainRegistry
+    from understudy.envs.domains.base import Domain
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Create, convert, split and check files of tasks and conversations.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+SplitName = Literal["train", "validation", "test"]
+TargetArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH|DOMAIN",
+        help="A file of tasks, SkyRL rows or tau-bench tasks; a folder of such files; or a domain (also "
+        "module:attribute, mcp:FILE, tau-bench:PATH#NAME, tau2:PATH#NAME). If a name is also a path, write ./NAME for "
+        "the path.",
+    ),
+]
+DomainOption = Annotated[str, typer.Option("--domain", help="The domain of all tasks: a name, or module:attribute.")]
+SkipValidationOption = Annotated[
+    bool,
+    typer.Option("--skip-validation", help="Check only the form of tasks of an unknown domain, which cannot be run."),
+]
+DomainPolicyOption = Annotated[
+    Path | None, typer.Option(help="A file with the domain policy for rows of an unknown domain.")
+]
+SkipInvalidOption = Annotated[
+    bool, typer.Option("--skip-invalid", help="Leave out invalid items instead of failing; the exit code is then 1.")
+]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Resume an interrupted attempt.")]
+SeedOption = Annotated[int, typer.Option(help="The seed of random choices.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+FileFormatOption = Annotated[
+    Literal["parquet", "jsonl"], typer.Option("--format", help="The format of the files of a folder of SkyRL rows.")
+]
+
+
+_OF_A_MODEL = ("base_url", "api_key_var", "max_calls", "max_turns", "max_attempts")
+"""Options of `synthesize` that have an effect only with --model."""
+_OF_TASKS = ("domain", "split", "train_ratio", "seed", "to", "format", "domain_policy", "skip_validation")
+"""Options of `convert` that have no effect on conversations."""
+
+
+@app.command()
+def synthesize(
+    ctx: typer.Context,
+    domains: Annotated[
+        list[str] | None, typer.Argument(metavar="DOMAIN", help="The domains of the tasks: names, or module:attribute.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The JSONL file to write.")] = Path("tasks.jsonl"),
+    count: Annotated[int, typer.Option(min=1, help="Number of tasks.")] = 100,
+    split: Annotated[SplitName, typer.Option(help="The split whose users and rows the tasks use.")] = "train",
+    seed: SeedOption = 0,
+    families: Annotated[str, typer.Option(help="Only tasks of these families, separated by commas.")] = "",
+    difficulties: Annotated[str, typer.Option(help="Only tasks of these difficulties, separated by commas.")] = "",
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="A language model that proposes tasks, behind --base-url.")
+    ] = "",
+    base_url: Annotated[str, typer.Option(help="The URL of an OpenAI-compatible server.")] = "http://127.0.0.1:8000/v1",
+    api_key_var: Annotated[str, typer.Option(help="The environment variable that holds the endpoint's key.")] = "",
+    max_calls: Annotated[int, typer.Option(min=1, help="The largest number of gold calls of a proposed task.")] = 12,
+    max_turns: Annotated[int, typer.Option(min=1, help="The largest number of gold messages of a proposed task.")] = 24,
+    max_attempts: Annotated[int, typer.Option(min=1, help="Give up after this many proposals times --count.")] = 10,
+    from_specs: Annotated[
+        Path | None, typer.Option(help="Write samples of this JSON file of dependent specs, instead of new tasks.")
+    ] = None,
+    resume: ResumeOption = False,
+) -> None:
+    """Write new tasks from generators, a language model or specs."""
+    from understudy.data.synthesis import synthesis_files
+    from understudy.data.synthesis.synthesize import SynthesisConfig
+
+    synthesis_files.validate_jsonl_path(out)
+    if from_specs is not None:
+        validate_unused_options(
+            ctx, ("domains", "model", "count", "split", "seed", "families", "difficulties", *_OF_A_MODEL)
+        )
+        with _progress_display() as watch:
+            made = synthesis_files.write_spec_samples(from_specs, out, watch, resume)
+        return _print_written(out, made)
+    chosen = _domains(domains or [], families, difficulties)
+    if not model:
+        validate_unused_options(ctx, _OF_A_MODEL)
+        with _progress_display() as watch:
+            made = synthesis_files.write_generated_tasks(chosen, out, split, count, seed, watch, resume)
+        return _print_written(out, made)
+    chat = synthesis_files.open_chat_client(model, base_url, api_key_var)
+    wanted = SynthesisConfig(
+        split=split, count=count, seed=seed, max_calls=max_calls, max_turns=max_turns, max_attempts=max_attempts
+    )
+    with _progress_display() as watch:
+        proposal_counts = run_async(synthesis_files.write_proposed_tasks(chat, chosen, out, wanted, watch, resume))
+    print(synthesis_files.format_proposal_counts(proposal_counts))
+    _print_written(out, proposal_counts["kept"])
+
+
+@app.command()
+def convert(
+    ctx: typer.Context,
+    dataset: TargetArgument,
+    out: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OUT",
+            help="The file to write (.parquet or .jsonl), or a folder (no suffix) that gets a file for each split.",
+        ),
+    ],
+    domain: DomainOption = "",
+    split: Annotated[SplitName | None, typer.Option(help="Only tasks of this split.")] = None,
+    train_ratio: Annotated[
+        float | None, typer.Option(help="Split distinct tasks into train and validation, with this share for train.")
+    ] = None,
+    seed: SeedOption = 0,
+    to: Annotated[
+        Literal["skyrl", "tasks"] | None, typer.Option(help="Default: skyrl, or tasks if the input is SkyRL rows.")
+    ] = None,
+    format: FileFormatOption = "parquet",
+    domain_policy: DomainPolicyOption = None,
+    skip_validation: SkipValidationOption = False,
+    skip_invalid: SkipInvalidOption = False,
+    resume: ResumeOption = False,
+) -> None:
+    """Convert tasks to SkyRL rows or back, or conversations.
+
+    Conversations in the format of another trainer are converted to understudy's. The gold calls of every task are run
+    first; a task that rewards doing nothing is an error.
+    """
+    from understudy.data.conversations.conversations import is_conversation_file
+    from understudy.data.convert import split_names
+    from understudy.data.splits import ExactGroups
+    from understudy.data.writer import FILE_SUFFIXES
+
+    if is_conversation_file(Path(dataset)):
+        validate_unused_options(ctx, _OF_TASKS)
+        return _convert_conversations(Path(dataset), out, skip_invalid, resume)
+    if out.suffix and out.suffix not in FILE_SUFFIXES:
+        raise ConfigError(
+            f"{out}: unknown suffix {out.suffix!r}; allowed: {', '.join(FILE_SUFFIXES)}, or no suffix for a folder"
+        )
+    validate_unused_options(
+        ctx, (*(("seed",) if train_ratio is None else ()), *(("format",) if out.suffix in FILE_SUFFIXES else ()))
+    )
+    source, domains = _source(dataset, domain, skip_validation, split)
+    groups = None if train_ratio is None else ExactGroups()
+    ratios = () if train_ratio is None else (train_ratio, 1 - train_ratio)
+    output = _convert_output(out, source, domains, to, format, domain_policy, split_names(2) if groups else (), resume)
+    _convert(source, output, domains, skip_invalid, groups=groups, ratios=ratios, seed=seed)
+
+
+@app.command()
+def export(
+    ctx: typer.Context,
+    target: Annotated[
+        Literal["llamafactory", "trl", "openai"],
+        typer.Argument(metavar="TARGET", help="The trainer that reads the files."),
+    ],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE", help="Files of conversations: understudy's, ShareGPT, TRL or OpenAI."),
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to write. It must not exist.")],
+    model: Annotated[
+        str, typer.Option(help="LLaMA-Factory: the model to train, a folder or owner/model. Required.")
+    ] = "",
+    template: Annotated[str, typer.Option(help="LLaMA-Factory: its template. Default: found by the model.")] = "",
+    cutoff_len: Annotated[int, typer.Option(min=0, help="LLaMA-Factory: cutoff_len in tokens; 0 cuts nothing.")] = 0,
+    split_parallel_calls: Annotated[
+        bool,
+        typer.Option("--split-parallel-calls", help="LLaMA-Factory: write parallel calls as successive turns."),
+    ] = False,
+    skip_invalid: SkipInvalidOption = False,
+) -> None:
+    """Write conversations in the format of another trainer.
+
+    The folder has the data files, and the trainer's config files.
+    """
+    from understudy.data.conversations import export as exporting
+
+    if target != "llamafactory":
+        validate_unused_options(ctx, ("model", "template", "cutoff_len", "split_parallel_calls"))
+    writer = _target_of(target, model, template, split_parallel_calls, cutoff_len)
+    done = exporting.export_examples(files, out, writer, skip_invalid)
+    print(done, *writer.notes(), sep="\n")
+    raise typer.Exit(1 if done.skipped else 0)
+
+
+@app.command()
+def split(
+    dataset: TargetArgument,
+    out: Annotated[Path, typer.Option(help="The folder to write; it gets a file for each split.")],
+    ratios: Annotated[
+        str, typer.Option(help="The shares of train, validation and test; two numbers leave out test.")
+    ] = "0.8,0.1,0.1",
+    seed: SeedOption = 0,
+    domain: DomainOption = "",
+    format: FileFormatOption = "parquet",
+    domain_policy: DomainPolicyOption = None,
+    skip_validation: SkipValidationOption = False,
+    skip_invalid: SkipInvalidOption = False,
+    resume: ResumeOption = False,
+) -> None:
+    """Split tasks into train, validation and test.
+
+    The splits are stratified by family and difficulty. Near-duplicates stay in one split.
+    """
+    from understudy.data.convert import split_names
+    from understudy.data.splits import NearDuplicateGroups
+
+    shares = _numbers(ratios)
+    source, domains = _source(dataset, domain, skip_validation, None)
+    to: Literal["skyrl", "tasks"] = "skyrl" if source.detect_form() == "skyrl" else "tasks"
+    output = _convert_output(out, source, domains, to, format, domain_policy, split_names(len(shares)), resume)
+    _convert(source, output, domains, skip_invalid, groups=NearDuplicateGroups(), ratios=shares, seed=seed)
+
+
+@app.command()
+def stats(
+    dataset: TargetArgument,
+    domain: DomainOption = "",
+    model: Annotated[str, typer.Option(help="Count tokens with this model's chat format.")] = "",
+    plots: Annotated[Path | None, typer.Option(help="Write plots (SVG) into this folder.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print statistics of tasks.
+
+    They are lengths, tools, families, duplicates, leaks between splits, and the number of invalid tasks.
+    """
+    from understudy.data import stats as describe
+    from understudy.data.plots import write_plots
+
+    source, domains = _source(dataset, domain, True, None)
+    measure = describe.measure_tokens(_format(model), domains) if model else lambda task: {}
+    with _progress_display(writes=False) as watch:
+        found = describe.compute_stats(watch(source.items(), "reading"), domains, measure)
+    if found.num_invalid and not found.tasks:
+        raise TaskError(f"{source.name}: none of the {found.num_invalid} rows is valid; the first: {found.first_error}")
+    written = write_plots(found, plots) if plots else []
+    print(found.model_dump_json(indent=1) if as_json else describe.format_stats(found))
+    for path in written if not as_json else ():
+        print(path)
+
+
+@app.command()
+def validate(
+    dataset: TargetArgument,
+    domain: DomainOption = "",
+    skip_validation: SkipValidationOption = False,
+    skip_invalid: Annotated[
+        bool,
+        typer.Option("--skip-invalid", help="Report every invalid task, not only the first; the exit code is then 1."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that every task is sound.
+
+    A sound task is well-formed; on it the reference solution (gold) earns 1.0 and doing nothing 0.0.
+    """
+    from understudy.core.items import items_or_raise
+    from understudy.data.convert import scan_items
+    from understudy.data.verify import play_tasks
+
+    source, domains = _source(dataset, domain, skip_validation, None)
+    errors: list[str] = []
+    with _progress_display(writes=False) as watch:
+        items = play_tasks(watch(source.items(), "checking"), domains)
+        report = (lambda item: errors.append(str(item))) if as_json else _report
+        found = scan_items(items if skip_invalid else items_or_raise(items), report=report)
+    values = {"source": source.name, "num_valid": found.num_valid, "errors": errors}
+    print(
+        json.dumps(values, indent=1)
+        if as_json
+        else f"{source.name}: {found.num_valid} sound, {len(found.invalid_positions)} bad"
+    )
+    raise typer.Exit(1 if found.invalid_positions else 0)
+
+
+def _target_of(target: str, model: str, template: str, split_parallel_calls: bool, cutoff_len: int) -> "ExportTarget":
+    from understudy.data.conversations.llamafactory import LlamaFactoryTarget, resolve_template
+    from understudy.data.conversations.openai import OpenAITarget
+    from understudy.data.conversations.trl import TRLTarget
+
+    if target != "llamafactory":
+        return TRLTarget() if target == "trl" else OpenAITarget()
+    if not model:
+        raise ConfigError(
+            "no model is given, and LLaMA-Factory's files are for one model; give --model, a folder or owner/model"
+        )
+    return LlamaFactoryTarget(
+        *resolve_template(model, template), split_parallel_calls=split_parallel_calls, cutoff_len=cutoff_len
+    )
+
+
+def _convert_conversations(source: Path, out: Path, skip_invalid: bool, resume: bool) -> None:
+    from understudy.data.conversations.conversations import convert_conversations
+
+    if out.suffix != ".jsonl":
+        raise ConfigError(f"{out}: conversations are written as .jsonl")
+    with _progress_display() as watch:
+        written, refused = convert_conversations(source, out, skip_invalid, resume, watch, _report)
+    _print_written(out, written)
+    if refused:
+        print(f"{refused} left out")
+        raise typer.Exit(1)
+
+
+def _convert(
+    source: "TaskInput", output: "ConvertOutput", domains: "DomainRegistry", skip_invalid: bool, **dealing: Any
+) -> None:
+    from understudy.data.convert import convert_tasks
+
+    with _progress_display() as watch:
+        counts, refused = convert_tasks(
+            source, output, domains, skip_invalid=skip_invalid, track=watch, report=_report, **dealing
+        )
+    for part, count in counts.items():
+        _print_written(output.path / f"{part}.{output.format}" if part else output.path, count)
+    if refused:
+        print(f"{refused} left out")
+        raise typer.Exit(1)
+
+
+def _source(
+    dataset: str, domain: str, skip_validation: bool, split: SplitName | None
+) -> "tuple[TaskInput, DomainRegistry]":
+    from understudy.data.task_input import open_task_input
+    from understudy.data.verify import DomainRegistry
+
+    found = open_task_input(dataset, split=split)
+    domains = DomainRegistry(found.name if found.domain and not domain else domain, skip_validation)
+    return open_task_input(dataset, domains.requested, split), domains
+
+
+def _convert_output(
+    out: Path,
+    source: "TaskInput",
+    domains: "DomainRegistry",
+    to: Literal["skyrl", "tasks"] | None,
+    format: Literal["parquet", "jsonl"],
+    domain_policy: Path | None,
+    parts: tuple[SplitName, ...],
+    resume: bool,
+) -> "ConvertOutput":
+    """Return the output's files and format, by its name and by the form of the input."""
+    from understudy.core.tasks import SPLITS
+    from understudy.data.convert import ConvertOutput, make_row_encoder
+    from understudy.data.writer import FILE_SUFFIXES
+
+    form = source.detect_form()
+    to = to or ("tasks" if form == "skyrl" else "skyrl")
+    one = out.suffix in FILE_SUFFIXES
+    if one and parts:
+        raise ConfigError(
+            f"{out} is one file, but each split gets its own; give a folder, such as {out.with_suffix('')}"
+        )
+    if not one and not parts and form == "tau":
+        raise ConfigError("tau-style tasks have no split; give --train-ratio, or one output file")
+    form_of_files = out.suffix[1:] if one else "jsonl" if to == "tasks" else format
+    if to == "tasks" and form_of_files == "parquet":
+        raise ConfigError(
+            f"{out}: tasks are written as JSONL; give a name that ends in .jsonl, or --to skyrl for parquet rows"
+        )
+    text = _text(domain_policy) if domain_policy else ""
+    encode = make_row_encoder(domains, text) if to == "skyrl" else lambda task: task
+    of_folder = parts or ((source.split,) if source.split else SPLITS)
+    return ConvertOutput(
+        out, encode, "parquet" if form_of_files == "parquet" else "jsonl", () if one else of_folder, resume
+    )
+
+
+def validate_unused_options(ctx: typer.Context, names: Sequence[str]) -> None:
+    """Raise ConfigError if one of these options is given, since it has no effect."""
+    for name in names:
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and ctx.params[name] not in (None, []):
+            option = name if name == "domains" else f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} has no effect beside the other options; leave it out")
+
+
+def _domains(names: list[str], families: str, difficulties: str) -> "list[Domain]":
+    from understudy.core.tasks import DIFFICULTIES
+    from understudy.envs.domains.base import Slice, load_domain
+
+    if not names:
+        raise ConfigError("no domain is given; give at least one, such as: understudy data synthesize retail")
+    wanted = _words(difficulties)
+    for wrong in sorted(wanted - set(DIFFICULTIES)):
+        raise ConfigError(f"unknown difficulty {wrong!r}; allowed: {', '.join(DIFFICULTIES)}")
+    part = Slice(families=tuple(sorted(_words(families))), difficulties=tuple(d for d in DIFFICULTIES if d in wanted))
+    return [load_domain(name).slice(part) for name in names]
+
+
+def _format(model: str) -> Any:
+    from understudy.engines.models import find_model
+    from understudy.formats import load_chat_format
+
+    return load_chat_format(find_model(model))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path} cannot be read: {e}") from e
+
+
+def _words(text: str) -> set[str]:
+    return {word.strip() for word in text.split(",") if word.strip()}
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError as e:
+        raise ConfigError(f"--ratios {text!r}: numbers separated by commas are needed, such as 0.8,0.1,0.1") from e
+
+
+@contextlib.contextmanager
+def _progress_display(writes: bool = True) -> "Iterator[ProgressTracker]":
+    """Show progress on a terminal. Ctrl-C prints one line and exits with 130."""
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description} {task.completed:,}"), TimeElapsedColumn())
+    try:
+        with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+
+            def watch(items: Iterable[Any], what: str) -> Iterator[Any]:
+                shown = progress.add_task(what, total=None)
+                for number, item in enumerate(items, 1):
+                    if number < 32 or number % 32 == 0:
+                        progress.update(shown, completed=number)
+                    yield item
+
+            yield watch
+    except KeyboardInterrupt as e:
+        hint = "; the partial output is kept, and --resume completes it" if writes else ""
+        typer.secho(f"stopped{hint}", fg="yellow", err=True)
+        raise typer.Exit(130) from e
+
+
+def _report(bad: "RowError") -> None:
+    typer.secho(str(bad), fg="yellow", err=True)
+
+
+def _print_written(path: Path, count: int) -> None:
+    print(f"{path}: {count:,}")

@@ -1,0 +1,333 @@
+"""`understudy eval`, `score` and `compare`. What they need is imported when they run."""
+
+import contextlib
+import json
+import re
+import shutil
+import sys
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from understudy.cli.arguments import JsonOption, SettingsArgument, TargetArguments
+from understudy.core.errors import ConfigError
+from understudy.core.event_loop import run_async
+from understudy.core.files import RETRY_HINT, os_errors_as_config_errors, write_text
+
+if TYPE_CHECKING:
+    from understudy.evaluation.report import EvalReport
+    from understudy.rollouts.agent import Agent
+    from understudy.runs.config import TrainConfig
+    from understudy.runs.eval_spec import EvalSpec
+
+MarkdownOption = Annotated[Path | None, typer.Option("--markdown", help="Write the result as Markdown to this file.")]
+SCRIPTED_AGENTS = ("gold", "noop", "refusing", "hasty")
+"""Agents without a model. Their episodes are cheap to play again, so they are stored only if --out is given."""
+_NEW_EVAL_OPTIONS = ("agent", "model", "split", "tasks", "trials", "seed", "repeats", "judge_failures", "out")
+"""Options that cannot change when an evaluation is resumed."""
+SeedOption = Annotated[int | None, typer.Option(help="The seed of tasks, users and samples. Default: eval.seed.")]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(help="The evaluation's folder. Default for agents with a model: the next free evals/NAME-001, …"),
+]
+ConcurrencyOption = Annotated[
+    int, typer.Option(min=0, show_default=False, help="Number of episodes at once. Default: engine.max_num_seqs.")
+]
+CostLimitOption = Annotated[
+    str,
+    typer.Option(
+        help="Stop once agent, user simulator and judge have cost this much, in the currency of the endpoints' prices; "
+        "0 means no limit. Default: cost_limit of the config."
+    ),
+]
+
+
+def evaluate(
+    ctx: typer.Context,
+    target: TargetArguments = None,
+    agent: Annotated[
+        str,
+        typer.Option(
+            help="The agent: model (see --model), api (an endpoint), human (you), module:attribute (your own), "
+            "or one without a model: gold (reference solution), noop (empty replies), refusing (refuses everything), "
+            "hasty (makes the gold calls at once)."
+        ),
+    ] = "model",
+    model: Annotated[
+        str,
+        typer.Option(help="A model of `understudy list`, a folder, or owner/model on Hugging Face. Default: WHAT's."),
+    ] = "",
+    split: Annotated[str, typer.Option(help="train, validation or test. Default: eval.split.")] = "",
+    tasks: Annotated[int, typer.Option(min=0, show_default=False, help="Number of tasks. Default: eval.tasks.")] = 0,
+    trials: Annotated[
+        int,
+        typer.Option(
+            min=0, show_default=False, help="Episodes of each task, the largest k of pass^k. Default: eval.trials."
+        ),
+    ] = 0,
+    seed: SeedOption = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Number of evaluations with different seeds, to measure the noise.")
+    ] = 1,
+    out: OutOption = None,
+    resume: Annotated[Path | None, typer.Option(help="Resume the evaluation in this folder.")] = None,
+    baseline: Annotated[Path | None, typer.Option(help="Compare with this evaluation or run.")] = None,
+    concurrency: ConcurrencyOption = 0,
+    cost_limit: CostLimitOption = "",
+    judge_failures: Annotated[
+        bool,
+        typer.Option("--judge-failures", help="Let the model of eval.failure_judge_endpoint explain each failure."),
+    ] = False,
+    markdown: MarkdownOption = None,
+    inspect_log: Annotated[Path | None, typer.Option(help="Write a log in inspect_ai's format to this file.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure how often an agent succeeds on the tasks of WHAT.
+
+    WHAT is the preset `default` if it is not given. The table shows 95% intervals, the noop and gold baselines, and
+    why episodes failed. Finished episodes survive Ctrl-C and a kill: --resume plays the missing ones.
+    """
+    from understudy.cli.data import validate_unused_options
+
+    _validate_writable(markdown)
+    folder: Path | None = resume
+    if resume is not None:
+        validate_unused_options(ctx, _NEW_EVAL_OPTIONS)
+        spec = _resumed(resume, target or [])
+    else:
+        asked = {"model": model, "eval.split": split, "eval.tasks": tasks or "", "eval.trials": trials or ""}
+        given = asked | {"eval.seed": "" if seed is None else seed}
+        chosen = [f"{key}={value}" for key, value in given.items() if value != ""]
+        spec = _make_spec([*(target or ()), *chosen], agent, model, repeats, judge_failures)
+        folder = _folder(spec, out)
+    if inspect_log is not None:
+        _validate_log_file(folder, inspect_log)
+    baseline_report = _read(baseline) if baseline is not None else None
+    report = _play(spec, folder, _resolve_cost_limit(cost_limit, spec), concurrency, baseline_report)
+    _print_report(report, folder, baseline_report, markdown, as_json)
+    if inspect_log is not None and folder is not None:
+        from understudy.evaluation.inspect_log import write_inspect_log
+
+        write_inspect_log(folder, inspect_log)
+    if not report.has_scores:
+        typer.secho("no episode has a score; the table of causes shows what failed", fg="yellow", err=True)
+        raise typer.Exit(1)
+
+
+def compare(
+    old: Annotated[
+        Path,
+        typer.Argument(metavar="OLD", help="A run, an evaluation's folder, or the saved output of `eval --json`."),
+    ],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="The run or evaluation to compare with OLD.")],
+    markdown: MarkdownOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two runs or evaluations, task by task.
+
+    The result says whether NEW is better than OLD beyond chance. For a run, its last evaluation is compared.
+    """
+    _validate_writable(markdown)
+    _print_comparison(_read(new), _read(old), markdown, as_json)
+
+
+def _make_spec(arguments: list[str], agent: str, model: str, repeats: int, judge_failures: bool) -> "EvalSpec":
+    from understudy.runs.endpoints import validate_endpoint_overrides
+    from understudy.runs.eval_spec import EvalSpec
+    from understudy.runs.targets import resolve
+    from understudy.runs.weights import target_weights
+
+    if model and agent != "model":
+        raise ConfigError(
+            f"--model {model} has no effect with --agent {agent}; leave one of them out "
+            "(the model of an endpoint is set by endpoints.NAME.model)"
+        )
+    resolved = resolve(arguments)
+    weights = target_weights(resolved) if agent == "model" and not model else None
+    for warning in weights.warnings if weights else ():
+        typer.secho(warning, fg="yellow", err=True)
+    config = resolved.config
+    validate_endpoint_overrides(agent, config, arguments, judge_failures)
+    return EvalSpec(
+        name=model or _display_name(agent, config),
+        agent=agent,
+        checkpoint=str(weights.checkpoint.resolve()) if weights and weights.checkpoint else "",
+        repeats=repeats,
+        judge_failures=judge_failures,
+        config=config,
+    )
+
+
+def _display_name(agent: str, config: "TrainConfig") -> str:
+    """Return the agent's name in tables; an endpoint's agent is named after its model.
+
+    The baselines noop and gold have scripted users, and agents with other users must not take their names.
+    """
+    if agent in ("noop", "gold") and config.user.kind != "scripted":
+        return f"{agent}, {config.user.kind} user"
+    if agent != "api":
+        return agent
+    from understudy.clients.chat import find_endpoint
+
+    endpoint = find_endpoint(config.endpoints, config.agent_endpoint, "agent_endpoint")
+    return endpoint.model if endpoint.tool_format == "native" else f"{endpoint.model} {endpoint.tool_format}"
+
+
+def _read(path: Path) -> "EvalReport":
+    from understudy.evaluation.report import read_report
+
+    return read_report(path)
+
+
+def _validate_writable(file: Path | None) -> None:
+    """Raise ConfigError, before anything is played, if the file could not be written."""
+    if file is not None and (file.is_dir() or not file.parent.is_dir()):
+        why = "that is a folder" if file.is_dir() else f"there is no folder {file.parent}"
+        raise ConfigError(f"--markdown {file}: {why}; give a file in a folder that exists")
+
+
+def _validate_log_file(folder: Path | None, file: Path) -> None:
+    """Raise ConfigError, before anything is played, if no log could be written."""
+    from understudy.evaluation.inspect_log import validate_log_path
+
+    if folder is None:
+        raise ConfigError("--inspect-log reads the episodes in the evaluation's folder; give --out FOLDER too")
+    validate_log_path(file)
+
+
+def _folder(spec: "EvalSpec", out: Path | None) -> Path | None:
+    from understudy.evaluation.runner import validate_new_eval_folder
+    from understudy.runs.run import next_run_folder
+
+    if out is not None:
+        validate_new_eval_folder(out)
+        return out
+    if spec.agent in SCRIPTED_AGENTS:
+        return None
+    return next_run_folder(re.sub(r"[^\w.]+", "-", f"{spec.config.domain}-{spec.name}").strip("-"), Path("evals"))
+
+
+def _resumed(folder: Path, arguments: list[str]) -> "EvalSpec":
+    from understudy.runs.eval_spec import read_spec
+    from understudy.runs.run import find_run
+
+    if arguments:
+        raise ConfigError(f"--resume uses the config stored in {folder}; leave out {' '.join(arguments)}")
+    if run := find_run(folder):
+        raise ConfigError(f"{folder} belongs to the run {run}; resume the run: understudy train --resume {run}")
+    return read_spec(folder)
+
+
+def _play(
+    spec: "EvalSpec", folder: Path | None, cost_limit: Decimal, concurrency: int, baseline: "EvalReport | None"
+) -> "EvalReport":
+    """Play the evaluation. Ctrl-C prints one line and exits with 130; finished episodes are kept.
+
+    If a ConfigError ends the evaluation before any episode has finished, its new folder is removed.
+    """
+    from understudy.evaluation.runner import prepare_eval, run_eval
+    from understudy.runs.storage.episode_store import SPEC_FILE, has_progress
+    from understudy.runs.storage.locking import folder_lock
+
+    with folder_lock(folder) if folder else contextlib.nullcontext():
+        new = folder and not (folder / SPEC_FILE).exists()
+        human = _human_agent() if spec.agent == "human" else None
+        context = prepare_eval(
+            spec, folder, cost_limit, concurrency or spec.config.engine.max_num_seqs, human, baseline
+        )
+        try:
+            return run_async(run_eval(spec, context, folder, _progress))
+        except (KeyboardInterrupt, EOFError) as e:
+            hint = f"; finished episodes are kept, resume with: understudy eval --resume {folder}" if folder else ""
+            typer.secho(f"stopped{hint}", fg="yellow", err=True)
+            raise typer.Exit(130) from e
+        except ConfigError as e:
+            if folder and has_progress(folder):
+                raise ConfigError(
+                    f"{e}; finished episodes are kept, resume with: understudy eval --resume {folder}"
+                ) from e
+            if folder and new:
+                shutil.rmtree(folder)
+            raise
+
+
+def _human_agent() -> "Agent":
+    from understudy.cli.play import TerminalPlayer
+    from understudy.rollouts.agent import HumanAgent
+
+    return HumanAgent(TerminalPlayer().act)
+
+
+def _print_report(
+    report: "EvalReport", folder: Path | None, baseline: "EvalReport | None", markdown: Path | None, as_json: bool
+) -> None:
+    from understudy.evaluation.comparison import compare
+
+    values, text, page = report.to_dict(), report.format_table(), report.format_markdown()
+    if baseline is not None:
+        comparison = compare(report, baseline)
+        values["comparison"] = comparison.to_dict()
+        text, page = f"{text}\n\n{comparison}", f"{page}\n{comparison}\n"
+    print(json.dumps(values, indent=1) if as_json else text)
+    if markdown is not None:
+        write_text(markdown, page)
+    if folder is not None:
+        typer.echo(f"the evaluation is in {folder}", err=True)
+
+
+def _print_comparison(new: "EvalReport", old: "EvalReport", markdown: Path | None, as_json: bool) -> None:
+    from understudy.evaluation.comparison import compare
+
+    comparison = compare(new, old)
+    report = comparison.to_report([row for row in new.rows if row.result.kind != "agent"])
+    text = f"{report.format_table()}\n{comparison.details}"
+    print(json.dumps(comparison.to_dict(), indent=1) if as_json else text)
+    if markdown is not None:
+        write_text(markdown, f"{report.format_markdown()}\n{comparison.details}\n")
+
+
+def score(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="An evaluation's folder, or a run.")],
+    settings: SettingsArgument = None,
+    markdown: MarkdownOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Score the stored episodes of an evaluation or a run again.
+
+    The current graders are used. Nothing is played."""
+    from understudy.core.files import atomic_write
+    from understudy.evaluation.rescore import RESCORED_FILE
+    from understudy.evaluation.rescore import rescore_episodes as rescoring
+
+    found = run_async(rescoring(folder, settings or ()))
+    with os_errors_as_config_errors(folder, RETRY_HINT):
+        atomic_write(folder / RESCORED_FILE, found.model_dump_json(indent=1) + "\n")
+    print(found.model_dump_json(indent=1) if as_json else f"{found.report.format_table()}\n{found}")
+    if markdown is not None:
+        write_text(markdown, f"{found.report.format_markdown()}\n{found}\n")
+
+
+def _resolve_cost_limit(text: str, spec: "EvalSpec") -> Decimal:
+    """Return the limit of the command line, or else that of the config."""
+    from understudy.runs.endpoints import cost_limit_of
+
+    if not text:
+        return cost_limit_of(spec.agent, spec.config, spec.judge_failures)
+    try:
+        amount = Decimal(text)
+    except InvalidOperation as e:
+        raise ConfigError(
+            f"--cost-limit {text!r} is not a number; give an amount such as 2.50, or 0 for no limit"
+        ) from e
+    if not amount.is_finite() or amount < 0:
+        raise ConfigError(
+            f"--cost-limit {text} is negative or infinite; give an amount such as 2.50, or 0 for no limit"
+        )
+    return amount
+
+
+def _progress(done: int, of: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\repisode {done}/{of} ", end="" if done < of else "\n", file=sys.stderr, flush=True)

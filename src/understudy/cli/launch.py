@@ -1,0 +1,203 @@
+"""Start training from the command line: config, folder, processes, live view and result."""
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from understudy.cli.live import LiveView
+from understudy.cli.processes import TEMP_FOLDER_VARIABLE, TERMINATED_STATUS, exit_with_parent, run_processes
+from understudy.core.errors import ConfigError, TaskError
+from understudy.core.event_loop import run_async
+from understudy.core.settings import dump_toml
+from understudy.engines.local.config import Finetune, LocalEngineConfig
+from understudy.engines.models import find_model
+from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup, RankInfo, init_rank
+from understudy.runs.agents import missing_package_error
+from understudy.runs.config import TrainConfig, parse_config
+from understudy.runs.run import Run, next_run_folder, read_run_config, validate_new_folder
+from understudy.runs.scratch_run import make_scratch_run
+from understudy.runs.storage.locking import folder_lock
+from understudy.runs.targets import resolve, split_arguments
+from understudy.train.planning import bench
+from understudy.train.planning.preflight import PreflightReport, run_preflight
+
+if TYPE_CHECKING:
+    from understudy.evaluation.report import RunReport
+    from understudy.train.state import ProgressReporter
+
+
+def run_training(settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None) -> str:
+    """Train in a new folder, or resume a run. Return the result table as text; the folder holds it too.
+
+    Of several processes only rank 0 prints and writes the run; the others return an empty text.
+    """
+    rank_info = init_rank()
+    if rank_info.world_size > 1:
+        exit_with_parent()
+    with _opened(settings, out, resume) if rank_info.rank == 0 else contextlib.nullcontext() as run:
+        return _train(run, SINGLE_PROCESS) if run and rank_info.world_size == 1 else _train_distributed(run, rank_info)
+
+
+@contextlib.contextmanager
+def _opened(settings: Sequence[str], out: Path | None, resume: Path | None) -> Iterator[Run]:
+    """Open a run, and lock its folder until training ends."""
+    with contextlib.ExitStack() as stack:
+        if resume is not None and resume.is_dir():
+            stack.enter_context(folder_lock(resume))  # before `open_run` removes partial lines from the run's files
+        run = open_run(settings, out, resume)
+        if resume is None:
+            stack.enter_context(folder_lock(run.folder))
+        yield run
+
+
+def _train_distributed(run: Run | None, rank_info: RankInfo) -> str:
+    """Train with the other processes. Only rank 0 has opened `run`."""
+    process_group = _open_process_group(rank_info)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED_STATUS))  # exit handlers restore the terminal
+    run = process_group.all_gather(run)[0]
+    assert run is not None
+    text = _train_worker(run, process_group) if process_group.rank else _train(run, process_group)
+    process_group.close()
+    return text
+
+
+def launch_processes(
+    processes: int, settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None
+) -> int:
+    """Train in several processes of this machine. Return the exit status of rank 0."""
+    if init_rank().world_size > 1:
+        raise ConfigError(
+            f"--num-processes {processes}: this is already one of several processes; leave the option out"
+        )
+    if resume is None:
+        resolve(settings)  # reports a mistake once instead of once per process
+    folders = [text for name, path in (("--out", out), ("--resume", resume)) if path for text in (name, str(path))]
+    return run_processes([sys.executable, "-m", "understudy", "train", *settings, *folders], processes)
+
+
+def _open_process_group(rank_info: RankInfo) -> ProcessGroup:
+    try:
+        from understudy.engines.local.distributed.distributed import TorchProcessGroup
+    except ModuleNotFoundError as e:
+        raise missing_package_error(e, "training") from e
+    return TorchProcessGroup(rank_info)
+
+
+def _train_worker(run: Run, process_group: ProcessGroup) -> str:
+    """Train as a rank other than 0. Its files go to a temporary folder."""
+    from understudy.train.loop import train as run_all
+
+    with tempfile.TemporaryDirectory(prefix="understudy-", dir=os.environ.get(TEMP_FOLDER_VARIABLE)) as folder:
+        try:
+            run_all(run.config, make_scratch_run(run, Path(folder, "run")), lambda *_: None, process_group)
+        except KeyboardInterrupt:
+            sys.exit(130)
+    return ""
+
+
+def _train(run: Run, process_group: ProcessGroup) -> str:
+    try:
+        run_all = _find_trainer(run.config)
+        with LiveView(run.config.total_steps, str(run.folder), done_steps=run.step) as live:
+            for warning in run.warnings:
+                live.note(warning)
+            result = run_all(run.config, run, live.report, process_group)
+    except ModuleNotFoundError as e:
+        run.discard()
+        raise missing_package_error(e, "training") from e
+    except (ConfigError, TaskError) as e:
+        if not isinstance(e.__cause__, OSError):  # after a full disk the run can be resumed
+            run.discard()
+        raise
+    result.write(run)
+    where = f"The run is in {run.folder}; view it with: understudy view {run.folder}"
+    return f"{result.format_table()}\n\n{where}"
+
+
+def _find_trainer(config: TrainConfig) -> "Callable[[TrainConfig, Run, ProgressReporter, ProcessGroup], RunReport]":
+    """Return the function that trains. It is imported here, since it loads torch."""
+    if config.engine.kind == "skyrl":
+        from understudy.train.skyrl.train import train_on_skyrl as run_on_ray
+
+        return run_on_ray
+    from understudy.train.loop import train as run_here
+
+    return run_here
+
+
+def dry_run(
+    settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None, processes: int = 1
+) -> PreflightReport:
+    """Check a run and forecast its time and memory. Nothing is written."""
+    if resume is not None:
+        raise ConfigError(f"--dry-run works for new runs only; leave out --resume, or give {resume} as WHAT")
+    resolved = resolve(settings)
+    config, folder = resolved.config, out or next_run_folder(resolved.name)
+    if out is not None:
+        validate_new_folder(out)
+    try:
+        if config.engine.kind == "skyrl":
+            from understudy.train.skyrl.train import preflight_on_skyrl as on_ray
+
+            return run_async(on_ray(config, folder))
+        return run_async(run_preflight(config, folder, processes))
+    except ModuleNotFoundError as e:
+        raise missing_package_error(e, "training") from e
+
+
+def run_bench(model: str, settings: Sequence[str] = (), quick: bool = False) -> bench.BenchResult:
+    """Measure this machine's speed with a model. The result is saved for forecasts unless `quick`."""
+    config = parse_config("", [*([f"model={model}"] if model else []), *settings])
+    engine, size = config.engine, bench.QUICK_SIZE if quick else bench.BenchSize()
+    if not isinstance(engine, LocalEngineConfig):
+        raise ConfigError(
+            f"engine.kind = {engine.kind!r}: bench measures this machine only; leave it out, or give engine.kind=local"
+        )
+    ways: tuple[Finetune, ...] = ("qlora",) if engine.finetune == "qlora" else ("full", "lora")
+    try:
+        speeds = run_async(
+            bench.measure_speed(
+                find_model(config.model), config.resolved_engine.local_engine_config, size, ways, config.model
+            )
+        )
+    except ModuleNotFoundError as e:
+        raise missing_package_error(e, "measuring") from e
+    if not quick:
+        bench.save_result(speeds, engine)
+    return speeds
+
+
+def run_certify(model: str, settings: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
+    """Return the certificate of a model, as a dict and as text."""
+    config = parse_config("", [f"model={model}", *settings])
+    try:
+        from understudy.train import certify as proof
+    except ModuleNotFoundError as e:
+        raise missing_package_error(e, "certification") from e
+    certificate = run_async(proof.certify(config))
+    return proof.certificate_to_dict(certificate), proof.format_certificate(certificate)
+
+
+def open_run(settings: Sequence[str], out: Path | None, resume: Path | None) -> Run:
+    """Create a run, or open one to resume, with the settings that may change on resuming."""
+    if resume is None:
+        resolved = resolve(settings)
+        return Run.create(out or next_run_folder(resolved.name), resolved.config)
+    if out is not None:
+        raise ConfigError("--resume and --out exclude each other; give one of them")
+    if not settings:
+        return Run.resume(resume)
+    own = read_run_config(resume)
+    what, overrides = split_arguments(settings)
+    config = resolve(settings).config if what else parse_config(dump_toml(own), overrides)
+    return Run.resume(resume, config)
+
+
+def format_config(settings: Sequence[str]) -> str:
+    """Return the config with every key and its documentation."""
+    return dump_toml(resolve(settings).config)

@@ -1,0 +1,370 @@
+"""The command line. Each verb calls functions of the library and imports them when it runs."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from understudy.cli import data, env_file, evaluation, mcp
+from understudy.cli.arguments import JsonOption, SettingsArgument, TargetArguments, VerbGroup
+from understudy.cli.collect import collect
+from understudy.cli.view import view
+from understudy.core.errors import ConfigError, RolloutError, TaskError
+from understudy.core.version import __version__
+
+if TYPE_CHECKING:
+    from understudy.data.check import DomainReport
+
+EPILOG = """\
+Settings are key=value, the keys of a config file: slice.families=cancel,return algorithm.group_size=16 seed=1.
+`understudy train --print-config` prints and explains every key.
+
+Exit codes: 0 success; 1 a problem was found (an unsound task, a failed check) or the run was stopped (health, faults, a
+limit); 2 a wrong argument or setting, in one line; 130 Ctrl-C.
+"""
+
+MAX_PROBLEMS = 20
+"""The largest number of problems of a domain that are printed."""
+
+app = typer.Typer(
+    cls=VerbGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Train language models to use tools in conversations.\n\n"
+    "Start with `understudy train`: it trains a small model on the default tasks and reports how much better it got.",
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+data.app.command("collect")(collect)
+app.add_typer(data.app, name="data")
+app.add_typer(mcp.app, name="mcp")
+
+CheckpointArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="CHECKPOINT",
+        help="The folder of a run, a checkpoint, an evaluation or a model, or a model of `understudy list`.",
+    ),
+]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"understudy {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def global_options(
+    env_path: Annotated[
+        Path | None, typer.Option("--env-file", help="A file of API keys, NAME=value. Default: .env in this folder.")
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Read API keys that are not in the environment."""
+    env_file.load_env_file(env_path)
+
+
+@app.command("list")
+def list_components(as_json: JsonOption = False) -> None:
+    """List domains, models, formats, engines, algorithms and presets."""
+    from understudy.cli.listing import format_available, list_available
+
+    found = list_available()
+    print(json.dumps(found, indent=1) if as_json else format_available(found))
+
+
+@app.command()
+def check(
+    target: TargetArguments = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that the tasks of WHAT are sound.
+
+    On each task, the reference solution (gold) must earn 1.0 and doing nothing (noop) 0.0. Without WHAT, every shipped
+    domain is checked.
+    """
+    from understudy.core.event_loop import run_async
+    from understudy.data.check import DomainReport, check_async
+    from understudy.envs.domains.base import list_domains, load_source
+    from understudy.runs.targets import has_target, resolve
+
+    given = target or []
+    one = has_target(given)
+    configs = [resolve(each).config for each in ([given] if one else [[name, *given] for name in list_domains()])]
+
+    async def check_all() -> list[DomainReport]:
+        return [await check_async(load_source(config.domain).slice(config.slice)) for config in configs]
+
+    reports = run_async(check_all())
+    dumped = [report.model_dump() for report in reports]
+    print(
+        json.dumps(dumped[0] if one else dumped, indent=1)
+        if as_json
+        else "\n\n".join(map(_format_domain_report, reports))
+    )
+    raise typer.Exit(1 if any(report.problems for report in reports) else 0)
+
+
+@app.command()
+def play(
+    target: TargetArguments = None,
+    role: Annotated[Literal["agent", "user"], typer.Option("--as", help="Your role.")] = "agent",
+    watch: Annotated[bool, typer.Option("--watch", help="Take no role; watch the agent.")] = False,
+    task: Annotated[str, typer.Option(help="Id of the task. Default: the first task of --split.")] = "",
+    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="The split of the task.")] = "train",
+    agent: Annotated[
+        str, typer.Option(help="The agent, if you are not the agent: gold, model, api, or module:attribute.")
+    ] = "gold",
+    model: Annotated[str, typer.Option(help="A model as the agent, instead of --agent.")] = "",
+    fork: Annotated[
+        str,
+        typer.Option(
+            metavar="STEP/NUMBER@TURN",
+            help="Continue a stored episode of the run WHAT before this turn of its agent. If WHAT is an evaluation: "
+            "NUMBER@TURN.",
+        ),
+    ] = "",
+) -> None:
+    """Play an episode as the agent or the user, or watch one."""
+    from understudy.cli import play as plays
+    from understudy.envs.domains.base import load_source
+    from understudy.envs.users import UserSimulatorFactory
+    from understudy.evaluation import forks
+    from understudy.evaluation.evaluate import replace_users
+    from understudy.runs.agents import make_agent
+    from understudy.runs.targets import resolve
+    from understudy.runs.weights import target_weights
+
+    if watch and role == "user":
+        raise ConfigError("--watch and --as user exclude each other; give one of them")
+    plays_agent = role == "agent" and not watch
+    if plays_agent and (model or agent != "gold"):
+        given = f"--model {model}" if model else f"--agent {agent}"
+        raise ConfigError(f"{given} has no effect when you are the agent; add --as user or --watch")
+    resolved = resolve([*(target or ()), *([f"model={model}"] if model else ())])
+    left = forks.resolve_fork(resolved.target, fork, resolved.config, task) if fork else None
+    config = left.config if left else resolved.config
+    source = load_source(config.domain).slice(config.slice)
+    domain = replace_users(source, UserSimulatorFactory(config.user, config.endpoints))
+    played = left.task if left else plays.select_task(domain, task, split)
+    checkpoint = target_weights(resolved).checkpoint if agent == "model" and not model and not plays_agent else None
+    other = make_agent("model" if model else agent, config, checkpoint) if not plays_agent else None
+    plays.play_interactively(
+        domain, played, role, other, watch=watch, fork=left.fork if left else None, limits=config.limits
+    )
+
+
+app.command("eval")(evaluation.evaluate)
+app.command()(evaluation.score)
+app.command()(evaluation.compare)
+
+
+@app.command()
+def train(
+    target: TargetArguments = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run's folder. Default: the next free runs/NAME-001, runs/NAME-002, …")
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Resume the run in this folder. Settings given here override its config (e.g. steps=40)."),
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print the config, with every key and its documentation, and exit.")
+    ] = False,
+    num_processes: Annotated[int, typer.Option(min=1, help="Number of processes, with one GPU each.")] = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and forecast time and memory, without training.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result of --dry-run as JSON.")] = False,
+) -> None:
+    """Train a model, and report how much better it got.
+
+    The phases are SFT on gold demonstrations, preference training if the config names a file of preferences, and RL;
+    then the result table is printed. WHAT is the preset `default`, a slice of retail, if it is not given. If WHAT is a
+    domain, the run uses all of its tasks and the default of every key. If WHAT is a run, a checkpoint or an evaluation,
+    the new run uses its config.
+    """
+    from understudy.cli import launch
+    from understudy.train.planning import preflight
+
+    if as_json and not dry_run:
+        raise ConfigError("--json needs --dry-run; add it, or read the result of the run in its result.json")
+    if print_config:
+        return print(launch.format_config(target or ()))
+    if dry_run:
+        found = launch.dry_run(target or (), out, resume, num_processes)
+        return print(json.dumps(preflight.preflight_to_dict(found), indent=1) if as_json else found)
+    try:
+        if num_processes > 1:
+            raise typer.Exit(launch.launch_processes(num_processes, target or (), out, resume))
+        if text := launch.run_training(target or (), out, resume):
+            print(text)
+    except KeyboardInterrupt as e:
+        typer.echo(str(e), err=True)
+        raise typer.Exit(130) from e
+
+
+@app.command()
+def bench(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A model of `understudy list`, a folder, or owner/model on Hugging Face. Default: smollm2-135m.",
+        ),
+    ] = "",
+    settings: SettingsArgument = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure for a second or two and save nothing.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure how fast this machine samples from a model and trains it."""
+    from understudy.cli import launch
+    from understudy.train.planning import bench as benches
+
+    speeds = launch.run_bench(model, settings or (), quick)
+    print(speeds.model_dump_json(indent=1) if as_json else benches.format_result(speeds))
+
+
+@app.command()
+def doctor(
+    target: TargetArguments = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that this machine has what a config needs.
+
+    The output says how to fix what is missing. WHAT is the preset `default` if it is not given.
+    """
+    from understudy.cli import doctor as doctors
+    from understudy.runs.targets import resolve
+
+    findings = doctors.run_checks(resolve(target or ()).config)
+    dumped = [finding.model_dump() for finding in findings]
+    print(json.dumps(dumped, indent=1) if as_json else doctors.format_checks(findings))
+    raise typer.Exit(0 if doctors.all_required_passed(findings) else 1)
+
+
+@app.command()
+def serve(
+    target: CheckpointArgument,
+    settings: SettingsArgument = None,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on. On 127.0.0.1, only this machine can connect.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 means a free one.")] = 8000,
+    served_model_name: Annotated[str, typer.Option(help="The model's name for clients. Default: its own name.")] = "",
+    api_key_var: Annotated[
+        str, typer.Option(help="The environment variable with the API key that clients must send.")
+    ] = "",
+    concurrency: Annotated[int, typer.Option(min=1, help="Number of replies generated at once.")] = 16,
+    max_body_bytes: Annotated[int, typer.Option(min=1, help="The size limit of a request, in bytes.")] = 4 << 20,
+) -> None:
+    """Serve a model, with tool calls, as a chat-completions endpoint."""
+    from understudy.runs.agents import missing_package_error
+    from understudy.runs.weights import resolve_weights
+    from understudy.serve.options import ServeConfig
+
+    weights = resolve_weights(target, settings or ())
+    config = ServeConfig(
+        host=host, port=port, api_key_var=api_key_var, concurrency=concurrency, max_body_bytes=max_body_bytes
+    )
+    try:
+        from understudy.serve.server import serve_model as serve_until_interrupted
+    except ModuleNotFoundError as e:
+        raise missing_package_error(e, "a server") from e
+    named = weights.replace(name=served_model_name or weights.name)
+    serve_until_interrupted(named, config, lambda line: typer.echo(line, err=True))
+
+
+@app.command()
+def export(
+    target: CheckpointArgument,
+    out: Annotated[Path, typer.Option(help="The folder to write. It must not exist.")],
+    adapter_only: Annotated[
+        bool, typer.Option("--adapter-only", help="Write only the LoRA adapters, in the format of peft.")
+    ] = False,
+    settings: SettingsArgument = None,
+) -> None:
+    """Write a model as a folder that transformers and vLLM load.
+
+    LoRA adapters are merged into its weights, unless --adapter-only is given.
+    """
+    from understudy.runs import weights
+
+    weights.export_model(weights.resolve_weights(target, settings or ()), out, adapter_only)
+    print(f"{target} is in {out}")
+
+
+@app.command()
+def certify(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A model of `understudy list`, a folder, or owner/model on Hugging Face."),
+    ],
+    settings: SettingsArgument = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that a model is trained on exactly what it samples.
+
+    Token ids, masks and log-probabilities of sampler and trainer are compared. If they differ, a diff is printed.
+    """
+    from understudy.cli import launch
+
+    certificate, text = launch.run_certify(model, settings or ())
+    print(json.dumps(certificate, indent=1) if as_json else text)
+    raise typer.Exit(0 if certificate["passed"] else 1)
+
+
+@app.command()
+def parse(
+    tool_parser: Annotated[
+        str, typer.Option(help="The format of the tool calls, such as hermes. Default: any of them.")
+    ] = "",
+    tools: Annotated[Path | None, typer.Option(help="A JSON file: a list of tools in OpenAI's format.")] = None,
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help='Each line is a reply: a JSON string, or an object with the key "text".')
+    ] = False,
+) -> None:
+    """Parse the tool calls of replies from standard input.
+
+    They are printed as JSON. The whole input is one reply; with --jsonl, each line is one.
+    """
+    from understudy.cli import parse as parsing
+
+    for line in parsing.parse_replies(sys.stdin.buffer, tool_parser, parsing.load_tools(tools) if tools else (), jsonl):
+        print(line)
+
+
+app.command()(view)
+
+
+def main() -> None:
+    """Run the program. A mistake of the user is printed as one line with exit code 2; Ctrl-C exits with 130."""
+    try:
+        app()
+    except (ConfigError, TaskError, RolloutError) as e:
+        typer.secho(f"understudy: {e}", fg="red", err=True)
+        sys.exit(1 if isinstance(e, RolloutError) else 2)
+    except KeyboardInterrupt:  # Ctrl-C before a command handles it, such as during imports
+        typer.secho("understudy: stopped", fg="red", err=True)
+        sys.exit(130)
+
+
+def _format_domain_report(report: "DomainReport") -> str:
+    head = f"{report.domain:<12} tasks  families   noop    gold  gold turns"
+    body = [
+        f"{s.split:<12}{s.tasks:>6}{len(s.families):>10}{s.noop_reward:>7.2f}{s.gold_reward:>8.2f}{s.gold_turns:>12.1f}"
+        for s in report.splits
+    ]
+    unused = [f"tools that no gold episode calls: {', '.join(report.unused_tools)}"] if report.unused_tools else []
+    verdict = f"{len(report.problems)} problems" if report.problems else "sound: gold earns 1.0 and doing nothing 0.0"
+    more = len(report.problems) - MAX_PROBLEMS
+    cut = [f"… and {more} more; --json lists all"] if more > 0 else []
+    return "\n".join([head, *body, *unused, *report.problems[:MAX_PROBLEMS], *cut, verdict])

@@ -1,0 +1,113 @@
+"""ChatCompletion: one completion of an endpoint, its parsing, and its cache file."""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from understudy.core.errors import ConfigError
+from understudy.core.messages import Message, ToolSpec, message_from_openai
+from understudy.core.records import Record
+from understudy.formats.base import mark_truncated_call
+from understudy.formats.parsing.parse import parse_message, parse_reply
+
+
+class ChatCompletion(Record):
+    """One completion of an endpoint."""
+
+    message: Message
+    finish_reason: str = ""
+    """The endpoint's finish reason: stop, length, tool_calls or content_filter."""
+    refusal: str = ""
+    """The model's text if it refuses to answer."""
+    repairs: dict[str, int] = {}
+    """Repairs made to parse calls in the text, counted by kind."""
+    parse_errors: dict[str, int] = {}
+    """Malformed calls in the text, counted by kind."""
+    hallucinated_turn: bool = False
+    """Whether the text continued with a turn of another role. It is cut there."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class InvalidCompletionError(Exception):
+    """The body of a response is not a completion.
+
+    The error is transient: while an endpoint starts or stops, a proxy may answer in its place.
+    """
+
+
+def parse_completion(content: bytes) -> ChatCompletion:
+    """Parse the body of a response. Raise InvalidCompletionError if it is not a completion with a choice."""
+    try:
+        wire = json.loads(content)
+        choice = wire["choices"][0]
+        message, usage = choice["message"], wire.get("usage") or {}
+        reply = ChatCompletion(
+            message=message_from_openai({**message, "role": "assistant"}),
+            finish_reason=choice.get("finish_reason") or "",
+            refusal=message.get("refusal") or "",
+            prompt_tokens=usage.get("prompt_tokens") or 0,
+            completion_tokens=usage.get("completion_tokens") or 0,
+        )
+        reply.model_dump_json()  # raises ValueError for a lone surrogate, which could not be written to disk
+        return reply
+    except IndexError as e:
+        raise InvalidCompletionError("the response has no choice") from e
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:  # not JSON, or another structure
+        raise InvalidCompletionError(f"the response is not a completion ({type(e).__name__})") from e
+
+
+def parse_text_calls(reply: ChatCompletion, tools: Sequence[ToolSpec], tool_format: str) -> ChatCompletion:
+    """Return the reply with the calls parsed from its text in the given tool format; "" accepts any format."""
+    parsed = parse_message(reply.message.content, tool_format, tools)
+    return reply.replace(
+        message=mark_truncated_call(parsed, truncated=reply.finish_reason == "length"),
+        repairs=dict(parsed.repairs),
+        parse_errors=dict(parsed.parse_errors),
+        hallucinated_turn=parsed.hallucinated_turn,
+    )
+
+
+def recover_unparsed_calls(reply: ChatCompletion, tools: Sequence[ToolSpec]) -> ChatCompletion:
+    """Parse the calls and thoughts that an endpoint without a tool parser leaves in the text.
+
+    A reply with native calls, or with neither calls nor thoughts in its text, is returned unchanged. Recovered calls
+    count as the repair `tool_format`.
+    """
+    parsed = parse_reply(reply.message.content, "", tools)
+    if reply.message.tool_calls or not (parsed.calls or parsed.has_thinking):
+        return reply
+    recovered = parse_text_calls(reply, tools, "")
+    num_valid = sum(not call.parse_error for call in parsed.calls)
+    return recovered.replace(repairs={**recovered.repairs, "tool_format": num_valid}) if num_valid else recovered
+
+
+def read_cache_entry(entry: Path) -> ChatCompletion | None:
+    """Return the reply in a cache file, or None if the file is missing or damaged."""
+    try:
+        digest, _, text = entry.read_text(encoding="utf-8").partition("\n")
+        return ChatCompletion.model_validate_json(text) if digest == _digest(text) else None
+    except (OSError, UnicodeDecodeError, ValidationError):
+        return None
+
+
+def write_cache_entry(entry: Path, reply: ChatCompletion) -> None:
+    """Write a reply to a cache file atomically. Raise ConfigError if that fails."""
+    text = reply.model_dump_json()
+    partial = entry.with_suffix(f".{os.getpid()}.part")
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(f"{_digest(text)}\n{text}", encoding="utf-8")
+        os.replace(partial, entry)
+    except OSError as e:
+        raise ConfigError(
+            f"cannot write to the cache {entry.parent.parent}: {e.strerror}; fix that, or set another cache_dir"
+        ) from e
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,71 @@
+"""The four exceptions that the package raises on purpose. Any other exception is a bug and propagates.
+
+    ToolError      a tool refuses a call; the model reads the text as the tool's result
+    RolloutError   the infrastructure of an episode failed; the episode is retried, then dropped and counted
+    TaskError      a task or a domain is invalid; the command line prints one line and exits with 2
+    ConfigError    a setting, name or file is wrong or missing; the command line prints one line and exits with 2
+
+An error text says what is wrong, the value, what is allowed and what to do.
+"""
+
+import difflib
+from collections.abc import Iterable
+from typing import Literal
+
+ToolErrorKind = Literal["refused", "unknown_tool", "invalid_arguments", "malformed", "unconfirmed", "forbidden"]
+"""Kinds of tool errors. `unconfirmed` is a write without the user's consent, `forbidden` an access to another user's
+data."""
+Fault = Literal["agent", "user", "tool", "mcp", "grader", "engine"]
+
+
+class ToolError(Exception):
+    """A tool refused a call.
+
+    The state is rolled back and the model reads the text. Metrics count errors by `kind`.
+    """
+
+    def __init__(self, text: str, kind: ToolErrorKind = "refused") -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class RolloutError(Exception):
+    """An episode failed before its end. `fault` names the component at fault.
+
+    The episode has no score and is never trained on. `context_full` marks a conversation that exceeds the model's
+    context. After its first turn, an API agent catches such an error, and the episode ends with the stop reason
+    `max_tokens`.
+    """
+
+    def __init__(self, text: str, fault: Fault, context_full: bool = False) -> None:
+        super().__init__(text)
+        self.fault: Fault = fault
+        self.context_full = context_full
+
+    def __reduce__(self) -> tuple[type["RolloutError"], tuple[str, Fault, bool]]:
+        """Return what pickle needs to restore the error with its fault in another process."""
+        return type(self), (str(self), self.fault, self.context_full)
+
+
+class TaskError(Exception):
+    """A task cannot be scored: its gold solution fails, or doing nothing earns a reward."""
+
+
+class ConfigError(Exception):
+    """A name, key or value does not exist or is out of range."""
+
+
+def install_hint(extra: str) -> str:
+    """Return the end of an error text that says how to install an extra.
+
+    The command installs from the clone: `understudy` on PyPI is another project.
+    """
+    return f"run pip install -e '.[{extra}]' in the clone of understudy"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error text: `name`, the closest known name, and all allowed names."""
+    allowed = sorted(known)
+    close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{name!r}; {hint}allowed: {', '.join(allowed)}"

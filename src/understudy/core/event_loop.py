@@ -1,0 +1,125 @@
+"""Event loops: one for each command, and one in the background for synchronous code that has to wait for coroutines."""
+
+import asyncio
+import atexit
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+SHUTDOWN_SECONDS = 10.0
+"""Maximum seconds that `BackgroundLoop.close` waits. Without a limit, a server that is still starting could block the
+exit of Python.
+"""
+
+
+def run_async(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a new event loop and return its result. Raise RuntimeError if this thread runs a loop.
+
+    The first Ctrl-C cancels `main`, which can then clean up. If `main` is running synchronous code, such as loading a
+    model, KeyboardInterrupt is raised there at once. A second Ctrl-C ends the clean-up. In all cases this function
+    raises KeyboardInterrupt.
+    """
+    if _is_loop_running():
+        main.close()
+        name = getattr(main, "__name__", "the coroutine")
+        raise RuntimeError(f"an event loop is running in this thread, as in a notebook: use `await {name}(...)`")
+    return asyncio.run(_with_interrupts(main))
+
+
+def _is_loop_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+async def _with_interrupts(main: Coroutine[Any, Any, T]) -> T:
+    if threading.current_thread() is not threading.main_thread():
+        return await main  # Python handles signals only in the main thread
+    loop, task, cancelled = asyncio.get_running_loop(), asyncio.current_task(), False
+    assert task is not None
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal cancelled
+        if cancelled or asyncio.current_task(loop) is task:
+            cancelled = False
+            raise KeyboardInterrupt
+        cancelled = True
+        task.cancel()
+        loop.call_soon_threadsafe(lambda: None)  # `cancel` alone does not wake a loop that waits for I/O
+
+    previous = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        return await main
+    except asyncio.CancelledError:
+        if cancelled:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+class LoopLocal(Generic[T]):
+    """An object that can only be used in the event loop that created it, such as a pool of connections.
+
+    Another loop, started after the first has ended, gets a new object.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._made: tuple[asyncio.AbstractEventLoop, T] | None = None
+
+    def get(self) -> T:
+        """Return the object of the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._made is None or self._made[0] is not loop:
+            self._made = loop, self._make()
+        return self._made[1]
+
+
+class BackgroundLoop:
+    """An event loop in a separate thread, for synchronous callers.
+
+    It starts with the first `run`, and ends with the process or with `close`, which also ends open sessions. Coroutines
+    from all threads run concurrently in one loop, so data shared between them needs no lock.
+    """
+
+    def __init__(self) -> None:
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of the coroutine. The calling thread blocks, and must not be the loop's own thread."""
+        with self._starting:
+            if self._thread is None:
+                self._start()
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        """Cancel running work and wait for the loop to end; the next `run` starts a new loop."""
+        with self._starting:
+            if self._thread is not None:
+                self._loop.call_soon_threadsafe(self._end.set)
+                self._thread.join(SHUTDOWN_SECONDS)
+                self._thread = None
+                atexit.unregister(self.close)
+
+    def _start(self) -> None:
+        ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._live(ready)), name="understudy", daemon=True)
+        self._thread.start()
+        ready.wait()
+        atexit.register(self.close)
+
+    async def _live(self, ready: threading.Event) -> None:
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        ready.set()
+        await self._end.wait()
+
+
+BACKGROUND_LOOP = BackgroundLoop()
+"""The loop of all synchronous code that waits for coroutines: text environments, checks of task files, the viewer."""

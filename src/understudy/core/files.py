@@ -1,0 +1,109 @@
+"""Atomic writes of files and folders, and OS errors as one-line ConfigErrors."""
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from understudy.core.errors import ConfigError
+
+RETRY_HINT = "run the same command again"
+"""What to do after a failed write that left nothing behind."""
+
+
+@contextlib.contextmanager
+def os_errors_as_config_errors(path: Path, hint: str) -> Iterator[None]:
+    """Turn an OSError in the block into a ConfigError with `path`, the reason and the `hint`."""
+    try:
+        yield
+    except OSError as e:
+        reason = e.strerror or str(e)
+        if e.filename and e.strerror:
+            reason = f"{e.filename}: {e.strerror}"
+        raise ConfigError(f"{path} cannot be written ({reason}); fix that, then {hint}") from e
+
+
+def append_bytes(file: Path, data: bytes) -> None:
+    """Append `data` in one write. Raise OSError and leave the file unchanged if that fails."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        size = os.fstat(descriptor).st_size
+        if os.write(descriptor, data) < len(data):
+            os.ftruncate(descriptor, size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
+    finally:
+        os.close(descriptor)
+
+
+def repair_jsonl(file: Path) -> None:
+    """Create the file if it is missing, and remove a last line without a line end, which a crash cut off."""
+    file.touch()
+    with file.open("rb") as lines:
+        partial = next((len(line) for line in lines if not line.endswith(b"\n")), 0)
+    if partial:
+        os.truncate(file, file.stat().st_size - partial)  # a crash while rewriting would lose all lines
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a text file that the user asked for, such as a report. Raise ConfigError if that fails."""
+    with os_errors_as_config_errors(file, RETRY_HINT):
+        file.write_text(text, encoding="utf-8")
+
+
+def atomic_write(path: Path, text: str) -> None:
+    """Replace a file's text atomically. After a crash the file holds either the old or the new text."""
+    with atomic_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def atomic_file(final: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `final`, and rename it to `final` if the block succeeds."""
+    partial = final.with_name(final.name + ".partial")
+    partial.unlink(missing_ok=True)
+    with _removed(partial):
+        yield partial
+        fsync(partial)
+        partial.replace(final)
+    fsync(final.parent)
+
+
+@contextlib.contextmanager
+def atomic_folder(final: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `final`, and rename it to `final` if the block succeeds."""
+    partial = final.with_name(final.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    with _removed(partial):
+        partial.mkdir()
+        yield partial
+        shutil.rmtree(final, ignore_errors=True)
+        partial.rename(final)
+    fsync(final.parent)
+
+
+def atomic_symlink(link: Path, target: str) -> None:
+    """Create or replace the symbolic link `link` atomically. `target` is relative to the link's folder."""
+    partial = link.with_name(link.name + ".partial")
+    partial.unlink(missing_ok=True)
+    partial.symlink_to(target)
+    partial.replace(link)
+
+
+def fsync(path: Path) -> None:
+    """Flush a file's content, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _removed(partial: Path) -> Iterator[None]:
+    """Remove what is left of `partial` when the block ends, so that a failed write does not fill the disk."""
+    try:
+        yield
+    finally:
+        shutil.rmtree(partial) if partial.is_dir() else partial.unlink(missing_ok=True)

@@ -1,0 +1,106 @@
+"""Messages, tool calls and tool descriptions, and their OpenAI wire format.
+
+Source: the chat completions API, https://platform.openai.com/docs/api-reference/chat.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from understudy.core.json_values import parse_json
+from understudy.core.records import Record
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class ToolCall(Record):
+    """One tool call of the model.
+
+    `parse_error` says why the call could not be parsed. Such a call is answered with an error and never executed.
+    """
+
+    name: str
+    arguments: dict[str, Any] = {}
+    id: str = ""
+    parse_error: str = ""
+
+
+class ToolSpec(Record):
+    """The description of a tool that the model sees. `parameters` is a JSON Schema of type object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    aliases: dict[str, str] = {}
+    """Alternative argument names that models write, mapped to the real names. They are accepted in calls and never
+    shown."""
+
+
+class Message(Record):
+    """One message. A tool message answers the call with the id `tool_call_id`."""
+
+    role: Role
+    content: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+
+
+def assign_call_ids(message: Message, turn: int) -> Message:
+    """Return the reply with ids for calls that have none. `turn` makes the ids unique in their episode."""
+    if not message.tool_calls:
+        return message
+    calls = enumerate(message.tool_calls)
+    return message.replace(tool_calls=tuple(c if c.id else c.replace(id=f"call_{turn}_{i}") for i, c in calls))
+
+
+def message_to_openai(message: Message) -> dict[str, Any]:
+    """Return the message in the wire format.
+
+    A malformed call is sent with its name and no arguments, so that the error message has a call to answer.
+    """
+    wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        wire["tool_calls"] = [_call_to_wire(call) for call in message.tool_calls]
+    if message.tool_call_id:
+        wire["tool_call_id"] = message.tool_call_id
+    return wire
+
+
+def _call_to_wire(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name or "unknown", "arguments": json.dumps(call.arguments)}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def message_from_openai(wire: Mapping[str, Any]) -> Message:
+    """Return the message that a wire message describes: the inverse of `message_to_openai`.
+
+    A call is malformed if its arguments are not a JSON object or if `json_values.parse_json` rejects them, for example
+    because of a duplicate key.
+    """
+    calls = tuple(_call_from_wire(call) for call in wire.get("tool_calls") or ())
+    return Message(
+        role=wire["role"],
+        content=wire.get("content") or "",
+        tool_calls=calls,
+        tool_call_id=wire.get("tool_call_id") or "",
+    )
+
+
+def _call_from_wire(wire: Mapping[str, Any]) -> ToolCall:
+    function = wire["function"]
+    call_id = wire.get("id") or ""
+    if malformed := wire.get("malformed"):  # a key that `understudy serve` adds to unparsable calls
+        return ToolCall(name=function["name"], id=call_id, parse_error=malformed)
+    raw = function.get("arguments") or "{}"
+    try:
+        arguments = parse_json(raw if isinstance(raw, str) else json.dumps(raw), 1, "the arguments are")
+    except (ValueError, RecursionError) as e:
+        return ToolCall(name=function["name"], id=call_id, parse_error=str(e))
+    if not isinstance(arguments, dict):
+        return ToolCall(name=function["name"], id=call_id, parse_error="the arguments are not a JSON object")
+    return ToolCall(name=function["name"], arguments=arguments, id=call_id)
+
+
+def tool_to_openai(spec: ToolSpec) -> dict[str, Any]:
+    """Return the tool in the wire format, which chat templates take too."""
+    return {"type": "function", "function": spec.model_dump(exclude={"aliases"})}

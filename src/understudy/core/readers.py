@@ -1,0 +1,113 @@
+"""Readers that stream the rows of a data file.
+
+.jsonl     one value a line
+.json      a list, or an object with a list `tasks` or `dependent_dataset`; parsed incrementally (ijson)
+.parquet   one row at a time, by row groups (pyarrow)
+.py        the literals of a list `TASKS`; never executed. Only this reader loads a whole file (`python_literals`)
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pydantic_core import from_json
+
+from understudy.core.errors import ConfigError, did_you_mean, install_hint
+from understudy.core.items import Item, RowError
+from understudy.core.python_literals import read_python_literals
+
+SUFFIXES = (".json", ".jsonl", ".parquet", ".py")
+JSON_LIST_PATHS = {"": "item", "tasks": "tasks.item", "dependent_dataset": "dependent_dataset.item"}
+"""Places of the list of rows in a JSON file: key of the list ("" for the top level) -> path of its items for ijson."""
+
+_BATCH = 1000
+
+
+def read_rows(path: Path) -> Iterator[Item[Any] | RowError]:
+    """Yield the values of a file.
+
+    A row that cannot be read gives a RowError; reading continues after it where the format allows. Raise ConfigError if
+    the file does not exist, cannot be opened or has another suffix.
+    """
+    readers: Mapping[str, Callable[[Path], Iterator[Item[Any] | RowError]]] = {
+        ".jsonl": _jsonl,
+        ".json": _json,
+        ".parquet": _parquet,
+        ".py": read_python_literals,
+    }
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}")
+    try:
+        path.open("rb").close()
+    except OSError as e:
+        raise ConfigError(f"{path} cannot be read ({e.strerror}); fix that, or name another file") from e
+    if path.suffix not in readers:
+        raise ConfigError(f"{path}: unknown file suffix {did_you_mean(path.suffix, readers)}")
+    return readers[path.suffix](path)
+
+
+@functools.cache
+def require_module(module: str, purpose: str) -> ModuleType:
+    """Import a module of the extra `data`. Raise ConfigError if it is not installed."""
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as e:
+        raise ConfigError(f"{purpose} needs {e.name}; {install_hint('data')}") from e
+
+
+def _jsonl(path: Path) -> Iterator[Item[Any] | RowError]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            location = f"{path}:{number}"
+            try:
+                yield Item(location, from_json(line, allow_inf_nan=False))
+            except ValueError as e:
+                problem = f"not JSON: {e}" if line.strip() else "an empty line"
+                yield RowError(location, "", problem, "unreadable")
+
+
+def _json(path: Path) -> Iterator[Item[Any] | RowError]:
+    ijson = require_module("ijson", "reading .json files")
+    items_path = _find_items_path(ijson, path)
+    label = items_path.removesuffix("item").rstrip(".")
+    number = 0
+    try:
+        with path.open("rb") as file:
+            for value in ijson.items(file, items_path, use_float=True):
+                yield Item(f"{path}: {label}[{number}]", value)
+                number += 1
+    except ijson.JSONError as e:
+        yield RowError(f"{path}: {label}[{number}]", "", f"not JSON: {_on_one_line(e)}", "unreadable")
+
+
+def _find_items_path(ijson: ModuleType, path: Path) -> str:
+    """Return ijson's path of the items of the file's list."""
+    try:
+        with path.open("rb") as file:
+            for prefix, event, _ in ijson.parse(file):
+                if event == "start_array" and prefix in JSON_LIST_PATHS:
+                    return JSON_LIST_PATHS[prefix]
+    except ijson.JSONError as e:
+        raise ConfigError(f"{path}: not JSON: {_on_one_line(e)}") from e
+    raise ConfigError(f"{path}: no list of rows; the file must be a list or have a list 'tasks' or 'dependent_dataset'")
+
+
+def _on_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _parquet(path: Path) -> Iterator[Item[Any] | RowError]:
+    arrow, parquet = require_module("pyarrow", "reading parquet"), require_module("pyarrow.parquet", "reading parquet")
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=_BATCH):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield Item(f"{path}: row {number}", row)
+    except (arrow.ArrowException, OSError) as e:
+        yield RowError(f"{path}: row {number + 1}", "", f"not parquet: {_on_one_line(e)}", "unreadable")

@@ -1,0 +1,353 @@
+"""Typed settings: load a record from TOML and `key=value` overrides, and write a record as TOML with comments.
+
+Every key is checked.
+
+    config = load_toml(EnvironmentConfig, "notes.toml", ["limits.max_turns=20"])
+
+Defaults come first, then the file, then the overrides.
+
+A field may hold:
+- a nested record;
+- a table of records, such as `dict[str, EndpointConfig]`, with one section `[endpoints.NAME]` for each;
+- one of several record types that differ in their field `kind`. A section without a `kind` is of the first type.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import ValidationError
+
+from understudy.core.errors import ConfigError, did_you_mean
+from understudy.core.records import Record
+
+C = TypeVar("C", bound=Record)
+
+
+def load_toml(config_type: type[C], path: str | Path, overrides: Sequence[str] = ()) -> C:
+    """Load a record from a TOML file, with `a.b=value` overrides. Raise ConfigError for a wrong file, key or value."""
+    return parse_toml(config_type, read_text(path), overrides, source=str(path))
+
+
+def parse_toml(
+    config_type: type[C],
+    text: str,
+    overrides: Sequence[str] = (),
+    source: str = "config",
+    above: Mapping[str, Any] | None = None,
+) -> C:
+    """Parse a record from a TOML text, with `a.b=value` overrides.
+
+    `source` names the text in errors. Values of `above` override the text's, and `overrides` override both. Overrides
+    of a section's `kind` are applied before the others, and drop the section's keys that the new kind does not have.
+    Raise ConfigError for invalid TOML, an unknown key or a wrong value.
+    """
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as e:
+        raise ConfigError(f"{source}: not TOML: {e}") from e
+    _check_keys(_Section(config_type, config_type, source), values)
+    values = merge_nested(values, above or {})
+    for override in sorted(overrides, key=lambda each: not _sets_kind(config_type, each)):
+        _override(_Section(config_type, config_type, f"override {override!r}"), values, override)
+    try:
+        return config_type.model_validate(values)
+    except ValidationError as e:
+        raise ConfigError(_explain(config_type, e)) from e
+
+
+def merge_nested(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two nested mappings; where both set a key, `above` wins."""
+    both = {key: value for key, value in above.items() if isinstance(value, Mapping) and key in below}
+    return {**below, **above, **{key: merge_nested(below[key], value) for key, value in both.items()}}
+
+
+def dump_toml(config: Record) -> str:
+    """Return the config as TOML with a comment for every field. `parse_toml` reads it back to an equal record."""
+    return "\n".join(_lines(config, ())).lstrip() + "\n"
+
+
+def config_differences(left: Record, right: Record) -> list[str]:
+    """Return the dotted keys whose values differ, each with both values."""
+    left_values, right_values = dict(_leaves(left)), dict(_leaves(right))
+    return [
+        f"{key}: {left_values.get(key)!r} and {right_values.get(key)!r}"
+        for key in left_values | right_values
+        if left_values.get(key) != right_values.get(key)
+    ]
+
+
+def read_text(path: str | Path) -> str:
+    """Return the text of a config file. Raise ConfigError if it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as e:
+        raise ConfigError(f"config file {path} cannot be read: {e.strerror}") from e
+    except UnicodeDecodeError as e:
+        raise ConfigError(f"config file {path} is not UTF-8 text: {e}") from e
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A section of a config: the record type at `path` in the config type `root`."""
+
+    record: type[Record]
+    root: type[Record]
+    source: str
+    """The file or the override, as error texts name it."""
+    path: str = ""
+    """Empty, or the dotted name of the section with a dot at the end."""
+    kind: str = ""
+    """The kind of the innermost enclosing section that has one, such as `engine.kind = 'local'`."""
+
+    def check_key(self, key: str) -> None:
+        """Raise ConfigError if the record has no such key.
+
+        The error names the kind that has the key, or else the closest key.
+        """
+        if key in self.record.model_fields:
+            return
+        name, paths = self.path + key, list(_paths(self.root))
+        kinds = dict.fromkeys(kind for path, kind in paths if f"{path}.".startswith(f"{name}.") and kind)
+        if kinds and self.kind:
+            owners = " or ".join(kinds)
+            raise ConfigError(f"{self.source}: {self.kind} has no key {name!r}; only {owners} has it. Leave it out")
+        own = sorted(self.path + field for field in self.record.model_fields)
+        text = did_you_mean(name, own)
+        if namesakes := [path for path, _ in paths if path.rpartition(".")[2] == key]:
+            text = f"{name!r}; did you mean {namesakes[0]!r}? allowed: {', '.join(own)}"
+        raise ConfigError(f"{self.source}: unknown key {text}")
+
+    def enter(self, key: str, values: Mapping[str, Any]) -> "_Section | None":
+        """Return the section of a key, or None if the key holds a plain value.
+
+        `values` are the values of that section so far; their `kind` decides its record type.
+        """
+        records = field_records(self.record, key)
+        if not records:
+            return None
+        path = f"{self.path}{key}"
+        if len(records) == 1:
+            return _Section(records[0], self.root, self.source, f"{path}.", self.kind)
+        by_kind = {record_kind(record): record for record in records}
+        kind = values.get("kind", next(iter(by_kind)))
+        if kind not in by_kind:
+            raise ConfigError(f"{self.source}: {path}.kind: unknown value {did_you_mean(str(kind), list(by_kind))}")
+        return _Section(by_kind[kind], self.root, self.source, f"{path}.", f"{path}.kind = {kind!r}")
+
+    def enter_table(self, key: str, name: str) -> "_Section | None":
+        """Return the section of one name of a table of records, or None if the key holds no such table."""
+        record = table_record(self.record, key)
+        return _Section(record, self.root, self.source, f"{self.path}{key}.{name}.", self.kind) if record else None
+
+
+def field_records(record: type[Record], key: str) -> tuple[type[Record], ...]:
+    """Return the record types that a field may hold: several if they differ in `kind`, none if it holds a value."""
+    annotation = record.model_fields[key].annotation
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    types = [get_args(member)[0] if get_origin(member) is Annotated else member for member in members]
+    return tuple(each for each in types if isinstance(each, type) and issubclass(each, Record))
+
+
+def table_record(record: type[Record], key: str) -> type[Record] | None:
+    """Return the record type of a table of records, or None if the field holds none."""
+    annotation = record.model_fields[key].annotation
+    value = get_args(annotation)[1] if get_origin(annotation) is dict else None
+    return value if isinstance(value, type) and issubclass(value, Record) else None
+
+
+def record_kind(record: type[Record]) -> str:
+    """Return the kind of one of the records that differ in `kind`."""
+    return str(record.model_fields["kind"].default)
+
+
+def _check_keys(section: _Section, values: Mapping[str, Any]) -> None:
+    for key, value in values.items():
+        section.check_key(key)
+        is_table = isinstance(value, dict)
+        if field_records(section.record, key) and not is_table:
+            raise ConfigError(f"{section.source}: {section.path}{key} is a section, not a value")
+        if is_table and (inner := section.enter(key, value)):
+            _check_keys(inner, value)
+        for name, entry in value.items() if is_table else ():
+            if (inner := section.enter_table(key, name)) and isinstance(entry, dict):
+                _check_keys(inner, entry)
+
+
+def _paths(record: type[Record], path: str = "", kind: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every dotted key, with the kind of the section that has it or ""."""
+    for key in record.model_fields:
+        records = field_records(record, key)
+        for inner in records:
+            of_kind = f"{path}{key}.kind = {record_kind(inner)!r}" if len(records) > 1 else kind
+            yield from _paths(inner, f"{path}{key}.", of_kind)
+        if table := table_record(record, key):
+            yield from _paths(table, f"{path}{key}.NAME.", kind)
+        elif not records:
+            yield path + key, kind
+
+
+def _is_mapping(record: type[Record], key: str) -> bool:
+    """Return whether a field is a dict with free keys."""
+    return get_origin(record.model_fields[key].annotation) is dict
+
+
+def _sets_kind(record: type[Record], override: str) -> bool:
+    """Return whether an override sets the `kind` that decides the record type of a section."""
+    *sections, key = override.partition("=")[0].strip().split(".")
+    records: tuple[type[Record], ...] = (record,)
+    for section in sections:
+        records = field_records(records[0], section) if section in records[0].model_fields else ()
+        if not records:
+            return False
+    return key == "kind" and len(records) > 1
+
+
+def _override(section: _Section, values: dict[str, Any], override: str) -> None:
+    """Set one `a.b=value` in the nested values."""
+    name, equals, text = override.partition("=")
+    *sections, key = name.strip().split(".")
+    if not equals or not key:
+        raise ConfigError(f"override {override!r} is not of the form key=value, such as seed=1 or limits.max_turns=20")
+    if _sets_kind(section.record, override):
+        _set_kind(section, values, sections, text.strip())
+        return
+    while sections:
+        part = sections.pop(0)
+        section.check_key(part)
+        inner = section.enter(part, values.get(part, {}))
+        if inner is None and sections and (inner := section.enter_table(part, sections[0])):
+            values, part = values.setdefault(part, {}), sections.pop(0)
+        if inner is None and table_record(section.record, part):
+            table = f"{section.path}{part}"
+            raise ConfigError(f"override {override!r}: {table} is a table of sections; set {table}.NAME.KEY=VALUE")
+        if inner is None and _is_mapping(section.record, part):
+            values.setdefault(part, {})[".".join([*sections, key])] = _value(Any, text.strip())
+            return
+        if inner is None:
+            raise ConfigError(f"override {override!r}: {section.path}{part} is a value, not a section")
+        section, values = inner, values.setdefault(part, {})
+    section.check_key(key)
+    if records := field_records(section.record, key):
+        path = f"{section.path}{key}"
+        hint = f"; did you mean {path}.preset={text.strip()}?" if "preset" in records[0].model_fields else ""
+        raise ConfigError(f"override {override!r}: {path} is a section, not a value{hint}")
+    values[key] = _value(section.record.model_fields[key].annotation, text.strip())
+
+
+def _set_kind(section: _Section, values: dict[str, Any], sections: Sequence[str], kind: str) -> None:
+    """Set the `kind` of the section at the end of `sections`, and drop keys that the new kind does not have."""
+    for part in sections[:-1]:
+        section = section.enter(part, values.get(part, {})) or section
+        values = values.setdefault(part, {})
+    inner = section.enter(sections[-1], {"kind": kind})
+    given = values.get(sections[-1], {})
+    if inner:
+        values[sections[-1]] = {**_known(inner.record, given), "kind": kind}
+
+
+def _known(record: type[Record], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values whose keys the record has, also in nested records."""
+    found = {key: value for key, value in values.items() if key in record.model_fields}
+    for key, value in found.items():
+        inner = field_records(record, key)
+        if len(inner) == 1 and isinstance(value, Mapping):
+            found[key] = _known(inner[0], value)
+    return found
+
+
+def _value(annotation: Any, text: str) -> Any:
+    """Parse the value of an override:
+
+    TOML if it is valid TOML, else plain text. `a,b` gives a list if the field is one.
+    """
+    if annotation is str:
+        return text
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    if get_origin(annotation) in (tuple, list) and not isinstance(value, list):
+        return [part.strip() for part in str(value).split(",") if part.strip()]
+    return value
+
+
+def _explain(config_type: type[Record], error: ValidationError) -> str:
+    """Return the first validation error as one line: path, value and what is allowed."""
+    first = error.errors(include_url=False)[0]
+    path = ".".join(_without_kinds(config_type, first["loc"]))
+    if first["type"] == "literal_error":
+        allowed = re.findall(r"'([^']*)'", first["ctx"]["expected"])
+        return f"{path}: unknown value {did_you_mean(str(first['input']), allowed)}"
+    reason = first["msg"].replace("Input should be", "it should be", 1)
+    return f"{path} = {first['input']!r}: {reason}"
+
+
+def _without_kinds(record: type[Record], location: Sequence[int | str]) -> list[str]:
+    """Return the keys of a validation error's location, without the kinds that pydantic adds."""
+    if not location or location[0] not in record.model_fields:
+        return [str(part) for part in location]
+    key, *rest = str(location[0]), *location[1:]
+    if table := table_record(record, key):
+        return [key, *map(str, rest[:1]), *_without_kinds(table, rest[1:])]
+    records = field_records(record, key)
+    if len(records) > 1 and rest:
+        records = tuple(each for each in records if record_kind(each) == rest[0])
+        rest = rest[1:]
+    return [key, *(_without_kinds(records[0], rest) if records else map(str, rest))]
+
+
+def _leaves(config: Record | Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items() if isinstance(config, Mapping) else config:
+        inner = isinstance(value, Record | Mapping)
+        yield from _leaves(value, f"{path}{key}.") if inner else ((path + key, value),)
+
+
+def _lines(config: Record, path: tuple[str, ...]) -> Iterator[str]:
+    """Yield the lines of a record: plain values first, then a table for each nested record.
+
+    TOML has no null, so a key without a value is a comment.
+    """
+    comments = {key: _comment(field.description) for key, field in type(config).model_fields.items()}
+    for key, value in config:
+        if not isinstance(value, Record) and not _is_table(value):
+            yield from comments[key]
+            yield f"# {key} =" if value is None else f"{key} = {_toml(value)}"
+    for key, value in config:
+        tables = {(*path, key, name): entry for name, entry in value.items()} if _is_table(value) else {}
+        for place, entry in {(*path, key): value}.items() if isinstance(value, Record) else tables.items():
+            yield f"\n[{'.'.join(place)}]"
+            yield from comments[key]
+            yield from _lines(entry, place)
+
+
+def _is_table(value: object) -> bool:
+    """Return whether a value is a non-empty table of records. An empty table is written as `{}`, not as a table."""
+    return isinstance(value, Mapping) and bool(value) and all(isinstance(each, Record) for each in value.values())
+
+
+def _comment(text: str | None) -> list[str]:
+    return [f"# {line.strip()}" for line in (text or "").splitlines()]
+
+
+def _toml(value: Any) -> str:
+    """Return one value as TOML. JSON strings are TOML strings, except for the character DEL."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml(str(k))} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, frozenset):
+        return _toml(sorted(value))
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return repr(value)

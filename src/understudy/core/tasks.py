@@ -1,0 +1,200 @@
+"""Task: what a user wants, the initial state, and the gold solution. A task is one line of JSONL.
+
+`gold` holds the assistant's turns of a perfect episode, calls and texts. If the user has tools, it also holds the
+user's calls between these turns, as messages with the role user. The calls, executed on a fresh state, define the goal
+state. The assistant's turns, played against the user, are the reference solution that SFT imitates.
+"""
+
+import hashlib
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from understudy.core.errors import TaskError
+from understudy.core.messages import Message, ToolCall
+from understudy.core.records import Record
+
+Split = Literal["train", "validation", "test"]
+Difficulty = Literal["easy", "medium", "hard"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+DIFFICULTIES: tuple[Difficulty, ...] = ("easy", "medium", "hard")
+Persona = Literal["plain", "chatty", "terse"]
+
+
+class Fact(Record):
+    """Something the user knows. The user says it in the opening, or when the agent asks with one of the `keywords`."""
+
+    text: str
+    """The sentence with which the user tells the fact."""
+    keywords: tuple[str, ...]
+    """Lower-case words; a question with one of them asks for this fact."""
+    in_opening: bool = False
+    """Whether the opening message contains the fact."""
+
+
+class SuccessCheck(Record):
+    """A call of the user's own tool that shows whether a goal is reached."""
+
+    call: ToolCall
+    expected_output: str
+    """Text that the tool's result contains if the goal is reached."""
+    success_text: str = "It works now."
+    failure_text: str = "It still does not work."
+
+
+class UserGoal(Record):
+    """One thing the user wants. The user raises it after the goals before it are settled."""
+
+    text: str
+    """The goal in words. The user also repeats it to correct a wrong proposal."""
+    kind: Literal["action", "number", "text"] = "action"
+    """`action`: the agent proposes an action and the user confirms it. `number` and `text`: the agent's statement
+    answers the question; for `number` the statement must contain a number."""
+    required_terms: tuple[str, ...] = ()
+    """Terms that a correct proposal of the action must contain; "cancel|cancellation" accepts either."""
+    accepted_steps: tuple[tuple[str, ...], ...] = ()
+    """Intermediate steps that the user agrees to. Each is the tuple of terms that a correct proposal must contain."""
+    success_check: SuccessCheck | None = None
+    """If set, only this check settles the goal, and no proposal does; `required_terms` may then be empty."""
+    facts: tuple[Fact, ...] = ()
+    """What the user knows about this goal. The user tells these facts only while this goal is the current one."""
+    contests_refusal: bool = False
+    """Whether the user contests a first refusal before accepting it."""
+
+
+class UserAction(Record):
+    """A call of the user's own tool that the user makes when the agent asks for it."""
+
+    call: ToolCall
+    required_terms: tuple[str, ...] = Field(min_length=1)
+    """Terms that a sentence must contain to ask for the action; "restart|reboot" accepts either. The first term is
+    the object of the action. If the sentence says "it", the object may be in the sentence before.
+    """
+    read_only: bool = False
+    """Whether the action only reads. The user then also performs it if the agent asks a question with the required
+    terms.
+    """
+    reply_template: str = "{result}"
+    """What the user says after the action; `{result}` is the tool's result."""
+
+
+class Scenario(Record):
+    """The user's side of a task. The agent never sees it."""
+
+    instructions: str
+    """The complete instructions in prose, for a user played by a language model or a person."""
+    opening: str
+    """The user's first message. If empty, the user must be a language model, which writes its own."""
+    facts: tuple[Fact, ...] = ()
+    goals: tuple[UserGoal, ...] = ()
+    user_actions: tuple[UserAction, ...] = ()
+    persona: Persona = "plain"
+    patience: int = Field(default=3, ge=1)
+    """Number of unhelpful agent turns after which the user leaves."""
+
+
+class Task(Record):
+    """One task. The module docstring describes `gold`."""
+
+    id: str
+    domain: str
+    split: Split
+    family: str
+    difficulty: Difficulty
+    scenario: Scenario
+    setup: dict[str, dict[str, Any]] = {}
+    """Changes to the initial state: table -> id -> JSON merge patch."""
+    gold: tuple[Message, ...]
+    outputs: tuple[str, ...] = ()
+    """Facts that the agent must tell the user; "available|in stock" accepts either."""
+
+    @property
+    def gold_calls(self) -> tuple[ToolCall, ...]:
+        """The agent's gold calls, in order."""
+        return tuple(call for turn in self.gold_turns for call in turn.tool_calls)
+
+    @property
+    def gold_turns(self) -> tuple[Message, ...]:
+        """The agent's gold messages, in order."""
+        return tuple(message for message in self.gold if message.role == "assistant")
+
+
+class Score(Record):
+    """The result of an episode: a reward in [0, 1] and its parts."""
+
+    reward: float
+    parts: dict[str, float] = {}
+    """Parts of the reward and values reported beside it, each in [0, 1]; 1 is best."""
+    progress: float | None = None
+    """Share of the goal that the episode reached, in [0, 1]; None if unknown. It is not part of the reward."""
+    shaping_bonus: float = 0.0
+    """What reward shaping adds for the progress of a failed episode, if shaping is on. Evaluation never reads it."""
+
+
+def task_fingerprint(task: Task) -> str:
+    """Return 16 hexadecimal digits of the task's SHA-256, to recognize a changed task with the same id."""
+    return hashlib.sha256(task.model_dump_json().encode()).hexdigest()[:16]
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """Read the tasks of a JSONL file.
+
+    Raise TaskError if the file is missing or a line is damaged; no line is skipped.
+    """
+    if not path.is_file():
+        raise TaskError(f"no task file at {path}; DOMAIN.write_frozen_tasks() writes the tasks of a domain")
+    return parse_tasks(path.read_bytes(), path)
+
+
+def parse_tasks(data: bytes, path: Path) -> list[Task]:
+    """Return the tasks of JSONL. Raise TaskError with the `path` and the line number if a line is damaged."""
+    tasks = []
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            tasks.append(Task.model_validate_json(line))
+        except ValidationError as e:
+            raise TaskError(f"{path}:{number}: not a task: {e.errors(include_url=False)[0]['msg']}") from e
+    return tasks
+
+
+def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
+    """Write tasks as JSONL."""
+    path.write_bytes(tasks_to_jsonl(tasks))
+
+
+def tasks_to_jsonl(tasks: Iterable[Task]) -> bytes:
+    """Return tasks as JSONL, one a line, without fields that have their default value."""
+    return "".join(task.model_dump_json(exclude_defaults=True) + "\n" for task in tasks).encode()
+
+
+def filter_tasks(
+    tasks: Sequence[Task], families: Sequence[str] = (), difficulties: Sequence[str] = (), limit: int | None = None
+) -> list[Task]:
+    """Return the first `limit` tasks of the given families and difficulties. Empty means all of them."""
+    chosen = [
+        task
+        for task in tasks
+        if (not families or task.family in families) and (not difficulties or task.difficulty in difficulties)
+    ]
+    return chosen[:limit]
+
+
+def iterate_epochs(tasks: Sequence[Task], seed: int) -> Iterator[Task]:
+    """Yield the tasks endlessly, shuffled anew in every epoch. Yield nothing if there are no tasks."""
+    for epoch in itertools.count() if tasks else ():
+        yield from random.Random(f"{seed}/{epoch}").sample(tasks, len(tasks))
+
+
+def split_from_id(identity: str) -> Split:
+    """Return the split of a task without one, from a hash of its id: 70% train, 10% validation, 20% test.
+
+    Adding tasks does not move a task to another split.
+    """
+    bucket = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:4]) % 10
+    if bucket < 7:
+        return "train"
+    return "validation" if bucket == 7 else "test"

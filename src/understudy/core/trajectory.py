@@ -1,0 +1,153 @@
+"""Trajectory: the record of one episode, for training and inspection.
+
+`tokens` is one flat, append-only sequence of prompt tokens and sampled tokens. Text is never tokenized twice.
+`logprobs[t]` is the log-probability of `tokens[t]` given `tokens[:t]` under the model that sampled it, at the sampling
+temperature. It is 0.0 where `mask` is False. `mask[0]` is always False.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from understudy.core.errors import Fault
+from understudy.core.messages import Message
+from understudy.core.tasks import Score
+
+
+class StopReason(StrEnum):
+    """Why an episode ended."""
+
+    DONE = "done"
+    """The user or the environment ended the episode."""
+    MAX_TURNS = "max_turns"
+    MAX_TOKENS = "max_tokens"
+    """No room for a reply: the episode reached `limits.max_episode_tokens` or filled the model's context."""
+    FAULT = "fault"
+    """The infrastructure failed; `Trajectory.fault` names the component."""
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """One episode. `observe` and `act` extend it; `score` and `stop_reason` close it.
+
+    `tokens`, `mask` and `logprobs` have the same length.
+    """
+
+    task_id: str
+    domain: str = ""
+    family: str = ""
+    difficulty: str = ""
+    seed: int = 0
+    messages: list[Message] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    mask: list[bool] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    score: Score | None = None
+    stop_reason: StopReason | None = None
+    fault: Fault | None = None
+    error: str = ""
+    weights_version: int = 0
+    """Version of the weights that sampled the last reply."""
+    penalty: float = 0.0
+    """Deduction from the training reward. The score, which evaluation reads, does not include it."""
+    event_counts: dict[str, int] = field(default_factory=Counter)
+    """Counts of events: replies by parse status, repairs and malformed calls by kind, tool errors by kind."""
+    timings: dict[str, float] = field(default_factory=dict)
+
+    def observe(self, messages: Iterable[Message], tokens: Sequence[int] = ()) -> None:
+        """Append messages that the agent sees, and their tokens if there are any."""
+        self.messages += messages
+        self.tokens += tokens
+        self.mask += [False] * len(tokens)
+        self.logprobs += [0.0] * len(tokens)
+
+    def act(self, message: Message, tokens: Sequence[int] = (), logprobs: Sequence[float] = ()) -> None:
+        """Append a reply of the agent with its tokens exactly as sampled.
+
+        Raise ValueError if the number of `logprobs` differs from that of `tokens`, or if no prompt token comes before
+        them.
+        """
+        if len(tokens) != len(logprobs) or (tokens and not self.tokens):
+            raise ValueError(f"{len(tokens)} sampled tokens, {len(logprobs)} logprobs, after {len(self.tokens)} tokens")
+        self.messages.append(message)
+        self.tokens += tokens
+        self.mask += [True] * len(tokens)
+        self.logprobs += logprobs
+
+    @property
+    def reward(self) -> float:
+        """The reward to train on: the score plus the shaping bonus, minus the penalty.
+
+        Raise ValueError without a score.
+        """
+        if self.score is None:
+            raise ValueError(f"the episode of task {self.task_id} has no score ({self.error or self.stop_reason})")
+        return self.score.reward + self.score.shaping_bonus - self.penalty
+
+    @property
+    def num_turns(self) -> int:
+        """Number of the agent's replies so far."""
+        return sum(m.role == "assistant" for m in self.messages)
+
+    def reply_spans(self) -> Iterator[tuple[int, int]]:
+        """Yield the agent's turns as [start, end) spans of `tokens`."""
+        start = None
+        for i, sampled in enumerate([*self.mask, False]):
+            if sampled and start is None:
+                start = i
+            elif not sampled and start is not None:
+                yield start, i
+                start = None
+
+
+_ADAPTER = TypeAdapter(Trajectory)
+
+
+class Stopwatch:
+    """Context manager that adds the seconds spent in its block to one entry of `timings`."""
+
+    __slots__ = ("_name", "_seconds", "_start")
+
+    def __init__(self, seconds: dict[str, float], name: str) -> None:
+        self._seconds, self._name = seconds, name
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._seconds[self._name] = self._seconds.get(self._name, 0.0) + time.perf_counter() - self._start
+
+
+def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
+    """Append trajectories to a JSONL file."""
+    with path.open("ab") as f:
+        f.writelines(map(trajectory_to_jsonl, trajectories))
+
+
+def trajectory_to_jsonl(trajectory: Trajectory) -> bytes:
+    """Return the trajectory as one line of JSONL."""
+    return _ADAPTER.dump_json(trajectory, exclude_defaults=True) + b"\n"
+
+
+def read_trajectories(path: Path) -> tuple[list[Trajectory], list[str]]:
+    """Return the trajectories of a JSONL file, and an error text for each damaged line."""
+    trajectories, errors = read_numbered_trajectories(path)
+    return list(trajectories.values()), list(errors.values())
+
+
+def read_numbered_trajectories(path: Path) -> tuple[dict[int, Trajectory], dict[int, str]]:
+    """Return the trajectories and the error texts of damaged lines, each by its line number from 1."""
+    trajectories, errors = dict[int, Trajectory](), dict[int, str]()
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                trajectories[number] = _ADAPTER.validate_python(json.loads(line))
+            except (ValidationError, json.JSONDecodeError, UnicodeDecodeError) as e:
+                errors[number] = f"{path}:{number}: not a trajectory: {str(e).splitlines()[0]}"
+    return trajectories, errors

@@ -1,0 +1,3 @@
+"""The version of the package. pyproject.toml has the same."""
+
+__version__ = "0.1.0"

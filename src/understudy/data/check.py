@@ -1,0 +1,162 @@
+"""Check a domain before training: play every frozen task with the gold turns and with an agent that does nothing.
+
+Training on a domain whose gold fails, or that rewards doing nothing, teaches the wrong behaviour although
+the training reward rises.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+
+from understudy.core.errors import TaskError
+from understudy.core.event_loop import run_async
+from understudy.core.records import Record
+from understudy.core.tasks import SPLITS, Score, Split, Task
+from understudy.data.near_duplicates import NearDuplicateIndex
+from understudy.envs.domains.base import TaskSource
+from understudy.envs.domains.mixture import find_source
+from understudy.envs.users import gives_consent
+from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
+from understudy.rollouts.rollout import EpisodeLimits, rollout
+
+TasksBySplit = Mapping[Split, Sequence[Task]]
+_LIMITS = EpisodeLimits(max_turns=100)
+
+
+class SplitReport(Record):
+    """The results of one frozen split."""
+
+    split: Split
+    tasks: int
+    families: dict[str, int]
+    """Number of tasks by family."""
+    noop_reward: float
+    """Mean reward of the noop agent; 0.0 in a sound domain."""
+    gold_reward: float
+    """Mean reward of the gold turns; 1.0 in a sound domain."""
+    gold_turns: float
+    """Mean number of replies in a gold episode."""
+
+
+class DomainReport(Record):
+    """What a domain contains, and its problems."""
+
+    domain: str
+    splits: tuple[SplitReport, ...]
+    unused_tools: tuple[str, ...]
+    """Tools that no gold episode calls."""
+    problems: tuple[str, ...]
+    """One sentence for each problem, with the task's id. A sound domain has none."""
+
+
+def check(domain: TaskSource) -> DomainReport:
+    """Run `check_async` in its own event loop. Raise RuntimeError if one is running."""
+    return run_async(check_async(domain))
+
+
+async def check_async(domain: TaskSource) -> DomainReport:
+    """Play all frozen tasks of the domain's slice with gold and noop, and compare the tasks with each other."""
+    tasks: TasksBySplit = {split: domain.tasks(split) for split in SPLITS}
+    problems = [] if domain.domain_policy else ["the domain policy is empty, so the agent gets no instructions"]
+    problems += [*_duplicates(tasks), *_leaks(domain, tasks)]
+    splits = [await _played(domain, split, tasks[split], problems) for split in SPLITS]
+    called = {call.name for split in SPLITS for task in tasks[split] for call in task.gold_calls}
+    unused = tuple(spec.name for spec in domain.tool_specs if spec.name not in called)
+    return DomainReport(domain=domain.name, splits=tuple(splits), unused_tools=unused, problems=tuple(problems))
+
+
+async def _played(domain: TaskSource, split: Split, tasks: Sequence[Task], problems: list[str]) -> SplitReport:
+    noop_reward, gold_reward = 0.0, 0.0
+    for task in tasks:
+        try:
+            problems += find_task_problems(find_source(domain, task.domain), split, task)
+            gold, noop = await score_agent(domain, task, GoldAgent()), await score_agent(domain, task, NoopAgent())
+        except TaskError as e:
+            problems.append(str(e))
+            continue
+        problems += _reward_problems(task, gold, noop)
+        gold_reward, noop_reward = gold_reward + gold.reward, noop_reward + noop.reward
+    count = max(1, len(tasks))
+    return SplitReport(
+        split=split,
+        tasks=len(tasks),
+        families=dict(Counter(task.family for task in tasks)),
+        noop_reward=noop_reward / count,
+        gold_reward=gold_reward / count,
+        gold_turns=sum(len(task.gold_turns) for task in tasks) / count,
+    )
+
+
+async def score_agent(domain: TaskSource, task: Task, agent: Agent) -> Score:
+    """Return the reward of an agent on a task. Raise TaskError if the episode fails."""
+    episode = await rollout(task, domain.environment(task), agent, _LIMITS)
+    if episode.score is None:
+        raise TaskError(f"task {task.id}: its episode failed ({episode.fault}): {episode.error}")
+    return episode.score
+
+
+def _reward_problems(task: Task, gold: Score, noop: Score) -> Iterator[str]:
+    if min(gold.parts.values(), default=gold.reward) < 1.0:
+        failed = ", ".join(name for name, part in gold.parts.items() if part < 1.0)
+        yield f"task {task.id}: its gold turns earn {gold.reward:g} instead of 1.0; failed: {failed}"
+    if noop.reward > 0.0:
+        yield f"task {task.id}: doing nothing earns {noop.reward:g}"
+
+
+def find_task_problems(domain: TaskSource, split: Split, task: Task) -> Iterator[str]:
+    """Yield the problems of a single task."""
+    shown = {spec.name for spec in domain.tool_specs}
+    for name in sorted({call.name for call in task.gold_calls} - shown):
+        yield f"task {task.id}: a gold turn calls {name}, which is not one of the agent's tools"
+    if (task.domain, task.split) != (domain.name, split):
+        yield f"task {task.id}: it is stored in {domain.name}/{split}, but its fields say {task.domain}/{task.split}"
+    if task.family not in domain.families:
+        yield f"task {task.id}: the domain has no family {task.family!r}"
+    for text in filter(gives_consent, _user_texts(task)):
+        yield f"task {task.id}: the user's text {text!r} would count as consent to a change"
+
+
+def _user_texts(task: Task) -> Iterator[str]:
+    scenario = task.scenario
+    yield scenario.opening
+    yield from (goal.text for goal in scenario.goals)
+    yield from (action.reply_template for action in scenario.user_actions)
+    yield from (
+        text
+        for goal in scenario.goals
+        if goal.success_check
+        for text in (goal.success_check.success_text, goal.success_check.failure_text)
+    )
+    yield from (fact.text for facts in (scenario.facts, *(goal.facts for goal in scenario.goals)) for fact in facts)
+
+
+def _duplicates(tasks: TasksBySplit) -> Iterator[str]:
+    """Yield repeated ids and near-duplicates, within a split and across splits."""
+    for first, second in _pairs((t for split in SPLITS for t in tasks[split]), lambda task: task.id):
+        yield f"task {second.id}: the id is also that of a task in {first.split}"
+    similar, known = NearDuplicateIndex(), list[Task]()
+    for task in (t for split in SPLITS for t in tasks[split] if t.scenario.opening):
+        yield from (f"task {task.id}: it is nearly the same as {known[n].id}" for n in similar.add(task))
+        known.append(task)
+
+
+def _pairs(tasks: Iterable[Task], key: Callable[[Task], Hashable]) -> Iterator[tuple[Task, Task]]:
+    """Yield (first, later) for each task whose key an earlier task has; `first` is the first task with the key."""
+    seen: dict[Hashable, Task] = {}
+    for task in tasks:
+        if (known := key(task)) in seen:
+            yield seen[known], task
+        seen.setdefault(known, task)
+
+
+def _leaks(domain: TaskSource, tasks: TasksBySplit) -> Iterator[str]:
+    """Yield what a later split shares with an earlier one: users and other rows, or whole scenarios."""
+    owners = dict[Hashable, tuple[Split, Task]]()
+    for split in SPLITS:
+        for task in tasks[split]:
+            script = (task.scenario.opening, task.scenario.facts, repr(task.scenario.goals))
+            scenario = script if task.scenario.opening else (task.scenario.instructions,)
+            for thing in (scenario, *domain.split_row_keys(task)):
+                owner, first = owners.setdefault(thing, (split, task))
+                if owner != split:
+                    what = "its scenario" if thing is scenario else " ".join(map(str, thing))
+                    yield f"task {task.id}: it shares {what} with {first.id}"

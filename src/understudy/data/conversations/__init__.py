@@ -1,0 +1,1 @@
+"""Training conversations: read from and written for other trainers."""

@@ -1,0 +1,118 @@
+"""Training conversations, one JSONL row each: whole episodes with tools, as messages without tokens.
+
+    Demonstration   one episode to imitate (SFT)
+    PreferencePair  two episodes of one task, the better one and the worse one (DPO)
+    LabeledExample  one episode, desirable or not (KTO)
+
+Messages are written as `messages.Message`. They are read in this form or in that of the chat completions API, and so
+are tools.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, ValidationError, model_validator
+
+from understudy.core.items import Item, RowError, row_error_from_validation
+from understudy.core.messages import Message, ToolSpec, message_from_openai
+from understudy.core.readers import read_rows
+from understudy.core.records import Record
+
+_OF_API = {"role", "content", "tool_calls", "tool_call_id"}
+
+
+def _message(value: Any) -> Any:
+    """Convert a message of the chat completions API. Return anything else unchanged."""
+    if not isinstance(value, dict) or not {"role"} <= value.keys() <= _OF_API:
+        return value
+    calls = value.get("tool_calls")
+    if calls is None or (isinstance(calls, list) and calls and all(map(_is_api_call, calls))):
+        message = message_from_openai(value)
+        for call in message.tool_calls:
+            if call.parse_error:  # the message would not contain the call's original text
+                raise ValueError(f"the call of {call.name} is not supported: {call.parse_error}")
+        return message
+    return value
+
+
+def _is_api_call(call: Any) -> bool:
+    return isinstance(call, dict) and isinstance(call.get("function"), dict) and "name" in call["function"]
+
+
+def _spec(value: Any) -> Any:
+    return value["function"] if isinstance(value, dict) and value.keys() == {"type", "function"} else value
+
+
+def _validate_conversation(messages: tuple["MessageField", ...]) -> tuple["MessageField", ...]:
+    """Raise ValueError unless there is a reply of the agent, and something before each reply."""
+    roles = [message.role for message in messages]
+    if "assistant" not in roles:
+        raise ValueError("there is no message of the assistant to train on")
+    for number, (before, role) in enumerate(zip([None, *roles], roles, strict=False)):
+        if role == "assistant" and before in (None, "assistant"):
+            raise ValueError(f"message {number} is the assistant's, but there is no message before it to reply to")
+    return messages
+
+
+MessageField = Annotated[Message, BeforeValidator(_message)]
+Conversation = Annotated[tuple[MessageField, ...], AfterValidator(_validate_conversation)]
+"""The messages, starting with the policy. Messages after the last reply are not trained on."""
+ToolSpecs = tuple[Annotated[ToolSpec, BeforeValidator(_spec)], ...]
+
+
+class Demonstration(Record):
+    """One episode to imitate (SFT)."""
+
+    task: str = ""
+    """The id of its task, if known."""
+    messages: Conversation
+    tools: ToolSpecs = ()
+    """The agent's tools."""
+
+
+class PreferencePair(Record):
+    """Two episodes of one task, the better one and the worse one (DPO)."""
+
+    task: str = ""
+    chosen: Conversation
+    rejected: Conversation
+    tools: ToolSpecs = ()
+
+    @model_validator(mode="after")
+    def _comparable(self) -> Self:
+        if prompt_messages(self.chosen) != prompt_messages(self.rejected):
+            raise ValueError("chosen and rejected begin differently, so they are not of one task")
+        if self.chosen == self.rejected:
+            raise ValueError("chosen and rejected are the same")
+        return self
+
+
+class LabeledExample(Record):
+    """One episode with a label (KTO)."""
+
+    task: str = ""
+    messages: Conversation
+    tools: ToolSpecs = ()
+    label: bool
+
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+def prompt_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return the messages before the first reply."""
+    first = next(i for i, message in enumerate(messages) if message.role == "assistant")
+    return messages[:first]
+
+
+def read_examples(path: Path, kind: type[RecordT]) -> Iterator[Item[RecordT] | RowError]:
+    """Yield the rows of a file as records of one kind. An invalid row is a `RowError` with its location and reason."""
+    for item in read_rows(path):
+        if isinstance(item, RowError):
+            yield item
+            continue
+        try:
+            yield Item(item.location, kind.model_validate(item.value))
+        except ValidationError as e:
+            yield row_error_from_validation(item.location, e)

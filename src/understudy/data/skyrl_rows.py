@@ -1,0 +1,111 @@
+"""Convert tasks to SkyRL's rows (https://docs.skyrl.ai, "dataset preparation") and back, without loss.
+
+    data_source  "understudy/<domain>", which SkyRL groups evaluation metrics by
+    env_class    the name under which `envs.gym.skyrl_gym` registers its environments: "tau_bench" for domains and
+                 benchmarks, "MCPToolEnv" for MCP environments
+    prompt       the policy as system message, and the user's opening; the environment adds the tools
+    reward_spec  method "task", and as ground truth the whole task as JSON: setup, gold and outputs decide the reward
+    extra_info   the source that plays the task, and labels to group rows by
+
+The ground truth is JSON text instead of nested columns, because a table would give every call the arguments of all
+others as nulls.
+"""
+
+from typing import Literal
+
+from pydantic import ValidationError
+
+from understudy.core.items import Item, RowError, row_error_from_validation
+from understudy.core.records import Record
+from understudy.core.tasks import Difficulty, Split, Task
+
+
+class PromptMessage(Record):
+    """One message of a prompt."""
+
+    role: Literal["system", "user"]
+    content: str
+
+
+class RewardSpec(Record):
+    """The specification of the reward."""
+
+    method: Literal["task"]
+    ground_truth: str
+    """The task as JSON."""
+
+
+EnvClass = Literal["tau_bench", "MCPToolEnv"]
+
+
+class ExtraInfo(Record):
+    """The source of the task, and its labels."""
+
+    source: str
+    """A reference for `load_source`: a domain's name, `module:attribute`, `benchmark:PATH#domain` or `mcp:file.toml`.
+    """
+    task: str
+    """The task's id."""
+    domain: str
+    split: Split
+    family: str
+    difficulty: Difficulty
+
+
+class SkyRLRow(Record):
+    """One task as a row for SkyRL."""
+
+    data_source: str
+    env_class: EnvClass
+    prompt: tuple[PromptMessage, PromptMessage]
+    reward_spec: RewardSpec
+    extra_info: ExtraInfo
+
+
+def to_skyrl_row(task: Task, domain_policy: str, source: str) -> SkyRLRow:
+    """Return the row of a task. `domain_policy` is the system message, `source` plays the task."""
+    return SkyRLRow(
+        data_source=f"understudy/{task.domain}",
+        env_class=_env_class(source),
+        prompt=(
+            PromptMessage(role="system", content=domain_policy),
+            PromptMessage(role="user", content=task.scenario.opening),
+        ),
+        reward_spec=RewardSpec(method="task", ground_truth=task.model_dump_json(exclude_defaults=True)),
+        extra_info=_labels(task, source),
+    )
+
+
+def from_skyrl_row(item: Item[SkyRLRow]) -> Item[Task] | RowError:
+    """Return the task of a row, or a RowError if the task is invalid or another column contradicts it."""
+    row, where = item.value, item.location
+    try:
+        task = Task.model_validate_json(row.reward_spec.ground_truth)
+    except ValidationError as e:
+        return row_error_from_validation(where, e, "reward_spec.ground_truth")
+    source = row.extra_info.source
+    if row.extra_info != _labels(task, source):
+        return RowError(where, "extra_info", f"it contradicts reward_spec.ground_truth, which is task {task.id}")
+    if row.env_class != _env_class(source):
+        return RowError(
+            where, "env_class", f"{row.env_class!r}, but extra_info.source {source!r} needs {_env_class(source)!r}"
+        )
+    roles, opening = tuple(message.role for message in row.prompt), row.prompt[1].content
+    if roles != ("system", "user") or opening != task.scenario.opening:
+        return RowError(where, "prompt", "it must be the policy (system), then the task's opening (user)")
+    return Item(where, task)
+
+
+def _labels(task: Task, source: str) -> ExtraInfo:
+    return ExtraInfo(
+        source=source,
+        task=task.id,
+        domain=task.domain,
+        split=task.split,
+        family=task.family,
+        difficulty=task.difficulty,
+    )
+
+
+def _env_class(source: str) -> EnvClass:
+    return "MCPToolEnv" if source.startswith("mcp:") else "tau_bench"

@@ -1,0 +1,208 @@
+"""Statistics of a set of tasks: lengths, tools, families, difficulties, duplicates, and leaks between splits."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pydantic import Field
+
+from understudy.core.items import Item, RowError
+from understudy.core.messages import Message
+from understudy.core.records import Record
+from understudy.core.tasks import Split, Task
+from understudy.data.near_duplicates import NearDuplicateIndex, semantic_key, user_words
+from understudy.data.verify import DomainRegistry
+from understudy.formats import ChatFormat
+
+MAX_LEAKS = 20
+"""The largest number of leaks that are listed."""
+
+
+class LengthStats(Record):
+    """The distribution of a length over tasks."""
+
+    mean: float
+    min: int
+    median: int
+    p90: int
+    max: int
+    counts: dict[int, int]
+    """Number of tasks by length."""
+
+
+class TaskLeak(Record):
+    """A task that shares something with an earlier task of another split."""
+
+    shared: str
+    """"words or calls" for a near-duplicate, or the table and key of a row."""
+    task: str
+    split: Split
+    other_task: str
+    other_split: Split
+
+
+class DatasetStats(Record):
+    """Statistics of a set of tasks."""
+
+    tasks: int
+    num_invalid: int = 0
+    """Number of invalid items. No other statistic includes them."""
+    first_error: str = ""
+    """Location of the first invalid item, and why it is invalid."""
+    splits: dict[str, int] = {}
+    families: dict[str, int] = {}
+    difficulties: dict[str, int] = {}
+    tools: dict[str, int] = {}
+    """Number of gold calls by tool."""
+    lengths: dict[str, LengthStats] = {}
+    """Words of the user, gold turns and gold calls; with a format, tokens of the prompt and of the gold turns."""
+    duplicate_ids: int = 0
+    """Number of tasks with the id of an earlier task."""
+    duplicates: int = 0
+    """Number of tasks that differ from an earlier one only in wording."""
+    near_duplicates: int = 0
+    """Number of near-duplicates of an earlier task. They include all `duplicates`."""
+    leaks: int = 0
+    """Number of near-duplicates of a task in another split."""
+    shared_rows: int = 0
+    """Number of rows that tasks of several splits use, in tables that splits should not share.
+
+    Known domains only.
+    """
+    leak_examples: tuple[TaskLeak, ...] = Field(default=(), max_length=MAX_LEAKS)
+    """The first leaks: near-duplicates and shared rows."""
+
+
+LengthMeasure = Callable[[Task], dict[str, int]]
+
+
+def compute_stats(
+    items: Iterable[Item[Task] | RowError], domains: DomainRegistry, measure: LengthMeasure = lambda task: {}
+) -> DatasetStats:
+    """Compute the statistics in one pass. `measure` returns further lengths of a task."""
+    counts = {name: Counter[str]() for name in ("splits", "families", "difficulties", "tools")}
+    lengths, found, leaks = dict[str, Counter[int]](), Counter[str](), _Leaks(domains)
+    ids, substances, first_error = set[str](), set[int](), ""
+    for item in items:
+        if isinstance(item, RowError):
+            found["num_invalid"] += 1
+            first_error = first_error or str(item)
+            continue
+        task = item.value
+        for name, value in (*_lengths(task).items(), *measure(task).items()):
+            lengths.setdefault(name, Counter())[value] += 1
+        counts["splits"][task.split] += 1
+        counts["families"][task.family] += 1
+        counts["difficulties"][task.difficulty] += 1
+        counts["tools"].update(call.name for call in task.gold_calls)
+        found["tasks"] += 1
+        found["duplicate_ids"] += _again(ids, task.id)
+        found["duplicates"] += _again(substances, hash(semantic_key(task)))
+        found.update(leaks.add(task))
+    spread = {name: _spread(counter) for name, counter in lengths.items()}
+    ordered = {name: dict(counter.most_common()) for name, counter in counts.items()}
+    named = {"lengths": spread, "leak_examples": tuple(leaks.named), "first_error": first_error}
+    return DatasetStats(**named, **ordered, **{"tasks": 0, **found})
+
+
+class _Leaks:
+    """Finds near-duplicates, and what tasks of different splits share."""
+
+    def __init__(self, domains: DomainRegistry) -> None:
+        self.named: list[TaskLeak] = []
+        self._domains, self._similar = domains, NearDuplicateIndex()
+        self._tasks: list[tuple[str, Split]] = []
+        self._owners: dict[tuple[str, ...], tuple[str, Split]] = {}
+        self._shared: set[tuple[str, ...]] = set()
+
+    def add(self, task: Task) -> dict[str, int]:
+        """Add a task. Return what it adds to the counts."""
+        near = self._similar.add(task)
+        self._tasks.append((task.id, task.split))
+        other = next((self._tasks[n] for n in near if self._tasks[n][1] != task.split), None)
+        if other is not None:
+            self._name("words or calls", task, other)
+        return {"near_duplicates": bool(near), "leaks": other is not None, "shared_rows": self._rows(task)}
+
+    def _rows(self, task: Task) -> int:
+        """Return how many rows this task shares with an earlier task of another split, for the first time."""
+        domain, before = self._domains.get(task.domain), len(self._shared)
+        for table, key in domain.split_row_keys(task) if domain else ():
+            row = (task.domain, table, key)
+            owner = self._owners.setdefault(row, (task.id, task.split))
+            if owner[1] != task.split and row not in self._shared:
+                self._shared.add(row)
+                self._name(f"{table} {key}", task, owner)
+        return len(self._shared) - before
+
+    def _name(self, what: str, task: Task, of: tuple[str, Split]) -> None:
+        if len(self.named) < MAX_LEAKS:
+            self.named.append(
+                TaskLeak(shared=what, task=task.id, split=task.split, other_task=of[0], other_split=of[1])
+            )
+
+
+def measure_tokens(format: ChatFormat, domains: DomainRegistry) -> LengthMeasure:
+    """Return a measure of tokens in a model's format. Tasks of unknown domains have no policy and tools."""
+
+    def measure(task: Task) -> dict[str, int]:
+        domain = domains.get(task.domain)
+        policy = [Message(role="system", content=domain.domain_policy)] if domain else []
+        opening = Message(role="user", content=task.scenario.opening)
+        prompt = format.encode([*policy, opening], domain.tool_specs if domain else (), ())
+        return {
+            "prompt tokens": len(prompt),
+            "gold tokens": sum(len(format.encode_reply(turn)) for turn in task.gold_turns),
+        }
+
+    return measure
+
+
+def format_stats(description: DatasetStats) -> str:
+    """Format the statistics for a terminal."""
+    d = description
+    head = f"{d.tasks} tasks" + (f", and {d.num_invalid} invalid; the first: {d.first_error}" if d.num_invalid else "")
+    spread = [f"{'':<14}{'mean':>8}{'min':>7}{'median':>8}{'p90':>7}{'max':>7}"] if d.lengths else []
+    for name, s in d.lengths.items():
+        spread.append(f"{name:<14}{s.mean:>8.1f}{s.min:>7}{s.median:>8}{s.p90:>7}{s.max:>7}")
+    listed = [
+        f"{name:<14}" + ", ".join(f"{key} {count}" for key, count in getattr(d, name).items())
+        for name in ("splits", "families", "difficulties", "tools")
+    ]
+    same = f"{d.duplicate_ids} repeated ids, {d.duplicates} duplicates, {d.near_duplicates} near-duplicates"
+    across = f"{d.leaks} near-duplicates, {d.shared_rows} rows"
+    leaks = [f"{k.task} ({k.split}) shares {k.shared} with {k.other_task} ({k.other_split})" for k in d.leak_examples]
+    return "\n".join([head, *spread, *listed, f"{'alike':<14}{same}", f"{'in two splits':<14}{across}", *leaks])
+
+
+def _lengths(task: Task) -> dict[str, int]:
+    return {"user words": len(user_words(task)), "gold turns": len(task.gold_turns), "gold calls": len(task.gold_calls)}
+
+
+def _again(seen: set[Any], key: Any) -> bool:
+    known = key in seen
+    seen.add(key)
+    return known
+
+
+def _spread(counter: Counter[int]) -> LengthStats:
+    total = counter.total()
+    ordered = sorted(counter.items())
+    return LengthStats(
+        mean=sum(length * count for length, count in ordered) / total,
+        min=ordered[0][0],
+        median=_quantile(ordered, total, 0.5),
+        p90=_quantile(ordered, total, 0.9),
+        max=ordered[-1][0],
+        counts=dict(ordered),
+    )
+
+
+def _quantile(ordered: list[tuple[int, int]], total: int, share: float) -> int:
+    """Return the quantile `share`: the smallest length that at least this share of the tasks does not exceed."""
+    below = 0
+    for length, count in ordered:
+        below += count
+        if below >= share * total:
+            return length
+    return ordered[-1][0]

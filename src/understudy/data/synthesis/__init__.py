@@ -1,0 +1,1 @@
+"""New tasks: from generators, from a language model, and from dependent specs."""

@@ -1,0 +1,70 @@
+"""Convert tau-style tasks: `{user_id, instruction, actions: [{name, kwargs}], outputs, domain, complexity}`.
+
+Such a task has no conversation. Its instruction becomes the opening and the prompt of a simulated user; its actions
+become the gold calls, and its outputs one gold text after them. It has no goals, so no scripted user can play it.
+"""
+
+from typing import Any
+
+from pydantic import Field
+
+from understudy.core.messages import Message, ToolCall
+from understudy.core.records import Record
+from understudy.core.tasks import Difficulty, Scenario, Task
+
+_NAMED: dict[str, Difficulty] = {
+    "1": "easy",
+    "2": "medium",
+    "3": "hard",
+    "easy": "easy",
+    "simple": "easy",
+    "medium": "medium",
+    "moderate": "medium",
+    "hard": "hard",
+    "difficult": "hard",
+    "complex": "hard",
+}
+
+
+class TauAction(Record):
+    """One gold call."""
+
+    name: str
+    kwargs: dict[str, Any]
+
+
+class TauTask(Record):
+    """A task in the form of tau-bench and its descendants. Unknown keys are errors."""
+
+    user_id: str = ""
+    instruction: str = Field(min_length=1)
+    actions: tuple[TauAction, ...]
+    outputs: tuple[str, ...] = ()
+    domain: str = ""
+    complexity: int | str | None = None
+    annotator: int | str | None = None
+    generated_at: str = ""
+
+
+def from_tau_task(tau: TauTask, task_id: str, domain: str) -> Task:
+    """Convert to a task. Its family is its complexity, which splits are stratified by."""
+    complexity = "" if tau.complexity is None else str(tau.complexity).casefold()
+    calls = (ToolCall(name=action.name, arguments=action.kwargs) for action in tau.actions)
+    gold = [Message(role="assistant", tool_calls=(call,)) for call in calls]
+    answer = [Message(role="assistant", content=" ".join(tau.outputs))] if tau.outputs else []
+    return Task(
+        id=task_id,
+        domain=domain,
+        split="train",
+        family=f"complexity-{complexity}" if complexity else "tau",
+        difficulty=_difficulty(complexity, len(tau.actions)),
+        scenario=Scenario(instructions=tau.instruction, opening=tau.instruction),
+        gold=(*gold, *answer),
+        outputs=tau.outputs,
+    )
+
+
+def _difficulty(complexity: str, calls: int) -> Difficulty:
+    """Return the difficulty by the complexity, or by the number of gold calls if it is unknown."""
+    counted: Difficulty = "easy" if calls <= 2 else "medium" if calls <= 4 else "hard"
+    return _NAMED.get(complexity, "hard" if complexity.isdigit() and int(complexity) > 3 else counted)

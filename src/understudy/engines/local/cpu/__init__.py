@@ -1,0 +1,1 @@
+"""CPU path of the local engine: fused kernels, chunked attention, memory settings."""

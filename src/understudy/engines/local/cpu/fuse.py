@@ -1,0 +1,122 @@
+"""Faster forward passes on a CPU for the modules of most decoders. Weights and their names do not change.
+
+Normalization, rotary embedding and gating use fused kernels. In bfloat16, linear layers also keep a copy of their
+weights in oneDNN's blocked layout for sampling, which is renewed when the weights change. Modules of other classes and
+on other devices run transformers' own code.
+"""
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from understudy.engines.local.cpu import kernels
+
+_FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
+
+
+def fuse_modules(network: nn.Module) -> None:
+    """Replace the forward of each known module in place."""
+    forwards: dict[str, Callable[..., Any]] = {
+        **{f"{family}RMSNorm": _norm for family in _FAMILIES},
+        **{f"{family}MLP": _gated for family in _FAMILIES},
+        **{f"{family}Attention": _attention for family in _FAMILIES},
+        **{f"{family}DecoderLayer": _layer for family in _FAMILIES},
+        "Linear": _linear,
+    }
+    for module in network.modules():
+        forward = forwards.get(type(module).__name__)
+        if forward and not (forward is _gated and "SiLU" not in type(module.act_fn).__name__):
+            module.forward = types.MethodType(forward, module)
+
+
+def invalidate_packed_weights(network: nn.Module) -> None:
+    """Renew the packed copies on next use. Needed after writes that do not change a tensor's version."""
+    for module in network.modules():
+        vars(module).pop("_packed_stamp", None)
+
+
+def _norm(self: Any, hidden_states: Tensor) -> Tensor:
+    return kernels.rms_norm(hidden_states, self.weight, self.variance_epsilon)
+
+
+def _layer(self: Any, hidden_states: Tensor, *, position_embeddings: Any, layout: Any, **_: Any) -> Tensor:
+    """Forward of a decoder layer on [1, N, D]. It calls its parts' forward directly, to skip Module.__call__'s
+    overhead."""
+    attended, _none = self.self_attn.forward(
+        self.input_layernorm.forward(hidden_states), position_embeddings=position_embeddings, layout=layout
+    )
+    norm = self.post_attention_layernorm
+    hidden_states, normed = kernels.add_rms_norm(hidden_states, attended, norm.weight, norm.variance_epsilon)
+    return hidden_states + self.mlp.forward(normed)  # type: ignore[no-any-return]
+
+
+def _gated(self: Any, x: Tensor) -> Tensor:
+    gate, up = _projected(self, x, (self.gate_proj, self.up_proj))
+    return self.down_proj(kernels.swiglu(gate, up))  # type: ignore[no-any-return]
+
+
+def _attention(
+    self: Any, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor], *, layout: Any, **_: Any
+) -> tuple[Tensor, None]:
+    """Forward of an attention module on hidden states [1, N, D], with cosines and sines [1, N, d]."""
+    count = hidden_states.shape[1]
+    projected = _projected(self, hidden_states[0], (self.q_proj, self.k_proj, self.v_proj))
+    q, k, v = (x.view(count, -1, self.head_dim) for x in projected)
+    if hasattr(self, "q_norm"):
+        q, k = self.q_norm(q), self.k_norm(k)
+    cos, sin = (x[0] for x in position_embeddings)
+    out = layout.attend(self.layer_idx, kernels.rope(q, cos, sin), kernels.rope(k, cos, sin), v, self.scaling)
+    return self.o_proj(out.reshape(1, count, -1)), None
+
+
+def _linear(self: Any, x: Tensor) -> Tensor:
+    if torch.is_grad_enabled() or not should_pack_weights(x.dtype):
+        return F.linear(x, self.weight, self.bias)
+    return _multiplied(self, x, (self,))
+
+
+def _projected(owner: Any, x: Tensor, linears: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    """Return the outputs of several linear layers for one input, with one product if they are plain layers."""
+    plain = all(type(linear) is nn.Linear for linear in linears)
+    if plain and torch.is_grad_enabled():
+        joined = F.linear(x, *_concatenated(linears))
+    elif plain and should_pack_weights(x.dtype):
+        joined = _multiplied(owner, x, linears)
+    else:
+        return tuple(linear(x) for linear in linears)
+    return torch.split(joined, [linear.out_features for linear in linears], -1)
+
+
+@functools.cache
+def should_pack_weights(dtype: torch.dtype) -> bool:
+    """Return True if packed weights are faster: for bfloat16, if the processor multiplies it."""
+    known = dtype == torch.bfloat16 and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    return known and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _multiplied(owner: Any, x: Tensor, linears: tuple[Any, ...]) -> Tensor:
+    """Return x times the concatenated weights in oneDNN's blocked layout, cached on `owner` until a weight changes."""
+    stamp = tuple((linear.weight._version, linear.weight.data_ptr()) for linear in linears)
+    if getattr(owner, "_packed_stamp", None) != stamp:
+        owner._packed_stamp, owner._packed = stamp, _packed(linears, x.shape[:-1].numel())
+    weight, bias = owner._packed
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+def _packed(linears: tuple[Any, ...], rows: int) -> tuple[Tensor, Tensor | None]:
+    with torch.no_grad():
+        weight, bias = _concatenated(linears)
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), rows), bias
+
+
+def _concatenated(linears: tuple[Any, ...]) -> tuple[Tensor, Tensor | None]:
+    """Return the concatenated weights and biases of several layers."""
+    if len(linears) == 1:
+        return linears[0].weight, linears[0].bias
+    bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
+    return torch.cat([linear.weight for linear in linears]), bias

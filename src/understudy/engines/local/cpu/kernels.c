@@ -1,0 +1,520 @@
+/* Fused pointwise kernels and decode attention for CPUs. kernels.py calls them; torch computes the matrix products.
+   Tensors are bfloat16, or float32 if FP32 is defined.
+
+   The source is C11. gcc and clang vectorize its loops; code that they do not vectorize uses explicit vector types.
+   Tensors are contiguous unless a stride is an argument. Sizes and strides are numbers of elements. Arithmetic is
+   fp32, and stores round to nearest even. One thread computes a row in a fixed order, so results do not depend on the
+   number of threads. */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef FP32
+typedef float real;
+#else
+typedef uint16_t real; /* bfloat16 */
+#endif
+
+#define LOG2E 1.44269504088896341f
+#define LOWEST -1e30f
+#define FLOOR -100.0f
+#define INLINE inline __attribute__((always_inline))
+#define PRAGMA(text) _Pragma(#text)
+#define PARALLEL(work) PRAGMA(omp parallel for schedule(static) if ((work) > GRAIN))
+
+enum { PAD = 32, MOST_DIM = 256, GRAIN = 32768 /* minimum number of elements for a parallel loop */ };
+
+#ifdef FP32
+static inline float wide(real x) { return x; }
+static inline real narrow(float x) { return x; }
+#else
+static inline float wide(real x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float y;
+    memcpy(&y, &bits, sizeof y);
+    return y;
+}
+
+static inline real narrow(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (real)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+#endif
+
+static inline float rounded(float x) { return wide(narrow(x)); }
+
+/* Return 2^x for x < 127, with a relative error below 2e-7. For x < FLOOR return 2^FLOOR, because products with
+   denormal numbers are slow. */
+static inline float pow2(float x) {
+    x = x < FLOOR ? FLOOR : x;
+    float whole = rintf(x), part = x - whole;
+    float y = 0.00132647273f;
+    y = y * part + 0.00967151273f;
+    y = y * part + 0.0555073374f;
+    y = y * part + 0.240222421f;
+    y = y * part + 0.693146978f;
+    y = y * part + 1.0f;
+    int32_t bits;
+    memcpy(&bits, &y, sizeof bits);
+    bits += (int32_t)whole * (1 << 23);
+    memcpy(&y, &bits, sizeof y);
+    return y;
+}
+
+static inline float sigmoid(float x) {
+    float t = -LOG2E * x;
+    return 1.0f / (1.0f + pow2(t > 126.0f ? 126.0f : t));
+}
+
+static void widen_row(const real *x, int64_t n, float *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = wide(x[i]);
+}
+
+static void narrow_row(const float *x, int64_t n, float scale, real *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = narrow(x[i] * scale);
+}
+
+/* Overwrite x with 2^(a * (x - max(x))) and return the sum. The buffer of x has room for n + PAD elements. */
+static float exponentials(float *x, int64_t n, float a) {
+    for (int64_t i = 0; i < PAD; i++) x[n + i] = LOWEST;
+    n = (n + PAD - 1) / PAD * PAD;
+    float max = LOWEST, sum = 0;
+    for (int64_t i = 0; i < n; i++) max = x[i] > max ? x[i] : max;
+    for (int64_t i = 0; i < n; i++) sum += x[i] = pow2(a * (x[i] - max));
+    return sum;
+}
+
+/* ---- attention of prefill and training ---- */
+
+/* Overwrite scores with softmax(scale * scores) over prefix [heads, rows, np] and own [heads, rows, no] together. Row r
+   uses the first limits[r] columns of own; the other columns of own become 0. */
+void joint_softmax(real *prefix, real *own, const int32_t *limits, int64_t heads, int64_t rows, int64_t np, int64_t no,
+                   float scale) {
+    PRAGMA(omp parallel if (heads * rows * (np + no) > GRAIN)) {
+        float *x = malloc((size_t)(np + no + PAD) * sizeof *x);
+        PRAGMA(omp for schedule(static))
+        for (int64_t r = 0; r < heads * rows; r++) {
+            real *p = prefix + r * np, *o = own + r * no;
+            int64_t n = limits[r % rows] < no ? limits[r % rows] : no;
+            widen_row(p, np, x);
+            widen_row(o, n, x + np);
+            float sum = exponentials(x, np + n, scale * LOG2E);
+            narrow_row(x, np, 1.0f / sum, p);
+            narrow_row(x + np, n, 1.0f / sum, o);
+            memset(o + n, 0, (size_t)(no - n) * sizeof *o);
+        }
+        free(x);
+    }
+}
+
+static void row_softmax_grad(real *grad, const real *probs, int64_t n, float delta, float scale) {
+    for (int64_t i = 0; i < n; i++) grad[i] = narrow(wide(probs[i]) * (wide(grad[i]) - delta) * scale);
+}
+
+/* Overwrite gradients of probabilities with gradients of scores, probability * (grad - delta) * scale. delta [rows] is
+   the sum of probability * grad over a row of both parts. */
+void joint_softmax_backward(real *prefix_grad, real *own_grad, const real *prefix, const real *own, const float *delta,
+                            int64_t rows, int64_t np, int64_t no, float scale) {
+    PARALLEL(rows * (np + no))
+    for (int64_t r = 0; r < rows; r++) {
+        row_softmax_grad(prefix_grad + r * np, prefix + r * np, np, delta[r], scale);
+        row_softmax_grad(own_grad + r * no, own + r * no, no, delta[r], scale);
+    }
+}
+
+/* out[r] = dot product of row r of a and row r of b. */
+void row_dot(const real *a, const real *b, float *out, int64_t rows, int64_t d) {
+    PARALLEL(rows * d)
+    for (int64_t r = 0; r < rows; r++) {
+        float sum = 0;
+        for (int64_t i = 0; i < d; i++) sum += wide(a[r * d + i]) * wide(b[r * d + i]);
+        out[r] = sum;
+    }
+}
+
+/* ---- RMSNorm ---- */
+
+/* y = weight * real(x / rms(x)), rstd = 1 / rms(x). If `residual` is given, x + residual is written to `sums` and
+   normalized in place of x. */
+void rms_norm(const real *x, const real *residual, real *sums, const real *weight, real *y, float *rstd, int64_t rows,
+              int64_t d, float eps) {
+    PARALLEL(rows * d)
+    for (int64_t r = 0; r < rows; r++) {
+        const real *in = x + r * d;
+        real *out = y + r * d;
+        if (residual) {
+            for (int64_t i = 0; i < d; i++) sums[r * d + i] = narrow(wide(in[i]) + wide(residual[r * d + i]));
+            in = sums + r * d;
+        }
+        float squares = 0;
+        for (int64_t i = 0; i < d; i++) squares += wide(in[i]) * wide(in[i]);
+        float scale = 1.0f / sqrtf(squares / (float)d + eps);
+        for (int64_t i = 0; i < d; i++) out[i] = narrow(wide(weight[i]) * rounded(wide(in[i]) * scale));
+        rstd[r] = scale;
+    }
+}
+
+/* dx = rstd * (g - xhat * mean(g * xhat)) + grad_sum, where g = grad * weight and xhat = x * rstd. If `partial`
+   [parts, d] is given, the gradient of the weight, grad * xhat summed over rows, is added to it: one partial sum for
+   each of `parts` ranges of rows. */
+void rms_norm_backward(const real *grad, const real *grad_sum, const real *x, const real *weight, const float *rstd,
+                       real *dx, float *partial, int64_t parts, int64_t rows, int64_t d) {
+    PARALLEL(rows * d)
+    for (int64_t part = 0; part < parts; part++)
+        for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; r++) {
+            const real *g = grad + r * d, *in = x + r * d;
+            real *out = dx + r * d;
+            float scale = rstd[r], dot = 0;
+            for (int64_t i = 0; i < d; i++) dot += wide(g[i]) * wide(weight[i]) * wide(in[i]);
+            dot *= scale * scale / (float)d;
+            for (int64_t i = 0; i < d; i++) {
+                float through = grad_sum ? wide(grad_sum[r * d + i]) : 0.0f;
+                out[i] = narrow(scale * (wide(g[i]) * wide(weight[i]) - wide(in[i]) * dot) + through);
+            }
+            if (partial)
+                for (int64_t i = 0; i < d; i++) partial[part * d + i] += wide(g[i]) * rounded(wide(in[i]) * scale);
+        }
+}
+
+/* ---- SwiGLU ---- */
+
+/* y = silu(gate) * up. The strides are those of the rows of gate and up. */
+void swiglu(const real *gate, const real *up, real *y, int64_t rows, int64_t d, int64_t gate_stride,
+            int64_t up_stride) {
+    PARALLEL(rows * d)
+    for (int64_t r = 0; r < rows; r++) {
+        const real *g = gate + r * gate_stride, *u = up + r * up_stride;
+        real *out = y + r * d;
+        for (int64_t i = 0; i < d; i++) out[i] = narrow(rounded(wide(g[i]) * sigmoid(wide(g[i]))) * wide(u[i]));
+    }
+}
+
+void swiglu_backward(const real *grad, const real *gate, const real *up, real *dgate, real *dup, int64_t rows,
+                     int64_t d, int64_t gate_stride, int64_t up_stride) {
+    PARALLEL(rows * d)
+    for (int64_t r = 0; r < rows; r++) {
+        const real *dy = grad + r * d, *g = gate + r * gate_stride, *u = up + r * up_stride;
+        real *dg = dgate + r * d, *du = dup + r * d;
+        for (int64_t i = 0; i < d; i++) {
+            float x = wide(g[i]), s = sigmoid(x);
+            du[i] = narrow(wide(dy[i]) * rounded(x * s));
+            dg[i] = narrow(wide(dy[i]) * wide(u[i]) * s * (1.0f + x * (1.0f - s)));
+        }
+    }
+}
+
+/* ---- rotary position embedding ---- */
+
+/* Rotate the halves (x1, x2) of each head to (x1 cos - x2 sin, x2 cos + x1 sin). The backward pass passes sign = -1.
+   cosine and sine [rows, d] are fp32 if `fp32` is not 0, else real. Both halves of their rows are equal, and only the
+   first is read. d is at most MOST_DIM. */
+void rope(const real *x, const void *cosine, const void *sine, real *y, int64_t rows, int64_t heads, int64_t d,
+          int64_t stride, int64_t fp32, float sign) {
+    int64_t half = d / 2;
+    PARALLEL(rows * heads * d)
+    for (int64_t r = 0; r < rows; r++) {
+        float c[MOST_DIM / 2], s[MOST_DIM / 2];
+        for (int64_t i = 0; i < half; i++) {
+            c[i] = fp32 ? ((const float *)cosine)[r * d + i] : wide(((const real *)cosine)[r * d + i]);
+            s[i] = sign * (fp32 ? ((const float *)sine)[r * d + i] : wide(((const real *)sine)[r * d + i]));
+        }
+        for (int64_t h = 0; h < heads; h++) {
+            const real *in = x + r * stride + h * d;
+            real *out = y + (r * heads + h) * d;
+            for (int64_t i = 0; i < half; i++) {
+                float x1 = wide(in[i]), x2 = wide(in[i + half]);
+                out[i] = narrow(x1 * c[i] - x2 * s[i]);
+                out[i + half] = narrow(x2 * c[i] + x1 * s[i]);
+            }
+        }
+    }
+}
+
+/* ---- decode attention: one step of many sequences over a KV cache ---- */
+
+#if defined __AVX512F__
+enum { VECTOR = 64 }; /* bytes */
+#elif defined __AVX__
+enum { VECTOR = 32 };
+#else
+enum { VECTOR = 16 };
+#endif
+enum { LANES = VECTOR / 4, CHUNK = VECTOR / 2, AHEAD = 32 /* keys to prefetch */ };
+
+typedef float lanes __attribute__((vector_size(VECTOR)));
+
+/* CHUNK elements as two vectors of fp32. Their order does not matter, because they are only summed. */
+typedef struct {
+    lanes first, second;
+} Chunk;
+
+#ifdef FP32
+typedef float unaligned __attribute__((vector_size(VECTOR), aligned(4), may_alias));
+
+static inline Chunk load(const real *x) {
+    return (Chunk){(lanes)*(const unaligned *)x, (lanes)*(const unaligned *)(x + LANES)};
+}
+
+static inline void store(real *x, lanes first, lanes second) {
+    *(unaligned *)x = (unaligned)first;
+    *(unaligned *)(x + LANES) = (unaligned)second;
+}
+#else
+typedef uint32_t pairs __attribute__((vector_size(VECTOR), aligned(2), may_alias));
+
+/* Return elements 0, 2, ... and elements 1, 3, ..., because this order needs no shuffle. */
+static inline Chunk load(const real *x) {
+    pairs bits = *(const pairs *)x;
+    return (Chunk){(lanes)(bits << 16), (lanes)(bits & 0xffff0000u)};
+}
+
+static inline pairs rounded_bits(lanes x) {
+    pairs bits = (pairs)x;
+    return bits + 0x7fff + ((bits >> 16) & 1);
+}
+
+static inline void store(real *x, lanes first, lanes second) {
+    *(pairs *)x = (rounded_bits(first) >> 16) | (rounded_bits(second) & 0xffff0000u);
+}
+#endif
+
+/* One sequence: keys and values [n, d], and a buffer for the weights [queries, np + n] with a row stride. */
+typedef struct {
+    const real *keys, *values;
+    int64_t n, np, chunks, stride; /* d is CHUNK * chunks */
+    float scale, *weights;
+} Sequence;
+
+/* The next three functions handle 1 to 4 queries. They are inlined with a constant number of queries, so that all
+   sums stay in registers. */
+
+static INLINE void dot_keys(const Sequence *s, const lanes *q, int queries) {
+    for (int64_t j = 0; j < s->n; j++) {
+        lanes sums[4] = {0};
+        for (int64_t c = 0; c < s->chunks; c++) {
+            const real *key = s->keys + (j * s->chunks + c) * CHUNK;
+            __builtin_prefetch(key + AHEAD * s->chunks * CHUNK);
+            __builtin_prefetch(s->values + (j * s->chunks + c) * CHUNK, 0, 2); /* into the second-level cache */
+            Chunk k = load(key);
+            for (int g = 0; g < queries; g++) {
+                sums[g] += q[(g * s->chunks + c) * 2] * k.first;
+                sums[g] += q[(g * s->chunks + c) * 2 + 1] * k.second;
+            }
+        }
+        for (int g = 0; g < queries; g++) {
+            float sum = 0;
+            for (int i = 0; i < LANES; i++) sum += sums[g][i];
+            s->weights[g * s->stride + s->np + j] = sum;
+        }
+    }
+}
+
+static INLINE void add_values(const Sequence *s, const float *scales, real *out, int queries) {
+    const float *weights = s->weights + s->np;
+    for (int64_t c = 0; c < s->chunks; c++) {
+        lanes first[4] = {0}, second[4] = {0};
+        for (int64_t j = 0; j < s->n; j++) {
+            Chunk v = load(s->values + (j * s->chunks + c) * CHUNK);
+            for (int g = 0; g < queries; g++) {
+                first[g] += weights[g * s->stride + j] * v.first;
+                second[g] += weights[g * s->stride + j] * v.second;
+            }
+        }
+        for (int g = 0; g < queries; g++)
+            store(out + (g * s->chunks + c) * CHUNK, first[g] * scales[g], second[g] * scales[g]);
+    }
+}
+
+static INLINE void decode(const Sequence *s, const real *q, real *prefix, real *out, int queries) {
+    lanes split[4 * MOST_DIM / LANES];
+    float scales[4];
+    for (int64_t i = 0; i < queries * s->chunks; i++) {
+        Chunk part = load(q + CHUNK * i);
+        split[2 * i] = part.first;
+        split[2 * i + 1] = part.second;
+    }
+    dot_keys(s, split, queries);
+    for (int g = 0; g < queries; g++) {
+        float *weights = s->weights + g * s->stride;
+        widen_row(prefix + g * s->np, s->np, weights);
+        scales[g] = 1.0f / exponentials(weights, s->np + s->n, s->scale * LOG2E);
+        narrow_row(weights, s->np, scales[g], prefix + g * s->np);
+    }
+    add_values(s, scales, out, queries);
+}
+
+static void decode_sequence(const Sequence *s, const real *q, real *prefix, real *out, int64_t group) {
+    int64_t d = s->chunks * CHUNK, np = s->np;
+    for (int64_t g = 0; g < group; g += 4) switch (group - g) {
+        case 1: decode(s, q + g * d, prefix + g * np, out + g * d, 1); break;
+        case 2: decode(s, q + g * d, prefix + g * np, out + g * d, 2); break;
+        case 3: decode(s, q + g * d, prefix + g * np, out + g * d, 3); break;
+        default: decode(s, q + g * d, prefix + g * np, out + g * d, 4);
+        }
+}
+
+/* Attention of one query position per row. q and out are [heads, rows, group, d], prefix is [heads, rows, group, np],
+   keys and values are [heads, slots, cap, d] with strides over heads and slots. Row r attends to the first lengths[r]
+   tokens of slot slots[r]. prefix holds scores of prefix tokens and gets their probabilities; out gets the part of the
+   result from keys and values. A row of length 0 gets zeros in both. d is a multiple of 32 and at most MOST_DIM. */
+void decode_attention(const real *q, real *prefix, const real *keys, const real *values, const int32_t *slots,
+                      const int32_t *lengths, real *out, int64_t heads, int64_t rows, int64_t group, int64_t d,
+                      int64_t np, int64_t head_stride, int64_t slot_stride, float scale) {
+    int64_t longest = 0;
+    for (int64_t r = 0; r < rows; r++) longest = lengths[r] > longest ? lengths[r] : longest;
+    int64_t stride = np + longest + PAD;
+    PRAGMA(omp parallel if (heads * rows * group * stride > GRAIN)) {
+        Sequence s = {.np = np, .chunks = d / CHUNK, .stride = stride, .scale = scale};
+        s.weights = malloc((size_t)(4 * stride) * sizeof(float));
+        PRAGMA(omp for schedule(dynamic))
+        for (int64_t i = 0; i < heads * rows; i++) {
+            int64_t r = i % rows, start = i / rows * head_stride + slots[r] * slot_stride;
+            real *p = prefix + i * group * np, *o = out + i * group * d;
+            s.keys = keys + start, s.values = values + start, s.n = lengths[r];
+            if (s.n > 0) {
+                decode_sequence(&s, q + i * group * d, p, o, group);
+            } else {
+                memset(o, 0, (size_t)(group * d) * sizeof *o);
+                memset(p, 0, (size_t)(group * np) * sizeof *p);
+            }
+        }
+        free(s.weights);
+    }
+}
+
+/* ---- log-probabilities ---- */
+
+#define BELOW_ONE 0x1.fffffep-1f
+
+enum { PARTS = 64 };
+
+/* Sums over a row of logits x, where e = 2^t and t = a * (x - max). The columns are divided into PARTS parts. A part
+   is summed in fp32, the sums of the parts in double. */
+typedef struct {
+    float max;
+    int64_t width;                  /* columns per part; the last parts may be empty */
+    double sum, sum_t, sums[PARTS]; /* of e, of e * t, of e in each part */
+} Total;
+
+static Total total_of(const real *x, int64_t n, float a) {
+    float max = LOWEST;
+    for (int64_t i = 0; i < n; i++) max = wide(x[i]) > max ? wide(x[i]) : max;
+    Total total = {.max = max, .width = (n + PARTS * PAD - 1) / (PARTS * PAD) * PAD};
+    for (int64_t part = 0; part < PARTS; part++) {
+        int64_t start = part * total.width, stop = start + total.width < n ? start + total.width : n;
+        float sum = 0, sum_t = 0;
+        for (int64_t i = start; i < stop; i++) {
+            float t = a * (wide(x[i]) - max), e = pow2(t);
+            sum += e;
+            sum_t += e * (t < FLOOR ? FLOOR : t);
+        }
+        total.sum += total.sums[part] = sum;
+        total.sum_t += sum_t;
+    }
+    return total;
+}
+
+/* Compute the log-probability of the target and the entropy, for each row of logits [rows, n] / temperature. */
+void token_logprobs(const real *logits, const int64_t *targets, float *logprobs, float *entropy, int64_t rows,
+                    int64_t n, float temperature) {
+    PARALLEL(rows * n)
+    for (int64_t r = 0; r < rows; r++) {
+        const real *x = logits + r * n;
+        Total total = total_of(x, n, LOG2E / temperature);
+        double log_sum = log(total.sum);
+        logprobs[r] = (float)((wide(x[targets[r]]) - total.max) / temperature - log_sum);
+        entropy[r] = (float)(log_sum - total.sum_t / total.sum / LOG2E);
+    }
+}
+
+/* Overwrite logits with their gradient, grad * (onehot - probability) / temperature. */
+void token_logprobs_backward(real *logits, const int64_t *targets, const float *logprobs, const float *grad,
+                             int64_t rows, int64_t n, float temperature) {
+    PARALLEL(rows * n)
+    for (int64_t r = 0; r < rows; r++) {
+        real *x = logits + r * n;
+        float a = LOG2E / temperature, slope = grad[r] / temperature, target = wide(x[targets[r]]);
+        float log_sum = a * target - LOG2E * logprobs[r]; /* to base 2 */
+        for (int64_t i = 0; i < n; i++) x[i] = narrow(-slope * pow2(a * wide(x[i]) - log_sum));
+        x[targets[r]] = narrow(slope * (1.0f - pow2(a * target - log_sum)));
+    }
+}
+
+/* ---- sampling ---- */
+
+/* Return the first column at which the running sum of e exceeds uniform * total, among those with t >= FLOOR. */
+static int64_t drawn(const real *x, int64_t n, const Total *total, float a, float uniform) {
+    double left = (uniform < BELOW_ONE ? uniform : BELOW_ONE) * total->sum;
+    int64_t part = 0, last = 0;
+    while (part < PARTS - 1 && left >= total->sums[part]) left -= total->sums[part++];
+    for (int64_t start = part * total->width; start < n; start += PAD) {
+        int64_t size = n - start < PAD ? n - start : PAD;
+        float t[PAD], e[PAD];
+        for (int64_t i = 0; i < size; i++) t[i] = a * (wide(x[start + i]) - total->max), e[i] = pow2(t[i]);
+        for (int64_t i = 0; i < size; i++) {
+            if (t[i] < FLOOR) continue;
+            last = start + i;
+            left -= e[i];
+            if (left < 0) return last;
+        }
+    }
+    return last;
+}
+
+/* Return the first column at which the running sum of e exceeds uniform * total, where sum and total include only the
+   columns with e >= `least`. Such columns are few, so blocks without one are skipped. */
+static int64_t drawn_of_likely(const real *x, int64_t n, float max, float a, float least, float uniform) {
+    float lowest = max + log2f(least) / a;
+    int64_t last = 0;
+    double sum = 0, left = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int64_t start = 0; start < n; start += PAD) {
+            int64_t stop = start + PAD < n ? start + PAD : n;
+            float most = LOWEST;
+            for (int64_t i = start; i < stop; i++) most = wide(x[i]) > most ? wide(x[i]) : most;
+            for (int64_t i = start; most >= lowest && i < stop; i++) {
+                if (wide(x[i]) < lowest) continue;
+                float e = pow2(a * (wide(x[i]) - max));
+                if (pass == 0) {
+                    sum += e;
+                } else {
+                    last = i;
+                    left -= e;
+                    if (left < 0) return last;
+                }
+            }
+        }
+        left = (uniform < BELOW_ONE ? uniform : BELOW_ONE) * sum;
+    }
+    return last;
+}
+
+static int64_t argmax(const real *x, int64_t n, float max) {
+    int64_t i = 0;
+    while (i < n - 1 && wide(x[i]) < max) i++;
+    return i;
+}
+
+static int64_t sampled(const real *x, int64_t n, const Total *total, float temperature, float min_p, float uniform) {
+    if (temperature == 0) return argmax(x, n, total->max);
+    float a = LOG2E / temperature;
+    return min_p > 0 ? drawn_of_likely(x, n, total->max, a, min_p, uniform) : drawn(x, n, total, a, uniform);
+}
+
+/* Sample a token from each row of logits [rows, n] / temperature. Tokens are excluded if their probability is below
+   min_p times that of the most likely token. Temperature 0 selects the argmax. logprobs are those of the tokens without
+   min_p, at temperature 1 if the temperature is 0. */
+void sample(const real *logits, const float *uniforms, int64_t *tokens, float *logprobs, int64_t rows, int64_t n,
+            float temperature, float min_p) {
+    PARALLEL(rows * n)
+    for (int64_t r = 0; r < rows; r++) {
+        const real *x = logits + r * n;
+        float scale = temperature > 0 ? 1.0f / temperature : 1.0f;
+        Total total = total_of(x, n, scale * LOG2E);
+        tokens[r] = sampled(x, n, &total, temperature, min_p, uniforms[r]);
+        logprobs[r] = (float)((wide(x[tokens[r]]) - total.max) * scale - log(total.sum));
+    }
+}

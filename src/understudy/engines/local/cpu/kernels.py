@@ -1,0 +1,304 @@
+"""Fused CPU kernels for bfloat16 and float32, for everything but matrix products.
+
+Each function also has a torch implementation, for other dtypes, devices and memory layouts and for machines where
+`kernels.c` cannot be compiled. Both agree within the dtype's rounding. The kernels' results do not depend on the number
+of threads. Functions whose names end in `_` overwrite their arguments and are not differentiable.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+from understudy.engines.local.cpu import kernel_library
+from understudy.engines.local.cpu.kernel_library import call_kernel, kernels_accept
+
+_MOST_DIM = 256  # maximum head dimension
+
+
+def _apply(function: type[Function], *arguments: Any) -> Any:
+    return function.apply(*arguments)  # type: ignore[no-untyped-call]
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def joint_softmax_(prefix_scores: Tensor | None, own_scores: Tensor, limits: Tensor, scale: float) -> None:
+    """Apply softmax to scale * scores over [prefix | own], in place.
+
+    Scores are [H, b, M, P] (P may be 0) and [H, b, M, L]. Query m of row b sees the first limits[b, m] (int32) of its
+    own columns. Other own columns get probability 0. If a query sees no column at all, all of its probabilities are 0.
+    """
+    prefix = own_scores[..., :0].contiguous() if prefix_scores is None else prefix_scores
+    heads, rows, queries, own = own_scores.shape
+    if (
+        kernels_accept(prefix, own_scores)
+        and limits.shape == (rows, queries)
+        and prefix.shape[:3] == own_scores.shape[:3]
+    ):
+        limits = limits.int().contiguous()
+        call_kernel("joint_softmax", prefix, own_scores, limits, heads, rows * queries, prefix.shape[-1], own, scale)
+        return
+    hidden = torch.arange(own, device=limits.device) >= limits[..., None]  # [b, M, L]
+    scores = torch.cat([_wide(prefix), _wide(own_scores).masked_fill(hidden, -torch.inf)], -1)
+    probs = (scale * scores).softmax(-1)
+    prefix.copy_(probs[..., : prefix.shape[-1]])
+    own_scores.copy_(probs[..., prefix.shape[-1] :].masked_fill(hidden, 0))
+
+
+def joint_softmax_backward_(
+    prefix_grad: Tensor, own_grad: Tensor, prefix_probs: Tensor, own_probs: Tensor, delta: Tensor, scale: float
+) -> None:
+    """Turn gradients of probabilities into gradients of scores, in place: p * (grad - delta) * scale.
+
+    delta [H, b, M] fp32 is the sum of p * grad over a query's columns, which is `row_dot` of the attention's result and
+    its gradient.
+    """
+    alike = prefix_grad.shape == prefix_probs.shape and own_grad.shape == own_probs.shape
+    if alike and kernels_accept(prefix_grad, own_grad, prefix_probs, own_probs) and delta.shape == own_grad.shape[:-1]:
+        delta = delta.float().contiguous()
+        sizes = (delta.numel(), prefix_grad.shape[-1], own_grad.shape[-1])
+        call_kernel("joint_softmax_backward", prefix_grad, own_grad, prefix_probs, own_probs, delta, *sizes, scale)
+        return
+    for grad, probs in ((prefix_grad, prefix_probs), (own_grad, own_probs)):
+        grad.copy_(_wide(probs) * (_wide(grad) - delta[..., None]) * scale)
+
+
+def row_dot(a: Tensor, b: Tensor) -> Tensor:
+    """Return the sum of a * b over the last dimension, in fp32."""
+    a, b = a.contiguous(), b.contiguous()
+    if not (kernels_accept(a, b) and a.shape == b.shape):
+        return (_wide(a) * _wide(b)).sum(-1)
+    out = a.new_empty(a.shape[:-1], dtype=torch.float32)
+    call_kernel("row_dot", a, b, out, out.numel(), a.shape[-1])
+    return out
+
+
+def decode_attention(
+    q: Tensor, prefix_scores: Tensor | None, keys: Tensor, values: Tensor, slots: Tensor, lengths: Tensor, scale: float
+) -> Tensor:
+    """Return one decoding step of attention: G queries of each sequence over its own keys, beside a shared prefix.
+
+    q is [H, S, G, d]. Keys and values are [H, slots, cap, d]; sequence s reads only the first lengths[s] tokens of
+    slots[s] (int32 [S]). `prefix_scores` [H, S, G, P], the unscaled products of queries and prefix keys, are
+    overwritten with their probabilities. The result [H, S, G, d] is the own part; the caller adds probabilities @
+    prefix values. A sequence of length 0 is idle and gets zeros.
+    """
+    prefix = q.new_empty(*q.shape[:-1], 0) if prefix_scores is None else prefix_scores
+    heads, rows, group, dim = q.shape
+    q = q.contiguous()
+    if not (
+        kernels_accept(q, prefix)
+        and _same_cache(keys, values)
+        and keys.dtype == q.dtype
+        and dim % 32 == 0
+        and dim <= _MOST_DIM
+    ):
+        return _decode_attention(q, prefix, keys, values, slots, lengths, scale)
+    out = torch.empty_like(q)
+    slots, lengths = slots.int().contiguous(), lengths.int().contiguous()
+    sizes = (heads, rows, group, dim, prefix.shape[-1], keys.stride(0), keys.stride(1))
+    call_kernel("decode_attention", q, prefix, keys, values, slots, lengths, out, *sizes, scale)
+    return out
+
+
+def _same_cache(keys: Tensor, values: Tensor) -> bool:
+    alike = keys.stride() == values.stride() and keys.stride()[2:] == (keys.shape[3], 1)
+    return alike and keys.is_cpu and values.is_cpu and keys.dtype == values.dtype
+
+
+def _decode_attention(
+    q: Tensor, prefix: Tensor, keys: Tensor, values: Tensor, slots: Tensor, lengths: Tensor, scale: float
+) -> Tensor:
+    longest = int(lengths.max())
+    unseen = torch.arange(longest, device=q.device) >= lengths[:, None]  # [S, longest]
+    keys, values = (x[:, slots, :longest].masked_fill(unseen[..., None], 0) for x in (keys, values))
+    own = q @ keys.transpose(2, 3)
+    joint_softmax_(prefix, own, lengths[:, None].expand(-1, q.shape[2]), scale)
+    prefix.masked_fill_((lengths == 0)[:, None, None], 0)
+    return own @ values
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Return weight * x / rms(x) over the last dimension. Statistics are fp32, rounded like transformers'
+    LlamaRMSNorm."""
+    x = x.contiguous()
+    if kernels_accept(x, weight) and weight.shape == x.shape[-1:]:
+        return _apply(_RMSNorm, x, None, weight, eps) if torch.is_grad_enabled() else _rms_norm(x, None, weight, eps)[1]
+    wide = _wide(x)
+    return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+def add_rms_norm(residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return the sum of residual and x, and its `rms_norm`."""
+    residual, x = residual.contiguous(), x.contiguous()
+    if kernels_accept(residual, x, weight) and residual.shape == x.shape and weight.shape == x.shape[-1:]:
+        grad = torch.is_grad_enabled()
+        return _apply(_RMSNorm, x, residual, weight, eps) if grad else _rms_norm(x, residual, weight, eps)[:2]
+    total = residual + x
+    return total, rms_norm(total, weight, eps)
+
+
+def _rms_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the sum (x itself without a residual), its norm, and 1 / rms of each row."""
+    y, rstd = torch.empty_like(x), x.new_empty(x.shape[:-1], dtype=torch.float32)
+    total = x if residual is None else torch.empty_like(x)
+    call_kernel("rms_norm", x, residual, total, weight, y, rstd, rstd.numel(), x.shape[-1], eps)
+    return total, y, rstd
+
+
+class _RMSNorm(Function):
+    PARTS = 64  # parts of the rows, each summed in order, for the weight's gradient
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Any:
+        total, y, rstd = _rms_norm(x, residual, weight, eps)
+        ctx.save_for_backward(total, weight, rstd)
+        return y if residual is None else (total, y)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        total, weight, rstd = ctx.saved_tensors
+        rows, dim = rstd.numel(), total.shape[-1]
+        through = grads[0].contiguous() if len(grads) == 2 else None
+        parts = total.new_zeros(_RMSNorm.PARTS, dim, dtype=torch.float32) if ctx.needs_input_grad[2] else None
+        dx = torch.empty_like(total)
+        sizes = (rows if parts is None else len(parts), rows, dim)
+        call_kernel("rms_norm_backward", grads[-1].contiguous(), through, total, weight, rstd, dx, parts, *sizes)
+        dweight = None if parts is None else parts.sum(0).to(weight.dtype)
+        return dx, None if through is None else dx, dweight, None
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """Return silu(gate) * up. Both may be views of a wider tensor if their last dimension is contiguous."""
+    alike = gate.shape == up.shape and gate.dtype == up.dtype
+    if not (alike and _rows_fit(gate) and _rows_fit(up) and kernel_library.kernels_available(gate.dtype)):
+        return F.silu(gate) * up
+    return _apply(_SwiGLU, gate, up) if torch.is_grad_enabled() else _swiglu(gate, up)
+
+
+def _rows_fit(x: Tensor) -> bool:
+    """Return True if the rows of a tensor have a constant stride."""
+    leading = range(x.dim() - 2)
+    regular = all(x.shape[i] == 1 or x.stride(i) == x.stride(i + 1) * x.shape[i + 1] for i in leading)
+    return regular and x.is_cpu and x.dim() > 1 and x.stride(-1) == 1
+
+
+def _rows(x: Tensor, *others: Tensor) -> tuple[int, ...]:
+    """Return number and length of the rows of x, and the row strides of each tensor."""
+    return x.numel() // x.shape[-1], x.shape[-1], x.stride(-2), *(y.stride(-2) for y in others)
+
+
+def _swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    y = torch.empty(gate.shape, dtype=gate.dtype)
+    call_kernel("swiglu", gate, up, y, *_rows(gate, up))
+    return y
+
+
+class _SwiGLU(Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return _swiglu(gate, up)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        gate, up = ctx.saved_tensors
+        dgate, dup = torch.empty(gate.shape, dtype=gate.dtype), torch.empty(gate.shape, dtype=gate.dtype)
+        call_kernel("swiglu_backward", grad.contiguous(), gate, up, dgate, dup, *_rows(gate, up))
+        return dgate, dup
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return x [N, H, d] with each head rotated by its position's angles, like transformers' Llama.
+
+    cos and sin are [N, d] with equal halves. The rows of x may be views of wider ones.
+    """
+    if _heads_fit(x) and cos.shape == sin.shape == (len(x), x.shape[2]) and kernel_library.kernels_available(x.dtype):
+        cos = (cos if cos.dtype == x.dtype else cos.float()).contiguous()
+        sin = sin.to(cos.dtype).contiguous()
+        return _apply(_Rope, x, cos, sin) if torch.is_grad_enabled() else _rotated(x, cos, sin, 1.0)
+    first, second = x.chunk(2, -1)
+    return x * cos[:, None].to(x.dtype) + torch.cat((-second, first), -1) * sin[:, None].to(x.dtype)
+
+
+def _heads_fit(x: Tensor) -> bool:
+    dense = x.stride(2) == 1 and (x.shape[1] == 1 or x.stride(1) == x.shape[2])
+    return dense and x.is_cpu and x.shape[2] % 2 == 0 and x.shape[2] <= _MOST_DIM
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor, sign: float) -> Tensor:
+    """Rotate, or with sign -1 invert the rotation."""
+    y = torch.empty(x.shape, dtype=x.dtype)
+    call_kernel("rope", x, cos, sin, y, *x.shape, x.stride(0), cos.dtype == torch.float32, sign)
+    return y
+
+
+class _Rope(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _rotated(x, cos, sin, 1.0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        cos, sin = ctx.saved_tensors
+        return _rotated(grad.contiguous(), cos, sin, -1.0), None, None
+
+
+def logits_to_logprobs(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities of targets [M] under logits [M, V] / temperature, and entropies, both [M] fp32."""
+    if kernels_accept(logits):
+        logprobs, entropy = torch.empty(2, len(logits)).unbind()
+        call_kernel(
+            "token_logprobs", logits, targets.long().contiguous(), logprobs, entropy, *logits.shape, temperature
+        )
+        return logprobs, entropy
+    every = (_wide(logits) / temperature).log_softmax(-1)
+    return every.gather(-1, targets[:, None])[:, 0], -(every.exp() * every).sum(-1)
+
+
+def logits_to_logprobs_backward_(
+    logits: Tensor, targets: Tensor, grad: Tensor, temperature: float, logprobs: Tensor | None = None
+) -> None:
+    """Overwrite logits with their gradient, given the gradient [M] of the targets' log-probabilities.
+
+    `logprobs` is the result of `logits_to_logprobs` for the same logits. Without it, it is computed again.
+    """
+    if kernels_accept(logits):
+        if logprobs is None:
+            logprobs, _ = logits_to_logprobs(logits, targets, temperature)
+        vectors = (x.contiguous() for x in (targets.long(), logprobs, grad.float()))
+        call_kernel("token_logprobs_backward", logits, *vectors, *logits.shape, temperature)
+        return
+    slope = (grad / temperature)[:, None].to(torch.promote_types(logits.dtype, torch.float32))
+    probs = (_wide(logits) / temperature).softmax(-1)
+    logits.copy_((-slope * probs).scatter_add(-1, targets[:, None], slope))
+
+
+def sample_tokens(logits: Tensor, temperature: float, uniforms: Tensor, min_p: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Return one token for each row of logits [S, V] and its log-probability: int64 and fp32 [S].
+
+    Tokens less than `min_p` times as likely as the most likely one are excluded. The token is the inverse of the
+    cumulative distribution of the rest, in the vocabulary's order, at uniforms [S] in [0, 1). Its log-probability is
+    that of the whole softmax. Temperature 0 takes the first most likely token, with its log-probability at temperature
+    1.
+    """
+    if kernels_accept(logits):
+        tokens, logprobs = torch.empty(len(logits), dtype=torch.int64), torch.empty(len(logits))
+        call_kernel(
+            "sample", logits, uniforms.float().contiguous(), tokens, logprobs, *logits.shape, temperature, min_p
+        )
+        return tokens, logprobs
+    every = (logits.double() / (temperature or 1.0)).log_softmax(-1)
+    if temperature:
+        probs = every.exp()
+        sums = probs.where(probs >= min_p * probs.amax(-1, keepdim=True), 0.0).cumsum(-1)
+        below_one = uniforms.double().clamp(max=1 - 2**-24)[:, None]
+        tokens = torch.searchsorted(sums, below_one * sums[:, -1:], right=True)
+    else:
+        tokens = every.argmax(-1, keepdim=True)
+    return tokens[:, 0], every.gather(-1, tokens)[:, 0].float()

@@ -1,0 +1,1 @@
+"""Training with several processes: collectives and FSDP."""

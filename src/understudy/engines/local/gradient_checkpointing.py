@@ -1,0 +1,26 @@
+"""Gradient checkpointing (Chen et al. 2016, arXiv:1604.06174): store only the input of each layer.
+
+The backward pass computes the rest again with the same random numbers, so gradients are the same bit for bit.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+
+def enable_gradient_checkpointing(network: nn.Module) -> None:
+    """Replace the forward of each decoder layer in place."""
+    for layer in network.modules():
+        if isinstance(layer, GradientCheckpointingLayer):
+            layer.forward = partial(_forward, layer.forward)
+
+
+def _forward(forward: Callable[..., Any], hidden: Tensor, *args: Any, **named: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(hidden, *args, **named)
+    return checkpoint(forward, hidden, *args, use_reentrant=False, **named)

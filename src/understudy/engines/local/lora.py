@@ -1,0 +1,77 @@
+"""LoRA adapters: adding them to a network, seeded dropout, and merging."""
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from understudy.core.errors import ConfigError
+from understudy.engines.local.config import ALL_LINEAR, LoraConfig
+from understudy.engines.local.nf4 import Nf4Linear
+
+
+def add_lora_adapters(network: PreTrainedModel, lora: LoraConfig) -> Any:
+    """Add adapters to the network in place. Return peft's wrapper."""
+    import peft
+
+    targets = _targets(network, lora)
+    settings = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets)
+    with warnings.catch_warnings():  # peft reads a property that transformers renamed
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        wrapped = peft.get_peft_model(network, settings, autocast_adapter_dtype=False)
+    settings.target_modules = targets  # peft's set would be written in an order that depends on the hash seed
+    return wrapped
+
+
+def _targets(network: PreTrainedModel, lora: LoraConfig) -> list[str]:
+    head = network.get_output_embeddings()
+    linear = [name for name, m in network.named_modules() if isinstance(m, nn.Linear) and m is not head]
+    names = sorted({name.rpartition(".")[2] for name in linear})
+    if lora.target_modules == (ALL_LINEAR,):
+        return names
+    if missing := set(lora.target_modules) - set(names):
+        text = f"this model has no linear module {min(missing)!r}; it has {names}; {ALL_LINEAR!r} selects all"
+        raise ConfigError(f"engine.lora.target_modules: {text}")
+    return list(lora.target_modules)
+
+
+@contextlib.contextmanager
+def lora_dropout(network: nn.Module, device: torch.device, seed: int) -> Iterator[None]:
+    """Enable the adapters' dropout in the block, with random numbers from `seed`. The global generator is unchanged."""
+    named = [module for name, module in network.named_modules() if ".lora_dropout." in name]
+    dropouts = [module for module in named if isinstance(module, nn.Dropout)]  # with dropout 0 peft adds nn.Identity
+    if not dropouts:
+        yield
+        return
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        for module in dropouts:
+            module.train()
+        try:
+            yield
+        finally:
+            for module in dropouts:
+                module.eval()
+
+
+@torch.no_grad()
+def merged_state_dict(network: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return the merged weights under the names of the network without adapters, in `dtype`.
+
+    Each adapter's product is added in float32.
+    """
+    from peft.tuners.lora import LoraLayer
+
+    weights = {name.replace(".base_layer.", "."): p.detach() for name, p in network.state_dict().items()}
+    for name, module in network.named_modules():
+        if isinstance(module, LoraLayer):
+            (adapter,) = module.scaling
+            product = module.lora_B[adapter].weight.float() @ module.lora_A[adapter].weight.float()
+            weights[f"{name}.weight"] = (module.base_layer.weight.float() + module.scaling[adapter] * product).to(dtype)
+        elif isinstance(module, Nf4Linear) and not name.endswith(".base_layer"):
+            weights[f"{name}.weight"] = module.weight
+    return {name: weight for name, weight in weights.items() if ".lora_" not in name}

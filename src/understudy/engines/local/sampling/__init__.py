@@ -1,0 +1,1 @@
+"""Continuous batching: key-value cache, forward passes, filters and n-gram speculation."""

@@ -1,0 +1,187 @@
+"""Attention layouts of the sampler's three forward passes: fill a prefix, prefill new tokens, decode.
+
+Rows with the same prefix are adjacent, so that the prefix's keys are multiplied once for all of them.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from understudy.engines.local.attention import attend, fold_heads, unfold_heads
+from understudy.engines.local.cpu import kernels
+from understudy.engines.local.cpu.causal import causal_attention
+from understudy.engines.local.sampling.kv_cache import CachedPrefix, CacheSlot, KVCache
+
+MAX_PADDING = 0.3  # maximum padding relative to a block's longest row; more blocks would cost more than padding
+
+
+class PrefixFillLayout:
+    """Tokens with causal attention, whose keys and values become a `CachedPrefix`."""
+
+    def __init__(self, prefix: CachedPrefix) -> None:
+        self._prefix = prefix
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """Return causal attention and store keys and values."""
+        self._prefix.keys.append(k.transpose(0, 1).contiguous())
+        self._prefix.values.append(v.transpose(0, 1).contiguous())
+        return causal_attention(q, k, v, scale)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotGroup:
+    """Adjacent rows [start, stop) with the same prefix, or without one."""
+
+    prefix: CachedPrefix | None
+    start: int
+    stop: int
+
+    def prefix_keys_values(self, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the prefix's keys and values at a layer, [H, P, d]. Without a prefix P is 0."""
+        if self.prefix is None:
+            none = like.new_empty(like.shape[1], 0, like.shape[2])
+            return none, none
+        return self.prefix.keys[layer], self.prefix.values[layer]
+
+
+def group_by_prefix(slots: Sequence[CacheSlot]) -> list[SlotGroup]:
+    """Return groups of adjacent slots with the same prefix."""
+    groups: list[SlotGroup] = []
+    for i, slot in enumerate(slots):
+        if groups and groups[-1].prefix is slot.prefix:
+            groups[-1] = SlotGroup(slot.prefix, groups[-1].start, i + 1)
+        else:
+            groups.append(SlotGroup(slot.prefix, i, i + 1))
+    return groups
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillBlock:
+    """Rows of similar length with the same prefix: positions of their new tokens, and how far these attend."""
+
+    slot_group: SlotGroup
+    index: Tensor  # [b, L] flat positions of new tokens; padding repeats the row's last
+    valid_mask: Tensor  # [b, L] bool
+    positions: Tensor  # flat positions of the new tokens, without padding
+    slots: Tensor  # [b]
+    limits: Tensor  # [b, G * L] int32: number of its slot's own tokens that each folded query sees
+    max_length: int
+    """Maximum number of own tokens of a row, cached and new."""
+
+
+class PrefillLayout:
+    """Several new tokens per row in one flat sequence. `slots` are sorted by prefix, ideally longest rows first.
+
+    Only attention pads, to the longest row of each block.
+    """
+
+    def __init__(
+        self, cache: KVCache, slots: Sequence[CacheSlot], new: Sequence[Sequence[int]], group: int, device: torch.device
+    ) -> None:
+        """`group` is the number of query heads per key head."""
+        self._cache, self._group, self._device = cache, group, device
+        lengths = [len(tokens) for tokens in new]
+        stops = list(itertools.accumulate(lengths))
+        self._starts = [stop - length for stop, length in zip(stops, lengths, strict=True)]
+        self._blocks = [
+            self._block(part, slots[part.start : part.stop], lengths[part.start : part.stop])
+            for rows in group_by_prefix(slots)
+            for part in split_by_length(rows, lengths)
+        ]
+        filled = [(slot, torch.arange(length)) for slot, length in zip(slots, lengths, strict=True)]
+        self._slots = torch.tensor([slot.index for slot in slots]).repeat_interleave(torch.tensor(lengths)).to(device)
+        self._columns = torch.cat([slot.own_length + column for slot, column in filled]).to(device)  # [N]
+        self.tokens = torch.tensor([token for tokens in new for token in tokens], device=device)[None]
+        self.positions = torch.cat([len(slot.tokens) + column for slot, column in filled])[None].to(device)
+        self.last = torch.tensor(stops, device=device) - 1  # [b] flat position of each row's last token
+
+    def _block(self, rows: SlotGroup, slots: Sequence[CacheSlot], lengths: Sequence[int]) -> PrefillBlock:
+        length = torch.tensor(lengths)[:, None]
+        start = torch.tensor(self._starts[rows.start : rows.stop])[:, None]
+        own = torch.tensor([slot.own_length for slot in slots])[:, None]
+        column = torch.arange(max(lengths))[None]
+        valid = column < length  # [b, L]
+        column = column.minimum(length - 1)
+        index, limits = start + column, (own + column + 1).repeat(1, self._group).int()
+        numbers = torch.tensor([slot.index for slot in slots])
+        index, valid, fresh, numbers, limits = (
+            x.to(self._device) for x in (index, valid, index[valid], numbers, limits)
+        )
+        return PrefillBlock(rows, index, valid, fresh, numbers, limits, int((own + length).max()))
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """Store the new keys and values, then return attention over [prefix | own]."""
+        self._cache.write(layer, self._slots, self._columns, k, v)
+        out = torch.empty_like(q)
+        for block in self._blocks:
+            own_k = self._cache.keys[layer][:, block.slots, : block.max_length]
+            own_v = self._cache.values[layer][:, block.slots, : block.max_length]
+            queries = fold_heads(q, block.index, self._group)
+            result = attend(queries, *block.slot_group.prefix_keys_values(layer, k), own_k, own_v, block.limits, scale)[
+                0
+            ]
+            out[block.positions] = unfold_heads(result, self._group)[block.valid_mask]
+        return out
+
+
+def split_by_length(slot_group: SlotGroup, lengths: Sequence[int]) -> list[SlotGroup]:
+    """Split a group into adjacent rows of similar length."""
+    found = [SlotGroup(slot_group.prefix, slot_group.start, slot_group.start + 1)]
+    for i in range(slot_group.start + 1, slot_group.stop):
+        first = found[-1].start
+        if (1 - MAX_PADDING) * lengths[first] <= lengths[i] <= lengths[first]:
+            found[-1] = SlotGroup(slot_group.prefix, first, i + 1)
+        else:
+            found.append(SlotGroup(slot_group.prefix, i, i + 1))
+    return found
+
+
+class DecodeLayout:
+    """The last token of each sequence and its draft tokens, one row per token. `slots` are sorted by prefix.
+
+    A draft token attends to all tokens before it, because all keys are stored before attention runs.
+    """
+
+    def __init__(
+        self, cache: KVCache, slots: Sequence[CacheSlot], new: Sequence[Sequence[int]], group: int, device: torch.device
+    ) -> None:
+        self._cache, self._fold = cache, group
+        rows = [(slot, i) for slot, tokens in zip(slots, new, strict=True) for i in range(len(tokens))]
+        self._groups = group_by_prefix([slot for slot, _ in rows])
+        self._slots = torch.tensor([slot.index for slot, _ in rows], device=device)
+        self._columns = torch.tensor([slot.own_length + i for slot, i in rows], device=device)
+        self._lengths = (self._columns + 1).to(torch.int32)
+        self._slots32 = self._slots.to(torch.int32)
+        self.tokens = torch.tensor([token for tokens in new for token in tokens], device=device)[None]
+        self.positions = torch.tensor([len(slot.tokens) + i for slot, i in rows], device=device)[None]
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """Store the new keys and values, then return attention over [prefix | own], with the exact length of each
+        row."""
+        rows, heads, dim = k.shape
+        self._cache.write(layer, self._slots, self._columns, k, v)
+        folded = q.reshape(rows, heads, self._fold, dim).transpose(0, 1).contiguous()  # [H, b, G, d]
+        parts = [self._attend(group, layer, folded, k, scale) for group in self._groups]
+        return torch.cat(parts, 1).transpose(0, 1).reshape(rows, -1, dim)
+
+    def _attend(self, group: SlotGroup, layer: int, q: Tensor, like: Tensor, scale: float) -> Tensor:
+        part = slice(group.start, group.stop)
+        heads, rows, _, dim = (x := q[:, part].contiguous()).shape
+        prefix_k, prefix_v = group.prefix_keys_values(layer, like)
+        flat = x.view(heads, -1, dim)
+        scores = torch.bmm(flat, prefix_k.transpose(1, 2)).view(heads, rows, self._fold, -1)
+        out = kernels.decode_attention(
+            x,
+            scores,
+            self._cache.keys[layer],
+            self._cache.values[layer],
+            self._slots32[part],
+            self._lengths[part],
+            scale,
+        )
+        if prefix_k.shape[1]:
+            out += torch.bmm(scores.view(heads, rows * self._fold, -1), prefix_v).view(out.shape)
+        return out.to(q.dtype)

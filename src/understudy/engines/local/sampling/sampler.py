@@ -1,0 +1,317 @@
+"""Continuous batching over concurrent episodes.
+
+Many episodes call `sample` in one event loop, and a driver task serves them in turns. In each turn it first yields to
+the event loop: episodes with a complete reply step their environments and call `sample` with the next prompt. Then it
+prefills new tokens, or decodes one token of every active reply plus its accepted draft tokens (see
+`ngram_speculation`). If environments do not wait for anything outside the process, the order is fixed, and results are
+equal bit for bit.
+"""
+
+import asyncio
+import itertools
+import random
+from array import array
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from understudy.algorithms.batch import partition_by_prefix
+from understudy.engines.base import Completion, SamplingParams, TokenCallback
+from understudy.engines.local.cpu import kernels
+from understudy.engines.local.model import LocalModel
+from understudy.engines.local.sampling import filters
+from understudy.engines.local.sampling.kv_cache import CacheSlot, KVCache
+from understudy.engines.local.sampling.layouts import DecodeLayout, PrefillLayout, PrefixFillLayout
+from understudy.engines.local.sampling.ngram_speculation import ARRAY_TYPECODE, NgramCache, propose_tokens
+from understudy.formats.detokenizer import StopStrings
+
+YIELDS_PER_STEP = 6  # event-loop iterations in which episodes return with their next prompt
+MIN_PREFIX_TOKENS = 16  # a shorter common prefix is not worth its own pass
+MAX_DRAFT_TOKENS = 8  # per reply and pass
+
+
+@dataclass(slots=True, eq=False)
+class SampleRequest:
+    """A reply that is being sampled."""
+
+    prompt: list[int]
+    sampling: SamplingParams
+    stop_tokens: Collection[int]
+    random: random.Random
+    future: "asyncio.Future[Completion]"
+    sequence: "array[int]"
+    """Prompt and sampled tokens."""
+    on_tokens: TokenCallback | None = None
+    stops: StopStrings | None = None
+    slot: CacheSlot | None = None
+    hit_stop_string: bool = False
+    """True if the reply contains a complete stop string."""
+    logprobs: list[float] = field(default_factory=list)
+    _uniforms: list[float] = field(default_factory=list)
+
+    @property
+    def active_slot(self) -> CacheSlot:
+        """The slot of an admitted request."""
+        assert self.slot is not None
+        return self.slot
+
+    @property
+    def tokens(self) -> list[int]:
+        """The sampled tokens."""
+        return self.sequence[len(self.prompt) :].tolist()
+
+    @property
+    def tokens_left(self) -> int:
+        """Number of tokens that may still be sampled."""
+        return self.sampling.max_response_tokens - len(self.logprobs)
+
+    @property
+    def finish_reason(self) -> Literal["stop", "length"] | None:
+        """Why the reply has ended, or None."""
+        if self.hit_stop_string or (self.logprobs and self.sequence[-1] in self.stop_tokens):
+            return "stop"
+        return "length" if self.tokens_left <= 0 else None
+
+    def uniforms(self, count: int) -> list[float]:
+        """Return the random numbers of the next `count` tokens. A token's number is the same in every call."""
+        first = len(self.logprobs)
+        self._uniforms += [self.random.random() for _ in range(first + count - len(self._uniforms))]
+        return self._uniforms[first : first + count]
+
+    def append(self, draft: Sequence[int], tokens: Sequence[int], logprobs: Sequence[float]) -> None:
+        """Append the sampled tokens up to the first that differs from its draft or ends the reply, that token
+        included.
+        """
+        for i, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
+            self.sequence.append(token)
+            self.logprobs.append(logprob)
+            self.hit_stop_string = bool(self.stops and self.stops.feed(token))
+            if i == len(draft) or token != draft[i] or self.finish_reason:
+                return
+            self.active_slot.tokens.append(token)
+
+
+class LocalSampler:
+    """Samples from a model's current weights. Call `set_weights_version` after they change."""
+
+    def __init__(self, model: LocalModel, max_num_seqs: int, max_draft_rows: int) -> None:
+        """`max_num_seqs` limits active sequences. Draft tokens fill a decoding pass up to `max_draft_rows` rows."""
+        self._model, self._rows = model, max_draft_rows
+        config = model.config
+        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        layers, heads = config.num_hidden_layers, config.num_key_value_heads
+        self._cache = KVCache(layers, heads, dim, max_num_seqs, model.dtype, model.device)
+        self._queue: list[SampleRequest] = []
+        self._active: list[SampleRequest] = []
+        self._unanswered: set[SampleRequest] = set()
+        self._driver: asyncio.Task[None] | None = None
+        self._replies = NgramCache()
+        self.weights_version = 0
+
+    def set_weights_version(self, version: int) -> None:
+        """Clear the cache and set the version of the new weights."""
+        self.reset_prefix_cache()
+        self.weights_version = version
+
+    def reset_prefix_cache(self) -> None:
+        """Clear the key-value cache and the n-grams."""
+        self._cache.clear()
+        self._replies = NgramCache()
+
+    def close(self) -> None:
+        """Free the cache's memory."""
+        self.reset_prefix_cache()
+
+    def validate_sampling(self, sampling: SamplingParams) -> None:
+        """Do nothing: every parameter is supported."""
+
+    async def sample(
+        self,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        seed: int,
+        stop_tokens: Collection[int] = (),
+        on_tokens: TokenCallback | None = None,
+    ) -> Completion:
+        """Continue a prompt. See `engines.base.StreamingSampler`."""
+        if not prompt:
+            raise ValueError("the prompt is empty")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Completion] = loop.create_future()
+        stops = StopStrings(self._model.vocabulary, sampling.stop) if sampling.stop else None
+        sequence = array(ARRAY_TYPECODE, prompt)
+        request = SampleRequest(
+            list(prompt), sampling, stop_tokens, random.Random(seed), future, sequence, on_tokens, stops
+        )
+        self._queue.append(request)
+        self._unanswered.add(request)
+        if self._driver is None or self._driver.done():
+            self._driver = loop.create_task(self._drive())
+            self._driver.add_done_callback(self._ended)
+        return await request.future
+
+    async def _drive(self) -> None:
+        while self._queue or self._active:
+            for _ in range(YIELDS_PER_STEP):
+                await asyncio.sleep(0)
+            with torch.inference_mode():
+                self._turn()
+
+    def _ended(self, driver: "asyncio.Task[None]") -> None:
+        """If the driver failed, pass its exception to all waiting requests."""
+        error = asyncio.CancelledError() if driver.cancelled() else driver.exception()
+        if error is None:
+            return
+        waiting, self._unanswered = self._unanswered, set()
+        self._queue, self._active = [], []
+        self._cache.clear()
+        for request in waiting:
+            if not request.future.done():
+                request.future.set_exception(error)
+
+    def _turn(self) -> None:
+        """Prefill if enough requests are waiting, otherwise decode."""
+        if self._queue and (len(self._queue) >= max(2, len(self._active) // 4) or not self._active):
+            admitted = self._admit()
+            if admitted:
+                self._prefill(admitted)
+                return
+        if self._active:
+            self._decode()
+
+    def _admit(self) -> list[SampleRequest]:
+        """Assign free slots to waiting requests and return the admitted ones."""
+        self._unanswered -= {request for request in self._queue if request.future.done()}
+        self._queue = [request for request in self._queue if not request.future.done()]
+        for request in self._queue:
+            found = self._cache.find_slot(request.prompt)
+            request.slot = self._cache.acquire(found) if found else None
+        fresh = [request for request in self._queue if request.slot is None]
+        self._share([request.prompt for request in fresh])
+        for request in fresh:
+            if slot := self._cache.evict():
+                slot.prefix = self._cache.find_prefix(request.prompt)
+                slot.tokens = list(slot.prefix.tokens) if slot.prefix else []
+                request.slot = slot
+        admitted = [request for request in self._queue if request.slot]
+        self._queue = [request for request in self._queue if not request.slot]
+        return admitted
+
+    def _share(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Compute prefixes that new prompts share and that are not cached yet."""
+        self._cache.drop_idle_prefixes()
+        new = [prompt for prompt in prompts if self._cache.find_prefix(prompt) is None]
+        for part in partition_by_prefix(new, [len(prompt) - 1 for prompt in new]):
+            if part.prefix_length >= MIN_PREFIX_TOKENS:
+                prefix = self._cache.add_prefix(new[part.rows[0]][: part.prefix_length])
+                tokens = torch.tensor(prefix.tokens, device=self._model.device)[None]
+                positions = torch.arange(part.prefix_length, device=self._model.device)[None]
+                self._model.hidden_states(tokens, positions, PrefixFillLayout(prefix))
+
+    def _prefill(self, requests: Sequence[SampleRequest]) -> None:
+        rows = sorted(requests, key=lambda r: (_prefix(r.active_slot), len(r.active_slot.tokens) - len(r.prompt)))
+        slots = [r.active_slot for r in rows]
+        new = [r.prompt[len(r.active_slot.tokens) :] for r in rows]
+        self._cache.reserve(max(slot.own_length + len(tokens) for slot, tokens in zip(slots, new, strict=True)))
+        layout = PrefillLayout(self._cache, slots, new, self._model.query_heads_per_key, self._model.device)
+        hidden = self._model.hidden_states(layout.tokens, layout.positions, layout)
+        for slot, tokens in zip(slots, new, strict=True):
+            slot.tokens += tokens
+        self._active += rows
+        self._sample_next(rows, [[] for _ in rows], hidden[layout.last])
+
+    def _decode(self) -> None:
+        rows = sorted(self._active, key=lambda r: (_prefix(r.active_slot), r.active_slot.index))
+        slots = [r.active_slot for r in rows]
+        drafts = self._propose_drafts(rows)
+        fed = [[r.sequence[-1], *draft] for r, draft in zip(rows, drafts, strict=True)]
+        self._cache.reserve(max(slot.own_length + len(tokens) for slot, tokens in zip(slots, fed, strict=True)))
+        layout = DecodeLayout(self._cache, slots, fed, self._model.query_heads_per_key, self._model.device)
+        hidden = self._model.hidden_states(layout.tokens, layout.positions, layout)
+        for slot, tokens in zip(slots, fed, strict=True):
+            slot.tokens.append(tokens[0])
+        self._sample_next(rows, drafts, hidden)
+
+    def _propose_drafts(self, rows: Sequence[SampleRequest]) -> list[list[int]]:
+        """Return draft tokens for each row, within the rows available in one pass."""
+        most = min(MAX_DRAFT_TOKENS, self._rows // len(rows) - 1)
+        return [propose_tokens(r.sequence, self._replies, min(most, r.tokens_left - 1)) for r in rows]
+
+    def _sample_next(
+        self, rows: Sequence[SampleRequest], drafts: Sequence[Sequence[int]], hidden: torch.Tensor
+    ) -> None:
+        """Sample the token after each row and after each of its draft tokens, then finish complete replies."""
+        logits = self._model.logits(hidden)
+        spans = [0, *itertools.accumulate(len(draft) + 1 for draft in drafts)]
+        for kind in sorted({_kind(r.sampling) for r in rows}):
+            chosen = [i for i, r in enumerate(rows) if _kind(r.sampling) == kind]
+            index = [j for i in chosen for j in range(spans[i], spans[i + 1])]
+            part = logits if len(chosen) == len(rows) else logits[index]
+            drawn = _draw([rows[i] for i in chosen], [drafts[i] for i in chosen], part)
+            tokens, logprobs = (iter(x.tolist()) for x in drawn)
+            for i in chosen:
+                self._take(rows[i], drafts[i], tokens, logprobs)
+        self._finish_requests()
+
+    def _take(self, row: SampleRequest, draft: Sequence[int], tokens: Iterator[int], logprobs: Iterator[float]) -> None:
+        before, count = len(row.sequence), len(draft) + 1
+        row.append(draft, list(itertools.islice(tokens, count)), list(itertools.islice(logprobs, count)))
+        self._replies.add(row.sequence, before)
+        if row.on_tokens and not row.future.done():
+            row.on_tokens(row.sequence[before:].tolist(), row.logprobs[before - len(row.prompt) :])
+
+    def _finish_requests(self) -> None:
+        """Return complete replies to their callers, and drop requests that were cancelled."""
+        for request in [r for r in self._active if r.finish_reason or r.future.done()]:
+            self._active.remove(request)
+            self._unanswered.discard(request)
+            request.active_slot.busy = False
+            if request.finish_reason and not request.future.done():
+                request.future.set_result(
+                    Completion(request.tokens, request.logprobs, request.finish_reason, self.weights_version)
+                )
+
+
+def _prefix(slot: CacheSlot) -> int:
+    """Return a sort key that makes rows with the same prefix adjacent."""
+    return slot.prefix.index if slot.prefix else 0
+
+
+def _kind(sampling: SamplingParams) -> tuple[bool, float, float]:
+    """Return the key by which rows are grouped for sampling.
+
+    Rows with top-p, top-k or a repetition penalty share one key. Other rows are grouped by temperature and min-p.
+    """
+    if (sampling.top_p, sampling.top_k, sampling.repetition_penalty) != (1.0, 0, 1.0):
+        return True, 0.0, 0.0
+    return False, sampling.temperature, sampling.min_p
+
+
+def _draw(
+    rows: Sequence[SampleRequest], drafts: Sequence[Sequence[int]], logits: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the token after each row and after each of its draft tokens, with log-probabilities.
+
+    All rows have the same `_kind`.
+    """
+    pairs = list(zip(rows, drafts, strict=True))
+    drawn = [uniform for row, draft in pairs for uniform in row.uniforms(len(draft) + 1)]
+    uniforms = torch.tensor(drawn, device=logits.device)
+    filtered, temperature, min_p = _kind(rows[0].sampling)
+    if not filtered:
+        return kernels.sample_tokens(logits, temperature, uniforms, min_p)
+    samplings = [row.sampling for row, draft in pairs for _ in range(len(draft) + 1)]
+    seen = [ids for row, draft in pairs for ids in _previous_tokens(row, draft)]
+    return filters.sample_filtered(logits, samplings, seen, uniforms)
+
+
+def _previous_tokens(row: SampleRequest, draft: Sequence[int]) -> Iterator[torch.Tensor]:
+    """Yield the token ids before each token to sample, or empty tensors without a repetition penalty."""
+    if row.sampling.repetition_penalty == 1.0:
+        yield from [torch.empty(0, dtype=torch.int64)] * (len(draft) + 1)
+        return
+    every = torch.tensor([*row.sequence, *draft])
+    for i in range(len(draft) + 1):
+        yield every[: len(row.sequence) + i]

@@ -1,0 +1,52 @@
+"""Log-probabilities of tokens from hidden states, without storing [N, V] logits.
+
+Logits exist for one chunk of positions at a time. The backward pass computes them again.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from understudy.engines.local.cpu import kernels
+
+LOGIT_CHUNK = 512  # positions per chunk: 512 x 50k bf16 logits are 50 MB
+
+
+def token_logprobs(hidden: Tensor, lm_head: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities [M] of `targets` [M] at `temperature` and entropies [M]. Entropies have no gradient.
+
+    `hidden` [M, D] are the hidden states before the targets, `lm_head` [V, D] the output weights.
+    """
+    return TokenLogprobsFunction.apply(hidden, lm_head, targets, temperature)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class TokenLogprobsFunction(torch.autograd.Function):
+    """Autograd function of `token_logprobs`."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:  # noqa: D102
+        ctx.temperature = temperature
+        parts = [
+            kernels.logits_to_logprobs(F.linear(x, head), y, temperature)
+            for x, y in zip(torch.split(hidden, LOGIT_CHUNK), torch.split(targets, LOGIT_CHUNK), strict=True)
+        ]
+        logprobs, entropy = (torch.cat(part) for part in zip(*parts, strict=True))
+        ctx.save_for_backward(hidden, head, targets, logprobs)
+        ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+        hidden, head, targets, logprobs = ctx.saved_tensors
+        grad_hidden = torch.empty_like(hidden)
+        grad_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
+        for start in range(0, len(hidden), LOGIT_CHUNK):
+            part = slice(start, start + LOGIT_CHUNK)
+            logits = F.linear(hidden[part], head)
+            kernels.logits_to_logprobs_backward_(logits, targets[part], grads[0][part], ctx.temperature, logprobs[part])
+            grad_hidden[part] = logits @ head
+            if grad_head is not None:
+                grad_head += logits.T @ hidden[part]
+        return grad_hidden, grad_head, None, None

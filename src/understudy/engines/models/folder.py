@@ -1,0 +1,164 @@
+"""Model folders in the Hugging Face layout: writing, caching and validation.
+
+A cached folder holds `manifest.json`: the sha256 of every source file and of every file in the folder. If one of them
+differs (another wheel, changed code, an interrupted write), the folder is built again. Builds are deterministic. Files
+are replaced atomically and the manifest comes last, so two concurrent builds write the same bytes and need no lock.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from understudy.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+    from tokenizers import Tokenizer
+
+MANIFEST_FILE = "manifest.json"
+_MERGE = "merge them into the model first, with understudy export RUN or llamafactory-cli export"
+
+
+def cache_folder() -> Path:
+    """Return `$UNDERSTUDY_CACHE`, `$XDG_CACHE_HOME/understudy` or `~/.cache/understudy`. The folder may not exist
+    yet."""
+    if own := os.environ.get("UNDERSTUDY_CACHE"):
+        return Path(own).expanduser()
+    xdg = os.environ.get("XDG_CACHE_HOME")
+    return (Path(xdg) if xdg else Path.home() / ".cache") / "understudy"
+
+
+def build_cached(name: str, sources: Iterable[Path], build: Callable[[Path], object]) -> Path:
+    """Return the cache's folder `models/<name>`. If it is missing or damaged, call `build` with an empty folder first.
+
+    `sources` are all files that determine the result. Raise ConfigError if the cache cannot be written.
+    """
+    folder = cache_folder() / "models" / name
+    sources_sha256 = {source.name: _sha256(source) for source in (*sources, Path(__file__))}
+    if not _intact(folder, sources_sha256):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            staging = tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-", ignore_cleanup_errors=True)
+        except OSError as error:
+            raise ConfigError(f"cannot write to {folder} ({error}); set UNDERSTUDY_CACHE to another folder") from error
+        with staging as staged:
+            build(Path(staged))
+            _publish(Path(staged), folder, sources_sha256)
+    return folder
+
+
+def _intact(folder: Path, sources_sha256: Mapping[str, str]) -> bool:
+    try:
+        record = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+        return bool(
+            record["sources"] == sources_sha256
+            and all(_sha256(folder / name) == digest for name, digest in record["files"].items())
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False  # the manifest or a file is missing or damaged
+
+
+def _publish(staged: Path, folder: Path, sources_sha256: Mapping[str, str]) -> None:
+    names = sorted(path.name for path in staged.iterdir())
+    files = {name: _sha256(staged / name) for name in names}
+    _write_json(staged / MANIFEST_FILE, {"sources": sources_sha256, "files": files})
+    for name in (*names, MANIFEST_FILE):
+        os.replace(staged / name, folder / name)
+
+
+def _sha256(path: Path) -> str:
+    stat = path.stat()
+    return _digest(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _digest(path: Path, *identity: int) -> str:
+    # `identity` is part of the cache key, so a changed file is read again and an unchanged one is not.
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_model(
+    folder: Path,
+    *,
+    config: Mapping[str, Any],
+    weights: "Mapping[str, torch.Tensor]",
+    tokenizer: "Tokenizer",
+    special_tokens: Mapping[str, str],
+    chat_template: str,
+) -> None:
+    """Write the five files of a model to the existing folder `folder`.
+
+    `config` includes the token ids that `generation_config.json` repeats. `special_tokens` are the texts of `eos_token`
+    and others, and `chat_template` is Jinja. `weights` has the names of the model's state dict, without tied copies.
+    """
+    from safetensors.torch import save
+
+    # save_file ignores the umask and makes a file that only its owner may read.
+    (folder / "model.safetensors").write_bytes(save(dict(weights), metadata={"format": "pt"}))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    _write_json(folder / "config.json", config)
+    ids = ("bos_token_id", "eos_token_id", "pad_token_id")
+    _write_json(folder / "generation_config.json", {name: config[name] for name in ids if config[name] is not None})
+    _write_json(
+        folder / "tokenizer_config.json",
+        {
+            # With the model family's class, transformers 5 would replace the saved pre-tokenizer by its own.
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **special_tokens,
+            "model_max_length": config["max_position_embeddings"],
+            "clean_up_tokenization_spaces": False,
+            "chat_template": chat_template,
+        },
+    )
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def validate_model_folder(folder: Path, name: str) -> Path:
+    """Return `folder` if it holds a complete model. `name` is the model that the user asked for.
+
+    Raise ConfigError that names the first missing or incomplete file.
+    """
+    if not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
+        raise ConfigError(f"model {name!r}: {folder} holds adapters, not a model; {_MERGE}")
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"model {name!r}: {folder} has no config.json, so it is not a model folder")
+    if not any(folder.glob("*.safetensors")):
+        raise ConfigError(f"model {name!r}: {folder} has no *.safetensors, the only supported weight format")
+    if not any(folder.glob("tokenizer*")):
+        raise ConfigError(f"model {name!r}: {folder} has no tokenizer.json; save the model's tokenizer beside it")
+    if cut := next(_truncated_files(folder), None):
+        raise ConfigError(f"model {name!r}: {cut} is incomplete, as after a clone without git-lfs; download it again")
+    return folder
+
+
+def _truncated_files(folder: Path) -> Iterator[Path]:
+    """Yield files that are partly downloaded or that are git-lfs pointers."""
+    tokenizer = folder / "tokenizer.json"
+    if tokenizer.is_file():
+        text = tokenizer.read_bytes().strip()
+        if not (text.startswith(b"{") and text.endswith(b"}")):
+            yield tokenizer
+    yield from (file for file in sorted(folder.glob("*.safetensors")) if not _has_all_tensors(file))
+
+
+def _has_all_tensors(file: Path) -> bool:
+    """Return True if a safetensors file is long enough: 8 bytes of header length, the JSON header, the tensors."""
+    with file.open("rb") as f:
+        length = int.from_bytes(f.read(8), "little")
+        room = file.stat().st_size - 8 - length
+        if room < 0:
+            return False
+        try:
+            tensors = [tensor for name, tensor in json.loads(f.read(length)).items() if name != "__metadata__"]
+            return max((tensor["data_offsets"][1] for tensor in tensors), default=0) <= room
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            return False

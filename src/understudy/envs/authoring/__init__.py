@@ -1,0 +1,3 @@
+"""Parts for writing domains: task generators and builders, scenarios, identification, payments. The shipped domains
+use them.
+"""

@@ -1,0 +1,162 @@
+"""TaskBuilder: the parts of a task that is being generated, for the user's side and for the gold agent's."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from understudy.core.messages import Message, ToolCall
+from understudy.core.tasks import Fact, Split, SuccessCheck, UserAction, UserGoal
+
+HELD_OUT_EVERY = 3
+"""Every third phrase of a tuple occurs in the test split only."""
+
+
+@dataclass(frozen=True)
+class EntityMention:
+    """How the user refers to the entity of a request, such as an order."""
+
+    placeholder: str
+    """Its placeholder in the text of a request: `order` for {order}."""
+    opening_phrase: str
+    """The user's words for it in the opening."""
+    later_phrase: str
+    """The user's words for it in all later messages."""
+    facts: tuple[Fact, ...] = field(default=(), kw_only=True)
+    """The facts about it that the user tells when asked."""
+    lookup_turns: tuple[Message, ...] = field(default=(), kw_only=True)
+    """The gold agent's calls and questions that find the entity."""
+
+
+@dataclass(frozen=True)
+class GoalSpec:
+    """One request: the user's words, the terms of a correct proposal, and the gold turns that settle it."""
+
+    text: str
+    """The request in the user's words, with the placeholder of `mention`."""
+    mention: EntityMention | None = None
+    gold_turns: tuple[Message, ...] = ()
+    kind: Literal["action", "number", "text"] = "action"
+    required_terms: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    user_actions: tuple[UserAction, ...] = ()
+    """What the user does with their own tools when the agent instructs them."""
+    accepted_steps: tuple[tuple[str, ...], ...] = ()
+    """Steps towards the goal that the user accepts too, each as the terms of a correct proposal."""
+    success_check: SuccessCheck | None = None
+    """The check by which the user sees that the request is fulfilled."""
+    contests_refusal: bool = False
+    final_text: str = ""
+    """The request after a change of mind. The user says `text` only at first."""
+
+    @property
+    def opening_text(self) -> str:
+        """The text of the request in the opening."""
+        return self._fill(self.text, self.mention.opening_phrase if self.mention else "")
+
+    @property
+    def later_text(self) -> str:
+        """The text of the request in later messages."""
+        return self._fill(self.text, self.mention.later_phrase if self.mention else "")
+
+    def to_user_goal(self) -> UserGoal:
+        """Return the request as a goal of the user."""
+        says = (
+            self._fill(self.final_text, self.mention.later_phrase if self.mention else "")
+            if self.final_text
+            else self.later_text
+        )
+        facts = (*(self.mention.facts if self.mention else ()), *self.facts)
+        return UserGoal(
+            text=says,
+            kind=self.kind,
+            required_terms=self.required_terms,
+            accepted_steps=self.accepted_steps,
+            success_check=self.success_check,
+            facts=facts,
+            contests_refusal=self.contests_refusal,
+        )
+
+    def _fill(self, text: str, phrase: str) -> str:
+        return capitalize_sentences(text.replace(f"{{{self.mention.placeholder}}}", phrase) if self.mention else text)
+
+
+class PhraseSampler:
+    """Sampler of the wording of one task, from tuples of phrases with the same meaning.
+
+    The random stream is separate from the one that draws the world and the goals, so phrases can be added or changed
+    without changing what a task is about. Every third phrase of a tuple (index 2, 5, …) is held out for the test
+    split: test tasks draw only from these, and training and validation tasks only from the others. All splits draw
+    from all phrases of a tuple with fewer than three.
+    """
+
+    def __init__(self, task_id: str, split: Split) -> None:
+        """Seed the draws with the task's id."""
+        self.rng = random.Random(f"wording of {task_id}")
+        """Generator for wording that is computed, such as the form of a date."""
+        self._split = split
+
+    def choose(self, texts: Sequence[str]) -> str:
+        """Return one of the texts that the split may use."""
+        if len(texts) < HELD_OUT_EVERY:
+            return self.rng.choice(texts)
+        is_test = self._split == "test"
+        return self.rng.choice([text for i, text in enumerate(texts, 1) if (i % HELD_OUT_EVERY == 0) == is_test])
+
+
+@dataclass
+class TaskBuilder:
+    """The random draws of one task, and the setup that results. Domains add their world and their user."""
+
+    rng: random.Random
+    """Generator for the world and the goals."""
+    phrases: PhraseSampler
+    """Sampler of the wording."""
+    setup: dict[str, dict[str, Any]] = field(default_factory=dict, kw_only=True)
+
+    def draw_bool(self, probability: float) -> bool:
+        """Return True with this probability."""
+        return self.rng.random() < probability
+
+    def fill_template(self, texts: Sequence[str], **words: str) -> str:
+        """Return one of the texts with its placeholders filled."""
+        text = self.phrases.choose(texts)
+        for name, word in words.items():
+            text = text.replace(f"{{{name}}}", word)
+        return text
+
+    def patch(self, table: str, key: str, **fields: Any) -> None:
+        """Set fields of a row in the task's setup, with JSON values. The setup is a JSON merge patch (RFC 7386)."""
+        self.setup.setdefault(table, {}).setdefault(key, {}).update(fields)
+
+
+def capitalize_sentences(text: str) -> str:
+    """Return the text with a capital letter at its start and after each full stop."""
+    parts = [part[:1].upper() + part[1:] for part in text.split(". ")]
+    return ". ".join(parts)
+
+
+def gold_call(tool: str, /, **arguments: Any) -> Message:
+    """Return a message of the gold agent with one call."""
+    return Message(role="assistant", tool_calls=(ToolCall(name=tool, arguments=arguments),))
+
+
+def gold_text(text: str) -> Message:
+    """Return a message of the gold agent with a text."""
+    return Message(role="assistant", content=text)
+
+
+def gold_proposal(proposal: str) -> Message:
+    """Return a gold text that proposes a change and asks for the user's consent."""
+    return gold_text(f"I will {proposal}. Do you confirm?")
+
+
+def gold_change(proposal: str, action: Message, report: str) -> tuple[Message, ...]:
+    """Return the gold turns of a change: proposal, call and report."""
+    return gold_proposal(proposal), action, gold_text(f"Done. {report}")
+
+
+def gold_instruction(text: str, *user_actions: UserAction) -> tuple[Message, ...]:
+    """Return a gold text that instructs the user, followed by the calls of the user's own tools."""
+    return gold_text(text), *(Message(role="user", tool_calls=(action.call,)) for action in user_actions)

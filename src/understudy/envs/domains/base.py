@@ -1,0 +1,485 @@
+"""Domain: a source of tasks and episodes. A domain is one package that defines `DOMAIN = Domain(...)`.
+
+    __init__.py  state.py  tools.py  policy.md  policy_brief.md  task_generator.py  tasks/{train,validation,test}.jsonl
+
+`load_source` returns a `TaskSource` by name: the folder name of a shipped domain, `module:attribute` for any other
+`TaskSource`, `benchmark:PATH#domain` for a benchmark in your own checkout, `mcp:file.toml` for an MCP environment, or
+`mix:a,b` for a mixture.
+"""
+
+import dataclasses
+import functools
+import importlib
+import itertools
+import pkgutil
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from understudy.core.errors import ConfigError, TaskError, ToolError, did_you_mean
+from understudy.core.imports import import_object
+from understudy.core.messages import Message, ToolSpec
+from understudy.core.records import Record
+from understudy.core.tasks import (
+    DIFFICULTIES,
+    SPLITS,
+    Difficulty,
+    Score,
+    Split,
+    Task,
+    filter_tasks,
+    read_tasks,
+    write_tasks,
+)
+from understudy.envs import domains
+from understudy.envs.environment import ConsentGate, Environment, ToolEnvironment
+from understudy.envs.rewards import facts_told, product_score, state_match, task_progress
+from understudy.envs.state import State
+from understudy.envs.tools import Toolkit
+from understudy.envs.users import ScriptedUser, User, UserFactory
+
+FROZEN_TASK_COUNTS: Mapping[Split, int] = {"train": 500, "validation": 100, "test": 100}
+"""Number of tasks in each frozen split of a shipped domain."""
+MAX_CACHED_GOLD_CHANGES = 20_000
+"""Largest number of tasks whose gold changes a domain caches. Without it, a run that generates tasks would use more and
+more memory."""
+BENCHMARK_MODULES: Mapping[str, str] = {
+    "tau-bench": "understudy.envs.benchmarks.tau_bench",
+    "tau2": "understudy.envs.benchmarks.tau2_bench",
+}
+"""The module whose `open_domain` opens a benchmark, by the benchmark's prefix (before `:PATH#domain`)."""
+SOURCE_MODULES: Mapping[str, str] = {
+    **BENCHMARK_MODULES,
+    "mcp": "understudy.envs.mcp.source",
+    "mix": "understudy.envs.domains.mixture",
+}
+"""The module for each prefix that `load_source` accepts: the benchmarks, `mcp:` and `mix:`."""
+
+
+_GENERATED_ID = re.compile(
+    r"(?P<domain>[^/]+)/(?P<split>\w+)/(?P<family>.+)/(?P<difficulty>\w+)/(?P<seed>\d+)-(?P<number>\d+)"
+)
+
+
+class Slice(Record):
+    """A subset of a domain's tasks and tools, and the version of its policy. An empty field means all."""
+
+    families: tuple[str, ...] = ()
+    """Task families; in a mixture also `domain/family`."""
+    difficulties: tuple[Difficulty, ...] = ()
+    """Task difficulties."""
+    tools: tuple[str, ...] = ()
+    """Tools that the agent sees and may call. A task whose gold calls another tool is invalid."""
+    domain_policy: Literal["full", "brief"] = "full"
+    """`full` is policy.md; `brief` is policy_brief.md, for small models and short contexts."""
+
+
+FULL_SLICE = Slice()
+
+
+def validate_slice(
+    name: str, task_slice: Slice, families: Collection[str], tools: Collection[str], has_brief_policy: bool = False
+) -> None:
+    """Raise `ConfigError` if `task_slice` names a family or tool that the source `name` does not have.
+
+    Also raise it if `task_slice` selects the brief policy and `has_brief_policy` is False.
+    """
+    for kind, given, known in (("family", task_slice.families, families), ("tool", task_slice.tools, tools)):
+        for wrong in sorted(set(given) - set(known)):
+            raise ConfigError(f"{name} has no {kind} {did_you_mean(wrong, known)}")
+    if task_slice.domain_policy != "full" and not has_brief_policy:
+        raise ConfigError(f"{name} has no {task_slice.domain_policy} policy; use slice.domain_policy=full")
+
+
+class TaskSource(Protocol):
+    """Protocol of a source of tasks and episodes: a `Domain`, a benchmark, an MCP environment or a mixture."""
+
+    @property
+    def name(self) -> str:
+        """The name in tasks and results."""
+
+    @property
+    def families(self) -> Sequence[str]:
+        """The task families."""
+
+    @property
+    def tool_specs(self) -> Sequence[ToolSpec]:
+        """The tools that the agent sees."""
+
+    @property
+    def domain_policy(self) -> str:
+        """The domain policy, which is the agent's system message."""
+
+    def with_users(self, user_factory: UserFactory) -> "TaskSource":
+        """Return this source with users made by `user_factory`."""
+
+    def slice(self, task_slice: Slice) -> "TaskSource":
+        """Return this source narrowed to `task_slice`. Raise `ConfigError` for unknown names."""
+
+    def tasks(self, split: Split) -> list[Task]:
+        """Return the frozen tasks of a split that are in the slice."""
+
+    def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
+        """Yield tasks of the slice without end, deterministic by seed. Yield nothing if the split has no tasks."""
+
+    def environment(self, task: Task, user: User | None = None, seed: int = 0) -> Environment:
+        """Return a new episode of `task`. `user` replaces the user of the source."""
+
+    def split_row_keys(self, task: Task) -> Sequence[tuple[str, str]]:
+        """Return the rows `(table, id)` that `task` uses. They must belong to its split only."""
+
+
+@runtime_checkable
+class StatefulSource(Protocol):
+    """Protocol of a task source whose state can be inspected: replays show what each call changed.
+
+    Code asks for this capability, and for the two below, by `isinstance`. They have methods only, because `isinstance`
+    evaluates every attribute of a protocol.
+    """
+
+    def initial_state(self, task: Task) -> State:
+        """Return a new state with the task's setup applied."""
+
+    def environment_from_state(self, state: State, task: Task, user: User | None = None, seed: int = 0) -> Environment:
+        """Return an episode of `task` on `state`."""
+
+    def gold_changes(self, task: Task) -> Mapping[str, Any]:
+        """Return the changes that the task's gold calls make. Raise `TaskError` if a gold call is refused."""
+
+    def without_cached_goals(self) -> "TaskSource":
+        """Return this source without cached gold changes, for tasks that reuse the ids of others."""
+
+
+@runtime_checkable
+class RegeneratingSource(Protocol):
+    """Protocol of a task source that makes a generated task again from its id."""
+
+    def regenerate(self, task_id: str) -> Task | None:
+        """Return the generated task, or None if no task of the source has this id."""
+
+
+@runtime_checkable
+class BriefPolicySource(Protocol):
+    """Protocol of a task source that has a brief policy: `slice.domain_policy=brief`."""
+
+    def brief_policy(self) -> str:
+        """Return the brief version of the domain policy."""
+
+
+_MEMBERS = {name for name in vars(TaskSource) if not name.startswith("_")}
+
+
+class GenerateTasks(Protocol):
+    """Protocol of a domain's task generator."""
+
+    def __call__(
+        self, split: Split, seed: int, families: Sequence[str], difficulties: Sequence[Difficulty]
+    ) -> Iterator[Task]:
+        """Yield tasks without end, deterministic by seed, round-robin over the families.
+
+        Tasks use only the users and entities of the split.
+        """
+
+
+class GradeEpisode(Protocol):
+    """Protocol of a domain's grader."""
+
+    def __call__(
+        self,
+        task: Task,
+        state: State,
+        gold_changes: Mapping[str, Any],
+        gate: ConsentGate,
+        transcript: Sequence[Message],
+        ended: bool,
+    ) -> Score:
+        """Return the score of an episode.
+
+        `gold_changes` are the changes that the gold calls make; `state.changes()` are those of the episode.
+        `gate.policy_violations` is the number of calls that broke the policy. `ended` is False if a limit cut the
+        episode off.
+        """
+
+
+class RecreateTask(Protocol):
+    """Protocol of a function that makes one generated task from the parts of its id."""
+
+    def __call__(self, split: Split, seed: int, family: str, difficulty: Difficulty, number: int) -> Task:
+        """Return the task that `GenerateTasks` yields for these parts."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A `TaskSource` made of a world, tools, a domain policy and tasks; `task_slice` narrows them."""
+
+    package: str
+    """Import name of the domain's package (`__name__` in its `__init__`)."""
+    build_world: Callable[[], State]
+    """Returns the initial state, which every episode shares."""
+    toolkit: Callable[[State], Toolkit]
+    generate: GenerateTasks
+    families: tuple[str, ...]
+    user_tools: Callable[[State], Toolkit] | None = None
+    """Makes the user's own tools on the same state, such as a phone."""
+    shared_tables: tuple[str, ...] = ()
+    """Tables that all splits share, such as a catalogue. Rows of other tables belong to one split."""
+    make_task: RecreateTask | None = None
+    """Makes a generated task again from its `TaskGenerator` id. If None, only frozen tasks can be found by id."""
+    task_slice: Slice = FULL_SLICE
+    user_factory: UserFactory = ScriptedUser
+    """Makes the user of each episode."""
+    grade: GradeEpisode | None = None
+    """Grades an episode; None means `score_episode`. Gold must earn 1.0, and an agent that does nothing 0.0."""
+
+    @property
+    def name(self) -> str:
+        """The name of the domain's folder."""
+        return self.package.rpartition(".")[2]
+
+    def slice(self, task_slice: Slice) -> "Domain":
+        """Return this domain narrowed to `task_slice`. Raise `ConfigError` for unknown names."""
+        validate_slice(
+            self.name, task_slice, self.families, [spec.name for spec in self._all_specs], has_brief_policy=True
+        )
+        return dataclasses.replace(self, task_slice=task_slice)
+
+    def with_users(self, user_factory: UserFactory) -> "Domain":
+        """Return this domain with users made by `user_factory`."""
+        return dataclasses.replace(self, user_factory=user_factory)
+
+    def tasks(self, split: Split) -> list[Task]:
+        """Return the frozen tasks of a split that are in the slice."""
+        return filter_tasks(read_tasks(self._task_file(split)), self.task_slice.families, self.task_slice.difficulties)
+
+    def sample(self, split: Split, count: int, seed: int = 0) -> list[Task]:
+        """Return `count` generated tasks of the slice. They use only the users and entities of the split."""
+        return list(itertools.islice(self.stream(split, seed), count))
+
+    def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
+        """Yield generated tasks of the slice without end, deterministic by seed."""
+        return self.generate(
+            split, seed, self.task_slice.families or self.families, self.task_slice.difficulties or DIFFICULTIES
+        )
+
+    def regenerate(self, task_id: str) -> Task | None:
+        """Make a generated task again from its id (see `TaskGenerator`). Return None for an id of another domain."""
+        match = _GENERATED_ID.fullmatch(task_id)
+        if not match or not self.make_task or match["domain"] != self.name or match["family"] not in self.families:
+            return None
+        split = next((split for split in SPLITS if split == match["split"]), None)
+        difficulty = next((level for level in DIFFICULTIES if level == match["difficulty"]), None)
+        if not split or not difficulty:
+            return None
+        return self.make_task(split, int(match["seed"]), match["family"], difficulty, int(match["number"]))
+
+    def write_frozen_tasks(self) -> None:
+        """Overwrite the frozen splits with the first generated tasks for seed 0."""
+        for split, count in FROZEN_TASK_COUNTS.items():
+            write_tasks(self._task_file(split), self.sample(split, count))
+
+    def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
+        """Return a new episode of `task`. `user` replaces the user of `user_factory`."""
+        return self.environment_from_state(self.initial_state(task), task, user, seed)
+
+    def environment_from_state(
+        self, state: State, task: Task, user: User | None = None, seed: int = 0
+    ) -> ToolEnvironment:
+        """Return an episode of `task` on `state`, so that the caller can inspect the state.
+
+        Raise `TaskError` if the task has user actions and the domain has no user tools.
+        """
+        transcript = list[Message]()
+        gate = ConsentGate(self.toolkit(state), state, transcript)
+        grade = functools.partial(self.grade or score_episode, task, state, self.gold_changes(task), gate)
+        user_tools = self.user_tools(state) if self.user_tools else None
+        if task.scenario.user_actions and not user_tools:
+            raise TaskError(f"task {task.id}: its user has actions to do, but {self.name} has no user_tools")
+        user = user or self.user_factory(task.scenario, seed, user_tools)
+        return ToolEnvironment(self.domain_policy, gate, user, grade, self.tool_specs, transcript)
+
+    def initial_state(self, task: Task) -> State:
+        """Return a new state with the task's setup applied. Raise `TaskError` if the setup does not fit the world."""
+        state = self._world.fork()
+        try:
+            state.patch(task.setup)
+        except TaskError as e:
+            raise TaskError(f"task {task.id}: its setup does not fit: {e}") from e
+        return state
+
+    def gold_changes(self, task: Task) -> Mapping[str, Any]:
+        """Return the changes that the task's gold calls make, cached. Raise `TaskError` if a gold call is refused."""
+        if task.id not in self._gold_changes:
+            if len(self._gold_changes) >= MAX_CACHED_GOLD_CHANGES:
+                self._gold_changes.clear()
+            self._gold_changes[task.id] = self.gold_state(task).changes()
+        return self._gold_changes[task.id]
+
+    def split_row_keys(self, task: Task) -> list[tuple[str, str]]:
+        """Return the rows `(table, id)` of the task's setup and of its gold calls' arguments, without shared tables."""
+        named = {text for call in task.gold_calls for value in call.arguments.values() for text in _strings(value)}
+        found: list[tuple[str, str]] = []
+        for table, rows in self._world.tables().items():
+            if table not in self.shared_tables:
+                keys = task.setup.get(table, {}).keys() | (named & rows.keys())
+                found += ((table, key) for key in sorted(keys))
+        return found
+
+    @property
+    def tool_specs(self) -> tuple[ToolSpec, ...]:
+        """The tools that the agent sees."""
+        return tuple(
+            spec for spec in self._all_specs if not self.task_slice.tools or spec.name in self.task_slice.tools
+        )
+
+    @property
+    def domain_policy(self) -> str:
+        """The domain policy, which is the agent's system message."""
+        return self._policies[self.task_slice.domain_policy]
+
+    def brief_policy(self) -> str:
+        """Return the brief version of the domain policy."""
+        return self._policies["brief"]
+
+    def without_cached_goals(self) -> "Domain":
+        """Return this domain without cached gold changes, for tasks that reuse the ids of others."""
+        return dataclasses.replace(self)
+
+    def gold_state(self, task: Task) -> State:
+        """Return the state after the gold calls of agent and user. Raise `TaskError` if a tool rejects one."""
+        state = self.initial_state(task)
+        user_toolkit = self.user_tools(state) if self.user_tools else None
+        toolkits = {"assistant": self.toolkit(state), "user": user_toolkit}
+        for role, call in ((message.role, call) for message in task.gold for call in message.tool_calls):
+            toolkit = toolkits[role]
+            if toolkit is None:
+                raise TaskError(f"task {task.id}: the user calls {call.name}, but {self.name} has no user_tools")
+            try:
+                toolkit.call_sync(call)
+            except ToolError as e:
+                raise TaskError(f"task {task.id}: the gold call {call.name}({call.arguments}) is refused: {e}") from e
+        return state
+
+    def _task_file(self, split: Split) -> Path:
+        return self._file("tasks") / f"{split}.jsonl"
+
+    def _file(self, name: str) -> Path:
+        return Path(str(resources.files(self.package))) / name
+
+    @functools.cached_property
+    def _world(self) -> State:
+        return self.build_world()
+
+    @functools.cached_property
+    def _gold_changes(self) -> dict[str, Mapping[str, Any]]:
+        return {}
+
+    @functools.cached_property
+    def _all_specs(self) -> tuple[ToolSpec, ...]:
+        return self.toolkit(self._world.fork()).specs()
+
+    @functools.cached_property
+    def _policies(self) -> dict[str, str]:
+        files = {"full": self._file("policy.md"), "brief": self._file("policy_brief.md")}
+        for path in files.values():
+            if not path.is_file():
+                raise TaskError(f"domain {self.name} has no {path.name}; write the domain policy to {path}")
+        return {key: path.read_text(encoding="utf-8").strip() for key, path in files.items()}
+
+
+def score_episode(
+    task: Task,
+    state: State,
+    gold_changes: Mapping[str, Any],
+    gate: ConsentGate,
+    transcript: Sequence[Message],
+    ended: bool,
+) -> Score:
+    """Return the default score of an episode.
+
+    The reward is the product of three strict parts, each 0.0 or 1.0: `state_match` (the changes equal the gold
+    changes), `facts_told` (the agent told every output) and `within_limits` (no limit cut the episode off). Two more
+    parts are only reported: `policy_compliance` (1.0 if no call broke the domain policy) and `turn_efficiency` (gold
+    turns / turns taken, at most 1.0).
+    """
+    strict = {
+        "state_match": state_match(state, gold_changes),
+        "facts_told": facts_told(transcript, task.outputs),
+        "within_limits": float(ended),
+    }
+    turns = sum(message.role == "assistant" for message in transcript)
+    extra = {
+        "policy_compliance": float(not gate.policy_violations),
+        "turn_efficiency": min(1.0, len(task.gold_turns) / max(1, turns)),
+    }
+    return product_score(strict, extra).replace(progress=task_progress(state, gold_changes, transcript, task.outputs))
+
+
+def interleave_families(
+    families: Sequence[str], difficulties: Sequence[Difficulty]
+) -> Iterator[tuple[str, Difficulty, int]]:
+    """Yield unique `(family, difficulty, number)` without end. Every prefix is balanced over the families."""
+    for index in itertools.count():
+        for turn in range(len(difficulties)):
+            for place, family in enumerate(families):
+                yield family, difficulties[(turn + place) % len(difficulties)], index
+
+
+def find_task(source: TaskSource, task_id: str) -> Task | None:
+    """Return the task with this id, generated or frozen, or None if the source has none."""
+    generated = source.regenerate(task_id) if isinstance(source, RegeneratingSource) else None
+    frozen = (task for split in SPLITS for task in source.tasks(split) if task.id == task_id)
+    return generated or next(frozen, None)
+
+
+def list_domains() -> list[str]:
+    """Return the names of the shipped domains, sorted."""
+    return sorted(m.name for m in pkgutil.iter_modules(domains.__path__) if m.ispkg)
+
+
+def load_source(name: str) -> TaskSource:
+    """Return the task source called `name`; the module docstring lists the forms of names.
+
+    Raise `ConfigError` for an unknown name, and for an attribute that is no `TaskSource`.
+    """
+    module, _, attribute = name.partition(":")
+    if module in SOURCE_MODULES:
+        opened: TaskSource = importlib.import_module(SOURCE_MODULES[module]).open_domain(attribute)
+        return opened
+    if not attribute:
+        if name not in list_domains():
+            others = "use 'module:attribute' for your own domain, or 'tau-bench:PATH#retail' for a benchmark"
+            raise ConfigError(f"unknown domain {did_you_mean(name, list_domains())}; {others}")
+        module, attribute = f"{domains.__name__}.{name}", "DOMAIN"
+    found = import_object(f"{module}:{attribute}")
+    if isinstance(found, type):
+        raise ConfigError(f"{name!r} is a class; name an instance of it, such as DOMAIN = {attribute}(...)")
+    if missing := sorted(_MEMBERS - set(dir(found))):
+        kind = type(found).__name__
+        raise ConfigError(
+            f"{name!r} is a {kind} and not a TaskSource: it has no {', '.join(missing)}; "
+            "implement understudy.envs.domains.base.TaskSource"
+        )
+    source: TaskSource = found
+    return source
+
+
+def load_domain(name: str) -> Domain:
+    """Return the `Domain` called `name`. Raise `ConfigError` if it is another kind of task source."""
+    found = load_source(name)
+    if not isinstance(found, Domain):
+        raise ConfigError(
+            f"{name!r} is a {type(found).__name__} and not a Domain; "
+            f"allowed: {', '.join(list_domains())}, or a Domain of your own as module:attribute"
+        )
+    return found
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)

@@ -1,0 +1,1 @@
+"""Requests of delivery customers: each function draws one request as a `GoalSpec`."""

@@ -1,0 +1,17 @@
+"""The generator of delivery tasks."""
+
+from understudy.envs.authoring.task_generator import TaskGenerator
+from understudy.envs.domains.doordash.dialogue import build_user_profile, generate_gold_turns
+from understudy.envs.domains.doordash.families import draw_goals
+from understudy.envs.domains.doordash.task_builder import DoordashTaskBuilder
+from understudy.envs.domains.doordash.world import build_world, customer_keys
+
+GENERATOR = TaskGenerator(
+    "doordash",
+    customer_keys,
+    lambda rng, phrases, email: DoordashTaskBuilder(rng, phrases, build_world(), email),
+    draw_goals,
+    build_user_profile,
+    generate_gold_turns,
+)
+generate, make_task = GENERATOR.generate, GENERATOR.make_task

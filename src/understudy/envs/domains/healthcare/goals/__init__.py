@@ -1,0 +1,1 @@
+"""Requests of patients and their proxies: each function draws one request as a `GoalSpec`."""

@@ -1,0 +1,17 @@
+"""The generator of retail tasks."""
+
+from understudy.envs.authoring.task_generator import TaskGenerator
+from understudy.envs.domains.retail.dialogue import build_user_profile, generate_gold_turns
+from understudy.envs.domains.retail.families import draw_goals
+from understudy.envs.domains.retail.task_builder import RetailTaskBuilder
+from understudy.envs.domains.retail.world import build_world, customer_keys
+
+GENERATOR = TaskGenerator(
+    "retail",
+    customer_keys,
+    lambda rng, phrases, email: RetailTaskBuilder(rng, phrases, build_world(), email),
+    draw_goals,
+    build_user_profile,
+    generate_gold_turns,
+)
+generate, make_task = GENERATOR.generate, GENERATOR.make_task

@@ -1,0 +1,19 @@
+"""Telecom: customer support of a mobile operator. The user has tools too: a phone that the agent cannot see."""
+
+from understudy.envs.domains.base import Domain
+from understudy.envs.domains.telecom.families import FAMILIES
+from understudy.envs.domains.telecom.task_generator import generate, make_task
+from understudy.envs.domains.telecom.tools import TelecomTools
+from understudy.envs.domains.telecom.user_tools import PhoneTools
+from understudy.envs.domains.telecom.world import build_world
+
+DOMAIN = Domain(
+    __name__,
+    build_world,
+    TelecomTools,
+    generate,
+    tuple(FAMILIES),
+    user_tools=PhoneTools,
+    shared_tables=("plans", "areas", "conversation"),
+    make_task=make_task,
+)

@@ -1,0 +1,65 @@
+"""Requests to pay a bill, to open a ticket, and for what no tool can do."""
+
+from dataclasses import replace
+
+from understudy.envs.authoring.identification import Knowledge
+from understudy.envs.authoring.task_builder import (
+    GoalSpec,
+    gold_call,
+    gold_change,
+    gold_text,
+)
+from understudy.envs.domains.telecom import phrases, user_tools
+from understudy.envs.domains.telecom.goals.base import PAYMENT_TERMS, add_refusal, request_payment, set_ticket
+from understudy.envs.domains.telecom.task_builder import TelecomTaskBuilder
+from understudy.envs.domains.telecom.world import TOPICS
+
+
+def open_ticket(
+    builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, grantable: bool, easy: bool
+) -> GoalSpec:
+    """Open a ticket. It is refused if one is open already."""
+    mention, topic = builder.line_mention(number, knowledge), builder.rng.choice(TOPICS)
+    text = f"{builder.fill_template(phrases.REPORT[topic])} {builder.fill_template(phrases.LOOK_INTO)}"
+    key = set_ticket(builder, number, topic, "solved" if grantable else builder.rng.choice(("open", "in progress")))
+    goal = GoalSpec(text, mention, required_terms=(*mention.required_terms, "ticket"))
+    reads = (gold_call("get_customer"), gold_call("get_ticket", ticket_id=key))
+    if not grantable:
+        refusal = f"Ticket {key} about {topic} is not solved yet, so I cannot open another one."
+        return add_refusal(builder, goal, reads, refusal, key, easy)
+    do = gold_call("open_ticket", number=number, topic=topic)
+    return replace(
+        goal,
+        gold_turns=reads
+        + gold_change(f"open a ticket about {topic} for {mention.proposal_phrase}", do, "The ticket has been opened."),
+    )
+
+
+def pay_bill(builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, grantable: bool, easy: bool) -> GoalSpec:
+    """Pay a bill on the phone, by a payment request."""
+    bill_id = builder.customer.bills[-1] if knowledge == "told" else builder.rng.choice(builder.customer.bills)
+    builder.patch("bills", bill_id, status=builder.rng.choice(("open", "overdue")) if grantable else "paid")
+    mention = builder.bill_mention(bill_id, knowledge)
+    goal = GoalSpec(
+        builder.fill_template(phrases.PAY),
+        mention,
+        required_terms=(*mention.required_terms, PAYMENT_TERMS),
+        user_actions=(user_tools.PAY_BILL,),
+    )
+    if not grantable:
+        bill = f"{mention.proposal_phrase[0].upper()}{mention.proposal_phrase[1:]}"
+        refusal = f"{bill} is already paid, so I cannot send a payment request for it."
+        return add_refusal(builder, goal, (), refusal, "paid", easy)
+    return replace(
+        goal,
+        gold_turns=(*request_payment(builder, bill_id, mention.proposal_phrase), gold_text("The bill has been paid.")),
+    )
+
+
+def ask_out_of_scope(
+    builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, grantable: bool, easy: bool
+) -> GoalSpec:
+    """Ask for something that no tool can do."""
+    text = builder.fill_template(phrases.OUTSIDE)
+    turns = (gold_call("transfer_to_human", summary=text), gold_text("I have transferred you to a human agent."))
+    return GoalSpec(text, gold_turns=turns, required_terms=("human|transfer|transferred",))

@@ -1,0 +1,17 @@
+"""The generator of telecom tasks."""
+
+from understudy.envs.authoring.task_generator import TaskGenerator
+from understudy.envs.domains.telecom.dialogue import build_user_profile, generate_gold_turns
+from understudy.envs.domains.telecom.families import draw_goals
+from understudy.envs.domains.telecom.task_builder import TelecomTaskBuilder
+from understudy.envs.domains.telecom.world import build_world, customer_keys
+
+GENERATOR = TaskGenerator(
+    "telecom",
+    customer_keys,
+    lambda rng, phrases, key: TelecomTaskBuilder(rng, phrases, build_world(), key),
+    draw_goals,
+    build_user_profile,
+    generate_gold_turns,
+)
+generate, make_task = GENERATOR.generate, GENERATOR.make_task

@@ -1,0 +1,195 @@
+"""ToolDataset: a `TaskSource` made of your own examples, tools and reward function.
+
+Use it for tasks without a database; tasks graded by database changes need a `Domain`. The user sends the prompt, the
+agent calls tools, and its first reply without calls is its answer. A `ToolDataset` in a module is loaded as
+`module:attribute`.
+
+    class Sum(ToolEpisode):
+        def times(self, a: int, b: int) -> int:
+            "Multiply two numbers."
+            return a * b
+
+        def reward(self, transcript: Sequence[Message]) -> float:
+            return float(states_fact(self.example.answer, transcript[-1].content))
+
+    SUMS = ToolDataset("sums", "Answer with a number.", [ToolExample(prompt="What is 6 * 7?", answer="42")], Sum)
+"""
+
+import functools
+import hashlib
+import inspect
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from understudy.core.errors import TaskError
+from understudy.core.messages import Message, ToolCall, ToolSpec
+from understudy.core.records import Record
+from understudy.core.tasks import Difficulty, Scenario, Score, Split, Task, filter_tasks, iterate_epochs, split_from_id
+from understudy.envs.domains.base import FULL_SLICE, Slice, validate_slice
+from understudy.envs.environment import ToolEnvironment
+from understudy.envs.rewards import product_score
+from understudy.envs.tools import ToolkitBase, render_result
+from understudy.envs.users import User, UserFactory
+
+
+class ToolExample(Record):
+    """One example of a `ToolDataset`."""
+
+    prompt: str
+    """The user's first message."""
+    domain_policy: str = ""
+    """The system message of this example; empty means that of the data set."""
+    answer: str = ""
+    """The final reply of the gold demonstration, which SFT trains on; empty if unknown."""
+    gold_calls: tuple[ToolCall, ...] = ()
+    """The calls of the gold demonstration, one reply each."""
+    id: str = ""
+    """The task id; empty means the data set's name and a hash of the prompt."""
+    split: Split | None = None
+    """None means by a hash of the id: 70% train, 10% validation, 20% test."""
+    family: str = "question"
+    difficulty: Difficulty = "easy"
+    info: dict[str, Any] = {}
+    """Further data for the reward function."""
+
+    def to_task(self, domain: str) -> Task:
+        """Return the example as a `Task` of `domain`."""
+        identity = self.id or f"{domain}/{hashlib.sha256(self.prompt.encode()).hexdigest()[:12]}"
+        turns = [Message(role="assistant", tool_calls=(call,)) for call in self.gold_calls]
+        last = [Message(role="assistant", content=self.answer)] if self.answer else []
+        return Task(
+            id=identity,
+            domain=domain,
+            split=self.split or split_from_id(identity),
+            family=self.family,
+            difficulty=self.difficulty,
+            scenario=Scenario(instructions=self.prompt, opening=self.prompt),
+            gold=(*turns, *last),
+        )
+
+
+class ToolEpisode(ToolkitBase, tools=False):
+    """Base of the episodes of a `ToolDataset`. Public methods that a subclass adds are its tools.
+
+    A tool may be a coroutine, and rejects a call with `raise ToolError(text)`. Each object serves one episode, so its
+    attributes are the state of that episode.
+    """
+
+    def __init__(self, example: ToolExample) -> None:
+        self.example = example
+
+    async def call(self, call: ToolCall) -> str:
+        """Validate and run a call, and return the result as text. Raise `ToolError` if the call is rejected."""
+        result = getattr(self, call.name)(**self._validated(call))
+        return render_result(await result if inspect.isawaitable(result) else result)
+
+    def reward(self, transcript: Sequence[Message]) -> float | Awaitable[float]:
+        """Return the reward of a finished episode, from 0 to 1; 1 is a success. Subclasses must override it.
+
+        The transcript begins with the system message and ends with the answer. The method may be a coroutine, such as
+        a call to a judge. An episode that a limit cut off earns 0 without a call of this method. If the grader fails
+        through no fault of the agent, raise `RolloutError` with fault "grader".
+        """
+        raise TaskError(
+            f"{type(self).__name__} has no reward function; define `def reward(self, transcript) -> float` in it"
+        )
+
+    def env_response(self, transcript: Sequence[Message]) -> str | None:
+        """Return the user's answer to a reply without calls, or None (the default) to end the episode."""
+        return None
+
+
+@dataclass(frozen=True)
+class ToolDataset:
+    """A `TaskSource` of examples; `task_slice` narrows it."""
+
+    name: str
+    domain_policy: str
+    """The system message of the agent."""
+    examples: Sequence[ToolExample]
+    episode_class: type[ToolEpisode]
+    """Called with the example to make each episode."""
+    user_factory: UserFactory | None = None
+    """Makes users who answer the agent's texts; None means `ToolEpisode.env_response`."""
+    task_slice: Slice = FULL_SLICE
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The distinct families of the examples."""
+        return tuple(dict.fromkeys(example.family for example in self.examples))
+
+    @property
+    def tool_specs(self) -> tuple[ToolSpec, ...]:
+        """The tools that the agent sees."""
+        return tuple(
+            spec
+            for spec in self.episode_class.specs()
+            if not self.task_slice.tools or spec.name in self.task_slice.tools
+        )
+
+    def with_users(self, user_factory: UserFactory) -> "ToolDataset":
+        """Return this data set with users made by `user_factory`."""
+        return replace(self, user_factory=user_factory)
+
+    def slice(self, task_slice: Slice) -> "ToolDataset":
+        """Return this data set narrowed to `task_slice`. Raise `ConfigError` for unknown names."""
+        validate_slice(self.name, task_slice, self.families, [spec.name for spec in self.episode_class.specs()])
+        return replace(self, task_slice=task_slice)
+
+    def tasks(self, split: Split) -> list[Task]:
+        """Return the tasks of a split that are in the slice."""
+        tasks = (task for task, _ in self._by_id.values() if task.split == split)
+        return filter_tasks(list(tasks), self.task_slice.families, self.task_slice.difficulties)
+
+    def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
+        """Yield the tasks of the slice in endless epochs, each shuffled with `seed`."""
+        return iterate_epochs(self.tasks(split), seed)
+
+    def split_row_keys(self, task: Task) -> Sequence[tuple[str, str]]:
+        """Return no rows: a data set has no database."""
+        return ()
+
+    def find_example(self, task: Task) -> ToolExample:
+        """Return the example of a task. Raise `TaskError` if the task is not from this data set."""
+        if task.id not in self._by_id:
+            raise TaskError(f"task {task.id} is not one of the {len(self.examples)} examples of {self.name}")
+        return self._by_id[task.id][1]
+
+    def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
+        """Return a new episode of `task`. `user` replaces the user of `user_factory`."""
+        example = self.find_example(task)
+        episode = self.episode_class(example)
+        if user is None:
+            user = self.user_factory(task.scenario, seed, None) if self.user_factory else _EpisodeUser(episode)
+        grade = functools.partial(_score, episode, task)
+        return ToolEnvironment(example.domain_policy or self.domain_policy, episode, user, grade, self.tool_specs)
+
+    @functools.cached_property
+    def _by_id(self) -> Mapping[str, tuple[Task, ToolExample]]:
+        found: dict[str, tuple[Task, ToolExample]] = {}
+        for example in self.examples:
+            task = example.to_task(self.name)
+            if task.id in found:
+                raise TaskError(f"{self.name}: two examples have the id {task.id!r}; give each example a unique id")
+            found[task.id] = (task, example)
+        return found
+
+
+class _EpisodeUser:
+    """User that sends the prompt, then the answers of `env_response`."""
+
+    def __init__(self, episode: ToolEpisode) -> None:
+        self._episode = episode
+
+    async def reply(self, transcript: Sequence[Message]) -> str | None:
+        """Return the prompt, then the episode's `env_response`."""
+        return self._episode.env_response(transcript) if transcript else self._episode.example.prompt
+
+
+async def _score(episode: ToolEpisode, task: Task, transcript: Sequence[Message], ended: bool) -> Score:
+    result = episode.reward(transcript) if ended else 0.0
+    reward = await result if inspect.isawaitable(result) else result
+    if not isinstance(reward, int | float) or not 0.0 <= reward <= 1.0:
+        raise TaskError(f"task {task.id}: its reward is {reward!r}; a reward must be a number from 0 to 1")
+    return product_score({"reward": float(reward), "within_limits": float(ended)})

@@ -1,0 +1,179 @@
+"""Environment: one episode of one task. The rollout loop drives it, and each environment is used once.
+
+`start` returns the agent's first observation and `step` answers one reply of the agent. A step with a score ends the
+episode. The tool calls of a reply run in order. A malformed or unknown call returns a tool error. The user never sees
+tool calls: if a reply has both text and calls, only the calls count.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from understudy.core.errors import ToolError, did_you_mean
+from understudy.core.messages import Message, ToolCall, ToolSpec
+from understudy.core.tasks import Score
+from understudy.envs.state import Snapshot, State
+from understudy.envs.tools import Toolkit, ToolProvider
+from understudy.envs.users import User, asks_for_consent, gives_consent
+
+ERROR_PREFIX = "Error: "
+"""Prefix of the tool message for a failed call."""
+_NOT_CONFIRMED = "the user has not confirmed this; say what you will do and ask the user to confirm first"
+_ONE_CHANGE = "the user confirmed one change, and it is made; ask the user to confirm the next one"
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Result of `start` or `step`: the next observation of the agent."""
+
+    messages: tuple[Message, ...] = ()
+    """The new messages, which the agent sees next."""
+    score: Score | None = None
+    """The score that ends the episode; None while the episode continues."""
+    error_kinds: tuple[str, ...] = ()
+    """`ToolError.kind` of each call that failed in this step."""
+
+
+class Environment(Protocol):
+    """Protocol of one episode."""
+
+    @property
+    def tools(self) -> Sequence[ToolSpec]:
+        """The tools that the agent may call."""
+
+    async def start(self) -> StepResult:
+        """Start the episode: return the system message and the user's first message."""
+
+    async def step(self, reply: Message) -> StepResult:
+        """Answer one reply of the agent: return tool results, the user's message, or the score."""
+
+    async def grade(self, ended: bool) -> Score:
+        """Return the score of the episode so far; `ended` is False if a limit cut the episode off."""
+
+    async def close(self) -> None:
+        """Release the resources of the episode."""
+
+
+class ToolEnvironment:
+    """Environment made of a domain policy, tools, a user and a grader.
+
+    `grade(transcript, ended)` returns a `Score` or a coroutine of one. `visible_tools` restricts the agent's tools;
+    None means all tools. Messages are appended to `transcript`, so pass a list to share it with other components.
+    """
+
+    def __init__(
+        self,
+        domain_policy: str,
+        tools: ToolProvider,
+        user: User,
+        grade: Callable[[Sequence[Message], bool], Score | Awaitable[Score]],
+        visible_tools: Sequence[ToolSpec] | None = None,
+        transcript: list[Message] | None = None,
+    ) -> None:
+        self.tools: Sequence[ToolSpec] = tools.specs() if visible_tools is None else visible_tools
+        self.transcript: list[Message] = [] if transcript is None else transcript
+        self._domain_policy = domain_policy
+        self._tools = tools
+        self._user = user
+        self._grade = grade
+
+    async def start(self) -> StepResult:
+        """Return the domain policy as the system message, then the user's first message."""
+        opening = await self._user.reply(())
+        return self._observe(
+            Message(role="system", content=self._domain_policy), Message(role="user", content=opening or "")
+        )
+
+    async def step(self, reply: Message) -> StepResult:
+        """Run the calls of the reply. Without calls, send its text to the user, who may end the episode."""
+        self.transcript.append(reply)
+        if reply.tool_calls:
+            return await self._run(reply.tool_calls)
+        answer = await self._user.reply(self.transcript)
+        if answer is None:
+            return StepResult(score=await self.grade(ended=True))
+        return self._observe(Message(role="user", content=answer))
+
+    async def grade(self, ended: bool) -> Score:
+        """Return the score of the transcript and state so far."""
+        score = self._grade(self.transcript, ended)
+        return score if isinstance(score, Score) else await score
+
+    async def close(self) -> None:
+        """Do nothing: there are no resources to release."""
+
+    async def _run(self, calls: Sequence[ToolCall]) -> StepResult:
+        errors: list[str] = []
+        answers = [await self._answer(call, errors) for call in calls]
+        return self._observe(*answers, errors=tuple(errors))
+
+    async def _answer(self, call: ToolCall, errors: list[str]) -> Message:
+        try:
+            content = await self._call(call)
+        except ToolError as e:
+            errors.append(e.kind)
+            content = f"{ERROR_PREFIX}{e}"
+        return Message(role="tool", content=content, tool_call_id=call.id)
+
+    async def _call(self, call: ToolCall) -> str:
+        if call.parse_error:
+            raise ToolError(call.parse_error, "malformed")
+        if all(call.name != spec.name for spec in self.tools):
+            raise ToolError(
+                f"unknown tool {did_you_mean(call.name, (spec.name for spec in self.tools))}", "unknown_tool"
+            )
+        return await self._tools.call(call)
+
+    def _observe(self, *messages: Message, errors: tuple[str, ...] = ()) -> StepResult:
+        self.transcript += messages
+        return StepResult(messages, error_kinds=errors)
+
+
+class ConsentGate:
+    """Tool provider that requires the user's consent for every write.
+
+    A call that changes the database without consent is undone and raises `ToolError`. One yes to a question of the
+    agent covers one change. Tools need no read or write marks, because the copy-on-write state records every write.
+    `transcript` must be the list that the environment of the episode appends to.
+    """
+
+    def __init__(self, toolkit: Toolkit, state: State, transcript: Sequence[Message]) -> None:
+        self._toolkit = toolkit
+        self._state = state
+        self._transcript = transcript
+        self._used_consent: int | None = None
+        self.policy_violations = 0
+        """Number of calls that broke the policy: writes without consent, and access to records of other users."""
+
+    def specs(self) -> Sequence[ToolSpec]:
+        """Return the tools of the toolkit."""
+        return self._toolkit.specs()
+
+    async def call(self, call: ToolCall) -> str:
+        """Run the call. Raise `ToolError`, and undo the call, if it wrote without consent."""
+        before = self._state.snapshot()
+        try:
+            result = self._toolkit.call_sync(call)
+            if self._state.tables_modified_since(before):
+                self._require_consent(before)
+        except ToolError as e:
+            self.policy_violations += e.kind in ("unconfirmed", "forbidden")
+            raise
+        return result
+
+    def _require_consent(self, before: Snapshot) -> None:
+        consent = find_consent(self._transcript)
+        if consent is not None and consent != self._used_consent:
+            self._used_consent = consent
+            return
+        self._state.restore(before)
+        raise ToolError(_NOT_CONFIRMED if consent is None else _ONE_CHANGE, "unconfirmed")
+
+
+def find_consent(transcript: Sequence[Message]) -> int | None:
+    """Return the index of the user's last message if it says yes to a question of the agent, else None."""
+    last = next((i for i in range(len(transcript) - 1, 0, -1) if transcript[i].role == "user"), None)
+    if last is None or not gives_consent(transcript[last].content):
+        return None
+    question = transcript[last - 1]
+    return last if question.role == "assistant" and asks_for_consent(question.content) else None

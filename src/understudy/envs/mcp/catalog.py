@@ -1,0 +1,157 @@
+"""ToolCatalog: the tools of one or more servers, by the names that an agent uses.
+
+A tool can be called by `server.tool`. It can also be called by its own name if no other visible tool has it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from jsonschema import SchemaError
+from jsonschema.exceptions import best_match
+from jsonschema.protocols import Validator
+from jsonschema.validators import validator_for
+from mcp.types import Tool
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from understudy.core.errors import ConfigError, RolloutError, ToolError, did_you_mean
+from understudy.core.messages import ToolSpec
+from understudy.envs.mcp.config import MCPServerConfig
+from understudy.envs.mcp.tool_result import Sanitizer, map_texts, sanitize_text
+
+ToolNaming = Literal["flat", "server.tool"]
+ServerTools = Mapping[str, Sequence[ToolSpec]]
+"""The tools of each server, by server name. The tools have the server's own names."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """One tool of one server."""
+
+    server: str
+    tool: str
+    spec: ToolSpec
+    """The specification with the name that the agent sees."""
+    validator: Validator
+
+    def validate_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Raise `ToolError` if the arguments do not match the tool's schema."""
+        try:
+            error = best_match(self.validator.iter_errors(arguments))
+        except Unresolvable as e:
+            raise RolloutError(
+                f"the schema of {self.server}.{self.tool} refers to something that does not exist: {e}", "mcp"
+            ) from e
+        if error is not None:
+            where = ".".join(map(str, error.absolute_path)) or "arguments"
+            takes = ", ".join(self._parameters())
+            name = self.spec.name
+            raise ToolError(
+                f"bad arguments for {name}: {where}: {error.message[:300]}; it takes ({takes})", "invalid_arguments"
+            )
+
+    def _parameters(self) -> Iterable[str]:
+        required = self.spec.parameters.get("required", ())
+        return (name if name in required else f"[{name}]" for name in self.spec.parameters.get("properties", {}))
+
+
+class ToolCatalog:
+    """The tools of the servers, and which of them the agent sees."""
+
+    def __init__(
+        self,
+        server_tools: ServerTools,
+        servers: Mapping[str, MCPServerConfig],
+        naming: ToolNaming = "flat",
+        visible_tools: Sequence[str] = (),
+    ) -> None:
+        """Only `visible_tools` are shown, if given. Raise `ConfigError` if two visible tools have one name."""
+        self.server_tools = server_tools
+        every = [_entry(server, spec, naming) for server, specs in server_tools.items() for spec in specs]
+        shown = [entry for entry in every if is_allowed(servers[entry.server], entry.tool)]
+        _validate_unique_names(shown)
+        self._shown = [entry for entry in shown if not visible_tools or entry.spec.name in visible_tools]
+        self._known = _named(self._shown)
+        self.all_entries = _named(every)
+        """All tools by both names, visible or not."""
+        self.specs = tuple(entry.spec for entry in self._shown)
+        """The visible tools, in the order of the servers and of their lists."""
+
+    def get(self, name: str) -> CatalogEntry:
+        """Return a visible tool. Raise `ToolError` for any other name."""
+        if name not in self._known:
+            raise ToolError(f"unknown tool {did_you_mean(name, (spec.name for spec in self.specs))}", "unknown_tool")
+        return self._known[name]
+
+    def get_any(self, name: str) -> CatalogEntry:
+        """Return a tool, visible or not. Raise `ConfigError` for an unknown name."""
+        if name not in self.all_entries:
+            raise ConfigError(f"no server has a tool {did_you_mean(name, self.all_entries)}")
+        return self.all_entries[name]
+
+    def changed_tools(self, server: str, tools: Sequence[ToolSpec]) -> list[str]:
+        """Return the visible tools that a server has removed or changed."""
+        now = {spec.name: spec for spec in tools}
+        then = {spec.name: spec for spec in self.server_tools[server]}
+        mine = (entry.tool for entry in self._shown if entry.server == server)
+        return [name for name in mine if now.get(name) != then[name]]
+
+
+def sanitized_specs(tools: Iterable[Tool], clean: Sanitizer) -> tuple[ToolSpec, ...]:
+    """Return the tools' specifications with sanitized texts: nothing in them can be read as a turn or a call.
+
+    Raise `RolloutError` if a tool's name would have to change, because the server only knows the original name.
+    """
+    return tuple(_spec(tool, clean) for tool in tools)
+
+
+def is_allowed(config: MCPServerConfig, tool: str) -> bool:
+    """Return whether the settings allow a tool."""
+    return matches_any(tool, config.allow) and not matches_any(tool, config.deny)
+
+
+def matches_any(tool: str, patterns: Iterable[str]) -> bool:
+    """Return whether a tool's name matches one of the patterns."""
+    return any(fnmatchcase(tool, pattern) for pattern in patterns)
+
+
+def _spec(tool: Tool, clean: Sanitizer) -> ToolSpec:
+    plain = sanitize_text(tool.name)
+    if plain != tool.name or not plain.strip() or "\n" in plain:
+        raise RolloutError(f"an MCP server has a tool whose name cannot be shown to a model: {plain[:80]!r}", "mcp")
+    about = clean(tool.description or tool.title or "")
+    return ToolSpec(name=tool.name, description=about, parameters=map_texts(tool.input_schema, clean))
+
+
+def _entry(server: str, spec: ToolSpec, names: ToolNaming) -> CatalogEntry:
+    shown = spec.replace(name=f"{server}.{spec.name}") if names == "server.tool" else spec
+    kind = validator_for(spec.parameters)
+    try:
+        kind.check_schema(spec.parameters)
+    except SchemaError as e:
+        raise RolloutError(
+            f"the MCP server {server!r} has a tool {spec.name!r} whose schema is invalid: {e.message}", "mcp"
+        ) from e
+    return CatalogEntry(server, spec.name, shown, kind(spec.parameters, registry=Registry()))
+
+
+def _validate_unique_names(entries: Sequence[CatalogEntry]) -> None:
+    owners: dict[str, CatalogEntry] = {}
+    for entry in entries:
+        other = owners.setdefault(entry.spec.name, entry)
+        if other is not entry:
+            raise ConfigError(
+                f"the servers {other.server!r} and {entry.server!r} both have a tool {entry.tool!r}: "
+                "set tool_naming = 'server.tool', or deny one of them"
+            )
+
+
+def _named(entries: Sequence[CatalogEntry]) -> dict[str, CatalogEntry]:
+    """Index entries by both names. Short names that several entries share are left out."""
+    short: dict[str, list[CatalogEntry]] = {}
+    for entry in entries:
+        short.setdefault(entry.tool, []).append(entry)
+    found = {name: same[0] for name, same in short.items() if len(same) == 1}
+    return found | {f"{entry.server}.{entry.tool}": entry for entry in entries}

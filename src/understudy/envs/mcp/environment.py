@@ -1,0 +1,85 @@
+"""Environment of an MCP task: the user gives the task, and the agent's first reply without calls is its answer."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from understudy.core.errors import TaskError
+from understudy.core.messages import Message, ToolCall
+from understudy.core.tasks import Score
+from understudy.envs.environment import StepResult, ToolEnvironment
+from understudy.envs.mcp.checks import EpisodeEvidence, score_checks
+from understudy.envs.mcp.config import MCPCall, RewardConfig
+from understudy.envs.mcp.tasks import MCPTask
+from understudy.envs.mcp.tool_result import ToolResult
+from understudy.envs.mcp.toolkit import MCPToolkit
+from understudy.envs.users import User
+
+ExpectedStates = Callable[[], Awaitable[Sequence[ToolResult | None]]]
+"""Returns the result of each state check after the gold calls, or None if the check itself has the expected result."""
+
+
+class MCPEnvironment(ToolEnvironment):
+    """One episode. It uses sessions of the servers from `start` to `close`."""
+
+    def __init__(
+        self,
+        task: MCPTask,
+        toolkit: MCPToolkit,
+        domain_policy: str,
+        user: User,
+        expected_states: ExpectedStates,
+        reward: RewardConfig,
+    ) -> None:
+        super().__init__(domain_policy, toolkit, user, self._scored)
+        self._task, self._kit, self._goal, self._reward = task, toolkit, expected_states, reward
+        self._expected: Sequence[ToolResult | None] = ()
+        self._states: Sequence[bool] = ()
+        self._before: Sequence[bool] = ()
+        self._turns = 0
+
+    async def start(self) -> StepResult:
+        """Run the task's setup calls, then return its prompt."""
+        self._expected = await self._goal()  # first: it needs sessions of its own
+        await self._kit.open()
+        await run_setup_calls(self._kit, self._task.id, self._task.setup)
+        if self._reward.kind == "shaped":
+            self._before = await self._look()
+        return await super().start()
+
+    async def step(self, reply: Message) -> StepResult:
+        """Answer a reply. The last reply that the task allows ends the episode."""
+        self._turns += 1
+        step = await super().step(reply)
+        if step.score is None and self._turns >= self._task.max_turns:
+            return StepResult(step.messages, await self.grade(ended=False), step.error_kinds)
+        return step
+
+    async def grade(self, ended: bool) -> Score:
+        """Run the state checks, then score."""
+        self._states = await self._look()
+        return await super().grade(ended)
+
+    async def close(self) -> None:
+        """Return the sessions to their pools."""
+        await self._kit.close()
+
+    async def _call(self, call: ToolCall) -> str:
+        return await self._kit.call(call)  # which knows tools by both of their names
+
+    async def _look(self) -> list[bool]:
+        shown = [await self._kit.call_internal(check) for check in self._task.check.state]
+        checks = zip(self._task.check.state, shown, self._expected, strict=True)
+        return [check.passes(reply, expected) for check, reply, expected in checks]
+
+    def _scored(self, transcript: Sequence[Message], ended: bool) -> Score:
+        last = transcript[-1] if transcript else Message(role="user")
+        answer = last.content if ended and last.role == "assistant" else ""
+        evidence = EpisodeEvidence(answer, ended, self._kit.server_calls, self._states, self._before)
+        return score_checks(self._task.check, evidence, self._reward)
+
+
+async def run_setup_calls(toolkit: MCPToolkit, task: str, calls: Sequence[MCPCall]) -> None:
+    """Make calls that must succeed."""
+    for call in calls:
+        reply = await toolkit.call_internal(call)
+        if reply.is_error:
+            raise TaskError(f"task {task}: the call {call.tool}({call.arguments}) failed: {reply.text[:300]}")

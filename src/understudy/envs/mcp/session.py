@@ -1,0 +1,259 @@
+"""Session: one connection to one server, from start to end.
+
+The SDK requires that the same asyncio task opens and closes a connection, so each session has its own asyncio task.
+When the event loop ends, that asyncio task is cancelled and the server's processes end.
+"""
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+import anyio
+import httpx2
+from mcp import Client, MCPError
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.types import CONNECTION_CLOSED, CallToolResult, TextContent, Tool, ToolListChangedNotification
+from pydantic import ValidationError
+
+from understudy.core.errors import ConfigError, RolloutError
+from understudy.envs.mcp.config import MCPServerConfig
+from understudy.envs.mcp.secrets import Secrets
+from understudy.envs.mcp.tool_result import ToolResult, sanitize_text, to_tool_result
+from understudy.envs.mcp.transport import KILL_GRACE_SECONDS, PlaceholderResolver, ServerLog, open_transport
+
+SESSION_FOLDER = "/episode"
+"""The agent's name for `{folder}`, which differs in each session."""
+MAX_MESSAGES = 5000
+"""Notifications and invalid lines that a server may send during one call."""
+MAX_PAGES = 100
+"""The largest number of pages in a list of tools."""
+CLOSED_MESSAGE = "Connection closed"
+"""The SDK's message when the connection ends. Servers may use the same code for their own errors."""
+
+# The SDK logs a traceback for each line that is no message. A flood of them is a fault here, and told once.
+logging.getLogger("mcp").addHandler(logging.NullHandler())
+logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
+
+
+class MCPSession:
+    """A server process, or a connection to a server. Failures are `RolloutError` with fault `mcp`."""
+
+    def __init__(self, name: str, config: MCPServerConfig) -> None:
+        self.name, self.config = name, config
+        self.tools: tuple[Tool, ...] = ()
+        """The server's tools when last listed."""
+        self.used = False
+        """Whether a tool was called."""
+        self.tools_changed = False
+        """Whether the server has announced that its tools changed."""
+        self.broken = ""
+        """Why the session can no longer be used."""
+        self.abandoned_calls = 0
+        """Calls that timed out and may still be running in the server. They must not affect another episode."""
+        self._secrets = Secrets()
+        self._log: ServerLog | None = None
+        self._folder = ""
+        self._client: Client | None = None
+        self._ready, self._closing = asyncio.Event(), asyncio.Event()
+        self._owner: asyncio.Task[None] | None = None
+        self._leash: asyncio.Task[None] | None = None
+        self._error: BaseException | None = None
+        self._noise = self._garbage = 0
+
+    async def open(self) -> None:
+        """Start the server, shake hands and list its tools, within `start_timeout` seconds."""
+        self._owner = asyncio.create_task(self._hold(), name=f"mcp {self.name}")
+        self._owner.add_done_callback(self._ended)
+        self._leash = asyncio.create_task(self._watch_the_end(), name=f"end of mcp {self.name}")
+        ready = asyncio.ensure_future(self._ready.wait())
+        limit = self.config.start_timeout
+        try:
+            await asyncio.wait({self._owner, ready}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()
+            if not self._ready.is_set():
+                self._closing.set()
+                self._owner.cancel()
+                await self.wait_closed()
+        if not self._ready.is_set():
+            if isinstance(self._error, ConfigError):
+                raise self._error
+            late = f"it was not ready within start_timeout = {limit:g} s"
+            raise self._fault(f"did not start: {self.broken if self._error else late}{self._said()}")
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], seconds: float, on_progress: ProgressFnT | None = None
+    ) -> ToolResult:
+        """Call a tool, within `seconds`. An error returned by the server is a result."""
+        if self.broken or self._client is None:
+            raise self._fault(self.broken or "is closed")
+        self.used, self._noise, self._garbage = True, 0, 0
+        inside = self._inside(dict(arguments))
+        try:
+            async with asyncio.timeout(seconds):
+                result = await self._client.call_tool(tool, inside, progress_callback=on_progress)
+        except asyncio.CancelledError:
+            if self.config.isolation == "episode":  # what the call does yet must not meet the next episode
+                self.broken = self.broken or f"was abandoned during {tool}"
+            raise
+        except TimeoutError:
+            result = await self._late(tool, seconds)
+        except MCPError as e:
+            result = self._refusal(tool, e)
+        except (ValidationError, RuntimeError, OSError, httpx2.HTTPError, anyio.BrokenResourceError) as e:
+            raise await self._failed(f"answered {tool} with an invalid result: {self.sanitize(str(e))[:300]}") from e
+        return to_tool_result(result, self.sanitize, self.config.max_result_characters)
+
+    async def list_tools(self) -> tuple[Tool, ...]:
+        """List the server's tools again."""
+        if self.broken or self._client is None:
+            raise self._fault(self.broken or "is closed")
+        self.tools_changed = False
+        try:
+            async with asyncio.timeout(self.config.call_timeout):
+                self.tools = await _listed(self._client)
+        except (MCPError, ValidationError, TimeoutError, RuntimeError, OSError, httpx2.HTTPError) as e:
+            raise self._fault(
+                f"failed to list its tools: {self.sanitize(str(e))[:300] or 'too slow'}", ends=True
+            ) from e
+        return self.tools
+
+    def close(self) -> None:
+        """Let the server end, without waiting."""
+        self.broken = self.broken or "is closed"
+        self._closing.set()
+
+    async def wait_closed(self) -> None:
+        """Wait until the server has ended."""
+        if self._owner is not None:
+            await asyncio.wait({self._owner})
+
+    def sanitize(self, text: str) -> str:
+        """Return a text of the server sanitized, without secrets and without this session's folder."""
+        text = self._secrets.redact(text)
+        return sanitize_text(text.replace(self._folder, SESSION_FOLDER) if self._folder else text)
+
+    async def _hold(self) -> None:
+        """Keep the connection open until `close`."""
+        async with AsyncExitStack() as stack:
+            self._log = ServerLog()
+            transport = await stack.enter_async_context(open_transport(self.config, self._filled(stack), self._log))
+            protocol = "legacy" if self.config.state_per_session else self.config.protocol
+            client = await stack.enter_async_context(Client(transport, mode=protocol, message_handler=self._heard))
+            self.tools, self._client = await _listed(client), client
+            await self._listen(client, stack)
+            self._ready.set()
+            await self._closing.wait()
+
+    async def _watch_the_end(self) -> None:
+        """Limit the time that the server may take to end. The SDK waits without a limit if the loop ends during
+        closing."""
+        try:
+            await self._closing.wait()
+        finally:
+            if self._log:
+                self._log.end_within(2 * KILL_GRACE_SECONDS)
+
+    async def _listen(self, client: Client, stack: AsyncExitStack) -> None:
+        """Subscribe to changes of the tools, which servers since 2026-07-28 only send on request. `_heard` handles
+        them."""
+        tools = client.server_capabilities.tools
+        if tools and tools.list_changed and client.session.discover_result is not None:
+            with suppress(MCPError, RuntimeError):
+                await stack.enter_async_context(client.listen(tools_list_changed=True))
+
+    def _filled(self, stack: AsyncExitStack) -> PlaceholderResolver:
+        """Return the values of placeholders in the settings. The session's folder is deleted when the session ends."""
+        if self.config.uses_placeholder("{folder}"):
+            self._folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+            if self.config.initial_files:
+                shutil.copytree(self.config.initial_files, self._folder, dirs_exist_ok=True)
+        return PlaceholderResolver(self.config, self._folder, self._secrets)
+
+    async def _heard(self, message: object) -> None:
+        """Handle unsolicited messages: notifications, requests and invalid lines."""
+        self.tools_changed = self.tools_changed or isinstance(message, ToolListChangedNotification)
+        self._noise += 1
+        self._garbage += isinstance(message, Exception)
+        if self._noise > MAX_MESSAGES and not self.broken:
+            self.broken = f"sent too many messages: {self._noise} during one call, {self._garbage} of them unreadable"
+            if self._owner is not None:
+                self._owner.cancel()
+
+    def _refusal(self, tool: str, error: MCPError) -> CallToolResult:
+        """Convert a server's error into a result, unless the connection has ended."""
+        if error.code == CONNECTION_CLOSED and error.message == CLOSED_MESSAGE:
+            raise self._fault(self.broken or f"died during {tool}{self._said()}", ends=True) from error
+        return _failure(error.message)
+
+    async def _late(self, tool: str, seconds: float) -> CallToolResult:
+        """Handle a timeout: an error for the agent, or a fault."""
+        self.abandoned_calls += 1
+        if self.config.on_timeout == "error":
+            return _failure(f"{tool} did not answer in {seconds:g} seconds")
+        garbage = f"; {self._garbage} of its lines were not messages" if self._garbage else ""
+        raise await self._failed(f"did not answer {tool} in {seconds:g} s{garbage}")
+
+    async def _failed(self, what: str) -> RolloutError:
+        """Return the error of one failed call.
+
+        The failure ends the session, unless the session is shared and the server still answers.
+        """
+        if self.config.isolation == "shared":
+            changed = self.tools_changed
+            await self.list_tools()
+            self.tools_changed = self.tools_changed or changed
+        return self._fault(what, ends=self.config.isolation == "episode")
+
+    def _fault(self, what: str, *, ends: bool = False) -> RolloutError:
+        if ends and not self.broken:
+            self.broken = what
+            self.close()
+        return RolloutError(f"the MCP server {self.name!r} {what}", "mcp")
+
+    def _said(self) -> str:
+        """Return the end of the server's log."""
+        text = self.sanitize(self._log.tail) if self._log else ""
+        return f"; its log ends with: {text[-400:]}" if text else ""
+
+    def _inside(self, value: Any) -> Any:
+        """Replace the agent's name for the session's folder in the arguments."""
+        if isinstance(value, str) and self._folder:
+            return value.replace(SESSION_FOLDER, self._folder)
+        if isinstance(value, list):
+            return [self._inside(item) for item in value]
+        return {key: self._inside(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+    def _ended(self, owner: "asyncio.Task[None]") -> None:
+        self._closing.set()
+        self._error = None if owner.cancelled() else _first(owner.exception())
+        if not self.broken:
+            self.broken = self.sanitize(str(self._error) or type(self._error).__name__) if self._error else "is closed"
+
+
+def _failure(text: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=text)], is_error=True)
+
+
+async def _listed(client: Client) -> tuple[Tool, ...]:
+    """List all pages of tools from the server, not from the SDK's cache."""
+    tools: list[Tool] = []
+    cursor: str | None = None
+    for _ in range(MAX_PAGES):
+        page = await client.list_tools(cursor=cursor, cache_mode="refresh")
+        tools += page.tools
+        cursor = page.next_cursor
+        if cursor is None:
+            return tuple(tools)
+    raise RolloutError(f"its list of tools has more than {MAX_PAGES} pages", "mcp")
+
+
+def _first(error: BaseException | None) -> BaseException | None:
+    """Return the first error in the exception group of a connection's task."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,200 @@
+"""MCPSource: the tasks and episodes of an MCP environment, `load("mcp:notes.toml")`.
+
+Tools are listed once, by a server or from the cassette. All episodes show the same tools.
+"""
+
+import asyncio
+import dataclasses
+import functools
+from collections import defaultdict
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from understudy.core.errors import ConfigError, TaskError
+from understudy.core.event_loop import LoopLocal
+from understudy.core.messages import ToolSpec
+from understudy.core.tasks import Split, Task, filter_tasks, iterate_epochs
+from understudy.envs.domains.base import FULL_SLICE, Slice, validate_slice
+from understudy.envs.mcp.cassette import Cassette
+from understudy.envs.mcp.catalog import ServerTools, ToolCatalog, sanitized_specs
+from understudy.envs.mcp.config import MCPEnvironmentConfig, MCPServerConfig, load_environment_config
+from understudy.envs.mcp.environment import MCPEnvironment, run_setup_calls
+from understudy.envs.mcp.pool import SessionPools, SessionStarter
+from understudy.envs.mcp.tasks import MCPTask, read_mcp_tasks
+from understudy.envs.mcp.tool_result import ToolResult
+from understudy.envs.mcp.toolkit import MCPToolkit
+from understudy.envs.users import OpeningOnlyUser, User, UserFactory
+
+T = TypeVar("T")
+_SHIPPED = Path(__file__).parent / "servers" / "tasks"
+
+
+def open_domain(reference: str) -> "MCPTaskSource":
+    """Load the environment in a TOML file, or a shipped one by name."""
+    shipped = _SHIPPED / f"{reference}.toml"
+    return MCPTaskSource(
+        MCPEnvironmentResources(load_environment_config(shipped if shipped.is_file() else Path(reference).expanduser()))
+    )
+
+
+class MCPEnvironmentResources:
+    """The tasks, tools, sessions, cassette and gold results of an environment. All slices of the environment share
+    them.
+    """
+
+    def __init__(self, config: MCPEnvironmentConfig) -> None:
+        self.config = config
+        self.pools = SessionPools(config.servers)
+        self._goals: dict[str, Sequence[ToolResult | None]] = {}
+        self._locks = LoopLocal[defaultdict[str, asyncio.Lock]](lambda: defaultdict(asyncio.Lock))
+
+    @functools.cached_property
+    def tasks(self) -> dict[str, MCPTask]:
+        """The tasks by id."""
+        return {task.id: task for task in read_mcp_tasks(Path(self.config.tasks))}
+
+    @functools.cached_property
+    def server_tools(self) -> ServerTools:
+        """Return the servers' tools, from the recording or from servers started for this."""
+        tape = self.config.cassette
+        if self.cassette and tape.mode != "record" and self.cassette.server_tools is not None:
+            return self.cassette.server_tools
+        if tape.mode == "replay":
+            raise ConfigError(f"there is no recording in {tape.file}; record one by cassette.mode = 'record'")
+        server_tools = _apart(_listed(self.config.servers))
+        if self.cassette:
+            self.cassette.record_server_tools(server_tools)
+        return server_tools
+
+    @functools.cached_property
+    def cassette(self) -> Cassette | None:
+        """The recorded answers."""
+        return None if self.config.cassette.mode == "off" else Cassette(Path(self.config.cassette.file))
+
+    def toolkit(self, task: MCPTask, catalog: ToolCatalog) -> MCPToolkit:
+        """Return the tools of one episode."""
+        return MCPToolkit(
+            self.config.servers,
+            limits=self.config.limits.override(task.limits),
+            catalog=catalog,
+            pools=self.pools,
+            cassette=self.cassette.task(task.id) if self.cassette else None,
+            mode=self.config.cassette.mode,
+        )
+
+    async def expected_states(self, task: MCPTask, catalog: ToolCatalog) -> Sequence[ToolResult | None]:
+        """Return the results of the state checks after the gold calls, which run once for each task."""
+        if not any(check.expects_gold_result for check in task.check.state):
+            return [None] * len(task.check.state)
+        async with self._locks.get()[task.id]:
+            if task.id not in self._goals:
+                self._goals[task.id] = await self._gold(task, catalog)
+        return self._goals[task.id]
+
+    async def _gold(self, task: MCPTask, catalog: ToolCatalog) -> Sequence[ToolResult | None]:
+        async with self.toolkit(task, catalog) as kit:
+            await run_setup_calls(kit, task.id, [*task.setup, *task.gold])
+            return [await kit.call_internal(check) if check.expects_gold_result else None for check in task.check.state]
+
+
+@dataclass(frozen=True)
+class MCPTaskSource:
+    """One environment, narrowed by `task_slice`."""
+
+    resources: MCPEnvironmentResources
+    task_slice: Slice = FULL_SLICE
+    user_factory: UserFactory | None = None
+    """Creates the user of an episode. If it is None, the user only gives the task."""
+
+    @property
+    def name(self) -> str:
+        """The environment's name."""
+        return self.resources.config.name
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families of the tasks."""
+        return tuple(dict.fromkeys(task.family for task in self.resources.tasks.values()))
+
+    @property
+    def tool_specs(self) -> tuple[ToolSpec, ...]:
+        """The agent's tools."""
+        return self._catalog.specs
+
+    @property
+    def domain_policy(self) -> str:
+        """The agent's rules. If each task has its own, those of the first task."""
+        own = (task.domain_policy for task in self.resources.tasks.values() if task.domain_policy)
+        return self.resources.config.domain_policy or next(own, "")
+
+    def with_users(self, user_factory: UserFactory) -> "MCPTaskSource":
+        """Return this environment with user simulators from `user_factory`."""
+        return dataclasses.replace(self, user_factory=user_factory)
+
+    def slice(self, task_slice: Slice) -> "MCPTaskSource":
+        """Return this environment narrowed to `task_slice`. Raise `ConfigError` for an unknown name."""
+        validate_slice(
+            self.name, task_slice, self.families, [spec.name for spec in self.tool_specs] if task_slice.tools else []
+        )
+        return dataclasses.replace(self, task_slice=task_slice)
+
+    def tasks(self, split: Split) -> list[Task]:
+        """Return the tasks of a split that the slice selects."""
+        names = {name: entry.spec.name for name, entry in self._catalog.all_entries.items()}
+        tasks = [task.to_task(self.name, names) for task in self.resources.tasks.values()]
+        return filter_tasks(
+            [t for t in tasks if t.split == split], self.task_slice.families, self.task_slice.difficulties
+        )
+
+    def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
+        """Yield the tasks of the slice forever, shuffled anew in each epoch."""
+        return iterate_epochs(self.tasks(split), seed)
+
+    def split_row_keys(self, task: Task) -> Sequence[tuple[str, str]]:
+        """Return (), because the rows that a server stores are unknown."""
+        return ()
+
+    def environment(self, task: Task, user: User | None = None, seed: int = 0) -> MCPEnvironment:
+        """Return a new episode of `task`."""
+        mine = self.resources.tasks.get(task.id)
+        if mine is None:
+            raise TaskError(
+                f"task {task.id} is not a task of {self.name}, whose tasks are in {self.resources.config.tasks}"
+            )
+        made = user or (
+            self.user_factory(task.scenario, seed, None) if self.user_factory else OpeningOnlyUser(mine.prompt)
+        )
+        kit, goal = (
+            self.resources.toolkit(mine, self._catalog),
+            functools.partial(self.resources.expected_states, mine, self._catalog),
+        )
+        return MCPEnvironment(
+            mine, kit, mine.domain_policy or self.domain_policy, made, goal, self.resources.config.reward
+        )
+
+    @functools.cached_property
+    def _catalog(self) -> ToolCatalog:
+        config = self.resources.config
+        return ToolCatalog(self.resources.server_tools, config.servers, config.tool_naming, self.task_slice.tools)
+
+
+async def _listed(servers: Mapping[str, MCPServerConfig]) -> dict[str, tuple[ToolSpec, ...]]:
+    server_tools: dict[str, tuple[ToolSpec, ...]] = {}
+    for name, config in servers.items():
+        session = await SessionStarter(name, config).start()
+        server_tools[name] = sanitized_specs(session.tools, session.sanitize)
+        session.close()
+        await session.wait_closed()
+    return server_tools
+
+
+def _apart(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in an event loop in another thread, and return its result.
+
+    This thread may already have a running event loop.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()

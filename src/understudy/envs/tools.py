@@ -1,0 +1,191 @@
+"""Toolkit: a class whose public methods are tools.
+
+Annotations define the JSON schema: `Literal` becomes an enum, `Annotated[str, "…"]` adds a description. The docstring
+is the tool description that the model reads. A tool rejects a call with `raise ToolError(text)`, which undoes the
+call's writes. Any other exception is a bug in the tool and propagates.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Protocol, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+
+from understudy.core.errors import TaskError, ToolError, did_you_mean
+from understudy.core.messages import ToolCall, ToolSpec
+from understudy.envs.state import State
+
+_JSON: TypeAdapter[Any] = TypeAdapter(Any)
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """Alternative argument name, accepted but not in the schema: `code: Annotated[str, Alias("python_code")]`."""
+
+    name: str
+
+
+class ToolProvider(Protocol):
+    """Protocol of the tools of an environment: a `Toolkit`, or a tool server."""
+
+    def specs(self) -> Sequence[ToolSpec]:
+        """Return the tools in a fixed order."""
+
+    async def call(self, call: ToolCall) -> str:
+        """Run one call and return its result. Raise `ToolError` if the call is rejected."""
+
+
+class UserTools(Protocol):
+    """Protocol of the user's own tools, which are synchronous: a `Toolkit` on the agent's state, or a benchmark's."""
+
+    def specs(self) -> Sequence[ToolSpec]:
+        """Return the tools in a fixed order."""
+
+    def call_sync(self, call: ToolCall) -> str:
+        """Run one call and return its result. Raise `ToolError` if the call is rejected."""
+
+
+class ToolkitBase:
+    """Base class of toolkits: the public methods of its subclasses are tools.
+
+    Intermediate base classes pass `tools=False`; their methods are not tools.
+    """
+
+    _models: ClassVar[dict[str, type[BaseModel]]] = {}
+    _specs: ClassVar[tuple[ToolSpec, ...]] = ()
+    _not_tools: ClassVar[frozenset[str]] = frozenset()
+    """Methods of the base classes, which are not tools even if a subclass overrides them."""
+
+    def __init_subclass__(cls, tools: bool = True) -> None:
+        super().__init_subclass__()
+        methods = {n: f for n, f in vars(cls).items() if not n.startswith("_") and inspect.isfunction(f)}
+        if not tools:
+            cls._not_tools = cls._not_tools | methods.keys()
+            return
+        for name, method in vars(cls).items():
+            if not name.startswith("_") and isinstance(method, staticmethod | classmethod):
+                raise TaskError(
+                    f"tool {cls.__name__}.{name} is a {type(method).__name__}; make it a method with `self`"
+                )
+        methods = {name: method for name, method in methods.items() if name not in cls._not_tools}
+        cls._models = {**cls._models, **{name: _arguments(method) for name, method in methods.items()}}
+        cls._specs = tuple(_spec(name, getattr(cls, name), model) for name, model in cls._models.items())
+
+    @classmethod
+    def specs(cls) -> tuple[ToolSpec, ...]:
+        """Return the tools in the order of their definition."""
+        return cls._specs
+
+    def _validated(self, call: ToolCall) -> dict[str, Any]:
+        if call.parse_error:
+            raise ToolError(call.parse_error, "malformed")
+        model = self._models.get(call.name)
+        if model is None:
+            raise ToolError(f"unknown tool {did_you_mean(call.name, self._models)}", "unknown_tool")
+        try:
+            return vars(model.model_validate(call.arguments))
+        except ValidationError as e:
+            raise ToolError(_explain_error(call.name, model, e), "invalid_arguments") from e
+
+
+class Toolkit(ToolkitBase, tools=False):
+    """Base of domain tools. Each public method of a subclass is a tool, and each object serves one episode."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def call(self, call: ToolCall) -> str:
+        """Validate and run a call, and return the result as text.
+
+        Raise `ToolError` if the call is rejected; the state is then unchanged.
+        """
+        return self.call_sync(call)
+
+    def call_sync(self, call: ToolCall) -> str:
+        """Run `call` synchronously."""
+        arguments = self._validated(call)
+        before = self._state.snapshot()
+        try:
+            result = getattr(self, call.name)(**arguments)
+        except ToolError:
+            self._state.restore(before)
+            raise
+        return render_result(result)
+
+
+class AsyncToolkit(ToolkitBase, tools=False):
+    """Base of asynchronous tools, such as those of a network service. Public methods must be coroutines."""
+
+    write_tools: ClassVar[frozenset[str]] = frozenset()
+    """Names of the tools that write; all others only read."""
+
+    async def call(self, call: ToolCall) -> str:
+        """Validate and run a call, and return the result as text. Raise `ToolError` if the call is rejected."""
+        return render_result(await getattr(self, call.name)(**self._validated(call)))
+
+
+def render_result(result: Any) -> str:
+    """Return a tool result as text for the model: a string unchanged, other values as JSON without default fields."""
+    return result if isinstance(result, str) else _JSON.dump_json(result, exclude_defaults=True).decode()
+
+
+def _explain_error(name: str, model: type[BaseModel], error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_context=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    fields = ", ".join(f if m.is_required() else f"[{f}]" for f, m in model.model_fields.items())
+    return f"bad arguments for {name}: {where}: {first['msg']}; it takes ({fields})"
+
+
+def _arguments(method: Callable[..., Any]) -> type[BaseModel]:
+    """Return a pydantic model of the method's parameters. It validates calls and generates the schema.
+
+    Raise `TaskError` for a parameter that is variadic, positional-only or has no annotation.
+    """
+    hints = get_type_hints(method, include_extras=True)
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    for p in parameters:
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) or p.name not in hints:
+            rule = "each argument of a tool needs a name and an annotation, such as `name: str`"
+            raise TaskError(f"tool {method.__name__} cannot take `{p}`; {rule}")
+    fields: dict[str, Any] = {
+        p.name: (_with_description(hints[p.name]), ... if p.default is p.empty else p.default) for p in parameters
+    }
+    return create_model(method.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def _with_description(hint: Any) -> Any:
+    """Return `Annotated[T, "text"]` with the text as a pydantic description, and other annotations unchanged."""
+    if get_origin(hint) is not Annotated:
+        return hint
+    inner, *notes = get_args(hint)
+    texts = [note for note in notes if isinstance(note, str)]
+    return Annotated[inner, Field(description=texts[0])] if texts else hint
+
+
+def _spec(name: str, method: Callable[..., Any], model: type[BaseModel]) -> ToolSpec:
+    schema: dict[str, Any] = _simplify_schema(model.model_json_schema())
+    schema.pop("description", None)
+    return ToolSpec(
+        name=name, description=inspect.getdoc(method) or "", parameters=schema, aliases=dict(_aliases(method))
+    )
+
+
+def _aliases(method: Callable[..., Any]) -> Iterator[tuple[str, str]]:
+    for argument, hint in get_type_hints(method, include_extras=True).items():
+        notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+        yield from ((note.name, argument) for note in notes if isinstance(note, Alias))
+
+
+def _simplify_schema(schema: Any) -> Any:
+    """Return the schema, type first, without generated titles and `additionalProperties: false`."""
+    if isinstance(schema, list):
+        return [_simplify_schema(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    simplified = {key: _simplify_schema(value) for key, value in schema.items() if not _is_redundant(key, value)}
+    return {"type": simplified.pop("type"), **simplified} if "type" in simplified else simplified
+
+
+def _is_redundant(key: str, value: Any) -> bool:
+    return (key == "title" and isinstance(value, str)) or (key == "additionalProperties" and value is False)

@@ -1,0 +1,155 @@
+"""User actions: find the actions that a text of the agent instructs the user to do, and run them with the user's
+tools.
+
+A clause is an instruction if a verb starts it or follows "please", "you", "then" and the like. Clauses about what the
+agent does or offers, prohibitions and conditions ("once you have ...") are not instructions. The user also
+does a read-only action if the text asks for its result.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from understudy.core.errors import TaskError, ToolError
+from understudy.core.messages import ToolCall
+from understudy.core.tasks import SuccessCheck, UserAction
+from understudy.envs.rewards import states_fact
+
+MAX_ACTIONS_PER_MESSAGE = 2
+"""Maximum number of writing actions that the user does for one text. The user declines a text that asks for more."""
+REJECTED_ACTION_TURNS = 2
+"""Useless turns counted for a rejected action, so that guessing costs more than a read-only action."""
+MAX_NEW_RESULTS = 6
+"""New results that one action can give; later ones count as useless turns. This bounds the conversation."""
+
+RunCall = Callable[[ToolCall], str]
+"""Runs a call of the user's own tools and returns its result. Raises `ToolError` if the call is rejected."""
+
+_DO = (
+    "turn|switch|toggle|set|put|disable|enable|activate|deactivate|allow|restart|reboot|power|reset|restore|remove|take|"
+    "eject|reinsert|re-insert|insert|reseat|pull|push|run|do(?= an? )|start|perform|make(?! sure)|pay|accept|approve|"
+    "settle|choose|select|pick|change|connect|disconnect|stop|tap|swipe|use"
+)
+_LOOK = (
+    "make sure|ensure|check|look|tell|see|read|confirm|verify|describe|share|report|say|try|test|open|load|run|make|"
+    "measure"
+)
+_ING = (
+    "turning|switching|toggling|setting|putting|disabling|enabling|activating|deactivating|restarting|rebooting|"
+    "resetting|removing|taking|ejecting|reinserting|inserting|reseating|choosing|selecting|changing|disconnecting|paying"
+)
+_LEAD = (
+    r"(?:^\W*|\b(?:please|then|now|next|first|second|finally|and|also|just|kindly|again|to|let's|let us|"
+    r"you(?: (?:can|could|should|must|may))?) (?:please |also |now |then )?)"
+)
+_ORDER = re.compile(rf"{_LEAD}(?:{_DO})\b|\b(?:try|trying|mind|suggest|recommend|advise|by) (?:{_ING})\b")
+_LOOK_ORDER = re.compile(rf"{_LEAD}(?:{_LOOK})\b")
+_ABOUT = re.compile(r"^\W*(?:is|are|was|were|do|does|did|have|has|what|which|why|when|where|who|how)\b.*\?")
+_OFFER = re.compile(
+    r"\b(?:shall|should|may|can|could) (?:i|we) (?!ask)|\bdo you (?:want|agree|accept|confirm)\b|\bwant me to\b|"
+    r"\bwould you (?:like|prefer)\b"
+)
+_FORBIDDEN = re.compile(r"\b(?:do not|don't|never|no need|not need|without|instead of|avoid)\b")
+_DEPENDS = re.compile(r"^\W*(?:once|after|before|when|while|until|if|since|because|as soon as)\b")
+_IT = re.compile(r"\b(?:it|this|that)\b")
+_OWN = re.compile(r"\b(?:i|we)\b(?!(?:'d| would)? (?:recommend|suggest|advise))(?:(?!\b(?:please|you)\b).)*")
+_WORKS = re.compile(
+    r"(?=.*\b(?:works?|working|fixed|solved|resolved|better|tr(?:y|ied) (?:it )?(?:again|now))\b)"
+    r".*(?:\?|\b(?:please|tell me|let me know|could you|can you)\b)"
+)
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+_CLAUSE = re.compile(r"[,;:]\s+|\s+(?:and|then|but|so)\s+")
+
+
+class UserToolExecutor:
+    """Runs the actions of a task with the user's own tools."""
+
+    def __init__(self, actions: Sequence[UserAction], run_call: RunCall | None) -> None:
+        """Raise `TaskError` if there are actions and `run_call` is None."""
+        if actions and run_call is None:
+            raise TaskError(f"the user has no tools to do {actions[0].call.name!r} with; set Domain.user_tools")
+        self._actions, self._run_call = actions, run_call
+        self._shown: dict[str, list[str]] = {}
+
+    def find_instructed(self, text: str) -> list[UserAction]:
+        """Return the actions that a text instructs the user to do, in the order of the text."""
+        found: list[UserAction] = []
+        before = ""
+        for sentence in _SENTENCE.split(text.casefold()):
+            for action in self._find_in_sentence(sentence, before):
+                if action not in found:
+                    found.append(action)
+            before = sentence
+        return found
+
+    def run_actions(self, actions: Iterable[UserAction]) -> tuple[str, int]:
+        """Run the actions in order. Return the user's text and the number of useless turns."""
+        done = [self._do(action.call, action.reply_template) for action in actions]
+        return " ".join(dict.fromkeys(text for text, _ in done)), sum(useless for _, useless in done)
+
+    def run_actions_and_check(self, actions: Sequence[UserAction], check: SuccessCheck | None) -> tuple[str, int, bool]:
+        """Run the actions, then the success check. Return the user's text, useless turns, and success."""
+        changes = sum(not action.read_only for action in actions)
+        if changes > MAX_ACTIONS_PER_MESSAGE:
+            return "That is too much at once. One step after the other, please.", 1, False
+        text, useless = self.run_actions(actions)
+        if check and self.check_success(check):
+            return f"{text} {check.success_text}", 0, True
+        return f"{text} {check.failure_text}" if check and changes else text, useless, False
+
+    def check_success(self, check: SuccessCheck) -> bool:
+        """Return whether the success check passes."""
+        try:
+            return check.expected_output in self._result(check.call)
+        except ToolError:
+            return False
+
+    def _find_in_sentence(self, sentence: str, before: str) -> list[UserAction]:
+        clauses = [clause for clause in _CLAUSE.split(_OWN.sub(" ", sentence)) if not _DEPENDS.search(clause)]
+        if _OFFER.search(sentence) or any(_FORBIDDEN.search(clause) for clause in clauses):
+            return []
+        # Match each clause alone first, so that "turn off A and turn on B" does not turn off B. Then match the complete
+        # sentence, as in "if A is on, turn it off and check B".
+        found = [action for clause in clauses for action in self._match(clause, (clause,), sentence)]
+        if all(action.read_only for action in found):
+            thing = f"{before} {sentence}" if _IT.search(sentence) else sentence
+            does = [action for action in self._match(sentence, clauses, sentence, thing) if not action.read_only]
+            return [*does, *found] or self._match(sentence, clauses, sentence)
+        return found
+
+    def _match(self, text: str, clauses: Sequence[str], sentence: str, thing: str = "") -> list[UserAction]:
+        """Return the actions that a text names.
+
+        `thing` is a longer text for sentences with "it": the object may be named in the sentence before.
+        """
+        does = not _ABOUT.search(sentence) and any(_ORDER.search(clause) for clause in clauses)
+        looks = "?" in sentence or any(_LOOK_ORDER.search(clause) for clause in clauses)
+        fitting = [action for action in self._actions if (looks if action.read_only else does)]
+        named = [
+            action
+            for action in fitting
+            if all(states_fact(name, text) for name in action.required_terms[1:])
+            and states_fact(action.required_terms[0], thing or text)
+        ]
+        first = {action.required_terms[0]: action for action in reversed(named) if not action.read_only}
+        return list(reversed(first.values())) or named
+
+    def _do(self, call: ToolCall, template: str) -> tuple[str, int]:
+        """Run one call. Return the user's text and the useless turns: 0 if the text is new."""
+        try:
+            text = template.replace("{result}", self._result(call))
+        except ToolError as e:
+            return f"I cannot do that: {e}.", REJECTED_ACTION_TURNS
+        seen = self._shown.setdefault(call.model_dump_json(), [])
+        useless = text in seen or len(seen) >= MAX_NEW_RESULTS
+        seen.append(text)
+        return text, int(useless)
+
+    def _result(self, call: ToolCall) -> str:
+        if self._run_call is None:
+            raise TaskError(f"the user has no tools to try {call.name!r} with; set Domain.user_tools")
+        return self._run_call(call)
+
+
+def asks_for_success_check(text: str) -> bool:
+    """Return whether a text of the agent asks the user to check that the problem is solved."""
+    return any(_WORKS.search(sentence) for sentence in _SENTENCE.split(text.casefold()))

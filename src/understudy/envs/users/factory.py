@@ -1,0 +1,61 @@
+"""Choice of the user simulator by config, and creation of one user per episode."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from understudy.clients.chat import DEFAULT_ENDPOINT, Budget, EndpointConfig, ModelUsage, open_chat_model
+from understudy.core.records import Record
+from understudy.core.tasks import Scenario
+from understudy.envs.tools import UserTools
+from understudy.envs.users.human import HumanUser
+from understudy.envs.users.llm import LLMUser, ReactUser, ReflectionUser, VerifyUser
+from understudy.envs.users.scripted import ScriptedUser
+from understudy.envs.users.user import User
+
+_LANGUAGE = {"llm": LLMUser, "react": ReactUser, "verify": VerifyUser, "reflection": ReflectionUser}
+
+
+class UserConfig(Record):
+    """The user simulator."""
+
+    kind: Literal["scripted", "llm", "react", "verify", "reflection", "human"] = "scripted"
+    """`scripted` needs no model, `human` is a person at a terminal, the others use `endpoint`; see docs/users.md."""
+    max_attempts: int = Field(default=3, ge=1)
+    """Maximum attempts of the model at one message. If all are rejected, the episode fails with the fault `user`."""
+    endpoint: str = DEFAULT_ENDPOINT
+    """Name of the endpoint (`endpoints.NAME`) whose model plays the user."""
+
+
+class UserSimulatorFactory:
+    """Factory of user simulators, one per episode. Users share one model client, with its request limit and usage."""
+
+    def __init__(
+        self, config: UserConfig, endpoints: Mapping[str, EndpointConfig] | None = None, budget: Budget | None = None
+    ) -> None:
+        """Use the model of `endpoints[config.endpoint]` if a model plays the user. `budget` counts its cost."""
+        self._config = config
+        self._model = None
+        if config.kind in _LANGUAGE:
+            self._model = open_chat_model(endpoints or {}, config.endpoint, "user.endpoint", "user", budget)
+
+    def __call__(self, scenario: Scenario, seed: int, user_tools: UserTools | None = None) -> User:
+        """Return the user of one episode. `user_tools` are the user's own tools, or None if the domain has none."""
+        if self._model:
+            return _LANGUAGE[self._config.kind](scenario, self._model, seed, self._config.max_attempts, user_tools)
+        return (
+            HumanUser(scenario, user_tools)
+            if self._config.kind == "human"
+            else ScriptedUser(scenario, seed, user_tools)
+        )
+
+    @property
+    def is_scripted(self) -> bool:
+        """Whether the users are scripted, which needs neither a model nor a person."""
+        return self._config.kind == "scripted"
+
+    @property
+    def usage(self) -> ModelUsage:
+        """Usage of the user's model so far; zero if no model plays."""
+        return self._model.usage if self._model else ModelUsage()

@@ -1,0 +1,59 @@
+"""HumanUser: a person at a terminal."""
+
+from collections.abc import Callable, Sequence
+
+from understudy.core.messages import Message
+from understudy.core.tasks import Scenario
+from understudy.envs.terminal import format_tool_list, parse_typed_reply, print_conversation, read_line
+from understudy.envs.tools import UserTools
+from understudy.envs.users.user import run_user_tool
+
+HELP = """\
+Type your message to the agent. An empty line ends the conversation, /help shows these instructions again, and /quit
+leaves without a result."""
+TOOLS_HELP = "You have tools of your own. To use one, type: tool name=value. The agent does not see this."
+
+
+class HumanUser:
+    """User played by a person. `ask` reads a line and `show` prints. Raise `EOFError` at /quit and at end of input."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        user_tools: UserTools | None = None,
+        ask: Callable[[str], str] = read_line,
+        show: Callable[[str], None] = print_conversation,
+    ) -> None:
+        self._scenario, self._user_tools, self._ask, self._show = scenario, user_tools, ask, show
+
+    async def reply(self, transcript: Sequence[Message]) -> str | None:
+        """Return the typed message, or None after an empty line."""
+        if transcript:
+            self._show(f"\nagent | {transcript[-1].content.strip() or '(says nothing)'}")
+        else:
+            self._brief()
+        while True:
+            line = self._ask("user> ").strip()
+            if line == "/quit":
+                raise EOFError
+            if line == "/help":
+                self._brief()
+            elif not self._does(line) and (line or transcript):
+                return line or None
+
+    def _does(self, line: str) -> bool:
+        """Run the call if the line is one. Return whether it was."""
+        if self._user_tools is None:
+            return False
+        try:
+            calls = parse_typed_reply(line, self._user_tools.specs()).tool_calls
+        except ValueError as e:
+            self._show(f"This is not a valid call: {e}")
+            return True
+        for call in calls:
+            self._show(f"tool | {run_user_tool(self._user_tools, call)}")
+        return bool(calls)
+
+    def _brief(self) -> None:
+        own = f"\n\n{TOOLS_HELP}\n{format_tool_list(self._user_tools.specs())}" if self._user_tools else ""
+        self._show(f"You are the user. {self._scenario.instructions}\n\n{HELP}{own}\n")

@@ -1,0 +1,45 @@
+"""Protocol of users, and a user that says only its opening."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from understudy.core.errors import ToolError
+from understudy.core.messages import Message, ToolCall
+from understudy.core.tasks import Scenario
+from understudy.envs.tools import UserTools
+
+
+class User(Protocol):
+    """Protocol of the user in a conversation with the agent."""
+
+    async def reply(self, transcript: Sequence[Message]) -> str | None:
+        """Return the next message to the agent, or None to end the conversation.
+
+        An empty transcript asks for the opening.
+        """
+
+
+class UserFactory(Protocol):
+    """Protocol of a function that creates the user of one episode."""
+
+    def __call__(self, scenario: Scenario, seed: int, user_tools: UserTools | None) -> User:
+        """Return the user of a scenario. `user_tools` are the user's own tools, or None if the domain has none."""
+
+
+class OpeningOnlyUser:
+    """User that says only its opening. The agent's first text ends the episode."""
+
+    def __init__(self, opening: str) -> None:
+        self._opening = opening
+
+    async def reply(self, transcript: Sequence[Message]) -> str | None:
+        """Return the opening for an empty transcript, else None."""
+        return None if transcript else self._opening
+
+
+def run_user_tool(user_tools: UserTools, call: ToolCall) -> str:
+    """Run a call of the user's own tool. Return the result, or the error as text."""
+    try:
+        return user_tools.call_sync(call)
+    except ToolError as e:
+        return f"Error: {e}"

@@ -1,0 +1,133 @@
+"""Compare two evaluations: the paired difference, its p-value, and the noise floor."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from understudy.core.errors import ConfigError
+from understudy.core.records import Record
+from understudy.core.tasks import Task, task_fingerprint
+from understudy.evaluation.noise import noise_between
+from understudy.evaluation.report import EvalReport, format_rate, nan_to_none
+from understudy.evaluation.result import EvalResult, ResultRow, success_gain, task_gains
+from understudy.evaluation.statistics import MeanEstimate, describe_difference, sign_flip_p_value
+
+
+class Comparison(Record):
+    """The difference in success between two agents, on the tasks that both played."""
+
+    old: ResultRow
+    new: ResultRow
+    gain: MeanEstimate
+    p_value: float
+    """Probability of a difference at least as large if neither agent is better (Fisher's randomization test over
+    tasks)."""
+    noise_floor: float | None
+    """Noise floor: 95% of the differences between two agents that are equally good at each task are smaller than
+    this. None if either evaluation has one episode per task.
+    """
+    gain_by_domain: dict[str, MeanEstimate] = {}
+    """Difference on each domain. Empty for one domain."""
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: the difference, and whether its interval excludes 0."""
+        return describe_difference(self.gain, self.new.name, self.old.name)
+
+    @property
+    def details(self) -> str:
+        """The p-value, the noise floor and the difference on each domain, as text."""
+        lines = [f"If neither were better, a difference at least as large would have probability {self.p_value:.1%}."]
+        if self.noise_floor is not None:
+            side = "above" if abs(self.gain.mean) > self.noise_floor else "within"
+            lines.append(
+                f"The difference is {side} the noise floor of {self.noise_floor:.3f}: other seeds alone give smaller "
+                "differences in 95% of cases."
+            )
+        by_domain = [f"  {domain}: {format_rate(rate, signed=True)}" for domain, rate in self.gain_by_domain.items()]
+        return "\n".join([*lines, *by_domain])
+
+    def to_report(self, noop_and_gold: Sequence[ResultRow] = ()) -> EvalReport:
+        """Return both agents as the rows of one report, under noop and gold."""
+        return EvalReport(rows=(*noop_and_gold, self.old, self.new))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison as JSON-compatible values, without the evaluations themselves."""
+        names = {"old": self.old.name, "new": self.new.name, "verdict": str(self)}
+        plain: dict[str, Any] = nan_to_none(self.model_dump(mode="json", exclude={"old", "new"}))
+        return names | plain
+
+    def __str__(self) -> str:
+        return f"{self.verdict}\n{self.details}"
+
+
+def compare(new: EvalReport, old: EvalReport) -> Comparison:
+    """Compare an agent of each report: the last two agents that were evaluated with the same seed, else the last
+    agent of each report.
+
+    Only tasks in both are compared. Raise ConfigError if they share no task, or if tasks with the same id differ.
+    """
+    after, before = _agents(new), _agents(old)
+    last, first = _paired(after, before)
+    one, other = last.result, first.result
+    _validate_same_tasks({result.task: result.fingerprint for result in one.task_results}, one.domain, other)
+    domains = {each: success_gain(one.filter_domain(each), other.filter_domain(each)) for each in _domains(one)}
+    shared = {result.task for result in one.task_results} & {result.task for result in other.task_results}
+    return Comparison(
+        old=first.replace(name="the other") if first.name == last.name else first,
+        new=last,
+        gain=success_gain(one, other),
+        p_value=sign_flip_p_value(task_gains(one, other)),
+        noise_floor=noise_between(_repeated_results(after, shared), _repeated_results(before, shared)),
+        gain_by_domain={each: rate for each, rate in domains.items() if rate.tasks} if len(domains) > 1 else {},
+    )
+
+
+def validate_comparable(tasks: Sequence[Task], domain: str, old: EvalReport) -> None:
+    """Raise ConfigError if an evaluation on these tasks could not be compared with `old`."""
+    _validate_same_tasks({task.id: task_fingerprint(task) for task in tasks}, domain, _agents(old)[-1].result)
+
+
+def _validate_same_tasks(new: Mapping[str, str], domain: str, old: EvalResult) -> None:
+    """Raise ConfigError if tasks with the same id differ, or if the evaluations share no task."""
+    prints = {result.task: result.fingerprint for result in old.task_results}
+    shared = [name for name in new if name in prints]
+    other = [name for name in shared if new[name] != prints[name]]
+    if other:
+        raise ConfigError(
+            f"{len(other)} of {len(shared)} tasks with the same id differ between the evaluations, such as {other[0]}; "
+            "evaluate both with the same version of the tasks"
+        )
+    if not shared:
+        raise ConfigError(
+            f"the evaluations of {domain} and {old.domain} share no task; evaluate both on the same domain and split"
+        )
+
+
+def _paired(after: Sequence[ResultRow], before: Sequence[ResultRow]) -> tuple[ResultRow, ResultRow]:
+    """Return the last row of each report among those with a common seed, else the last row of each.
+
+    With the same seed, the episodes have the same users.
+    """
+    same = ((a, b) for a in reversed(after) for b in reversed(before) if a.result.seed == b.result.seed)
+    return next(same, (after[-1], before[-1]))
+
+
+def _repeated_results(rows: Sequence[ResultRow], tasks: Collection[str]) -> list[EvalResult]:
+    """Return the results of one agent's repeats, on these tasks only.
+
+    Repeats have different seeds. Rows with the same seed are different agents: the stages of a run. Of those, only the
+    last is returned.
+    """
+    last = {row.result.seed: row.result for row in rows}
+    cut = (each.replace(task_results=tuple(r for r in each.task_results if r.task in tasks)) for each in last.values())
+    return [each for each in cut if each.task_results]
+
+
+def _domains(evaluation: EvalResult) -> list[str]:
+    return sorted({result.domain for result in evaluation.task_results})
+
+
+def _agents(report: EvalReport) -> list[ResultRow]:
+    if not report.agent_rows:
+        raise ConfigError("an evaluation without an agent cannot be compared; give one with an agent")
+    return report.agent_rows

@@ -1,0 +1,186 @@
+"""Evaluate an agent on given tasks: play episodes and measure its success rate. Includes the noop and gold baselines.
+
+An episode that fails by a fault that is not the agent's has no score. It is counted by component and left out of the
+rates. With the same seed, each task and trial has the same user for every agent, so differences are paired (see
+`statistics`).
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from understudy.core.errors import ConfigError, TaskError
+from understudy.core.tasks import SPLITS, Split, Task
+from understudy.core.trajectory import StopReason, Trajectory
+from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
+from understudy.envs.domains.base import TaskSource
+from understudy.envs.users import UserSimulatorFactory
+from understudy.evaluation.result import EvalKind, EvalResult, summarize_episodes
+from understudy.formats import ChatFormat
+from understudy.rollouts.agent import Agent, DemonstrationAgent, GoldAgent, NoopAgent
+from understudy.rollouts.rollout import EpisodeLimits, episode_seed, play_episode
+from understudy.runs.config import EvalConfig
+from understudy.runs.storage.episode_store import EpisodeStore
+
+ProgressCallback = Callable[[int, int], None]
+
+
+async def evaluate(
+    domain: TaskSource,
+    agent: Agent,
+    tasks: Sequence[Task],
+    limits: EpisodeLimits | None = None,
+    trials: int = 1,
+    seed: int = 0,
+    concurrency: int = 64,
+    on_progress: ProgressCallback | None = None,
+    kind: EvalKind = "agent",
+    process_group: ProcessGroup = SINGLE_PROCESS,
+) -> EvalResult:
+    """Play `trials` episodes of each task, at most `concurrency` at a time, and return their result.
+
+    Each process of a group plays its share. `on_progress` is called with the numbers of finished and of all episodes.
+    """
+    played = await play_episodes(
+        domain, agent, tasks, limits, trials, seed, concurrency, on_progress, process_group=process_group
+    )
+    return summarize_episodes(domain, tasks, played, trials, seed).replace(kind=kind)
+
+
+async def play_episodes(
+    domain: TaskSource,
+    agent: Agent,
+    tasks: Sequence[Task],
+    limits: EpisodeLimits | None = None,
+    trials: int = 1,
+    seed: int = 0,
+    concurrency: int = 64,
+    on_progress: ProgressCallback | None = None,
+    store: EpisodeStore[Any] | None = None,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+) -> list[Trajectory]:
+    """Play the episodes of an evaluation that are not in `store`. Return all episodes, grouped by task.
+
+    An episode's seed depends only on the evaluation's seed, the task and the trial. If an episode raises ConfigError,
+    for example at the cost limit, no further episode is started; the error is raised when the running episodes have
+    ended.
+    """
+    gate, done, limits = asyncio.Semaphore(concurrency), itertools.count(1), limits or EpisodeLimits()
+    refusals: list[ConfigError] = []
+
+    async def episode(task: Task, trial: int) -> Trajectory:
+        first = episode_seed(seed, task, trial)
+        ended = store.find(task.id, range(first, first + limits.max_retries + 1)) if store else None
+        if ended is None:
+            async with gate:
+                if refusals:
+                    raise refusals[0]
+                ended = await play_episode(domain, task, agent, limits, first)
+            if store:
+                ended = store.add(ended)
+        if on_progress:
+            on_progress(next(done), len(shard))
+        return ended
+
+    async def attempt(task: Task, trial: int) -> Trajectory | None:
+        try:
+            return await episode(task, trial)
+        except ConfigError as e:
+            refusals.append(e)
+            return None
+
+    shard = process_group.shard([(task, trial) for task in tasks for trial in range(trials)])
+    found = await asyncio.gather(*(attempt(task, trial) for task, trial in shard))
+    if refusals:
+        raise refusals[0]
+    episodes = process_group.all_gather_shards([each for each in found if each is not None])
+    if store:
+        store.add_missing(episodes)  # those of the other processes
+    return episodes
+
+
+async def evaluate_noop(domain: TaskSource, tasks: Sequence[Task]) -> EvalResult:
+    """Return the result of the noop agent. It earns 0 on sound tasks."""
+    return await evaluate(domain, NoopAgent(), tasks, kind="noop")
+
+
+async def evaluate_gold(domain: TaskSource, tasks: Sequence[Task]) -> EvalResult:
+    """Return the result of the gold agent. It earns 1 on sound tasks."""
+    return await evaluate(domain, GoldAgent(), tasks, kind="gold")
+
+
+_LIMIT_KEYS = {
+    StopReason.MAX_TURNS: "limits.max_turns",
+    StopReason.MAX_TOKENS: "limits.max_episode_tokens",
+}
+"""Config key of the limit that ended an episode, by stop reason."""
+
+
+async def play_demonstrations(
+    domain: TaskSource, tasks: Iterable[Task], format: ChatFormat, limits: EpisodeLimits, seed: int
+) -> list[Trajectory]:
+    """Return a gold episode of each task, in a model's tokens. Raise TaskError if one does not earn 1."""
+    agent = DemonstrationAgent(format)
+    episodes = [await play_episode(domain, task, agent, limits, episode_seed(seed, task, 0)) for task in tasks]
+    failed = next((episode for episode in episodes if episode.score is None or episode.reward < 1.0), None)
+    if failed:
+        limit = _LIMIT_KEYS.get(failed.stop_reason) if failed.stop_reason else None
+        cause = f"raise {limit}" if limit else failed.error or "see: understudy check"
+        earned = f"earns {failed.reward:g}" if failed.score else "has no score"
+        raise TaskError(f"the gold episode of task {failed.task_id} {earned}; {cause}")
+    return episodes
+
+
+def replace_users(domain: TaskSource, users: UserSimulatorFactory) -> TaskSource:
+    """Return the domain with these user simulators.
+
+    If they are scripted, return the domain unchanged, because a domain's default users are scripted.
+    """
+    return domain if users.is_scripted else domain.with_users(users)
+
+
+async def validate_noop_reward(domain: TaskSource, seed: int = 0, allow_noop_solvable: bool = False) -> float:
+    """Return the mean reward of doing nothing on the train tasks of the slice.
+
+    Raise ConfigError if the slice has no train tasks. Raise TaskError if doing nothing solves some of them, unless
+    `allow_noop_solvable` is set.
+    """
+    if next(domain.stream("train", seed), None) is None:
+        raise ConfigError(f"{domain.name} has no train tasks in this slice; set another slice")
+    results = (await evaluate_noop(domain, domain.tasks("train"))).task_results
+    free = [result.task for result in results if any(result.successes)]
+    if free and not allow_noop_solvable:
+        some = ", ".join(free[:3])
+        raise TaskError(
+            f"doing nothing solves {len(free)} of the {len(results)} train tasks of {domain.name} ({some}); "
+            "leave them out with slice.families, or allow them with allow_noop_solvable=true"
+        )
+    rewards = [reward for result in results for reward in result.rewards if reward is not None]
+    return sum(rewards) / len(rewards) if rewards else 0.0
+
+
+def select_tasks(domain: TaskSource, split: Split, count: int, seed: int = 0) -> list[Task]:
+    """Return up to `count` different tasks of a split: first the frozen ones, then generated ones."""
+    generated = itertools.islice(domain.stream(split, seed), 20 * count)
+    return list(itertools.islice(_unique_tasks(itertools.chain(domain.tasks(split), generated)), count))
+
+
+def eval_tasks(domain: TaskSource, config: EvalConfig) -> list[Task]:
+    """Return the tasks of an evaluation. Raise ConfigError if the split has none."""
+    tasks = select_tasks(domain, config.split, config.tasks, config.seed)
+    if not tasks:
+        others = [split for split in SPLITS if select_tasks(domain, split, 1)]
+        choice = f"set eval.split to {' or '.join(others)}, or another slice" if others else "set another slice"
+        raise ConfigError(f"{domain.name} has no {config.split} tasks in this slice; {choice}")
+    return tasks
+
+
+def _unique_tasks(tasks: Iterable[Task]) -> Iterator[Task]:
+    """Yield the tasks without those whose id or content equals that of an earlier one."""
+    seen: set[str] = set()
+    for task in tasks:
+        content = task.model_dump_json(exclude={"id"})
+        if not seen & {task.id, content}:
+            yield task
+        seen |= {task.id, content}

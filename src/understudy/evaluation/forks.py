@@ -1,0 +1,59 @@
+"""Forks of stored episodes: resolve a reference such as `21/5@3` to the episode, its task and its config."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from understudy.core.errors import ConfigError
+from understudy.core.tasks import Task
+from understudy.envs.users import UserSimulatorFactory
+from understudy.evaluation.stored_episodes import StoredEpisodes, open_stored_episodes
+from understudy.rollouts.fork import Fork, fork_at
+from understudy.runs.config import TrainConfig
+from understudy.runs.eval_spec import is_eval_folder
+from understudy.runs.targets import Target
+
+_REFERENCE = re.compile(r"(?:(?P<name>[^/@]+)/)?(?P<number>\d+)(?:@(?P<turn>\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class ForkPoint:
+    """A fork with the task and the config to continue it with."""
+
+    fork: Fork
+    task: Task
+    config: TrainConfig
+    """The given config. For an episode on `eval.ood_domains`, with the domain and slice of that episode."""
+
+
+def resolve_fork(target: Target, reference: str, config: TrainConfig, task: str = "") -> ForkPoint:
+    """Return the fork that a reference names in the folder of a run or an evaluation.
+
+    The reference is `STEP/EPISODE@TURN` in a run and `EPISODE@TURN` in an evaluation. The turn is 1 if it is not
+    given. `config` is the folder's config, possibly with another model or other users. Raise ConfigError for another
+    kind of folder, for a `task`, and for an episode that is not stored.
+    """
+    if task:
+        raise ConfigError(f"--fork {reference} plays the task of its episode; leave out --task {task}")
+    if target.kind not in ("run", "evaluation"):
+        text = f"--fork {reference} names an episode of a run or an evaluation, but {target.text} is neither"
+        raise ConfigError(f"{text}; give the folder of one")
+    stored, number, turn = _named(target.path, reference)
+    episode = stored.episode(number)
+    found = stored.task(episode)
+    if found is None:
+        raise ConfigError(
+            f"{target.text} does not store the task {episode.task_id}, so an episode of it cannot be forked"
+        )
+    where = {"domain": stored.config.domain, "slice": stored.config.slice} if stored.is_ood else {}
+    own = (stored.config.model, stored.config.format) == (config.model, config.format)
+    fork = fork_at(episode, turn, UserSimulatorFactory(config.user, config.endpoints), own)
+    return ForkPoint(fork, found, config.replace(**where))
+
+
+def _named(folder: Path, reference: str) -> tuple[StoredEpisodes, int, int]:
+    match, of_run = _REFERENCE.fullmatch(reference), not is_eval_folder(folder)
+    if not match or (of_run and not match["name"]):
+        shape = "STEP/EPISODE@TURN, such as 21/5@3" if of_run else "EPISODE@TURN, such as 5@3"
+        raise ConfigError(f"--fork {reference!r} is not of the form {shape}")
+    return open_stored_episodes(folder, match["name"] or ""), int(match["number"]), int(match["turn"] or 1)

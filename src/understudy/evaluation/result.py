@@ -1,0 +1,181 @@
+"""The records of an evaluation: rewards of tasks, results of agents, and paired differences. `report` prints them."""
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+from understudy.clients.chat import ModelUsage
+from understudy.core.records import Record
+from understudy.core.tasks import Task, task_fingerprint
+from understudy.core.trajectory import Trajectory
+from understudy.envs.domains.base import TaskSource
+from understudy.evaluation.statistics import (
+    MeanEstimate,
+    bootstrap_mean,
+    estimate_mean,
+    paired_difference,
+    pass_at_k,
+    pass_hat_k,
+)
+
+EvalKind = Literal["agent", "noop", "gold"]
+
+
+class TaskResult(Record):
+    """The rewards of one task, in the order of its trials."""
+
+    task: str
+    domain: str = ""
+    family: str
+    difficulty: str
+    fingerprint: str
+    """Hash of the task. It shows whether tasks with the same id are equal."""
+    rewards: tuple[float | None, ...]
+    """Reward of each trial. None if it failed by a fault that is not the agent's."""
+
+    @property
+    def successes(self) -> tuple[bool | None, ...]:
+        """True for each trial that earned the full reward; None for a trial without a score."""
+        return tuple(None if reward is None else reward >= 1.0 - 1e-9 for reward in self.rewards)
+
+
+class EvalResult(Record):
+    """The result of an agent on some tasks."""
+
+    domain: str
+    kind: EvalKind = "agent"
+    """`noop` and `gold` are the baselines, `agent` is any other agent."""
+    seed: int
+    trials: int
+    task_results: tuple[TaskResult, ...]
+    mean_parts: dict[str, float] = {}
+    """Mean of each part of the score over the episodes with a score."""
+    stop_counts: dict[str, int] = {}
+    event_counts: dict[str, int] = {}
+    """Replies by parse status, and tool errors by kind."""
+    fault_counts: dict[str, int] = {}
+    """Episodes without a score, by the component at fault."""
+    mean_turns: float = 0.0
+    """Mean number of the agent's replies per episode."""
+    mean_tokens: float = 0.0
+    """Mean number of sampled tokens per episode."""
+    usage: dict[str, ModelUsage] = {}
+    """Requests, tokens and cost of endpoints by role: agent, users, judge."""
+
+    @property
+    def success_rate(self) -> MeanEstimate:
+        """Mean over tasks of the share of successful trials."""
+        return self.pass_k("hat", 1)
+
+    def pass_k(self, kind: Literal["at", "hat"], k: int) -> MeanEstimate:
+        """Return pass@k ("at") or pass^k ("hat") over the tasks with at least k scored trials.
+
+        The interval of pass^1 is Wilson's, that of the others is a bootstrap interval.
+        """
+        values = self._pass_k_values(kind, k)
+        scored = sum(success is not None for result in self.task_results for success in result.successes)
+        return estimate_mean(values, scored) if k == 1 else bootstrap_mean(values)
+
+    def pass_k_mean(self, kind: Literal["at", "hat"], k: int) -> float:
+        """Return the mean of `pass_k` without the slow interval; NaN if no task has k scored trials."""
+        values = self._pass_k_values(kind, k)
+        return math.fsum(values) / len(values) if values else math.nan
+
+    def _pass_k_values(self, kind: Literal["at", "hat"], k: int) -> list[float]:
+        """Return pass@k or pass^k of each task with at least k scored trials."""
+        estimate = pass_at_k if kind == "at" else pass_hat_k
+        each = [[s for s in result.successes if s is not None] for result in self.task_results]
+        return [estimate(len(s), sum(s), k) for s in each if len(s) >= k]
+
+    def filter_domain(self, domain: str) -> "EvalResult":
+        """Return the result on the tasks of one domain of a mixture.
+
+        Counts and means over episodes still include all domains.
+        """
+        return self.replace(task_results=tuple(result for result in self.task_results if result.domain == domain))
+
+    def success_rate_where(self, predicate: Callable[[TaskResult], bool]) -> MeanEstimate:
+        """Return the success rate on the tasks that meet a condition."""
+        return self.replace(task_results=tuple(filter(predicate, self.task_results))).success_rate
+
+
+class ResultRow(Record):
+    """A row of a table: the name of an agent, and its result."""
+
+    name: str
+    result: EvalResult
+
+
+def summarize_episodes(
+    domain: TaskSource, tasks: Sequence[Task], episodes: Sequence[Trajectory], trials: int, seed: int
+) -> EvalResult:
+    """Return the result of episodes. `episodes` are grouped by task, `trials` for each, in the order of `tasks`."""
+    groups = [episodes[i : i + trials] for i in range(0, len(episodes), trials)]
+    whole = [episode for episode in episodes if episode.score]
+    return EvalResult(
+        domain=domain.name,
+        seed=seed,
+        trials=trials,
+        task_results=tuple(_result(task, group) for task, group in zip(tasks, groups, strict=True)),
+        mean_parts=_mean_parts(whole),
+        stop_counts=dict(Counter(str(episode.stop_reason) for episode in whole)),
+        event_counts=dict(sum((Counter(episode.event_counts) for episode in whole), Counter[str]())),
+        fault_counts=dict(Counter(str(episode.fault) for episode in episodes if not episode.score)),
+        mean_turns=_mean([episode.num_turns for episode in whole]),
+        mean_tokens=_mean([sum(episode.mask) for episode in whole]),
+    )
+
+
+def success_gain(new: EvalResult, old: EvalResult) -> MeanEstimate:
+    """Return the paired difference in success over the tasks and trials that both have."""
+    pairs = _paired_rates(new, old)
+    return paired_difference([after for after, _ in pairs], [before for _, before in pairs])
+
+
+def task_gains(new: EvalResult, old: EvalResult) -> list[float]:
+    """Return the difference in success on each task with a trial that both have."""
+    return [after - before for after, before in _paired_rates(new, old)]
+
+
+def merge_results(repeats: Sequence[EvalResult]) -> EvalResult:
+    """Merge results on the same tasks (repeats, or seeds of a run) into one with all trials."""
+    rewards = defaultdict[str, tuple[float | None, ...]](tuple)
+    for result in (result for each in repeats for result in each.task_results):
+        rewards[result.task] += result.rewards
+    results = tuple(result.replace(rewards=rewards[result.task]) for result in repeats[0].task_results)
+    return repeats[0].replace(trials=sum(each.trials for each in repeats), task_results=results)
+
+
+def _paired_rates(new: EvalResult, old: EvalResult) -> list[tuple[float, float]]:
+    """Return the new and the old success rate of each task with a trial that both have, over these trials."""
+    before = {result.task: result.successes for result in old.task_results}
+    shared = [list(_paired_trials(each.successes, before.get(each.task, ()))) for each in new.task_results]
+    return [(sum(a for a, _ in pair) / len(pair), sum(b for _, b in pair) / len(pair)) for pair in shared if pair]
+
+
+def _paired_trials(new: Sequence[bool | None], old: Sequence[bool | None]) -> Iterator[tuple[bool, bool]]:
+    for after, before in zip(new, old, strict=False):
+        if after is not None and before is not None:
+            yield after, before
+
+
+def _result(task: Task, group: Sequence[Trajectory]) -> TaskResult:
+    return TaskResult(
+        task=task.id,
+        domain=task.domain,
+        family=task.family,
+        difficulty=task.difficulty,
+        fingerprint=task_fingerprint(task),
+        rewards=tuple(episode.score.reward if episode.score else None for episode in group),
+    )
+
+
+def _mean_parts(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    parts = [episode.score.parts for episode in episodes if episode.score]
+    return {name: _mean([p[name] for p in parts if name in p]) for name in dict.fromkeys(itertools.chain(*parts))}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

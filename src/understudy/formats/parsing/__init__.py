@@ -1,0 +1,1 @@
+"""Parsing of tool calls in text: scanning, JSON repair and argument types."""

@@ -1,0 +1,221 @@
+"""A tolerant parser of tool calls in text, in any tool format.
+
+    parse_reply('{"tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}]}').calls   # f(a=1), with a repair
+
+Any text gives text, calls, or malformed calls with a reason, in linear time. The parser makes one pass from left to
+right. At each start of a call it tries strict JSON once, then JSON with repairs once. An ambiguous call is malformed,
+and the model gets an error as its result: no argument is invented, shortened or left out, and no text is executed as
+code. Calls inside thoughts are ignored. A reply is cut where it continues with a turn of the user or a tool.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+
+from understudy.core.errors import ConfigError, did_you_mean
+from understudy.core.json_values import replace_surrogates
+from understudy.core.messages import Message, ToolCall, ToolSpec
+from understudy.formats.base import ParsedMessage, ReplyStatus
+from understudy.formats.parsing.repair import ParseFailure
+from understudy.formats.parsing.scan import BARE_JSON_FORMATS, CALL_COST, ReplyScan
+from understudy.formats.tool_parsers import (
+    deepseek,
+    glm,
+    harmony,
+    hermes,
+    llama3,
+    mistral,
+    openai,
+    plain,
+    pythonic,
+    qwen3_coder,
+    react,
+    xml,
+)
+
+TOOL_FORMATS: Mapping[str, ModuleType] = {
+    "hermes": hermes,
+    "qwen3_coder": qwen3_coder,
+    "llama3": llama3,
+    "mistral": mistral,
+    "pythonic": pythonic,
+    "deepseek": deepseek,
+    "harmony": harmony,
+    "glm": glm,
+    "json": plain,
+    "openai": openai,
+    "react": react,
+    "xml": xml,
+}
+"""Tool formats that a model may be instructed to write, and their modules. Each module has `render_reply_text`. The
+parser accepts all formats, regardless of the instruction."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedReply:
+    """A parsed reply: its calls in order, including malformed ones, and the text outside of calls."""
+
+    calls: tuple[ToolCall, ...]
+    text: str
+    repairs: Mapping[str, int] = field(default_factory=dict)
+    """Repairs made to parse the calls, counted by kind."""
+    parse_errors: Mapping[str, int] = field(default_factory=dict)
+    """Malformed calls, counted by kind."""
+    hallucinated_turn: bool = False
+    """Whether the reply continued with a turn of the user or a tool. The reply is cut there."""
+    error: str = ""
+    """Why a call is malformed, or which called tool does not exist."""
+    has_thinking: bool = False
+    """Whether the reply contained thoughts. They are not part of `text`."""
+
+    @property
+    def status(self) -> ReplyStatus:
+        """`malformed` if any call is, `repaired` if calls were repaired, else `tool_calls`, `text` or `empty`."""
+        if self.parse_errors:
+            return "malformed"
+        if self.calls:
+            return "repaired" if self.repairs else "tool_calls"
+        return "text" if self.text else "empty"
+
+
+OpeningPattern = tuple[str, str]
+"""The beginning of a construct (a call, a thought, a code fence, a role marker): its first character, which makes the
+search fast, and a pattern for the rest.
+"""
+ReadFunction = Callable[[ReplyScan, re.Match[str]], int]
+
+_THOUGHT = r"(?:think|thinking|thought|reasoning|scratchpad)"
+_THOUGHTS = (("<", f"{_THOUGHT}>"), (r"\[", r"THINK\]"))
+_THOUGHT_ENDS = (("<", f"/{_THOUGHT}>"), (r"\[", r"/THINK\]"))
+_FENCES = (("`", r"``[\w+-]*+[ \t]*+\r?\n?"),)
+_ROLES = (
+    ("\n", r"[ \t*]*+(?:User|USER|Human|HUMAN|Observation|System|SYSTEM|Tool(?: [Rr]es(?:ponse|ult))?)[ \t*]*+:"),
+    ("\n", r"#*+(?:user|system)[ \t]*+(?=\n)"),
+    ("<", r"tool_response>|\|im_start\|>(?!assistant)|\|start\|>(?!assistant)|\|start_header_id\|>(?!assistant)"),
+    ("<", r"\|(?:user|observation|tool)\|>|｜User｜>|｜tool▁outputs?▁begin｜>"),
+    (r"\[", r"(?:INST|TOOL_RESULTS)\]"),
+)
+_ENDS = (("<", r"(?:\|(?:im_end|eot_id|eom_id|endoftext|end_of_text)\|>|/s>|｜end▁of▁sentence｜>)"),)
+_IN_FENCE = re.compile(r"\s*+(?=\{|\[\s*+\{)")
+_FENCE_END = re.compile(r"\s*+```")
+
+
+def parse_reply(text: str, tool_format: str = "", tools: Sequence[ToolSpec] = ()) -> ParsedReply:
+    """Parse the text of a reply. `tool_format` is the format that the model was instructed to write, "" for any.
+
+    `tools` help with names, argument types and argument aliases. A call of an unknown tool is still a call. Raise
+    ConfigError for an unknown tool format, and nothing else.
+    """
+    if tool_format and tool_format not in TOOL_FORMATS:
+        raise ConfigError(f"unknown tool format {did_you_mean(tool_format, TOOL_FORMATS)}")
+    scan = ReplyScan(f"\n{replace_surrogates(text)}", tool_format, {tool.name: tool for tool in tools})
+    at = 0
+    while not scan.hallucinated_turn and scan.budget.spend(CALL_COST) and (mark := _OPENING.search(scan.text, at)):
+        scan.add_text(at, mark.start())
+        at = max(_READERS[mark.lastgroup or ""](scan, mark), mark.end())
+    if scan.budget.left < 0:
+        scan.add_failure("", ParseFailure("length", "the reply has too many brackets, tags and calls to be parsed"))
+    elif not scan.hallucinated_turn:
+        scan.add_text(at, len(scan.text))
+    return _build_result(scan)
+
+
+def parse_message(text: str, tool_format: str = "", tools: Sequence[ToolSpec] = ()) -> ParsedMessage:
+    """Parse the text of a reply with `parse_reply`, and return it as a message."""
+    parsed = parse_reply(text, tool_format, tools)
+    message = Message(role="assistant", content=parsed.text, tool_calls=parsed.calls)
+    return ParsedMessage(message, parsed.status, parsed.hallucinated_turn, parsed.repairs, parsed.parse_errors)
+
+
+def render_reply(content: str, calls: Sequence[ToolCall], tool_format: str) -> str:
+    """Return a reply's text in a tool format, which `parse_reply` reads back.
+
+    Raise ConfigError for an unknown tool format, and ValueError for a malformed call.
+    """
+    if tool_format not in TOOL_FORMATS:
+        raise ConfigError(f"unknown tool format {did_you_mean(tool_format, TOOL_FORMATS)}")
+    if broken := next((call for call in calls if call.parse_error), None):
+        raise ValueError(f"a malformed call cannot be written: {broken.parse_error}")
+    text: str = TOOL_FORMATS[tool_format].render_reply_text(content, tuple(calls))
+    return text
+
+
+def _build_result(scan: ReplyScan) -> ParsedReply:
+    content = scan.visible_text()
+    scan.repairs["prose"] += scan.tool_format in BARE_JSON_FORMATS and bool(scan.calls and content)
+    reason = next((call.parse_error for call in scan.calls if call.parse_error), "")
+    unknown = next((call.name for call in scan.calls if scan.tools and call.name not in scan.tools), None)
+    if not reason and unknown is not None:
+        reason = f"unknown tool {did_you_mean(unknown, scan.tools)}"
+    repairs = {kind: count for kind, count in scan.repairs.items() if count}
+    return ParsedReply(
+        tuple(scan.calls), content, repairs, dict(scan.parse_errors), scan.hallucinated_turn, reason, scan.has_thinking
+    )
+
+
+def _thought(scan: ReplyScan, mark: re.Match[str]) -> int:
+    """Skip a thought up to its end tag, or up to the end of the reply."""
+    scan.add_break()
+    scan.has_thinking = True
+    close = f"{mark[0][0]}/{mark[0][1:]}"
+    end = scan.text.find(close, mark.end())
+    return len(scan.text) if end < 0 else end + len(close)
+
+
+def _thought_end(scan: ReplyScan, mark: re.Match[str]) -> int:
+    """Discard the text so far as a thought that the prompt opened.
+
+    If the reply has already had a thought, calls before the tag may be intended; they become one malformed call.
+    """
+    doubtful = scan.has_thinking and scan.calls
+    scan.discard_as_thinking()
+    if doubtful:
+        scan.add_failure(
+            "",
+            ParseFailure(
+                "tags", f"the call stands before a {mark[0]} without an opening tag; write calls after the thought"
+            ),
+        )
+    return mark.end()
+
+
+def _role(scan: ReplyScan, mark: re.Match[str]) -> int:
+    scan.hallucinated_turn = True
+    return len(scan.text)
+
+
+def _end(scan: ReplyScan, mark: re.Match[str]) -> int:
+    """End the reply at an end-of-turn token written as text. Any text after it belongs to another role."""
+    scan.hallucinated_turn = bool(scan.text[mark.end() :].strip())
+    return len(scan.text)
+
+
+def _fence(scan: ReplyScan, mark: re.Match[str]) -> int:
+    """Read calls in a code fence. Data and other code in it stay text."""
+    start, end, found = mark.end(), mark.end(), False
+    if mark[0].strip("` \t\r\n").lower() in pythonic.LANGUAGES:
+        closing = scan.text.find("```", start)
+        code = len(scan.text) if closing < 0 else closing
+        found = pythonic.read_code_block(scan, start, code)
+        end = code if found else start
+    elif begin := _IN_FENCE.match(scan.text, start):
+        end, found = plain.read_json_calls(scan, begin.end())
+    if not found:
+        return scan.add_text(mark.start(), end)
+    scan.repairs["fence"] += 1
+    closed = _FENCE_END.match(scan.text, end)
+    return closed.end() if closed else end
+
+
+_OPENINGS: Sequence[tuple[Sequence[OpeningPattern], ReadFunction]] = (
+    (_THOUGHTS, _thought),
+    (_THOUGHT_ENDS, _thought_end),
+    (_ROLES, _role),
+    (_ENDS, _end),
+    (_FENCES, _fence),
+    *((parser.OPENINGS, parser.read_calls) for parser in TOOL_FORMATS.values() if parser not in (openai, glm)),
+)
+_LISTED = [(opening, read) for openings, read in _OPENINGS for opening in openings]
+_READERS = {f"g{i}": read for i, (_, read) in enumerate(_LISTED)}
+_OPENING = re.compile("|".join(f"{first}(?P<g{i}>{rest})" for i, ((first, rest), _) in enumerate(_LISTED)))

@@ -1,0 +1,124 @@
+"""Qwen3-Coder: `<tool_call><function=f><parameter=a>…</parameter></function></tool_call>`; Llama's `<function=f>{…}`.
+
+Values have no quotes, so their types follow from the tool's schema. A value is a string if the schema requires one, if
+the text is no value of the schema's other types, or if the schema states no type and the text is not JSON.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from understudy.core.json_values import parse_float, parse_int, reject_nan_and_infinity, validate_json_value
+from understudy.core.messages import ToolCall
+from understudy.formats.parsing.json_calls import json_equal
+from understudy.formats.parsing.repair import ParseFailure
+from understudy.formats.parsing.scan import ReplyScan
+from understudy.formats.parsing.schema import json_type, schema_types
+from understudy.formats.tool_parsers.plain import dump_json, join_lines
+
+OPENINGS = (("<", "function="),)
+_NAME = re.compile(r'"?([^>"\n]{1,200}+)"?>\s*+')
+_PARAMETER = re.compile(r"\s*+<parameter=([^>\n]{1,200}+)>\n?")
+_TAG = re.compile(r"</parameter>|<parameter=|</function>|<function=|</?tool_call>")
+_END = re.compile(r"\s*+</function>(?:\s*+</tool_call>)?")
+_CUT = re.compile(r"\s*+(?:<arg_key>[^<\n]*+(?:</arg_key>\s*+)?+)?+(?:<[^>{\n]*+)?+\Z")
+_PYTHON: Mapping[str, Any] = {"True": True, "False": False, "None": None}
+_JSON = json.JSONDecoder(parse_float=parse_float, parse_int=parse_int, parse_constant=reject_nan_and_infinity)
+
+
+def read_calls(scan: ReplyScan, mark: re.Match[str]) -> int:
+    """Read one function with its parameters."""
+    name = _NAME.match(scan.text, mark.end())
+    if name is None:
+        return scan.add_text(mark.start(), mark.end())
+    scan.add_break()
+    scan.count_format_mismatch("qwen3_coder")
+    if scan.text.startswith("{", name.end()):
+        at, complete = scan.add_call_at(name[1], name.end()), True
+    else:
+        at, complete = _parameters(scan, name[1], name.end()), False
+    return skip_end_tag(scan, at, _END, complete)
+
+
+def skip_end_tag(scan: ReplyScan, at: int, end: re.Pattern[str], complete: bool = False) -> int:
+    """Return the position after the end tag of a call. A missing tag counts as a repair.
+
+    The repair is `truncated` if arguments may be missing: the reply ends here, and the arguments are not known to be
+    `complete`. Otherwise it is `tags`.
+    """
+    if closing := end.match(scan.text, at):
+        return closing.end()
+    scan.repairs["truncated" if not complete and _CUT.match(scan.text, at) else "tags"] += 1
+    return at
+
+
+def typed_value(scan: ReplyScan, name: str, key: str, text: str) -> Any:
+    """Return the text of a parameter as a value of the type that the tool's schema asks for."""
+    spec = scan.tools.get(name)
+    schema = spec.parameters if spec else {}
+    return _value(text, schema_types(schema.get("properties", {}).get(key), schema.get("$defs")))
+
+
+def set_argument(values: dict[str, Any], key: str, value: Any) -> ParseFailure | None:
+    """Add an argument to `values`, or return why it is invalid."""
+    if key in values and not json_equal(values[key], value):
+        return ParseFailure("duplicate", f"the argument {key!r} is there twice, with different values")
+    values[key] = value
+    try:
+        validate_json_value(value, 1)
+    except ValueError as error:
+        return ParseFailure("json", str(error))
+    return None
+
+
+def _parameters(scan: ReplyScan, name: str, at: int) -> int:
+    values: dict[str, Any] = {}
+    fault: ParseFailure | None = None
+    while opening := _PARAMETER.match(scan.text, at):
+        key, tag = opening[1], _TAG.search(scan.text, opening.end())
+        at = tag.start() if tag else len(scan.text)
+        value = typed_value(scan, name, key, scan.text[opening.end() : at].removesuffix("\n"))
+        if tag is None:
+            fault = ParseFailure("truncated", f"the parameter {key!r} is not closed by </parameter>")
+        elif tag[0] == "</parameter>":
+            at = tag.end()
+        else:
+            scan.repairs["tags"] += 1
+        fault = fault or set_argument(values, key, value)
+    if fault:
+        scan.add_failure(name, fault)
+    else:
+        scan.add_call(name, values)
+    return at
+
+
+def _value(text: str, wanted: set[str]) -> Any:
+    """Return the text as a value of one of the wanted types.
+
+    Text that is not JSON stays a string. JSON of an unwanted type stays a string if strings are wanted. Otherwise it
+    is returned as its value, and the tool reports the wrong type.
+    """
+    if wanted == {"string"}:
+        return text
+    try:
+        value = _PYTHON[text.strip()] if text.strip() in _PYTHON else _JSON.decode(text)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(value, str):
+        return value if wanted and "string" not in wanted else text
+    fits = json_type(value) in wanted or (type(value) is int and "number" in wanted)
+    return value if fits or "string" not in wanted else text
+
+
+def render_reply_text(content: str, calls: tuple[ToolCall, ...]) -> str:
+    """Write each call with every parameter on its own lines."""
+    return join_lines(content, map(_render_call, calls))
+
+
+def _render_call(call: ToolCall) -> str:
+    parameters = "".join(
+        f"<parameter={key}>\n{dump_json(value) if isinstance(value, dict | list) else value}\n</parameter>\n"
+        for key, value in call.arguments.items()
+    )
+    return f"<tool_call>\n<function={call.name}>\n{parameters}</function>\n</tool_call>"

@@ -1,0 +1,221 @@
+"""The rollout loop: it plays episodes and groups, applies limits and retries, and attributes faults."""
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Protocol
+
+from pydantic import Field
+
+from understudy.algorithms.config import AdvantageEstimator
+from understudy.core.errors import RolloutError
+from understudy.core.records import Record
+from understudy.core.tasks import Task
+from understudy.core.trajectory import StopReason, Stopwatch, Trajectory
+from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
+from understudy.envs.environment import Environment
+from understudy.rollouts.agent import Agent
+from understudy.rollouts.group import Group
+
+
+class EpisodeLimits(Record):
+    """Limits at which an episode is truncated."""
+
+    max_turns: int = Field(default=30, ge=1)
+    """Maximum number of replies of the agent."""
+    max_episode_tokens: int = Field(default=8192, ge=1)
+    """Maximum number of tokens of an episode. An episode that reaches it gets no further reply. The limit does not
+    apply to a model behind an API, whose tokens are unknown; the endpoint has its own limit."""
+    max_retries: int = Field(default=2, ge=0)
+    """New attempts after an infrastructure fault before the episode is dropped."""
+
+
+class EnvironmentFactory(Protocol):
+    """A `Domain`, or another factory of environments for tasks."""
+
+    def environment(self, task: Task, *, seed: int) -> Environment:
+        """Return a new environment for one episode of `task`."""
+
+
+async def play_episode(
+    environments: EnvironmentFactory, task: Task, agent: Agent, limits: EpisodeLimits, seed: int
+) -> Trajectory:
+    """Play one episode of a task, and retry it after an infrastructure fault at most `limits.max_retries` times.
+
+    Each attempt has its own seed, also for the user simulator, because an attempt with the same seed would fail again.
+    """
+    for attempt in range(limits.max_retries + 1):
+        environment = environments.environment(task, seed=seed + attempt)
+        episode = await rollout(task, environment, agent, limits, seed + attempt)
+        if episode.stop_reason is not StopReason.FAULT:
+            break
+    return episode
+
+
+async def play_group(
+    environments: EnvironmentFactory,
+    task: Task,
+    agent: Agent,
+    limits: EpisodeLimits,
+    group_size: int,
+    seed: int,
+    first_trial: int = 0,
+) -> Group:
+    """Play `group_size` episodes of one task concurrently: the task's trials from number `first_trial` on.
+
+    Each episode has its own seed for its samples and its user simulator.
+    """
+    seeds = [episode_seed(seed, task, first_trial + i) for i in range(group_size)]
+    episodes = await asyncio.gather(*(play_episode(environments, task, agent, limits, s) for s in seeds))
+    return Group(task, list(episodes))
+
+
+async def play_groups(
+    environments: EnvironmentFactory,
+    tasks: Iterator[Task],
+    agent: Agent,
+    limits: EpisodeLimits,
+    *,
+    group_size: int,
+    num_groups: int,
+    max_resampled_groups: int,
+    seed: int,
+    advantage_estimator: AdvantageEstimator = "group_mean",
+    process_group: ProcessGroup = SINGLE_PROCESS,
+) -> list[Group]:
+    """Play `num_groups` groups of episodes concurrently, and one more for each group without trainable episodes.
+
+    At most `max_resampled_groups` further groups are played. All groups are returned. Which episodes are trainable
+    depends on the `advantage_estimator`: by default, those of a group whose rewards differ. A task that the iterator
+    yields again gets other seeds. In a `process_group` of several processes, each process plays its share of the
+    episodes and returns all groups.
+    """
+    tasks_and_trials = _with_first_trial(tasks, group_size)
+    if process_group.world_size > 1:
+        return await _play_groups_in_waves(
+            environments,
+            tasks_and_trials,
+            agent,
+            limits,
+            group_size,
+            num_groups,
+            num_groups + max_resampled_groups,
+            seed,
+            advantage_estimator,
+            process_group,
+        )
+
+    def start_group(task: Task, first_trial: int) -> asyncio.Task[Group]:
+        return asyncio.ensure_future(play_group(environments, task, agent, limits, group_size, seed, first_trial))
+
+    started = [start_group(task, first_trial) for task, first_trial in islice(tasks_and_trials, num_groups)]
+    running = set(started)
+    try:
+        while running:
+            finished, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for group in sorted(finished, key=started.index):
+                wasted = not group.result().trainable_episodes(advantage_estimator)
+                resample = wasted and len(started) < num_groups + max_resampled_groups
+                for task, first_trial in islice(tasks_and_trials, int(resample)):
+                    started.append(start_group(task, first_trial))
+                    running.add(started[-1])
+    finally:  # groups still run here only if another one raised an error
+        for group in running:
+            group.cancel()
+        await asyncio.gather(*started, return_exceptions=True)
+    return [group.result() for group in started]
+
+
+def _with_first_trial(tasks: Iterator[Task], group_size: int) -> Iterator[tuple[Task, int]]:
+    """Yield each task with the number of its first unused trial."""
+    num_trials = Counter[str]()
+    for task in tasks:
+        yield task, num_trials[task.id]
+        num_trials[task.id] += group_size
+
+
+async def _play_groups_in_waves(
+    environments: EnvironmentFactory,
+    tasks: Iterator[tuple[Task, int]],
+    agent: Agent,
+    limits: EpisodeLimits,
+    group_size: int,
+    num_groups: int,
+    max_groups: int,
+    seed: int,
+    advantage_estimator: AdvantageEstimator,
+    process_group: ProcessGroup,
+) -> list[Group]:
+    """Play the groups of `play_groups` in waves. Each wave has one group for every group without trainable episodes
+    in the wave before.
+
+    Both functions take tasks in order, so they play the same groups.
+    """
+    played: list[Group] = []
+    while wave := list(islice(tasks, num_groups)):
+        share = process_group.shard(
+            [(task, episode_seed(seed, task, first + i)) for task, first in wave for i in range(group_size)]
+        )
+        episodes = process_group.all_gather_shards(
+            await asyncio.gather(*(play_episode(environments, task, agent, limits, s) for task, s in share))
+        )
+        new = [Group(task, episodes[i * group_size : (i + 1) * group_size]) for i, (task, _) in enumerate(wave)]
+        played += new
+        num_wasted = sum(not group.trainable_episodes(advantage_estimator) for group in new)
+        num_groups = min(num_wasted, max_groups - len(played))
+    return played
+
+
+def episode_seed(seed: int, task: Task, trial: int) -> int:
+    """Return the seed of an episode, a 32-bit hash of its arguments that is equal in every process."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{task.id}/{trial}".encode()).digest()[:4])
+
+
+async def rollout(
+    task: Task, environment: Environment, agent: Agent, limits: EpisodeLimits, seed: int = 0
+) -> Trajectory:
+    """Play one episode. An infrastructure fault ends it with `StopReason.FAULT` and without a score."""
+    episode = Trajectory(task.id, task.domain, task.family, task.difficulty, seed)
+    try:
+        await _play(task, environment, agent, limits, episode)
+    except RolloutError as e:
+        episode.stop_reason, episode.fault, episode.error = StopReason.FAULT, e.fault, str(e)
+    finally:
+        await environment.close()
+    return episode
+
+
+async def _play(task: Task, environment: Environment, agent: Agent, limits: EpisodeLimits, episode: Trajectory) -> None:
+    with Stopwatch(episode.timings, "environment"):
+        step = await environment.start()
+    while step.score is None:
+        stop = _limit_reached(episode, limits)
+        reply = None
+        if stop:
+            episode.observe(step.messages)  # record the results of the last reply, without tokens
+        else:
+            with Stopwatch(episode.timings, "agent"):
+                reply = await agent.act(task, episode, step.messages, environment.tools)
+        if reply is None:
+            episode.score = await environment.grade(ended=False)
+            episode.stop_reason = stop or StopReason.MAX_TOKENS
+            return
+        with Stopwatch(episode.timings, "environment"):
+            step = await environment.step(reply)
+        _count(episode, step.error_kinds)
+    episode.observe(step.messages)
+    episode.score = step.score
+    episode.stop_reason = StopReason.DONE
+
+
+def _limit_reached(episode: Trajectory, limits: EpisodeLimits) -> StopReason | None:
+    if episode.num_turns >= limits.max_turns:
+        return StopReason.MAX_TURNS
+    return StopReason.MAX_TOKENS if len(episode.tokens) >= limits.max_episode_tokens else None
+
+
+def _count(episode: Trajectory, events: Sequence[str]) -> None:
+    for event in events:
+        episode.event_counts[event] = episode.event_counts.get(event, 0) + 1

@@ -1,0 +1,48 @@
+"""Supervised examples: conversations as trajectories with the tokens and the mask of sampled episodes.
+
+`agent.DemonstrationAgent` uses this module for gold turns, `build_supervised_example` for conversations from files.
+Prompts come from the format's `encode`, as in sampled episodes. Replies come from `encode_reply`, which renders a
+message in one way. The tokens of a sampled reply are reproduced except for what a `Message` does not store: reasoning,
+white space around texts and in calls, and the form of a call before its repair.
+"""
+
+from collections.abc import Sequence
+
+from understudy.core.errors import ConfigError
+from understudy.core.messages import Message, ToolSpec
+from understudy.core.trajectory import Trajectory
+from understudy.formats import ChatFormat
+
+
+def append_rendered_turn(
+    episode: Trajectory, new_messages: Sequence[Message], reply: Message, tools: Sequence[ToolSpec], format: ChatFormat
+) -> None:
+    """Append `new_messages` and `reply` to the episode, with the tokens that a model would sample for the reply."""
+    episode.observe(new_messages, format.encode(new_messages, tools, episode.tokens))
+    tokens = format.encode_reply(reply)
+    episode.act(reply, tokens, [0.0] * len(tokens))
+
+
+def build_supervised_example(
+    messages: Sequence[Message], tools: Sequence[ToolSpec], format: ChatFormat, task_id: str = ""
+) -> Trajectory:
+    """Return the trajectory of a conversation. Messages after the last reply have no tokens and are not trained on.
+
+    Raise ConfigError if a tool call has a parse error, or if the chat template cannot render a message.
+    """
+    episode = Trajectory(task_id)
+    new_messages: list[Message] = []
+    for message in messages:
+        if message.role != "assistant":
+            new_messages.append(message)
+            continue
+        for call in message.tool_calls:
+            if call.parse_error:
+                raise ConfigError(
+                    f"reply {episode.num_turns + 1} has a tool call with a parse error ({call.parse_error}); "
+                    "correct the call or remove the conversation"
+                )
+        append_rendered_turn(episode, new_messages, message, tools, format)
+        new_messages = []
+    episode.observe(new_messages)
+    return episode

@@ -1,0 +1,107 @@
+"""Create agents from their names (`--agent`) and a config."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from understudy.clients.chat import Budget, ChatModel, open_chat_model
+from understudy.core.errors import ConfigError, did_you_mean, install_hint
+from understudy.core.imports import import_object
+from understudy.engines.config import EngineConfig
+from understudy.engines.factory import AnyEngine, open_engine, open_exported_engine
+from understudy.engines.models import find_model
+from understudy.formats import ChatFormat, chat_format_from_config
+from understudy.rollouts.agent import (
+    Agent,
+    APIAgent,
+    EngineAgent,
+    GoldAgent,
+    GoldCallsFirstAgent,
+    NoopAgent,
+    RefusingAgent,
+)
+from understudy.runs.config import TrainConfig
+from understudy.runs.endpoints import AGENT_KEY
+from understudy.runs.run import MODEL_FOLDER
+
+SCRIPTED_AGENTS: Mapping[str, Callable[[], Agent]] = {
+    "gold": GoldAgent,
+    "noop": NoopAgent,
+    "refusing": RefusingAgent,
+    "hasty": GoldCallsFirstAgent,
+}
+"""Agents that need no model."""
+
+
+def make_agent(name: str, config: TrainConfig, checkpoint: Path | None = None, budget: Budget | None = None) -> Agent:
+    """Create the agent of a name: `model`, `api`, one of `SCRIPTED_AGENTS`, or `module:attribute`.
+
+    `model` samples from the config's model, with the weights of `checkpoint` if it is given. `api` asks the endpoint
+    that the config's `agent_endpoint` names, and `budget` counts its requests. `module:attribute` is an agent, or a
+    class or function that returns one for a `ChatModel` of that endpoint.
+
+    Raise ConfigError for an unknown name, and for an object that is not an agent.
+    """
+    agents: dict[str, Callable[[], Agent]] = {
+        **SCRIPTED_AGENTS,
+        "api": lambda: APIAgent(_open_agent_model(config, budget)),
+        "model": lambda: make_model_agent(config, checkpoint),
+    }
+    if ":" in name:
+        return _make_custom_agent(name, config, budget)
+    if name not in agents:
+        raise ConfigError(f"unknown agent {did_you_mean(name, agents)}, or module:attribute for an agent of your own")
+    return agents[name]()
+
+
+def _make_custom_agent(name: str, config: TrainConfig, budget: Budget | None) -> Agent:
+    found = import_object(name)
+    made = isinstance(found, type) or inspect.isfunction(found)
+    agent: Agent = found(_open_agent_model(config, budget)) if made else found
+    if not inspect.iscoroutinefunction(getattr(agent, "act", None)):
+        kind = type(agent).__name__
+        raise ConfigError(f"{name!r} is a {kind}, not an agent; it needs `async def act(task, episode, new, tools)`")
+    return agent
+
+
+def _open_agent_model(config: TrainConfig, budget: Budget | None) -> ChatModel:
+    return open_chat_model(config.endpoints, config.agent_endpoint, AGENT_KEY, "agent", budget)
+
+
+def make_model_agent(config: TrainConfig, checkpoint: Path | None = None) -> EngineAgent:
+    """Return an agent that samples from the config's model as evaluations do."""
+    engine, format = open_model(config, checkpoint)
+    return EngineAgent(engine, format, config.sampling.replace(temperature=config.eval.temperature))
+
+
+def open_model(
+    config: TrainConfig, checkpoint: Path | None = None, engine: EngineConfig | None = None
+) -> tuple[AnyEngine, ChatFormat]:
+    """Return an engine that does not train, and the chat format, of the config's model or of a checkpoint.
+
+    `engine` overrides `config.resolved_engine`, whose context fits the longest episode of the config. Raise
+    ConfigError if a package is missing.
+    """
+    engine = engine or config.resolved_engine
+    folder = find_model(config.model)
+    format = chat_format_from_config(folder, config.format)
+    exported = checkpoint / MODEL_FOLDER if checkpoint else None
+    try:
+        if exported and exported.is_dir():
+            return open_exported_engine(exported, folder, engine, config.seed), format
+        opened = open_engine(folder, engine, config.seed, trainable=False)
+    except ModuleNotFoundError as e:
+        raise missing_package_error(e, f"model {config.model!r}") from e
+    if checkpoint:
+        opened.load(checkpoint)
+    return opened, format
+
+
+def missing_package_error(error: ModuleNotFoundError, what: str) -> Exception:
+    """Return a ConfigError that names the missing package and how to install it.
+
+    The error is returned unchanged if the missing module is one of `understudy`.
+    """
+    if error.name is None or error.name.startswith("understudy"):
+        return error
+    return ConfigError(f"{what} needs {error.name}; {install_hint('train')}")

@@ -1,0 +1,281 @@
+"""The configuration of a training run: records composed into one, read from TOML and written to it.
+
+    config = load_config("my.toml", ["algorithm.group_size=16", "slice.families=cancel,return"])
+
+The docstring under a field is its only documentation; `settings.dump_toml` writes it as a comment above the key.
+"""
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from understudy.algorithms.config import (
+    AdvantageEstimator,
+    CriticConfig,
+    KLEstimator,
+    LossAggregation,
+    LossConfig,
+    OverlongConfig,
+    TurnAdvantageConfig,
+)
+from understudy.algorithms.preference_config import PreferenceConfig
+from understudy.algorithms.presets import load_algorithm_preset
+from understudy.clients.chat import DEFAULT_ENDPOINT, EndpointConfig, Endpoints
+from understudy.core.errors import ConfigError, did_you_mean
+from understudy.core.records import Record
+from understudy.core.settings import merge_nested, parse_toml, read_text
+from understudy.core.tasks import Split
+from understudy.engines.base import SamplingParams
+from understudy.engines.config import EngineConfig
+from understudy.engines.local.config import LocalEngineConfig
+from understudy.engines.reference_config import ReferenceConfig
+from understudy.envs.domains.base import Slice
+from understudy.envs.users import UserConfig
+from understudy.formats import FormatConfig
+from understudy.rollouts.curriculum import CurriculumConfig
+from understudy.rollouts.reward_shaping import ShapingConfig
+from understudy.rollouts.rollout import EpisodeLimits
+from understudy.runs.health import HealthConfig
+from understudy.runs.presets import preset_names, preset_text
+from understudy.runs.trackers import TrackerName, TrackingConfig
+
+
+class SFTConfig(Record):
+    """The SFT phase, on gold episodes and demonstrations of a file."""
+
+    steps: int = Field(default=48, ge=0)
+    """Optimizer steps, each on one batch. 0 skips SFT."""
+    batch_size: int = Field(default=8, ge=1)
+    """Demonstrations in a batch."""
+    learning_rate: float = Field(default=2e-4, gt=0.0)
+    """Peak learning rate. It decays linearly to a tenth at the last step."""
+    warmup_steps: int = Field(default=4, ge=0)
+    """Steps of linear warmup."""
+    num_demonstrations: int = Field(default=256, ge=0)
+    """Number of different gold episodes."""
+    dataset_file: str = ""
+    """A file of further demonstrations, from `understudy data collect` or in the format of another trainer."""
+
+
+class AlgorithmConfig(Record):
+    """The algorithm of an RL step."""
+
+    preset: str = ""
+    """Name of an algorithm, such as `dapo` or `ppo` (`understudy list` shows all). It sets other keys of this section.
+    Keys given beside it override it, in a file and on the command line."""
+    advantage_estimator: AdvantageEstimator = "group_mean"
+    """`group_mean`: reward minus the group's mean. `grpo`: the same divided by the group's standard deviation.
+    `reinforce_pp`: divided by the batch's. `rloo`: reward minus the mean of the group's other episodes. `gae`: from the
+    values of a critic. `turn`: one advantage for each reply, relative to the group's episodes in the same state.
+    `success_indicator`: 1 for a success, else 0 (rejection sampling). `zero`: 0, so that only the KL penalty trains."""
+    loss_aggregation: LossAggregation = "token_mean"
+    """`token_mean`: all tokens of a batch have equal weight. `sequence_mean`: all sequences have equal weight.
+    `seq_mean_token_sum_norm`: a token's weight does not depend on the batch (Dr. GRPO)."""
+    group_size: int = Field(default=8, ge=1)
+    """Episodes of each task. At least 2, but 1 is enough for `gae`, `success_indicator` and `zero`."""
+    groups_per_batch: int = Field(default=6, ge=1)
+    """Groups (tasks) in a step."""
+    learning_rate: float = Field(default=1e-5, gt=0.0)
+    """Peak learning rate."""
+    warmup_steps: int = Field(default=2, ge=0)
+    """Steps of linear warmup."""
+    min_lr_ratio: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Learning rate at the last step, as a share of the peak, reached by linear decay. With 1 it is constant; only then
+    a resumed run may have more steps."""
+    num_minibatches: int = Field(default=1, ge=1)
+    """Minibatches that the episodes of a step are divided into, with one optimizer step on each."""
+    update_epochs: int = Field(default=1, ge=1)
+    """Passes over the episodes of a step, each with other minibatches."""
+    kl_coef: float = Field(default=0.0, ge=0.0)
+    """Weight of the KL penalty against the reference, or of distillation from a teacher. 0 turns it off."""
+    kl_estimator: KLEstimator = "k1"
+    """Estimator of the KL divergence: `k1` is the log ratio in the reward, `k2` is in the loss with the same
+    gradient, `k3` is GRPO's in the loss. With `gae`, `k1` is part of the reward that the critic's values predict;
+    the others are part of the loss.
+    """
+    reference: ReferenceConfig = ReferenceConfig()
+    """The model that the KL penalty compares the policy with."""
+    shaping: ShapingConfig = ShapingConfig()
+    tis_cap: float = Field(default=0.0, ge=0.0)
+    """Cap of truncated importance sampling, which corrects differences between the probabilities of trainer and
+    sampler: each token is weighted by their ratio, up to this (2 is usual). It costs one more forward pass. 0 turns it
+    off."""
+    max_resampled_groups: int = Field(default=6, ge=0)
+    """Maximum number of groups that a step samples in place of zero-variance groups. With `gae` no group is
+    replaced."""
+    overlong: OverlongConfig = OverlongConfig()
+    loss: LossConfig = LossConfig()
+    critic: CriticConfig = CriticConfig()
+    turn: TurnAdvantageConfig = TurnAdvantageConfig()
+
+    @property
+    def uses_critic(self) -> bool:
+        """True if a critic is trained."""
+        return self.advantage_estimator == "gae"
+
+    @property
+    def critic_warmup_steps(self) -> int:
+        """The number of first steps that train only the critic."""
+        return self.critic.warmup_steps if self.uses_critic else 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_preset(cls, given: Any) -> Any:
+        name = given.get("preset") if isinstance(given, Mapping) else None
+        return merge_nested(load_algorithm_preset(name), given) if isinstance(name, str) and name else given
+
+    @model_validator(mode="after")
+    def _validate_group_size(self) -> Self:
+        if self.group_size < 2 and self.advantage_estimator not in ("gae", "success_indicator", "zero"):
+            raise ConfigError(
+                f"algorithm.group_size = {self.group_size}: algorithm.advantage_estimator = "
+                f"{self.advantage_estimator!r} compares the episodes of a "
+                "group; it should be greater than or equal to 2 (1 is enough for 'gae')"
+            )
+        return self
+
+
+class EvalConfig(Record):
+    """Evaluation before, during and after training."""
+
+    split: Split = "validation"
+    """Split of the tasks. Use `test` only for final results, and never to choose settings or checkpoints."""
+    tasks: int = Field(default=200, ge=1)
+    """Number of tasks: the frozen ones of the split first, then generated ones."""
+    trials: int = Field(default=1, ge=1)
+    """Episodes of each task. pass^k is reported for k up to this."""
+    every: int = Field(default=0, ge=0)
+    """Steps between evaluations. 0 evaluates only before and after training."""
+    temperature: float = Field(default=0.0, ge=0.0)
+    """Sampling temperature. 0 is greedy decoding."""
+    seed: int = 0
+    """Seed of generated tasks and of episodes. It is separate from the run's seed, so that runs with different seeds
+    are evaluated on the same tasks.
+    """
+    ood_domains: tuple[str, ...] = ()
+    """Domains that are not trained on. Each evaluation also plays their test tasks and reports them separately."""
+    ood_tasks: int = Field(default=100, ge=1)
+    """Number of tasks of each of these domains."""
+    failure_judge_endpoint: str = DEFAULT_ENDPOINT
+    """Name of the endpoint (`endpoints.NAME`) of the judge that finds causes of failures (`eval --judge-failures`).
+    No reward depends on its answers.
+    """
+
+
+class CertifyConfig(Record):
+    """Checks at the start of a run and on its episodes that the trainer computes the sampler's log-probabilities."""
+
+    every: int = Field(default=5, ge=0)
+    """RL steps between checks; the first step is checked. 0 turns all of them off."""
+    episodes: int = Field(default=4, ge=1)
+    """Number of a step's episodes that are checked."""
+    tolerance_factor: float = Field(default=1.0, gt=0.0)
+    """Factor on the engine's tolerance for differences of log-probabilities."""
+    stop_on_failure: bool = True
+    """Stop the run if a check fails. Otherwise it is a warning."""
+
+
+MAX_OBSERVATION_TOKENS = 8192
+"""Room in vLLM's context for the first prompt, or for the messages between two replies, in tokens."""
+
+
+class TrainConfig(Record):
+    """The configuration of a training run."""
+
+    domain: str = "retail"
+    """A shipped domain, your own as `module:attribute`, or a benchmark's, such as `tau-bench:PATH#retail`."""
+    slice: Slice = Slice()
+    ood_slice: Slice = Slice()
+    """The slice of the domains of `eval.ood_domains`."""
+    model: str = "smollm2-135m"
+    """An embedded model, a local folder, or `owner/model` on the Hugging Face hub."""
+    seed: int = 0
+    """The same seed gives the same run."""
+    steps: int = Field(default=12, ge=0)
+    """RL steps."""
+    save_every: int = Field(default=5, ge=0)
+    """Steps between checkpoints. 0 saves only at the end. Evaluated steps are saved too."""
+    keep_checkpoints: int = Field(default=2, ge=0)
+    """Number of last checkpoints to keep, besides the best one in validation. 0 keeps all."""
+    max_fault_rate: float = Field(default=0.1, ge=0.0, le=1.0)
+    """The run stops if more than this share of the episodes of a step or an evaluation fails by a fault that is not the
+    agent's. A resumed run repeats such an evaluation."""
+    cost_limit: Decimal = Field(default=Decimal(0), ge=0)
+    """The run saves a checkpoint and ends once the user simulator and the reward judge have cost this much, in the
+    currency of the prices. It also limits the cost of all endpoints of `eval` and `data collect`. 0 sets no limit."""
+    agent_endpoint: str = DEFAULT_ENDPOINT
+    """Name of the endpoint (`endpoints.NAME`) that `--agent api` and your own agents call."""
+    allow_noop_solvable: bool = False
+    """Allow training on tasks that doing nothing solves."""
+    engine: EngineConfig = LocalEngineConfig()
+    sampling: SamplingParams = SamplingParams()
+    format: FormatConfig = FormatConfig()
+    limits: EpisodeLimits = EpisodeLimits()
+    user: UserConfig = UserConfig()
+    """The user simulator in training and evaluation. Demonstrations, noop and gold always have the scripted user."""
+    endpoints: Endpoints = {DEFAULT_ENDPOINT: EndpointConfig()}
+    """Table of endpoints: a name of your choice -> address, model and request options. Each of the keys
+    `agent_endpoint`, `user.endpoint`, `algorithm.shaping.judge_endpoint` and `eval.failure_judge_endpoint` selects
+    one by its name.
+    """
+    sft: SFTConfig = SFTConfig()
+    preferences: PreferenceConfig = PreferenceConfig()
+    curriculum: CurriculumConfig = CurriculumConfig()
+    """The order and frequency of training tasks."""
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    eval: EvalConfig = EvalConfig()
+    certify: CertifyConfig = CertifyConfig()
+    health: HealthConfig = HealthConfig()
+    trackers: tuple[TrackerName, ...] = ()
+    """Experiment trackers that get the metrics too: wandb, tensorboard, mlflow, trackio."""
+    tracking: TrackingConfig = TrackingConfig()
+
+    @property
+    def steps_before_rl(self) -> int:
+        """Steps of SFT and preference learning."""
+        return self.sft.steps + self.preferences.steps
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of all phases."""
+        return self.steps_before_rl + self.steps
+
+    @property
+    def resolved_engine(self) -> EngineConfig:
+        """Return `engine` with a `vllm.max_model_len` for the longest episode that the limits allow.
+
+        An engine with its own `max_model_len` or a running server is returned unchanged.
+        """
+        engine = self.engine
+        if not isinstance(engine, LocalEngineConfig) or engine.vllm.base_url or engine.vllm.max_model_len:
+            return engine
+        longest = self.limits.max_episode_tokens + MAX_OBSERVATION_TOKENS + self.sampling.max_response_tokens
+        return engine.replace(vllm=engine.vllm.replace(max_model_len=longest))
+
+
+def load_config(source: str | Path = "default", overrides: Sequence[str] = ()) -> TrainConfig:
+    """Load the config of a preset's name or of a TOML file, with `a.b=value` overrides.
+
+    Defaults come first, then the file, then the overrides.
+    """
+    if str(source) in preset_names():
+        return parse_config(preset_text(str(source)), overrides, where=str(source))
+    path = Path(source)
+    if path.suffix != ".toml" and not path.exists():
+        raise ConfigError(f"unknown preset {did_you_mean(str(source), preset_names())}, or the path of a .toml file")
+    return parse_config(read_text(path), overrides, where=str(source))
+
+
+def parse_config(text: str, overrides: Sequence[str] = (), where: str = "config") -> TrainConfig:
+    """Parse a config's TOML text, with `a.b=value` overrides.
+
+    An override `algorithm.preset=NAME` takes precedence over the text: the preset replaces the keys of `algorithm` that
+    both set.
+    """
+    pairs = [override.partition("=") for override in overrides]
+    chosen = [value.strip() for key, _, value in pairs if key.strip() == "algorithm.preset"]
+    above = {"algorithm": load_algorithm_preset(chosen[-1])} if chosen and chosen[-1] else {}
+    return parse_toml(TrainConfig, text, overrides, where, above)

@@ -1,0 +1,32 @@
+"""Episodes to learn from: played by an agent, or stored by a run.
+
+Until the output is written, played episodes are stored in `NAME.episodes` beside it, so that an interrupted command
+can be resumed. The layout is that of an evaluation's folder (`evaluation.runner`).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from understudy.core.errors import ConfigError
+from understudy.core.trajectory import Trajectory
+from understudy.runs.storage.episode_store import read_episodes
+
+
+def partial_folder(out: Path) -> Path:
+    """Return the folder that stores the played episodes until `out` is written."""
+    return out.with_name(f"{out.name}.episodes")
+
+
+def validate_no_partial(out: Path, resume: bool) -> None:
+    """Raise ConfigError if an earlier command was interrupted and `resume` is not set."""
+    if (folder := partial_folder(out)).exists() and not resume:
+        raise ConfigError(f"{folder} is unfinished; resume it with --resume, or remove it")
+
+
+def read_stored_episodes(run: Path) -> Iterator[Trajectory]:
+    """Yield the stored episodes of a run, step by step. Raise ConfigError for a damaged line, or if none are stored."""
+    files = sorted((run / "trajectories").glob("*.jsonl"))
+    if not files:
+        raise ConfigError(f"{run} stores no episodes; give --agent to play new ones")
+    for file in files:
+        yield from read_episodes(file)

@@ -1,0 +1,35 @@
+"""The spec of an evaluation, stored as `spec.json` in its folder: which agent plays which tasks, and how."""
+
+from pathlib import Path
+
+from understudy.core.records import Record
+from understudy.core.version import __version__
+from understudy.runs.config import TrainConfig
+from understudy.runs.storage.episode_store import SPEC_FILE, read_store_spec
+
+
+class EvalSpec(Record):
+    """Which agent plays which tasks. Split, tasks, trials and seed are those of the config's `eval`."""
+
+    name: str
+    """Name of the agent in tables."""
+    agent: str
+    """`model`, `api`, `human`, `module:attribute`, or the name of an agent without a model."""
+    checkpoint: str = ""
+    """Folder of the checkpoint that holds the model's weights. Empty means the weights of `config.model`."""
+    repeats: int = 1
+    """Number of times that each trial of each task is played, with other episode seeds each time."""
+    judge_failures: bool = False
+    """True if the failure judge is asked for the cause of each failure."""
+    version: str = __version__
+    config: TrainConfig
+
+
+def read_spec(folder: Path) -> EvalSpec:
+    """Return the spec of the evaluation in a folder."""
+    return read_store_spec(folder, EvalSpec)
+
+
+def is_eval_folder(folder: Path) -> bool:
+    """Return whether the folder holds an evaluation, finished or not."""
+    return (folder / SPEC_FILE).is_file()

@@ -1,0 +1,203 @@
+"""Resolve what a command works on: WHAT, and `key=value` settings of its config.
+
+    preset        the name of a preset (`understudy list`)
+    domain        the name of a domain, `module:attribute`, `mcp:FILE`, `mix:A,B`, a benchmark such as `tau2:PATH#NAME`,
+                  or the path of an MCP environment's TOML file: all of its tasks, with the default of every key
+    config        the path of a TOML file
+    run           the folder of a run
+    checkpoint    RUN/checkpoints/STEP
+    evaluation    the folder of an evaluation
+    tasks         a file of tasks, or a folder of such files
+    model         the folder of a model
+
+A name wins over a file or folder of the same name; `./NAME` is always the file or folder. A new kind needs an entry in
+`TARGET_KINDS` and a test in `detect_target`; a new kind with a config needs a branch in `_load_target_config` too.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from understudy.core.errors import ConfigError, did_you_mean
+from understudy.core.readers import SUFFIXES
+from understudy.core.settings import dump_toml
+from understudy.envs.domains.base import FULL_SLICE, TaskSource, list_domains, load_source
+from understudy.runs.config import TrainConfig, load_config, parse_config
+from understudy.runs.eval_spec import is_eval_folder, read_spec
+from understudy.runs.presets import preset_names
+from understudy.runs.run import CONFIG_FILE, PROVENANCE_FILE, is_run_folder
+
+TargetKind = Literal["preset", "domain", "config", "run", "checkpoint", "evaluation", "tasks", "model"]
+TARGET_KINDS: Mapping[TargetKind, str] = {
+    "preset": "a preset",
+    "domain": "a domain (also module:attribute, mcp:FILE, tau-bench:PATH#NAME, tau2:PATH#NAME or mix:A,B)",
+    "config": "a config file (.toml)",
+    "run": "the folder of a run (with config.toml)",
+    "checkpoint": "a checkpoint (RUN/checkpoints/STEP)",
+    "evaluation": "the folder of an evaluation (with spec.json)",
+    "tasks": f"a file of tasks ({', '.join(SUFFIXES)}) or a folder of such files",
+    "model": "the folder of a model",
+}
+"""Text of each kind in errors."""
+CONFIG_KINDS: tuple[TargetKind, ...] = ("preset", "domain", "config", "run", "checkpoint", "evaluation")
+"""Kinds that have a config. Each command that takes WHAT takes all of them."""
+DEFAULT_PRESET = "default"
+"""WHAT if neither WHAT nor `domain=` is given."""
+_SETTING = re.compile(r"[^=/:]*=")
+_DOMAIN_REFERENCE = re.compile(r"[\w.-]+:")
+_MODEL_FILES = ("config.json", "adapter_config.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a command works on: its kind, and its name or path."""
+
+    kind: TargetKind
+    text: str
+
+    @property
+    def path(self) -> Path:
+        """`text` as a path."""
+        return Path(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedTarget:
+    """A target and its config, with the settings applied."""
+
+    target: Target
+    config: TrainConfig
+
+    @property
+    def name(self) -> str:
+        """The name of new run folders: the preset, the domain, the file, or the run, without characters of paths."""
+        target = self.target
+        if target.kind in ("run", "evaluation"):
+            return target.path.resolve().name
+        if target.kind == "checkpoint":
+            return target.path.resolve().parent.parent.name
+        if target.kind == "config":
+            is_of_run = target.path.name == CONFIG_FILE and (target.path.parent / PROVENANCE_FILE).is_file()
+            return target.path.parent.resolve().name if is_of_run else target.path.stem
+        return re.sub(r"[^\w.]+", "-", target.text).strip("-")
+
+
+def resolve(arguments: Sequence[str] = ()) -> ResolvedTarget:
+    """Resolve `[WHAT] key=value...` to a config.
+
+    Without WHAT, `domain=NAME` means the same as WHAT = NAME. Without both, WHAT is the preset `default`. Raise
+    ConfigError for a WHAT that does not exist or has no config, and for a wrong setting.
+    """
+    what, settings = split_arguments(arguments)
+    domain = _domain_setting(settings)
+    if not what and domain:
+        target = find_target(domain, ("domain",))
+    else:
+        target = find_target(what or DEFAULT_PRESET)
+        if target.kind == "domain" and domain not in ("", what, target.text):
+            raise ConfigError(f"{what} and domain={domain} name two domains; give one of them")
+    return ResolvedTarget(target, _load_target_config(target, settings))
+
+
+def has_target(arguments: Sequence[str]) -> bool:
+    """Return whether `[WHAT] key=value...` names a target, by WHAT or by `domain=`."""
+    what, settings = split_arguments(arguments)
+    return bool(what or _domain_setting(settings))
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Return WHAT, empty if it is not given, and the settings. Raise ConfigError if more than one WHAT is given."""
+    names = [each for each in arguments if not _SETTING.match(each)]
+    if len(names) > 1:
+        raise ConfigError(
+            f"{' and '.join(map(repr, names))}: give one WHAT; every other argument is of the form key=value"
+        )
+    return "".join(names), [each for each in arguments if _SETTING.match(each)]
+
+
+def find_target(text: str, allowed: Sequence[TargetKind] = CONFIG_KINDS) -> Target:
+    """Return what `text` names. Raise ConfigError if it names nothing, or something of a kind that is not allowed."""
+    target = detect_target(text)
+    kinds = ", ".join(TARGET_KINDS[kind] for kind in allowed)
+    if target is None and Path(text).is_dir():
+        raise ConfigError(f"the folder {text} holds nothing that is accepted here; allowed: {kinds}")
+    if target is None:
+        names = [*(preset_names() if "preset" in allowed else ()), *(list_domains() if "domain" in allowed else ())]
+        raise ConfigError(f"unknown name or path {did_you_mean(text, names)}; or give {kinds}")
+    if target.kind not in allowed:
+        raise ConfigError(f"{text} is {TARGET_KINDS[target.kind]}; allowed: {kinds}")
+    return target
+
+
+def detect_target(text: str) -> Target | None:
+    """Return what `text` names, or None if it names nothing."""
+    if text in preset_names():
+        return Target("preset", text)
+    if text in list_domains() or _DOMAIN_REFERENCE.match(text):
+        return Target("domain", text)
+    path = Path(os.path.expanduser(text))
+    if path.suffix == ".toml" and _is_mcp_environment(path):
+        return Target("domain", f"mcp:{path}")
+    kind = _kind_of_path(path)
+    return Target(kind, os.path.expanduser(text)) if kind else None
+
+
+def load(what: str, *settings: str) -> TaskSource:
+    """Load the tasks and environments of WHAT: a domain, or the slice of a domain that a config names.
+
+    WHAT and the settings are those of the command line (see `resolve`): `load("retail")`, `load("my_module:SUMS")`,
+    `load("mcp:notes.toml")`, `load("telecom_easy", "slice.difficulties=hard")`.
+    """
+    config = resolve([what, *settings]).config
+    source = load_source(config.domain)
+    return source if config.slice == FULL_SLICE else source.slice(config.slice)
+
+
+def _kind_of_path(path: Path) -> TargetKind | None:
+    if is_run_folder(path):
+        return "run"
+    if path.parent.name == "checkpoints" and is_run_folder(path.parent.parent):
+        return "checkpoint"
+    if is_eval_folder(path):
+        return "evaluation"
+    if any((path / name).is_file() for name in _MODEL_FILES):
+        return "model"
+    if path.is_dir():
+        return "tasks" if any(child.suffix in SUFFIXES for child in path.iterdir()) else None
+    if path.is_file() and path.suffix in SUFFIXES:
+        return "tasks"
+    return "config" if path.is_file() or path.suffix == ".toml" else None
+
+
+def _is_mcp_environment(path: Path) -> bool:
+    """Return whether a TOML file has the keys of an MCP environment. A file that cannot be read has none."""
+    try:
+        return bool({"server", "servers"} & tomllib.loads(path.read_text(encoding="utf-8")).keys())
+    except (OSError, ValueError):
+        return False
+
+
+def _domain_setting(settings: Sequence[str]) -> str:
+    """Return the domain that the settings set; empty if they set none."""
+    pairs = [setting.partition("=") for setting in settings]
+    return next((value.strip() for key, _, value in reversed(pairs) if key.strip() == "domain"), "")
+
+
+def _load_target_config(target: Target, settings: Sequence[str]) -> TrainConfig:
+    match target.kind:
+        case "preset" | "config":
+            return load_config(target.text, settings)
+        case "run":
+            return load_config(target.path / CONFIG_FILE, settings)
+        case "checkpoint":
+            return load_config(target.path.parent.parent / CONFIG_FILE, settings)
+        case "evaluation":
+            return parse_config(dump_toml(read_spec(target.path).config), settings)
+        case "domain":
+            return parse_config("", [*settings, f"domain={target.text}"])
+        case "tasks" | "model":
+            raise ConfigError(f"{target.text} is {TARGET_KINDS[target.kind]}, which has no config")

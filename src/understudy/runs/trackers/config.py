@@ -1,0 +1,41 @@
+"""The config of trackers, and what they receive about a run.
+
+Addresses and API keys are read from the environment only.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from understudy.core.records import Record
+
+TrackerName = Literal["wandb", "tensorboard", "mlflow", "trackio"]
+
+
+class TrackingConfig(Record):
+    """Names and options of a run in its trackers."""
+
+    project: str = Field(default="understudy", min_length=1)
+    """Project in wandb and trackio, experiment in MLflow."""
+    name: str = ""
+    """Name of the run in trackers. Empty means the name of its folder."""
+    entity: str = ""
+    """User or team in wandb. Empty means the default of the API key."""
+    offline: bool = False
+    """True if wandb only writes files to the run's folder, for `wandb sync`, and connects to no server."""
+
+
+class TrackerRunInfo(Record):
+    """What a tracker receives about its run."""
+
+    id: str
+    """Identifier of the run. It does not change when the run is resumed."""
+    folder: Path
+    config: dict[str, Any]
+    tracking: TrackingConfig = TrackingConfig()
+
+    @property
+    def name(self) -> str:
+        """The name of the run in trackers."""
+        return self.tracking.name or self.folder.resolve().name

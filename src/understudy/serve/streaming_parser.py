@@ -1,0 +1,132 @@
+"""StreamingParser: parses a reply while it is sampled, and emits text as soon as it is final.
+
+The text of a reply is what its format parses from all its tokens. Until they are complete, text is emitted up to the
+first character at which a call, a thought or another role's turn may begin. The rest is emitted at the end. So the
+emitted text equals the text of the complete reply, and a reply is the same whether it is streamed or not.
+
+There is one exception: a reply with a `</think>` that nothing opened declares earlier text a thought. If that text was
+already emitted, it stays in the reply.
+"""
+
+import functools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from understudy.core.messages import Message, ToolSpec
+from understudy.formats import ChatFormat, FormatTokenizer
+from understudy.formats.base import mark_truncated_call
+from understudy.formats.detokenizer import IncrementalDetokenizer
+from understudy.formats.tool_parsers.hermes import THINK, THOUGHT
+
+_PUNCTUATION = " \t\r\n{}[](),:;\"'`*"
+"""Characters that the parser may drop beside a malformed call."""
+_ROLES = ("User", "USER", "Human", "HUMAN", "Observation", "System", "SYSTEM", "Tool", "user", "system")
+_KEYS = ("tool_calls", "function", "name")
+
+
+def _prefix_pattern(words: Iterable[str]) -> str:
+    """Return a pattern that matches any of the words, or the beginning of one at the end of the text."""
+    return "|".join(
+        functools.reduce(lambda rest, c: rf"(?:\Z|{re.escape(c)}{rest})", reversed(word), "") for word in words
+    )
+
+
+def _openings(marks: str, line_starts: Sequence[str]) -> re.Pattern[str]:
+    return re.compile(rf"{marks}|(?:\A|\n)[ \t*#]*+(?:{_prefix_pattern(line_starts)})")
+
+
+_WITH_CALLS = _openings(rf'[<\[{{`]|"(?:{_prefix_pattern(_KEYS)})', (*_ROLES, "Action"))
+_WITHOUT = _openings(rf"<|\[(?:{_prefix_pattern(('THINK', 'INST', 'TOOL_RESULTS'))})", _ROLES)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyEnd:
+    """The end of a reply. `remaining_text` is the part of its text that was not emitted before."""
+
+    message: Message
+    remaining_text: str
+    finish_reason: Literal["stop", "length", "tool_calls"]
+    is_complete: bool
+    """Whether the message contains all that was sampled: no stop string cut it, and no further call was removed."""
+
+
+class StreamingParser:
+    """Parser of one reply, token by token.
+
+    `stop` are strings that end the reply. Without `parallel_tool_calls`, only the first call is returned.
+    """
+
+    def __init__(
+        self,
+        format: ChatFormat,
+        vocabulary: FormatTokenizer,
+        tools: Sequence[ToolSpec],
+        stop: Sequence[str] = (),
+        parallel_tool_calls: bool = True,
+    ) -> None:
+        self._format = format
+        self._tools = tools
+        self._stop = stop
+        self._parallel_tool_calls = parallel_tool_calls
+        self._detokenizer = IncrementalDetokenizer(vocabulary)
+        self._openings = _WITH_CALLS if tools else _WITHOUT
+        self._held_back = max(map(len, stop), default=1) - 1  # characters that may begin a stop string
+        self._text = self._emitted = ""
+        self._begin = self._final = 0  # where the visible text begins, and up to where it is final
+        # The format parses any text as a thought if the prompt has opened one.
+        self._thinking = not format.parse(vocabulary.encode("x")).message.content
+        self.tokens: list[int] = []
+        self.stopped = ""
+        """The stop string that ended the reply, or ""."""
+
+    def feed(self, token: int) -> str:
+        """Add a token, and return the text that became final with it."""
+        self.tokens.append(token)
+        if token in self._format.stop_token_ids:
+            return ""
+        before = len(self._text)
+        self._text += self._detokenizer.add(token)
+        self.stopped = self._first_stop(max(0, before - self._held_back))
+        return self._flush()
+
+    def finish(self, truncated: bool) -> ReplyEnd:
+        """Return the end of the reply. `truncated` means that it ended at its length limit and not at a stop string."""
+        parsed = self._format.parse(self.tokens, self._tools)
+        message = mark_truncated_call(parsed, truncated)
+        is_complete = not self.stopped
+        if not self._tools and (message.tool_calls or parsed.repairs):  # without tools, calls are text
+            message = Message(role="assistant", content=(self._text + self._detokenizer.pending_text()).strip())
+        if self.stopped:
+            message = message.replace(content=message.content.partition(self.stopped)[0].rstrip())
+        if not self._parallel_tool_calls and len(message.tool_calls) > 1:
+            message = message.replace(tool_calls=message.tool_calls[:1])
+            is_complete = False
+        if not message.content.startswith(self._emitted):
+            message = message.replace(content="\n".join(filter(None, (self._emitted, message.content))))
+        finish_reason: Literal["stop", "length", "tool_calls"] = "tool_calls" if message.tool_calls else "stop"
+        if truncated:
+            finish_reason = "length"
+        return ReplyEnd(message, message.content[len(self._emitted) :], finish_reason, is_complete)
+
+    def _first_stop(self, start: int) -> str:
+        matches = [(position, stop) for stop in self._stop if (position := self._text.find(stop, start)) >= 0]
+        return min(matches)[1] if matches else ""
+
+    def _flush(self) -> str:
+        """Return the new final text, which ends where a call, a thought or another role's turn may begin."""
+        if not self._final and (self._thinking or self._text.lstrip().startswith(THINK)):
+            end = self._text.find(THOUGHT)
+            if end < 0:
+                return ""
+            self._begin = self._final = end + len(THOUGHT)
+        limit = self._text.find(self.stopped) if self.stopped else max(0, len(self._text) - self._held_back)
+        opening = self._openings.search(self._text, self._final)
+        self._final = max(self._final, min(limit, opening.start() if opening else len(self._text)))
+        visible = self._text[self._begin : self._final].strip()
+        if not visible.strip(_PUNCTUATION) or len(visible) <= len(self._emitted):
+            return ""
+        new = visible[len(self._emitted) :]
+        self._emitted = visible
+        return new

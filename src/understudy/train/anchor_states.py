@@ -1,0 +1,52 @@
+"""Anchor states (GiGPO): the successful tool calls so far and the latest messages, before each reply of the agent.
+
+Episodes of one task that are in the same anchor state can be compared, even if their words differ.
+"""
+
+import json
+from collections.abc import Hashable, Iterator, Sequence
+
+from understudy.core.messages import Message, ToolCall
+from understudy.envs.environment import ERROR_PREFIX
+from understudy.rollouts.group import Group
+
+
+def anchor_states(messages: Sequence[Message]) -> Iterator[Hashable]:
+    """Yield the anchor state before each assistant message.
+
+    A state is the set of successful calls so far with their results, and the messages since the last reply. Earlier
+    failed calls and the agent's own words are ignored, so conversations with and without a detour reach the same
+    state. A state does not depend on the reply that follows it, so the mean reward of its episodes is a valid
+    baseline. As a value of one conversation this mean is an estimate, because the state omits a part of the
+    conversation.
+    """
+    done: frozenset[str] = frozenset()
+    asked: dict[str, ToolCall] = {}
+    latest: list[tuple[str, str]] = []
+    for message in messages:
+        if message.role == "assistant":
+            yield done, tuple(latest)
+            asked, latest = {call.id: call for call in message.tool_calls}, []
+            continue
+        latest.append((message.role, message.content))
+        call = asked.get(message.tool_call_id) if message.role == "tool" else None
+        if call and not message.content.startswith(ERROR_PREFIX):
+            done |= {json.dumps([call.name, call.arguments, message.content], sort_keys=True)}
+
+
+def index_anchor_states(groups: Sequence[Group]) -> list[list[int]]:
+    """Return an integer id of the anchor state for each token of each episode.
+
+    All tokens of a reply have the id of the anchor state before that reply. Tokens outside replies have -1. Episodes
+    of different groups share no id.
+    """
+    known: dict[Hashable, int] = {}
+    rows = []
+    for number, group in enumerate(groups):
+        for episode in group.episodes:
+            row = [-1] * len(episode.tokens)
+            for span, state in zip(episode.reply_spans(), anchor_states(episode.messages), strict=True):
+                index = known.setdefault((number, state), len(known))
+                row[slice(*span)] = [index] * (span[1] - span[0])
+            rows.append(row)
+    return rows

@@ -1,0 +1,73 @@
+"""Certify a model before training: its chat format, and its engine with each fine-tuning method."""
+
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from understudy.engines.base import Engine
+from understudy.engines.config import EngineConfig
+from understudy.engines.factory import open_engine
+from understudy.engines.local.config import Finetune, LocalEngineConfig
+from understudy.engines.models import find_model
+from understudy.engines.tinker.config import TinkerEngineConfig
+from understudy.formats import ChatFormat, FormatTokenizer, chat_format_from_config
+from understudy.runs.config import TrainConfig
+from understudy.train.certify.certificate import Certificate, CertificateCheck
+from understudy.train.certify.engine_checks import CertificationTarget, check_engine, check_sampler
+from understudy.train.certify.format_checks import check_format
+
+
+async def certify(config: TrainConfig) -> Certificate:
+    """Certify the format and the engine of a config, with temporary engines.
+
+    The engine is checked with `full` and with `lora`, or only with `engine.finetune` if that is set. If a local engine
+    uses speculation, PyTorch's sampler is checked once more with speculation disabled, with the first of these
+    methods. Raise ConfigError if the model is unknown or cannot be trained.
+    """
+    started = time.perf_counter()
+    folder = find_model(config.model)
+    format = chat_format_from_config(folder, config.format)
+
+    async def proven(
+        name: str,
+        check: Callable[[CertificationTarget, str], Awaitable[list[CertificateCheck]]],
+        settings: EngineConfig,
+    ) -> list[CertificateCheck]:
+        engine = open_engine(folder, settings, config.seed, trainable=check is check_engine)
+        try:
+            return await check(make_certification_target(config, folder, engine, format), name)
+        finally:
+            engine.close()
+
+    checks, deviations = await check_format(folder, format, config.format.enable_thinking)
+    named, resolved = finetune_methods(config.engine), config.resolved_engine
+    for way in named:
+        is_remote = isinstance(resolved, TinkerEngineConfig)
+        settings = resolved if is_remote else resolved.local_engine_config.replace(finetune=way)
+        checks += await proven(way, check_engine, settings)
+    if isinstance(resolved, LocalEngineConfig) and resolved.max_draft_rows:
+        for way in named[:1]:
+            plain = resolved.replace(finetune=way, max_draft_rows=0, sampler="torch")
+            checks += await proven(f"{way}, without speculation", check_sampler, plain)
+    return Certificate(
+        model=config.model,
+        format=type(format).__name__,
+        checks=tuple(checks),
+        deviations=tuple(deviations),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def make_certification_target(
+    config: TrainConfig, folder: Path, engine: Engine, format: ChatFormat
+) -> CertificationTarget:
+    """Return the engine and the format to certify, with `sampling` and `certify.tolerance_factor` of a config."""
+    vocabulary = FormatTokenizer.load(folder / "tokenizer.json")
+    return CertificationTarget(engine, format, vocabulary, config.sampling, config.certify.tolerance_factor)
+
+
+def finetune_methods(config: EngineConfig) -> tuple[Finetune, ...]:
+    """Return the fine-tuning methods to certify: the configured one, else `full` and `lora`. Tinker has one method."""
+    if isinstance(config, TinkerEngineConfig):
+        return (config.finetune,)
+    return (config.finetune,) if "finetune" in config.model_fields_set else ("full", "lora")

@@ -1,0 +1,218 @@
+"""Checks of an engine: sampler and trainer compute the same log-probabilities, before and after an update.
+
+The agent plays scripted conversations with the engine. The episodes are concurrent and share prefixes. Some replies
+are complete, and some are truncated.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from understudy.algorithms.advantages import token_weights
+from understudy.algorithms.batch import Batch, collate
+from understudy.algorithms.config import LossConfig
+from understudy.core.errors import RolloutError
+from understudy.core.messages import ToolSpec
+from understudy.core.trajectory import Trajectory
+from understudy.engines.base import Engine, SamplingParams
+from understudy.formats import ChatFormat, FormatTokenizer
+from understudy.rollouts.agent import EngineAgent
+from understudy.rollouts.rollout import rollout
+from understudy.train.certify.audit import audit_tokens
+from understudy.train.certify.certificate import CertificateCheck, make_check
+from understudy.train.certify.conversations import LIMITS, SEVERAL_CALLS, TOOLS, UNICODE, ScriptedEnvironment
+from understudy.train.certify.token_diff import first_mismatch, format_logprob_diff
+
+MAX_REPLY_TOKENS, CUT_REPLY_TOKENS = 12, 5
+"""Maximum tokens of a reply. The second limit is for every second episode, so that some replies are truncated."""
+EPISODES_PER_CONVERSATION = 2
+"""Concurrent episodes of each conversation."""
+LEARNING_RATE = 2e-3
+"""Learning rate of the update. It is large, so that the effect of the update exceeds rounding."""
+MIN_UPDATE_DIFF_FACTOR = 3.0
+"""Minimum mean change of the log-probabilities by the update, as a multiple of the engine's mean tolerance."""
+
+
+ToolLookup = Callable[[str], Sequence[ToolSpec]]
+"""Returns the tools in the prompts of the domain with this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobDiff:
+    """The absolute differences between two log-probabilities of each token, in nats.
+
+    The largest is at `row` and `column` of the batch.
+    """
+
+    largest: float
+    mean: float
+    tokens: int
+    row: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"largest {self.largest:.1e}, mean {self.mean:.1e}, {self.tokens} tokens"
+
+
+def logprob_diff(one: Batch, other: Batch) -> LogprobDiff:
+    """Return the differences between the log-probabilities of two batches of equal tokens. NaN counts as infinity."""
+    rows, columns = (index.tolist() for index in one.mask.nonzero(as_tuple=True))
+    values = (one.logprobs - other.logprobs)[one.mask].abs().tolist()
+    apart = [math.inf if math.isnan(value) else value for value in values]
+    worst = max(range(len(apart)), key=apart.__getitem__)
+    return LogprobDiff(apart[worst], sum(apart) / len(apart), len(apart), rows[worst], columns[worst])
+
+
+@dataclass(frozen=True, slots=True)
+class CertificationTarget:
+    """An engine to certify, with its model's chat format. `tolerance_factor` multiplies the engine's tolerance."""
+
+    engine: Engine
+    format: ChatFormat
+    vocabulary: FormatTokenizer
+    sampling: SamplingParams
+    tolerance_factor: float = 1.0
+
+    @property
+    def temperature(self) -> float:
+        """The temperature of the log-probabilities: that of sampling, or 1 if sampling is greedy."""
+        return self.sampling.temperature or 1.0
+
+
+async def sample_scripted_conversations(target: CertificationTarget) -> list[Trajectory]:
+    """Play two scripted conversations with sampled replies, and return the episodes.
+
+    The two episodes with seed 0 are then played again, so that speculation can draft from their first play. Raise
+    RolloutError if an episode fails.
+    """
+    longest = min(target.sampling.max_response_tokens, MAX_REPLY_TOKENS)
+    agents = [
+        EngineAgent(target.engine, target.format, target.sampling.replace(max_response_tokens=n))
+        for n in (longest, min(longest, CUT_REPLY_TOKENS))
+    ]
+    episodes: list[Trajectory] = []
+    for seeds in (range(EPISODES_PER_CONVERSATION), range(1)):
+        pairs = [(talk, seed) for talk in (SEVERAL_CALLS, UNICODE) for seed in seeds]
+        playing = (
+            rollout(talk.task, ScriptedEnvironment(talk), agents[seed % 2], LIMITS, seed) for talk, seed in pairs
+        )
+        episodes += await asyncio.gather(*playing)
+    for episode in episodes:
+        if episode.score is None:
+            raise RolloutError(
+                f"certification of the engine: an episode failed: {episode.error}", episode.fault or "engine"
+            )
+    return episodes
+
+
+async def check_episodes(
+    target: CertificationTarget, episodes: Sequence[Trajectory], tools: ToolLookup, name: str
+) -> tuple[list[CertificateCheck], LogprobDiff]:
+    """Return the checks of episodes, and the differences between the sampler's and the trainer's log-probabilities.
+
+    The engine must still have the weights that sampled the episodes. `name` is the subject of the checks.
+    """
+    batch = collate(episodes, temperature=target.temperature)
+    forwarded = await target.engine.compute_logprobs(batch)
+    decode = target.vocabulary.decode
+    audited = [problem for e in episodes for problem in audit_tokens(e, target.format, tools(e.domain), decode)]
+    replies = sum(episode.num_turns for episode in episodes)
+    truncated = sum(episode.event_counts.get("truncated", 0) for episode in episodes)
+    measurements = f"{len(episodes)} episodes, {replies} replies, {truncated} truncated"
+    apart = logprob_diff(batch, forwarded)
+    checks = [
+        make_check(name, "tokens and masks match the messages", measurements, audited),
+        make_check(name, "the batch equals the episodes", f"{len(batch)} rows", [*_rows(episodes, batch, forwarded)]),
+        _agree(target, name, batch, forwarded, apart),
+    ]
+    return checks, apart
+
+
+def _rows(episodes: Sequence[Trajectory], batch: Batch, forwarded: Batch) -> Iterator[str]:
+    """Yield a problem for each row that differs from its episode.
+
+    A log-probability of a token that was not sampled is also a problem.
+    """
+    for row, episode in enumerate(episodes):
+        of = f"row {row}, task {episode.task_id}"
+        count = len(episode.tokens)
+        for what, theirs, ours in (
+            ("tokens", episode.tokens, batch.tokens[row]),
+            ("mask", episode.mask, batch.mask[row]),
+        ):
+            if (at := first_mismatch(theirs, ours[:count].tolist())) is not None:
+                yield f"{of}: the {what} of batch and episode differ at position {at}"
+        if episode.mask[0] or bool(batch.mask[row, count:].any()):
+            yield f"{of}: the mask is true at the first token or in the padding"
+        for who, logprobs in (("sampler", batch.logprobs[row]), ("trainer", forwarded.logprobs[row])):
+            beside = (logprobs != 0) & ~batch.mask[row]
+            if bool(beside.any()):
+                at = int(beside.nonzero()[0])
+                yield f"{of}: the {who} has a log-probability at position {at}, whose token was not sampled"
+
+
+def _agree(
+    target: CertificationTarget, name: str, sampled: Batch, trained: Batch, apart: LogprobDiff
+) -> CertificateCheck:
+    """Check that the differences are within the tolerance. If not, show the tokens around the largest one."""
+    allowed, factor = target.engine.tolerance, target.tolerance_factor
+    largest, mean = allowed.max_diff * factor, allowed.mean_diff * factor
+    count = int(sampled.lengths[apart.row])
+    tensors = sampled.tokens, sampled.mask, sampled.logprobs, trained.logprobs
+    tokens, mask, ours, theirs = (tensor[apart.row, :count].tolist() for tensor in tensors)
+    diff = format_logprob_diff(tokens, mask, ours, theirs, apart.column, target.vocabulary.decode)
+    holds = apart.largest <= largest and apart.mean <= mean
+    figures = f"{apart}; allowed: largest {largest:.1e}, mean {mean:.1e}"
+    return CertificateCheck(
+        subject=name,
+        name="log-probabilities agree",
+        passed=holds,
+        measurements=figures,
+        diff="" if holds else f"row {apart.row}, at the largest difference\n{diff}",
+    )
+
+
+def _conversation_tools(domain: str) -> Sequence[ToolSpec]:
+    return TOOLS
+
+
+async def check_sampler(target: CertificationTarget, name: str) -> list[CertificateCheck]:
+    """Return the checks that do not change the engine's weights."""
+    return (await check_episodes(target, await sample_scripted_conversations(target), _conversation_tools, name))[0]
+
+
+async def check_engine(target: CertificationTarget, name: str) -> list[CertificateCheck]:
+    """Return the checks of a new engine before and after one update, which changes its weights."""
+    episodes = await sample_scripted_conversations(target)
+    before, _ = await check_episodes(target, episodes, _conversation_tools, name)
+    later = f"{name}, updated"
+    moved = await _update(target, episodes, name)
+    after, _ = await check_episodes(
+        target, again := await sample_scripted_conversations(target), _conversation_tools, later
+    )
+    return [*before, moved, *after, _newer(episodes, again, later)]
+
+
+async def _update(target: CertificationTarget, episodes: Sequence[Trajectory], name: str) -> CertificateCheck:
+    """Make one SFT update on the last two episodes, and check that their log-probabilities change."""
+    engine = target.engine
+    batch = collate(episodes[-2:], temperature=target.temperature)
+    weighed = batch.replace(advantages=token_weights(batch.mask, "token_mean"))
+    before = await engine.compute_logprobs(batch)
+    await engine.update([weighed], LossConfig(kind="nll"), LEARNING_RATE)
+    moved, least = (
+        logprob_diff(before, await engine.compute_logprobs(batch)),
+        MIN_UPDATE_DIFF_FACTOR * engine.tolerance.mean_diff * target.tolerance_factor,
+    )
+    sound = least < moved.mean < math.inf
+    problems = [] if sound else ["the log-probabilities changed too little, or to a value that is not finite"]
+    return make_check(name, "an update changes them", f"{moved}; required mean: {least:.1e}", problems)
+
+
+def _newer(before: Sequence[Trajectory], after: Sequence[Trajectory], name: str) -> CertificateCheck:
+    """Check that replies after the update have a higher weights version."""
+    last, first = max(e.weights_version for e in before), min(e.weights_version for e in after)
+    problems = [] if first > last else ["the weights version of replies did not increase"]
+    measurements = f"version {last} before the update, {first} after it"
+    return make_check(name, "replies report the weights version", measurements, problems)

@@ -1,0 +1,106 @@
+"""The chat template of a model as transformers applies it: an independent reference for the format checks."""
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from understudy.core.errors import ConfigError
+from understudy.core.messages import Message, ToolSpec, tool_to_openai
+
+TOOLS_UNSUPPORTED = "the template has no tools: they are signatures in the system message, and calls are text"
+THOUGHTS_KEPT = "earlier thoughts and the tokens that open a turn stay in the prompt; the template removes them"
+CUT_REPLY_KEPT = "a truncated reply stays as it was sampled; the template trims it"
+CONTROL_TEXT_KEPT = "text that looks like a control token stays text; the template turns it into that token"
+_THOUGHT = re.compile(r"<think>(?:(?!<\|).)*?</think>\s*", re.DOTALL)  # does not extend over a control token
+_OPENED = re.compile(r"(?:<think>\s*|</think>\s*)\Z")
+_DATE = re.compile(r"""strftime_now\(\s*(?P<quote>['"])(?P<pattern>.*?)(?P=quote)\s*\)""")
+
+
+class ModelTemplate:
+    """The chat template of a model folder. It uses only transformers and the tokenizer, and nothing of `formats`.
+
+    `thinking` allows the model to think. `today` is the date that the template prints, by default the current one.
+    """
+
+    def __init__(self, folder: Path, thinking: bool = False, today: date | None = None) -> None:
+        from transformers import AutoTokenizer
+
+        self._tokenizer = AutoTokenizer.from_pretrained(folder)
+        self._thinking = thinking
+        self._day = today if today != date.today() else None
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
+        """Return the tokens of a conversation up to the assistant's next reply.
+
+        Raise ConfigError if the template refuses the conversation.
+        """
+        from jinja2 import TemplateError
+
+        shown = [tool_to_openai(tool) for tool in tools] or None
+        try:
+            ids: list[int] = self._tokenizer.apply_chat_template(
+                [_wire(message) for message in messages],
+                tools=shown,
+                add_generation_prompt=True,
+                return_dict=False,
+                enable_thinking=self._thinking,
+                thinking=self._thinking,
+                chat_template=self._dated(shown),
+            )
+        except TemplateError as error:
+            raise ConfigError(f"the model's template fails: {error}") from error
+        return ids
+
+    def _dated(self, tools: Sequence[Any] | None) -> str | None:
+        """Return the template's text with the date of `today`, or None if `today` is not set.
+
+        None makes transformers apply its own template with the current date. In transformers, `strftime_now` always
+        prints the current date. Each call of it is therefore replaced by a date in the template's text.
+        """
+        if self._day is None:
+            return None
+        strftime, text = self._day.strftime, str(self._tokenizer.get_chat_template(tools=tools))
+        return _DATE.sub(lambda match: json.dumps(strftime(match["pattern"])), text)
+
+    def rejects(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> bool:
+        """Return whether the template refuses a conversation."""
+        try:
+            self.prompt(messages, tools)
+        except ConfigError:
+            return True
+        return False
+
+    def supports_tools(self, tools: Sequence[ToolSpec]) -> bool:
+        """Return whether tools change the prompt."""
+        talk = [Message(role="user", content="hello")]
+        return self.prompt(talk, tools) != self.prompt(talk, ())
+
+    def tokenizer_round_trip(self, text: str) -> str:
+        """Return the text after encoding and decoding with the model's own tokenizer, which may normalize it."""
+        ids = self._tokenizer.encode(text, add_special_tokens=False)
+        return str(self._tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+
+
+def _wire(message: Message) -> dict[str, Any]:
+    """Return a message as templates expect it, with the arguments of calls as an object."""
+    wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        function = {"name", "arguments"}
+        wire["tool_calls"] = [
+            {"type": "function", "id": call.id, "function": call.model_dump(include=function)}
+            for call in message.tool_calls
+        ]
+    return wire
+
+
+def strip_thoughts(text: str) -> str:
+    """Return the text without thoughts."""
+    return _THOUGHT.sub("", text)
+
+
+def strip_turn_opening(prompt: str) -> str:
+    """Return the prompt without a `<think>` or `</think>` at its end, which opens the assistant's turn."""
+    return _OPENED.sub("", prompt)

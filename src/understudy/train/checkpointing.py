@@ -1,0 +1,52 @@
+"""Checkpoints of a run: the engine's weights and the progress.
+
+A run that stops early writes a checkpoint from which it can be resumed.
+"""
+
+import math
+from typing import NoReturn
+
+from understudy.engines.base import Engine
+from understudy.evaluation.report import read_report
+from understudy.runs.run import Run, list_run_evaluations
+from understudy.runs.storage.checkpoints import list_checkpoints
+from understudy.train.state import TrainingContext, TrainingProgress
+
+
+def save_checkpoint(context: TrainingContext, progress: TrainingProgress, step: int) -> None:
+    """Write a checkpoint after `step`, and remove old ones according to `keep_checkpoints`."""
+    run, config = context.run, context.config
+    with run.write_checkpoint(step) as folder:
+        context.engine.save(folder)
+        progress.save(folder)
+    protected = _best_step(run) if config.eval.split == "validation" else ()
+    run.prune_checkpoints(config.keep_checkpoints, protected)
+
+
+def load_checkpoint(run: Run, engine: Engine) -> TrainingProgress:
+    """Load the weights of the run's last checkpoint, if there is one, into the engine. Return the progress."""
+    if run.last_checkpoint is not None:
+        engine.load(run.last_checkpoint)
+    return TrainingProgress.load(run)
+
+
+def stop_run(context: TrainingContext, progress: TrainingProgress, step: int) -> NoReturn:
+    """Write a checkpoint after `step` if there is none, and raise as `TrainingContext.raise_stopped` does."""
+    if context.run.step != step:
+        save_checkpoint(context, progress, step)
+    context.raise_stopped(step)
+
+
+def _best_step(run: Run) -> list[int]:
+    """Return a list with the step that has the highest success rate on held-out tasks.
+
+    Only steps with a checkpoint count. If several steps have the highest rate, the list has the first. It is empty if
+    none of these steps was evaluated.
+    """
+    saved, rates = {step for step, _ in list_checkpoints(run.folder)}, {}
+    for evaluation in list_run_evaluations(run.folder):
+        if evaluation.step in saved and not evaluation.is_ood:
+            rate = read_report(evaluation.folder).agent_rows[-1].result.success_rate.mean
+            if not math.isnan(rate):  # NaN if faults ended all episodes
+                rates[evaluation.step] = rate
+    return [max(rates, key=rates.__getitem__)] if rates else []

@@ -1,0 +1,1 @@
+"""The phases of a run: SFT, preferences and RL."""

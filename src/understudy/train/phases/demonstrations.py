@@ -1,0 +1,116 @@
+"""Demonstrations of `sft.dataset_file` as token sequences, with the prompts and masks that sampled episodes have.
+
+If their system message or tools differ from the domain's, SFT trains on prompts that RL never uses. Notes say so
+before training starts.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from understudy.core.errors import ConfigError
+from understudy.core.items import Item, items_or_raise
+from understudy.core.messages import ToolSpec
+from understudy.core.tasks import Score
+from understudy.core.trajectory import StopReason, Trajectory
+from understudy.data.conversations.conversations import read_sft_conversations
+from understudy.data.conversations.examples import Demonstration
+from understudy.envs.domains.base import TaskSource
+from understudy.envs.domains.mixture import list_sources
+from understudy.formats import ChatFormat
+from understudy.rollouts.supervised import build_supervised_example
+from understudy.runs.config import SFTConfig
+
+
+def read_demonstrations(
+    sft: SFTConfig, max_tokens: int, domain: TaskSource, format: ChatFormat
+) -> tuple[list[Trajectory], list[str]]:
+    """Return the demonstrations of `sft.dataset_file`, if it is set, and notes on how they differ from the domain.
+
+    Demonstrations of more than `max_tokens` tokens are dropped, and a note gives their number. Raise ConfigError if one
+    cannot be rendered in the model's format, or if there is no demonstration to train on.
+    """
+    if not sft.dataset_file:
+        if not sft.num_demonstrations:
+            raise ConfigError(
+                "sft.num_demonstrations = 0 without sft.dataset_file: SFT has no data; set one of them, or sft.steps=0"
+            )
+        return [], []
+    found = list(items_or_raise(read_sft_conversations(Path(sft.dataset_file).expanduser())))
+    notes = list(prompt_mismatch_notes(found, domain))
+    episodes = [_to_trajectory(item, format) for item in found]
+    fitting = [episode for episode in episodes if len(episode.tokens) <= max_tokens]
+    if not fitting:
+        raise ConfigError(
+            f"sft.dataset_file {sft.dataset_file} has no demonstration of at most {max_tokens} tokens; raise "
+            "limits.max_episode_tokens, or use another file"
+        )
+    if len(fitting) < len(episodes):
+        dropped = f"{len(episodes) - len(fitting)} of {len(episodes)} demonstrations"
+        notes.append(f"dropped {dropped} that are longer than limits.max_episode_tokens ({max_tokens})")
+    return fitting, [f"{sft.dataset_file}: {line}" for line in notes]
+
+
+def prompt_mismatch_notes(demonstrations: Sequence[Item[Demonstration]], domain: TaskSource) -> Iterator[str]:
+    """Yield a note if demonstrations have another domain policy than the domain, and one if they have other tools."""
+    prompts = [_prompt_of(part) for part in list_sources(domain)]
+    others = [
+        item for item in demonstrations if _domain_policy(item.value) not in {each.domain_policy for each in prompts}
+    ]
+    if others:
+        yield f"{_share(others, demonstrations)} have a different domain policy than {domain.name}"
+    others = [
+        item for item in demonstrations if _without_aliases(item.value.tools) not in [each.tools for each in prompts]
+    ]
+    if others:
+        nearest = max(prompts, key=lambda each: len(_names(each.tools) & _names(others[0].value.tools)))
+        difference = _difference(_without_aliases(others[0].value.tools), nearest.tools)
+        yield f"{_share(others, demonstrations)} have different tools than {domain.name}: {difference}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """The domain policy and the tools in the prompts of a domain."""
+
+    domain_policy: str
+    tools: tuple[ToolSpec, ...]
+
+
+def _prompt_of(part: TaskSource) -> _Prompt:
+    return _Prompt(part.domain_policy.strip(), _without_aliases(part.tool_specs))
+
+
+def _without_aliases(tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+    """Return the tools as prompts show them, sorted by name: without the aliases of arguments."""
+    return tuple(sorted((tool.replace(aliases={}) for tool in tools), key=lambda tool: tool.name))
+
+
+def _domain_policy(demonstration: Demonstration) -> str:
+    first = demonstration.messages[0]
+    return first.content.strip() if first.role == "system" else ""
+
+
+def _names(tools: Sequence[ToolSpec]) -> set[str]:
+    return {tool.name for tool in tools}
+
+
+def _share(some: Sequence[Item[Demonstration]], of: Sequence[Item[Demonstration]]) -> str:
+    return f"{len(some)} of {len(of)} demonstrations (the first: {some[0].location})"
+
+
+def _difference(theirs: Sequence[ToolSpec], ours: Sequence[ToolSpec]) -> str:
+    missing, further = sorted(_names(ours) - _names(theirs)), sorted(_names(theirs) - _names(ours))
+    if missing or further:
+        parts = (("without", missing), ("with", further))
+        return "; ".join(f"{word} {', '.join(names)}" for word, names in parts if names)
+    changed = [one.name for one, other in zip(theirs, ours, strict=True) if one != other]
+    return f"different specifications of {', '.join(changed)}"
+
+
+def _to_trajectory(item: Item[Demonstration], format: ChatFormat) -> Trajectory:
+    try:
+        episode = build_supervised_example(item.value.messages, item.value.tools, format, item.value.task)
+    except ConfigError as e:
+        raise ConfigError(f"{item.location}: {e}") from e
+    episode.score, episode.stop_reason = Score(reward=1.0), StopReason.DONE
+    return episode

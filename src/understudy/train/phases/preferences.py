@@ -1,0 +1,159 @@
+"""Preference training (DPO, KTO) on the conversations of `preferences.dataset_file`, between SFT and RL.
+
+Each step computes the log-probabilities of its batch under the model and under the reference, which is the model at the
+start of the phase. They determine the weight of each conversation in the update (see `algorithms.preferences`).
+"""
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from understudy.algorithms.advantages import token_weights
+from understudy.algorithms.batch import Batch, collate
+from understudy.algorithms.config import LossConfig
+from understudy.algorithms.preferences import dpo_weights, kto_weights, sequence_log_ratios
+from understudy.core.errors import ConfigError
+from understudy.core.items import items_or_raise
+from understudy.core.messages import Message, ToolSpec
+from understudy.core.tasks import Score
+from understudy.core.trajectory import StopReason, Trajectory
+from understudy.data.conversations.examples import LabeledExample, PreferencePair, read_examples
+from understudy.engines.base import Trainer, require_reference
+from understudy.formats import ChatFormat
+from understudy.rollouts.supervised import build_supervised_example
+from understudy.runs.config import TrainConfig
+from understudy.train.metrics import learning_rate
+from understudy.train.phases.sft import shuffled_epochs
+from understudy.train.state import Metrics, TrainingContext
+
+PreferenceUnit = tuple[Trajectory, ...]
+"""The two conversations of a DPO pair, the chosen one first, or the single conversation of a KTO example.
+
+Its reward is 1 if it is chosen or desirable, else 0."""
+
+
+def read_preferences(config: TrainConfig, format: ChatFormat) -> list[PreferenceUnit]:
+    """Return the conversations of the file as token sequences. Raise ConfigError at the first invalid row."""
+    preferences = config.preferences
+    if not preferences.dataset_file:
+        raise ConfigError(
+            "preferences.dataset_file is empty; name a JSONL file of conversations, or set preferences.steps=0"
+        )
+    if preferences.kind == "kto" and preferences.batch_size < 2:
+        raise ConfigError("preferences.batch_size = 1: kto compares the conversations of a batch; set at least 2")
+    path, units = Path(preferences.dataset_file).expanduser(), list[PreferenceUnit]()
+    for where, sides, tools in _read_conversations(path, preferences.kind):
+        try:
+            unit = tuple(_to_trajectory(messages, tools, format, wanted) for messages, wanted in sides)
+        except ConfigError as e:
+            raise ConfigError(f"{where}: {e}") from e
+        longest = max(len(episode.tokens) for episode in unit)
+        if longest > config.limits.max_episode_tokens:
+            raise ConfigError(
+                f"{where}: a conversation has {longest} tokens, and limits.max_episode_tokens is "
+                f"{config.limits.max_episode_tokens}; raise the limit, or remove the row"
+            )
+        units.append(unit)
+    if not units:
+        raise ConfigError(
+            f"preferences.dataset_file {preferences.dataset_file} is empty; use a file with at least one row"
+        )
+    return units
+
+
+class PreferencePhase:
+    """Trains on preferences: pairs of conversations (DPO), or single ones that are desirable or not (KTO)."""
+
+    def __init__(self, context: TrainingContext, units: Sequence[PreferenceUnit]) -> None:
+        self._context, self._units = context, units
+
+    def start(self) -> None:
+        """Reset the optimizer, and take the current weights as the reference."""
+        self._context.engine.reset_optimizer()
+        require_reference(self._context.engine).set_reference()
+
+    async def run_step(self, step: int) -> Metrics:
+        """Train on one batch of units."""
+        config, started = self._context.config.preferences, time.perf_counter()
+        number = step - self._context.config.sft.steps
+        drawn = shuffled_epochs(len(self._units), self._context.config.seed)
+        chosen = itertools.islice(drawn, (number - 1) * config.batch_size, number * config.batch_size)
+        batch, found = await _weighted_batch(self._context, [self._units[i] for i in chosen])
+        rate = learning_rate(number, config.steps, config.learning_rate, config.warmup_steps, min_lr_ratio=0.1)
+        metrics = await self._context.engine.update([batch], LossConfig(kind="nll"), rate)
+        return metrics | found | {"learning_rate": rate, "step_seconds": time.perf_counter() - started}
+
+
+async def _weighted_batch(context: TrainingContext, units: Sequence[PreferenceUnit]) -> tuple[Batch, Metrics]:
+    """Return the batch of some units and metrics. The advantage of a token is its weight in the loss."""
+    config, engine = context.config.preferences, context.engine
+    numbers = [number for number, unit in enumerate(units) for _ in unit]
+    episodes = [episode for unit in units for episode in unit]
+    batch = await _with_ref_logprobs(engine, collate(episodes, numbers))
+    wanted, margin = batch.rewards > 0.5, _margins(batch)
+    if config.kind == "dpo":
+        weights, metrics = dpo_weights(margin, batch.group_ids, wanted, config.beta)
+    else:
+        mismatched = await _with_ref_logprobs(
+            engine, collate(_mismatched_for_kl(episodes, context.config.limits.max_episode_tokens))
+        )
+        kl = float(_margins(mismatched).mean())
+        weights, metrics = kto_weights(margin, wanted, config.beta, kl, config.undesirable_weight)
+    sides = {"chosen_log_ratio": margin[wanted], "rejected_log_ratio": margin[~wanted]}
+    metrics |= {name: float(side.mean()) for name, side in sides.items() if len(side)}
+    imitated = config.rpo_alpha * token_weights(batch.mask & wanted[:, None], "token_mean")
+    return batch.replace(advantages=weights[:, None] * batch.mask + imitated), metrics
+
+
+async def _with_ref_logprobs(engine: Trainer, batch: Batch) -> Batch:
+    return await require_reference(engine).compute_ref_logprobs(await engine.compute_logprobs(batch))
+
+
+def _margins(batch: Batch) -> Tensor:
+    assert batch.ref_logprobs is not None
+    return sequence_log_ratios(batch.logprobs, batch.ref_logprobs, batch.mask)
+
+
+def _mismatched_for_kl(episodes: Sequence[Trajectory], most: int) -> list[Trajectory]:
+    """Return the episodes of the KTO estimate of the KL divergence from the reference.
+
+    Each pairs the prompt of one episode with the replies of the next, and has at most `most` tokens.
+    """
+    following = [*episodes[1:], episodes[0]]
+    return [_spliced(prompt, said, most) for prompt, said in zip(episodes, following, strict=True)]
+
+
+def _spliced(prompt: Trajectory, said: Trajectory, most: int) -> Trajectory:
+    """Return the tokens of `prompt` up to its first reply, then those of `said` from its first reply on."""
+    cut, start = prompt.mask.index(True), said.mask.index(True)
+    end = start + most - cut
+    spliced = Trajectory(prompt.task_id, score=said.score)
+    spliced.tokens = prompt.tokens[:cut] + said.tokens[start:end]
+    spliced.mask = prompt.mask[:cut] + said.mask[start:end]
+    spliced.logprobs = prompt.logprobs[:cut] + said.logprobs[start:end]
+    return spliced
+
+
+LabeledConversations = tuple[tuple[tuple[Message, ...], bool], ...]
+"""Conversations, each with True if it is chosen or desirable."""
+
+
+def _read_conversations(path: Path, kind: str) -> Iterator[tuple[str, LabeledConversations, tuple[ToolSpec, ...]]]:
+    """Yield the location, the conversations and the tools of each row."""
+    if kind == "dpo":
+        for pair in items_or_raise(read_examples(path, PreferencePair)):
+            yield pair.location, ((pair.value.chosen, True), (pair.value.rejected, False)), pair.value.tools
+    else:
+        for row in items_or_raise(read_examples(path, LabeledExample)):
+            yield row.location, ((row.value.messages, row.value.label),), row.value.tools
+
+
+def _to_trajectory(
+    messages: Sequence[Message], tools: Sequence[ToolSpec], format: ChatFormat, wanted: bool
+) -> Trajectory:
+    episode = build_supervised_example(messages, tools, format)
+    episode.score, episode.stop_reason = Score(reward=float(wanted)), StopReason.DONE
+    return episode

@@ -1,0 +1,275 @@
+"""RL: play groups of episodes, then update the weights with their advantages."""
+
+import dataclasses
+import random
+import time
+from collections.abc import Iterator, Sequence
+
+from understudy.algorithms.advantages import (
+    apply_kl_penalty,
+    episode_advantages,
+    has_group_variance,
+    tis_weights,
+    token_weights,
+    turn_advantages,
+)
+from understudy.algorithms.batch import Batch, collate
+from understudy.algorithms.critic import action_starts
+from understudy.algorithms.rewards import training_rewards
+from understudy.core.errors import RolloutError
+from understudy.core.tasks import Task
+from understudy.core.trajectory import StopReason, Trajectory
+from understudy.engines.base import Trainer, require_critic, require_reference
+from understudy.evaluation.evaluate import replace_users
+from understudy.rollouts.agent import EngineAgent
+from understudy.rollouts.curriculum import TaskSampler, make_task_sampler, update_success_rates
+from understudy.rollouts.group import Group
+from understudy.rollouts.reward_shaping import ShapedEnvironmentFactory, ShapingConfig
+from understudy.rollouts.rollout import EnvironmentFactory, play_groups
+from understudy.runs.config import TrainConfig
+from understudy.train.anchor_states import index_anchor_states
+from understudy.train.critic import critic_metrics, with_gae_advantages
+from understudy.train.metrics import judge_metrics, learning_rate, rollout_metrics, user_usage_metrics
+from understudy.train.selection import trainable_groups
+from understudy.train.state import Metrics, TrainingContext, TrainingProgress
+from understudy.train.trained_batch import TrainedBatch
+
+
+class RLPhase:
+    """Plays groups of episodes, then updates the weights with their advantages."""
+
+    def __init__(self, context: TrainingContext, progress: TrainingProgress) -> None:
+        self.context, self.progress = context, progress
+        penalty = context.config.format.repair_penalty
+        self.agent = EngineAgent(context.engine, context.format, context.config.sampling, repair_penalty=penalty)
+        self.environments = _make_environments(context)
+        self._next_tasks: Iterator[Task] = iter(())
+        """The training tasks after the first `_num_drawn`."""
+        self._num_drawn = -1
+
+    def start(self) -> None:
+        """Skip the tasks of demonstrations, reset the optimizer, and set the reference if the algorithm needs one."""
+        config, engine = self.context.config, self.context.engine
+        demonstrated = config.sft.num_demonstrations if config.sft.steps else 0
+        self.progress.tasks_used = max(self.progress.tasks_used, demonstrated)
+        engine.reset_optimizer()
+        if config.preferences.steps:
+            require_reference(engine).drop_reference()
+        if config.algorithm.kl_coef:
+            require_reference(engine).set_reference(config.algorithm.reference)
+
+    async def run_step(self, step: int) -> Metrics:
+        """Play the groups of a step and update the weights."""
+        context, config = self.context, self.context.config
+        algorithm = config.algorithm
+        number = step - config.steps_before_rl
+        started, used, drawn = time.perf_counter(), context.users.usage, self.progress.tasks_used
+        groups = await self.play_groups(step)
+        context.run.save_groups(step, groups)
+        validate_fault_rate([episode for group in groups for episode in group.episodes], config.max_fault_rate)
+        sampled = time.perf_counter()
+        certified = await context.certifier.certify_step(context.run, step, number, groups)
+        learning = time.perf_counter()
+        moving = max(0, number - algorithm.critic_warmup_steps)
+        moves = config.steps - algorithm.critic_warmup_steps
+        rate = learning_rate(moving, moves, algorithm.learning_rate, algorithm.warmup_steps, algorithm.min_lr_ratio)
+        metrics, trained = await _learn(context, trainable_groups(groups, algorithm), number, rate)
+        if algorithm.kl_coef and number % algorithm.reference.sync_steps == 0:
+            require_reference(context.engine).update_reference()
+        updated = time.perf_counter()
+        if trained:
+            episodes = [episode for group in groups for episode in group.episodes]
+            context.run.save_trained_episodes(step, trained.trained_episodes(episodes))
+        done = time.perf_counter()
+        seconds = {"rollout_seconds": sampled - started, "update_seconds": updated - learning}
+        rates = {"learning_rate": rate, "step_seconds": done - started, "rollout/noop_reward": context.noop_reward}
+        skipped = {"skipped_tasks": float(self.progress.tasks_used - drawn - len(groups))}
+        asked = user_usage_metrics(context.users, used, context.process_group) | judge_metrics(
+            context.reward_judge, context.process_group
+        )
+        rollouts = rollout_metrics(groups, algorithm.advantage_estimator)
+        return rollouts | skipped | certified | metrics | seconds | rates | asked
+
+    async def play_groups(self, step: int) -> list[Group]:
+        """Play the groups of a step on tasks that the curriculum selects, and update the curriculum's success rates."""
+        context, config, progress = self.context, self.context.config, self.progress
+        tasks = self.make_task_sampler((step - config.steps_before_rl - 1) / config.steps)
+        groups = await play_groups(
+            self.environments,
+            tasks,
+            self.agent,
+            config.limits,
+            group_size=config.algorithm.group_size,
+            num_groups=config.algorithm.groups_per_batch,
+            max_resampled_groups=config.algorithm.max_resampled_groups,
+            seed=step_seed(config.seed, step),
+            advantage_estimator=config.algorithm.advantage_estimator,
+            process_group=context.process_group,
+        )
+        context.gather_costs()
+        progress.tasks_used = tasks.num_drawn
+        progress.bucket_success_rates = update_success_rates(
+            progress.bucket_success_rates, groups, config.curriculum.ema_decay
+        )
+        return groups
+
+    def make_task_sampler(self, fraction: float) -> TaskSampler:
+        """Return a sampler of the next training tasks. `fraction` is the fraction of RL steps that are done."""
+        config, used = self.context.config, self.progress.tasks_used
+        if self._num_drawn != used:  # only at the start: generating tasks is slow, so later samplers share a stream
+            self._num_drawn, self._next_tasks = used, self._count_drawn(self.context.train_tasks(used))
+        rates = self.progress.bucket_success_rates
+        return make_task_sampler(config.curriculum, self._next_tasks, used, config.seed, fraction, rates)
+
+    def _count_drawn(self, tasks: Iterator[Task]) -> Iterator[Task]:
+        for task in tasks:
+            self._num_drawn += 1
+            yield task
+
+
+def _make_environments(context: TrainingContext) -> EnvironmentFactory:
+    """Return the training environments, with the simulated users and the reward shaping of the config."""
+    domain, shaping = replace_users(context.domain, context.users), context.config.algorithm.shaping
+    return domain if shaping == ShapingConfig() else ShapedEnvironmentFactory(domain, shaping, context.reward_judge)
+
+
+async def _learn(
+    context: TrainingContext, groups: Sequence[Group], number: int, rate: float
+) -> tuple[Metrics, TrainedBatch | None]:
+    """Update the weights. Return the metrics, and the batch that trained the policy, or None if none did."""
+    if not groups:
+        return {}, None
+    config, engine = context.config, context.engine
+    algorithm = config.algorithm
+    batch = collate_groups(groups, config)
+    if algorithm.kl_coef:
+        batch = await require_reference(engine).compute_ref_logprobs(batch)
+    if algorithm.uses_critic:
+        batch = await require_critic(engine).compute_values(batch)
+    batch = compute_advantages(batch, config)
+    episodes = [episode for group in groups for episode in group.episodes]
+    trained: TrainedBatch | None = TrainedBatch(episodes, batch, algorithm.num_minibatches)
+    corrected: Metrics = {}
+    if algorithm.tis_cap:
+        batch, corrected = await _correct_importance(engine, batch, algorithm.tis_cap)
+    if number <= algorithm.critic_warmup_steps:
+        batch, trained = dataclasses.replace(batch, advantages=None), None
+    steps = make_minibatches(batch, algorithm.num_minibatches, config, step_seed(config.seed, number))
+    metrics = await engine.update(steps, algorithm.loss, rate, trained.add_logprobs if trained else None)
+    if trained and algorithm.tis_cap:
+        trained.replace_logprobs(batch.logprobs)
+    return metrics | critic_metrics(batch, algorithm) | _ref_kl_metrics(batch) | corrected, trained
+
+
+def _ref_kl_metrics(batch: Batch) -> Metrics:
+    """Return the mean k1 KL to the reference, in nats a token; empty without a reference."""
+    if batch.ref_logprobs is None:
+        return {}
+    return {"kl": float((batch.logprobs - batch.ref_logprobs)[batch.mask].mean())}
+
+
+async def _correct_importance(engine: Trainer, batch: Batch, cap: float) -> tuple[Batch, Metrics]:
+    """Return the batch with the trainer's log-probabilities, and multiply its advantages by TIS weights.
+
+    The metrics compare the log-probabilities of sampler and trainer. They are computed here, because the update only
+    gets the trainer's.
+    """
+    assert batch.advantages is not None
+    seen = await engine.compute_logprobs(batch)
+    weights = tis_weights(seen.logprobs, batch.logprobs, batch.mask, cap)
+    ratio = (seen.logprobs - batch.logprobs)[batch.mask].exp()
+    return seen.replace(advantages=batch.advantages * weights), {
+        "tis_ratio": float(ratio.mean()),
+        "tis_ratio_mse": float((ratio - 1).square().mean()),
+        "tis_clip_fraction": float((ratio > cap).float().mean()),
+    }
+
+
+def collate_groups(groups: Sequence[Group], config: TrainConfig) -> Batch:
+    """Return the batch of the groups' episodes, with the rewards that they are trained on."""
+    algorithm = config.algorithm
+    episodes = [episode for group in groups for episode in group.episodes]
+    group_ids = [i for i, group in enumerate(groups) for _ in group.episodes]
+    anchor_states = index_anchor_states(groups) if algorithm.advantage_estimator == "turn" else None
+    batch = collate(episodes, group_ids, temperature=config.sampling.temperature or 1.0, anchor_states=anchor_states)
+    return batch.replace(rewards=training_rewards(episodes, algorithm.overlong, config.limits.max_episode_tokens))
+
+
+def compute_advantages(batch: Batch, config: TrainConfig) -> Batch:
+    """Return the batch with the advantage of each sampled token. With a critic, it also has the returns.
+
+    The advantages are not yet multiplied by the loss weights of tokens; `make_minibatches` does that.
+    """
+    algorithm = config.algorithm
+    if algorithm.uses_critic:
+        batch = with_gae_advantages(batch, algorithm)
+    elif batch.anchor_states is not None:
+        turns = turn_advantages(batch.rewards, batch.anchor_states, batch.mask, algorithm.turn.gae_lambda)
+        batch = batch.replace(advantages=turns * has_group_variance(batch.rewards, batch.group_ids)[:, None])
+    else:
+        episodes = episode_advantages(algorithm.advantage_estimator, batch.rewards, batch.group_ids)
+        batch = batch.replace(advantages=episodes[:, None] * batch.mask)
+    if batch.ref_logprobs is None or (algorithm.uses_critic and algorithm.kl_estimator == "k1"):
+        return batch
+    assert batch.advantages is not None
+    args = batch.logprobs, batch.ref_logprobs, batch.mask, algorithm.kl_coef, algorithm.kl_estimator
+    return batch.replace(advantages=apply_kl_penalty(batch.advantages, *args))
+
+
+def make_minibatches(batch: Batch, num_minibatches: int, config: TrainConfig, seed: int = 0) -> list[Batch]:
+    """Return `num_minibatches` minibatches for each epoch, with advantages multiplied by the loss weights.
+
+    Rows are not split, and the rows of a group are spread over the minibatches.
+    """
+    num_minibatches = min(num_minibatches, len(batch))
+    orders = _orders(batch.group_ids.tolist(), config.algorithm.update_epochs, seed)
+    return [
+        _weighted_minibatch(batch.select(order[i::num_minibatches]), config)
+        for order in orders
+        for i in range(num_minibatches)
+    ]
+
+
+def _orders(group: Sequence[int], epochs: int, seed: int) -> Iterator[list[int]]:
+    """Yield the order of the rows for each epoch.
+
+    The first epoch has the rows as given. Later epochs shuffle the groups, and the rows within each group, so the rows
+    of a group are adjacent.
+    """
+    members: dict[int, list[int]] = {}
+    for row, number in enumerate(group):
+        members.setdefault(number, []).append(row)
+    yield list(range(len(group)))
+    for epoch in range(1, epochs):
+        draw = random.Random(f"{seed}/{epoch}")
+        groups = draw.sample(list(members.values()), len(members))
+        yield [row for rows in groups for row in draw.sample(rows, len(rows))]
+
+
+def _weighted_minibatch(part: Batch, config: TrainConfig) -> Batch:
+    """Return the batch of one optimizer step, with loss weights of tokens and, with a critic, of values."""
+    algorithm = config.algorithm
+    limit = config.limits.max_turns * config.sampling.max_response_tokens
+    if part.advantages is not None:
+        part = part.replace(advantages=part.advantages * token_weights(part.mask, algorithm.loss_aggregation, limit))
+    if part.returns is None:
+        return part
+    steps = action_starts(part.mask, algorithm.critic.action_level == "turn")
+    return part.replace(value_weights=token_weights(steps, algorithm.loss_aggregation, limit))
+
+
+def step_seed(seed: int, step: int) -> int:
+    """Return the seed of a step's tasks and episodes."""
+    return seed * 1_000_003 + step
+
+
+def validate_fault_rate(episodes: Sequence[Trajectory], max_rate: float) -> None:
+    """Raise RolloutError if more than a fraction `max_rate` of the episodes failed: the others are a biased sample."""
+    faulty = [episode for episode in episodes if episode.stop_reason is StopReason.FAULT]
+    if len(faulty) > max_rate * len(episodes):
+        first = faulty[0]
+        raise RolloutError(
+            f"{len(faulty)} of {len(episodes)} episodes failed, more than max_fault_rate = {max_rate}; "
+            f"the first, task {first.task_id}: {first.error}",
+            first.fault or "engine",
+        )

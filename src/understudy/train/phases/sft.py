@@ -1,0 +1,61 @@
+"""SFT: supervised fine-tuning on demonstrations."""
+
+import itertools
+import random
+import time
+from collections.abc import Iterator, Sequence
+
+from understudy.algorithms.advantages import token_weights
+from understudy.algorithms.batch import collate
+from understudy.algorithms.config import LossConfig
+from understudy.core.trajectory import Trajectory
+from understudy.evaluation.evaluate import play_demonstrations
+from understudy.train.metrics import learning_rate
+from understudy.train.state import Metrics, TrainingContext, TrainingProgress
+
+
+class SFTPhase:
+    """Trains on demonstrations: gold episodes of the first training tasks, and those of `sft.dataset_file`."""
+
+    def __init__(
+        self, context: TrainingContext, progress: TrainingProgress, file_demonstrations: Sequence[Trajectory]
+    ) -> None:
+        self._context, self._progress = context, progress
+        self._file_demonstrations = file_demonstrations
+        self._demonstrations: list[Trajectory] = []
+
+    def start(self) -> None:
+        """Do nothing: the engine is new."""
+
+    async def run_step(self, step: int) -> Metrics:
+        """Train on one batch of demonstrations."""
+        config = self._context.config.sft
+        started = time.perf_counter()
+        if not self._demonstrations:
+            self._demonstrations = [*await self._play_gold(), *self._file_demonstrations]
+        drawn = shuffled_epochs(len(self._demonstrations), self._context.config.seed)
+        chosen = itertools.islice(drawn, (step - 1) * config.batch_size, step * config.batch_size)
+        batch = collate([self._demonstrations[i] for i in chosen])
+        batch = batch.replace(advantages=token_weights(batch.mask, "token_mean"))
+        rate = learning_rate(step, config.steps, config.learning_rate, config.warmup_steps, min_lr_ratio=0.1)
+        metrics = await self._context.engine.update([batch], LossConfig(kind="nll"), rate)
+        seconds = time.perf_counter() - started
+        return metrics | {
+            "learning_rate": rate,
+            "step_seconds": seconds,
+            "tokens_per_second": metrics["computed_tokens"] / seconds,
+        }
+
+    async def _play_gold(self) -> list[Trajectory]:
+        """Return the gold episodes, in the model's tokens."""
+        context, config, count = self._context, self._context.config, self._context.config.sft.num_demonstrations
+        tasks = itertools.islice(context.train_tasks(), count)
+        episodes = await play_demonstrations(context.domain, tasks, context.format, config.limits, config.seed)
+        self._progress.tasks_used = max(self._progress.tasks_used, count)
+        return episodes
+
+
+def shuffled_epochs(count: int, seed: int) -> Iterator[int]:
+    """Yield the integers from 0 to `count` - 1 in endless epochs, each shuffled differently."""
+    for epoch in itertools.count():
+        yield from random.Random(f"{seed}/{epoch}").sample(range(count), count)

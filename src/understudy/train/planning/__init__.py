@@ -1,0 +1,1 @@
+"""Planning of a run: memory, speed, duration, and preflight checks."""

@@ -1,0 +1,415 @@
+"""Plan the memory of a run from the shapes of its model, before it starts.
+
+Memory that is used during the whole run is counted exactly. Sampling and training alternate: sampling frees its cache
+before an update. Both are estimated for the largest passes that the config allows: full-length episodes, a full cache,
+full microbatches. Shorter episodes need less. In a run with several processes, a plan gives the memory of one process.
+
+docs/preflight.md has the formulas and compares plans with measurements.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from understudy.core.errors import ConfigError
+from understudy.core.records import Record
+from understudy.engines.local.config import ALL_LINEAR, LocalEngineConfig
+from understudy.engines.local.cpu.onednn_cache import MAX_CACHED_PRIMITIVES, PRIMITIVE_BYTES
+from understudy.engines.local.machine import Machine
+from understudy.engines.vllm.server import vllm_installed
+from understudy.runs.config import TrainConfig
+
+LOGIT_CHUNK = 512
+"""Positions whose logits are in memory at once (`engines.local.token_logprobs.LOGIT_CHUNK`)."""
+CACHE_GROWTH = 128
+"""Tokens by which the KV cache of a sequence grows (`engines.local.sampling.kv_cache.CACHE_GROWTH`)."""
+NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
+"""Bytes of a 4-bit weight: 64 weights share a scale of 1 byte, and 256 scales share one of 4 bytes."""
+GIB = 1 << 30
+
+MemoryPhase = Literal["always", "sampling", "training"]
+
+
+class LinearShape(Record):
+    """A linear layer of the model's body."""
+
+    name: str
+    """The last part of its module's name, such as `q_proj`."""
+    outputs: int
+    inputs: int
+
+
+class ModelShape(Record):
+    """The shapes of a model that determine its memory."""
+
+    parameters: int
+    """The number of parameters; tied ones count once."""
+    embeddings: int
+    """Parameters of the embeddings, and of the output head if it is not tied to them."""
+    linear: tuple[LinearShape, ...]
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    key_heads: int
+    head_dim: int
+    vocabulary: int
+
+
+class MaxPassSizes(Record):
+    """The largest passes of a process."""
+
+    max_episode_tokens: int
+    """Tokens of an episode."""
+    prompt_tokens: int
+    """Tokens of the prompt that the episodes of a group share."""
+    max_turn_tokens: int
+    """Tokens added to an episode since its last reply."""
+    group_size: int
+    """Episodes of a group in this process. They share one computed and cached prompt."""
+    concurrent_episodes: int
+    """Episodes that are sampled at once."""
+    has_reference: bool
+    """True if a copy of the weights is stored as the reference."""
+    has_ema_reference: bool = False
+    """True if the reference is a moving average, which is stored in float32."""
+    samples_locally: bool = True
+    """True if PyTorch samples replies in this process. vLLM uses the memory that `engine.vllm` sets."""
+
+
+class MemoryPart(Record):
+    """One part of the memory."""
+
+    name: str
+    phase: MemoryPhase
+    """The phase that uses it."""
+    num_bytes: int
+    """The size in bytes."""
+
+
+class MemoryPlan(Record):
+    """The memory of each process of a run, in parts."""
+
+    device: str
+    parts: tuple[MemoryPart, ...]
+    device_bytes: int
+    """The memory of the device, in bytes."""
+    processes: int = 1
+    """The number of processes: all on one CPU, or each on its own GPU."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Return the peak bytes of a process. Sampling and training alternate, so the larger of the two counts."""
+        return self.bytes_in("always") + max(self.bytes_in("sampling"), self.bytes_in("training"))
+
+    @property
+    def required_bytes(self) -> int:
+        """Return the bytes that the device must have. On a CPU this is the sum over all processes."""
+        return self.peak_bytes * (self.processes if self.device == "cpu" else 1)
+
+    @property
+    def fits(self) -> bool:
+        """Return whether the device has enough memory."""
+        return self.required_bytes <= self.device_bytes
+
+    def bytes_in(self, when: MemoryPhase) -> int:
+        """Return the bytes of all parts of one phase."""
+        return sum(part.num_bytes for part in self.parts if part.phase == when)
+
+
+def plan_memory(
+    shape: ModelShape, config: LocalEngineConfig, load: MaxPassSizes, machine: Machine, processes: int = 1
+) -> MemoryPlan:
+    """Return the memory plan of each of `processes` processes, from the shapes of the model."""
+    shards = processes if config.sharding == "fsdp" else 1
+    parts = [*_resident_parts(shape, config, load, machine, shards), *_training_parts(shape, config, load, machine)]
+    parts += _sampling_parts(shape, config, load, machine) if load.samples_locally else ()
+    parts += _gathered_parts(shape, config, machine) if shards > 1 else ()
+    whole = tuple(part for part in parts if part.num_bytes)
+    return MemoryPlan(device=machine.device, parts=whole, device_bytes=machine.memory_total, processes=processes)
+
+
+def plan_run_memory(config: TrainConfig, folder: Path, machine: Machine, processes: int = 1) -> list[MemoryPlan]:
+    """Return a list with the memory plan of a run with the model in `folder`.
+
+    The list is empty if the engine is not `local`.
+    """
+    if not isinstance(config.engine, LocalEngineConfig):
+        return []
+    return [plan_memory(read_model_shape(folder), config.engine, max_pass_sizes(config, processes), machine, processes)]
+
+
+def max_pass_sizes(config: TrainConfig, processes: int = 1) -> MaxPassSizes:
+    """Return the largest passes that a config allows. They assume that episodes share no prefix.
+
+    The length of shared prefixes is not known before the run. Each of n processes plays every n-th episode, so it has
+    some episodes of most groups.
+    """
+    longest = config.limits.max_episode_tokens + config.sampling.max_response_tokens
+    algorithm = config.algorithm
+    return MaxPassSizes(
+        max_episode_tokens=longest,
+        prompt_tokens=0,
+        max_turn_tokens=max(1, longest // config.limits.max_turns),
+        group_size=-(-algorithm.group_size // processes),
+        concurrent_episodes=min(
+            config.engine.max_num_seqs, -(-algorithm.group_size * algorithm.groups_per_batch // processes)
+        ),
+        has_reference=algorithm.kl_coef > 0 or config.preferences.steps > 0,
+        has_ema_reference=algorithm.kl_coef > 0 and algorithm.reference.kind == "ema",
+        samples_locally=_samples_here(config.engine.local_engine_config),
+    )
+
+
+def _samples_here(config: LocalEngineConfig) -> bool:
+    """Return whether PyTorch will sample. With `sampler = "auto"` this is a guess, as the model is not loaded yet."""
+    if config.sampler != "auto":
+        return config.sampler == "torch"
+    return not config.vllm.base_url and not vllm_installed(config.vllm.python)
+
+
+def checkpoint_bytes(shape: ModelShape, config: TrainConfig, item: int) -> int:
+    """Return the bytes of a checkpoint: master weights, moments, and the reference.
+
+    Each weight of a frozen reference takes `item` bytes. Each weight of a moving average takes 4 bytes. A reference
+    that is another model is not in the checkpoint.
+    """
+    held = item if config.preferences.steps else 0
+    if config.algorithm.kl_coef:
+        held = max(held, {"frozen": item, "ema": 4, "model": 0}[config.algorithm.reference.kind])
+    return (12 + held) * _trainable(shape, config.engine.local_engine_config)
+
+
+def read_model_shape(folder: Path) -> ModelShape:
+    """Return the shapes of the model in a folder, from its config.json and the headers of its safetensors files.
+
+    Raise ConfigError if config.json lacks a size.
+    """
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = config.get("text_config", config)
+    shapes = {name: tensor["shape"] for file in sorted(folder.glob("*.safetensors")) for name, tensor in _header(file)}
+    try:
+        return _shape(config, shapes)
+    except KeyError as e:
+        raise ConfigError(f"{folder / 'config.json'} has no key {e}, which the memory plan needs; add it") from e
+
+
+def format_memory_plan(plan: MemoryPlan) -> str:
+    """Return a table of the memory of a process, and the total if several share a device."""
+    width = max(len(part.name) for part in plan.parts)
+    several = f", for each of {plan.processes} processes" if plan.processes > 1 else ""
+    lines = [f"planned memory of the {plan.device}{several}"]
+    for when in ("always", "sampling", "training"):
+        lines += [f"  {p.name:<{width}}  {when:<8} {_gib(p.num_bytes)}" for p in plan.parts if p.phase == when]
+    once = f"  {'peak':<{width}}           {_gib(plan.peak_bytes)}"
+    if plan.required_bytes > plan.peak_bytes:
+        once += f"\n  {'all processes':<{width}}           {_gib(plan.required_bytes)}"
+    lines.append(f"{once} of {_gib(plan.device_bytes).strip()}")
+    if not plan.fits:
+        lines[-1] += f", which is not enough; lower {_memory_hints(plan)}"
+    return "\n".join(lines)
+
+
+def format_measured_peak(plan: MemoryPlan, measured: int) -> str:
+    """Return a line with the measured and the planned peak of a process. `measured` is in bytes."""
+    process = " of the first process" if plan.processes > 1 else ""
+    return f"peak memory{process}: {measured / GIB:.2f} GiB; planned: {plan.peak_bytes / GIB:.2f} GiB"
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:8.3f} GiB"
+
+
+def _memory_hints(plan: MemoryPlan) -> str:
+    training = plan.bytes_in("training") > plan.bytes_in("sampling")
+    knobs = (
+        "engine.max_tokens_per_microbatch, or set engine.gradient_checkpointing" if training else "engine.max_num_seqs"
+    )
+    return f"{knobs}, or start fewer processes" if plan.required_bytes > plan.peak_bytes else knobs
+
+
+def _header(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the name and the header of each tensor in a safetensors file.
+
+    The file's first 8 bytes are the length of its JSON header.
+    """
+    with file.open("rb") as f:
+        header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+    yield from ((name, tensor) for name, tensor in header.items() if name != "__metadata__")
+
+
+def _shape(config: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> ModelShape:
+    tied = bool(config.get("tie_word_embeddings", "lm_head.weight" not in shapes))
+    ends = ("embed_tokens.weight", "wte.weight", "lm_head.weight")
+    outer = {name: s for name, s in shapes.items() if name.endswith(ends) and not (tied and "lm_head" in name)}
+    body = {name: s for name, s in shapes.items() if not name.endswith(ends)}
+    heads = config["num_attention_heads"]
+    return ModelShape(
+        parameters=sum(math.prod(s) for s in (outer | body).values()),
+        embeddings=sum(math.prod(s) for s in outer.values()),
+        linear=tuple(
+            LinearShape(name=name.split(".")[-2], outputs=s[0], inputs=s[1])
+            for name, s in sorted(body.items())
+            if len(s) == 2 and name.endswith(".weight")
+        ),
+        layers=config["num_hidden_layers"],
+        hidden=config["hidden_size"],
+        intermediate=config.get("intermediate_size") or 4 * config["hidden_size"],
+        heads=heads,
+        key_heads=config.get("num_key_value_heads") or heads,
+        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+        vocabulary=config["vocab_size"],
+    )
+
+
+def _adapted(shape: ModelShape, config: LocalEngineConfig) -> list[LinearShape]:
+    """Return the linear layers that get an adapter."""
+    if not config.uses_lora:
+        return []
+    targets, names = config.lora.target_modules, {x.name for x in shape.linear}
+    if targets == (ALL_LINEAR,):
+        return list(shape.linear)
+    if missing := set(targets) - names:
+        raise ConfigError(
+            f"engine.lora.target_modules: the model has no module {min(missing)!r}; choose from {sorted(names)}"
+        )
+    return [x for x in shape.linear if x.name in targets]
+
+
+def _trainable(shape: ModelShape, config: LocalEngineConfig) -> int:
+    if config.uses_lora:
+        return sum(config.lora.rank * (x.inputs + x.outputs) for x in _adapted(shape, config))
+    return shape.parameters - (0 if config.train_embeddings else shape.embeddings)
+
+
+def _resident_parts(
+    shape: ModelShape, config: LocalEngineConfig, load: MaxPassSizes, machine: Machine, shards: int
+) -> Iterator[MemoryPart]:
+    """Yield the parts that are used during the whole run. A process has one of `shards` shards of the layers."""
+    item, trainable = machine.dtype_bytes, _trainable(shape, config)
+    outside = shape.embeddings if config.train_embeddings and not config.uses_lora else 0
+    own = -(-(trainable - outside) // shards) + outside
+    copied = 4 if load.has_ema_reference else item
+    linear = sum(x.inputs * x.outputs for x in shape.linear)
+    quantized = int(linear * NF4_BYTES) - linear * item if config.finetune == "qlora" else 0
+    copies = 0 if config.finetune == "qlora" or not machine.packs_weights else linear * item
+    for name, size in (
+        ("process and its libraries", machine.memory_used),
+        ("weights", -(-(_layers(shape) * item + quantized) // shards) + shape.embeddings * item),
+        ("packed weights", copies),
+        ("oneDNN primitives", MAX_CACHED_PRIMITIVES * PRIMITIVE_BYTES if machine.packs_weights else 0),
+        ("adapters", own * item if config.uses_lora else 0),
+        ("master weights", 4 * own),
+        ("gradients", 4 * own),
+        ("optimizer moments", 8 * own),
+        (
+            "reference",
+            own * (copied + item) if load.has_reference else 0,
+        ),  # and a copy of the current weights while the reference computes
+    ):
+        yield MemoryPart(name=name, phase="always", num_bytes=size)
+
+
+def _gathered_parts(shape: ModelShape, config: LocalEngineConfig, machine: Machine) -> Iterator[MemoryPart]:
+    """Yield the memory of the weights that FSDP gathers in addition to a process's shard.
+
+    Sampling gathers all layers, and an update one layer at a time.
+    """
+    adapters = _trainable(shape, config) if config.uses_lora else 0
+    size = (_layers(shape) + adapters) * machine.dtype_bytes
+    yield MemoryPart(name="gathered layers", phase="sampling", num_bytes=size)
+    yield MemoryPart(name="gathered layer", phase="training", num_bytes=size // shape.layers)
+
+
+def _layers(shape: ModelShape) -> int:
+    """Return the number of parameters that are sharded."""
+    return shape.parameters - shape.embeddings
+
+
+def _sampling_parts(
+    shape: ModelShape, config: LocalEngineConfig, load: MaxPassSizes, machine: Machine
+) -> Iterator[MemoryPart]:
+    """Yield the memory of the KV cache and of the largest pass.
+
+    The largest pass is a prefill of all concurrent episodes, or a decoding step with the maximum number of rows.
+    """
+    item = machine.dtype_bytes
+    token = 2 * shape.layers * shape.key_heads * shape.head_dim * item
+    own = -(-(load.max_episode_tokens - load.prompt_tokens) // CACHE_GROWTH) * CACHE_GROWTH
+    prefixes = -(-load.concurrent_episodes // load.group_size) * load.prompt_tokens
+    yield MemoryPart(name="KV cache", phase="sampling", num_bytes=(config.max_num_seqs * own + prefixes) * token)
+    new = max(load.prompt_tokens, load.concurrent_episodes * load.max_turn_tokens)
+    folded = 2 * shape.heads * (load.concurrent_episodes * load.max_turn_tokens) * load.max_episode_tokens
+    prefill = item * (new * (4 * shape.hidden + 3 * shape.intermediate) + folded)
+    rows = max(config.max_draft_rows, load.concurrent_episodes)
+    logits = rows * shape.vocabulary * (item if machine.fused_kernels else 24)
+    yield MemoryPart(name="passes", phase="sampling", num_bytes=max(prefill, logits))
+
+
+def _training_parts(
+    shape: ModelShape, config: LocalEngineConfig, load: MaxPassSizes, machine: Machine
+) -> Iterator[MemoryPart]:
+    """Yield the parts of an update: tensors stored for the backward pass, and the largest temporary tensor."""
+    item = machine.dtype_bytes
+    computed, queries = _microbatch(config.max_tokens_per_microbatch, load)
+    width = _width(shape, config, machine)
+    weights = shape.heads * queries * load.max_episode_tokens * item  # attention probabilities of one layer
+    layer = computed * width + weights
+    inputs = shape.layers * computed * shape.hidden * item
+    activations = inputs + layer if config.gradient_checkpointing else shape.layers * layer
+    yield MemoryPart(name="activations", phase="training", num_bytes=activations)
+    yield MemoryPart(name="fused weights", phase="training", num_bytes=_joined(shape, config, machine))
+    yield MemoryPart(name="heap fragmentation", phase="training", num_bytes=layer if machine.device == "cpu" else 0)
+    backward = max(2 * weights, computed * (4 * shape.intermediate + 4 * shape.hidden) * item)
+    logits = LOGIT_CHUNK * shape.vocabulary * (item if machine.fused_kernels else item + 12)
+    head = 2 * shape.vocabulary * shape.hidden * item if config.train_embeddings and not config.uses_lora else 0
+    beside = ("logits of a chunk", logits + head) if logits + head > backward else ("a layer's gradients", backward)
+    yield MemoryPart(name=beside[0], phase="training", num_bytes=beside[1])
+
+
+def _microbatch(budget: int, load: MaxPassSizes) -> tuple[int, int]:
+    """Return two numbers of tokens of a full microbatch: all computed tokens, and those outside shared prompts.
+
+    A shared prompt is computed once for the episodes of a group. `budget` is the maximum of tokens of a microbatch.
+    """
+    own = load.max_episode_tokens - load.prompt_tokens
+    rows = (budget - load.prompt_tokens) // own
+    if rows < 2 or not load.prompt_tokens:
+        whole = max(budget, load.max_episode_tokens)  # a row may be longer than the budget
+        return whole, whole
+    while rows > 2 and rows * own + -(-rows // load.group_size) * load.prompt_tokens > budget:
+        rows -= 1
+    return rows * own + -(-rows // load.group_size) * load.prompt_tokens, rows * own
+
+
+def _width(shape: ModelShape, config: LocalEngineConfig, machine: Machine) -> int:
+    """Return the bytes that a layer stores for the backward pass for each token, without attention probabilities."""
+    queries, keys = shape.heads * shape.head_dim, shape.key_heads * shape.head_dim
+    numbers = 4 * shape.hidden + 3 * queries + 3 * keys + 3 * shape.intermediate
+    if not machine.fused_kernels:
+        numbers += shape.intermediate  # the gate, before and after its function
+    size = numbers * machine.dtype_bytes + (0 if machine.fused_kernels else 16 * shape.hidden)  # norms, in float32
+    adapted = _adapted(shape, config)
+    if adapted:
+        size += machine.dtype_bytes * config.lora.rank * len(adapted) // shape.layers
+    if config.lora.dropout and adapted:
+        size += (machine.dtype_bytes + 1) * sum(x.inputs for x in adapted) // shape.layers
+    return size
+
+
+def _joined(shape: ModelShape, config: LocalEngineConfig, machine: Machine) -> int:
+    """Return the bytes of the copies of weights that are fused for one product (q, k, v; gate, up).
+
+    Only layers without adapters are fused.
+    """
+    if not machine.fused_kernels or config.finetune == "qlora":
+        return 0
+    adapted = {x.name for x in _adapted(shape, config)}
+    sizes: dict[str, int] = {}
+    for x in shape.linear:
+        sizes[x.name] = sizes.get(x.name, 0) + x.inputs * x.outputs * machine.dtype_bytes
+    joints = ({"q_proj", "k_proj", "v_proj"}, {"gate_proj", "up_proj"})
+    whole = sum(sizes.get(name, 0) for joint in joints if not joint & adapted for name in joint)
+    return whole // shape.layers if config.gradient_checkpointing else whole

@@ -1,0 +1,182 @@
+"""Check everything that a run needs, and forecast its memory, disk space and time. Nothing is written.
+
+The sizes of episodes come from the gold episodes of a few tasks. The machine's speed comes from a stored result of
+`understudy bench`, or from a measurement of a second or two.
+"""
+
+import contextlib
+import itertools
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from understudy.core.errors import ConfigError
+from understudy.core.records import Record
+from understudy.engines.local.machine import detect_machine
+from understudy.engines.tinker.client import TinkerClient
+from understudy.engines.tinker.config import TinkerEngineConfig
+from understudy.evaluation.evaluate import play_demonstrations
+from understudy.formats import FormatTokenizer
+from understudy.runs.config import TrainConfig
+from understudy.train.planning import bench, forecast, memory
+from understudy.train.planning.bench import BenchResult
+from understudy.train.planning.forecast import EpisodeSizes, RunForecast
+from understudy.train.planning.memory import GIB, MemoryPlan
+
+if TYPE_CHECKING:
+    from understudy.train.preparation import PreparedRun
+
+NUM_GOLD_EPISODES = 8
+"""Number of gold episodes to play."""
+
+
+class DiskPlan(Record):
+    """Disk space, in bytes."""
+
+    required_bytes: int
+    """Bytes of the checkpoints and the model. Episodes and metrics are small in comparison and not counted."""
+    num_checkpoints: int
+    free_bytes: int
+
+
+class PreflightReport(Record):
+    """The plan of a run. Its text is the full report."""
+
+    config: TrainConfig
+    folder: Path
+    """The folder of the run."""
+    verdict: str
+    """The result of the checks, as text."""
+    gold_sizes: EpisodeSizes
+    forecast: RunForecast | None = None
+    """None if a server has the weights: then time, memory and disk are not forecast."""
+    speed_source: str = ""
+    """How the machine's speed was measured, as text."""
+    memory: MemoryPlan | None = None
+    disk: DiskPlan | None = None
+    notes: tuple[str, ...] = ()
+    """Further lines of the report."""
+
+    def __str__(self) -> str:
+        head = f"{self.config.model} on {self.config.domain}: {self.verdict}; folder of the run: {self.folder}"
+        lines = [head, _sizes(self.gold_sizes, self.config)]
+        if self.forecast:
+            lines += [
+                forecast.format_forecast(self.forecast, self.config),
+                f"  (for episodes as long as gold; speed measured {self.speed_source})",
+            ]
+        lines += [memory.format_memory_plan(self.memory)] if self.memory else []
+        lines += [_room(self.disk)] if self.disk else []
+        return "\n".join([*lines, *self.notes])
+
+
+async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -> PreflightReport:
+    """Return the plan of a run in `folder`. Raise ConfigError or TaskError as a run would."""
+    from understudy.train.preparation import (  # imports torch, and errors of the config should not wait for it
+        config_warnings,
+        prepare_run,
+    )
+
+    prepared = await prepare_run(config)
+    sound, notes = "the config is valid", (*config_warnings(config), *prepared.data_files.notes)
+    if isinstance(config.engine, TinkerEngineConfig):
+        gold, served = await measure_gold_episodes(config, prepared), _served(config.engine)
+        return PreflightReport(config=config, folder=folder, verdict=sound, gold_sizes=gold, notes=(served, *notes))
+    machine = detect_machine(config.engine.local_engine_config)
+    gold = await measure_gold_episodes(config, prepared)
+    (planned,) = memory.plan_run_memory(config, prepared.model_folder, machine, processes)
+    speeds, source = await _speeds(config, prepared.model_folder)
+    evaluated = config.eval.trials * sum(len(each.tasks) for each in prepared.eval_sets)
+    return PreflightReport(
+        config=config,
+        folder=folder,
+        verdict=sound,
+        gold_sizes=gold,
+        forecast=forecast.forecast_run(config, gold, speeds, evaluated),
+        speed_source=f"{source}; with one process" if processes > 1 else source,
+        memory=planned,
+        disk=_disk(config, memory.read_model_shape(prepared.model_folder), machine.dtype_bytes, folder),
+        notes=notes,
+    )
+
+
+def preflight_to_dict(found: PreflightReport) -> dict[str, Any]:
+    """Return the plan as JSON values, with the totals of its parts."""
+    plain = found.model_dump(mode="json")
+    if found.forecast:
+        plain["forecast"]["seconds"] = found.forecast.seconds
+    if found.memory:
+        plain["memory"] |= {"peak_bytes": found.memory.peak_bytes, "fits": found.memory.fits}
+    return plain
+
+
+def _served(engine: TinkerEngineConfig) -> str:
+    """Connect to a server and return a line with its model.
+
+    Raise ConfigError if the server cannot be reached or does not have the model.
+    """
+    with contextlib.closing(TinkerClient(engine)) as server:
+        return f"{server} ({engine.server_kind}) has the model {server.connect()}; its speed is not measured"
+
+
+async def measure_gold_episodes(config: TrainConfig, prepared: "PreparedRun") -> EpisodeSizes:
+    """Return the sizes of the gold episodes of the first training tasks."""
+    domain, tasks = prepared.domain, itertools.islice(prepared.domain.stream("train", config.seed), NUM_GOLD_EPISODES)
+    played = await play_demonstrations(domain, tasks, prepared.format, config.limits, config.seed)
+    return forecast.measure_episodes(played, FormatTokenizer.load(prepared.model_folder / "tokenizer.json"))
+
+
+def _sizes(episodes: EpisodeSizes, config: TrainConfig) -> str:
+    """Return a line with the sizes of gold episodes. It warns if the longest leaves too little room for a reply."""
+    tight = episodes.max_tokens + config.sampling.max_response_tokens > config.limits.max_episode_tokens
+    room = (
+        f"; limits.max_episode_tokens = {config.limits.max_episode_tokens} leaves no room for one more reply; raise it"
+        if tight
+        else ""
+    )
+    return (
+        f"gold episodes: {episodes.mean_tokens:,.0f} tokens on average "
+        f"({episodes.common_prefix_tokens:,} of them common to all), "
+        f"{episodes.mean_sampled_tokens:,.0f} of them sampled in {episodes.mean_turns:.1f} replies; "
+        f"the longest has {episodes.max_tokens:,}{room}"
+    )
+
+
+async def _speeds(config: TrainConfig, folder: Path) -> tuple[BenchResult, str]:
+    """Return the machine's speed and its source."""
+    local = config.engine.local_engine_config
+    if speeds := bench.load_result(config.model, local):
+        return speeds, "by `understudy bench`"
+    engine = local.replace(sampler="torch") if local.sampler == "auto" else local
+    speeds = await bench.measure_speed(folder, engine, bench.QUICK_SIZE, [local.finetune], config.model)
+    slower = engine != local and not memory.max_pass_sizes(config).samples_locally
+    how = " with PyTorch, while the run samples with vLLM, which is faster" if slower else ""
+    return speeds, f"just now{how}; for a better measurement: understudy bench {config.model}"
+
+
+def _disk(config: TrainConfig, shape: memory.ModelShape, item: int, folder: Path) -> DiskPlan:
+    """Return the disk space of the checkpoints and the model, with `item` bytes for each number of `engine.dtype`.
+
+    Raise ConfigError if the disk has too little free space.
+    """
+    from understudy.train.loop import has_checkpoint_after
+
+    saved = sum(has_checkpoint_after(config, step) for step in range(1, config.total_steps + 1))
+    count = (
+        min(saved, config.keep_checkpoints + 2) if config.keep_checkpoints else saved
+    )  # 2 more: the best one, and the one that is being written
+    needed = count * memory.checkpoint_bytes(shape, config, item) + shape.parameters * 4
+    there = next(path for path in folder.absolute().parents if path.exists())
+    free = shutil.disk_usage(there).free
+    if needed > free:
+        raise ConfigError(
+            f"{count} checkpoints and the model need {needed / GIB:.1f} GiB, but {there} has {free / GIB:.1f} GiB "
+            f"free; {'lower' if config.keep_checkpoints else 'set'} keep_checkpoints, raise save_every, or name a "
+            "folder on another disk with --out"
+        )
+    return DiskPlan(required_bytes=needed, num_checkpoints=count, free_bytes=free)
+
+
+def _room(disk: DiskPlan) -> str:
+    needed, free = disk.required_bytes / GIB, disk.free_bytes / GIB
+    return f"disk: {needed:.2f} GiB for {disk.num_checkpoints} checkpoints and the model; {free:.1f} GiB are free"

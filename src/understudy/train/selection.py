@@ -1,0 +1,61 @@
+"""Selection of a step's training episodes, and checks of the reference and the reward judge."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from understudy.clients.chat import Budget, open_chat_model
+from understudy.core.errors import ConfigError
+from understudy.engines.models import find_model
+from understudy.engines.reference_config import FROZEN_REFERENCE
+from understudy.formats.tokenizer import first_token_difference
+from understudy.rollouts.group import Group
+from understudy.rollouts.reward_shaping import RewardJudge
+from understudy.runs.config import AlgorithmConfig, TrainConfig
+from understudy.runs.endpoints import REWARD_JUDGE_KEY, training_endpoint_names
+
+
+def trainable_groups(groups: Sequence[Group], algorithm: AlgorithmConfig) -> list[Group]:
+    """Return the groups of a step with the episodes to train on. Groups without any are left out.
+
+    With a KL penalty, every scored episode is trained on. `reinforce_pp` divides by the standard deviation over the
+    whole batch. It therefore also trains on every scored episode, unless the rewards are equal within every group.
+    """
+    estimator = algorithm.advantage_estimator
+    found = [Group(group.task, group.trainable_episodes(estimator)) for group in groups]
+    if algorithm.kl_coef or (estimator == "reinforce_pp" and any(group.episodes for group in found)):
+        found = [Group(group.task, group.scored_episodes) for group in groups]
+    return [group for group in found if group.episodes]
+
+
+def make_reward_judge(config: TrainConfig, budget: Budget | None = None) -> RewardJudge | None:
+    """Return the judge that grades failed episodes, if `algorithm.shaping` asks for one.
+
+    Raise ConfigError if its endpoint is unknown, has no model or names a key that is not set.
+    """
+    name = training_endpoint_names(config).get(REWARD_JUDGE_KEY)
+    return RewardJudge(open_chat_model(config.endpoints, name, REWARD_JUDGE_KEY, "grader", budget)) if name else None
+
+
+def validate_reference(algorithm: AlgorithmConfig, folder: Path) -> None:
+    """Raise ConfigError for a reference without effect, and for a teacher with another vocabulary than the model.
+
+    `folder` is the folder of the model.
+    """
+    reference = algorithm.reference
+    if not algorithm.kl_coef and reference != FROZEN_REFERENCE:
+        raise ConfigError(
+            f"algorithm.reference.kind = {reference.kind!r}: a reference has no effect with algorithm.kl_coef = 0; set "
+            "both or neither"
+        )
+    if not algorithm.kl_coef and algorithm.advantage_estimator == "zero":
+        raise ConfigError(
+            "algorithm.advantage_estimator = 'zero': all advantages are 0, and so is algorithm.kl_coef; to train "
+            "towards a teacher, set algorithm.kl_coef above 0 and algorithm.reference.kind=model"
+        )
+    if reference.model:
+        teacher = find_model(reference.model)
+        if difference := first_token_difference(folder / "tokenizer.json", teacher / "tokenizer.json"):
+            raise ConfigError(
+                f"algorithm.reference.model = {reference.model!r} has another vocabulary: {difference}; "
+                "choose a teacher of the model's own family"
+            )

@@ -1,0 +1,114 @@
+"""Sampling through SkyRL's inference client: token ids in, token ids and their log-probabilities out."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from understudy.core.errors import RolloutError
+from understudy.engines.base import Completion, SamplingParams, context_full_completion
+from understudy.formats import FormatTokenizer
+from understudy.formats.detokenizer import StopStrings
+from understudy.rollouts.agent import TURN_SEED_STRIDE
+
+
+class InferenceClient(Protocol):
+    """The part of SkyRL's `InferenceEngineInterface` that sampling needs."""
+
+    @property
+    def weight_version(self) -> int:
+        """The number of weight updates that the engines have received."""
+
+    async def generate(self, input_batch: dict[str, Any], model: str | None = None) -> dict[str, Any]:
+        """Return replies to prompts of token ids."""
+
+    async def finish_session(self, session_id: str) -> None:
+        """End an episode's session, so that the router can free its resources."""
+
+
+class SkyRLSampler:
+    """Samples through SkyRL's inference client. See `engines.base.Sampler`."""
+
+    client: InferenceClient
+    """It is set when SkyRL has started its engines."""
+    max_context_tokens: int
+    """The maximum sequence length of the engines, in tokens."""
+
+    def __init__(self, vocabulary: Callable[[], FormatTokenizer], client_errors: tuple[type[Exception], ...]) -> None:
+        """`vocabulary` loads the tokenizer. `client_errors` are the exceptions of a client whose engine has died."""
+        self._vocabulary, self._failures = vocabulary, client_errors
+        self.model: str | None = None
+        """The name of the policy in the engines, or None if they have only one model."""
+        self.salted = False
+        """True if requests have a cache salt, so that prefixes of older weights are not reused."""
+
+    async def sample(
+        self, prompt: Sequence[int], sampling: SamplingParams, seed: int, stop_tokens: Collection[int] = ()
+    ) -> Completion:
+        """Sample a reply. See `engines.base.Sampler`.
+
+        All requests of an episode have one session id, so that the router sends them to the engine with the cached
+        prefix. Raise RolloutError if the engine fails or returns no log-probabilities.
+        """
+        version = self.client.weight_version
+        if len(prompt) >= self.max_context_tokens:
+            return context_full_completion(version)
+        asked = {
+            "prompt_token_ids": [list(prompt)],
+            "sampling_params": self._params(len(prompt), sampling, seed, stop_tokens),
+            "session_ids": [session_id(seed // TURN_SEED_STRIDE)],
+            **({"cache_salt": str(version)} if self.salted else {}),
+        }
+        with self._attributed():
+            found = await self.client.generate(asked, model=self.model)
+        tokens, logprobs = found["response_ids"][0], (found["response_logprobs"] or [None])[0]
+        if logprobs is None or len(logprobs) != len(tokens) or not tokens:
+            given = "no" if logprobs is None else str(len(logprobs))
+            raise RolloutError(
+                f"the inference engine returned {len(tokens)} tokens and {given} log-probabilities", "engine"
+            )
+        count = self._end(tokens, sampling)
+        stopped = count is not None or tokens[-1] in stop_tokens
+        return Completion(list(tokens[:count]), list(logprobs[:count]), "stop" if stopped else "length", version)
+
+    async def finish_sessions(self, seeds: Iterable[int]) -> None:
+        """End the sessions of the episodes with these seeds."""
+        await asyncio.gather(*(self.client.finish_session(session_id(seed)) for seed in seeds))
+
+    def _params(self, length: int, sampling: SamplingParams, seed: int, stop_tokens: Collection[int]) -> dict[str, Any]:
+        """Return vLLM's sampling parameters of one reply to a prompt of `length` tokens."""
+        return {
+            "max_tokens": min(sampling.max_response_tokens, self.max_context_tokens - length),
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "min_p": sampling.min_p,
+            "repetition_penalty": sampling.repetition_penalty,
+            "seed": seed,
+            "stop_token_ids": sorted(stop_tokens),
+            "ignore_eos": True,  # only the stop tokens of the format end a reply
+            "logprobs": 0,  # only the log-probabilities of the sampled tokens
+        }
+
+    def _end(self, tokens: Sequence[int], sampling: SamplingParams) -> int | None:
+        """Return the number of tokens up to and including the one that completes the first stop string.
+
+        Return None if no stop string occurs.
+        """
+        if not sampling.stop:
+            return None
+        stops = StopStrings(self._vocabulary(), sampling.stop)
+        return next((i for i, token in enumerate(tokens, 1) if stops.feed(token)), None)
+
+    @contextlib.contextmanager
+    def _attributed(self) -> Iterator[None]:
+        """Convert an error of the client inside the block to a RolloutError."""
+        try:
+            yield
+        except self._failures as e:
+            raise RolloutError(f"the inference engine failed: {type(e).__name__}: {str(e)[:300]}", "engine") from e
+
+
+def session_id(seed: int) -> str:
+    """Return the session id of the episode with this seed."""
+    return f"understudy-{seed}"

@@ -1,0 +1,71 @@
+"""The API's handlers for single episodes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from understudy.core.errors import ConfigError
+from understudy.viewer.episodes.episode_source import EpisodeSource, open_episode_source
+from understudy.viewer.episodes.episode_view import build_episode_view
+from understudy.viewer.episodes.group import group_members
+from understudy.viewer.episodes.repairs import explain_parses
+from understudy.viewer.episodes.tokens import build_token_view
+from understudy.viewer.library import RunLibrary
+
+STANDALONE_EVAL_STEP = "eval"
+"""The `step` of episodes in an evaluation's own folder. Elsewhere, `step` is a training step or the name of a run's
+evaluation.
+"""
+RouteParams = Mapping[str, str]
+
+
+def episode_handler(library: RunLibrary, values: RouteParams) -> dict[str, Any]:
+    """Return one episode, with the numbers of the previous and the next one and the command that forks it."""
+    found, number = episode_source_of(library, values), _number(values, "number")
+    context = found.context(number)
+    order = sorted(found.stored.episodes)
+    place = order.index(number)
+    return build_episode_view(context).model_dump(mode="json") | {
+        "training": found.training_view(number).model_dump(mode="json"),
+        "before": order[place - 1] if place else None,
+        "after": order[place + 1] if place + 1 < len(order) else None,
+        "total": len(order),
+        "fork": found.fork_command(number),
+        "num_tokens": len(context.episode.tokens),
+        "group_size": len(found.group(number)),
+    }
+
+
+def tokens_handler(library: RunLibrary, values: RouteParams) -> Any:
+    """Return the tokens of one episode."""
+    found, number = episode_source_of(library, values), _number(values, "number")
+    return build_token_view(found.stored.episode(number), found.decoder(), found.training_data.get(number))
+
+
+def parses_handler(library: RunLibrary, values: RouteParams) -> dict[str, Any]:
+    """Return how each reply of an episode was parsed, by message index. If this cannot be shown, `note` says why."""
+    found, number = episode_source_of(library, values), _number(values, "number")
+    decoder = found.decoder()
+    if isinstance(decoder, str):
+        return {"parses": {}, "note": decoder}
+    context = found.context(number)
+    return {"parses": explain_parses(context.episode, context.tools, decoder), "note": ""}
+
+
+def group_handler(library: RunLibrary, values: RouteParams) -> Any:
+    """Return the group of an episode."""
+    found, number = episode_source_of(library, values), _number(values, "number")
+    return group_members(found.group(number), number, found.training_data)
+
+
+def episode_source_of(library: RunLibrary, values: RouteParams) -> EpisodeSource:
+    """Return the stored episodes that `key` and `step` name. Raise ConfigError if there are none."""
+    if values["step"] == STANDALONE_EVAL_STEP:
+        return open_episode_source(library.evaluation(values["key"]))
+    return open_episode_source(library.run(values["key"]), values["step"])
+
+
+def _number(values: RouteParams, name: str) -> int:
+    text = values[name]
+    if not text.isdecimal():
+        raise ConfigError(f"{name} is {text!r}; it must be a whole number")
+    return int(text)

@@ -1,0 +1,76 @@
+"""The training data of a stored episode, or why it was not trained on."""
+
+import math
+from collections.abc import Mapping
+
+from understudy.core.records import Record
+from understudy.core.trajectory import Trajectory
+from understudy.evaluation.stored_episodes import StoredEpisodes
+from understudy.runs.storage.trained_episodes import EpisodeTrainingData
+
+
+class TrainingView(Record):
+    """The training reward, advantages and log-probability differences of one episode."""
+
+    reward: float | None = None
+    """The reward used in training, with shaping bonus and penalties."""
+    advantages: tuple[float | None, ...] = ()
+    """The advantage of each reply: the mean of its tokens."""
+    max_logprob_diff: float | None = None
+    """Largest absolute difference between the trainer's and the sampler's log-probabilities, in nats."""
+    mean_logprob_diff: float | None = None
+    optimizer_steps: int = 0
+    """Optimizer steps of this training step before the trainer's log-probabilities were computed."""
+    note: str = ""
+    """Why the episode was not trained on; "" if it was."""
+
+
+def build_training_view(
+    stored: StoredEpisodes, number: int, trained: Mapping[int, EpisodeTrainingData]
+) -> TrainingView:
+    """Return the training data of the episode with this number, or a note that says why it was not trained on."""
+    episode = stored.episode(number)
+    if number not in trained:
+        return TrainingView(note=_why_untrained(stored, episode, bool(trained)))
+    found = trained[number]
+    sampled = [logprob for logprob, mask in zip(episode.logprobs, episode.mask, strict=True) if mask]
+    pairs = zip(found.logprobs, sampled, strict=False)
+    diffs = [abs(own - other) for own, other in pairs if own is not None and math.isfinite(other)]
+    return TrainingView(
+        reward=found.reward,
+        advantages=tuple(reply_advantages(episode, found)),
+        max_logprob_diff=max(diffs, default=None),
+        mean_logprob_diff=math.fsum(diffs) / len(diffs) if diffs else None,
+        optimizer_steps=found.optimizer_steps,
+    )
+
+
+def reply_advantages(episode: Trajectory, trained: EpisodeTrainingData) -> list[float | None]:
+    """Return the advantage of each reply: the mean of its tokens, or None if it is not finite."""
+    tokens = trained.token_advantages(episode)
+    return [_mean(tokens[start:end]) for start, end in episode.reply_spans()]
+
+
+def _mean(values: list[float | None]) -> float | None:
+    if len(set(values)) == 1:
+        return values[0]
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if len(known) == len(values) else None
+
+
+def _why_untrained(stored: StoredEpisodes, episode: Trajectory, step_trained: bool) -> str:
+    algorithm = stored.config.algorithm
+    if stored.step is None:
+        return "Episodes of evaluations are not trained on."
+    if episode.score is None:
+        return "Not trained on: the episode has no score."
+    if stored.config.engine.kind == "skyrl":
+        return "Advantages are not stored: SkyRL computes them."
+    first_step = stored.step - stored.config.steps_before_rl
+    if first_step <= algorithm.critic_warmup_steps:
+        return "Not trained on: the policy was frozen in this step (algorithm.critic.warmup_steps)."
+    if algorithm.advantage_estimator == "success_indicator":
+        return "Not trained on: success_indicator trains on episodes with reward 1 only."
+    if step_trained or algorithm.advantage_estimator not in ("gae", "zero"):
+        return "Not trained on: all episodes of its group have the same reward."
+    return "No data of this step's update is stored."

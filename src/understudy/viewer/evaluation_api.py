@@ -1,0 +1,165 @@
+"""Evaluations for the page: results, causes of failure, and the comparison of two agents.
+
+An evaluation is a report of `understudy eval`, or all evaluations of one run. In the second case, the rows are the
+run's stages.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from understudy.core.errors import ConfigError
+from understudy.core.trajectory import read_numbered_trajectories
+from understudy.evaluation import comparison as comparing
+from understudy.evaluation import report
+from understudy.evaluation.explain_stored import find_stored_failures
+from understudy.evaluation.failures.causes import FAILURE_KINDS
+from understudy.evaluation.report import OOD_TITLE, EvalReport
+from understudy.evaluation.result import ResultRow
+from understudy.evaluation.stored_episodes import list_stored_names
+from understudy.runs.run import RunEvaluation, list_run_evaluations
+from understudy.runs.storage.episode_store import EPISODES_FILE, REPORT_FILE
+from understudy.viewer.episodes.episode_api import episode_source_of
+from understudy.viewer.library import RunLibrary
+from understudy.viewer.run_api import FileStamp, file_stamp
+
+RouteParams = Mapping[str, str]
+_MEANINGS = {kind: {"component": component, "meaning": meaning} for kind, (component, meaning) in FAILURE_KINDS.items()}
+
+
+def evaluations_handler(library: RunLibrary, _: RouteParams) -> list[dict[str, Any]]:
+    """Return a summary of each evaluation. If one cannot be read, its `problem` says why."""
+    return [_line(library, key) for key in [*library.evaluations(), *_evaluated_runs(library)]]
+
+
+def evaluation_handler(library: RunLibrary, values: RouteParams) -> dict[str, Any]:
+    """Return the complete report of an evaluation.
+
+    If its episodes are stored, each failure has the number of its episode.
+    """
+    key = values["key"]
+    plain = _outcome(library, key).to_dict()
+    numbers, path = _numbers(library, key), _path(library, key)
+    for failure in plain["failures"]:
+        failure["episode"] = numbers.get((failure["task"], failure["seed"]))
+    stored = list_stored_names(path) if key in library.runs() else []
+    return {"key": key, "path": str(path), "stored": stored, "meanings": _MEANINGS, **plain}
+
+
+def evaluation_stamp(path: Path) -> FileStamp:
+    """Return the stamp of an evaluation outside runs."""
+    return file_stamp(path / REPORT_FILE if path.is_dir() else path)
+
+
+def failures_handler(library: RunLibrary, values: RouteParams) -> dict[str, Any]:
+    """Return why episodes of a run failed. `step` is a training step or the name of an evaluation with stored
+    episodes.
+    """
+    stored = episode_source_of(library, values).stored
+    found = find_stored_failures(stored)
+    return {
+        "episodes": len(stored.episodes),
+        "meanings": _MEANINGS,
+        "causes": report.causes_to_dicts([*found.values()]),
+        "failures": [{**failure.model_dump(mode="json"), "episode": number} for number, failure in found.items()],
+    }
+
+
+def comparison_handler(library: RunLibrary, values: RouteParams) -> dict[str, Any]:
+    """Return the paired comparison of two rows: the difference, its significance, and both success rates on each
+    task.
+    """
+    new, old = (_row(library, values[name], values[f"{name}_row"]) for name in ("new", "old"))
+    compared = comparing.compare(EvalReport(rows=(new,)), EvalReport(rows=(old,)))
+    return compared.to_dict() | {"tasks": sorted(_pairs(new, old), key=lambda pair: pair["gain"])}
+
+
+def _line(library: RunLibrary, key: str) -> dict[str, Any]:
+    try:
+        found = _outcome(library, key)
+    except ConfigError as e:
+        return {"key": key, "problem": str(e), "rows": []}
+    rows = [
+        {
+            "name": row.name,
+            "kind": row.result.kind,
+            "domain": row.result.domain,
+            "trials": row.result.trials,
+            "success": row.result.success_rate,
+        }
+        for row in found.rows
+    ]
+    return {"key": key, "problem": "", "rows": rows}
+
+
+def _evaluated_runs(library: RunLibrary) -> Iterator[str]:
+    """Return the keys of the runs that have evaluations."""
+    return (key for key, folder in library.runs().items() if list_run_evaluations(folder))
+
+
+def _path(library: RunLibrary, key: str) -> Path:
+    runs = library.runs()
+    return runs[key] if key in runs else library.evaluation(key)
+
+
+def _outcome(library: RunLibrary, key: str) -> EvalReport:
+    runs = library.runs()
+    if key in runs:
+        return _of_run(runs[key])
+    path = library.evaluation(key)
+    return _read(path, evaluation_stamp(path))
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, _: FileStamp) -> EvalReport:
+    return report.read_report(path)
+
+
+def _of_run(folder: Path) -> EvalReport:
+    """Return a run's evaluations as one report, ordered by step. Evaluations on other domains come last."""
+    evaluations = sorted(list_run_evaluations(folder), key=lambda each: each.is_ood)
+    reports = [_read(each.folder, evaluation_stamp(each.folder)) for each in evaluations]
+    baselines = [row for row in reports[0].rows if row.result.kind != "agent"] if reports else []
+    agents = (
+        row.replace(name=_stage_name(evaluation))
+        for evaluation, found in zip(evaluations, reports, strict=True)
+        for row in found.agent_rows
+    )
+    return EvalReport(rows=(*baselines, *agents))
+
+
+def _stage_name(evaluation: RunEvaluation) -> str:
+    where = f" {OOD_TITLE[0].lower()}{OOD_TITLE[1:]}" if evaluation.is_ood else ""
+    return f"{evaluation.stage}, step {evaluation.step}{where}"
+
+
+def _row(library: RunLibrary, key: str, place: str) -> ResultRow:
+    rows = _outcome(library, key).rows
+    if not place.isdecimal() or int(place) >= len(rows):
+        raise ConfigError(f"{key} has no row {place!r}; its rows are 0 to {len(rows) - 1}")
+    return rows[int(place)]
+
+
+def _numbers(library: RunLibrary, key: str) -> dict[tuple[str, int], int]:
+    """Return the numbers of an evaluation's stored episodes by task and seed; {} if no episodes are stored."""
+    file = _path(library, key) / EPISODES_FILE
+    if not file.is_file():
+        return {}
+    return {(episode.task_id, episode.seed): number for number, episode in read_numbered_trajectories(file)[0].items()}
+
+
+def _pairs(new: ResultRow, old: ResultRow) -> Iterator[dict[str, Any]]:
+    """Yield each task that both agents played, with their success rates."""
+    before = {result.task: result for result in old.result.task_results}
+    for result in new.result.task_results:
+        if (other := before.get(result.task)) is None:
+            continue
+        after, then = _share(result.successes), _share(other.successes)
+        if after is not None and then is not None:
+            yield {"task": result.task, "family": result.family, "new": after, "old": then, "gain": after - then}
+
+
+def _share(successes: tuple[bool | None, ...]) -> float | None:
+    known = [success for success in successes if success is not None]
+    return sum(known) / len(known) if known else None

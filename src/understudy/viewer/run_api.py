@@ -1,0 +1,198 @@
+"""A run for the page: summary, metrics as columns, config, health and result."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from understudy.core.errors import ConfigError
+from understudy.evaluation.report import read_report
+from understudy.runs import metrics
+from understudy.runs.config import TrainConfig
+from understudy.runs.run import (
+    PROVENANCE_FILE,
+    RunEvaluation,
+    list_run_evaluations,
+    read_metrics,
+    read_run_config,
+    read_warnings,
+)
+from understudy.runs.storage.episode_store import REPORT_FILE
+from understudy.viewer.run_text import MAIN_METRICS
+
+MAX_POINTS = 2000
+"""Largest number of points in a curve. In a longer run, each point is the mean of several steps."""
+FileStamp = tuple[int, int]
+
+
+def run_summary(folder: Path) -> dict[str, Any]:
+    """Return a run's summary for the list of runs.
+
+    `evaluations_stamp` changes when the run's evaluations or its result change. `stamp` changes in these cases too,
+    and when its metrics or episodes change.
+    """
+    config, problem = _config(folder)
+    last = _last(folder, file_stamp(folder / metrics.METRICS_FILE))
+    training = [file_stamp(folder / name) for name in (metrics.METRICS_FILE, "trajectories")]
+    evaluations = _evaluation_stamps(folder)
+    return {
+        "folder": str(folder),
+        "name": folder.name,
+        "domain": config.domain if config else "",
+        "model": config.model if config else "",
+        "steps": _total_steps(config) if config else 0,
+        "step": last.get("step", 0),
+        **{name.rpartition("/")[2]: last.get(name) for name in MAIN_METRICS},
+        "finished": (folder / "result.json").exists(),
+        "written": max(time for time, _ in training + evaluations) / 1e9,
+        "stamp": format_stamps(training + evaluations),
+        "evaluations_stamp": format_stamps(evaluations),
+        "problems": [problem] if problem else [],
+    }
+
+
+def run_details(folder: Path) -> dict[str, Any]:
+    """Return a run's summary, config, defaults, health warnings, evaluations, result and the provenance of its
+    starts.
+    """
+    config, _ = _config(folder)
+    return {
+        **run_summary(folder),
+        "config": dict(_leaves(config.model_dump(mode="json"))) if config else {},
+        "defaults": dict(_leaves(TrainConfig().model_dump(mode="json"))),
+        "health": _health(folder),
+        "evaluations": _evaluations(folder, is_ood=False),
+        "ood_evaluations": _evaluations(folder, is_ood=True),
+        "result": _json(folder / "result.json"),
+        "starts": _json(folder / PROVENANCE_FILE) or [],
+    }
+
+
+def metric_curves(folder: Path) -> dict[str, Any]:
+    """Return a run's metrics as columns.
+
+    `steps` has the last step of each point, `series` the values of each metric, and `steps_per_point` the number of
+    steps in a point.
+    """
+    lines = _metrics(folder)
+    names = [
+        name for name in dict.fromkeys([*MAIN_METRICS, *(name for line in lines for name in line)]) if name != "step"
+    ]
+    size = -(-len(lines) // MAX_POINTS) or 1
+    chunks = [lines[i : i + size] for i in range(0, len(lines), size)]
+    series = {name: [_mean(chunk, name) for chunk in chunks] for name in names}
+    return {
+        "steps_per_point": size,
+        "steps": [chunk[-1]["step"] for chunk in chunks],
+        "series": {name: values for name, values in series.items() if any(value is not None for value in values)},
+    }
+
+
+def _config(folder: Path) -> tuple[TrainConfig | None, str]:
+    """Return the config and "", or None and the error."""
+    try:
+        return read_run_config(folder), ""
+    except ConfigError as e:
+        return None, str(e)
+
+
+def _total_steps(config: TrainConfig) -> int:
+    return config.sft.steps + config.preferences.steps + config.steps
+
+
+def _metrics(folder: Path) -> Sequence[Mapping[str, Any]]:
+    return _read_metrics(folder, file_stamp(folder / metrics.METRICS_FILE))
+
+
+@lru_cache(maxsize=32)
+def _read_metrics(folder: Path, _: FileStamp) -> list[dict[str, Any]]:
+    return read_metrics(folder)
+
+
+@lru_cache(maxsize=4096)
+def _last(folder: Path, _: FileStamp) -> Mapping[str, Any]:
+    """Return the metrics of the last step; {} if there are none.
+
+    The overview needs these for every run. Therefore this cache has more entries than the cache of complete metrics.
+    """
+    lines = _metrics(folder)
+    return lines[-1] if lines else {}
+
+
+def file_stamp(path: Path) -> FileStamp:
+    """Return the modification time of a file or folder in nanoseconds, and its size in bytes; zeros if it does not
+    exist.
+    """
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return stat.st_mtime_ns, stat.st_size
+
+
+def format_stamps(stamps: Sequence[FileStamp]) -> str:
+    """Return stamps as one string. It changes if any stamp changes."""
+    return "-".join(f"{time:x}.{size:x}" for time, size in stamps)
+
+
+def _health(folder: Path) -> list[dict[str, Any]]:
+    """Return each health warning with its steps, the latest warning first."""
+    found: dict[str, dict[str, Any]] = {}
+    for warning in read_warnings(folder):
+        check = str(warning.get("check"))
+        steps = [*found.pop(check, {"steps": []})["steps"], warning["step"]]
+        found[check] = {**warning, "steps": steps}
+    return list(reversed(found.values()))
+
+
+def _evaluations(folder: Path, is_ood: bool) -> list[dict[str, Any]]:
+    """Return the success of each evaluation of a run, in order. A damaged evaluation has a `problem` instead."""
+    found = (each for each in list_run_evaluations(folder) if each.is_ood is is_ood)
+    return [_evaluation(each, file_stamp(each.folder / REPORT_FILE)) for each in found]
+
+
+@lru_cache(maxsize=1024)
+def _evaluation(evaluation: RunEvaluation, stamp: FileStamp) -> dict[str, Any]:
+    head = {"step": evaluation.step, "name": evaluation.stage}
+    try:
+        return {**head, "success": read_report(evaluation.folder).agent_rows[-1].result.success_rate}
+    except (ConfigError, IndexError):
+        return {**head, "problem": f"{evaluation.folder} has no evaluation report, or a damaged one"}
+
+
+def _evaluation_stamps(folder: Path) -> list[FileStamp]:
+    """Return two stamps for the evaluations of a run.
+
+    The first has the time of the latest report and the total size of all reports. The second is the stamp of
+    `result.json`.
+    """
+    reports = [file_stamp(each.folder / REPORT_FILE) for each in list_run_evaluations(folder)]
+    last = max((time for time, _ in reports), default=0)
+    return [(last, sum(size for _, size in reports)), file_stamp(folder / "result.json")]
+
+
+def _json(path: Path) -> Any:
+    """Return the content of a JSON file; None if the file is missing or damaged."""
+    try:
+        return json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _mean(chunk: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    values = [float(line[name]) for line in chunk if _is_number(line.get(name))]
+    return sum(values) / len(values) if values else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a config by their dotted keys."""
+    for key, inner in value.items():
+        if isinstance(inner, Mapping):
+            yield from _leaves(inner, f"{prefix}{key}.")
+        else:
+            yield prefix + key, inner

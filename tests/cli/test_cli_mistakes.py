@@ -1,0 +1,191 @@
+"""Test that every command exits with code 2 and one error line for an invalid name or file.
+
+A command of the program that `ARGUMENTS` lacks fails the test.
+"""
+
+import io
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import understudy
+from understudy.cli import main as cli
+
+ARGUMENTS = {
+    "list": (),
+    "check": ("{file}", "mcp:{file}", "tau-bench:{file}#retail", "tau2:{name}#retail", "mix:retail,{name}"),
+    "play": ("{name}", "mcp:{name}", "toy:DOMAIN --task {name}", "toy:DOMAIN --agent {name}"),
+    "eval": (
+        *("{file} --agent gold", "toy:DOMAIN --agent {name}", "toy:DOMAIN --agent gold --split {name}"),
+        *("--resume {file}", "--resume binary.toml", "toy:DOMAIN --agent gold --out broken.json"),
+        "toy:DOMAIN --agent gold --out broken.json/new",
+    ),
+    "score": ("{file}", "{file} domain={name}"),
+    "train": (
+        *("{file}", "--resume {file}", "domain={name} --out new --dry-run", "seed={name}", "--num-processes {name}"),
+        "--dry-run --out broken.json",
+    ),
+    "bench": ("{name} --quick", "smollm2-135m {name}"),
+    "doctor": ("{file}", "engine.sampler={name}"),
+    "serve": ("{name}", "smollm2-135m {name}"),
+    "export": ("{name} --out new", "smollm2-135m {name} --out new"),
+    "certify": ("{name}", "smollm2-135m {name}"),
+    "parse": ("--tools {file}", "--tool-parser {name}"),
+    "view": (
+        *("{file} --text", "nowhere --export new.html", "folder --export new.html"),
+        *("{name} --text --export new.html", "{name} --episode 0"),
+    ),
+    "compare": ("{file} {file}", "{name} {name}"),
+    "data synthesize": ("{name} --out new.jsonl", "--from-specs {file} --out new.jsonl"),
+    "data convert": ("{file} new.jsonl", "retail new.jsonl --domain {name}"),
+    "data export": ("trl {file} --out new", "llamafactory {name} --model tiny --out new"),
+    "data split": ("{file} --out new", "retail --out new --ratios {name}"),
+    "data stats": ("{file}",),
+    "data validate": ("{file}",),
+    "data collect": ("{file} --sft new.jsonl", "toy:DOMAIN --agent {name} --sft new.jsonl"),
+    "mcp serve": ("{name}", "retail --task {name}", "retail --tools {name}"),
+    "mcp tools": ("{name}", "x --env {name}"),
+    "mcp call": ("{name} tool", "x tool --env {name}"),
+}
+"""Arguments to test by command: `{name}` stands for each of NAMES, `{file}` for each of FILES."""
+NAMES = ("nowhere", "folder", "broken.json")
+FILES = (*NAMES, "nowhere.toml", "folder.toml", "folder.jsonl", "broken.toml", "broken.jsonl")
+FILES += ("binary.toml", "binary.jsonl", "binary.parquet", "loop.toml", "loop.jsonl")
+
+
+def command_lines(command: str) -> Iterator[list[str]]:
+    for form in ARGUMENTS[command]:
+        for what in FILES if "{file}" in form else NAMES:
+            yield [*command.split(), *form.format(name=what, file=what).split()]
+
+
+def commands(group: Any, path: str = "") -> Iterator[str]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{path}{name} ")
+        else:
+            yield f"{path}{name}"
+
+
+@pytest.fixture
+def invalid_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Create a folder of invalid files: folders, broken and binary files, and symlink loops."""
+    for name in ("folder", "folder.toml", "folder.jsonl"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "broken.toml").write_text("seed = [1,")
+    (tmp_path / "broken.json").write_text('[{"name": ')
+    (tmp_path / "broken.jsonl").write_text('{"id": 1}\n{"id": \n')
+    for name in ("binary.toml", "binary.jsonl", "binary.parquet"):
+        (tmp_path / name).write_bytes(bytes(range(255, -1, -1)))
+    for name in ("loop.toml", "loop.jsonl"):
+        os.symlink(tmp_path / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_arguments_cover_every_command() -> None:
+    assert set(commands(typer.main.get_command(cli.app))) == ARGUMENTS.keys()
+
+
+@pytest.mark.parametrize("command", [command for command in ARGUMENTS if ARGUMENTS[command]])
+def test_invalid_name_or_file_exits_with_code_2(
+    command: str, invalid_files: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for words in command_lines(command):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a reply")))
+        monkeypatch.setattr(sys, "argv", ["understudy", *words])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capfd.readouterr()
+        assert stop.value.code == 2, (words, out, err)
+        assert err.strip(), words
+        if err.startswith("understudy: "):
+            assert err.count("\n") == 1, (words, err)
+    assert not list(invalid_files.glob("new*"))
+
+
+def start_program(folder: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
+    """Start the program as a process that prints `here` when `main` handles Ctrl-C."""
+    source = os.pathsep.join([str(Path(cli.__file__).parents[2]), str(Path(__file__).parents[1])])
+    code = (
+        "import sys; sys.argv[0] = 'understudy'; from understudy.cli import main as cli; app = cli.app\n"
+        "cli.app = lambda: (print('here', flush=True), app())\n"
+        "cli.main()"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": source, **variables},
+        cwd=folder,
+    )
+
+
+INTERRUPTED = ("check", "eval retail --agent gold --tasks 5000", "mcp serve toy:DOMAIN", "parse")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "after"), [*itertools.product(INTERRUPTED, (0.0, 1.5)), ("mcp serve toy:DOMAIN", 6.0)]
+)
+def test_ctrl_c_exits_with_130_and_no_traceback(command: str, after: float, tmp_path: Path) -> None:
+    running = start_program(tmp_path, *command.split())
+    assert running.stdout is not None
+    assert running.stdout.readline() == "here\n"
+    time.sleep(after)
+    running.send_signal(signal.SIGINT)
+    code = running.wait(timeout=120)  # while its standard input is still open
+    out, err = running.communicate()
+    assert code == 130, (out, err)
+    assert "Traceback" not in err
+
+
+def test_help_documents_the_exit_codes() -> None:
+    exit_code_help = " ".join((typer.main.get_command(cli.app).epilog or "").split())
+    for code in ("0", "1", "2", "130"):
+        assert re.search(rf"\b{code}\b", exit_code_help), code
+
+
+def test_version_and_shell_completion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["understudy", "--version"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert (stop.value.code, capsys.readouterr().out) == (0, f"understudy {understudy.__version__}\n")
+    completion = {"_UNDERSTUDY_COMPLETE": "complete_bash", "COMP_WORDS": "understudy data val", "COMP_CWORD": "2"}
+    assert start_program(tmp_path, **completion).communicate(timeout=120)[0].split() == ["here", "validate"]
+
+
+def test_commands_that_print_values_have_a_json_option() -> None:
+    root = typer.main.get_command(cli.app)
+    printing = (
+        "list",
+        "check",
+        "eval",
+        "score",
+        "compare",
+        "bench",
+        "doctor",
+        "certify",
+        "data stats",
+        "data validate",
+        "mcp tools",
+    )
+    for path in printing:
+        command: Any = root
+        for name in path.split():
+            command = command.commands[name]
+        assert "--json" in {option for each in command.params for option in each.opts}, path

@@ -1,0 +1,99 @@
+"""Test `run_async`, `LoopLocal` and `BackgroundLoop`, and how Ctrl-C ends a running coroutine."""
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+
+from understudy.core.event_loop import BackgroundLoop, LoopLocal, run_async
+
+
+async def double(number: int) -> int:
+    await asyncio.sleep(0)
+    return 2 * number
+
+
+def test_run_async_returns_the_result_and_restores_sigint() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    assert run_async(double(2)) == 4
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_run_async_in_a_running_loop_raises_with_the_await_to_use() -> None:
+    async def notebook() -> None:
+        run_async(double(2))
+
+    with pytest.raises(RuntimeError, match=r"await double\("):
+        asyncio.run(notebook())
+
+
+def test_ctrl_c_ends_synchronous_code_at_once() -> None:
+    reached: list[str] = []
+
+    async def load() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        reached.append("after")
+
+    with pytest.raises(KeyboardInterrupt):
+        run_async(load())
+    assert not reached
+
+
+def test_ctrl_c_cancels_waiting_coroutine_and_runs_its_cleanup() -> None:
+    cleaned: list[str] = []
+
+    async def press() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    async def wait() -> None:
+        pressed = asyncio.create_task(press())
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await pressed
+            cleaned.append("cleaned")
+
+    with pytest.raises(KeyboardInterrupt):
+        run_async(wait())
+    assert cleaned
+
+
+def test_second_ctrl_c_interrupts_cleanup() -> None:
+    async def wait() -> None:
+        for seconds in (0.01, 0.05):
+            asyncio.get_running_loop().call_later(seconds, os.kill, os.getpid(), signal.SIGINT)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(60)
+
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_async(wait())
+    assert time.monotonic() - started < 30
+
+
+def test_loop_local_creates_one_object_per_loop() -> None:
+    per_loop = LoopLocal[list[int]](list)
+
+    async def twice() -> tuple[list[int], list[int]]:
+        return per_loop.get(), per_loop.get()
+
+    first, again = run_async(twice())
+    other, _ = run_async(twice())
+    assert first is again
+    assert first is not other
+
+
+def test_the_background_loop_serves_threads_with_and_without_a_loop() -> None:
+    background = BackgroundLoop()
+
+    async def inside() -> int:
+        return background.run(double(3))
+
+    try:
+        assert (background.run(double(2)), asyncio.run(inside())) == (4, 6)
+    finally:
+        background.close()

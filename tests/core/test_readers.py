@@ -1,0 +1,197 @@
+"""Test `read_rows`: every file type gives the same values, lazily, and errors name their location."""
+
+import gc
+import json
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from support.data_kit import write_lines, write_tau_tasks
+from understudy.core.errors import ConfigError, TaskError
+from understudy.core.items import Item, RowError, items_or_raise
+from understudy.core.readers import read_rows, require_module
+
+VALUES = [{"a": 1, "b": [True, None, "x\u2028y"]}, {"a": -2, "b": [1.5]}, {"a": 3, "b": []}]
+PYTHON_SOURCE = """
+from somewhere import Task, Action
+import os; os.abort()
+OTHER = [1]
+OTHER += [2]
+TASKS_TRAIN: list = [
+    Task(a=1, b=[True, None, "x\\u2028y"]),
+    {"a": -2, "b": (1.5,)},
+    Task(
+        a=3,
+        b=[],
+    ),
+]
+print(len(TASKS_TRAIN), TASKS_TRAIN[0], TASKS_TRAIN.index(3))
+"""
+
+
+def values(path: Path) -> list[Any]:
+    return [item.value for item in items_or_raise(read_rows(path))]
+
+
+def problems(path: Path) -> list[str]:
+    return [str(item).replace(str(path), "FILE") for item in read_rows(path) if isinstance(item, RowError)]
+
+
+def test_all_file_types_give_the_same_values(tmp_path: Path) -> None:
+    for name, text in (
+        ("a.json", json.dumps(VALUES)),
+        ("b.json", json.dumps({"made": "2025", "more": {"tasks": 1}, "tasks": VALUES})),
+        ("c.json", json.dumps({"dependent_dataset": VALUES})),
+        ("d.jsonl", "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in VALUES)),
+        ("e.py", PYTHON_SOURCE),
+    ):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        assert values(tmp_path / name) == VALUES, name
+
+
+def test_parquet_is_read_across_row_groups(tmp_path: Path) -> None:
+    rows = [{"a": i, "b": {"c": str(i)}} for i in range(2500)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=700)
+    assert values(tmp_path / "a.parquet") == rows
+    assert [item.location for item in read_rows(tmp_path / "a.parquet")][-1].endswith("a.parquet: row 2500")
+
+
+def test_items_carry_their_location(tmp_path: Path) -> None:
+    (tmp_path / "e.py").write_text(PYTHON_SOURCE)
+    assert [item.location.removeprefix(str(tmp_path)) for item in read_rows(tmp_path / "e.py")] == [
+        "/e.py:7",
+        "/e.py:8",
+        "/e.py:9",
+    ]
+    path = write_tau_tasks(tmp_path / "t.json", [1, 2])
+    assert [item.location for item in read_rows(path)] == [f"{path}: tasks[0]", f"{path}: tasks[1]"]
+    path = write_lines(tmp_path / "t.jsonl", [1, 2])
+    assert [item.location for item in read_rows(path)] == [f"{path}:1", f"{path}:2"]
+
+
+def test_reading_continues_after_a_bad_line(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"a": \n\n{"a": NaN}\n"\xff"\n{"a": 2}')
+    assert [item.value for item in read_rows(path) if isinstance(item, Item)] == [{"a": 1}, {"a": 2}]
+    found = problems(path)
+    assert [problem.partition(": ")[0] for problem in found] == ["FILE:2", "FILE:3", "FILE:4", "FILE:5"]
+    with pytest.raises(TaskError, match=r"t\.jsonl:2: "):
+        list(items_or_raise(read_rows(path)))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"tasks": [{"a": 1}, {"a": ', "FILE: tasks[1]: "),
+        ('[{"a": 1}, {]]', "FILE: [1]: "),
+        ('{"tasks": [{"a": 1}]} trailing', "FILE: tasks[1]: "),
+    ],
+)
+def test_truncated_json_gives_the_items_before_the_error(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "t.json").write_text(text)
+    first, second = read_rows(tmp_path / "t.json")
+    assert isinstance(first, Item)
+    assert first.value == {"a": 1}
+    assert str(second).replace(str(tmp_path / "t.json"), "FILE").startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("element", "problem"),
+    [
+        ("Task(a=open('x'))", "open('x')"),
+        ("Task(a=f'{x}')", "f'{x}'"),
+        ("Task(a=x)", "x"),
+        ("Task(1)", "Task(1)"),
+        ("tau.Task(a=1)", "tau.Task(a=1)"),
+        ("Task(**x)", "**"),
+        ("{1: 2}", ":3: "),
+        ("{**x}", ":3: "),
+        ("[y for y in x]", "[y for y in x]"),
+        ("1 + 1", "1 + 1"),
+        ("1" + " + 1" * 900, ":3: "),
+        ("b'x'", "b'x'"),
+        ("lambda: 0", "lambda: 0"),
+    ],
+)
+def test_python_file_is_parsed_and_never_executed(tmp_path: Path, element: str, problem: str) -> None:
+    (tmp_path / "t.py").write_text(f"x = 1\nTASKS = [\n{element},\nTask(a=1)]\n")
+    bad, good = read_rows(tmp_path / "t.py")
+    assert isinstance(good, Item)
+    assert good.value == {"a": 1}
+    assert str(bad).startswith(f"{tmp_path / 't.py'}:3: ")
+    assert problem in str(bad)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("t.py", "TASKS = [", "t.py"),
+        ("t.py", "TASKS = [\0]", "t.py"),
+        ("t.py", "TASKS = " + "-" * 3000 + "1", "t.py"),
+        ("t.py", "TASKS = " + "[" * 500 + "]" * 500, "t.py"),
+        ("t.py", "OTHERS = []", "TASKS"),
+        ("t.py", "TASKS = []\nTASKS_TEST = []", "TASKS, TASKS_TEST"),
+        ("t.py", "\nTASKS = make()", "t.py:2: TASKS"),
+        ("t.py", "TASKS = [1]\nTASKS += [2]", "t.py:2: TASKS"),
+        ("t.py", "TASKS = [1]\nif x:\n    TASKS.append(2)", "t.py:3: TASKS"),
+        ("t.py", "TASKS = [1]\nTASKS[0] = 2", "t.py:2: TASKS"),
+        ("t.json", "{", "t.json"),
+        ("t.json", '{"task": []}', "'tasks'"),
+        ("t.json", '{"tasks": {"a": []}}', "'tasks'"),
+        ("t.csv", "a,b", ".json, .jsonl, .parquet, .py"),
+        ("none.json", None, "none.json"),
+    ],
+)
+def test_unreadable_file_raises_config_error_in_one_line(
+    tmp_path: Path, name: str, text: str | None, problem: str
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError) as error:
+        list(read_rows(tmp_path / name))
+    assert problem in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_invalid_parquet_gives_a_row_error(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    path.write_bytes(b"PAR1 this is none PAR1")
+    (problem,) = problems(path)
+    assert problem.startswith("FILE: row 1: not parquet: ")
+
+
+def test_missing_library_error_names_the_install_command() -> None:
+    with pytest.raises(ConfigError, match=r"\bx\b.*no_such_library.*pip install -e '\.\[data\]'"):
+        require_module("no_such_library", "reading x")
+
+
+def large_rows(count: int) -> Iterator[dict[str, Any]]:
+    return ({"number": i, "text": "x" * 2000} for i in range(count))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["t.json", "t.jsonl", "t.parquet"])
+def test_reading_uses_bounded_memory(tmp_path: Path, name: str) -> None:
+    """Read 20 MB of values in less than 8 MB of Python memory."""
+    path = tmp_path / name
+    if name == "t.parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(large_rows(10_000))), path, row_group_size=1000)
+    else:
+        (write_tau_tasks if name == "t.json" else write_lines)(path, large_rows(10_000))
+    gc.collect()
+    tracemalloc.start()
+    assert sum(item.value["number"] for item in items_or_raise(read_rows(path))) == sum(range(10_000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8_000_000
+
+
+def test_reading_is_lazy(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"a": 1}\nbroken')
+    assert next(items_or_raise(read_rows(path))).value == {"a": 1}

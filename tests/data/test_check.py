@@ -1,0 +1,161 @@
+"""Test that `check` finds each kind of problem in a domain's tasks and names the task."""
+
+import dataclasses
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+import toy
+from understudy.core.errors import TaskError
+from understudy.core.messages import Message, ToolCall
+from understudy.core.tasks import Split, Task, UserAction
+from understudy.data.check import DomainReport, check
+from understudy.envs.domains.base import Domain, Slice
+from understudy.envs.domains.retail import DOMAIN
+from understudy.envs.domains.retail.task_generator import make_task
+
+
+@dataclass(frozen=True)
+class FixedTasksDomain(Domain):
+    """The retail domain with a given list of tasks for each split."""
+
+    tasks_by_split: Mapping[Split, list[Task]] = field(default_factory=dict)
+
+    def tasks(self, split: Split) -> list[Task]:
+        return self.tasks_by_split.get(split, [])
+
+
+def check_tasks(*tasks: Task, part: Slice | None = None, **others: list[Task]) -> DomainReport:
+    tasks_by_split = {"train": list(tasks), **others}
+    fields = {
+        name: getattr(DOMAIN, name)
+        for name in ("package", "build_world", "toolkit", "generate", "families", "shared_tables")
+    }
+    return check(FixedTasksDomain(**fields, task_slice=part or DOMAIN.task_slice, tasks_by_split=tasks_by_split))  # type: ignore[arg-type]
+
+
+TASK = next(t for t in (make_task("train", 0, "cancel", "easy", n) for n in range(20)) if not t.outputs)
+REFUSED = next(t for t in (make_task("train", 0, "cancel", "easy", n) for n in range(20)) if t.outputs)
+CALL = next(m for m in TASK.gold if m.tool_calls and m.tool_calls[0].name == "cancel_order")
+
+
+def remove_gold(task: Task, *left_out: Message) -> Task:
+    return task.replace(gold=tuple(m for m in task.gold if m not in left_out))
+
+
+def test_valid_tasks_have_no_problems() -> None:
+    report = check_tasks(TASK, REFUSED)
+    assert report.problems == ()
+    (train, *others) = report.splits
+    assert (train.tasks, train.families, train.noop_reward, train.gold_reward) == (2, {"cancel": 2}, 0.0, 1.0)
+    assert train.gold_turns == (len(TASK.gold) + len(REFUSED.gold)) / 2
+    assert [split.tasks for split in others] == [0, 0]
+    assert "get_product" in report.unused_tools
+    assert "cancel_order" not in report.unused_tools
+
+
+def test_gold_call_refused_by_a_tool_is_reported() -> None:
+    broken = TASK.replace(gold=(CALL, *TASK.gold))
+    (problem,) = check_tasks(broken).problems
+    assert problem.startswith(f"task {TASK.id}: ")
+    assert re.search(r"cancel_order\(.*: find the customer first", problem)
+
+
+def test_gold_without_user_confirmation_is_reported() -> None:
+    proposal = TASK.gold[TASK.gold.index(CALL) - 1]
+    (problem,) = check_tasks(remove_gold(TASK, proposal)).problems
+    assert re.match(rf"task {TASK.id}: .*\b0\b.*\b1\.0\b.*: state_match, policy_compliance, turn_efficiency$", problem)
+
+
+def test_gold_that_omits_a_required_output_is_reported() -> None:
+    (problem,) = check_tasks(REFUSED.replace(outputs=("pink",))).problems
+    assert re.match(rf"task {REFUSED.id}: .*\b0\b.*\b1\.0\b.*: facts_told$", problem)
+
+
+def test_reward_for_doing_nothing_is_reported() -> None:
+    nothing = TASK.replace(gold=(Message(role="assistant", content="I cannot do that."),))
+    (problem,) = check_tasks(nothing).problems
+    assert re.match(rf"task {TASK.id}: .*\b1$", problem)
+
+
+def test_setup_with_an_unknown_table_is_reported() -> None:
+    (problem,) = check_tasks(TASK.replace(setup={"order": {}})).problems
+    assert re.match(rf"task {TASK.id}: .*'order'.*'orders'", problem)
+
+
+def test_gold_call_outside_the_slice_is_reported() -> None:
+    problems = check_tasks(TASK, part=Slice(tools=("find_user", "get_order"))).problems
+    assert any(re.match(rf"task {TASK.id}: .*\bcancel_order\b", problem) for problem in problems)
+
+
+def test_duplicate_tasks_are_reported() -> None:
+    assert any(re.match(rf"task {TASK.id}: .*\btrain\b", problem) for problem in check_tasks(TASK, TASK).problems)
+    twin = TASK.replace(id="twin", scenario=TASK.scenario.replace(persona="chatty"))
+    (problem,) = check_tasks(TASK, twin).problems
+    assert re.match(rf"task twin: .*{TASK.id}$", problem)
+    reworded = twin.replace(scenario=twin.scenario.replace(opening="Quite other words.", facts=(), goals=()))
+    assert problem in check_tasks(TASK, reworded).problems, "by its calls"
+    assert problem in check_tasks(TASK, test=[twin.replace(split="test")]).problems
+
+
+@pytest.mark.parametrize("kind", ["scenario", "orders", "users"])
+def test_rows_and_scenarios_shared_by_splits_are_reported(kind: str) -> None:
+    leaked = TASK.replace(id="leak", split="test")
+    if kind != "scenario":
+        leaked = leaked.replace(scenario=TASK.scenario.replace(opening="Hi."))
+    problems = check_tasks(TASK, test=[leaked]).problems
+    assert any(p.startswith("task leak: ") and kind in p for p in problems)
+    assert (kind == "scenario") == any("its scenario" in p for p in problems)
+
+
+def test_shared_tables_are_not_reported_as_a_leak() -> None:
+    first, second = (make_task("train", 0, "stock", "easy", 0), make_task("test", 0, "stock", "easy", 0))
+    product = first.gold[-2].tool_calls
+    again = second.replace(gold=(*second.gold[:-2], second.gold[-2].replace(tool_calls=product), second.gold[-1]))
+    assert not any("shares" in problem for problem in check_tasks(first, test=[again]).problems)
+
+
+def test_wrong_split_and_unknown_family_are_reported() -> None:
+    wrong = TASK.replace(family="gossip", split="test")
+    place, family = check_tasks(wrong).problems
+    assert re.match(rf"task {TASK.id}: .*retail/train\b.*retail/test\b", place)
+    assert re.match(rf"task {TASK.id}: .*'gossip'", family)
+
+
+def test_opening_that_reads_as_consent_is_reported() -> None:
+    opening = f"Sure. {TASK.scenario.opening}"
+    (problem,) = check_tasks(TASK.replace(scenario=TASK.scenario.replace(opening=opening))).problems
+    assert re.match(rf"task {TASK.id}: .*{re.escape(repr(opening))}", problem)
+
+
+def test_user_action_without_a_tool_or_with_a_consenting_reply_is_reported() -> None:
+    action = UserAction(call=ToolCall(name="fly"), required_terms=("fly",), reply_template="Sure, I fly.")
+    words, nobody = check_tasks(TASK.replace(scenario=TASK.scenario.replace(user_actions=(action,)))).problems
+    assert re.match(rf"task {TASK.id}: .*'Sure, I fly\.'", words)
+    assert re.match(rf"task {TASK.id}: .*\bretail\b", nobody)
+
+
+def test_unknown_tool_in_gold_is_reported() -> None:
+    gold = (Message(role="assistant", tool_calls=(ToolCall(name="fly"),)), *TASK.gold)
+    problems = check_tasks(TASK.replace(gold=gold)).problems
+    assert any(re.match(rf"task {TASK.id}: .*\bfly\b", problem) for problem in problems)
+
+
+def test_check_does_not_import_torch() -> None:
+    code = "import sys, understudy.data.check, understudy.envs.domains.retail; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("part", ["policy.md", "policy_brief.md", "tasks/test.jsonl"])
+def test_missing_file_of_a_domain_raises_task_error(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy.envs.domains.base.resources.files", lambda package: tmp_path / "toy")
+    shutil.copytree(Path(toy.__file__).parent, tmp_path / "toy")
+    (tmp_path / "toy" / part).unlink()
+    with pytest.raises(TaskError, match=re.escape(part)):
+        check(dataclasses.replace(toy.DOMAIN))

@@ -1,0 +1,209 @@
+"""Test reading conversations in the formats of other trainers, and the errors for invalid rows."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.data_kit import run_data_command, write_lines
+from understudy.core.items import Item, RowError
+from understudy.core.messages import Message, ToolCall
+from understudy.data.conversations.conversations import read_conversations, read_sft_conversations
+from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair
+
+SPEC = {"name": "find", "description": "Finds.", "parameters": {"type": "object", "properties": {}}}
+OPENAI_TOOL = {"type": "function", "function": SPEC}
+CALL = {"type": "function", "function": {"name": "find", "arguments": '{"x": 1}'}}
+PROMPT = [{"role": "system", "content": "policy"}, {"role": "user", "content": "hello"}]
+AFTER_CALL = [*PROMPT, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "L7"}]
+DONE = {"role": "assistant", "content": "Done."}
+EPISODE = (
+    Message(role="system", content="policy"),
+    Message(role="user", content="hello"),
+    Message(role="assistant", tool_calls=(ToolCall(name="find", arguments={"x": 1}, id="call_0_0"),)),
+    Message(role="tool", content="L7", tool_call_id="call_0_0"),
+    Message(role="assistant", content="Done."),
+)
+SHAREGPT = [
+    {"from": "human", "value": "hello"},
+    {"from": "function_call", "value": '{"name": "find", "arguments": {"x": 1}}'},
+    {"from": "observation", "value": "L7"},
+    {"from": "gpt", "value": "Done."},
+]
+
+
+def calling_message(arguments: str) -> dict[str, Any]:
+    call = CALL | {"function": {"name": "find", "arguments": arguments}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+def read_values(path: Path, *rows: Any) -> list[Any]:
+    return [item.value if isinstance(item, Item) else item for item in read_conversations(write_lines(path, rows))]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [*AFTER_CALL, DONE], "tools": [OPENAI_TOOL]},
+        {
+            "messages": [*AFTER_CALL, DONE | {"weight": 1}],
+            "tools": json.dumps([OPENAI_TOOL]),
+            "parallel_tool_calls": False,
+        },
+        {
+            "messages": [*AFTER_CALL[:3], AFTER_CALL[3] | {"name": "find", "tool_calls": None}, DONE],
+            "tools": [SPEC],
+            "id": 7,
+        },
+        {"prompt": AFTER_CALL, "completion": [DONE], "tools": [OPENAI_TOOL | {"function": SPEC | {"strict": True}}]},
+        {"conversations": SHAREGPT, "system": "policy", "tools": json.dumps([SPEC])},
+        {"conversations": [{"from": "system", "value": "policy"}, *SHAREGPT], "tools": [OPENAI_TOOL]},
+        {"prompt": "hello", "messages": [*AFTER_CALL, DONE], "tools": [OPENAI_TOOL], "chosen": None, "rejected": "No."},
+        {"prompt": AFTER_CALL, "messages": [*AFTER_CALL, DONE], "tools": [OPENAI_TOOL]},
+    ],
+)
+def test_every_demonstration_format_reads_the_same(tmp_path: Path, row: dict[str, Any]) -> None:
+    (found,) = read_values(tmp_path / "rows.jsonl", row)
+    assert found == Demonstration.model_validate({"messages": EPISODE, "tools": [SPEC]})
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": AFTER_CALL, "chosen": [DONE], "rejected": [DONE | {"content": "No."}]},
+        {"chosen": [*AFTER_CALL, DONE], "rejected": [*AFTER_CALL, DONE | {"content": "No."}]},
+        {
+            "prompt": "hello",
+            "chosen": [*AFTER_CALL, DONE],
+            "rejected": [*AFTER_CALL, DONE | {"content": "No."}],
+            "messages": [*AFTER_CALL, DONE],
+        },
+        {
+            "input": {"messages": AFTER_CALL},
+            "preferred_output": [DONE],
+            "non_preferred_output": [DONE | {"content": "No."}],
+        },
+        {
+            "conversations": SHAREGPT[:-1],
+            "system": "policy",
+            "chosen": SHAREGPT[-1],
+            "rejected": {"from": "gpt", "value": "No."},
+        },
+    ],
+)
+def test_every_preference_format_reads_the_same(tmp_path: Path, row: dict[str, Any]) -> None:
+    (found,) = read_values(tmp_path / "rows.jsonl", row)
+    assert found == PreferencePair(chosen=EPISODE, rejected=(*EPISODE[:-1], Message(role="assistant", content="No.")))
+
+
+@pytest.mark.parametrize("label", [True, False])
+def test_every_labeled_example_format_reads_the_same(tmp_path: Path, label: bool) -> None:
+    rows = (
+        {"prompt": AFTER_CALL, "completion": [DONE], "label": label},
+        {"conversations": SHAREGPT, "system": "policy", "kto_tag": label},
+        {"messages": [*AFTER_CALL, DONE], "label": label},
+    )
+    assert read_values(tmp_path / "rows.jsonl", *rows) == [LabeledExample(messages=EPISODE, label=label)] * 3
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ([], ""),
+        ({"messages": "hello"}, "messages: "),
+        ({"messages": [7]}, "messages.0: "),
+        ({"messages": [*PROMPT, DONE | {"weight": 0}]}, "messages.2.weight: "),
+        ({"messages": [*PROMPT, DONE | {"content": [{"type": "text", "text": "a"}]}]}, "messages.2.content"),
+        ({"messages": PROMPT}, "messages: "),
+        ({"messages": [*PROMPT, DONE], "tools": "{"}, "tools: "),
+        ({"messages": [*PROMPT, DONE], "tools": 7}, "tools: "),
+        ({"messages": [*PROMPT, DONE], "tools": [{"name": "f"}]}, "tools.0.description: "),
+        ({"conversations": [{"from": "narrator", "value": "x"}]}, "conversations.0.from: .*'narrator'"),
+        ({"conversations": [*SHAREGPT[:1], {"from": "function_call", "value": "find()"}]}, "conversations.1"),
+        ({"conversations": [*SHAREGPT[:1], {"from": "function_call", "value": "[]"}]}, "conversations.1"),
+        (
+            {
+                "conversations": [
+                    {"from": "human", "value": "a"},
+                    SHAREGPT[1] | {"value": f"[{SHAREGPT[1]['value']}, {SHAREGPT[1]['value']}]"},
+                    SHAREGPT[2],
+                ]
+            },
+            r"\b1 results\b.*\b2 calls\b",
+        ),
+        ({"chosen": [*AFTER_CALL, DONE], "messages": [*PROMPT, DONE]}, "chosen: .*messages"),
+        ({"rejected": [*AFTER_CALL, DONE]}, "rejected: .*chosen and rejected"),
+        ({"conversations": SHAREGPT[:-1], "rejected": SHAREGPT[-1]}, "rejected: "),
+        ({"prompt": "hello", "completion": [DONE]}, "prompt: "),
+        (
+            {"messages": [*PROMPT, calling_message(r'{"x": "\ud83d"}')]},
+            "\\bfind\\b",
+        ),
+        ({"messages": [*PROMPT, calling_message('{"x": NaN}')]}, "\\bfind\\b.*NaN"),
+        ({"messages": [*PROMPT, calling_message('{"x": 1')]}, "messages.2"),
+        ({"conversations": [SHAREGPT[0], SHAREGPT[1] | {"value": '{"name": "f", "arguments": NaN}'}]}, "NaN|not JSON"),
+        ({"messages": [*PROMPT, DONE], "tools": r'[{"name": "\udfff"}]'}, "tools: "),
+    ],
+)
+def test_invalid_row_gives_an_error_with_its_field(tmp_path: Path, row: Any, problem: str) -> None:
+    (found,) = read_values(tmp_path / "rows.jsonl", row)
+    assert isinstance(found, RowError)
+    assert re.search(rf"rows\.jsonl:1: .*{problem}", str(found))
+
+
+def test_function_call_with_text_and_nested_tool_call_tags(tmp_path: Path) -> None:
+    inner = '{"name": "find", "arguments": {"x": "<tool_call>a</tool_call>"}}'
+    turns = [f"I look.\n<tool_call>[{inner}]</tool_call>", inner]
+    rows = [{"conversations": [SHAREGPT[0], {"from": "function_call", "value": text}]} for text in turns]
+    for found, said in zip(read_values(tmp_path / "rows.jsonl", *rows), ("I look.", ""), strict=True):
+        assert (found.messages[-1].content, found.messages[-1].tool_calls[0].arguments["x"]) == (
+            said,
+            "<tool_call>a</tool_call>",
+        )
+
+
+def test_preference_pair_is_rejected_as_sft_data(tmp_path: Path) -> None:
+    row = {"prompt": AFTER_CALL, "chosen": [DONE], "rejected": [DONE | {"content": "No."}]}
+    (found,) = read_sft_conversations(write_lines(tmp_path / "rows.jsonl", [row]))
+    assert isinstance(found, RowError)
+    assert str(found).startswith(f"{tmp_path / 'rows.jsonl'}:1: ")
+
+
+def test_convert_writes_conversations_in_the_native_format(tmp_path: Path) -> None:
+    rows = write_lines(
+        tmp_path / "rows.jsonl", [{"conversations": SHAREGPT, "system": "policy", "id": i} for i in "ab"]
+    )
+    out = tmp_path / "ours.jsonl"
+    assert run_data_command("convert", rows, out) == (0, f"{out}: 2\n", "")
+    assert [item.value.messages for item in read_sft_conversations(out) if isinstance(item, Item)] == [EPISODE] * 2
+    assert run_data_command("convert", rows, out)[0] == 2
+    code, _, err = run_data_command("convert", rows, tmp_path / "other.jsonl", "--split", "train")
+    assert (code, "--split" in err) == (2, True)
+    code, _, err = run_data_command("convert", rows, tmp_path / "other.parquet")
+    assert (code, ".jsonl" in err) == (2, True)
+
+
+def test_convert_rejects_bad_rows_or_skips_them_on_request(tmp_path: Path) -> None:
+    good = {"conversations": SHAREGPT}
+    rows = write_lines(tmp_path / "rows.jsonl", [good, {"conversations": []}])
+    code, _, err = run_data_command("convert", rows, tmp_path / "ours.jsonl")
+    assert (code, "1 of 2 " in err, "rows.jsonl:2" in err) == (2, True, True)
+    assert not (tmp_path / "ours.jsonl").exists()
+    code, out, _ = run_data_command("convert", rows, tmp_path / "ours.jsonl", "--skip-invalid")
+    assert (code, out.splitlines()) == (1, [f"{tmp_path / 'ours.jsonl'}: 1", "1 left out"])
+    mixed = write_lines(tmp_path / "mixed.jsonl", [good, good | {"kto_tag": True}])
+    code, _, err = run_data_command("convert", mixed, tmp_path / "other.jsonl")
+    assert (code, "Demonstration and LabeledExample" in err) == (2, True)
+
+
+def test_unserializable_call_arguments_are_skipped(tmp_path: Path) -> None:
+    rows = [
+        {"messages": [*PROMPT, calling_message(text)]}
+        for text in ('{"x": 1}', r'{"x": "\ud83d"}', '{"x": NaN}', '{"x": 1')
+    ]
+    out = tmp_path / "ours.jsonl"
+    code, said, err = run_data_command("convert", write_lines(tmp_path / "rows.jsonl", rows), out, "--skip-invalid")
+    assert (code, said.splitlines()) == (1, [f"{out}: 1", "3 left out"])
+    assert [f"rows.jsonl:{line}: messages.2" in err for line in (1, 2, 3, 4)] == [False, True, True, True]

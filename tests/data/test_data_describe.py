@@ -1,0 +1,222 @@
+"""Test `data stats` and `data validate`: counts, plots, and an error for every bad row."""
+
+import json
+import re
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean
+from xml.etree import ElementTree
+
+import pytest
+
+from support.data_kit import retail_tasks, run_data_command, write_lines
+from understudy.core.items import Item, RowError
+from understudy.core.messages import Message
+from understudy.core.tasks import Task
+from understudy.data.plots import bar_chart, histogram, render_plots
+from understudy.data.stats import DatasetStats, compute_stats, format_stats, measure_tokens
+from understudy.data.verify import DomainRegistry
+from understudy.engines.models import find_model
+from understudy.envs.domains.retail import DOMAIN
+from understudy.formats import load_chat_format
+
+TASKS = retail_tasks(42)
+
+
+def items(*tasks: Task) -> Iterator[Item[Task] | RowError]:
+    return (Item(t.id, t) for t in tasks)
+
+
+def task_with_words(number: int, words: int) -> Task:
+    """Return task `number` with an opening of `words` words."""
+    texts = " ".join(f"w{number}x{i}" for i in range(words))
+    scenario = TASKS[number].scenario.replace(opening=texts, facts=(), goals=())
+    return TASKS[number].replace(scenario=scenario)
+
+
+def test_length_statistics_match_hand_computed_values() -> None:
+    found = compute_stats(
+        items(*(task_with_words(i, count) for i, count in enumerate([1, 2, 2, 3, 12]))), DomainRegistry()
+    )
+    words = found.lengths["user words"]
+    assert (words.mean, words.min, words.median, words.p90, words.max) == (4.0, 1, 2, 12, 12)
+    assert words.counts == {1: 1, 2: 2, 3: 1, 12: 1}
+
+
+def test_stats_count_families_difficulties_and_tools() -> None:
+    found = compute_stats(items(*TASKS), DomainRegistry())
+    assert found.tasks == 42
+    assert found.families == dict.fromkeys(DOMAIN.families, 3)
+    assert sum(found.difficulties.values()) == 42
+    assert found.tools == Counter(c.name for t in TASKS for c in t.gold_calls)
+    assert found.lengths["gold turns"].mean == mean(len(t.gold) for t in TASKS)
+    assert found.lengths["gold calls"].mean == mean(len(t.gold_calls) for t in TASKS)
+    assert (found.duplicate_ids, found.duplicates, found.near_duplicates, found.leaks) == (0, 0, 0, 0)
+
+
+def test_stats_count_duplicates_and_leaks_between_splits() -> None:
+    one, two, *_ = TASKS
+    copy = one.replace(id="copy", scenario=one.scenario.replace(opening="Something else, entirely."))
+    near = two.replace(id="near", split="test", outputs=("more",))
+    found = compute_stats(iter([*items(one, two, copy, near, one), RowError("x:1", "", "bad")]), DomainRegistry())
+    assert (found.tasks, found.num_invalid) == (5, 1)
+    assert (found.duplicate_ids, found.duplicates, found.near_duplicates, found.leaks) == (1, 2, 3, 1)
+    words, *shared = found.leak_examples
+    assert (words.task, words.split, words.other_task, words.other_split) == ("near", "test", two.id, "train")
+    assert re.search(rf"near \(test\) .*{two.id} \(train\)", format_stats(found))
+    about = {f"{table} {key}" for table, key in DOMAIN.split_row_keys(two)}
+    assert found.shared_rows == len(about) > 1
+    assert {leak.shared for leak in shared} == about
+
+
+def test_stats_of_a_folder_compare_its_splits(tmp_path: Path) -> None:
+    run_data_command("split", write_lines(tmp_path / "t.jsonl", retail_tasks(280)), "--out", tmp_path / "parts")
+    found = DatasetStats.model_validate_json(run_data_command("stats", tmp_path / "parts", "--json")[1])
+    assert (found.tasks, found.splits) == (280, {"train": 224, "validation": 28, "test": 28})
+    assert found.leaks == 0
+    assert found.shared_rows > 0, "a split by tasks shares users"
+    frozen = DatasetStats.model_validate_json(run_data_command("stats", "retail", "--json")[1])
+    assert (frozen.leaks, frozen.shared_rows) == (0, 0)
+
+
+def test_token_lengths_match_the_models_chat_format() -> None:
+    format = load_chat_format(find_model("tiny"))
+    found = compute_stats(items(*TASKS[:3]), DomainRegistry(), measure_tokens(format, DomainRegistry()))
+    prompts = [
+        format.encode(
+            [Message(role="system", content=DOMAIN.domain_policy), Message(role="user", content=t.scenario.opening)],
+            DOMAIN.tool_specs,
+            (),
+        )
+        for t in TASKS[:3]
+    ]
+    assert found.lengths["prompt tokens"].mean == mean(map(len, prompts))
+    assert found.lengths["gold tokens"].max == max(sum(len(format.encode_reply(m)) for m in t.gold) for t in TASKS[:3])
+
+
+def test_stats_of_no_valid_tasks() -> None:
+    found = compute_stats(iter([RowError("x:1", "", "bad")]), DomainRegistry())
+    assert re.match(r"0 tasks\b.*\b1\b.*x:1: bad\n", format_stats(found))
+    assert render_plots(found) == {}
+
+
+def test_stats_command_prints_text_and_json(tmp_path: Path) -> None:
+    code, text, _ = run_data_command("stats", "retail")
+    assert code == 0
+    assert text.startswith("700 tasks\n")
+    assert "splits        train 500, validation 100, test 100" in text
+    assert re.search(r"\b0 near-duplicates, 0 rows\b", text)
+    path = write_lines(tmp_path / "t.jsonl", TASKS)
+    found = DatasetStats.model_validate_json(run_data_command("stats", path, "--json")[1])
+    assert found == compute_stats(items(*TASKS), DomainRegistry())
+
+
+def test_stats_count_bad_rows_and_fail_without_valid_ones(tmp_path: Path) -> None:
+    mixed = write_lines(tmp_path / "mixed.jsonl", TASKS[:2])
+    mixed.write_text(mixed.read_text() + '{"id": 1}\n')
+    code, text, _ = run_data_command("stats", mixed)
+    assert code == 0
+    assert re.match(r"2 tasks\b.*\b1\b", text)
+    assert "mixed.jsonl:3" in text
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"id": 1}\n{"id":\n')
+    code, text, err = run_data_command("stats", bad, "--plots", tmp_path / "plots")
+    assert (code, text, (tmp_path / "plots").exists()) == (2, "", False)
+    assert re.search(r"bad\.jsonl: .*\b2 rows\b", err)
+    assert "bad.jsonl:1" in err
+
+
+def test_stats_command_writes_svg_plots(tmp_path: Path) -> None:
+    path, folder = write_lines(tmp_path / "t.jsonl", TASKS), tmp_path / "plots"
+    code, text, _ = run_data_command("stats", path, "--plots", folder)
+    assert code == 0
+    names = {"user_words", "gold_turns", "gold_calls", "splits", "families", "difficulties", "tools"}
+    assert {p.stem for p in folder.iterdir()} == names
+    assert all(str(p) in text for p in folder.iterdir())
+    for picture in folder.iterdir():
+        root = ElementTree.parse(picture).getroot()
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    code, _, err = run_data_command("stats", path, "--plots", folder)
+    assert (code, str(folder) in err) == (2, True)
+    assert json.loads(run_data_command("stats", path, "--json", "--plots", tmp_path / "more")[1])["tasks"] == 42
+
+
+def bar_lengths(svg: str, side: str) -> list[float]:
+    root = ElementTree.fromstring(svg)
+    found = [e for e in root.iter("{http://www.w3.org/2000/svg}rect") if e.get("rx")]
+    return [float(e.get(side) or 0) for e in found]
+
+
+def test_bar_lengths_are_proportional_to_counts() -> None:
+    widths = bar_lengths(bar_chart("a < b", {"<one>" * 99: 10, "two & \0 more": 5, "none": 0}), "width")
+    assert widths == [420.0, 210.0, 0.0]
+    heights = bar_lengths(histogram("h", {3: 4, 5: 2}), "height")
+    assert heights == [160.0, 0.0, 80.0]
+    binned = bar_lengths(histogram("h", dict.fromkeys(range(100), 1)), "height")
+    assert len(binned) == 20
+    assert sum(binned) == pytest.approx(20 * 160.0)
+
+
+def test_validate_counts_valid_rows(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "t.jsonl", TASKS[:5])
+    assert run_data_command("validate", path) == (0, f"{path}: 5 sound, 0 bad\n", "")
+    assert run_data_command("validate", "toy:DOMAIN") == (0, "toy:DOMAIN: 36 sound, 0 bad\n", "")
+
+
+def test_validate_names_the_line_and_field_of_every_bad_row(tmp_path: Path) -> None:
+    first, *rest = [json.loads(t.model_dump_json(exclude_defaults=True)) for t in TASKS[:6]]
+    rest[0]["difficulty"] = "esay"
+    rest[1]["gold"] = rest[1]["gold"][:-2]
+    rest[2]["setup"] = {"orders": {"W1": {}}}
+    rest[3]["id"] = first["id"]
+    path = write_lines(tmp_path / "t.jsonl", [first, *rest])
+    code, out, err = run_data_command("validate", path, "--skip-invalid")
+    assert (code, out) == (1, f"{path}: 2 sound, 4 bad\n")
+    places = [line.removeprefix(f"{path}:").split(": ")[:2] for line in err.splitlines()]
+    assert places == [["2", "difficulty"], ["3", "gold"], ["4", "setup"], ["5", "id"]]
+    code, out, stopped = run_data_command("validate", path)
+    assert (code, out, stopped) == (2, "", f"understudy: {err.splitlines()[0]}\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("{", ":1: "),
+        ("3", ":1: "),
+        ("{}", ":1: id: "),
+        ('{"id": 1}', ":1: id: "),
+    ],
+)
+def test_validate_rejects_lines_that_are_not_tasks(tmp_path: Path, line: str, problem: str) -> None:
+    (tmp_path / "t.jsonl").write_text(line + "\n")
+    code, out, err = run_data_command("validate", tmp_path / "t.jsonl")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"understudy: {tmp_path / 't.jsonl'}{problem}")
+
+
+@pytest.mark.parametrize(("verb", "work"), [("stats", "stats.compute_stats"), ("validate", "convert.scan_items")])
+def test_ctrl_c_in_read_only_commands_suggests_no_resume(
+    tmp_path: Path, verb: str, work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"understudy.data.{work}", interrupt)
+    write_lines(tmp_path / "t.jsonl", [])
+    assert run_data_command(verb, tmp_path / "t.jsonl") == (130, "", "stopped\n")
+
+
+def test_validate_uses_bounded_memory(tmp_path: Path) -> None:
+    """Validation stores the ids of tasks, not the tasks."""
+    task = TASKS[0]
+    with (tmp_path / "t.jsonl").open("w") as file:
+        for number in range(300):
+            scenario = task.scenario.replace(instructions="x" * 50_000)
+            file.write(task.replace(id=f"t{number}", scenario=scenario).model_dump_json(exclude_defaults=True) + "\n")
+    tracemalloc.start()
+    assert run_data_command("validate", tmp_path / "t.jsonl")[1].endswith("300 sound, 0 bad\n")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 6_000_000, "15 MB of tasks"

@@ -1,0 +1,95 @@
+"""Fuzz the readers of task files: every item is a task or a `RowError` with a location."""
+
+import json
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from support.data_kit import json_values, make_address_task, make_tau_task, retail_tasks
+from understudy.core.items import Item, RowError
+from understudy.core.tasks import Task
+from understudy.data.plots import render_plots
+from understudy.data.skyrl_rows import to_skyrl_row
+from understudy.data.stats import compute_stats, format_stats
+from understudy.data.synthesis.specs import build_samples
+from understudy.data.task_input import open_task_input
+from understudy.data.verify import DomainRegistry, play_tasks
+
+VALID_VALUES = [
+    *(json.loads(t.model_dump_json(exclude_defaults=True)) for t in retail_tasks(28)),
+    json.loads(to_skyrl_row(retail_tasks(1)[0], "policy", "retail").model_dump_json()),
+    make_tau_task(),
+    make_address_task(3),
+]
+SPEC = {
+    "scenario": "demo",
+    "turns": 4,
+    "limits": {"max_tools": 5},
+    "tasks": [
+        {
+            "task_id": "a",
+            "conversation": [{"role": "user", "message": "Go."}],
+            "solution": {"tool_sequence": [{"step": 1, "tool": "t", "params": {"x": "y"}}]},
+        }
+    ],
+}
+fuzz_settings = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def json_paths(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield every path into a JSON value."""
+    yield at
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in pairs:
+        yield from json_paths(inner, (*at, key))
+
+
+@st.composite
+def mutated_values(draw: st.DrawFn, valid_values: list[Any]) -> Any:
+    """Draw a valid value in which one location is replaced by any value or removed."""
+    value = deepcopy(draw(st.sampled_from(valid_values)))
+    *path, last = draw(st.sampled_from([place for place in json_paths(value) if place]))
+    holder = value
+    for key in path:
+        holder = holder[key]
+    if draw(st.booleans()):
+        holder[last] = draw(json_values)
+    else:
+        del holder[last]
+    return value
+
+
+@given(st.lists(json_values | mutated_values(VALID_VALUES), min_size=1, max_size=3))
+@fuzz_settings
+def test_fuzzed_task_file_gives_tasks_or_located_errors(tmp_path: Path, lines: list[Any]) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = list(play_tasks(open_task_input(str(path)).items(), DomainRegistry()))
+    described = compute_stats(open_task_input(str(path)).items(), DomainRegistry())
+    assert described.tasks + described.num_invalid == len(lines)
+    assert format_stats(described)
+    assert all(ElementTree.fromstring(picture) is not None for picture in render_plots(described).values())
+    assert len(found) == len(lines)
+    for number, item in enumerate(found, 1):
+        assert item.location == f"{path}:{number}"
+        assert isinstance(item.value, Task) if isinstance(item, Item) else item.problem
+
+
+@given(st.binary(max_size=60) | json_values.map(lambda value: json.dumps({"tasks": [value]}).encode()))
+@fuzz_settings
+def test_fuzzed_bytes_give_items_or_errors(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(data)
+    assert all(isinstance(item, Item | RowError) for item in open_task_input(str(path)).items())
+
+
+@given(json_values | mutated_values([SPEC]))
+@fuzz_settings
+def test_fuzzed_spec_gives_located_items(value: Any) -> None:
+    for item in build_samples(iter([Item("here", value)])):
+        assert item.location.startswith("here")

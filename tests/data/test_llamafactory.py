@@ -1,0 +1,217 @@
+"""Test exports against LLaMA-Factory: it reads equal tokens and masks, and its trained models load here."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from safetensors.torch import load_file
+
+from support import llamafactory_cli
+from support.conversing import TOOLS
+from support.data_kit import run_data_command
+from understudy.core.errors import ConfigError
+from understudy.core.items import items_or_raise
+from understudy.core.messages import Message, ToolCall, ToolSpec
+from understudy.data.conversations.conversations import read_conversations
+from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair
+from understudy.data.conversations.export import iter_replies, split_first_difference
+from understudy.data.conversations.llamafactory import (
+    GENERIC_TOOL_TEMPLATES,
+    MERGED_OBSERVATION_TEMPLATES,
+    resolve_template,
+)
+from understudy.engines.models import find_model, make_tiny_model
+from understudy.formats import load_chat_format
+from understudy.rollouts.supervised import build_supervised_example
+from understudy.runs.metrics import prefixed_name
+
+pytestmark = [
+    pytest.mark.llamafactory,
+    pytest.mark.skipif(bool(llamafactory_cli.unsupported_reason()), reason=llamafactory_cli.unsupported_reason()),
+]
+QUICK = ("max_steps=2", "bf16=false", "use_cpu=true", "gradient_accumulation_steps=1", "logging_steps=1")
+IGNORED = -100
+TEXT_AND_CALLS = Demonstration(
+    task="aside",
+    messages=(
+        Message(role="system", content="policy"),
+        Message(role="user", content="hello"),
+        Message(
+            role="assistant",
+            content="I look both up.",
+            tool_calls=(
+                ToolCall(name="find", arguments={"x": "</tool_call> <think>"}, id="call_0_0"),
+                ToolCall(name="switch", arguments={"é": [1.5, None, {}]}, id="call_0_1"),
+            ),
+        ),
+        Message(role="tool", content="L7", tool_call_id="call_0_0"),
+        Message(role="tool", content="{{content}} é", tool_call_id="call_0_1"),
+        Message(role="assistant", content="Done."),
+    ),
+    tools=TOOLS,
+)
+"""A reply with text and two calls, and tags in the arguments."""
+
+
+@dataclasses.dataclass
+class Exported:
+    """The exported files and the result of LLaMA-Factory's reading them."""
+
+    folder: Path
+    model: Path
+    demonstrations: list[Demonstration]
+    pairs: list[PreferencePair]
+    labeled_examples: list[LabeledExample]
+    found: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    folder = tmp_path_factory.mktemp("handed")
+    model = make_tiny_model(folder / "model")
+    demos, pairs, labeled = (folder / f"{name}.jsonl" for name in ("demos", "pairs", "labeled"))
+    assert run_data_command("collect", "retail", "slice.domain_policy=brief", "--sft", demos, "--tasks", 6)[0] == 0
+    with demos.open("a") as file:
+        file.write(TEXT_AND_CALLS.model_dump_json() + "\n")
+    demonstrations = [item.value for item in items_or_raise(read_conversations(demos))]
+    demonstrations_only = [d for d in demonstrations if isinstance(d, Demonstration)]
+    preference_pairs = [
+        PreferencePair(
+            chosen=d.messages, rejected=(*d.messages[:2], Message(role="assistant", content="No.")), tools=d.tools
+        )
+        for d in demonstrations_only
+    ]
+    labeled_examples = [
+        LabeledExample(messages=pair.chosen, tools=pair.tools, label=True) for pair in preference_pairs[:2]
+    ]
+    labeled_examples += [
+        LabeledExample(messages=pair.rejected, tools=pair.tools, label=False) for pair in preference_pairs[:2]
+    ]
+    pairs.write_text("".join(row.model_dump_json() + "\n" for row in preference_pairs))
+    labeled.write_text("".join(row.model_dump_json() + "\n" for row in labeled_examples))
+    code, _, err = run_data_command(
+        "export", "llamafactory", demos, pairs, labeled, "--model", model, "--out", folder / "lf"
+    )
+    assert code == 0, err
+    assert run_data_command("export", "trl", demos, pairs, labeled, "--out", folder / "trl")[0] == 0
+    script = Path(llamafactory_cli.__file__).with_name("llamafactory_inside.py")
+    printed = llamafactory_cli.run_llamafactory(
+        "python", str(script), str(folder / "lf"), str(folder / "trl"), str(model), cwd=folder
+    )
+    return Exported(
+        folder / "lf",
+        model,
+        demonstrations_only,
+        preference_pairs,
+        labeled_examples,
+        json.loads(printed.splitlines()[-1]),
+    )
+
+
+def loss_mask(labels: list[int]) -> list[bool]:
+    return [label != IGNORED for label in labels]
+
+
+def test_sft_tokens_and_masks_equal_ours(exported: Exported) -> None:
+    format, newline = load_chat_format(exported.model), ord("\n")
+    assert len(exported.found["sft"]) == len(exported.demonstrations) == 7
+    for row, example in zip(exported.found["sft"], exported.demonstrations, strict=True):
+        own = build_supervised_example(example.messages, example.tools, format)
+        assert row["input_ids"] == [*own.tokens, newline]
+        own.mask.append(False)
+        for _, end in list(own.reply_spans()):
+            assert row["input_ids"][end] == newline
+            own.mask[end] = True  # our last trained token is <|im_end|>, LLaMA-Factory's is the newline after it
+        assert loss_mask(row["labels"]) == own.mask
+
+
+def test_dpo_and_kto_rows_hold_one_reply_after_equal_prompts(exported: Exported) -> None:
+    format = load_chat_format(exported.model)
+    for row, pair in zip(exported.found["dpo"], exported.pairs, strict=True):
+        before, *sides = split_first_difference(pair)
+        for name, reply in zip(("chosen", "rejected"), sides, strict=True):
+            own = build_supervised_example([*before, reply], pair.tools, format)
+            assert row[f"{name}_input_ids"] == [*own.tokens, ord("\n")]
+            (*_, (start, _)) = own.reply_spans()
+            assert loss_mask(row[f"{name}_labels"]) == [place >= start for place in range(len(own.tokens) + 1)]
+    expected = [(each, labeled) for labeled in exported.labeled_examples for each in iter_replies(labeled)]
+    for row, ((before, reply), labeled) in zip(exported.found["kto"], expected, strict=True):
+        own = build_supervised_example([*before, reply], labeled.tools, format)
+        assert (row["input_ids"], row["kto_tags"]) == ([*own.tokens, ord("\n")], labeled.label)
+
+
+def test_trl_renders_equal_text(exported: Exported) -> None:
+    from understudy.formats import FormatTokenizer
+
+    decode, format = FormatTokenizer.load(exported.model / "tokenizer.json").decode, load_chat_format(exported.model)
+
+    def render(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
+        return decode(build_supervised_example(messages, tools, format).tokens) + "\n"
+
+    found = exported.found["trl"]
+    for (text,), example in zip(found["sft"], exported.demonstrations, strict=True):
+        assert text == render(example.messages, example.tools)
+    for texts, pair in zip(found["dpo"], exported.pairs, strict=True):
+        before, *sides = split_first_difference(pair)
+        assert texts == [render([*before, side], pair.tools) for side in sides]
+    expected = [(each, labeled) for labeled in exported.labeled_examples for each in iter_replies(labeled)]
+    for (text,), ((before, reply), labeled) in zip(found["kto"], expected, strict=True):
+        assert text == render([*before, reply], labeled.tools)
+
+
+def test_finetuning_types_are_known_to_llamafactory(exported: Exported) -> None:
+    assert exported.found["finetuning_types"] == ["lora", "full", "lora"]
+
+
+def test_template_tables_match_llamafactory(exported: Exported) -> None:
+    assert set(exported.found["joins_observations"]) >= MERGED_OBSERVATION_TEMPLATES
+    assert set(exported.found["default_tool_formats"]) >= GENERIC_TOOL_TEMPLATES
+    found = {name: _resolve_or_empty(name) for name in exported.found["templates"]}
+    wrong = {
+        name: (t, exported.found["templates"][name])
+        for name, t in found.items()
+        if t not in ("", exported.found["templates"][name])
+    }
+    assert wrong == {}
+    assert sum(map(bool, found.values())) > 100
+
+
+def _resolve_or_empty(name: str) -> str:
+    try:
+        return resolve_template(f"owner/{name}")[1]
+    except ConfigError:
+        return ""
+
+
+@pytest.mark.parametrize("stage", ["sft", "dpo"])
+def test_model_trained_by_llamafactory_trains_here(exported: Exported, stage: str, tmp_path: Path) -> None:
+    llamafactory_cli.run_llamafactory("llamafactory-cli", "train", f"{stage}_lora.yaml", *QUICK, cwd=exported.folder)
+    steps = (exported.folder / "saves" / f"{stage}_lora" / "trainer_log.jsonl").read_text().splitlines()
+    assert [json.loads(line).get("current_steps") for line in steps][:2] == [1, 2]
+    adapters = exported.folder / "saves" / f"{stage}_lora"
+    with pytest.raises(ConfigError, match=re.escape(str(adapters))):
+        find_model(str(adapters))
+    llamafactory_cli.run_llamafactory("llamafactory-cli", "export", f"{stage}_merge.yaml", cwd=exported.folder)
+    merged = exported.folder / "saves" / f"{stage}_merged"
+    before, after = load_file(exported.model / "model.safetensors"), load_file(merged / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert any(not before[name].equal(after[name].float()) for name in before)
+    sft, rl = train_one_step_each(merged, tmp_path)
+    assert sft[prefixed_name("grad_norm")] > 0.0
+    assert rl[prefixed_name("episodes")] >= 6
+
+
+def train_one_step_each(model: Path, folder: Path) -> list[dict[str, Any]]:
+    """Return the metrics of one SFT step and one RL step on `model`."""
+    from support.tiny_runs import train_tiny_run
+    from understudy.runs.run import read_metrics
+
+    run = train_tiny_run(folder / "run", model, "sft.steps=1", "steps=1", "eval.tasks=1", "limits.max_turns=4")
+    return [line for line in read_metrics(run.folder) if line["step"] > 0]

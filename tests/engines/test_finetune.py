@@ -1,0 +1,249 @@
+"""Tests of fine-tuning options: LoRA target modules, dropout, gradient checkpointing and 4-bit weights."""
+
+import asyncio
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+from torch import Tensor, nn  # noqa: E402
+
+from support.venvs import install_packages  # noqa: E402
+from understudy.algorithms.batch import Batch, collate  # noqa: E402
+from understudy.algorithms.config import LossConfig  # noqa: E402
+from understudy.core.errors import ConfigError  # noqa: E402
+from understudy.core.messages import Message  # noqa: E402
+from understudy.core.tasks import Score  # noqa: E402
+from understudy.core.trajectory import Trajectory  # noqa: E402
+from understudy.engines.base import SamplingParams  # noqa: E402
+from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
+from understudy.engines.local.engine import LocalEngine  # noqa: E402
+from understudy.engines.models import make_tiny_model  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
+BITSANDBYTES = "bitsandbytes==0.50.2"
+LORA_WITH_DROPOUT = {"finetune": "lora", "lora": {"rank": 4, "dropout": 0.4}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("tiny"), hidden_size=64)
+
+
+def engine_of(folder: Path, seed: int = 0, **settings: Any) -> LocalEngine:
+    values = {"device": "cpu", "dtype": "float32", "lora": {"rank": 4}} | settings
+    return LocalEngine(folder, LocalEngineConfig.model_validate(values), seed)
+
+
+def sample_batch(engine: LocalEngine, prompts: Sequence[bytes] = (b"Order 1.", b"Order 2, please.", b"No")) -> Batch:
+    """Return sampled replies as a batch with random advantages."""
+
+    async def reply(i: int, prompt: bytes) -> Trajectory:
+        episode = Trajectory("t", score=Score(reward=float(i % 2)))
+        episode.observe([], [*prompt])
+        done = await engine.sample(episode.tokens, SamplingParams(max_response_tokens=12, temperature=0.8), i)
+        episode.act(Message(role="assistant"), done.tokens, done.logprobs)
+        return episode
+
+    async def sample_all() -> list[Trajectory]:
+        return await asyncio.gather(*(reply(i, prompt) for i, prompt in enumerate(prompts)))
+
+    batch = collate(asyncio.run(sample_all()), temperature=0.8)
+    advantages = torch.randn(batch.tokens.shape, generator=torch.Generator().manual_seed(1)) / 50
+    return batch.replace(advantages=advantages * batch.mask)
+
+
+def update(engine: LocalEngine, batch: Batch, rate: float = 0.01) -> dict[str, float]:
+    return asyncio.run(engine.update([batch], LossConfig(), rate))
+
+
+def trainer_logprobs(engine: LocalEngine, batch: Batch) -> Tensor:
+    return asyncio.run(engine.compute_logprobs(batch)).logprobs
+
+
+def trainable_weights(engine: LocalEngine) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in engine._model.trainable_parameters().items()}
+
+
+def equal_weights(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def max_logprob_gap(one: Tensor, other: Tensor, batch: Batch) -> float:
+    return float((one - other)[batch.mask].abs().max())
+
+
+def test_all_linear_targets_every_linear_module_except_the_head(folder: Path) -> None:
+    named = engine_of(folder, finetune="lora")
+    every = engine_of(folder, finetune="lora", lora={"rank": 4, "target_modules": ["all-linear"]})
+    assert trainable_weights(every).keys() == trainable_weights(named).keys()
+    assert len(trainable_weights(every)) == 2 * 7 * 2
+    with pytest.raises(ConfigError, match=r"'nope'.*'all-linear'"):
+        engine_of(folder, finetune="lora", lora={"target_modules": ["nope"]})
+
+
+def test_exported_adapter_config_keeps_the_order_of_target_modules(folder: Path, tmp_path: Path) -> None:
+    engine = engine_of(folder, finetune="lora", lora={"target_modules": ["v_proj", "q_proj", "down_proj"]})
+    engine.export(tmp_path)
+    exported = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert exported["target_modules"] == ["v_proj", "q_proj", "down_proj"]
+
+
+def test_dropout_affects_updates_but_not_logprobs(folder: Path) -> None:
+    engine, without = engine_of(folder, **LORA_WITH_DROPOUT), engine_of(folder, finetune="lora")
+    for _ in range(2):
+        batch = sample_batch(engine)
+        assert max_logprob_gap(trainer_logprobs(engine, batch), batch.logprobs, batch) < 1e-4
+        assert torch.equal(trainer_logprobs(engine, batch), trainer_logprobs(engine, batch))
+        update(engine, batch)
+    first = sample_batch(without)
+    again = engine_of(folder, **LORA_WITH_DROPOUT)
+    for each in (without, again):
+        update(each, first)
+        update(each, first)  # the first update moves only lora_B, so dropout matters from the second on
+    assert not equal_weights(trainable_weights(without), trainable_weights(again))
+    assert not any(module.training for module in again._model.network.modules() if isinstance(module, nn.Dropout))
+
+
+def test_dropout_is_deterministic_for_a_seed_and_after_resume(folder: Path, tmp_path: Path) -> None:
+    """Equal seeds give equal weights, also after a resume; another seed gives others."""
+    batch = sample_batch(engine_of(folder, **LORA_WITH_DROPOUT))
+
+    def train_twice(seed: int, resumed: bool = False) -> dict[str, Tensor]:
+        engine = engine_of(folder, seed, **LORA_WITH_DROPOUT)
+        engine.load(start)
+        update(engine, batch)
+        if resumed:
+            engine.save(tmp_path)
+            engine = engine_of(folder, seed, **LORA_WITH_DROPOUT)
+            torch.manual_seed(99)
+            engine.load(tmp_path)
+        update(engine, batch)
+        return trainable_weights(engine)
+
+    start = tmp_path / "start"
+    start.mkdir()
+    engine_of(folder, **LORA_WITH_DROPOUT).save(start)
+    engine = engine_of(folder, **LORA_WITH_DROPOUT)
+    state = torch.random.get_rng_state()
+    update(engine, batch)
+    assert torch.equal(state, torch.random.get_rng_state()), "the process's own numbers stay"
+    once = train_twice(0)
+    assert equal_weights(once, train_twice(0))
+    assert equal_weights(once, train_twice(0, resumed=True))
+    assert not equal_weights(once, train_twice(1))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"finetune": "full", "train_embeddings": True}, LORA_WITH_DROPOUT], ids=["full", "lora"]
+)
+def test_gradient_checkpointing_gives_identical_weights_and_recomputes(
+    folder: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, saving = engine_of(folder, **settings), engine_of(folder, gradient_checkpointing=True, **settings)
+    batch = sample_batch(plain)
+    assert torch.equal(sample_batch(saving).logprobs, batch.logprobs)
+    layer = saving._model.backbone.layers[0].mlp  # type: ignore[index, union-attr]
+    calls, forward = [0], layer.forward
+    monkeypatch.setattr(layer, "forward", lambda x: calls.__setitem__(0, calls[0] + 1) or forward(x))
+    for _ in range(2):
+        assert update(plain, batch) == update(saving, batch)
+        assert equal_weights(trainable_weights(plain), trainable_weights(saving))
+    assert calls == [4], "forward, and again in the backward pass, of each of two updates"
+
+
+def test_gradient_checkpointing_saves_fewer_tensors_for_backward(tmp_path: Path) -> None:
+    deep = make_tiny_model(tmp_path, num_layers=6)
+    held = {}
+    for checkpointing in (False, True):
+        engine = engine_of(deep, finetune="full", gradient_checkpointing=checkpointing)
+        batch, sizes = sample_batch(engine), list[int]()
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, sizes=sizes: sizes.append(t.nbytes) or t, lambda t: t):
+            update(engine, batch)
+        held[checkpointing] = sum(sizes)
+    assert held[True] < held[False] / 3, "the tensors that wait for the backward pass"
+
+
+def test_qlora_without_bitsandbytes_raises_with_install_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(ConfigError, match=r"bitsandbytes.*pip install -e '\.\[qlora\]'"):
+        engine_of(folder, finetune="qlora")
+
+
+@pytest.fixture(scope="module")
+def bitsandbytes() -> Any:
+    """The package in a folder of its own, since its wheel holds kernels for every GPU."""
+    target = install_packages(BITSANDBYTES, BITSANDBYTES)
+    sys.path.append(str(target))
+    yield importlib.import_module("bitsandbytes")
+    sys.path.remove(str(target))
+
+
+@pytest.mark.qlora
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_qlora_sampler_trainer_and_merged_export_agree(
+    folder: Path, bitsandbytes: Any, dtype: str, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    engine = engine_of(folder, finetune="qlora", dtype=dtype)
+    allowed = 1e-4 if dtype == "float32" else 0.08
+    for version in range(2):
+        batch = sample_batch(engine)
+        assert max_logprob_gap(trainer_logprobs(engine, batch), batch.logprobs, batch) < allowed
+        engine.export(tmp_path / str(version), merge_adapters=True)
+        whole = AutoModelForCausalLM.from_pretrained(tmp_path / str(version), dtype=torch.float32).eval()
+        with torch.no_grad():
+            logits = whole(batch.tokens[:1, : batch.lengths[0]]).logits[0, :-1] / 0.8
+        expected = logits.log_softmax(-1).gather(-1, batch.tokens[0, 1 : batch.lengths[0], None])[:, 0]
+        found, mask = batch.logprobs[0, 1 : batch.lengths[0]], batch.mask[0, 1 : batch.lengths[0]]
+        assert float((found - expected)[mask].abs().max()) < allowed
+        update(engine, batch, 0.02)
+        assert (
+            max_logprob_gap(trainer_logprobs(engine, batch), batch.logprobs, batch) > 3 * allowed
+            if dtype == "float32"
+            else True
+        )
+
+
+@pytest.mark.qlora
+def test_qlora_weights_use_less_memory_and_dequantize_correctly(folder: Path, bitsandbytes: Any) -> None:
+    whole, small = engine_of(folder, finetune="lora"), engine_of(folder, finetune="qlora")
+    linear = small._model.backbone.layers[0].mlp.up_proj.base_layer  # type: ignore[index, union-attr]
+    original = whole._model.backbone.layers[0].mlp.up_proj.base_layer.weight  # type: ignore[index, union-attr]
+    error = (linear.weight - original).abs().mean() / original.abs().mean()
+    assert 0.01 < error < 0.12, "4 bits of a normal distribution"
+    assert linear.packed.dtype == torch.uint8
+    assert linear.packed.numel() == original.numel() / 2
+    assert small._model.weight_bytes < 0.6 * whole._model.weight_bytes
+    x = torch.randn(3, linear.in_features, requires_grad=True)
+    linear(x).square().sum().backward()
+    assert x.grad is not None
+    assert torch.allclose(x.grad, 2 * (x @ linear.weight.T).detach() @ linear.weight, atol=1e-4)
+
+
+@pytest.mark.qlora
+def test_qlora_checkpoint_resumes_to_identical_adapters(folder: Path, bitsandbytes: Any, tmp_path: Path) -> None:
+    settings = {"finetune": "qlora", "gradient_checkpointing": True, "lora": {"rank": 4, "dropout": 0.2}}
+    engine = engine_of(folder, **settings)
+    batch = sample_batch(engine)
+    update(engine, batch)
+    engine.save(tmp_path)
+    other = engine_of(folder, **settings)
+    other.load(tmp_path)
+    assert update(engine, batch) == update(other, batch)
+    assert equal_weights(trainable_weights(engine), trainable_weights(other))
+    assert all("lora" in name for name in trainable_weights(engine))
+
+
+@pytest.mark.qlora
+def test_qlora_rejects_the_vllm_sampler(folder: Path, bitsandbytes: Any) -> None:
+    with pytest.raises(ConfigError, match="qlora"):
+        engine_of(folder, finetune="qlora", sampler="vllm", vllm={"base_url": "http://127.0.0.1:1"})

@@ -1,0 +1,47 @@
+"""Tests of update metrics: token means, ratios of the first and later minibatches, and the relative weight change."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from understudy.engines.local.config import OptimizerConfig  # noqa: E402
+from understudy.engines.local.optimizer import MasterAdamW  # noqa: E402
+from understudy.engines.local.update_metrics import reduce_metrics  # noqa: E402
+
+
+def test_reduced_metrics_match_hand_computed_values() -> None:
+    first = {"loss": 2.0, "grad_norm": 4.0, "trained_tokens": 10.0, "computed_tokens": 30.0, "entropy": 5.0}
+    second = {"loss": 4.0, "grad_norm": 2.0, "trained_tokens": 30.0, "computed_tokens": 50.0, "entropy": 15.0}
+    assert reduce_metrics([first, second]) == {
+        "loss": 3.0,
+        "grad_norm": 3.0,
+        "trained_tokens": 40.0,
+        "computed_tokens": 80.0,
+        "entropy": 0.5,
+    }
+
+
+def test_ratio_of_the_first_minibatch_is_reported_separately() -> None:
+    empty = {"grad_norm": 0.0}  # no row had an advantage
+    first = {"trained_tokens": 10.0, "ratio": 10.0, "ratio_mse": 0.0}
+    later = {"trained_tokens": 10.0, "ratio": 12.0, "ratio_mse": 0.4}
+    found = reduce_metrics([empty, first, later, later])
+    assert (found["first_minibatch_ratio"], found["first_minibatch_ratio_mse"]) == (1.0, 0.0)
+    assert found["later_minibatch_ratio_mse"] == pytest.approx(0.04)
+    assert found["ratio"] == pytest.approx(34 / 30)
+    assert "later_minibatch_ratio_mse" not in reduce_metrics([first])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rate", "moves"), [("float32", 1e-5, True), ("bfloat16", 1e-5, False), ("bfloat16", 0.1, True)]
+)
+def test_relative_change_is_zero_when_the_update_rounds_away(dtype: str, rate: float, moves: bool) -> None:
+    """An update below half of a bfloat16 step leaves the model's weight unchanged."""
+    weight = torch.nn.Parameter(torch.full((4,), 3.0, dtype=getattr(torch, dtype)))
+    optimizer = MasterAdamW({"w": weight}, OptimizerConfig())
+    before = weight.detach().clone()
+    weight.sum().backward()
+    optimizer.step(rate)
+    after = weight.detach().float()
+    assert optimizer.relative_change == pytest.approx(float((after - before.float()).norm() / after.norm()))
+    assert (optimizer.relative_change > 0) is moves

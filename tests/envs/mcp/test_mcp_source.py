@@ -1,0 +1,284 @@
+"""Tests of MCP environments of one TOML and one JSONL file: check, play, record and replay."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.mcp_environment import TASKS, write_environment
+from support.mcp_kit import UNRULY, run_async, running_servers
+from understudy.core.errors import ConfigError, TaskError
+from understudy.core.messages import Message, ToolCall, ToolSpec
+from understudy.core.tasks import Task
+from understudy.core.trajectory import StopReason, Trajectory
+from understudy.data.check import check
+from understudy.envs.domains.base import Slice, load_source
+from understudy.envs.environment import StepResult
+from understudy.envs.mcp.cassette import EMPTY_HISTORY, Cassette
+from understudy.envs.mcp.source import MCPTaskSource
+from understudy.envs.mcp.tool_result import ToolResult
+from understudy.evaluation.evaluate import evaluate
+from understudy.rollouts.agent import GoldAgent, NoopAgent
+from understudy.rollouts.rollout import EpisodeLimits, play_episode, play_group
+
+
+class FixedCallsAgent:
+    """An agent that makes the given calls, one a reply, and ends with a text."""
+
+    def __init__(self, *calls: dict[str, Any], word: str = "Done.") -> None:
+        made = (ToolCall(id="c", name=call["tool"], arguments=call.get("arguments", {})) for call in calls)
+        self._replies = [Message(role="assistant", tool_calls=(call,)) for call in made]
+        self._replies.append(Message(role="assistant", content=word))
+
+    async def act(self, task: Task, episode: Trajectory, new: Any, tools: Any) -> Message:
+        episode.observe(new)
+        episode.act(reply := self._replies[min(episode.num_turns, len(self._replies) - 1)])
+        return reply
+
+
+@pytest.mark.slow
+def test_check_passes_on_environment_with_gold(tmp_path: Path) -> None:
+    source = load_source(f"mcp:{write_environment(tmp_path)}")
+    assert isinstance(source, MCPTaskSource)
+    report = check(source)
+    assert report.problems == ()
+    assert [(s.split, s.tasks, s.gold_reward, s.noop_reward) for s in report.splits] == [
+        ("train", 2, 1.0, 0.0),
+        ("validation", 0, 0.0, 0.0),
+        ("test", 1, 1.0, 0.0),
+    ]
+    assert "sleep" not in {spec.name for spec in source.tool_specs}
+    assert source.families == ("task", "ask")
+    assert [t.id for t in source.slice(Slice(families=("ask",))).tasks("train")] == ["count/2"]
+    with pytest.raises(ConfigError, match=r"'asks'.*'ask'"):
+        source.slice(Slice(families=("asks",)))
+    assert not running_servers()
+
+
+@pytest.mark.slow
+def test_shaped_rewards_of_imperfect_episodes(tmp_path: Path) -> None:
+    rest = '[reward]\nkind = "shaped"\nmax_partial_reward = 0.4'
+    source = load_source(f"mcp:{write_environment(tmp_path, rest=rest)}")
+    tasks = {task.id: task for split in ("train", "test") for task in source.tasks(split)}  # type: ignore[arg-type]
+
+    async def episodes() -> list[Trajectory]:
+        return [
+            await play_episode(source, tasks[task], agent, EpisodeLimits(), seed=0)
+            for task, agent in (
+                ("count/1", FixedCallsAgent({"tool": "add", "arguments": {"amount": 7}})),
+                ("count/1", FixedCallsAgent({"tool": "add", "arguments": {"amount": 6}})),
+                ("count/2", FixedCallsAgent(word="Is it 40?")),
+                ("count/3", FixedCallsAgent({"tool": "add", "arguments": {"amount": 4}})),
+                ("count/3", FixedCallsAgent({"tool": "add", "arguments": {"amount": 3}}, {"tool": "reset"})),
+                ("count/1", FixedCallsAgent(*({"tool": "count"} for _ in range(9)))),
+            )
+        ]
+
+    other_way, wrong, guess, partly, forbidden, endless = run_async(episodes())
+    assert other_way.reward == 1.0  # the reward depends on the final state only
+    assert wrong.reward == guess.reward == 0.0
+    assert partly.reward == pytest.approx(0.4 / 2)
+    assert forbidden.reward == 0.0
+    assert (endless.num_turns, endless.stop_reason, endless.reward) == (
+        5,
+        StopReason.DONE,
+        0.0,
+    )  # the limit of an easy task is five replies
+    assert endless.score is not None
+    assert endless.score.parts["within_limits"] == 0.0
+
+
+@pytest.mark.slow
+def test_server_crash_is_fault_instead_of_zero_reward(tmp_path: Path) -> None:
+    source = load_source(f"mcp:{write_environment(tmp_path)}")
+    task = source.tasks("train")[0]
+
+    async def episodes() -> list[Trajectory]:
+        deadly = await play_group(
+            source, task, FixedCallsAgent({"tool": "die"}), EpisodeLimits(max_retries=1), group_size=2, seed=0
+        )
+        return [*deadly.episodes, await play_episode(source, task, GoldAgent(), EpisodeLimits(), seed=0)]
+
+    *deadly, after = run_async(episodes())
+    assert {(e.stop_reason, e.fault, e.score) for e in deadly} == {(StopReason.FAULT, "mcp", None)}
+    assert re.search(r"\bdie\b", deadly[0].error)
+    assert after.reward == 1.0
+
+
+@pytest.mark.slow
+def test_recorded_environment_replays_without_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_KEY", "hunter2hunter2")
+    tell = {"id": "t", "prompt": "What is the key?", "gold": [{"tool": "secret"}], "final_answer": "[THE_KEY]"}
+    tasks = [*TASKS, {**tell, "split": "train", "check": {"answer": {"regex": "THE_KEY"}}}]
+    server, tape = 'env = {NOTES_KEY = "${THE_KEY}"}', '[cassette]\nfile = "tapes/all.jsonl"\nmode = "%s"'
+    assert check(load_source(f"mcp:{write_environment(tmp_path, tasks, server, tape % 'record')}")).problems == ()
+    (recorded,) = (tmp_path / "tapes").iterdir()
+    lines = [json.loads(line) for line in recorded.read_text(encoding="utf-8").splitlines()]
+    assert lines[0].keys() == {"tools"}
+    assert {line["task"] for line in lines[1:]} == {task["id"] for task in tasks}
+    assert "hunter2" not in recorded.read_text(encoding="utf-8")
+    monkeypatch.delenv("THE_KEY")  # replay needs neither the key nor a server
+    nowhere = server + '\ncwd = "nowhere"'
+    replayed = load_source(f"mcp:{write_environment(tmp_path, tasks, nowhere, tape % 'replay')}")
+    assert check(replayed).problems == ()
+    task = replayed.tasks("train")[0]
+
+    async def unknown() -> Trajectory:
+        return await play_episode(
+            replayed,
+            task,
+            FixedCallsAgent({"tool": "add", "arguments": {"amount": 9}}),
+            EpisodeLimits(max_retries=0),
+            seed=0,
+        )
+
+    episode = run_async(unknown())
+    assert (episode.stop_reason, episode.fault) == (StopReason.FAULT, "mcp")
+    assert "add({'amount': 9})" in episode.error
+    assert "extend" in episode.error
+
+
+@pytest.mark.slow
+def test_extend_mode_brings_server_to_recorded_state(tmp_path: Path) -> None:
+    tape = '[cassette]\nfile = "tapes/all.jsonl"\nmode = "%s"'
+    calls = ({"tool": "add", "arguments": {"amount": 3}}, {"tool": "add", "arguments": {"amount": 1}})
+
+    def shown(source: Any) -> list[str]:
+        task = source.tasks("train")[0]
+        script = FixedCallsAgent(*({**call} for call in calls))
+        episode = run_async(play_episode(source, task, script, EpisodeLimits(max_retries=0), seed=0))
+        assert not episode.error
+        return [message.content for message in episode.messages if message.role == "tool"]
+
+    assert check(load_source(f"mcp:{write_environment(tmp_path, rest=tape % 'record')}")).problems == ()
+    extended = shown(load_source(f"mcp:{write_environment(tmp_path, rest=tape % 'extend')}"))
+    assert extended == ["the count is 3", "the count is 4"]  # the first from the cassette, the second from the server
+    assert shown(load_source(f"mcp:{write_environment(tmp_path, rest=tape % 'replay')}")) == extended
+
+
+def test_cassette_round_trips_unicode_line_separators(tmp_path: Path) -> None:
+    said, tool = ToolResult(text="a\u2028b\u2029c\x85d\r\n"), ToolSpec(name="t", description="e\u2028f", parameters={})
+    tape = Cassette(tmp_path / "tape.jsonl")
+    tape.record_server_tools({"s": (tool,)})
+    episode = tape.task("a")
+    episode.record("s", EMPTY_HISTORY, "t", {"x": "\x85"}, said)
+    episode.save()
+    read = Cassette(tape.path)
+    assert read.server_tools == {"s": (tool,)}
+    assert read.task("a").find("s", EMPTY_HISTORY, "t", {"x": "\x85"}) == said
+    assert read.task("b").find("s", EMPTY_HISTORY, "t", {"x": "\x85"}) is None  # recorded for another task
+
+
+def test_recording_appends_new_results_and_last_one_wins(tmp_path: Path) -> None:
+    path = tmp_path / "tape.jsonl"
+    for text in ("one", "one", "two"):
+        tape = Cassette(path)
+        tape.record_server_tools({})
+        episode = tape.task("a")
+        episode.record("s", EMPTY_HISTORY, "t", {}, ToolResult(text=text))
+        episode.save()
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 3  # the tools, one, two
+    assert Cassette(path).task("a").find("s", EMPTY_HISTORY, "t", {}) == ToolResult(text="two")
+
+
+def test_missing_or_damaged_cassette_is_named(tmp_path: Path) -> None:
+    rest = '[cassette]\nfile = "tapes/all.jsonl"\nmode = "replay"'
+    path = write_environment(tmp_path, rest=rest)
+    with pytest.raises(ConfigError, match=r"all\.jsonl"):
+        load_source(f"mcp:{path}").tasks("train")
+    (tmp_path / "tapes").mkdir()
+    (tmp_path / "tapes" / "all.jsonl").write_text('{"tools": {}}\n{}\n')
+    with pytest.raises(TaskError, match=r"all\.jsonl:2"):
+        load_source(f"mcp:{path}").tasks("train")
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("", "tasks"),
+        ('tasks = "x"\n', r"one \[server\]"),
+        ('tasks = "x"\n[server]\ncommand = "a"\n[servers.b]\ncommand = "b"', r"one \[server\]"),
+        ('tasks = "x"\n[server]\ncommand = "a"\nisolatoin = "shared"', "isolatoin"),
+        ('tasks = "x"\ndomain_policy = "no.md"\n[server]\ncommand = "a"', "no.md"),
+        ('tasks = "x"\n[server]\ncommand = "a"\n[cassette]\nmode = "replay"', "file"),
+    ],
+)
+def test_invalid_toml_raises_config_error(tmp_path: Path, text: str, match: str) -> None:
+    (tmp_path / "e.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=match):
+        load_source(f"mcp:{tmp_path / 'e.toml'}")
+
+
+@pytest.mark.slow
+def test_check_names_refused_gold_call(tmp_path: Path) -> None:
+    bad = {**TASKS[2], "id": "bad", "gold": [{"tool": "fail", "arguments": {"reason": "closed"}}]}
+    source = load_source(f"mcp:{write_environment(tmp_path, [bad])}")
+    (problem, *_) = check(source).problems
+    assert "task bad: " in problem
+    assert "fail({'reason': 'closed'})" in problem
+
+
+@pytest.mark.slow
+def test_gold_evaluation_scores_one_and_noop_zero(tmp_path: Path) -> None:
+    source = load_source(f"mcp:{write_environment(tmp_path)}")
+
+    async def both() -> tuple[float, float]:
+        tasks = source.tasks("train")[:1]
+        gold = await evaluate(source, GoldAgent(), tasks, trials=4)
+        noop = await evaluate(source, NoopAgent(), tasks, trials=2)
+        return gold.success_rate.mean, noop.success_rate.mean
+
+    assert run_async(both()) == (1.0, 0.0)
+    assert not running_servers()
+
+
+@pytest.mark.slow
+def test_episode_starts_with_policy_and_prompt(tmp_path: Path) -> None:
+    source = load_source(f"mcp:{write_environment(tmp_path)}")
+    task = source.tasks("test")[0]
+
+    async def started() -> StepResult:
+        episode = source.environment(task)
+        try:
+            return await episode.start()
+        finally:
+            await episode.close()
+
+    step = run_async(started())
+    assert [(m.role, m.content) for m in step.messages] == [
+        ("system", "You keep a count."),
+        ("user", "Bring it to five and back down by two, please."),
+    ]
+
+
+@pytest.mark.slow
+def test_skyrl_rows_over_several_servers_form_environment(tmp_path: Path) -> None:
+    steps = [
+        {"step": 1, "server": "bank", "tool": "add", "params": {"amount": 3}},
+        {"step": 2, "server": "post", "tool": "say", "params": {"text": "three"}},
+    ]
+    truth = {"task_id": "row/1", "complexity": "easy", "max_turns": 2, "success": {"must_call_tool": "post.say"}}
+    spec = {"method": "rule", "ground_truth": {**truth, "tool_sequence": steps, "limits": {"max_servers": 2}}}
+    prompt = [{"role": "system", "content": "You work."}, {"role": "user", "content": "Add three and tell it."}]
+    row = {"data_source": "synthetic/x", "env_class": "MCPToolEnv", "prompt": prompt, "reward_spec": spec}
+    (tmp_path / "rows.jsonl").write_text(json.dumps({**row, "extra_info": {"split": "train"}}) + "\n")
+    command = json.dumps([sys.executable, str(UNRULY)])
+    reset = 'reset = {tool = "reset"}'
+    (tmp_path / "e.toml").write_text(
+        f"""tasks = "rows.jsonl"\ntool_naming = "server.tool"
+[servers.bank]\ncommand = {command}\n{reset}\nallow = ["add"]
+[servers.post]\ncommand = {command}\n{reset}\nallow = ["say"]"""
+    )
+    source = load_source(f"mcp:{tmp_path / 'e.toml'}")
+    assert [spec.name for spec in source.tool_specs] == ["bank.add", "post.say"]
+    assert source.domain_policy == "You work."
+    assert check(source).problems == ()
+    task = source.tasks("train")[0]
+    assert [call.name for call in task.gold_calls] == ["bank.add", "post.say"]
+    backwards = FixedCallsAgent(
+        {"tool": "say", "arguments": {"text": "three"}}, {"tool": "add", "arguments": {"amount": 3}}
+    )
+    assert run_async(play_episode(source, task, backwards, EpisodeLimits(), seed=0)).reward == 0.0

@@ -1,0 +1,148 @@
+"""Tests of the graders: which texts state a fact, and when the state matches gold."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy.core.messages import Message, ToolCall
+from understudy.core.records import Record
+from understudy.envs.rewards import (
+    MAX_DIGIT_RUNS,
+    MAX_EXTRA_NUMBERS,
+    extract_numbers,
+    facts_told,
+    product_score,
+    state_match,
+    states_fact,
+)
+from understudy.envs.state import State, Table
+
+
+def score_text(text: str, outputs: tuple[str, ...], shown: str = "") -> float:
+    transcript = [Message(role="tool", content=shown), Message(role="assistant", content=text)]
+    return facts_told(transcript, outputs)
+
+
+@pytest.mark.parametrize(
+    ("fact", "text"),
+    [
+        ("49.90", "That is $49.90."),
+        ("49.90", "That is 49.9 dollars"),
+        ("1200.5", "It costs $1,200.50, all in all."),
+        ("1,200.50", "It costs 1200.5"),
+        ("-3", "the balance is -3"),
+        ("7", "7"),
+        ("delivered", "It was DELIVERED."),
+        ("order W1042", "Your order W1042, dear"),
+        ("cancelled|canceled", "It is canceled."),
+        ("12 Oak Street, Denver 80202", "It goes to 12 Oak Street, Denver 80202."),
+    ],
+)
+def test_states_fact_accepts_matching_text(fact: str, text: str) -> None:
+    assert states_fact(fact, text)
+
+
+@pytest.mark.parametrize(
+    ("fact", "text"),
+    [
+        ("49.90", "That is 49.91"),
+        ("49.90", "That is 149.90"),
+        ("9", "That is 4.9"),
+        ("1042", "order W1042"),
+        ("41", "card_41"),
+        ("3", "-3"),
+        ("2024", "12024, 20240"),
+        ("delivered", "undelivered"),
+        ("delivered", "delivered_at"),
+        ("W104", "W1042"),
+        ("a|b", "ab"),
+        ("a.c", "abc"),
+    ],
+)
+def test_states_fact_rejects_near_match(fact: str, text: str) -> None:
+    assert not states_fact(fact, text)
+
+
+def test_extract_numbers_skips_identifiers() -> None:
+    assert extract_numbers("2 lamps at $1,200.50 and 3.5, W12 i3 card_4; 2.0") == {2.0, 1200.5, 3.5}
+
+
+def test_dates_and_times_are_not_numbers() -> None:
+    assert extract_numbers("On 2026-03-05 at 10:30, or at 9:05: 40.00.") == {40.0}
+    assert not states_fact("5", "On 2026-03-05 at 5:30.")
+    assert states_fact("5", "5, not 2026-03-05.")
+    assert states_fact("2026-03-05", "On 2026-03-05.")
+
+
+@given(st.decimals(0, 10**6, places=2))
+def test_amounts_match_with_and_without_separators(amount: object) -> None:
+    assert states_fact(f"{amount}", f"You paid ${amount:,}.")
+    assert states_fact(f"{amount:,}", f"{amount}")
+
+
+def test_word_counts_only_after_tool_has_shown_it() -> None:
+    assert score_text("It is delivered.", ("delivered",), shown='{"status":"delivered"}') == 1.0
+    assert score_text("It is delivered.", ("delivered",), shown='{"status":"shipped"}') == 0.0
+    late = [Message(role="assistant", content="It is delivered."), Message(role="tool", content="delivered")]
+    assert facts_told(late, ("delivered",)) == 0.0
+
+
+def test_number_counts_without_being_shown() -> None:
+    assert score_text("20.00 + 9.90 is 29.90.", ("29.90",), shown="20.00 9.90") == 1.0
+
+
+@given(st.integers(0, 40))
+def test_a_number_in_a_long_list_does_not_count(others: int) -> None:
+    text = "It is 29.90. " + " ".join(str(100 + n) for n in range(others))
+    assert score_text(text, ("29.90",)) == float(others <= MAX_EXTRA_NUMBERS)
+
+
+@given(st.integers(0, 40))
+def test_a_word_among_many_numbers_does_not_count(others: int) -> None:
+    text = "It is delivered. " + " ".join(str(100 + n) for n in range(others))
+    assert score_text(text, ("delivered",), shown="delivered") == float(others <= MAX_DIGIT_RUNS)
+
+
+def test_outputs_may_be_stated_in_separate_messages() -> None:
+    transcript = [
+        Message(role="tool", content="delivered"),
+        Message(role="assistant", content="It is delivered."),
+        Message(role="user", content="And the price? 5?"),
+        Message(role="assistant", content="It was 12.00."),
+    ]
+    assert facts_told(transcript, ("delivered", "12.00")) == 1.0
+    assert facts_told(transcript, ("delivered", "12.00", "5")) == 0.0
+    assert facts_told(transcript, ()) == 1.0
+
+
+def test_only_text_sent_to_user_counts_as_stated() -> None:
+    beside = Message(role="assistant", content="It is 12.00.", tool_calls=(ToolCall(name="f"),))
+    for message in (beside, Message(role="user", content="It is 12.00."), Message(role="tool", content="12.00")):
+        assert facts_told([message], ("12.00",)) == 0.0
+
+
+class Row(Record):
+    n: int
+
+
+class Rows(State):
+    rows: Table[Row]
+    who: str = ""
+
+
+def test_state_match_requires_same_changes_as_gold() -> None:
+    gold, state = Rows(rows={"a": Row(n=1)}), Rows(rows={"a": Row(n=1)})
+    gold.rows["a"], gold.who = Row(n=2), "me"
+    assert state_match(state, gold.changes()) == 0.0
+    state.rows["a"] = Row(n=2)
+    assert state_match(state, gold.changes()) == 0.0
+    state.who = "me"
+    assert state_match(state, gold.changes()) == 1.0
+    state.rows["b"] = Row(n=1)
+    assert state_match(state, gold.changes()) == 0.0
+
+
+def test_reward_is_product_of_parts() -> None:
+    assert product_score({"a": 1.0, "b": 1.0}).reward == 1.0
+    assert product_score({"a": 1.0, "b": 0.0}).reward == 0.0
+    assert product_score({}).reward == 1.0

@@ -1,0 +1,225 @@
+"""Tests of `domains.tool_dataset` and of custom sources and agents given as `module:attribute`."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from support.shelves import GOLD, HELLO, ROWS, SHELVES, FixedReplies, Shelf, call
+from understudy.cli import launch
+from understudy.core.errors import ConfigError, RolloutError, TaskError
+from understudy.core.messages import Message, ToolCall
+from understudy.core.trajectory import StopReason, Trajectory
+from understudy.data.check import check
+from understudy.envs.domains.base import Slice, TaskSource, load_domain, load_source
+from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
+from understudy.envs.users import ReplayUser
+from understudy.rollouts.agent import APIAgent, GoldAgent, NoopAgent
+from understudy.rollouts.rollout import EpisodeLimits, rollout
+from understudy.runs.agents import make_agent
+from understudy.runs.config import TrainConfig, parse_config
+from understudy.runs.targets import resolve
+
+
+def play_first_task(source: TaskSource, *replies: Message | str, turns: int = 9) -> Trajectory:
+    task = source.tasks("train")[0]
+    return asyncio.run(rollout(task, source.environment(task), FixedReplies(*replies), EpisodeLimits(max_turns=turns)))
+
+
+def call_message(*made: ToolCall) -> Message:
+    return Message(role="assistant", tool_calls=made)
+
+
+def test_gold_noop_and_partial_episode_rewards() -> None:
+    task = SHELVES.tasks("train")[0]
+    for agent, reward in ((GoldAgent(), 1.0), (NoopAgent(), 0.0)):
+        episode = asyncio.run(rollout(task, SHELVES.environment(task), agent, EpisodeLimits()))
+        assert episode.reward == reward
+    half = play_first_task(SHELVES, call_message(call("put", thing="cup")), "It is there.")
+    assert (half.reward, half.stop_reason) == (0.5, StopReason.DONE)
+    assert half.score is not None
+    assert half.score.parts == {"reward": 0.5, "within_limits": 1.0}
+
+
+def test_each_episode_gets_new_object() -> None:
+    put = call_message(call("put", thing="cup"))
+    assert [play_first_task(SHELVES, put, "Done.").reward for _ in range(2)] == [0.5, 0.5]
+
+
+def test_tool_errors_are_returned_to_agent() -> None:
+    episode = play_first_task(
+        SHELVES, call_message(*GOLD, call("put", thing="cup"), call("put", thing=1), call("reward")), "Done."
+    )
+    told = [message.content for message in episode.messages if message.role == "tool"]
+    assert told[:3] == ['["cup"]', "cup", "Error: cup is there already"]
+    assert told[3].startswith("Error: bad arguments for put: thing: ")
+    assert told[4].startswith("Error: unknown tool 'reward'")
+    assert episode.reward == 1.0
+
+
+def test_episode_at_turn_limit_earns_no_reward() -> None:
+    episode = play_first_task(SHELVES, *[call_message(*GOLD)] * 2, turns=1)
+    assert (episode.reward, episode.stop_reason) == (0.0, StopReason.MAX_TURNS)
+
+
+def test_example_may_override_domain_policy() -> None:
+    tidy = ToolDataset("tidy", "You tidy up.", [ROWS[0].replace(domain_policy="You tidy quickly."), ROWS[2]], Shelf)
+    policies = [asyncio.run(tidy.environment(tidy.tasks(split)[0]).start()) for split in ("train", "test")]
+    assert [step.messages[0].content for step in policies] == ["You tidy quickly.", "You tidy up."]
+
+
+def test_check_passes_on_tool_dataset() -> None:
+    report = check(SHELVES)
+    assert (report.problems, report.unused_tools) == ((), ())
+    assert [split.tasks for split in report.splits] == [1, 1, 1]
+
+
+def test_splits_follow_ids_and_slices_are_validated() -> None:
+    many = ToolDataset("m", "p", [ToolExample(prompt=f"What is {n}?") for n in range(500)], Shelf)
+    tasks = {split: many.tasks(split) for split in ("train", "validation", "test")}
+    assert sum(map(len, tasks.values())) == 500
+    assert 300 < len(tasks["train"]) < 400
+    again = ToolDataset("m", "p", many.examples[::-1], Shelf)
+    assert {task.id for task in again.tasks("test")} == {task.id for task in tasks["test"]}
+    part = SHELVES.slice(Slice(families=("A",), tools=("put",)))
+    assert [spec.name for spec in part.tool_specs] == ["put"]
+    assert not part.tasks("test")
+    for wrong in (Slice(families=("X",)), Slice(tools=("reward",)), Slice(domain_policy="brief")):
+        with pytest.raises(ConfigError, match=r"\bshelves\b"):
+            SHELVES.slice(wrong)
+
+
+def test_user_simulator_continues_conversation() -> None:
+    chatty = SHELVES.with_users(lambda scenario, seed, user_tools: ReplayUser([scenario.opening, "Please look, too."]))
+    episode = play_first_task(chatty, call_message(GOLD[0]), "Done.", call_message(GOLD[1]), "Done.")
+    assert [message.content for message in episode.messages if message.role == "user"] == [
+        ROWS[0].prompt,
+        "Please look, too.",
+    ]
+    assert episode.reward == 1.0
+
+
+@pytest.mark.parametrize("given", [1.5, -0.1, float("nan"), None, "1"])
+def test_reward_outside_0_to_1_raises_task_error(given: object) -> None:
+    class Odd(ToolEpisode):
+        def reward(self, transcript: Sequence[Message]) -> float:
+            return given  # type: ignore[return-value]
+
+    with pytest.raises(TaskError, match=r"\b0 to 1\b"):
+        play_first_task(ToolDataset("odd", "p", ROWS, Odd), "Hello.")
+
+
+def test_failed_judge_is_fault_instead_of_zero_reward() -> None:
+    class Judged(ToolEpisode):
+        async def reward(self, transcript: Sequence[Message]) -> float:
+            if transcript[-1].content == "down":
+                raise RolloutError("the judge is down", "grader")
+            return 1.0
+
+    judged = ToolDataset("judged", "p", ROWS, Judged)
+    assert play_first_task(judged, "up").reward == 1.0
+    failed = play_first_task(judged, "down")
+    assert (failed.score, failed.fault, failed.error) == (None, "grader", "the judge is down")
+
+
+def test_invalid_dataset_definition_raises_task_error() -> None:
+    with pytest.raises(TaskError, match=r"\bToolEpisode\b.*reward"):
+        play_first_task(ToolDataset("bare", "p", ROWS, ToolEpisode), "Hello.")
+    with pytest.raises(TaskError, match="'twice/"):
+        ToolDataset("twice", "p", [ROWS[0], ROWS[0]], Shelf).tasks("train")
+    with pytest.raises(TaskError, match=r"\bput\b.*`thing`"):
+
+        class Untyped(ToolEpisode):
+            def put(self, thing):  # type: ignore[no-untyped-def]
+                """Put."""
+
+    stranger = ROWS[0].replace(id="stranger").to_task("shelves")
+    with pytest.raises(TaskError, match=r"\bstranger\b.*\b3\b.*\bshelves\b"):
+        SHELVES.environment(stranger)
+
+
+def test_module_in_current_folder_is_importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "found_here.py").write_text("from support.shelves import SHELVES\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [entry for entry in sys.path if entry])
+    assert load_source("found_here:SHELVES").name == "shelves"
+    with pytest.raises(ConfigError, match=r"found_here:SHELVES.*\bDomain\b"):
+        load_domain("found_here:SHELVES")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("support.shelves:SHELFS", "'SHELFS'.*'SHELVES'"),
+        ("support.shelves:Shelf", r"support\.shelves:Shelf\b.*\bclass\b"),
+        ("support.shelves:ROWS", r"support\.shelves:ROWS.*domain_policy, environment, families, name"),
+        ("no_such_module:X", "'no_such_module:X'.*No module named 'no_such_module'"),
+        ("./shelves.py:SHELVES", "module:attribute"),
+        (":SHELVES", "module:attribute"),
+    ],
+)
+def test_invalid_task_source_is_rejected(name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_source(name)
+
+
+def test_custom_agent_is_used_or_constructed() -> None:
+    assert make_agent("support.shelves:HELLO", TrainConfig()) is HELLO
+    asked = make_agent("understudy.rollouts.agent:APIAgent", parse_config("", ["endpoints.default.model=m"]))
+    assert isinstance(asked, APIAgent)
+    with pytest.raises(ConfigError, match=r"endpoints\.default\.model\b"):
+        make_agent("understudy.rollouts.agent:APIAgent", TrainConfig())
+
+
+def test_object_without_act_is_rejected_as_agent() -> None:
+    with pytest.raises(ConfigError, match=r"support\.shelves:ROWS.*`async def act"):
+        make_agent("support.shelves:ROWS", TrainConfig())
+
+
+def test_custom_domain_trains_on_full_slice_by_default() -> None:
+    resolved = resolve(["domain=support.shelves:SHELVES", "seed=3", "algorithm.preset=rloo"])
+    assert resolved.name == "support.shelves-SHELVES"
+    assert resolved.config == parse_config("", ["domain=support.shelves:SHELVES", "seed=3", "algorithm.preset=rloo"])
+    assert (resolved.config.slice, resolved.config.seed) == (Slice(), 3)
+
+
+def test_eval_set_without_tasks_is_rejected() -> None:
+    pytest.importorskip("torch")
+    from understudy.train import eval_sets
+
+    only_train = SHELVES.slice(Slice(families=("A",)))
+    with pytest.raises(ConfigError, match=r"\bshelves\b.*\bvalidation\b.*eval\.split\b.*\btrain"):
+        eval_sets.make_eval_sets(TrainConfig(), only_train)
+    tests = ["eval.ood_domains=support.shelves:SHELVES", "ood_slice.families=A", "eval.tasks=1"]
+    with pytest.raises(ConfigError, match=r"eval\.ood_domains: .*\bshelves\b.*ood_slice"):
+        eval_sets.make_eval_sets(parse_config("", tests), load_source("retail"))
+
+
+def test_a_run_trains_on_a_tool_dataset(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    settings = [
+        "domain=support.shelves:SHELVES",
+        "model=tiny",
+        "steps=1",
+        "sft.steps=1",
+        "sft.num_demonstrations=1",
+        "sft.batch_size=1",
+        "algorithm.group_size=2",
+        "algorithm.groups_per_batch=1",
+        "algorithm.max_resampled_groups=0",
+        "eval.tasks=1",
+        "sampling.max_response_tokens=8",
+        "limits.max_turns=2",
+        "limits.max_episode_tokens=20000",
+    ]
+    with pytest.raises(TaskError, match=r"limits\.max_turns"):
+        launch.run_training(settings, tmp_path / "short")
+    launch.run_training([*settings, "limits.max_turns=3"], tmp_path / "run")
+    played = (tmp_path / "run" / "trajectories" / "step_000002.jsonl").read_text(encoding="utf-8").splitlines()
+    assert {(json.loads(line)["domain"], json.loads(line)["task_id"]) for line in played} == {
+        ("shelves", SHELVES.tasks("train")[0].id)
+    }
+    assert len(played) == 2

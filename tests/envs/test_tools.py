@@ -1,0 +1,160 @@
+"""Tests of toolkits: schemas from annotations, validation of arguments, and rollback of refused calls."""
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from understudy.core.errors import TaskError, ToolError, ToolErrorKind
+from understudy.core.messages import ToolCall, tool_to_openai
+from understudy.core.records import Record
+from understudy.envs.state import State, Table
+from understudy.envs.tools import Alias, Toolkit
+
+
+class Jar(Record):
+    title: str
+    sweets: int = 0
+
+
+class Shelf(State):
+    jars: Table[Jar]
+
+
+class ShelfTools(Toolkit):
+    _state: Shelf
+
+    def fill(self, jar: Annotated[str, "its name"], sweets: int, kind: Literal["mint", "lemon"] = "mint") -> Jar:
+        """Put sweets into a jar."""
+        self._state.jars[jar] = Jar(title=kind, sweets=sweets)
+        if sweets > 9:
+            raise ToolError("the jar is full")
+        return self._state.jars[jar]
+
+    def title(self, title: str, type: list[str]) -> str:
+        """Echo."""
+        return f"{title} {type}"
+
+    def broken(self) -> None:
+        """Has a bug."""
+        raise ZeroDivisionError
+
+    def _hidden(self) -> None:
+        raise NotImplementedError
+
+
+class MoreTools(ShelfTools):
+    def empty(self) -> list[Jar]:
+        """Empty all jars."""
+        return []
+
+
+def call_tool(tool: str, /, **arguments: Any) -> str:
+    return ShelfTools(Shelf()).call_sync(ToolCall(name=tool, arguments=arguments))
+
+
+def test_public_methods_become_tools() -> None:
+    assert [spec.name for spec in ShelfTools(Shelf()).specs()] == ["fill", "title", "broken"]
+    assert [spec.name for spec in MoreTools(Shelf()).specs()] == ["fill", "title", "broken", "empty"]
+
+
+def test_schema_follows_annotations() -> None:
+    fill, title, broken = ShelfTools(Shelf()).specs()
+    assert fill.description == "Put sweets into a jar."
+    assert fill.parameters == {
+        "type": "object",
+        "properties": {
+            "jar": {"type": "string", "description": "its name"},
+            "sweets": {"type": "integer"},
+            "kind": {"type": "string", "default": "mint", "enum": ["mint", "lemon"]},
+        },
+        "required": ["jar", "sweets"],
+    }
+    assert title.parameters["properties"] == {
+        "title": {"type": "string"},
+        "type": {"type": "array", "items": {"type": "string"}},
+    }
+    assert broken.parameters == {"type": "object", "properties": {}}
+
+
+class Runner(Toolkit):
+    def execute(self, code: Annotated[str, "the code", Alias("python_code"), Alias("source")], times: int = 1) -> str:
+        """Run."""
+        return code
+
+
+def test_argument_aliases_are_declared_but_not_shown() -> None:
+    (spec,) = Runner(Shelf()).specs()
+    assert spec.aliases == {"python_code": "code", "source": "code"}
+    assert spec.parameters["properties"]["code"]["description"] == "the code"
+    assert "source" not in str(tool_to_openai(spec))
+
+
+def test_results_leave_out_defaults() -> None:
+    assert call_tool("fill", jar="a", sweets=0) == '{"title":"mint"}'
+    assert call_tool("fill", jar="a", sweets=2, kind="lemon") == '{"title":"lemon","sweets":2}'
+    assert call_tool("title", title="a", type=["b"]) == "a ['b']"
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "text"),
+    [
+        (ToolCall(name="fil"), "unknown_tool", "'fill'"),
+        (ToolCall(name="_hidden"), "unknown_tool", "broken, fill, title"),
+        (ToolCall(name="run"), "unknown_tool", "broken, fill, title"),
+        (ToolCall(name="fill", parse_error="no JSON"), "malformed", "no JSON"),
+        (ToolCall(name="fill", arguments={"jar": "a"}), "invalid_arguments", r"sweets: .*\(jar, s"),
+        (ToolCall(name="fill", arguments={"jar": "a", "sweets": "x"}), "invalid_arguments", "sweets: .*integer"),
+        (ToolCall(name="fill", arguments={"jar": "a", "sweets": 1, "kind": "salt"}), "invalid_arguments", "'mint'"),
+        (ToolCall(name="fill", arguments={"jar": "a", "sweets": 1, "lid": 1}), "invalid_arguments", r"lid: .*\[kind\]"),
+        (ToolCall(name="fill", arguments={"jar": 5, "sweets": 1}), "invalid_arguments", "jar: "),
+    ],
+)
+def test_invalid_call_raises_error_of_expected_kind(call: ToolCall, kind: ToolErrorKind, text: str) -> None:
+    with pytest.raises(ToolError, match=text) as caught:
+        ShelfTools(Shelf()).call_sync(call)
+    assert caught.value.kind == kind
+
+
+def test_refused_call_rolls_back_state() -> None:
+    state = Shelf(jars={"a": Jar(title="old")})
+    with pytest.raises(ToolError, match="full"):
+        ShelfTools(state).call_sync(ToolCall(name="fill", arguments={"jar": "a", "sweets": 10}))
+    assert state.changes() == {}
+
+
+def test_exception_in_tool_propagates() -> None:
+    with pytest.raises(ZeroDivisionError):
+        call_tool("broken")
+
+
+def test_async_call_returns_tool_result() -> None:
+    assert asyncio.run(MoreTools(Shelf()).call(ToolCall(name="empty"))) == "[]"
+
+
+def test_invalid_tool_methods_raise_and_overrides_are_not_tools() -> None:
+    with pytest.raises(TaskError, match=r"\bbare\b.*`jar`"):
+
+        class Bare(Toolkit):
+            def bare(self, jar):  # type: ignore[no-untyped-def]
+                """Take."""
+
+    with pytest.raises(TaskError, match=r"\bmany\b.*`\*jars: str`"):
+
+        class Many(Toolkit):
+            def many(self, *jars: str) -> None:
+                """Take."""
+
+    with pytest.raises(TaskError, match=r"Static\.empty\b.*staticmethod"):
+
+        class Static(Toolkit):
+            @staticmethod
+            def empty() -> None:
+                """Take."""
+
+    class Watched(ShelfTools):
+        def call_sync(self, call: ToolCall) -> str:
+            return f"watched: {super().call_sync(call)}"
+
+    assert [spec.name for spec in Watched.specs()] == ["fill", "title", "broken"]
+    assert Watched(Shelf()).call_sync(ToolCall(name="title", arguments={"title": "a", "type": []})) == "watched: a []"

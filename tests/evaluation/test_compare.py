@@ -1,0 +1,58 @@
+"""Test comparing two evaluations, with hand-computed values: which rows are paired, and the noise floor."""
+
+import json
+
+import pytest
+
+from support.eval_results import make_result
+from understudy.evaluation.comparison import compare
+from understudy.evaluation.noise import noise_between
+from understudy.evaluation.report import EvalReport
+from understudy.evaluation.result import EvalResult, ResultRow
+
+
+def make_report(*evaluations: EvalResult) -> EvalReport:
+    return EvalReport(rows=tuple(ResultRow(name=f"row {i}", result=each) for i, each in enumerate(evaluations)))
+
+
+def test_stages_of_a_run_do_not_count_as_noise() -> None:
+    base, trained = make_result((0.0,), (0.0,), (0.0,)), make_result((1.0,), (1.0,), (0.0,))
+    found = compare(make_report(base, trained), make_report(base, base))
+    assert found.gain.mean == pytest.approx(2 / 3)
+    assert found.noise_floor is None
+    assert "noise floor" not in str(found)
+
+
+def test_noise_floor_uses_only_shared_tasks() -> None:
+    sometimes, always = (1.0, 0.0), (1.0, 1.0)
+    few, many = make_result(sometimes, always, sometimes, always), make_result(always, sometimes, *[always] * 38)
+    found = compare(make_report(few), make_report(many))
+    assert found.gain.tasks == 4
+    assert found.noise_floor == noise_between([few], [make_result(always, sometimes, always, always)])
+
+
+def test_repeats_are_paired_by_user_seed() -> None:
+    first, again = make_result((1.0,), (0.0,)), make_result((0.0,), (0.0,)).replace(seed=1)
+    old = make_result((1.0,), (0.0,))
+    found = compare(make_report(first, again), make_report(old))
+    assert (found.gain.mean, found.new.name) == (0.0, "row 0")
+    found = compare(make_report(first, again), make_report(old.replace(seed=5)))
+    assert (found.gain.mean, found.new.name) == (-0.5, "row 1")
+    found = compare(make_report(first, again), make_report(old, again))
+    assert (found.new.result.seed, found.old.result.seed, found.gain.mean) == (1, 1, 0.0)
+
+
+def test_noise_floor_of_repeats() -> None:
+    rounds = [make_result((1.0,), (0.0,)), make_result((0.0,), (0.0,)).replace(seed=1)]
+    found = compare(make_report(*rounds), make_report(*rounds))
+    assert found.noise_floor == noise_between(rounds, rounds) is not None
+
+
+def test_comparison_without_shared_trials_is_valid_json() -> None:
+    found = compare(make_report(make_result((None,), (1.0,))), make_report(make_result((1.0,), (None,)))).to_dict()
+    assert json.loads(json.dumps(found, allow_nan=False))["gain"] == {
+        "mean": None,
+        "low": -1.0,
+        "high": 1.0,
+        "tasks": 0,
+    }

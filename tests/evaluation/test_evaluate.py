@@ -1,0 +1,280 @@
+"""Test evaluations: baselines, faults, pass^k, paired gains, and reports."""
+
+import asyncio
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from support.eval_results import make_result
+from toy import DOMAIN
+from understudy.clients.cost import CostTracker
+from understudy.core.errors import ConfigError, RolloutError
+from understudy.core.messages import Message, ToolCall, ToolSpec
+from understudy.core.tasks import Task
+from understudy.core.trajectory import Trajectory
+from understudy.envs.domains.base import Slice
+from understudy.envs.users import UserSimulatorFactory
+from understudy.evaluation.evaluate import evaluate, evaluate_gold, evaluate_noop, select_tasks
+from understudy.evaluation.report import OOD_TITLE, EvalReport, RunReport, read_report
+from understudy.evaluation.result import EvalResult, ResultRow, success_gain
+from understudy.evaluation.runner import EvalContext, load_eval_tasks, run_eval
+from understudy.evaluation.statistics import estimate_mean
+from understudy.rollouts.agent import GoldAgent, NoopAgent
+from understudy.rollouts.rollout import EpisodeLimits
+from understudy.runs.agents import make_agent
+from understudy.runs.config import TrainConfig, parse_config
+from understudy.runs.eval_spec import EvalSpec
+from understudy.runs.run import Run
+
+TASKS = select_tasks(DOMAIN, "test", 12)
+
+
+class SeededGoldAgent(GoldAgent):
+    """An agent that plays gold or does nothing, by the episode's seed, and raises for the tasks in `broken`."""
+
+    def __init__(self, broken: Sequence[str] = ()) -> None:
+        self.broken, self.attempts = broken, 0
+
+    async def act(
+        self, task: Task, episode: Trajectory, new_messages: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> Message:
+        if task.id in self.broken:
+            self.attempts += 1
+            raise RolloutError("the engine is gone", "engine")
+        if random.Random(episode.seed).random() < 0.5:
+            return await NoopAgent().act(task, episode, new_messages, tools)
+        return await super().act(task, episode, new_messages, tools)
+
+
+def test_noop_earns_0_and_gold_earns_1() -> None:
+    low, high = asyncio.run(evaluate_noop(DOMAIN, TASKS)), asyncio.run(evaluate_gold(DOMAIN, TASKS))
+    assert (low.success_rate.mean, low.kind) == (0.0, "noop")
+    assert (high.success_rate.mean, high.kind) == (1.0, "gold")
+    assert high.mean_parts == dict.fromkeys(
+        ("state_match", "facts_told", "within_limits", "policy_compliance", "turn_efficiency"), 1.0
+    )
+    assert (
+        low.mean_parts.items()
+        >= {"state_match": 0.0, "facts_told": 1.0, "within_limits": 1.0, "policy_compliance": 1.0}.items()
+    )
+    assert high.stop_counts == {"done": 12}
+    assert high.mean_turns == pytest.approx(4.5)
+
+
+def test_same_seed_gives_equal_results_for_any_concurrency() -> None:
+    one, other, third = (
+        asyncio.run(evaluate(DOMAIN, SeededGoldAgent(), TASKS, trials=3, seed=s, concurrency=c))
+        for s, c in ((1, 1), (1, 50), (2, 50))
+    )
+    assert one == other
+    assert one.task_results != third.task_results
+    assert 0.0 < one.success_rate.mean < 1.0
+
+
+def test_trials_of_a_task_differ_and_progress_is_reported() -> None:
+    progress: list[tuple[int, int]] = []
+    found = asyncio.run(
+        evaluate(DOMAIN, SeededGoldAgent(), TASKS, trials=4, on_progress=lambda *at: progress.append(at))
+    )
+    assert progress == [(n, 48) for n in range(1, 49)]
+    assert [r.task for r in found.task_results] == [t.id for t in TASKS]
+    assert any(len(set(result.rewards)) > 1 for result in found.task_results)
+
+
+def test_engine_fault_is_counted_and_excluded_from_the_rate() -> None:
+    agent = SeededGoldAgent(broken=[TASKS[0].id])
+    found = asyncio.run(evaluate(DOMAIN, agent, TASKS, EpisodeLimits(max_retries=2), trials=2))
+    assert found.fault_counts == {"engine": 2}
+    assert agent.attempts == 6
+    assert found.task_results[0].rewards == (None, None)
+    assert found.success_rate.tasks == 11
+    assert sum(found.stop_counts.values()) == 22
+
+
+def test_bug_in_an_agent_is_raised() -> None:
+    class Buggy(GoldAgent):
+        async def act(self, *_: object) -> Message:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(evaluate(DOMAIN, Buggy(), TASKS))
+
+
+def test_events_and_limit_stops_are_counted() -> None:
+    class Caller(GoldAgent):
+        async def act(
+            self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]
+        ) -> Message:
+            episode.act(reply := Message(role="assistant", tool_calls=(ToolCall(name="nothing"),)))
+            return reply
+
+    found = asyncio.run(evaluate(DOMAIN, Caller(), TASKS, EpisodeLimits(max_turns=3)))
+    assert found.event_counts == {"unknown_tool": 36}
+    assert found.stop_counts == {"max_turns": 12}
+    assert found.mean_parts["within_limits"] == 0.0
+
+
+def test_held_out_tasks_start_with_the_frozen_ones_and_are_unique() -> None:
+    tasks = select_tasks(DOMAIN, "test", 60)
+    assert tasks[:12] == DOMAIN.tasks("test")
+    assert len(tasks) == len({t.id for t in tasks}) == len({t.model_dump_json(exclude={"id"}) for t in tasks}) == 60
+    assert select_tasks(DOMAIN, "test", 60) == tasks
+    assert all(t.split == "test" for t in tasks)
+    assert select_tasks(DOMAIN, "test", 5) == tasks[:5]
+
+
+def test_small_slice_gives_all_of_its_tasks() -> None:
+    narrow = DOMAIN.slice(Slice(families=("one",), difficulties=("easy",)))
+    assert len(select_tasks(narrow, "test", 100)) == 10  # one third of the 30 lamps
+
+
+def test_pass_k_averages_over_tasks_with_enough_trials() -> None:
+    found = make_result((1.0, 1.0), (1.0, 0.0), (0.0, 0.0), (1.0, None))
+    assert found.success_rate.mean == pytest.approx((1 + 0.5 + 0 + 1) / 4)
+    assert (found.pass_k("hat", 2).mean, found.pass_k("hat", 2).tasks) == (pytest.approx(1 / 3), 3)
+    assert found.pass_k("at", 2).mean == pytest.approx(2 / 3)
+
+
+def test_interval_uses_only_trials_that_have_a_result() -> None:
+    trials = [(1.0, 0.0, None, 1.0), (None, 0.0, 1.0, 0.0)] * 20
+    found = make_result(*trials).success_rate
+    assert found == estimate_mean([2 / 3, 1 / 3] * 20, 120)
+    assert estimate_mean([1.0, 0.0] * 60).high < found.high < estimate_mean([1.0, 0.0] * 20).high
+
+
+def test_bootstrap_intervals_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, choices = Counter[tuple[float, ...]](), random.Random.choices
+
+    def counted(source: random.Random, values: Sequence[float], *, k: int) -> list[float]:
+        drawn[tuple(values)] += 1
+        return choices(source, values, k=k)
+
+    monkeypatch.setattr(random.Random, "choices", counted)
+    rows = make_result(*[(1.0, 0.0, float(i % 3 == 0)) for i in range(7)], families="abababa")
+    whole = EvalReport(rows=(ResultRow(name="agent", result=rows),))
+    for write in (whole.to_dict, whole.format_table, whole.format_markdown, whole.to_dict):
+        write()
+    assert len(drawn) > 3
+    assert set(drawn.values()) == {2000}
+    drawn.clear()
+    assert whole.to_dict()["rows"][0]["pass_hat_k"][1] == rows.pass_k("hat", 2).mean
+    assert not drawn
+
+
+def test_only_full_reward_is_a_success() -> None:
+    assert make_result((0.99,), (1.0,)).success_rate.mean == 0.5
+
+
+def test_gain_is_paired_by_task_and_trial() -> None:
+    old = make_result((0.0, 1.0), (None, 0.0), (1.0, 1.0))
+    new = make_result((1.0, None), (1.0, 1.0), (1.0, 1.0), (1.0, 1.0))
+    found = success_gain(new, old)
+    assert (found.mean, found.tasks) == (pytest.approx((1 + 1 + 0) / 3), 3)
+    assert success_gain(new, make_result()).tasks == 0
+
+
+def make_report(**results: EvalResult) -> EvalReport:
+    return EvalReport(rows=tuple(ResultRow(name=name, result=result) for name, result in results.items()))
+
+
+AGENTS = {
+    "sft": make_result(*[(0.0, 1.0)] * 20, *[(0.0, 0.0)] * 20, families="a" * 20 + "b" * 20),
+    "rl": make_result(*[(1.0, 1.0)] * 30, *[(0.0, 0.0)] * 10, families="a" * 20 + "b" * 20),
+}
+RESULTS = {
+    "noop": make_result(*[(0.0,)] * 40, kind="noop"),
+    "gold": make_result(*[(1.0,)] * 40, kind="gold"),
+    **AGENTS,
+}
+
+
+def test_table_has_intervals_pass_k_and_gains_between_agents() -> None:
+    lines = make_report(**RESULTS).format_markdown().splitlines()
+    assert re.match(r"\|  \| .*95%.* \| pass\^2 \| ", lines[0])
+    assert lines[2] == "| noop | 0.000 [0.000, 0.088] |  |  | 40 |"
+    assert lines[4].startswith("| sft | 0.250 [")
+    assert "| 0.000 |  | 40 |" in lines[4]
+    assert "| 0.750 | +0.500 [+0." in lines[5]
+    assert re.search(r"\brl\b.*\bsft\b.* 0\.500\b", lines[7])
+
+
+def test_table_lists_family_and_difficulty() -> None:
+    cells = [line.strip("| ").split(" | ") for line in make_report(**AGENTS).format_markdown().splitlines()]
+    assert ["a", "20", "0.50", "1.00"] in cells
+    assert ["b", "20", "0.00", "0.50"] in cells
+    assert ["easy", "40", "0.25", "0.75"] in cells
+
+
+def test_table_has_a_fault_column_if_there_are_faults() -> None:
+    faulty = AGENTS["rl"].replace(fault_counts={"engine": 2, "user": 1})
+    assert make_report(x=faulty).format_markdown().splitlines()[2].endswith("| 40 | 3 |")
+
+
+def test_verdict_compares_the_last_two_agents() -> None:
+    sft = AGENTS["sft"]
+    assert re.search(r"\bsame\b.*\bsft\b.* \+0\.000 ", make_report(sft=sft, same=sft).verdict)
+    assert re.match(r"sft\b.* 0\.250 \[0\.", make_report(sft=sft).verdict)
+    assert not re.search(r"\d", make_report().verdict)
+
+
+def test_text_report_contains_tables_and_verdict() -> None:
+    text = make_report(**RESULTS).format_table()
+    for part in ("gold", "difficulty", "pass^k and pass@k", make_report(**RESULTS).verdict):
+        assert part in text
+
+
+def test_json_report_contains_all_results() -> None:
+    found = json.loads(json.dumps(make_report(**RESULTS).to_dict(), allow_nan=False))
+    trained = found["rows"][3]
+    assert trained["pass_hat_k"] == [0.75, 0.75]
+    assert trained["gain"]["mean"] == 0.5
+    assert found["rows"][2]["gain"] is None
+    assert EvalResult.model_validate(trained["result"]) == AGENTS["rl"]
+    assert [group["tasks"] for group in trained["groups"]] == [40, 40, 20, 20, 40]
+
+
+def test_run_report_is_written_to_the_run_folder(tmp_path: Path) -> None:
+    run, held_out = Run.create(tmp_path / "run", TrainConfig()), make_report(**RESULTS)
+    RunReport(held_out=held_out).write(run)
+    assert json.loads((run.folder / "result.json").read_text()) == held_out.to_dict()
+    assert (run.folder / "result.md").read_text() == held_out.format_markdown()
+    assert RunReport(held_out=held_out).format_table() == held_out.format_table()
+    assert read_report(run.folder / "result.json") == held_out
+
+
+def test_ood_results_are_reported_separately(tmp_path: Path) -> None:
+    run, held_out, ood = Run.create(tmp_path / "run", TrainConfig()), make_report(**RESULTS), make_report(**AGENTS)
+    result = RunReport(held_out=held_out, ood=ood)
+    result.write(run)
+    assert json.loads((run.folder / "result.json").read_text())["ood"] == ood.to_dict()
+    own, head, others = (run.folder / "result.md").read_text().partition(f"## {OOD_TITLE}")
+    assert head
+    assert own.strip() == held_out.format_markdown().strip()
+    assert others.strip() == ood.format_markdown().strip()
+    assert f"{OOD_TITLE}\n{ood.format_table()}" in result.format_table()
+
+
+def test_run_eval_follows_the_config() -> None:
+    config = parse_config("", ["domain=toy:DOMAIN", "slice.families=one", "eval.tasks=9", "eval.trials=2"])
+    context = EvalContext(CostTracker(), SeededGoldAgent(), UserSimulatorFactory(config.user), *load_eval_tasks(config))
+    low, high, own = asyncio.run(run_eval(EvalSpec(name="wavering", agent="api", config=config), context)).rows
+    assert [row.name for row in (low, high, own)] == ["noop", "gold", "wavering"]
+    assert {task.family for task in own.result.task_results} == {"one"}
+    assert (len(own.result.task_results), own.result.trials) == (9, 2)
+
+
+def test_make_agent_by_name() -> None:
+    assert isinstance(make_agent("gold", TrainConfig()), GoldAgent)
+    with pytest.raises(ConfigError, match=r"'noob'.*'noop'"):
+        make_agent("noob", TrainConfig())
+
+
+def test_report_without_results_is_valid_json() -> None:
+    lost = make_result((None, 1.0), (None, None))
+    found = json.loads(json.dumps(make_report(agent=lost, again=lost).to_dict(), allow_nan=False))
+    assert found["rows"][0]["pass_hat_k"] == [1.0, None]

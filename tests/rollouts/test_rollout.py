@@ -1,0 +1,362 @@
+"""Tests of rollouts: limits, faults, retries, seeds, and groups of episodes that run concurrently."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from toy import DOMAIN
+from understudy.core.errors import Fault, RolloutError
+from understudy.core.messages import Message, ToolSpec
+from understudy.core.tasks import Score, Task
+from understudy.core.trajectory import StopReason, Trajectory
+from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
+from understudy.envs.environment import StepResult, ToolEnvironment
+from understudy.envs.users import User
+from understudy.rollouts.agent import GoldAgent, NoopAgent
+from understudy.rollouts.group import Group
+from understudy.rollouts.rollout import (
+    EpisodeLimits,
+    episode_seed,
+    play_episode,
+    play_group,
+    play_groups,
+    rollout,
+)
+
+TASKS = DOMAIN.tasks("train")
+LIMITS = EpisodeLimits()
+
+
+class FakeEnvironment:
+    """An environment of one turn that takes `duration` event-loop steps. `hook` may raise in any of its methods."""
+
+    tools: Sequence[ToolSpec] = ()
+
+    def __init__(self, reward: float, duration: int = 0, hook: Callable[[str], None] = lambda when: None) -> None:
+        self.reward, self.duration, self.hook = reward, duration, hook
+        self.closed = 0
+
+    async def start(self) -> StepResult:
+        self.hook("start")
+        return StepResult((Message(role="user", content="Play."),))
+
+    async def step(self, reply: Message) -> StepResult:
+        self.hook("step")
+        for _ in range(self.duration):
+            await asyncio.sleep(0)
+        return StepResult(score=await self.grade(ended=True), error_kinds=("refused",))
+
+    async def grade(self, ended: bool) -> Score:
+        self.hook("grade")
+        return Score(reward=self.reward)
+
+    async def close(self) -> None:
+        self.hook("close")
+        self.closed += 1
+
+
+class RecordingFactory:
+    """An environment factory that records the environments it creates and their seeds."""
+
+    def __init__(self, make: Callable[[Task, int], FakeEnvironment]) -> None:
+        self._make = make
+        self.made: list[tuple[str, int, FakeEnvironment]] = []
+
+    def environment(self, task: Task, *, seed: int) -> FakeEnvironment:
+        game = self._make(task, seed)
+        self.made.append((task.id, seed, game))
+        return game
+
+
+def failing_hook(fault: Fault, at: str, times: int = 10**9) -> Callable[[str], None]:
+    left = [times]
+
+    def hook(when: str) -> None:
+        if when == at and left[0]:
+            left[0] -= 1
+            raise RolloutError(f"the {fault} is gone", fault)
+
+    return hook
+
+
+def test_finished_episode_records_its_task_and_score() -> None:
+    game = FakeEnvironment(0.5)
+    episode = asyncio.run(rollout(TASKS[0], game, NoopAgent(), LIMITS, seed=3))
+    assert (episode.reward, episode.stop_reason, episode.fault, episode.error) == (0.5, StopReason.DONE, None, "")
+    assert (episode.task_id, episode.domain, episode.family, episode.difficulty, episode.seed) == (
+        TASKS[0].id,
+        "toy",
+        TASKS[0].family,
+        TASKS[0].difficulty,
+        3,
+    )
+    assert [m.role for m in episode.messages] == ["user", "assistant"]
+    assert episode.event_counts == {"refused": 1}
+    assert episode.timings.keys() == {"agent", "environment"}
+    assert game.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("most", "stop", "turns"), [(1, StopReason.MAX_TURNS, 1), (2, StopReason.MAX_TURNS, 2), (9, StopReason.DONE, 3)]
+)
+def test_max_turns_ends_the_episode(most: int, stop: StopReason, turns: int) -> None:
+    task = next(task for task in TASKS if task.family == "one")
+    episode = asyncio.run(rollout(task, DOMAIN.environment(task), GoldAgent(), EpisodeLimits(max_turns=most)))
+    assert (episode.stop_reason, episode.num_turns) == (stop, turns)
+    assert episode.score is not None
+    assert episode.reward == (1.0 if stop is StopReason.DONE else 0.0)
+    assert episode.score.parts["within_limits"] == (stop is StopReason.DONE)
+    if stop is not StopReason.DONE:
+        assert episode.messages[-1].role in ("tool", "user"), "what came of the last reply is told"
+
+
+class VerboseAgent:
+    """An agent with ten prompt tokens and ten reply tokens in each turn."""
+
+    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        episode.observe(new, [0] * 10)
+        episode.act(reply := Message(role="assistant", content="Hm."), [1] * 10, [-1.0] * 10)
+        return reply
+
+
+@pytest.mark.parametrize(("most", "turns"), [(1, 1), (20, 1), (21, 2), (40, 2), (41, 3)])
+def test_max_episode_tokens_ends_the_episode(most: int, turns: int) -> None:
+    patient = TASKS[0].replace(scenario=TASKS[0].scenario.replace(patience=99))
+    episode = asyncio.run(
+        rollout(patient, DOMAIN.environment(patient), VerboseAgent(), EpisodeLimits(max_episode_tokens=most))
+    )
+    assert (episode.stop_reason, episode.num_turns, len(episode.tokens)) == (StopReason.MAX_TOKENS, turns, 20 * turns)
+    assert (episode.messages[-1].role, episode.mask[-1]) == ("user", True), "the answer to it is told, without tokens"
+    assert episode.reward == 0.0
+
+
+@pytest.mark.parametrize("fault", ["user", "tool", "mcp", "grader", "engine"])
+@pytest.mark.parametrize("at", ["start", "step", "grade"])
+def test_infrastructure_fault_is_attributed_and_has_no_reward(fault: Fault, at: str) -> None:
+    game = FakeEnvironment(1.0, hook=failing_hook(fault, at))
+    episode = asyncio.run(rollout(TASKS[0], game, NoopAgent(), LIMITS))
+    assert (episode.stop_reason, episode.fault, episode.error) == (StopReason.FAULT, fault, f"the {fault} is gone")
+    assert episode.score is None
+    with pytest.raises(ValueError, match=rf"the {fault} is gone"):
+        assert episode.reward
+    assert game.closed == 1
+
+
+class FailingBackend:
+    """An agent whose engine always fails, and a user that always fails."""
+
+    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        raise RolloutError("no engine", "engine")
+
+    async def reply(self, transcript: Sequence[Message]) -> str | None:
+        raise RolloutError("no user", "user")
+
+
+def test_agent_and_user_errors_are_attributed_as_faults() -> None:
+    episode = asyncio.run(rollout(TASKS[0], DOMAIN.environment(TASKS[0]), FailingBackend(), LIMITS))
+    assert (episode.fault, episode.error) == ("engine", "no engine")
+    user: User = FailingBackend()
+    episode = asyncio.run(rollout(TASKS[0], DOMAIN.environment(TASKS[0], user), GoldAgent(), LIMITS))
+    assert (episode.fault, episode.error) == ("user", "no user")
+
+
+@pytest.mark.parametrize(("retries", "failures", "attempts"), [(2, 0, 1), (2, 2, 3), (2, 3, 3), (0, 1, 1)])
+def test_faulty_episode_is_retried_with_a_new_environment_and_seed(retries: int, failures: int, attempts: int) -> None:
+    hook = failing_hook("tool", "step", failures)
+    source = RecordingFactory(lambda task, seed: FakeEnvironment(1.0, hook=hook))
+    episode = asyncio.run(play_episode(source, TASKS[0], NoopAgent(), EpisodeLimits(max_retries=retries), 100))
+    assert len(source.made) == attempts
+    assert len({id(game) for *_, game in source.made}) == attempts
+    assert all(game.closed == 1 for *_, game in source.made)
+    assert episode.stop_reason is (StopReason.FAULT if failures > retries else StopReason.DONE)
+    assert episode.seed == 100 + attempts - 1
+    assert [seed for _, seed, _ in source.made] == [100 + i for i in range(attempts)]
+    assert len(episode.messages) == 2, "nothing is left of earlier attempts"
+
+
+def test_other_exceptions_propagate_and_close_the_environment() -> None:
+    def bug(when: str) -> None:
+        if when == "step":
+            raise ZeroDivisionError
+
+    game = FakeEnvironment(1.0, hook=bug)
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(rollout(TASKS[0], game, NoopAgent(), LIMITS))
+    assert game.closed == 1
+
+
+def test_malformed_calls_are_counted_and_do_not_end_the_episode() -> None:
+    environment = DOMAIN.environment(TASKS[0])
+    assert isinstance(environment, ToolEnvironment)
+    call = {"name": "switch_lamp", "parse_error": "not JSON"}
+    broken = TASKS[0].replace(
+        gold=(Message.model_validate({"role": "assistant", "tool_calls": [call]}), *TASKS[0].gold)
+    )
+    episode = asyncio.run(rollout(broken, environment, GoldAgent(), LIMITS))
+    assert episode.reward == 1.0
+    assert episode.event_counts == {"malformed": 1}
+
+
+def run_groups(
+    source: RecordingFactory,
+    *,
+    size: int = 2,
+    count: int = 3,
+    refill: int = 0,
+    tasks: Iterator[Task] | None = None,
+    seed: int = 7,
+) -> list[Group]:
+    return asyncio.run(
+        play_groups(
+            source,
+            tasks or iter(TASKS),
+            NoopAgent(),
+            LIMITS,
+            group_size=size,
+            num_groups=count,
+            max_resampled_groups=refill,
+            seed=seed,
+        )
+    )
+
+
+def factory_with_rewards(
+    rewards: dict[int, tuple[float, ...]], duration: dict[int, int] | None = None
+) -> RecordingFactory:
+    """Return a factory with rewards by task number; `duration` gives the event-loop steps of a task's episodes."""
+    number = {task.id: i for i, task in enumerate(TASKS)}
+    left = {i: list(values) for i, values in rewards.items()}
+    return RecordingFactory(
+        lambda task, seed: FakeEnvironment(left[number[task.id]].pop(0), (duration or {}).get(number[task.id], 0))
+    )
+
+
+def test_group_plays_one_task_with_distinct_seeds() -> None:
+    source = factory_with_rewards({0: (0.0, 1.0, 0.5)})
+    group = asyncio.run(play_group(source, TASKS[0], NoopAgent(), LIMITS, 3, 7))
+    assert [episode.reward for episode in group.episodes] == [0.0, 1.0, 0.5]
+    assert [episode.seed for episode in group.episodes] == [episode_seed(7, TASKS[0], i) for i in range(3)]
+    assert len({episode.seed for episode in group.episodes}) == 3
+    assert {episode.task_id for episode in group.episodes} == {TASKS[0].id}
+
+
+def test_episode_seeds_are_deterministic_and_distinct() -> None:
+    assert episode_seed(7, TASKS[0].replace(id="a"), 1) == 3565837012
+    seeds = {episode_seed(seed, task, trial) for seed in range(5) for task in TASKS for trial in range(5)}
+    assert len(seeds) == 5 * len(TASKS) * 5
+    assert all(0 <= seed < 2**32 for seed in seeds)
+
+
+def test_repeated_task_gets_new_seeds() -> None:
+    task, other = TASKS[:2]
+    source = RecordingFactory(lambda task, seed: FakeEnvironment(0.0))
+    played = run_groups(source, count=3, refill=1, tasks=iter([task, other, task, task]))
+    trials = [(task, 0, 1), (other, 0, 1), (task, 2, 3), (task, 4, 5)]
+    assert [[e.seed for e in group.episodes] for group in played] == [
+        [episode_seed(7, t, i) for i in of] for t, *of in trials
+    ]
+
+
+def test_group_of_equal_rewards_is_resampled_and_still_returned() -> None:
+    source = factory_with_rewards(
+        {0: (0.0, 1.0), 1: (0.0, 0.0), 2: (1.0, 1.0), 3: (0.0, 0.0), 4: (1.0, 0.0), 5: (0.0, 1.0)}
+    )
+    tasks = iter(TASKS)
+    played = run_groups(source, refill=5, tasks=tasks)
+    assert [group.task.id for group in played] == [TASKS[i].id for i in range(6)]
+    assert [group.has_reward_variance for group in played] == [True, False, False, False, True, True]
+    assert next(tasks).id == TASKS[6].id, "a resumed run goes on with the task after those played"
+
+
+@pytest.mark.parametrize(("refill", "expected"), [(0, 3), (1, 4), (4, 7)])
+def test_number_of_resampled_groups_is_bounded(refill: int, expected: int) -> None:
+    assert len(run_groups(factory_with_rewards(dict.fromkeys(range(12), (0.0, 0.0))), refill=refill)) == expected
+
+
+def test_no_group_is_resampled_when_tasks_run_out() -> None:
+    played = run_groups(factory_with_rewards(dict.fromkeys(range(4), (0.0, 0.0))), refill=9, tasks=iter(TASKS[:4]))
+    assert len(played) == 4
+    assert (
+        len(run_groups(factory_with_rewards(dict.fromkeys(range(4), (0.0, 0.0))), refill=9, tasks=iter(TASKS[:2]))) == 2
+    )
+
+
+def test_groups_are_returned_in_start_order() -> None:
+    rewards = {0: (0.0, 1.0), 1: (0.0, 0.0), 2: (0.0, 0.0), 3: (0.0, 1.0), 4: (0.0, 1.0)}
+    for duration in ({0: 50}, {1: 50}, {2: 50, 0: 20}, {3: 9}):
+        played = [run_groups(factory_with_rewards(rewards, duration), refill=2) for _ in range(2)]
+        assert [group.task.id for group in played[0]] == [TASKS[i].id for i in range(5)]
+        assert [[e.seed for e in group.episodes] for group in played[0]] == [
+            [e.seed for e in group.episodes] for group in played[1]
+        ]
+        assert [[e.reward for e in group.episodes] for group in played[0]] == [list(rewards[i]) for i in range(5)]
+
+
+def test_resampled_groups_start_in_task_order() -> None:
+    source = factory_with_rewards(dict.fromkeys(range(6), (0.0, 0.0)))
+    run_groups(source, refill=3)
+    assert [task for task, *_ in source.made] == [TASKS[i].id for i in range(6) for _ in range(2)]
+
+
+class ThreadProcessGroup(ProcessGroup):
+    """A process group of threads that exchange values through a list."""
+
+    def __init__(self, rank: int, values: list[object], barrier: threading.Barrier) -> None:
+        self.rank, self.world_size, self._values, self._barrier = rank, len(values), values, barrier
+
+    def all_gather(self, value: Any) -> list[Any]:
+        self._values[self.rank] = value
+        self._barrier.wait(60)
+        found = list(self._values)
+        self._barrier.wait(60)
+        return found
+
+
+@pytest.mark.parametrize(("count", "refill", "equal"), [(3, 0, 2), (3, 4, 2), (1, 9, 3), (4, 3, 1), (2, 20, 1)])
+@pytest.mark.parametrize("processes", [2, 3])
+def test_processes_agree_on_groups_and_consumed_tasks(count: int, refill: int, equal: int, processes: int) -> None:
+    """Every `equal`-th task has groups of equal rewards."""
+    number = {task.id: i for i, task in enumerate(TASKS)}
+
+    def game(task: Task, seed: int) -> FakeEnvironment:
+        return FakeEnvironment(0.5 if number[task.id] % equal == 0 else seed / 2**32)
+
+    def play(process_group: ProcessGroup) -> tuple[list[list[tuple[str, int, float]]], int]:
+        tasks, source = iter([*TASKS[:2], *TASKS]), RecordingFactory(game)
+        options = {"group_size": 3, "num_groups": count, "max_resampled_groups": refill, "seed": 7}
+        found = asyncio.run(play_groups(source, tasks, NoopAgent(), LIMITS, **options, process_group=process_group))
+        assert len(source.made) < 3 * len(found) or process_group.world_size == 1
+        return [[(e.task_id, e.seed, e.reward) for e in group.episodes] for group in found], len(list(tasks))
+
+    shared_values, barrier = [None] * processes, threading.Barrier(processes)
+    with ThreadPoolExecutor(processes) as pool:
+        results = list(pool.map(play, [ThreadProcessGroup(rank, shared_values, barrier) for rank in range(processes)]))
+    assert results == [play(SINGLE_PROCESS)] * processes
+
+
+def test_reward_variance_ignores_episodes_without_score() -> None:
+    def group(*rewards: float | None) -> Group:
+        return Group(TASKS[0], [Trajectory("t", score=None if r is None else Score(reward=r)) for r in rewards])
+
+    assert group(0.0, None, 1.0).has_reward_variance
+    assert not group(0.0, None, 0.0).has_reward_variance
+    assert not group(None, None).has_reward_variance
+    assert not group().has_reward_variance
+
+
+def test_error_in_one_group_cancels_all_and_closes_environments(caplog: pytest.LogCaptureFixture) -> None:
+    def bug(when: str) -> None:
+        if when == "step":
+            raise ZeroDivisionError
+
+    source = RecordingFactory(
+        lambda task, seed: FakeEnvironment(0.0, hook=bug) if task == TASKS[1] else FakeEnvironment(0.0, duration=10**9)
+    )
+    with pytest.raises(ZeroDivisionError):
+        run_groups(source, count=4)
+    assert [game.closed for *_, game in source.made] == [1] * 8
+    assert not caplog.records, "no error of a group is reported as never retrieved"

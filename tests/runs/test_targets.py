@@ -1,0 +1,175 @@
+"""Test targets: detecting what a command's first argument names, and the config that it gives."""
+
+from pathlib import Path
+
+import pytest
+
+import understudy
+from understudy.core.errors import ConfigError
+from understudy.envs.domains.base import Domain, Slice, list_domains
+from understudy.runs.config import TrainConfig, load_config, parse_config
+from understudy.runs.eval_spec import EvalSpec
+from understudy.runs.presets import preset_names
+from understudy.runs.run import Run
+from understudy.runs.targets import (
+    TargetKind,
+    detect_target,
+    find_target,
+    has_target,
+    resolve,
+    split_arguments,
+)
+from understudy.runs.weights import resolve_weights
+
+
+@pytest.fixture
+def target_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Create one target of every kind that has a path, and change into the folder."""
+    monkeypatch.chdir(tmp_path)
+    run = Run.create(Path("runs/first"), parse_config("", ["domain=toy:DOMAIN", "seed=5"]))
+    with run.write_checkpoint(3) as checkpoint:
+        (checkpoint / "weights").write_text("weights")
+    Path("evals/noop").mkdir(parents=True)
+    spec = EvalSpec(name="noop", agent="noop", config=TrainConfig(seed=6))
+    Path("evals/noop/spec.json").write_text(spec.model_dump_json())
+    Path("mine.toml").write_text("seed = 7")
+    Path("notes.toml").write_text('tasks = "tasks.jsonl"\n[server]\ncommand = "notes"\n')
+    Path("tasks.jsonl").write_text("")
+    Path("parts").mkdir()
+    Path("parts/train.parquet").write_text("")
+    Path("model").mkdir()
+    Path("model/config.json").write_text("{}")
+    Path("empty").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("telecom_easy", "preset"),
+        ("retail", "domain"),
+        ("my_package.my_module:SUMS", "domain"),
+        ("mcp:notes.toml", "domain"),
+        ("mix:retail*2,telecom", "domain"),
+        ("tau2:../tau2-bench#telecom", "domain"),
+        ("notes.toml", "domain"),
+        ("mine.toml", "config"),
+        ("gone.toml", "config"),
+        ("runs/first", "run"),
+        ("runs/first/checkpoints/step_000003", "checkpoint"),
+        ("evals/noop", "evaluation"),
+        ("tasks.jsonl", "tasks"),
+        ("parts", "tasks"),
+        ("model", "model"),
+        ("empty", None),
+        ("nowhere", None),
+    ],
+)
+def test_target_kind_is_detected(target_folder: Path, text: str, kind: TargetKind | None) -> None:
+    found = detect_target(text)
+    assert (found and found.kind) == kind
+
+
+def test_preset_or_domain_name_wins_over_a_path(target_folder: Path) -> None:
+    assert not {*preset_names()} & {*list_domains()}
+    for name, kind in (("retail", "domain"), ("default", "preset")):
+        Run.create(Path(name), TrainConfig(seed=8))
+        assert find_target(name).kind == kind
+        assert resolve([f"./{name}"]).config.seed == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "config"),
+    [
+        ([], "default", load_config("default")),
+        (["seed=2"], "default", load_config("default", ["seed=2"])),
+        (["telecom_easy", "seed=2"], "telecom_easy", load_config("telecom_easy", ["seed=2"])),
+        (["seed=2", "retail"], "retail", TrainConfig(domain="retail", seed=2)),
+        (["domain=retail", "seed=2"], "retail", TrainConfig(domain="retail", seed=2)),
+        (["retail", "domain=retail"], "retail", TrainConfig(domain="retail")),
+        (
+            ["mix:retail*2,mcp:notes.toml"],
+            "mix-retail-2-mcp-notes.toml",
+            TrainConfig(domain="mix:retail*2,mcp:notes.toml"),
+        ),
+        (["tau2:../tau2#telecom"], "tau2-..-tau2-telecom", TrainConfig(domain="tau2:../tau2#telecom")),
+        (["notes.toml"], "mcp-notes.toml", TrainConfig(domain="mcp:notes.toml")),
+        (["domain=notes.toml"], "mcp-notes.toml", TrainConfig(domain="mcp:notes.toml")),
+        (["mine.toml", "domain=telecom"], "mine", TrainConfig(domain="telecom", seed=7)),
+        (["runs/first", "steps=1"], "first", TrainConfig(domain="toy:DOMAIN", seed=5, steps=1)),
+        (["runs/first/config.toml"], "first", TrainConfig(domain="toy:DOMAIN", seed=5)),
+        (["runs/first/checkpoints/step_000003"], "first", TrainConfig(domain="toy:DOMAIN", seed=5)),
+        (["evals/noop", "steps=1"], "noop", TrainConfig(seed=6, steps=1)),
+    ],
+    ids=str,
+)
+def test_resolve_returns_the_name_and_config_of_a_target(
+    target_folder: Path, arguments: list[str], name: str, config: TrainConfig
+) -> None:
+    resolved = resolve(arguments)
+    assert (resolved.name, resolved.config) == (name, config)
+
+
+def test_current_folder_resolves_as_a_run(target_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("runs/first")
+    assert resolve(["."]).name == resolve(["config.toml"]).name == "first"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["retial"], ["'retail'", "module:attribute", "config.toml"]),
+        (["domain=retial"], ["'retail'", "module:attribute"]),
+        (["domain=telecom_easy"], ["telecom_easy", "preset"]),
+        (["retail", "domain=telecom"], ["retail", "domain=telecom"]),
+        (["retail", "telecom"], ["'retail'", "'telecom'", "key=value"]),
+        (["tasks.jsonl"], ["tasks.jsonl", "file of tasks"]),
+        (["model"], ["model"]),
+        (["empty"], ["empty", "config.toml"]),
+        (["gone.toml"], ["gone.toml"]),
+        (["retail", "sed=1"], ["'seed'"]),
+    ],
+    ids=str,
+)
+def test_invalid_target_error_names_alternatives(target_folder: Path, arguments: list[str], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        resolve(arguments)
+    assert [word for word in words if word not in str(raised.value)] == []
+    assert "\n" not in str(raised.value)
+
+
+def test_error_names_only_the_allowed_target_kinds(target_folder: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        find_target("telecom_easy", ("domain", "tasks"))
+    assert ".parquet" in str(raised.value)
+    assert "of a run" not in str(raised.value)
+
+
+def test_split_arguments_separates_target_and_overrides() -> None:
+    assert split_arguments(["a.b=1", "retail"]) == ("retail", ["a.b=1"])
+    assert split_arguments(["runs/lr=1", "x.y-z=a/b:c"]) == ("runs/lr=1", ["x.y-z=a/b:c"])
+    assert [has_target(each) for each in ([], ["seed=1"], ["retail"], ["domain=retail"])] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_load_returns_the_domain_of_a_target(target_folder: Path) -> None:
+    retail = understudy.load("retail")
+    assert (retail.name, isinstance(retail, Domain) and retail.task_slice) == ("retail", Slice())
+    easy = understudy.load("telecom_easy", "slice.families=sim")
+    assert {(task.family, task.difficulty) for task in easy.tasks("test")} == {("sim", "easy")}
+    assert understudy.load("runs/first").name == "toy"
+    with pytest.raises(ConfigError, match="'retail'"):
+        understudy.load("retial")
+
+
+def test_resolve_weights_of_runs_checkpoints_and_evaluations(target_folder: Path) -> None:
+    step = "runs/first/checkpoints/step_000003"
+    assert resolve_weights("runs/first").checkpoint == resolve_weights(step).checkpoint == Path(step)
+    assert resolve_weights("evals/noop").checkpoint is None
+    for target in ("retail", "telecom_easy"):
+        with pytest.raises(ConfigError, match="checkpoint"):
+            resolve_weights(target)

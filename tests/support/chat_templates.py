@@ -1,0 +1,50 @@
+"""Chat templates that tests give to model folders."""
+
+HEADERS = ("<|begin|>", "<|head|>", "<|/head|>", "<|eot|>")
+"""Tokens of `LLAMA`, which the tokenizer must have."""
+LLAMA = """{{- bos_token }}
+{%- macro turn(role, text) %}{{ '<|head|>' + role + '<|/head|>\\n\\n' + text + '<|eot|>' }}{% endmacro %}
+{%- if messages[0].role == 'system' %}{% set system = messages[0].content | trim %}{% set messages = messages[1:] %}
+{%- else %}{% set system = '' %}{% endif %}
+{{- turn('system', system) }}
+{%- for m in messages %}
+  {%- if m.role == 'tool' %}{{ turn('ipython', {'output': m.content} | tojson) }}
+  {%- elif m.tool_calls %}
+    {%- if m.tool_calls | length > 1 %}{{ raise_exception('one call at once') }}{% endif %}
+    {%- set call = m.tool_calls[0].function %}
+    {{- turn('assistant', '{"name": "' + call.name + '", "parameters": ' + (call.arguments | tojson) + '}') }}
+  {%- elif loop.first and tools %}
+    {{- turn('user', 'Functions:\\n\\n' + (tools | map('tojson') | join('\\n\\n')) + '\\n\\n' + m.content | trim) }}
+  {%- else %}{{ turn(m.role, m.content | trim) }}{% endif %}
+{%- endfor %}
+{{- '<|head|>assistant<|/head|>\\n\\n' if add_generation_prompt }}"""
+"""A template like Llama 3.1's: one call per reply, and the tools in the first user message."""
+CODER = """{%- for m in messages %}
+  {%- if loop.first and tools %}
+    {{- '<|im_start|>system\\n' + (m.content if m.role == 'system' else '') }}
+    {{- '\\n<tools>' + (tools | tojson) + '</tools>' }}
+    {{- '<|im_end|>\\n' }}
+  {%- endif %}
+  {%- if m.role == 'system' and tools %}
+  {%- elif m.role == 'tool' %}
+    {%- if loop.previtem.role != 'tool' %}{{ '<|im_start|>user\\n' }}{% endif %}
+    {{- '<tool_response>\\n' + m.content + '\\n</tool_response>\\n' }}
+    {%- if loop.last or loop.nextitem.role != 'tool' %}{{ '<|im_end|>\\n' }}{% endif %}
+  {%- else %}
+    {{- '<|im_start|>' + m.role + '\\n' + m.content }}
+    {%- for call in m.tool_calls %}
+      {{- '<tool_call>\\n<function=' + call.function.name + '>\\n' }}
+      {%- for key, value in call.function.arguments | items %}
+        {{- '<parameter=' + key + '>\\n' + (value if value is string else value | tojson) + '\\n</parameter>\\n' }}
+      {%- endfor %}
+      {{- '</function>\\n</tool_call>' }}
+    {%- endfor %}
+    {{- '<|im_end|>\\n' }}
+  {%- endif %}
+{%- endfor %}
+{{- '<|im_start|>assistant\\n' if add_generation_prompt }}"""
+"""A template like Qwen3-Coder's: parameters of calls in tags."""
+THINKING = """{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endfor %}
+{{- '<|im_start|>assistant\\n' if add_generation_prompt else '' }}
+{{- '<think>\\n\\n</think>\\n\\n' if enable_thinking is false else '' }}"""
+"""ChatML without tools, for a model whose thinking can be switched off."""

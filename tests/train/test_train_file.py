@@ -1,0 +1,156 @@
+"""Tests of SFT on a file of demonstrations: equality with gold episodes, accepted formats and rejected rows."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from support.data_kit import run_data_command, write_lines
+from support.tiny_runs import load_checkpoint_files, step_metrics, tiny_config, train_tiny_run
+from support.tiny_runs import tiny as tiny  # a fixture
+from toy import DOMAIN
+from understudy import formats
+from understudy.algorithms.preference_config import PreferenceConfig
+from understudy.core.errors import ConfigError, TaskError
+from understudy.core.items import Item
+from understudy.core.messages import Message, ToolCall
+from understudy.core.trajectory import Trajectory
+from understudy.data.conversations.examples import Demonstration
+from understudy.envs.domains.base import Slice, load_source
+from understudy.envs.domains.mixture import open_domain
+from understudy.runs.config import SFTConfig
+from understudy.runs.run import Run
+from understudy.train.data_files import describe_epochs
+from understudy.train.phases.demonstrations import prompt_mismatch_notes, read_demonstrations
+from understudy.train.preparation import prepare_run
+
+GOLD = ("sft.steps=3", "steps=0", "save_every=0", "limits.max_turns=6")
+
+
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the demonstrations of a run of `tiny_runs`."""
+    out = tmp_path_factory.mktemp("collected") / "demos.jsonl"
+    settings = ("slice.domain_policy=brief", "slice.tools=switch_lamp")
+    code, _, err = run_data_command("collect", "support.tiny_runs:ONE_LAMP", *settings, "--tasks", 3, "--sft", out)
+    assert code == 0, err
+    return out
+
+
+def test_run_on_a_collected_file_matches_the_run_on_gold(tiny: Path, tmp_path: Path, demos: Path) -> None:
+    gold = train_tiny_run(tmp_path / "gold", tiny, *GOLD, "sft.num_demonstrations=3")
+    notes: list[str] = []
+    file = train_tiny_run(
+        tmp_path / "file",
+        tiny,
+        *GOLD,
+        "sft.num_demonstrations=0",
+        f"sft.dataset_file={demos}",
+        report=lambda phase, done, of, metrics: notes.append(phase) if not of else None,
+    )
+    assert step_metrics(file) == step_metrics(gold)
+    assert load_checkpoint_files(file).keys() == load_checkpoint_files(gold).keys()
+    assert all(
+        (load_checkpoint_files(file)[k] == load_checkpoint_files(gold)[k]).all()
+        for k in load_checkpoint_files(gold)
+        if k != "progress"
+    )
+    assert not any(str(demos) in note for note in notes), "all of it fits"
+    assert any(re.match(r"sft\.steps = 3\b.*\b2\b.*\b1\b.*\b6\b", note) for note in notes)
+
+
+def test_epochs_over_a_file_are_described() -> None:
+    sft = SFTConfig(steps=24, batch_size=8)
+    assert re.match(r"sft\.steps = 24\b.*\b8\b.*\b192 of 2000\b.*\bsft\.steps=250\b", describe_epochs(sft, 2000))
+    assert re.search(r"\b192\b.*\b1\b", describe_epochs(sft, 192))
+    assert "sft.steps=" not in describe_epochs(sft, 192)
+    assert re.search(r"\bsft\.steps=25\b", describe_epochs(sft, 193))
+    assert re.search(r"\b4 preferences\b.*\b1\.5\b", describe_epochs(PreferenceConfig(steps=3, batch_size=2), 4))
+
+
+def load_demonstrations(tiny: Path, file: Path | str, *settings: str) -> tuple[list[Trajectory], list[str]]:
+    """Return the demonstrations of a file as a run reads them, and the notes."""
+    chosen = tiny_config(tiny, "sft.num_demonstrations=0", f"sft.dataset_file={file}", *settings)
+    domain = load_source(chosen.domain).slice(chosen.slice)
+    return read_demonstrations(chosen.sft, chosen.limits.max_episode_tokens, domain, formats.load_chat_format(tiny))
+
+
+def test_files_of_other_trainers_give_the_same_demonstrations(tiny: Path, tmp_path: Path, demos: Path) -> None:
+    assert run_data_command("export", "llamafactory", demos, "--model", tiny, "--out", tmp_path / "lf")[0] == 0
+    assert run_data_command("export", "openai", demos, "--out", tmp_path / "openai")[0] == 0
+    (own,), _ = load_demonstrations(tiny, demos)
+    for folder in ("lf", "openai"):
+        (other,), notes = load_demonstrations(tiny, tmp_path / folder / "sft.jsonl")
+        assert (other.tokens, other.mask, other.reward) == (own.tokens, own.mask, 1.0)
+        assert notes == []
+
+
+def test_too_long_demonstrations_are_skipped_and_counted(tiny: Path, tmp_path: Path, demos: Path) -> None:
+    short = demos.read_text()
+    long = Demonstration.model_validate_json(short)
+    last = long.messages[-1].replace(content="x" * 3000)
+    (tmp_path / "both.jsonl").write_text(short + long.replace(messages=(*long.messages[:-1], last)).model_dump_json())
+    kept, notes = load_demonstrations(tiny, tmp_path / "both.jsonl", "limits.max_episode_tokens=3000")
+    assert len(kept) == 1
+    assert re.search(r"\b1 of 2\b.*\blimits\.max_episode_tokens\b.*\b3000\b", notes[-1])
+    with pytest.raises(ConfigError, match=r"\b100\b"):
+        load_demonstrations(tiny, demos, "limits.max_episode_tokens=100")
+
+
+def test_resume_rejects_a_changed_dataset_file(tiny: Path, tmp_path: Path, demos: Path) -> None:
+    (file := tmp_path / "demos.jsonl").write_text(demos.read_text())
+    chosen = tiny_config(tiny, "sft.num_demonstrations=0", f"sft.dataset_file={file}")
+    run = Run.create(tmp_path / "run", chosen)
+    for _ in range(2):
+        asyncio.run(prepare_run(chosen)).data_files.validate_unchanged(run)
+    file.write_text(demos.read_text() * 2)
+    with pytest.raises(ConfigError, match=r"demos\.jsonl"):
+        asyncio.run(prepare_run(chosen)).data_files.validate_unchanged(run)
+    file.unlink()
+    with pytest.raises(ConfigError, match=r"demos\.jsonl"):
+        asyncio.run(prepare_run(chosen, done_steps=chosen.sft.steps - 1))
+    asyncio.run(prepare_run(chosen, done_steps=chosen.sft.steps)).data_files.validate_unchanged(run)  # SFT is finished
+
+
+def test_missing_and_invalid_dataset_files_raise(tiny: Path, tmp_path: Path, demos: Path) -> None:
+    with pytest.raises(ConfigError, match="sft"):
+        load_demonstrations(tiny, "")
+    with pytest.raises(ConfigError, match=r"no\.jsonl"):
+        load_demonstrations(tiny, tmp_path / "no.jsonl")
+    bad = write_lines(tmp_path / "bad.jsonl", [{"messages": []}])
+    with pytest.raises(TaskError, match=r"bad\.jsonl:1: messages: "):
+        load_demonstrations(tiny, bad)
+    broken = Demonstration.model_validate_json(demos.read_text())
+    call_ = Message(role="assistant", tool_calls=(ToolCall(name="f", parse_error="not JSON"),))
+    (tmp_path / "broken.jsonl").write_text(
+        broken.replace(messages=(*broken.messages[:2], call_)).model_dump_json() + "\n"
+    )
+    with pytest.raises(ConfigError, match=r"broken\.jsonl:1: .*\b1\b"):
+        load_demonstrations(tiny, tmp_path / "broken.jsonl")
+
+
+def test_mismatches_between_file_and_domain_are_reported(demos: Path) -> None:
+    own = Demonstration.model_validate_json(demos.read_text())
+    whole, brief = DOMAIN, DOMAIN.slice(Slice(domain_policy="brief", tools=("switch_lamp",)))
+    item = Item("demos.jsonl:1", own)
+    assert list(prompt_mismatch_notes([item], brief)) == []
+    policy, tools = prompt_mismatch_notes([item, item], whole)
+    assert re.match(r"2 of 2\b.*\bdemos\.jsonl:1\b.*\bpolicy\b.*\btoy\b", policy)
+    assert re.match(r"2 of 2\b.*\bdemos\.jsonl:1\b.*\btools\b.*\btoy\b.*\bfind_lamp\b", tools)
+    changed = own.replace(tools=(own.tools[0].replace(description="Changed."),))
+    (note,) = prompt_mismatch_notes([item, Item("demos.jsonl:2", changed)], brief)
+    assert re.match(r"1 of 2\b.*\bdemos\.jsonl:2\b.*\bswitch_lamp\b", note)
+    (extra_tool,) = prompt_mismatch_notes(
+        [Item("x:1", own.replace(tools=(*own.tools, own.tools[0].replace(name="sing"))))], brief
+    )
+    assert extra_tool.endswith("with sing")
+
+
+def test_file_that_matches_one_domain_of_a_mixture_is_accepted(demos: Path) -> None:
+    item = Item("demos.jsonl:1", Demonstration.model_validate_json(demos.read_text()))
+    mixture = open_domain("toy:DOMAIN,retail").slice(Slice(domain_policy="brief", tools=("toy/switch_lamp",)))
+    assert list(prompt_mismatch_notes([item], mixture)) == []
+    assert len(list(prompt_mismatch_notes([item], open_domain("toy:DOMAIN,retail")))) == 2

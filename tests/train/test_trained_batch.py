@@ -1,0 +1,105 @@
+"""Tests of the stored training data of episodes (advantages, log-probabilities) and of their view in the viewer."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from support.tiny_runs import distinct_character_rewards, make_tiny_model, tiny, train_tiny_run  # noqa: E402
+from support.viewer_episodes import request_route  # noqa: E402
+from understudy.core.trajectory import Trajectory, read_numbered_trajectories  # noqa: E402
+from understudy.rollouts.group import Group  # noqa: E402
+from understudy.runs.run import Run, episode_file  # noqa: E402
+from understudy.runs.storage.task_store import read_stored_tasks  # noqa: E402
+from understudy.runs.storage.trained_episodes import read_trained_episodes  # noqa: E402
+from understudy.train.phases.rl import collate_groups, compute_advantages  # noqa: E402
+from understudy.viewer.library import RunLibrary  # noqa: E402
+
+__all__ = ["distinct_character_rewards", "tiny"]
+SETTINGS = ("sft.steps=0", "steps=1", "algorithm.overlong.buffer_fraction=0.9", "algorithm.overlong.penalty=0.3")
+
+
+def stored_episodes(run: Run) -> dict[int, Trajectory]:
+    return read_numbered_trajectories(episode_file(run.folder, 1))[0]
+
+
+@pytest.mark.usefixtures("distinct_character_rewards")
+@pytest.mark.parametrize("estimator", ["turn", "grpo", "reinforce_pp"])
+def test_stored_advantages_match_those_recomputed_from_episodes(tiny: Path, tmp_path: Path, estimator: str) -> None:
+    run = train_tiny_run(tmp_path / "run", tiny, *SETTINGS, f"algorithm.advantage_estimator={estimator}")
+    trained, episodes = read_trained_episodes(run.folder, 1), stored_episodes(run)
+    assert trained
+    tasks = read_stored_tasks(run.folder)
+    groups: dict[str, list[Trajectory]] = {}
+    for number in trained:
+        groups.setdefault(episodes[number].task_id, []).append(episodes[number])
+    batch = collate_groups([Group(tasks[name], each) for name, each in groups.items()], run.config)
+    expected = compute_advantages(batch, run.config).advantages
+    assert expected is not None
+    for row, found in enumerate(trained.values()):
+        episode = episodes[found.number]
+        values = [value or 0.0 for value in found.token_advantages(episode)]
+        assert values == pytest.approx(expected[row, : len(episode.tokens)].tolist(), rel=1e-6)
+        assert found.reward == pytest.approx(float(batch.rewards[row]))
+
+
+@pytest.mark.usefixtures("distinct_character_rewards")
+@pytest.mark.parametrize("extra", [(), ("algorithm.tis_cap=2",), ("algorithm.update_epochs=2",)])
+def test_stored_trainer_logprobs_match_the_sampler(tiny: Path, tmp_path: Path, extra: tuple[str, ...]) -> None:
+    run = train_tiny_run(tmp_path / "run", tiny, *SETTINGS, *extra)
+    episodes = stored_episodes(run)
+    for found in read_trained_episodes(run.folder, 1).values():
+        episode = episodes[found.number]
+        sampled = [value for value, mask in zip(episode.logprobs, episode.mask, strict=True) if mask]
+        assert found.optimizer_steps == 0
+        assert not found.logprobs or list(found.logprobs) == pytest.approx(sampled, abs=1e-4)
+    assert any(found.logprobs for found in read_trained_episodes(run.folder, 1).values())
+
+
+@pytest.mark.usefixtures("distinct_character_rewards")
+@pytest.mark.parametrize("settings", [("algorithm.preset=ppo",), ("algorithm.kl_coef=0.1",)])
+def test_token_level_advantages_are_stored_per_token(tiny: Path, tmp_path: Path, settings: tuple[str, ...]) -> None:
+    teacher = make_tiny_model(tmp_path / "teacher", seed=7)
+    model = ("algorithm.reference.kind=model", f"algorithm.reference.model={teacher}") if "kl" in settings[0] else ()
+    run = train_tiny_run(tmp_path / "run", tiny, *SETTINGS, *settings, *model)
+    trained, episodes = read_trained_episodes(run.folder, 1), stored_episodes(run)
+    assert len({sum(episodes[number].mask) for number in trained}) > 1
+    assert all(len(found.advantages) == sum(episodes[number].mask) for number, found in trained.items())
+
+
+@pytest.mark.usefixtures("distinct_character_rewards")
+def test_stored_optimizer_steps_count_previous_minibatches(tiny: Path, tmp_path: Path) -> None:
+    run = train_tiny_run(
+        tmp_path / "run", tiny, *SETTINGS, "algorithm.num_minibatches=2", "algorithm.learning_rate=1e-2"
+    )
+    trained, episodes = read_trained_episodes(run.folder, 1), stored_episodes(run)
+    assert {found.optimizer_steps for found in trained.values()} == {0, 1}
+    gaps: dict[int, list[float]] = {0: [], 1: []}
+    for found in trained.values():
+        episode = episodes[found.number]
+        sampled = [value for value, mask in zip(episode.logprobs, episode.mask, strict=True) if mask]
+        pairs = zip(found.logprobs, sampled, strict=False)
+        gaps[found.optimizer_steps] += [abs(own - other) for own, other in pairs if own is not None]
+    assert max(gaps[0]) < 1e-4 < max(gaps[1])
+
+
+@pytest.mark.usefixtures("distinct_character_rewards")
+def test_viewer_shows_training_data_or_why_there_is_none(tiny: Path, tmp_path: Path) -> None:
+    run = train_tiny_run(tmp_path / "run", tiny, *SETTINGS, "algorithm.advantage_estimator=turn")
+    library, trained, episodes = RunLibrary([run.folder]), read_trained_episodes(run.folder, 1), stored_episodes(run)
+    number = next(iter(trained))
+    where = {"key": "run", "step": "1", "number": str(number)}
+    shown = request_route(library, "/api/episode/{key}/{step}/{number}", **where)["training"]
+    assert shown["note"] == ""
+    assert len(shown["advantages"]) == episodes[number].num_turns
+    assert all(math.isfinite(value) for value in shown["advantages"])
+    assert shown["reward"] == pytest.approx(trained[number].reward)
+    tokens = request_route(library, "/api/episode/{key}/{step}/{number}/tokens", **where)
+    assert [value is not None for value in tokens["advantages"]] == tokens["sampled"]
+    base = request_route(library, "/api/episode/{key}/{step}/{number}", key="run", step="000000 base", number="1")[
+        "training"
+    ]
+    assert base["note"]
+    assert base["advantages"] == []

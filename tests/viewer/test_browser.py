@@ -1,0 +1,253 @@
+"""Test the viewer's run and episode lists in Chromium: served and exported, by mouse and keyboard, dark and light."""
+
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.browser import accessibility_problems, expect
+from support.eval_results import make_result
+from support.groups import make_groups
+from support.run_evaluations import write_run_evaluation
+from support.viewer_episodes import numbered_episode, write_numbered_episodes
+from support.viewing import make_run, play_episodes, serve_viewer, shop_tasks, write_step
+from understudy.core.messages import Message
+from understudy.core.trajectory import Trajectory
+from understudy.viewer.api import ROUTES, RouteParams, overview
+from understudy.viewer.export import export_page
+from understudy.viewer.library import RunLibrary
+
+pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("default")]
+HOSTILE = """<img src=x onerror="document.title='taken'"></script><script>document.title='taken'</script>${1}"""
+
+COUNT_PIXELS_OF_COLOR = """(canvas, ink) => {
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const far = (at) => ink.reduce((sum, value, i) => sum + Math.abs(data[at + i] - value), 0);
+  let found = 0;
+  for (let at = 0; at < data.length; at += 4) if (data[at + 3] > 200 && far(at) < 12) found++;
+  return found;
+}"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    make_run(folder / "one", finished=True)
+    make_run(folder / "two", seed=1)
+    hostile = make_run(folder / "three", steps=1)
+    played = Trajectory("a/b/" + HOSTILE, "a", HOSTILE, "easy", messages=[Message(role="assistant", content=HOSTILE)])
+    played.event_counts[HOSTILE] = 1
+    hostile.save_groups(2, make_groups([played, *play_episodes(count=1)], shop_tasks(0)))
+    hostile.log_warning(1, {"check": "entropy", "text": HOSTILE, "remedy": HOSTILE})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNDERSTUDY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        with serve_viewer(RunLibrary([folder])) as address:
+            yield f"{address}/"
+
+
+def listed_tasks(page: Any) -> list[str]:
+    """Wait for the list of episodes and return its tasks."""
+    page.get_by_role("status").filter(has_text="episode").wait_for()
+    return [text.strip() for text in page.locator(".rows .c-task a").all_inner_texts()]
+
+
+def color_is_drawn(canvas: Any, color: list[int]) -> bool:
+    """Return whether a color appears on a canvas within ten seconds; a chart is drawn after its label is set."""
+    for _ in range(100):
+        if canvas.evaluate(COUNT_PIXELS_OF_COLOR, color) > 20:
+            return True
+        canvas.page.wait_for_timeout(100)
+    return False
+
+
+def test_curves_of_several_runs_share_a_chart(page: Any, address: str) -> None:
+    page.emulate_media(color_scheme="light")
+    page.goto(address)
+    page.get_by_role("heading", name="Success").wait_for()
+    parts = ("one: first 0.5, last 0.5", "two: first 0.5", "one, base at step 0: 0")
+    label = re.compile("".join(f"(?=.*{re.escape(each)})" for each in parts), re.DOTALL)
+    expect(page.get_by_role("img", name=re.compile("^Success"))).to_have_attribute("aria-label", label)
+    chart = page.locator(".chart").filter(has_text="Entropy").locator("canvas")
+    assert color_is_drawn(chart, [36, 86, 201]), "the first run's curve is drawn in its colour"
+    page.get_by_role("button", name="only two").click()
+    page.get_by_role("heading", name="two", exact=True).wait_for()
+    expect(page.get_by_role("img", name=re.compile("^Success.*one"))).to_have_count(0)
+    assert page.url.endswith("runs=two"), "the address is what is shown"
+    page.get_by_role("searchbox", name="find a metric").fill("entropy")
+    expect(page.locator(".chart h3")).to_have_text(["train/entropy"])
+
+
+def test_config_differences_of_two_runs_are_listed(page: Any, address: str) -> None:
+    page.goto(f"{address}#/?runs=one,two")
+    table = page.get_by_role("group", name="config").get_by_role("row")
+    table.first.wait_for()
+    found = [row.replace("\t", " ") for row in table.all_inner_texts()]
+    assert found[1:] == ["seed 0 1", "steps 3 6"]
+
+
+def test_page_follows_a_run_in_progress(page: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "live", steps=2)
+    with serve_viewer(RunLibrary([run.folder])) as address:
+        page.goto(f"{address}/")
+        page.get_by_text("step 2 of 4").wait_for()
+        write_step(run, 3)
+        page.get_by_text("step 3 of 4").wait_for()
+        page.locator(".chart").filter(has_text="Seconds per step").get_by_role("button").click()
+        numbers = page.get_by_role("dialog", name="Seconds per step").locator("tbody tr")
+        numbers.nth(2).wait_for()
+        assert numbers.all_inner_texts() == ["1\t12", "2\t12", "3\t12"]
+        page.keyboard.press("Escape")
+        page.locator("dialog").wait_for(state="detached")  # a hidden one keeps the focus for a frame
+
+
+def test_slow_overview_still_appears(page: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(library: RunLibrary, values: RouteParams) -> Any:
+        time.sleep(3)
+        return overview(library, values)
+
+    monkeypatch.setitem(ROUTES, "/api/overview", slow)
+    with serve_viewer(RunLibrary([folder])) as address:
+        page.goto(f"{address}/#/episodes/one")
+        page.get_by_role("status").filter(has_text="27 episodes").wait_for()
+
+
+def test_page_follows_new_evaluations(page: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "live", steps=1)
+    shutil.rmtree(run.folder / "evaluations")
+    write_run_evaluation(run, 0, "base", make_result((0.0,)))
+    with serve_viewer(RunLibrary([run.folder])) as address:
+        page.goto(f"{address}/#/evaluations")
+        page.get_by_role("rowheader", name="base, step 0").wait_for()
+        write_run_evaluation(run, 1, "sft", make_result((1.0,)))
+        page.get_by_role("rowheader", name="sft, step 1").wait_for()
+        page.get_by_role("link", name="live").click()
+        page.get_by_role("heading", name="live").wait_for()
+        write_run_evaluation(run, 2, "rl", make_result((1.0,)))
+        page.get_by_role("rowheader", name="rl, step 2").wait_for()
+
+
+def test_failed_request_keeps_the_page_and_recovers(page: Any, address: str) -> None:
+    page.goto(f"{address}#/")
+    page.get_by_role("heading", name="Success").wait_for()
+    page.route("**/api/overview*", lambda route: route.fulfill(body="not what was asked for"))
+    page.get_by_role("alert").wait_for()
+    assert page.get_by_role("heading", name="Success").is_visible()
+    page.unroute("**/api/overview*")
+    page.get_by_role("alert").wait_for(state="detached")
+    assert page.get_by_role("heading", name="Success").is_visible()
+
+
+def test_episodes_are_filtered_searched_and_sorted(page: Any, address: str) -> None:
+    page.goto(f"{address}#/episodes/one")
+    assert len(listed_tasks(page)) == 27
+    page.locator(".facet", has_text="success").click()
+    page.get_by_role("status").filter(has_text="12 episodes, 100% successful").wait_for()
+    page.get_by_role("searchbox").fill('"no such words at all"')
+    page.get_by_text("No episodes match the filters.").wait_for()
+    page.get_by_role("searchbox").fill("")
+    page.get_by_role("status").filter(has_text="12 episodes").wait_for()
+    page.get_by_role("button", name="remove filter outcome success").click()
+    page.get_by_role("status").filter(has_text="27 episodes").wait_for()
+    page.get_by_role("button", name="reward", exact=True).click()
+    page.locator("[aria-sort=descending]", has_text="reward").wait_for()
+    expect(page.locator(".rows .tr").first.locator(".c-reward")).to_have_text("1")
+
+
+def test_keyboard_reaches_episodes_search_and_help(page: Any, address: str) -> None:
+    page.goto(f"{address}#/")
+    page.get_by_role("heading", name="Success").wait_for()
+    page.keyboard.press("e")
+    page.wait_for_url("**/#/episodes")
+    second = listed_tasks(page)[1]
+    page.keyboard.press("j")
+    expect(page.locator(".tr.chosen")).to_contain_text(second.rpartition("/")[2])
+    page.keyboard.press("k")
+    page.keyboard.press("/")
+    page.keyboard.type("gone")
+    page.get_by_role("status").filter(has_text="3 episodes").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    page.get_by_role("dialog", name="Keys").locator("kbd").nth(6).wait_for()
+    page.keyboard.press("Escape")
+    page.locator("dialog").wait_for(state="detached")  # a hidden one keeps the focus for a frame
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"#/episode/one/3/9\?text=gone&at=0"))
+    page.go_back()
+    expect(page.get_by_role("searchbox")).to_have_value("gone")  # going back keeps the filters
+
+
+def test_long_episode_list_draws_only_visible_rows(page: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "many", steps=0)
+    for step in range(1, 5):
+        write_numbered_episodes(run.folder, step, range(1000))
+    assert numbered_episode(999).task_id == "toy/train/cancel/easy/999"
+    with serve_viewer(RunLibrary([run.folder])) as address:
+        page.goto(f"{address}/#/episodes")
+        page.get_by_role("status").filter(has_text="4,000 episodes, 25% successful").wait_for()
+        assert page.locator(".rows .tr").count() < 80, "only what is seen is drawn"
+        page.get_by_role("table", name="episodes").evaluate("table => (table.scrollTop = table.scrollHeight)")
+        page.get_by_text("cancel/easy/999").wait_for()
+        expect(page.locator(".rows .tr").last).to_have_attribute("aria-rowindex", "4001")
+
+
+def test_hostile_model_text_is_not_executed(page: Any, address: str, folder: Path, tmp_path: Path) -> None:
+    export_page(RunLibrary([folder]), tmp_path / "page.html")
+    for start in (address, (tmp_path / "page.html").as_uri()):
+        for where in ("#/?runs=three", "#/episodes/three"):
+            page.goto("about:blank")
+            page.goto(start + where)
+            page.get_by_text("onerror").first.wait_for()
+            assert page.locator("img").count() == 0
+            assert "taken" not in page.title()
+
+
+def test_exported_file_works_offline(page: Any, folder: Path, tmp_path: Path) -> None:
+    export_page(RunLibrary([folder]), tmp_path / "page.html", max_episodes=30)
+    page.context.set_offline(True)
+    page.goto((tmp_path / "page.html").as_uri())
+    page.get_by_role("heading", name="Success").wait_for()
+    page.keyboard.press("e")
+    assert len(listed_tasks(page)) == 10
+    page.get_by_text("This file is incomplete").click()
+    lines = page.locator(".left-out li").all_inner_texts()
+    expected = [[run, count, "10"] for run, count in (("one", "27"), ("three", "12"), ("two", "27"))]
+    assert [re.findall(r"^\w+|\d+", line) for line in lines] == expected
+    page.locator(".facet", has_text="failure").click()
+    page.get_by_role("status").filter(has_text="4 episodes, 0% successful").wait_for()
+    page.get_by_role("button", name="turns").click()
+    page.locator("[aria-sort=descending]", has_text="turns").wait_for()
+    assert len(listed_tasks(page)) == 4
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1300), ("dark", 390)])
+@pytest.mark.parametrize("where", ["#/", "#/?runs=one", "#/episodes/one?family=cancel"])
+def test_page_passes_accessibility_checks(page: Any, address: str, theme: str, width: int, where: str) -> None:
+    page.emulate_media(color_scheme=theme)
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(address + where)
+    page.get_by_text("Seconds per step" if "episodes" not in where else "events").first.wait_for()
+    if "episodes" in where:
+        listed_tasks(page)
+    assert accessibility_problems(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing is wider than the window"
+
+
+def test_theme_survives_a_reload(page: Any, address: str) -> None:
+    page.emulate_media(color_scheme="light")
+    page.goto(address)
+    page.get_by_role("heading", name="Success").wait_for()
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    page.keyboard.press("t")
+    page.keyboard.press("t")
+    page.reload()
+    page.get_by_role("heading", name="Success").wait_for()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
