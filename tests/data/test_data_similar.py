@@ -73,8 +73,10 @@ def test_same_gold_calls_in_one_family_are_near_duplicates() -> None:
     assert similar.find(named.replace(scenario=others[0].scenario)) == [0], "ids of calls do not count"
 
 
-def test_tasks_without_calls_are_compared_by_user_words() -> None:
-    first, other = (make_task(0, words, gold=(), id=words) for words in ("how late is it", "what is the time now"))
+@pytest.mark.parametrize("calls", [(), (ToolCall(name="read_clock"),)], ids=["no call", "call without arguments"])
+def test_tasks_without_arguments_are_compared_by_user_words(calls: tuple[ToolCall, ...]) -> None:
+    gold = (Message(role="assistant", tool_calls=calls),)
+    first, other = (make_task(0, words, gold=gold, id=words) for words in ("how late is it", "what is the time now"))
     similar = NearDuplicateIndex()
     assert [similar.add(first), similar.add(other), similar.add(first)] == [[], [], [0]]
     groups = ExactGroups()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from understudy.cli import data, env_file, evaluation, mcp
+from understudy.cli import data, env_file, evaluation, mcp, new
 from understudy.cli.arguments import JsonOption, SettingsArgument, TargetArguments, VerbGroup
 from understudy.cli.collect import collect
 from understudy.cli.view import view
@@ -42,6 +42,7 @@ app = typer.Typer(
 data.app.command("collect")(collect)
 app.add_typer(data.app, name="data")
 app.add_typer(mcp.app, name="mcp")
+app.add_typer(new.app, name="new")
 
 CheckpointArgument = Annotated[
     str,

@@ -2,8 +2,8 @@
 
 Two tasks are near-duplicates if one of these holds:
 
-    gold     they have the same family and the same gold calls, and at least one: names and arguments in order;
-             ids of calls, setup and outputs do not count
+    gold     they have the same family and the same gold calls, and at least one call has arguments: names and
+             arguments count, in order; ids of calls, setup and outputs do not
     wording  the Jaccard index of their shingles is at least MIN_OVERLAP
 
 A shingle is SHINGLE_WORDS consecutive words of the user, case-folded. The words are those of the opening, the facts
@@ -95,8 +95,8 @@ class NearDuplicateIndex:
 
 
 def semantic_key(task: Task) -> Hashable:
-    """Return what identifies a task apart from its wording. A task without gold calls has only its wording."""
-    return gold_content_key(task) if task.gold_calls else (gold_content_key(task), *user_words(task))
+    """Return what identifies a task apart from its wording. Gold calls without arguments do not identify it."""
+    return gold_content_key(task) if _calls_with_arguments(task) else (gold_content_key(task), *user_words(task))
 
 
 def gold_content_key(task: Task) -> Hashable:
@@ -122,6 +122,11 @@ def user_words(task: Task) -> list[str]:
 
 
 def _calls(task: Task) -> int:
-    if not task.gold_calls:
+    if not _calls_with_arguments(task):
         return hash((task.family, *user_words(task)))
     return hash((task.family, *(call.model_dump_json(exclude={"id"}) for call in task.gold_calls)))
+
+
+def _calls_with_arguments(task: Task) -> bool:
+    """Return whether the gold calls tell tasks apart: many tasks may have the same call without arguments."""
+    return any(call.arguments for call in task.gold_calls)

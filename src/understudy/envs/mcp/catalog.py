@@ -108,8 +108,9 @@ def sanitized_specs(tools: Iterable[Tool], clean: Sanitizer) -> tuple[ToolSpec, 
 
 
 def is_allowed(config: MCPServerConfig, tool: str) -> bool:
-    """Return whether the settings allow a tool."""
-    return matches_any(tool, config.allow) and not matches_any(tool, config.deny)
+    """Return whether the settings allow a tool. An agent may not call the tool that resets the server."""
+    is_reset = config.reset is not None and config.reset.tool == tool
+    return not is_reset and matches_any(tool, config.allow) and not matches_any(tool, config.deny)
 
 
 def matches_any(tool: str, patterns: Iterable[str]) -> bool:

@@ -59,7 +59,8 @@ class MCPServerConfig(Record):
     """`episode`: one server for each episode, new or reset. `shared`: one server for all episodes; it must be
     stateless."""
     reset: MCPCall | None = None
-    """The call that resets a used server. Without it, each episode starts a new server."""
+    """The call that resets a used server. The agent does not see its tool. Without it, each episode starts a new
+    server."""
     state_per_session: bool = False
     """Whether the server at `url` has a separate state for each session. Each episode then gets a new session."""
     max_sessions: int = Field(default=8, ge=1)

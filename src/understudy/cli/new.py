@@ -1,0 +1,102 @@
+"""`understudy new …`: write a small project that runs at once, as a start for the user's own."""
+
+import importlib.util
+import keyword
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from understudy.core.errors import ConfigError
+from understudy.core.files import RETRY_HINT, atomic_folder, os_errors_as_config_errors, write_text
+from understudy.runs.presets import preset_names, preset_text
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Write a small project that runs at once: an environment, a reward, a user or a config.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+PLACEHOLDER = "template_name"
+"""Stands for the project's name in the names and texts of templates."""
+TEMPLATE_SUFFIX = ".tmpl"
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="The name of the new folder and of its Python module.")
+]
+
+
+@app.command()
+def environment(name: NameArgument) -> None:
+    """Write an environment: functions as tools, examples and a reward."""
+    _write_and_report("environment", name)
+
+
+@app.command()
+def mcp(name: NameArgument) -> None:
+    """Write an environment of an MCP server: a server, tasks and checks."""
+    _write_and_report("mcp", name)
+
+
+@app.command()
+def reward(name: NameArgument) -> None:
+    """Write a reward for a domain."""
+    _write_and_report("reward", name)
+
+
+@app.command()
+def user(name: NameArgument) -> None:
+    """Write a user simulator for a domain."""
+    _write_and_report("user", name)
+
+
+@app.command()
+def config(
+    name: NameArgument,
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="The preset to copy.")] = "default",
+) -> None:
+    """Write the config file NAME.toml, a copy of a preset."""
+    if preset not in preset_names():
+        raise ConfigError(f"unknown preset {preset!r}; allowed: {', '.join(preset_names())}")
+    path = Path(f"{name.removesuffix('.toml')}.toml")
+    if path.exists():
+        raise ConfigError(f"{path} already exists; choose another name, or remove it")
+    write_text(path, preset_text(preset))
+    print(f"{path} is a copy of the preset {preset}. Edit it, then: understudy train {path}")
+
+
+def write_project(kind: str, name: str, parent: Path) -> Path:
+    """Write the templates of a kind into the new folder `parent/name`, and return the folder.
+
+    Raise ConfigError if the name cannot be that of a module, or is taken.
+    """
+    folder = parent / name
+    if folder.exists():
+        raise ConfigError(f"{folder} already exists; choose another name, or remove it")
+    _validate_module_name(name)
+    with os_errors_as_config_errors(folder, RETRY_HINT), atomic_folder(folder) as partial:
+        for template in sorted(_template_folder(kind).iterdir()):
+            path = partial / template.name.removesuffix(TEMPLATE_SUFFIX).replace(PLACEHOLDER, name)
+            path.write_text(template.read_text(encoding="utf-8").replace(PLACEHOLDER, name), encoding="utf-8")
+    return folder
+
+
+def _write_and_report(kind: str, name: str) -> None:
+    folder = write_project(kind, name, Path.cwd())
+    commands = (folder / "README.md").read_text(encoding="utf-8").partition("```sh\n")[2].partition("```")[0]
+    print(f"The folder {name} has {', '.join(sorted(path.name for path in folder.iterdir()))}. Try it:\n")
+    print(f"cd {name}\n{commands}")
+    print("README.md says what to change where.")
+
+
+def _template_folder(kind: str) -> Path:
+    return Path(str(resources.files("understudy.cli"))) / "templates" / kind
+
+
+def _validate_module_name(name: str) -> None:
+    if not (name.isidentifier() and name.isascii()) or keyword.iskeyword(name):
+        raise ConfigError(f"{name!r} cannot be the name of a Python module; use letters, digits and _, such as my_shop")
+    if importlib.util.find_spec(name):
+        raise ConfigError(f"a Python module {name!r} is installed already; choose another name")

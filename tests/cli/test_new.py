@@ -1,0 +1,93 @@
+"""Test `understudy new`: each project passes its own test, `check`, `eval` and two steps of training."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from understudy.cli.new import write_project
+from understudy.core.errors import ConfigError
+from understudy.runs.config import load_config
+from understudy.runs.presets import preset_names
+
+KINDS = ("environment", "mcp", "reward", "user")
+MAX_LINES = {"environment": 80, "database": 150}
+"""The largest number of lines of Python, tests included."""
+
+
+def run(*words: str, cwd: Path, **env: str) -> None:
+    """Run a command. Fail with its output if its exit code is not 0."""
+    found = subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=300, env=os.environ | env)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def readme_commands(folder: Path) -> list[list[str]]:
+    """Return the words of each command of the project's README."""
+    block = (folder / "README.md").read_text().partition("```sh\n")[2].partition("```")[0]
+    return [shlex.split(line, comments=True) for line in block.splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_project_runs_as_its_readme_says(kind: str, tmp_path: Path) -> None:
+    folder = write_project(kind, "my_shop", tmp_path)
+    run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=folder)
+    commands = readme_commands(folder)
+    assert [command[1] for command in commands] == ["check", "eval", "train"]
+    for command in commands:
+        run(sys.executable, "-m", *command, cwd=folder)
+    (result,) = folder.glob("runs/*/result.json")
+    assert result.is_file()
+
+
+@pytest.mark.slow
+def test_projects_are_well_formatted_and_typed(tmp_path: Path) -> None:
+    folders = [write_project(kind, f"my_{kind}", tmp_path) for kind in KINDS]
+    settings = ("--isolated", "--line-length", "120")
+    for folder in folders:
+        run(sys.executable, "-m", "ruff", "check", "--select", "E,F,I,B,UP", *settings, ".", cwd=folder)
+        run(sys.executable, "-m", "ruff", "format", "--check", *settings, ".", cwd=folder)
+    modules = [str(path) for folder in folders for path in sorted(folder.glob("*.py"))]
+    run(
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--explicit-package-bases",
+        *modules,
+        cwd=tmp_path,
+        MYPYPATH=":".join(map(str, folders)),
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_project_has_the_name_and_is_short(kind: str, tmp_path: Path) -> None:
+    folder = write_project(kind, "my_shop", tmp_path)
+    texts = {path.name: path.read_text() for path in folder.iterdir()}
+    assert not [name for name, text in texts.items() if "template" in name + text or name.endswith(".tmpl")]
+    assert {"README.md", "test_my_shop.py"} <= texts.keys()
+    num_lines = sum(text.count("\n") for name, text in texts.items() if name.endswith(".py"))
+    assert num_lines <= MAX_LINES.get(kind, 80)
+
+
+@pytest.mark.parametrize("name", ["3x", "my-shop", "class", "json", "a/b", "", "größe"])
+def test_name_that_cannot_be_a_new_module_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=repr(name) if name else "exists"):
+        write_project("environment", name, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_existing_folder_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "my_shop").mkdir()
+    with pytest.raises(ConfigError, match="my_shop"):
+        write_project("environment", "my_shop", tmp_path)
+    assert list((tmp_path / "my_shop").iterdir()) == []
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_config_is_a_copy_of_a_preset(preset: str, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "understudy", "new", "config", "mine", preset, cwd=tmp_path)
+    assert load_config(tmp_path / "mine.toml") == load_config(preset)
