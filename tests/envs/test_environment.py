@@ -61,7 +61,7 @@ class FixedLinesUser:
 
 def grade(transcript: Sequence[Message], ended: bool) -> Score:
     return product_score(
-        {"within_limits": float(ended), "turn_efficiency": float(sum(m.role == "assistant" for m in transcript))}
+        {"within_limits": float(ended), "turn_efficiency": sum(m.role == "assistant" for m in transcript) / 10}
     )
 
 
@@ -97,7 +97,7 @@ def test_text_goes_to_user_and_user_ends_episode() -> None:
     scene = Scene("More.", None)
     assert scene.say("One?").messages == (Message(role="user", content="More."),)
     end = scene.say("Two.")
-    assert end.score == Score(reward=2.0, parts={"within_limits": 1.0, "turn_efficiency": 2.0})
+    assert end.score == Score(reward=0.2, parts={"within_limits": 1.0, "turn_efficiency": 0.2})
     assert end.messages == ()
     assert scene.user.received == ["One?", "Two."]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.shelves import GOLD, HELLO, ROWS, SHELVES, FixedReplies, Shelf, call
+from support.shelves import GOLD, ROWS, SHELVES, FixedReplies, Shelf, call
 from understudy.cli import launch
 from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.messages import Message, ToolCall
@@ -17,9 +17,9 @@ from understudy.data.check import check
 from understudy.envs.domains.base import Slice, TaskSource, load_domain, load_source
 from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 from understudy.envs.users import ReplayUser
-from understudy.rollouts.agent import APIAgent, GoldAgent, NoopAgent
+from understudy.rollouts.agent import GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
-from understudy.runs.agents import make_agent
+from understudy.runs.agents import CustomAgent, make_agent
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.targets import resolve
 
@@ -103,13 +103,14 @@ def test_user_simulator_continues_conversation() -> None:
 
 
 @pytest.mark.parametrize("given", [1.5, -0.1, float("nan"), None, "1"])
-def test_reward_outside_0_to_1_raises_task_error(given: object) -> None:
+def test_reward_outside_0_to_1_is_fault_of_grader(given: object) -> None:
     class Odd(ToolEpisode):
         def reward(self, transcript: Sequence[Message]) -> float:
             return given  # type: ignore[return-value]
 
-    with pytest.raises(TaskError, match=r"\b0 to 1\b"):
-        play_first_task(ToolDataset("odd", "p", ROWS, Odd), "Hello.")
+    episode = play_first_task(ToolDataset("odd", "p", ROWS, Odd), "Hello.")
+    assert (episode.score, episode.fault) == (None, "grader")
+    assert "0 to 1" in episode.error
 
 
 def test_failed_judge_is_fault_instead_of_zero_reward() -> None:
@@ -167,9 +168,9 @@ def test_invalid_task_source_is_rejected(name: str, said: str) -> None:
 
 
 def test_custom_agent_is_used_or_constructed() -> None:
-    assert make_agent("support.shelves:HELLO", TrainConfig()) is HELLO
-    asked = make_agent("understudy.rollouts.agent:APIAgent", parse_config("", ["endpoints.default.model=m"]))
-    assert isinstance(asked, APIAgent)
+    for name in ("support.shelves:HELLO", "support.shelves:make_hello"):
+        agent = make_agent(name, parse_config("", ["endpoints.default.model=m"]))
+        assert isinstance(agent, CustomAgent)
     with pytest.raises(ConfigError, match=r"endpoints\.default\.model\b"):
         make_agent("understudy.rollouts.agent:APIAgent", TrainConfig())
 

@@ -62,3 +62,8 @@ class FixedReplies:
 
 
 HELLO = FixedReplies("Hello.")
+
+
+def make_hello(model: object) -> FixedReplies:
+    """Return an agent, as a function that `--agent` names does."""
+    return HELLO

@@ -91,6 +91,7 @@ def test_rollout_metrics_match_hand_computed_values() -> None:
         "episodes": 6,
         "groups": 3,
         "zero_variance_groups": 2,
+        "tool_exceptions": 0,
         "turns": 1,
         "response_tokens": 2 + 3 + 2 + 3 + 2,
         "episode_tokens": (5 + 12) / 5,

@@ -1,32 +1,59 @@
-"""The four exceptions that the package raises on purpose. Any other exception is a bug and propagates.
+"""The four exceptions that the package raises on purpose.
 
     ToolError      a tool refuses a call; the model reads the text as the tool's result
     RolloutError   the infrastructure of an episode failed; the episode is retried, then dropped and counted
     TaskError      a task or a domain is invalid; the command line prints one line and exits with 2
     ConfigError    a setting, name or file is wrong or missing; the command line prints one line and exits with 2
 
-An error text says what is wrong, the value, what is allowed and what to do.
+An error text says what is wrong, the value, what is allowed and what to do. The tools, rewards, users and agents of a
+user may raise any exception: `core.user_code` turns it into a ToolError or a RolloutError where they are called. Any
+other exception is a bug of the package and propagates.
 """
 
 import difflib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal
 
-ToolErrorKind = Literal["refused", "unknown_tool", "invalid_arguments", "malformed", "unconfirmed", "forbidden"]
+ToolErrorKind = Literal[
+    "refused", "unknown_tool", "invalid_arguments", "malformed", "unconfirmed", "forbidden", "tool_exception"
+]
 """Kinds of tool errors. `unconfirmed` is a write without the user's consent, `forbidden` an access to another user's
-data."""
-Fault = Literal["agent", "user", "tool", "mcp", "grader", "engine"]
+data, `tool_exception` an exception of the tool that is not a ToolError."""
+Fault = Literal["agent", "user", "tool", "mcp", "grader", "environment", "engine"]
+"""Components at fault. `grader` includes reward functions, `environment` is the code that makes an episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExceptionReport:
+    """An exception that user code raised, for logs."""
+
+    component: Fault
+    """The component whose code raised it."""
+    what: str
+    """What was called, such as `the tool lookup`."""
+    exception: str
+    """Type and text of the exception in one line."""
+    location: str
+    """File and line of the user's code, such as `sums.py:12`."""
+    traceback: str
+
+    def __str__(self) -> str:
+        """Return the report in one line."""
+        return f"{self.what} raised {self.exception} ({self.location})"
 
 
 class ToolError(Exception):
     """A tool refused a call.
 
-    The state is rolled back and the model reads the text. Metrics count errors by `kind`.
+    The state is rolled back and the model reads the text. Metrics count errors by `kind`. `report` describes the
+    exception if `kind` is `tool_exception`.
     """
 
-    def __init__(self, text: str, kind: ToolErrorKind = "refused") -> None:
+    def __init__(self, text: str, kind: ToolErrorKind = "refused", report: ExceptionReport | None = None) -> None:
         super().__init__(text)
         self.kind = kind
+        self.report = report
 
 
 class RolloutError(Exception):
@@ -34,17 +61,20 @@ class RolloutError(Exception):
 
     The episode has no score and is never trained on. `context_full` marks a conversation that exceeds the model's
     context. After its first turn, an API agent catches such an error, and the episode ends with the stop reason
-    `max_tokens`.
+    `max_tokens`. `report` describes the exception if user code raised one.
     """
 
-    def __init__(self, text: str, fault: Fault, context_full: bool = False) -> None:
+    def __init__(
+        self, text: str, fault: Fault, context_full: bool = False, report: ExceptionReport | None = None
+    ) -> None:
         super().__init__(text)
         self.fault: Fault = fault
         self.context_full = context_full
+        self.report = report
 
-    def __reduce__(self) -> tuple[type["RolloutError"], tuple[str, Fault, bool]]:
+    def __reduce__(self) -> tuple[type["RolloutError"], tuple[str, Fault, bool, ExceptionReport | None]]:
         """Return what pickle needs to restore the error with its fault in another process."""
-        return type(self), (str(self), self.fault, self.context_full)
+        return type(self), (str(self), self.fault, self.context_full, self.report)
 
 
 class TaskError(Exception):

@@ -3,16 +3,19 @@
 import importlib
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from understudy.core.errors import ConfigError, did_you_mean
+from understudy.core.errors import ConfigError, TaskError, did_you_mean
+from understudy.core.user_code import describe_exception, is_out_of_memory, locate_exception
 
 
 def import_object(reference: str) -> Any:
     """Return the attribute that `module:attribute` names.
 
     The current folder is searched last, so that no file in it can shadow an installed module. Raise ConfigError if the
-    module or the attribute does not exist. Errors raised by the module's own code propagate.
+    module or the attribute does not exist, or if the module's own code raises an exception. An exception of a module
+    of this package is a bug and propagates.
     """
     module, _, attribute = reference.partition(":")
     if not all(part.isidentifier() for part in [*module.split("."), attribute]):
@@ -20,11 +23,24 @@ def import_object(reference: str) -> Any:
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)
-    try:
-        imported = importlib.import_module(module)
-    except ModuleNotFoundError as e:
-        raise ConfigError(f"no module for {reference!r}: {e}; Python searches {folder} and PYTHONPATH") from e
+    imported = _import_module(module, reference, folder)
     if not hasattr(imported, attribute):
         public_names = [name for name in vars(imported) if name[0] not in "_@"]  # pytest adds names that begin with @
         raise ConfigError(f"module {module} has no {did_you_mean(attribute, public_names)}")
     return getattr(imported, attribute)
+
+
+def _import_module(module: str, reference: str, folder: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except (ConfigError, TaskError):
+        raise
+    except Exception as e:
+        if isinstance(e, ModuleNotFoundError) and e.name and f"{module}.".startswith(f"{e.name}."):
+            raise ConfigError(f"no module for {reference!r}: {e}; Python searches {folder} and PYTHONPATH") from e
+        if module.partition(".")[0] == "understudy" or is_out_of_memory(e):
+            raise
+        where = f"{Path(e.filename).name}:{e.lineno}" if isinstance(e, SyntaxError) and e.filename else ""
+        raise ConfigError(
+            f"{reference!r} cannot be imported: {describe_exception(e)} ({where or locate_exception(e)})"
+        ) from e

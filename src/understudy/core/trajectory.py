@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from understudy.core.errors import Fault
+from understudy.core.errors import ExceptionReport, Fault
 from understudy.core.messages import Message
 from understudy.core.tasks import Score
 
@@ -58,7 +58,15 @@ class Trajectory:
     """Deduction from the training reward. The score, which evaluation reads, does not include it."""
     event_counts: dict[str, int] = field(default_factory=Counter)
     """Counts of events: replies by parse status, repairs and malformed calls by kind, tool errors by kind."""
+    exceptions: list[ExceptionReport] = field(default_factory=list)
+    """Exceptions that user code raised in the episode, one for each place in the code."""
     timings: dict[str, float] = field(default_factory=dict)
+
+    def add_exceptions(self, reports: Iterable[ExceptionReport]) -> None:
+        """Append the reports of exceptions from places in the code that have none yet."""
+        for report in reports:
+            if all((report.what, report.location) != (known.what, known.location) for known in self.exceptions):
+                self.exceptions.append(report)
 
     def observe(self, messages: Iterable[Message], tokens: Sequence[int] = ()) -> None:
         """Append messages that the agent sees, and their tokens if there are any."""

@@ -5,13 +5,16 @@ episode. The tool calls of a reply run in order. A malformed or unknown call ret
 tool calls: if a reply has both text and calls, only the calls count.
 """
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from understudy.core.errors import ToolError, did_you_mean
+from understudy.core.errors import ExceptionReport, RolloutError, ToolError, did_you_mean
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Score
+from understudy.core.user_code import user_code
+from understudy.envs.rewards import to_score
 from understudy.envs.state import Snapshot, State
 from understudy.envs.tools import Toolkit, ToolProvider
 from understudy.envs.users import User, asks_for_consent, gives_consent
@@ -32,6 +35,8 @@ class StepResult:
     """The score that ends the episode; None while the episode continues."""
     error_kinds: tuple[str, ...] = ()
     """`ToolError.kind` of each call that failed in this step."""
+    exceptions: tuple[ExceptionReport, ...] = ()
+    """The exceptions that tools raised in this step."""
 
 
 class Environment(Protocol):
@@ -57,8 +62,9 @@ class Environment(Protocol):
 class ToolEnvironment:
     """Environment made of a domain policy, tools, a user and a grader.
 
-    `grade(transcript, ended)` returns a `Score` or a coroutine of one. `visible_tools` restricts the agent's tools;
-    None means all tools. Messages are appended to `transcript`, so pass a list to share it with other components.
+    `grade(transcript, ended)` returns a `Score`, a number from 0 to 1, or a coroutine of either. `visible_tools`
+    restricts the agent's tools; None means all tools. Messages are appended to `transcript`, so pass a list to share it
+    with other components. An exception of the user or of the grader is a `RolloutError` with that fault.
     """
 
     def __init__(
@@ -66,7 +72,7 @@ class ToolEnvironment:
         domain_policy: str,
         tools: ToolProvider,
         user: User,
-        grade: Callable[[Sequence[Message], bool], Score | Awaitable[Score]],
+        grade: Callable[[Sequence[Message], bool], Score | float | Awaitable[Score | float]],
         visible_tools: Sequence[ToolSpec] | None = None,
         transcript: list[Message] | None = None,
     ) -> None:
@@ -79,7 +85,7 @@ class ToolEnvironment:
 
     async def start(self) -> StepResult:
         """Return the domain policy as the system message, then the user's first message."""
-        opening = await self._user.reply(())
+        opening = await self._ask_user(())
         return self._observe(
             Message(role="system", content=self._domain_policy), Message(role="user", content=opening or "")
         )
@@ -89,29 +95,43 @@ class ToolEnvironment:
         self.transcript.append(reply)
         if reply.tool_calls:
             return await self._run(reply.tool_calls)
-        answer = await self._user.reply(self.transcript)
+        answer = await self._ask_user(self.transcript)
         if answer is None:
             return StepResult(score=await self.grade(ended=True))
         return self._observe(Message(role="user", content=answer))
 
     async def grade(self, ended: bool) -> Score:
         """Return the score of the transcript and state so far."""
-        score = self._grade(self.transcript, ended)
-        return score if isinstance(score, Score) else await score
+        with user_code("grader", "the reward function"):
+            score = self._grade(self.transcript, ended)
+            if inspect.isawaitable(score):
+                score = await score
+        return to_score(score)
 
     async def close(self) -> None:
         """Do nothing: there are no resources to release."""
 
-    async def _run(self, calls: Sequence[ToolCall]) -> StepResult:
-        errors: list[str] = []
-        answers = [await self._answer(call, errors) for call in calls]
-        return self._observe(*answers, errors=tuple(errors))
+    async def _ask_user(self, transcript: Sequence[Message]) -> str | None:
+        with user_code("user", "the user simulator"):
+            reply: object = self._user.reply(transcript)
+            if inspect.isawaitable(reply):
+                reply = await reply
+        if reply is None or isinstance(reply, str):
+            return reply
+        raise RolloutError(
+            f"the user simulator replied with {reply!r:.100}; a reply is a text, or None to end the episode", "user"
+        )
 
-    async def _answer(self, call: ToolCall, errors: list[str]) -> Message:
+    async def _run(self, calls: Sequence[ToolCall]) -> StepResult:
+        errors: list[ToolError] = []
+        answers = [await self._answer(call, errors) for call in calls]
+        return self._observe(*answers, errors=errors)
+
+    async def _answer(self, call: ToolCall, errors: list[ToolError]) -> Message:
         try:
             content = await self._call(call)
         except ToolError as e:
-            errors.append(e.kind)
+            errors.append(e)
             content = f"{ERROR_PREFIX}{e}"
         return Message(role="tool", content=content, tool_call_id=call.id)
 
@@ -124,9 +144,13 @@ class ToolEnvironment:
             )
         return await self._tools.call(call)
 
-    def _observe(self, *messages: Message, errors: tuple[str, ...] = ()) -> StepResult:
+    def _observe(self, *messages: Message, errors: Sequence[ToolError] = ()) -> StepResult:
         self.transcript += messages
-        return StepResult(messages, error_kinds=errors)
+        return StepResult(
+            messages,
+            error_kinds=tuple(error.kind for error in errors),
+            exceptions=tuple(error.report for error in errors if error.report),
+        )
 
 
 class ConsentGate:
@@ -153,7 +177,7 @@ class ConsentGate:
         """Run the call. Raise `ToolError`, and undo the call, if it wrote without consent."""
         before = self._state.snapshot()
         try:
-            result = self._toolkit.call_sync(call)
+            result = await self._toolkit.call(call)
             if self._state.tables_modified_since(before):
                 self._require_consent(before)
         except ToolError as e:

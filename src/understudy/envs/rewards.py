@@ -12,8 +12,9 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, SupportsFloat
 
+from understudy.core.errors import RolloutError
 from understudy.core.messages import Message
 from understudy.core.tasks import Score
 from understudy.envs.state import State
@@ -104,6 +105,25 @@ def states_fact(fact: str, text: str) -> bool:
 def extract_numbers(text: str) -> set[float]:
     """Return the distinct numbers of a text by value. Ids, times and dates like 2026-03-05 are ignored."""
     return {_value(number) for number in _NUMBER.findall(_DATE_OR_TIME.sub(" ", text))}
+
+
+def to_score(graded: object) -> Score:
+    """Return what a grader returned as a `Score`: a score unchanged, a number as the reward of one.
+
+    Raise RolloutError with fault "grader" if the reward is not a number from 0 to 1.
+    """
+    if isinstance(graded, Score):
+        to_reward(graded.reward)
+        return graded
+    return Score(reward=to_reward(graded))
+
+
+def to_reward(value: object) -> float:
+    """Return a reward as a float. Raise RolloutError with fault "grader" if it is not a number from 0 to 1."""
+    reward = float(value) if isinstance(value, SupportsFloat) else math.nan
+    if not 0.0 <= reward <= 1.0:
+        raise RolloutError(f"the reward is {value!r:.100}; a reward must be a number from 0 to 1", "grader")
+    return reward
 
 
 def product_score(parts: Mapping[str, float], extra_parts: Mapping[str, float] | None = None) -> Score:

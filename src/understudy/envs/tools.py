@@ -2,18 +2,22 @@
 
 Annotations define the JSON schema: `Literal` becomes an enum, `Annotated[str, "…"]` adds a description. The docstring
 is the tool description that the model reads. A tool rejects a call with `raise ToolError(text)`, which undoes the
-call's writes. Any other exception is a bug in the tool and propagates.
+call's writes. Any other exception undoes them too: the model reads its type and text, and `rollout/tool_exceptions`
+counts it.
 """
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from understudy.core.errors import TaskError, ToolError, did_you_mean
+from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.messages import ToolCall, ToolSpec
+from understudy.core.user_code import tool_code
 from understudy.envs.state import State
 
 _JSON: TypeAdapter[Any] = TypeAdapter(Any)
@@ -77,6 +81,12 @@ class ToolkitBase:
         """Return the tools in the order of their definition."""
         return cls._specs
 
+    async def _run_call(self, call: ToolCall) -> str:
+        with tool_code(call.name):
+            arguments = self._validated(call)
+            result = getattr(self, call.name)(**arguments)
+            return render_result(await result if inspect.isawaitable(result) else result)
+
     def _validated(self, call: ToolCall) -> dict[str, Any]:
         if call.parse_error:
             raise ToolError(call.parse_error, "malformed")
@@ -90,7 +100,10 @@ class ToolkitBase:
 
 
 class Toolkit(ToolkitBase, tools=False):
-    """Base of domain tools. Each public method of a subclass is a tool, and each object serves one episode."""
+    """Base of domain tools. Each public method of a subclass is a tool, and each object serves one episode.
+
+    A tool may be a coroutine.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -98,20 +111,26 @@ class Toolkit(ToolkitBase, tools=False):
     async def call(self, call: ToolCall) -> str:
         """Validate and run a call, and return the result as text.
 
-        Raise `ToolError` if the call is rejected; the state is then unchanged.
+        Raise `ToolError` if the call is rejected or the tool raises an exception; the state is then unchanged.
         """
-        return self.call_sync(call)
+        with self._restored_on_error():
+            return await self._run_call(call)
 
     def call_sync(self, call: ToolCall) -> str:
-        """Run `call` synchronously."""
-        arguments = self._validated(call)
+        """Run `call` synchronously. A coroutine runs in the background event loop."""
+        with self._restored_on_error(), tool_code(call.name):
+            arguments = self._validated(call)
+            result = getattr(self, call.name)(**arguments)
+            return render_result(BACKGROUND_LOOP.run(result) if inspect.iscoroutine(result) else result)
+
+    @contextmanager
+    def _restored_on_error(self) -> Iterator[None]:
         before = self._state.snapshot()
         try:
-            result = getattr(self, call.name)(**arguments)
+            yield
         except ToolError:
             self._state.restore(before)
             raise
-        return render_result(result)
 
 
 class AsyncToolkit(ToolkitBase, tools=False):
@@ -121,8 +140,11 @@ class AsyncToolkit(ToolkitBase, tools=False):
     """Names of the tools that write; all others only read."""
 
     async def call(self, call: ToolCall) -> str:
-        """Validate and run a call, and return the result as text. Raise `ToolError` if the call is rejected."""
-        return render_result(await getattr(self, call.name)(**self._validated(call)))
+        """Validate and run a call, and return the result as text.
+
+        Raise `ToolError` if the call is rejected or the tool raises an exception.
+        """
+        return await self._run_call(call)
 
 
 def render_result(result: Any) -> str:

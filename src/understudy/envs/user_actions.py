@@ -100,7 +100,9 @@ class UserToolExecutor:
         """Return whether the success check passes."""
         try:
             return check.expected_output in self._result(check.call)
-        except ToolError:
+        except ToolError as e:
+            if e.report:
+                raise
             return False
 
     def _find_in_sentence(self, sentence: str, before: str) -> list[UserAction]:
@@ -138,6 +140,8 @@ class UserToolExecutor:
         try:
             text = template.replace("{result}", self._result(call))
         except ToolError as e:
+            if e.report:  # a bug in the tool, which is a fault of the user and nothing that a user would say
+                raise
             return f"I cannot do that: {e}.", REJECTED_ACTION_TURNS
         seen = self._shown.setdefault(call.model_dump_json(), [])
         useless = text in seen or len(seen) >= MAX_NEW_RESULTS

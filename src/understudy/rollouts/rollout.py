@@ -14,6 +14,7 @@ from understudy.core.errors import RolloutError
 from understudy.core.records import Record
 from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Stopwatch, Trajectory
+from understudy.core.user_code import user_code
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.envs.environment import Environment
 from understudy.rollouts.agent import Agent
@@ -47,8 +48,14 @@ async def play_episode(
     Each attempt has its own seed, also for the user simulator, because an attempt with the same seed would fail again.
     """
     for attempt in range(limits.max_retries + 1):
-        environment = environments.environment(task, seed=seed + attempt)
-        episode = await rollout(task, environment, agent, limits, seed + attempt)
+        try:
+            with user_code("environment", "the environment"):
+                environment = environments.environment(task, seed=seed + attempt)
+        except RolloutError as e:
+            episode = _new_trajectory(task, seed + attempt)
+            _record_fault(episode, e)
+        else:
+            episode = await rollout(task, environment, agent, limits, seed + attempt)
         if episode.stop_reason is not StopReason.FAULT:
             break
     return episode
@@ -177,14 +184,23 @@ async def rollout(
     task: Task, environment: Environment, agent: Agent, limits: EpisodeLimits, seed: int = 0
 ) -> Trajectory:
     """Play one episode. An infrastructure fault ends it with `StopReason.FAULT` and without a score."""
-    episode = Trajectory(task.id, task.domain, task.family, task.difficulty, seed)
+    episode = _new_trajectory(task, seed)
     try:
         await _play(task, environment, agent, limits, episode)
     except RolloutError as e:
-        episode.stop_reason, episode.fault, episode.error = StopReason.FAULT, e.fault, str(e)
+        _record_fault(episode, e)
     finally:
         await environment.close()
     return episode
+
+
+def _new_trajectory(task: Task, seed: int) -> Trajectory:
+    return Trajectory(task.id, task.domain, task.family, task.difficulty, seed)
+
+
+def _record_fault(episode: Trajectory, error: RolloutError) -> None:
+    episode.stop_reason, episode.fault, episode.error = StopReason.FAULT, error.fault, str(error)
+    episode.add_exceptions([error.report] if error.report else [])
 
 
 async def _play(task: Task, environment: Environment, agent: Agent, limits: EpisodeLimits, episode: Trajectory) -> None:
@@ -205,6 +221,7 @@ async def _play(task: Task, environment: Environment, agent: Agent, limits: Epis
         with Stopwatch(episode.timings, "environment"):
             step = await environment.step(reply)
         _count(episode, step.error_kinds)
+        episode.add_exceptions(step.exceptions)
     episode.observe(step.messages)
     episode.score = step.score
     episode.stop_reason = StopReason.DONE

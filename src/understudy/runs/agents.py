@@ -1,12 +1,17 @@
 """Create agents from their names (`--agent`) and a config."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from understudy.clients.chat import Budget, ChatModel, open_chat_model
-from understudy.core.errors import ConfigError, did_you_mean, install_hint
+from understudy.core.errors import ConfigError, RolloutError, did_you_mean, install_hint
 from understudy.core.imports import import_object
+from understudy.core.messages import Message, ToolSpec
+from understudy.core.tasks import Task
+from understudy.core.trajectory import Trajectory
+from understudy.core.user_code import task_code, user_code
 from understudy.engines.config import EngineConfig
 from understudy.engines.factory import AnyEngine, open_engine, open_exported_engine
 from understudy.engines.models import find_model
@@ -56,12 +61,34 @@ def make_agent(name: str, config: TrainConfig, checkpoint: Path | None = None, b
 
 def _make_custom_agent(name: str, config: TrainConfig, budget: Budget | None) -> Agent:
     found = import_object(name)
-    made = isinstance(found, type) or inspect.isfunction(found)
-    agent: Agent = found(_open_agent_model(config, budget)) if made else found
-    if not inspect.iscoroutinefunction(getattr(agent, "act", None)):
+    agent = found
+    if isinstance(found, type) or inspect.isfunction(found):
+        model = _open_agent_model(config, budget)
+        with task_code(f"the agent {name}"):
+            agent = found(model)
+    if not callable(getattr(agent, "act", None)):
         kind = type(agent).__name__
         raise ConfigError(f"{name!r} is a {kind}, not an agent; it needs `async def act(task, episode, new, tools)`")
-    return agent
+    return CustomAgent(agent, name)
+
+
+class CustomAgent:
+    """An agent that a user wrote. An exception of it is a `RolloutError` with fault "agent"."""
+
+    def __init__(self, agent: Any, name: str) -> None:
+        self._agent, self._name = agent, name
+
+    async def act(
+        self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> Message | None:
+        """Return the agent's reply. Its `act` may be a coroutine or a function."""
+        with user_code("agent", f"the agent {self._name}"):
+            reply: object = self._agent.act(task, episode, new, tools)
+            if inspect.isawaitable(reply):
+                reply = await reply
+        if reply is None or isinstance(reply, Message):
+            return reply
+        raise RolloutError(f"the agent {self._name} returned {reply!r:.100}; a reply is a Message", "agent")
 
 
 def _open_agent_model(config: TrainConfig, budget: Budget | None) -> ChatModel:

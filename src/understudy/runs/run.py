@@ -4,7 +4,8 @@
       config.toml                        the config
       provenance.json                    for each start: versions, machine, git commits and seeds
       metrics.jsonl                      a record for each step, then one for its evaluation, if it has one
-      health.jsonl                       health warnings: step, check, issue, remedy
+      health.jsonl                       warnings: step, check, text, remedy; for exceptions of user code
+                                         also their place and traceback
       cost.jsonl                         the cost of each paid request to an endpoint (users, judge), of all starts
       tasks.jsonl                        the tasks of the episodes in trajectories/, each once
       trajectories/step_000010.jsonl     the episodes of a step

@@ -17,12 +17,14 @@ from understudy.train.state import Metrics
 def rollout_metrics(groups: Sequence[Group], estimator: AdvantageEstimator) -> Metrics:
     """Return the metrics of one step's episodes. Rates of replies and tool errors are per reply of the agent.
 
-    `zero_variance_groups` counts the groups in which the estimator finds no trainable episode.
+    `zero_variance_groups` counts the groups in which the estimator finds no trainable episode, and `tool_exceptions`
+    the calls in which a tool raised an exception other than ToolError.
     """
     episodes = [episode for group in groups for episode in group.episodes]
     scored = [episode for episode in episodes if episode.score]
     turns = sum(episode.num_turns for episode in scored)
     counts = sum((Counter(episode.event_counts) for episode in scored), Counter[str]())
+    tool_exceptions = counts.pop("tool_exception", 0)
     stops = Counter(str(episode.stop_reason) for episode in episodes)
     n = max(1, len(scored))
     return {
@@ -36,6 +38,7 @@ def rollout_metrics(groups: Sequence[Group], estimator: AdvantageEstimator) -> M
         "episode_tokens": sum(len(episode.tokens) for episode in scored) / n,
         **{f"replies/{name}": count / max(1, turns) for name, count in sorted(counts.items())},
         **{f"stop/{name}": count / len(episodes) for name, count in sorted(stops.items())},
+        "tool_exceptions": float(tool_exceptions),
         **_fault_rates(episodes),
     }
 

@@ -1,9 +1,11 @@
 """Records of steps and evaluations in the run's folder: metrics, and health issues, which may stop the run."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from understudy.core.errors import RolloutError
+from understudy.core.trajectory import Trajectory
 from understudy.runs.health import HealthCheckResult, health_metrics
 from understudy.runs.run import Run, read_metrics, read_warnings
 from understudy.train.state import Metrics, TrainingContext, TrainingProgress
@@ -48,6 +50,31 @@ def report_issues(
                 warning = {"check": issue.check, "text": issue.message, "remedy": issue.remedy}
                 context.run.log_warning(step, warning)
     return [issue for issue in bad if issue.check in context.config.health.stop_on]
+
+
+def report_exceptions(context: TrainingContext, step: int, episodes: Sequence[Trajectory]) -> None:
+    """Report and record the exceptions that user code raised in the episodes, once in a run for each place in it."""
+    counts = Counter((report.what, report.location) for episode in episodes for report in episode.exceptions)
+    if not counts:
+        return
+    reports = {(report.what, report.location): report for episode in episodes for report in episode.exceptions}
+    logged = {(warning.get("what"), warning.get("location")) for warning in read_warnings(context.run.folder)}
+    for place, report in reports.items():
+        if place not in logged:
+            text = f"{report}, in {counts[place]} of {len(episodes)} episodes"
+            context.report(f"step {step}: {text}; health.jsonl has the traceback", 0, 0, {})
+            remedy = "mend the code, or raise ToolError if the agent's call is wrong"
+            context.run.log_warning(
+                step,
+                {
+                    "check": "user_code",
+                    "text": text,
+                    "remedy": remedy,
+                    "what": report.what,
+                    "location": report.location,
+                    "traceback": report.traceback,
+                },
+            )
 
 
 def stop_unhealthy_run(run: Run, step: int, issue: HealthCheckResult) -> NoReturn:

@@ -13,7 +13,7 @@ import importlib
 import itertools
 import pkgutil
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -34,6 +34,7 @@ from understudy.core.tasks import (
     read_tasks,
     write_tasks,
 )
+from understudy.core.user_code import task_code
 from understudy.envs import domains
 from understudy.envs.environment import ConsentGate, Environment, ToolEnvironment
 from understudy.envs.rewards import facts_told, product_score, state_match, task_progress
@@ -195,8 +196,8 @@ class GradeEpisode(Protocol):
         gate: ConsentGate,
         transcript: Sequence[Message],
         ended: bool,
-    ) -> Score:
-        """Return the score of an episode.
+    ) -> Score | float | Awaitable[Score | float]:
+        """Return the score of an episode, or its reward from 0 to 1. The function may be a coroutine.
 
         `gold_changes` are the changes that the gold calls make; `state.changes()` are those of the episode.
         `gate.policy_violations` is the number of calls that broke the policy. `ended` is False if a limit cut the
@@ -260,9 +261,10 @@ class Domain:
 
     def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
         """Yield generated tasks of the slice without end, deterministic by seed."""
-        return self.generate(
-            split, seed, self.task_slice.families or self.families, self.task_slice.difficulties or DIFFICULTIES
-        )
+        with task_code(f"the task generator of {self.name}"):
+            yield from self.generate(
+                split, seed, self.task_slice.families or self.families, self.task_slice.difficulties or DIFFICULTIES
+            )
 
     def regenerate(self, task_id: str) -> Task | None:
         """Make a generated task again from its id (see `TaskGenerator`). Return None for an id of another domain."""
@@ -273,7 +275,8 @@ class Domain:
         difficulty = next((level for level in DIFFICULTIES if level == match["difficulty"]), None)
         if not split or not difficulty:
             return None
-        return self.make_task(split, int(match["seed"]), match["family"], difficulty, int(match["number"]))
+        with task_code(f"the task generator of {self.name}"):
+            return self.make_task(split, int(match["seed"]), match["family"], difficulty, int(match["number"]))
 
     def write_frozen_tasks(self) -> None:
         """Overwrite the frozen splits with the first generated tasks for seed 0."""

@@ -26,10 +26,11 @@ from understudy.core.errors import TaskError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Scenario, Score, Split, Task, filter_tasks, iterate_epochs, split_from_id
+from understudy.core.user_code import user_code
 from understudy.envs.domains.base import FULL_SLICE, Slice, validate_slice
 from understudy.envs.environment import ToolEnvironment
-from understudy.envs.rewards import product_score
-from understudy.envs.tools import ToolkitBase, render_result
+from understudy.envs.rewards import product_score, to_reward
+from understudy.envs.tools import ToolkitBase
 from understudy.envs.users import User, UserFactory
 
 
@@ -80,23 +81,28 @@ class ToolEpisode(ToolkitBase, tools=False):
         self.example = example
 
     async def call(self, call: ToolCall) -> str:
-        """Validate and run a call, and return the result as text. Raise `ToolError` if the call is rejected."""
-        result = getattr(self, call.name)(**self._validated(call))
-        return render_result(await result if inspect.isawaitable(result) else result)
+        """Validate and run a call, and return the result as text.
+
+        Raise `ToolError` if the call is rejected or the tool raises an exception.
+        """
+        return await self._run_call(call)
 
     def reward(self, transcript: Sequence[Message]) -> float | Awaitable[float]:
         """Return the reward of a finished episode, from 0 to 1; 1 is a success. Subclasses must override it.
 
         The transcript begins with the system message and ends with the answer. The method may be a coroutine, such as
-        a call to a judge. An episode that a limit cut off earns 0 without a call of this method. If the grader fails
-        through no fault of the agent, raise `RolloutError` with fault "grader".
+        a call to a judge. An episode that a limit cut off earns 0 without a call of this method. If the method
+        raises an exception, the episode has the fault "grader": it has no reward, and is played again.
         """
         raise TaskError(
             f"{type(self).__name__} has no reward function; define `def reward(self, transcript) -> float` in it"
         )
 
-    def env_response(self, transcript: Sequence[Message]) -> str | None:
-        """Return the user's answer to a reply without calls, or None (the default) to end the episode."""
+    def env_response(self, transcript: Sequence[Message]) -> str | Awaitable[str | None] | None:
+        """Return the user's answer to a reply without calls, or None (the default) to end the episode.
+
+        The method may be a coroutine.
+        """
         return None
 
 
@@ -162,7 +168,7 @@ class ToolDataset:
         episode = self.episode_class(example)
         if user is None:
             user = self.user_factory(task.scenario, seed, None) if self.user_factory else _EpisodeUser(episode)
-        grade = functools.partial(_score, episode, task)
+        grade = functools.partial(_score, episode)
         return ToolEnvironment(example.domain_policy or self.domain_policy, episode, user, grade, self.tool_specs)
 
     @functools.cached_property
@@ -184,12 +190,14 @@ class _EpisodeUser:
 
     async def reply(self, transcript: Sequence[Message]) -> str | None:
         """Return the prompt, then the episode's `env_response`."""
-        return self._episode.env_response(transcript) if transcript else self._episode.example.prompt
+        if not transcript:
+            return self._episode.example.prompt
+        with user_code("environment", "env_response"):
+            response = self._episode.env_response(transcript)
+            return await response if inspect.isawaitable(response) else response
 
 
-async def _score(episode: ToolEpisode, task: Task, transcript: Sequence[Message], ended: bool) -> Score:
+async def _score(episode: ToolEpisode, transcript: Sequence[Message], ended: bool) -> Score:
     result = episode.reward(transcript) if ended else 0.0
     reward = await result if inspect.isawaitable(result) else result
-    if not isinstance(reward, int | float) or not 0.0 <= reward <= 1.0:
-        raise TaskError(f"task {task.id}: its reward is {reward!r}; a reward must be a number from 0 to 1")
-    return product_score({"reward": float(reward), "within_limits": float(ended)})
+    return product_score({"reward": to_reward(reward), "within_limits": float(ended)})

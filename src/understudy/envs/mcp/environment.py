@@ -1,5 +1,6 @@
 """Environment of an MCP task: the user gives the task, and the agent's first reply without calls is its answer."""
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 
 from understudy.core.errors import TaskError
@@ -50,7 +51,7 @@ class MCPEnvironment(ToolEnvironment):
         self._turns += 1
         step = await super().step(reply)
         if step.score is None and self._turns >= self._task.max_turns:
-            return StepResult(step.messages, await self.grade(ended=False), step.error_kinds)
+            return dataclasses.replace(step, score=await self.grade(ended=False))
         return step
 
     async def grade(self, ended: bool) -> Score:

@@ -15,7 +15,7 @@ class User(Protocol):
     async def reply(self, transcript: Sequence[Message]) -> str | None:
         """Return the next message to the agent, or None to end the conversation.
 
-        An empty transcript asks for the opening.
+        An empty transcript asks for the opening. An environment also takes users whose `reply` is not a coroutine.
         """
 
 
@@ -38,8 +38,10 @@ class OpeningOnlyUser:
 
 
 def run_user_tool(user_tools: UserTools, call: ToolCall) -> str:
-    """Run a call of the user's own tool. Return the result, or the error as text."""
+    """Run a call of the user's own tool. Return the result, or the error as text. An exception of the tool passes."""
     try:
         return user_tools.call_sync(call)
     except ToolError as e:
+        if e.report:
+            raise
         return f"Error: {e}"

@@ -35,6 +35,7 @@ _FAULTS: Mapping[str, FailureKind] = {
     "tool": "environment_fault",
     "mcp": "environment_fault",
     "grader": "environment_fault",
+    "environment": "environment_fault",
 }
 _LIMITS: Mapping[StopReason, FailureKind] = {
     StopReason.MAX_TURNS: "out_of_turns",

@@ -32,6 +32,7 @@ from understudy.train.critic import critic_metrics, with_gae_advantages
 from understudy.train.metrics import judge_metrics, learning_rate, rollout_metrics, user_usage_metrics
 from understudy.train.selection import trainable_groups
 from understudy.train.state import Metrics, TrainingContext, TrainingProgress
+from understudy.train.step_records import report_exceptions
 from understudy.train.trained_batch import TrainedBatch
 
 
@@ -66,7 +67,9 @@ class RLPhase:
         started, used, drawn = time.perf_counter(), context.users.usage, self.progress.tasks_used
         groups = await self.play_groups(step)
         context.run.save_groups(step, groups)
-        validate_fault_rate([episode for group in groups for episode in group.episodes], config.max_fault_rate)
+        played = [episode for group in groups for episode in group.episodes]
+        report_exceptions(context, step, played)
+        validate_fault_rate(played, config.max_fault_rate)
         sampled = time.perf_counter()
         certified = await context.certifier.certify_step(context.run, step, number, groups)
         learning = time.perf_counter()
@@ -78,8 +81,7 @@ class RLPhase:
             require_reference(context.engine).update_reference()
         updated = time.perf_counter()
         if trained:
-            episodes = [episode for group in groups for episode in group.episodes]
-            context.run.save_trained_episodes(step, trained.trained_episodes(episodes))
+            context.run.save_trained_episodes(step, trained.trained_episodes(played))
         done = time.perf_counter()
         seconds = {"rollout_seconds": sampled - started, "update_seconds": updated - learning}
         rates = {"learning_rate": rate, "step_seconds": done - started, "rollout/noop_reward": context.noop_reward}

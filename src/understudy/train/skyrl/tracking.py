@@ -12,7 +12,7 @@ from understudy.runs.metrics import add_prefixes
 from understudy.train.metrics import judge_metrics, rollout_metrics, user_usage_metrics
 from understudy.train.phases.rl import validate_fault_rate
 from understudy.train.state import Metrics, TrainingContext, TrainingProgress
-from understudy.train.step_records import log_eval, log_step, report_issues, stop_unhealthy_run
+from understudy.train.step_records import log_eval, log_step, report_exceptions, report_issues, stop_unhealthy_run
 
 METRIC_NAMES: Mapping[str, str] = {
     "policy/final_loss": "train/loss",
@@ -175,6 +175,7 @@ class TrackingAdapter:
 
     def _save_groups(self, step: int) -> None:
         self._context.run.save_groups(step, self._groups)
+        report_exceptions(self._context, step, [episode for group in self._groups for episode in group.episodes])
 
     def _reset_step(self) -> None:
         self._metrics, self._logged, self._issues, self._halts, self._groups = {}, None, [], [], []

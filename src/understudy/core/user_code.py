@@ -1,0 +1,106 @@
+"""Calls of user code: tools, rewards, users and agents that the package did not ship may raise any exception.
+
+Each call is made inside `user_code`, `tool_code` or `task_code`, which attribute the exception to its component.
+Exceptions of the package itself are not caught: they are bugs, and propagate.
+"""
+
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from understudy.core.errors import ConfigError, ExceptionReport, Fault, RolloutError, TaskError, ToolError
+
+MAX_TEXT_LENGTH = 300
+"""The largest number of characters of an exception's text in a message."""
+MAX_TRACEBACK_LENGTH = 6000
+"""The largest number of characters of a stored traceback; the end is kept."""
+_PACKAGE = str(Path(__file__).parent.parent)
+_INSTALLED = (_PACKAGE, *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
+
+
+@contextmanager
+def user_code(component: Fault, what: str) -> Iterator[None]:
+    """Turn an exception of the block into a RolloutError with the fault `component`.
+
+    `what` begins the text, such as "the reward function". ConfigError, TaskError, RolloutError and running out of
+    memory pass unchanged.
+    """
+    try:
+        yield
+    except (ConfigError, TaskError, RolloutError):
+        raise
+    except Exception as e:
+        if is_out_of_memory(e):
+            raise
+        report = report_exception(e, component, what)
+        raise RolloutError(str(report), component, report=report) from e
+
+
+@contextmanager
+def tool_code(name: str) -> Iterator[None]:
+    """Turn an exception of the tool `name` into a ToolError of kind `tool_exception`, whose text the model reads.
+
+    The text has the exception's type and message, and no file names. ToolError and the exceptions that pass
+    `user_code` pass unchanged.
+    """
+    try:
+        yield
+    except (ConfigError, TaskError, RolloutError, ToolError):
+        raise
+    except Exception as e:
+        if is_out_of_memory(e):
+            raise
+        report = report_exception(e, "tool", f"the tool {name}")
+        raise ToolError(report.exception, "tool_exception", report) from e
+
+
+@contextmanager
+def task_code(what: str) -> Iterator[None]:
+    """Turn an exception of code that makes tasks into a TaskError. The exceptions that pass `user_code` pass too."""
+    try:
+        yield
+    except (ConfigError, TaskError, RolloutError):
+        raise
+    except Exception as e:
+        if is_out_of_memory(e):
+            raise
+        raise TaskError(str(report_exception(e, "environment", what))) from e
+
+
+def report_exception(error: Exception, component: Fault, what: str) -> ExceptionReport:
+    """Return the report of an exception of user code."""
+    return ExceptionReport(component, what, describe_exception(error), locate_exception(error), format_traceback(error))
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an exception is a MemoryError, or PyTorch's OutOfMemoryError, which this package cannot import."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
+def describe_exception(error: BaseException) -> str:
+    """Return the type and the text of an exception in one line, such as `KeyError: 'W9'`."""
+    text = " ".join(str(error).split())
+    if len(text) > MAX_TEXT_LENGTH:
+        text = f"{text[:MAX_TEXT_LENGTH]}…"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def locate_exception(error: BaseException) -> str:
+    """Return the file and line of the innermost frame outside of installed packages, such as `sums.py:12`.
+
+    If all frames are in installed packages, the innermost frame counts.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith((*_INSTALLED, "<"))]
+    if not frames:
+        return "no location"
+    last = (own or frames)[-1]
+    return f"{Path(last.filename).name}:{last.lineno}"
+
+
+def format_traceback(error: BaseException) -> str:
+    """Return the traceback of an exception and of its causes, cut to `MAX_TRACEBACK_LENGTH` characters at the start."""
+    text = "".join(traceback.format_exception(error)).rstrip()
+    return text if len(text) <= MAX_TRACEBACK_LENGTH else f"…{text[-MAX_TRACEBACK_LENGTH:]}"

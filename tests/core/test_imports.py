@@ -1,0 +1,53 @@
+"""Test the import of `module:attribute`: a mistake in the user's module is one line with file and line."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from understudy.core.errors import ConfigError, TaskError
+from understudy.core.imports import import_object
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A current folder whose modules are forgotten after the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import json\n\nx = = 1\n", r"SyntaxError.*\(my_module\.py:3\)"),
+        ("import json\n\nx = {}['a']\n", r"KeyError: 'a' \(my_module\.py:3\)"),
+        ("import no_such_package\n", r"ModuleNotFoundError.*no_such_package.*\(my_module\.py:1\)"),
+        ("from json import nothing\n", r"ImportError.*nothing.*\(my_module\.py:1\)"),
+        ("TASK = 1\n", r"my_module has no 'TASKS'; did you mean 'TASK'"),
+    ],
+    ids=["syntax", "exception", "missing package", "missing name", "missing attribute"],
+)
+def test_mistake_in_module_is_one_line(folder: Path, code: str, expected: str) -> None:
+    (folder / "my_module.py").write_text(code)
+    with pytest.raises(ConfigError, match=expected) as raised:
+        import_object("my_module:TASKS")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("reference", ["no_module:TASKS", "no_package.module:TASKS"])
+def test_missing_module_is_named_with_the_folder(folder: Path, reference: str) -> None:
+    with pytest.raises(ConfigError, match=rf"no module for '{reference}'.*{folder}"):
+        import_object(reference)
+
+
+def test_task_error_of_module_passes(folder: Path) -> None:
+    (folder / "my_tools.py").write_text(
+        "from understudy import Toolkit\n\n\nclass Tools(Toolkit):\n    def find(self, what):\n        pass\n"
+    )
+    with pytest.raises(TaskError, match=r"\bfind\b.*annotation"):
+        import_object("my_tools:Tools")

@@ -1,0 +1,267 @@
+"""Test exceptions in code that users write: each is attributed to its component, and none ends a run."""
+
+import asyncio
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+import pytest
+
+from support.shelves import FixedReplies, call
+from toy import DOMAIN, Lamp, LampTools
+from understudy.core.errors import ConfigError, RolloutError, TaskError, ToolError
+from understudy.core.messages import Message
+from understudy.core.tasks import Score, Task
+from understudy.core.trajectory import StopReason, Trajectory
+from understudy.core.user_code import MAX_TEXT_LENGTH, MAX_TRACEBACK_LENGTH, task_code, tool_code, user_code
+from understudy.envs.domains.base import Domain
+from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
+from understudy.rollouts.agent import GoldAgent
+from understudy.rollouts.group import Group
+from understudy.rollouts.rollout import EpisodeLimits, play_episode
+from understudy.runs.agents import make_agent
+from understudy.runs.config import TrainConfig
+from understudy.train.metrics import rollout_metrics
+
+TASK = DOMAIN.tasks("train")[0]
+
+
+class BuggyEpisode(ToolEpisode):
+    """Tools, a reward and an environment with a bug each, which the prompt selects."""
+
+    def __init__(self, example: ToolExample) -> None:
+        super().__init__(example)
+        if example.prompt == "environment":
+            raise KeyError("shelf")
+
+    def find(self, number: str) -> int:
+        """Find a thing."""
+        return {"7": 7}[number]
+
+    async def convert(self, text: str) -> int:
+        """Convert a text to a number."""
+        await asyncio.sleep(0)
+        return int(text)
+
+    def describe(self) -> object:
+        """Return a value that is not JSON."""
+        return object()
+
+    def env_response(self, transcript: Sequence[Message]) -> str | None:
+        if self.example.prompt == "env_response":
+            raise IndexError("no answer")
+        return None
+
+    async def reward(self, transcript: Sequence[Message]) -> float:
+        if self.example.prompt == "grader":
+            raise ZeroDivisionError("division by zero")
+        return 1.0
+
+
+PROMPTS = ("fine", "environment", "env_response", "grader")
+BUGGY = ToolDataset("buggy", "p", [ToolExample(prompt=p, id=p, split="train") for p in PROMPTS], BuggyEpisode)
+
+
+def call_message(*calls: object) -> Message:
+    return Message.model_validate({"role": "assistant", "tool_calls": calls})
+
+
+def play(prompt: str, *replies: Message | str, retries: int = 0) -> Trajectory:
+    task = next(task for task in BUGGY.tasks("train") if task.id == prompt)
+    return asyncio.run(play_episode(BUGGY, task, FixedReplies(*replies), EpisodeLimits(max_retries=retries), seed=0))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (call("find", number="9"), "KeyError: '9'"),
+        (call("convert", text="abc"), "ValueError: invalid literal for int() with base 10: 'abc'"),
+        (call("describe"), "PydanticSerializationError"),
+    ],
+    ids=["sync", "async", "result"],
+)
+def test_exception_of_tool_is_error_for_the_model(wrong: object, text: str) -> None:
+    episode = play("fine", call_message(wrong), "Done.")
+    (answer,) = (message.content for message in episode.messages if message.role == "tool")
+    assert answer.startswith(f"Error: {text}")
+    assert "test_user_code" not in answer
+    assert (episode.reward, episode.event_counts["tool_exception"]) == (1.0, 1)
+    (report,) = episode.exceptions
+    assert report.component == "tool"
+    assert "Traceback" in report.traceback
+
+
+def test_exceptions_of_one_place_have_one_report() -> None:
+    episode = play("fine", *[call_message(call("find", number=n)) for n in "89"], "Done.")
+    assert episode.event_counts["tool_exception"] == 2
+    (report,) = episode.exceptions
+    assert (report.what, report.exception) == ("the tool find", "KeyError: '8'")
+    assert report.location.startswith("test_user_code.py:")
+    metrics = rollout_metrics([Group(BUGGY.tasks("train")[0], [episode])], "group_mean")
+    assert metrics["tool_exceptions"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fault", "exception"),
+    [
+        ("environment", "environment", "KeyError: 'shelf'"),
+        ("env_response", "environment", "IndexError: no answer"),
+        ("grader", "grader", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_exception_outside_of_tools_is_fault_of_its_component(prompt: str, fault: str, exception: str) -> None:
+    episode = play(prompt, "Done.", retries=1)
+    assert (episode.stop_reason, episode.fault, episode.score) == (StopReason.FAULT, fault, None)
+    assert exception in episode.error
+    assert "test_user_code.py:" in episode.error
+    (report,) = episode.exceptions
+    assert (report.component, report.exception) == (fault, exception)
+    assert episode.seed == 1  # it was played again
+
+
+class BuggyLampTools(LampTools):
+    """A tool of the toy domain that fails after its write."""
+
+    async def switch_lamp(self, lamp_id: str, on: bool) -> Lamp:
+        """Switch a lamp, and fail."""
+        await asyncio.sleep(0)
+        super().switch_lamp(lamp_id, on)
+        raise LookupError("after the write")
+
+
+def test_exception_of_domain_tool_undoes_its_writes() -> None:
+    state = DOMAIN.initial_state(TASK)
+    with pytest.raises(ToolError, match="LookupError: after the write") as raised:
+        BuggyLampTools(state).call_sync(call("switch_lamp", lamp_id="L0", on=True))
+    assert raised.value.kind == "tool_exception"
+    assert state.changes() == {}
+    with pytest.raises(TaskError, match=r"switch_lamp.*LookupError: after the write"):
+        replace(DOMAIN, toolkit=BuggyLampTools).gold_changes(TASK)
+
+
+def play_gold(domain: Domain) -> Trajectory:
+    return asyncio.run(play_episode(domain, TASK, GoldAgent(), EpisodeLimits(max_retries=0), seed=0))
+
+
+async def grade_later(*args: object, **more: object) -> float:
+    await asyncio.sleep(0)
+    return 0.5
+
+
+@pytest.mark.parametrize(
+    ("grade", "reward"),
+    [(lambda *args, **more: 1, 1.0), (lambda *args, **more: Score(reward=0.25), 0.25), (grade_later, 0.5)],
+    ids=["number", "score", "coroutine"],
+)
+def test_grader_may_return_a_number_or_be_a_coroutine(grade: Callable[..., float], reward: float) -> None:
+    assert play_gold(replace(DOMAIN, grade=grade)).reward == reward
+
+
+@pytest.mark.parametrize("graded", [2.0, -1, float("nan"), None, "1", Score(reward=7.0)])
+def test_grade_that_is_no_reward_is_fault_of_grader(graded: object) -> None:
+    episode = play_gold(replace(DOMAIN, grade=lambda *args, **more: graded))
+    assert (episode.fault, episode.score) == ("grader", None)
+    assert "0 to 1" in episode.error
+
+
+def raise_error(*args: object, **more: object) -> float:
+    raise RuntimeError("a bug")
+
+
+class BuggyUser:
+    """A user who says `replies` one after the other, without coroutines. An exception among them is raised."""
+
+    def __init__(self, *replies: object) -> None:
+        self._replies = iter(replies)
+
+    def reply(self, transcript: Sequence[Message]) -> object:
+        reply = next(self._replies)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+@pytest.mark.parametrize(
+    ("domain", "fault"),
+    [
+        (replace(DOMAIN, grade=raise_error), "grader"),
+        (DOMAIN.with_users(raise_error), "environment"),
+        (DOMAIN.with_users(lambda *args: BuggyUser(RuntimeError("a bug"))), "user"),
+        (DOMAIN.with_users(lambda *args: BuggyUser("Hello.", 3)), "user"),
+    ],
+    ids=["grader", "user factory", "user", "user's reply"],
+)
+def test_exception_of_domain_is_fault_of_its_component(domain: Domain, fault: str) -> None:
+    assert play_gold(domain).fault == fault
+
+
+def test_user_need_not_be_a_coroutine() -> None:
+    episode = play_gold(DOMAIN.with_users(lambda *args: BuggyUser("Hello.", "Yes.", "Yes.", None)))
+    assert episode.fault is None
+    assert [message.content for message in episode.messages if message.role == "user"] == ["Hello.", "Yes.", "Yes."]
+
+
+def test_exception_of_task_generator_is_one_line() -> None:
+    def generate(*args: object) -> Iterator[Task]:
+        yield TASK
+        raise LookupError("no more")
+
+    with pytest.raises(TaskError, match=r"toy raised LookupError: no more \(test_user_code\.py:\d+\)"):
+        list(replace(DOMAIN, generate=generate).stream("train"))
+
+
+class BuggyAgent:
+    """An agent whose `act` is no coroutine, and raises `error`."""
+
+    def __init__(self, error: object) -> None:
+        self.error = error
+
+    def act(self, *args: object) -> object:
+        if isinstance(self.error, Exception):
+            raise self.error
+        return self.error
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), "Hello."], ids=["exception", "text"])
+def test_exception_of_custom_agent_is_fault_of_agent(error: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("support.shelves.HELLO", BuggyAgent(error))
+    agent = make_agent("support.shelves:HELLO", TrainConfig())
+    episode = asyncio.run(play_episode(DOMAIN, TASK, agent, EpisodeLimits(max_retries=0), seed=0))
+    assert episode.fault == "agent"
+
+
+class OutOfMemoryError(RuntimeError):
+    """The name of PyTorch's exception."""
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), OutOfMemoryError("CUDA"), ConfigError("c"), TaskError("t"), RolloutError("r", "mcp")]
+)
+@pytest.mark.parametrize(
+    "enter",
+    [lambda: user_code("user", "x"), lambda: tool_code("x"), lambda: task_code("x")],
+    ids=["user", "tool", "task"],
+)
+def test_errors_that_are_no_bugs_of_users_pass(
+    error: Exception, enter: Callable[[], AbstractContextManager[None]]
+) -> None:
+    with pytest.raises(type(error)) as raised, enter():
+        raise error
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError(), SystemExit(1)])
+def test_interruption_passes(error: BaseException) -> None:
+    with pytest.raises(type(error)), user_code("user", "x"):
+        raise error
+
+
+def test_report_is_short_and_survives_pickling() -> None:
+    with pytest.raises(RolloutError) as raised, user_code("grader", "the reward function"):
+        raise ValueError("a\nb " + "x" * 100_000)
+    assert len(str(raised.value)) < MAX_TEXT_LENGTH + 200
+    assert "\n" not in str(raised.value)
+    copied = pickle.loads(pickle.dumps(raised.value))
+    assert (copied.fault, copied.report) == ("grader", raised.value.report)
+    assert len(copied.report.traceback) <= MAX_TRACEBACK_LENGTH + 1
