@@ -14,30 +14,30 @@ if TYPE_CHECKING:
     from understudy.cli.launch import run_training
     from understudy.core.errors import ToolError
     from understudy.core.messages import Message, ToolCall
-    from understudy.core.tasks import Task
-    from understudy.core.trajectory import Trajectory
+    from understudy.core.records import Record
+    from understudy.core.tasks import Scenario, Task, UserGoal
     from understudy.data.check import check
+    from understudy.envs.authoring.task_builder import gold_call, gold_text
     from understudy.envs.domains.base import Domain
     from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
-    from understudy.envs.environment import Environment
+    from understudy.envs.state import State, Table
     from understudy.envs.tools import Toolkit
-    from understudy.envs.users.user import User
-    from understudy.evaluation.comparison import compare
     from understudy.evaluation.evaluate import evaluate
     from understudy.formats.parsing.parse import parse_reply
-    from understudy.rollouts.agent import Agent, APIAgent, GoldAgent
+    from understudy.rollouts.agent import GoldAgent
     from understudy.rollouts.rollout import rollout
-    from understudy.runs.config import TrainConfig, load_config
+    from understudy.runs.config import TrainConfig
     from understudy.runs.targets import load
     from understudy.train.certify.certify_model import certify
 
 _MODULES = {
-    "APIAgent": "rollouts.agent",
-    "Agent": "rollouts.agent",
     "Domain": "envs.domains.base",
-    "Environment": "envs.environment",
     "GoldAgent": "rollouts.agent",
     "Message": "core.messages",
+    "Record": "core.records",
+    "Scenario": "core.tasks",
+    "State": "envs.state",
+    "Table": "envs.state",
     "Task": "core.tasks",
     "ToolCall": "core.messages",
     "ToolDataset": "envs.domains.tool_dataset",
@@ -46,26 +46,26 @@ _MODULES = {
     "ToolExample": "envs.domains.tool_dataset",
     "Toolkit": "envs.tools",
     "TrainConfig": "runs.config",
-    "Trajectory": "core.trajectory",
-    "User": "envs.users.user",
+    "UserGoal": "core.tasks",
     "certify": "train.certify.certify_model",
     "check": "data.check",
-    "compare": "evaluation.comparison",
     "evaluate": "evaluation.evaluate",
+    "gold_call": "envs.authoring.task_builder",
+    "gold_text": "envs.authoring.task_builder",
     "load": "runs.targets",
-    "load_config": "runs.config",
     "parse_reply": "formats.parsing.parse",
     "rollout": "rollouts.rollout",
     "run_training": "cli.launch",
 }
 """The module of each public name."""
 __all__ = [
-    "APIAgent",
-    "Agent",
     "Domain",
-    "Environment",
     "GoldAgent",
     "Message",
+    "Record",
+    "Scenario",
+    "State",
+    "Table",
     "Task",
     "ToolCall",
     "ToolDataset",
@@ -74,14 +74,13 @@ __all__ = [
     "ToolExample",
     "Toolkit",
     "TrainConfig",
-    "Trajectory",
-    "User",
+    "UserGoal",
     "certify",
     "check",
-    "compare",
     "evaluate",
+    "gold_call",
+    "gold_text",
     "load",
-    "load_config",
     "parse_reply",
     "rollout",
     "run_training",

@@ -152,10 +152,9 @@ def test_check_does_not_import_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("part", ["policy.md", "policy_brief.md", "tasks/test.jsonl"])
-def test_missing_file_of_a_domain_raises_task_error(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy.envs.domains.base.resources.files", lambda package: tmp_path / "toy")
+def test_missing_split_of_frozen_tasks_raises_task_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(Path(toy.__file__).parent, tmp_path / "toy")
-    (tmp_path / "toy" / part).unlink()
-    with pytest.raises(TaskError, match=re.escape(part)):
+    (tmp_path / "toy" / "tasks" / "test.jsonl").unlink()
+    monkeypatch.setattr(toy, "__file__", str(tmp_path / "toy" / "__init__.py"))
+    with pytest.raises(TaskError, match=re.escape("tasks/test.jsonl")):
         check(dataclasses.replace(toy.DOMAIN))

@@ -91,7 +91,7 @@ def test_reference_pages_list_every_module(generate: ModuleType) -> None:
 def test_api_page_lists_the_public_names(generate: ModuleType) -> None:
     page = generate.api()
     assert [name for name in understudy.__all__ if f"`understudy.{understudy._MODULES[name]}`" not in page] == []
-    assert "class Trajectory" in page
+    assert "class Scenario" in page
 
 
 def test_recipe_files_are_included_verbatim(generate: ModuleType) -> None:

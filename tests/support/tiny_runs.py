@@ -22,7 +22,8 @@ from understudy.core.messages import Message
 from understudy.core.tasks import Difficulty, Score, Split, Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.engines.models import make_tiny_model
-from understudy.envs.domains.base import Domain, interleave_families
+from understudy.envs.domains.base import Domain
+from understudy.envs.domains.generation import interleave_families
 from understudy.envs.environment import ToolEnvironment
 from understudy.envs.users import OpeningOnlyUser, User
 from understudy.evaluation.result import EvalResult

@@ -7,7 +7,8 @@ from understudy.core.errors import ToolError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import DIFFICULTIES, Difficulty, Scenario, Split, Task, UserGoal
-from understudy.envs.domains.base import Domain, interleave_families
+from understudy.envs.domains.base import Domain
+from understudy.envs.domains.generation import interleave_families
 from understudy.envs.state import State, Table
 from understudy.envs.tools import Toolkit
 

@@ -13,6 +13,7 @@ import typer
 
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.event_loop import run_async
+from understudy.core.tasks import SPLITS
 
 if TYPE_CHECKING:
     from understudy.core.items import RowError
@@ -295,6 +296,24 @@ def validate(
         else f"{source.name}: {found.num_valid} sound, {len(found.invalid_positions)} bad"
     )
     raise typer.Exit(1 if found.invalid_positions else 0)
+
+
+@app.command()
+def freeze(domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="A domain: module:attribute.")]) -> None:
+    """Write a domain's generated splits to files, so that later changes of its code do not change them.
+
+    The files are in the folder `tasks` of the domain's package, or `NAME_tasks` beside its module. Delete this folder
+    to generate the splits again.
+    """
+    from understudy.envs.domains.base import load_domain
+    from understudy.envs.domains.definition import find_domain_folder
+
+    source = load_domain(domain)
+    folder = find_domain_folder(source.package)
+    if folder and folder.tasks.exists():
+        raise ConfigError(f"{folder.tasks} exists: the tasks of {source.name} are frozen; delete it to freeze new ones")
+    written = source.write_frozen_tasks()
+    print(f"{written}: " + ", ".join(f"{len(source.tasks(split))} {split}" for split in SPLITS))
 
 
 def _target_of(target: str, model: str, template: str, split_parallel_calls: bool, cutoff_len: int) -> "ExportTarget":

@@ -368,4 +368,5 @@ def _format_domain_report(report: "DomainReport") -> str:
     verdict = f"{len(report.problems)} problems" if report.problems else "sound: gold earns 1.0 and doing nothing 0.0"
     more = len(report.problems) - MAX_PROBLEMS
     cut = [f"… and {more} more; --json lists all"] if more > 0 else []
-    return "\n".join([head, *body, *unused, *report.problems[:MAX_PROBLEMS], *cut, verdict])
+    warnings = [f"warning: {text}" for text in report.warnings]
+    return "\n".join([head, *body, *unused, *warnings, *report.problems[:MAX_PROBLEMS], *cut, verdict])

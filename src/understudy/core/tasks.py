@@ -7,6 +7,7 @@ state. The assistant's turns, played against the user, are the reference solutio
 
 import hashlib
 import itertools
+import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -100,15 +101,21 @@ class Scenario(Record):
 class Task(Record):
     """One task. The module docstring describes `gold`."""
 
-    id: str
-    domain: str
-    split: Split
-    family: str
-    difficulty: Difficulty
+    id: str = ""
+    """Unique name. A `Domain` sets it for tasks that its functions make, and for listed tasks without one."""
+    domain: str = ""
+    """Name of the domain, which the `Domain` sets."""
+    split: Split = "train"
+    """A `Domain` sets it from the rows that the task uses, or from a hash of the id. A listed task may set its own."""
+    family: str = "task"
+    """Kind of task. Results are reported for each family."""
+    difficulty: Difficulty = "easy"
     scenario: Scenario
+    """The user's side."""
     setup: dict[str, dict[str, Any]] = {}
     """Changes to the initial state: table -> id -> JSON merge patch."""
     gold: tuple[Message, ...]
+    """The turns of a perfect episode, in order."""
     outputs: tuple[str, ...] = ()
     """Facts that the agent must tell the user; "available|in stock" accepts either."""
 
@@ -146,7 +153,7 @@ def read_tasks(path: Path) -> list[Task]:
     Raise TaskError if the file is missing or a line is damaged; no line is skipped.
     """
     if not path.is_file():
-        raise TaskError(f"no task file at {path}; DOMAIN.write_frozen_tasks() writes the tasks of a domain")
+        raise TaskError(f"no task file at {path}; `understudy data freeze` writes the tasks of a domain")
     return parse_tasks(path.read_bytes(), path)
 
 
@@ -167,8 +174,17 @@ def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
 
 
 def tasks_to_jsonl(tasks: Iterable[Task]) -> bytes:
-    """Return tasks as JSONL, one a line, without fields that have their default value."""
-    return "".join(task.model_dump_json(exclude_defaults=True) + "\n" for task in tasks).encode()
+    """Return tasks as JSONL, one a line, without fields that have their default value.
+
+    The fields that a domain sets are always written.
+    """
+    return "".join(_to_line(task) + "\n" for task in tasks).encode()
+
+
+def _to_line(task: Task) -> str:
+    head = {"id": task.id, "domain": task.domain, "split": task.split, "family": task.family}
+    fields = {**head, "difficulty": task.difficulty, **task.model_dump(mode="json", exclude_defaults=True)}
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
 def filter_tasks(

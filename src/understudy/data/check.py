@@ -46,6 +46,8 @@ class DomainReport(Record):
     """Tools that no gold episode calls."""
     problems: tuple[str, ...]
     """One sentence for each problem, with the task's id. A sound domain has none."""
+    warnings: tuple[str, ...] = ()
+    """One sentence for each thing that may be intended."""
 
 
 def check(domain: TaskSource) -> DomainReport:
@@ -56,12 +58,14 @@ def check(domain: TaskSource) -> DomainReport:
 async def check_async(domain: TaskSource) -> DomainReport:
     """Play all frozen tasks of the domain's slice with gold and noop, and compare the tasks with each other."""
     tasks: TasksBySplit = {split: domain.tasks(split) for split in SPLITS}
-    problems = [] if domain.domain_policy else ["the domain policy is empty, so the agent gets no instructions"]
-    problems += [*_duplicates(tasks), *_leaks(domain, tasks)]
+    problems = [*_duplicates(tasks), *_leaks(domain, tasks)]
     splits = [await _played(domain, split, tasks[split], problems) for split in SPLITS]
     called = {call.name for split in SPLITS for task in tasks[split] for call in task.gold_calls}
     unused = tuple(spec.name for spec in domain.tool_specs if spec.name not in called)
-    return DomainReport(domain=domain.name, splits=tuple(splits), unused_tools=unused, problems=tuple(problems))
+    warnings = () if domain.domain_policy else ("the domain policy is empty, so the agent gets no instructions",)
+    return DomainReport(
+        domain=domain.name, splits=tuple(splits), unused_tools=unused, problems=tuple(problems), warnings=warnings
+    )
 
 
 async def _played(domain: TaskSource, split: Split, tasks: Sequence[Task], problems: list[str]) -> SplitReport:

@@ -158,13 +158,15 @@ class ConsentGate:
 
     A call that changes the database without consent is undone and raises `ToolError`. One yes to a question of the
     agent covers one change. Tools need no read or write marks, because the copy-on-write state records every write.
-    `transcript` must be the list that the environment of the episode appends to.
+    `transcript` must be the list that the environment of the episode appends to. If `required` is False, writes need
+    no consent, and only calls that a tool refuses as `forbidden` break the policy.
     """
 
-    def __init__(self, toolkit: Toolkit, state: State, transcript: Sequence[Message]) -> None:
+    def __init__(self, toolkit: Toolkit, state: State, transcript: Sequence[Message], required: bool = True) -> None:
         self._toolkit = toolkit
         self._state = state
         self._transcript = transcript
+        self._required = required
         self._used_consent: int | None = None
         self.policy_violations = 0
         """Number of calls that broke the policy: writes without consent, and access to records of other users."""
@@ -178,7 +180,7 @@ class ConsentGate:
         before = self._state.snapshot()
         try:
             result = await self._toolkit.call(call)
-            if self._state.tables_modified_since(before):
+            if self._required and self._state.tables_modified_since(before):
                 self._require_consent(before)
         except ToolError as e:
             self.policy_violations += e.kind in ("unconfirmed", "forbidden")

@@ -67,12 +67,15 @@ class ToolkitBase:
         if not tools:
             cls._not_tools = cls._not_tools | methods.keys()
             return
-        for name, method in vars(cls).items():
-            if not name.startswith("_") and isinstance(method, staticmethod | classmethod):
-                raise TaskError(
-                    f"tool {cls.__name__}.{name} is a {type(method).__name__}; make it a method with `self`"
-                )
         methods = {name: method for name, method in methods.items() if name not in cls._not_tools}
+        problems = [
+            f"tool {cls.__name__}.{name} is a {type(method).__name__}; make it a method with `self`"
+            for name, method in vars(cls).items()
+            if not name.startswith("_") and isinstance(method, staticmethod | classmethod)
+        ]
+        problems += [problem for method in methods.values() for problem in _find_parameter_problems(method)]
+        if problems:
+            raise TaskError("; ".join(problems))
         cls._models = {**cls._models, **{name: _arguments(method) for name, method in methods.items()}}
         cls._specs = tuple(_spec(name, getattr(cls, name), model) for name, model in cls._models.items())
 
@@ -160,20 +163,26 @@ def _explain_error(name: str, model: type[BaseModel], error: ValidationError) ->
 
 
 def _arguments(method: Callable[..., Any]) -> type[BaseModel]:
-    """Return a pydantic model of the method's parameters. It validates calls and generates the schema.
-
-    Raise `TaskError` for a parameter that is variadic, positional-only or has no annotation.
-    """
+    """Return a pydantic model of the method's parameters. It validates calls and generates the schema."""
     hints = get_type_hints(method, include_extras=True)
-    parameters = list(inspect.signature(method).parameters.values())[1:]
-    for p in parameters:
-        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) or p.name not in hints:
-            rule = "each argument of a tool needs a name and an annotation, such as `name: str`"
-            raise TaskError(f"tool {method.__name__} cannot take `{p}`; {rule}")
+    parameters = _parameters(method)
     fields: dict[str, Any] = {
         p.name: (_with_description(hints[p.name]), ... if p.default is p.empty else p.default) for p in parameters
     }
     return create_model(method.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def _find_parameter_problems(method: Callable[..., Any]) -> Iterator[str]:
+    """Yield a problem for each parameter that is variadic, positional-only or has no annotation."""
+    hints = get_type_hints(method, include_extras=True)
+    for p in _parameters(method):
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) or p.name not in hints:
+            rule = "each argument of a tool needs a name and an annotation, such as `name: str`"
+            yield f"tool {method.__name__} cannot take `{p}`; {rule}"
+
+
+def _parameters(method: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(method).parameters.values())[1:]
 
 
 def _with_description(hint: Any) -> Any:

@@ -13,7 +13,7 @@ from understudy.envs.authoring import scenarios
 from understudy.envs.authoring.people import pick_person
 from understudy.envs.authoring.scenarios import UserProfile
 from understudy.envs.authoring.task_builder import GoalSpec, PhraseSampler, TaskBuilder
-from understudy.envs.domains.base import interleave_families
+from understudy.envs.domains.generation import interleave_families
 
 BuilderT = TypeVar("BuilderT", bound=TaskBuilder)
 CallerT = TypeVar("CallerT")

@@ -1,6 +1,7 @@
-"""Domain: a source of tasks and episodes. A domain is one package that defines `DOMAIN = Domain(...)`.
+"""Domain: a source of tasks and episodes. A domain is a module or a package that defines `DOMAIN = Domain(...)`.
 
-    __init__.py  state.py  tools.py  policy.md  policy_brief.md  task_generator.py  tasks/{train,validation,test}.jsonl
+A package may also hold `policy.md`, `policy_brief.md` and the frozen tasks `tasks/{train,validation,test}.jsonl`. The
+frozen tasks of a module `it_desk.py` are in the folder `it_desk_tasks` beside it.
 
 `load_source` returns a `TaskSource` by name: the folder name of a shipped domain, `module:attribute` for any other
 `TaskSource`, `benchmark:PATH#domain` for a benchmark in your own checkout, `mcp:file.toml` for an MCP environment, or
@@ -13,9 +14,8 @@ import importlib
 import itertools
 import pkgutil
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -27,23 +27,34 @@ from understudy.core.tasks import (
     DIFFICULTIES,
     SPLITS,
     Difficulty,
-    Score,
     Split,
     Task,
     filter_tasks,
+    iterate_epochs,
     read_tasks,
+    split_from_id,
+    task_fingerprint,
     write_tasks,
 )
 from understudy.core.user_code import task_code
 from understudy.envs import domains
+from understudy.envs.domains.definition import (
+    assign_row_splits,
+    find_definition_problems,
+    find_domain_folder,
+    without_confirmations,
+)
+from understudy.envs.domains.generation import FamilyFunction, FamilyTasks, GenerateTasks, RecreateTask, distinct_tasks
+from understudy.envs.domains.grading import GradeEpisode, score_episode
 from understudy.envs.environment import ConsentGate, Environment, ToolEnvironment
-from understudy.envs.rewards import facts_told, product_score, state_match, task_progress
 from understudy.envs.state import State
 from understudy.envs.tools import Toolkit
 from understudy.envs.users import ScriptedUser, User, UserFactory
 
 FROZEN_TASK_COUNTS: Mapping[Split, int] = {"train": 500, "validation": 100, "test": 100}
 """Number of tasks in each frozen split of a shipped domain."""
+GENERATED_TASK_COUNTS: Mapping[Split, int] = {"train": 100, "validation": 20, "test": 40}
+"""Largest number of tasks in each split of a domain without frozen tasks."""
 MAX_CACHED_GOLD_CHANGES = 20_000
 """Largest number of tasks whose gold changes a domain caches. Without it, a run that generates tasks would use more and
 more memory."""
@@ -173,72 +184,61 @@ class BriefPolicySource(Protocol):
 _MEMBERS = {name for name in vars(TaskSource) if not name.startswith("_")}
 
 
-class GenerateTasks(Protocol):
-    """Protocol of a domain's task generator."""
-
-    def __call__(
-        self, split: Split, seed: int, families: Sequence[str], difficulties: Sequence[Difficulty]
-    ) -> Iterator[Task]:
-        """Yield tasks without end, deterministic by seed, round-robin over the families.
-
-        Tasks use only the users and entities of the split.
-        """
-
-
-class GradeEpisode(Protocol):
-    """Protocol of a domain's grader."""
-
-    def __call__(
-        self,
-        task: Task,
-        state: State,
-        gold_changes: Mapping[str, Any],
-        gate: ConsentGate,
-        transcript: Sequence[Message],
-        ended: bool,
-    ) -> Score | float | Awaitable[Score | float]:
-        """Return the score of an episode, or its reward from 0 to 1. The function may be a coroutine.
-
-        `gold_changes` are the changes that the gold calls make; `state.changes()` are those of the episode.
-        `gate.policy_violations` is the number of calls that broke the policy. `ended` is False if a limit cut the
-        episode off.
-        """
-
-
-class RecreateTask(Protocol):
-    """Protocol of a function that makes one generated task from the parts of its id."""
-
-    def __call__(self, split: Split, seed: int, family: str, difficulty: Difficulty, number: int) -> Task:
-        """Return the task that `GenerateTasks` yields for these parts."""
-
-
 @dataclass(frozen=True)
 class Domain:
-    """A `TaskSource` made of a world, tools, a domain policy and tasks; `task_slice` narrows them."""
+    """A `TaskSource` made of a database, tools, a domain policy and tasks; `task_slice` narrows them.
+
+    The least that a domain needs is `Domain(__name__, build_world, MyTools, {"family": make_task}, policy="…")`.
+    """
 
     package: str
-    """Import name of the domain's package (`__name__` in its `__init__`)."""
+    """`__name__` of the module or package that defines the domain. Its last part is the domain's name."""
     build_world: Callable[[], State]
     """Returns the initial state, which every episode shares."""
     toolkit: Callable[[State], Toolkit]
-    generate: GenerateTasks
-    families: tuple[str, ...]
+    """Makes the agent's tools on a state: the `Toolkit` class."""
+    generate: Mapping[str, FamilyFunction] | GenerateTasks | None = None
+    """A function for each family that makes one task, by the family's name; or one generator of all tasks. None if
+    there is a `task_list`."""
+    families: tuple[str, ...] = ()
+    """The task families. The default is the families of `generate` or of `task_list`; only a `GenerateTasks` needs
+    them."""
+    task_list: Sequence[Task] = ()
+    """All tasks, if they are written by hand instead of generated."""
+    policy: str | None = None
+    """The domain policy. None means the text of `policy.md` in the package, or no policy if there is no such file.
+    The brief policy is `policy_brief.md`, or else the same as the policy."""
+    confirm_writes: bool = True
+    """Whether the user must confirm each change of the database before the agent makes it. False is for agents that
+    act on their own: every allowed write is made, and the report of an action settles the user's goal."""
     user_tools: Callable[[State], Toolkit] | None = None
     """Makes the user's own tools on the same state, such as a phone."""
     shared_tables: tuple[str, ...] = ()
     """Tables that all splits share, such as a catalogue. Rows of other tables belong to one split."""
     make_task: RecreateTask | None = None
-    """Makes a generated task again from its `TaskGenerator` id. If None, only frozen tasks can be found by id."""
+    """Makes a task of a `GenerateTasks` again from its `TaskGenerator` id. If None, only frozen tasks are found."""
     task_slice: Slice = FULL_SLICE
     user_factory: UserFactory = ScriptedUser
     """Makes the user of each episode."""
     grade: GradeEpisode | None = None
     """Grades an episode; None means `score_episode`. Gold must earn 1.0, and an agent that does nothing 0.0."""
 
+    def __post_init__(self) -> None:
+        if not self.families:
+            named = self.generate if isinstance(self.generate, Mapping) else (task.family for task in self.task_list)
+            object.__setattr__(self, "families", tuple(dict.fromkeys(named)))
+
     @property
     def name(self) -> str:
-        """The name of the domain's folder."""
+        """The last part of `package`."""
         return self.package.rpartition(".")[2]
+
+    def validate(self) -> None:
+        """Raise `TaskError` with everything that is missing or wrong in the definition. Tasks are not played."""
+        with task_code(f"build_world of {self.name}"):
+            world = self._world
+        if problems := list(find_definition_problems(self, world)):
+            raise TaskError(f"domain {self.name!r} cannot be used:" + "".join(f"\n- {text}" for text in problems))
 
     def slice(self, task_slice: Slice) -> "Domain":
         """Return this domain narrowed to `task_slice`. Raise `ConfigError` for unknown names."""
@@ -252,36 +252,52 @@ class Domain:
         return dataclasses.replace(self, user_factory=user_factory)
 
     def tasks(self, split: Split) -> list[Task]:
-        """Return the frozen tasks of a split that are in the slice."""
-        return filter_tasks(read_tasks(self._task_file(split)), self.task_slice.families, self.task_slice.difficulties)
+        """Return the tasks of a split that are in the slice.
+
+        They are those of `task_list`; else the frozen ones; else up to `GENERATED_TASK_COUNTS` generated tasks.
+        """
+        if split not in self._split_tasks:
+            self._split_tasks[split] = self._find_tasks(split)
+        return filter_tasks(self._split_tasks[split], self.task_slice.families, self.task_slice.difficulties)
 
     def sample(self, split: Split, count: int, seed: int = 0) -> list[Task]:
-        """Return `count` generated tasks of the slice. They use only the users and entities of the split."""
+        """Return `count` tasks of `stream`; fewer if the split has none."""
         return list(itertools.islice(self.stream(split, seed), count))
 
     def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
-        """Yield generated tasks of the slice without end, deterministic by seed."""
-        with task_code(f"the task generator of {self.name}"):
-            yield from self.generate(
-                split, seed, self.task_slice.families or self.families, self.task_slice.difficulties or DIFFICULTIES
-            )
+        """Yield tasks of the slice without end, deterministic by seed. They use only the rows of the split.
+
+        They are generated tasks, or those of `task_list` in shuffled epochs.
+        """
+        if self._generator is None:
+            return iterate_epochs(self.tasks(split), seed)
+        return self._generated(
+            split, seed, self.task_slice.families or self.families, self.task_slice.difficulties or DIFFICULTIES
+        )
 
     def regenerate(self, task_id: str) -> Task | None:
-        """Make a generated task again from its id (see `TaskGenerator`). Return None for an id of another domain."""
-        match = _GENERATED_ID.fullmatch(task_id)
-        if not match or not self.make_task or match["domain"] != self.name or match["family"] not in self.families:
-            return None
-        split = next((split for split in SPLITS if split == match["split"]), None)
-        difficulty = next((level for level in DIFFICULTIES if level == match["difficulty"]), None)
-        if not split or not difficulty:
-            return None
+        """Make a generated task again from its id. Return None for an id of another domain."""
         with task_code(f"the task generator of {self.name}"):
-            return self.make_task(split, int(match["seed"]), match["family"], difficulty, int(match["number"]))
+            if self._family_tasks:
+                return self._family_tasks.regenerate(task_id)
+            return self._recreate(task_id)
 
-    def write_frozen_tasks(self) -> None:
-        """Overwrite the frozen splits with the first generated tasks for seed 0."""
-        for split, count in FROZEN_TASK_COUNTS.items():
-            write_tasks(self._task_file(split), self.sample(split, count))
+    def write_frozen_tasks(self, counts: Mapping[Split, int] = GENERATED_TASK_COUNTS) -> Path:
+        """Overwrite the frozen splits with the first generated tasks for seed 0. Return their folder.
+
+        A split gets fewer tasks than `counts` if no more are distinct. Raise `TaskError` if the domain is not defined
+        in the module `package`, or if its tasks are a `task_list`.
+        """
+        folder = find_domain_folder(self.package)
+        if self._generator is None or folder is None:
+            why = "its tasks are a list" if self._generator is None else f"no module {self.package!r} defines it"
+            raise TaskError(f"domain {self.name} cannot freeze tasks: {why}; use Domain(__name__, …, generate=…)")
+        tasks = {split: self._generate_distinct(split, count) for split, count in counts.items()}
+        folder.tasks.mkdir(parents=True, exist_ok=True)
+        for split, found in tasks.items():
+            write_tasks(folder.tasks / f"{split}.jsonl", found)
+        self._split_tasks.clear()
+        return folder.tasks
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
         """Return a new episode of `task`. `user` replaces the user of `user_factory`."""
@@ -295,12 +311,13 @@ class Domain:
         Raise `TaskError` if the task has user actions and the domain has no user tools.
         """
         transcript = list[Message]()
-        gate = ConsentGate(self.toolkit(state), state, transcript)
+        gate = ConsentGate(self.toolkit(state), state, transcript, required=self.confirm_writes)
         grade = functools.partial(self.grade or score_episode, task, state, self.gold_changes(task), gate)
         user_tools = self.user_tools(state) if self.user_tools else None
         if task.scenario.user_actions and not user_tools:
             raise TaskError(f"task {task.id}: its user has actions to do, but {self.name} has no user_tools")
-        user = user or self.user_factory(task.scenario, seed, user_tools)
+        scenario = task.scenario if self.confirm_writes else without_confirmations(task.scenario)
+        user = user or self.user_factory(scenario, seed, user_tools)
         return ToolEnvironment(self.domain_policy, gate, user, grade, self.tool_specs, transcript)
 
     def initial_state(self, task: Task) -> State:
@@ -321,12 +338,15 @@ class Domain:
         return self._gold_changes[task.id]
 
     def split_row_keys(self, task: Task) -> list[tuple[str, str]]:
-        """Return the rows `(table, id)` of the task's setup and of its gold calls' arguments, without shared tables."""
+        """Return the rows `(table, id)` of the task's setup and of its gold calls' arguments, without shared tables.
+
+        A row that only the task's setup creates is not among them.
+        """
         named = {text for call in task.gold_calls for value in call.arguments.values() for text in _strings(value)}
         found: list[tuple[str, str]] = []
         for table, rows in self._world.tables().items():
             if table not in self.shared_tables:
-                keys = task.setup.get(table, {}).keys() | (named & rows.keys())
+                keys = (task.setup.get(table, {}).keys() | named) & rows.keys()
                 found += ((table, key) for key in sorted(keys))
         return found
 
@@ -365,11 +385,68 @@ class Domain:
                 raise TaskError(f"task {task.id}: the gold call {call.name}({call.arguments}) is refused: {e}") from e
         return state
 
-    def _task_file(self, split: Split) -> Path:
-        return self._file("tasks") / f"{split}.jsonl"
+    def _find_tasks(self, split: Split) -> list[Task]:
+        if self.task_list:
+            return [task for task in self._listed_tasks if task.split == split]
+        folder = find_domain_folder(self.package)
+        if folder and folder.tasks.is_dir():
+            return read_tasks(folder.tasks / f"{split}.jsonl")
+        return self._generate_distinct(split, GENERATED_TASK_COUNTS[split])
 
-    def _file(self, name: str) -> Path:
-        return Path(str(resources.files(self.package))) / name
+    def _generate_distinct(self, split: Split, count: int) -> list[Task]:
+        return distinct_tasks(self._generated(split, 0, self.families, DIFFICULTIES), count)
+
+    def _generated(
+        self, split: Split, seed: int, families: Sequence[str], difficulties: Sequence[Difficulty]
+    ) -> Iterator[Task]:
+        if self._generator:
+            with task_code(f"the task generator of {self.name}"):
+                yield from self._generator(split, seed, families, difficulties)
+
+    def _recreate(self, task_id: str) -> Task | None:
+        match = _GENERATED_ID.fullmatch(task_id)
+        if not match or not self.make_task or match["domain"] != self.name or match["family"] not in self.families:
+            return None
+        split = next((split for split in SPLITS if split == match["split"]), None)
+        difficulty = next((level for level in DIFFICULTIES if level == match["difficulty"]), None)
+        if not split or not difficulty:
+            return None
+        return self.make_task(split, int(match["seed"]), match["family"], difficulty, int(match["number"]))
+
+    def _find_split(self, task: Task) -> Split | None:
+        """Return the split of the task's rows, or by a hash of its id if it has none; None if they have several."""
+        splits = {self._row_splits[key] for key in self.split_row_keys(task)} or {split_from_id(task.id)}
+        return splits.pop() if len(splits) == 1 else None
+
+    @property
+    def _generator(self) -> GenerateTasks | None:
+        if self._family_tasks:
+            return self._family_tasks.generate
+        return None if isinstance(self.generate, Mapping) else self.generate
+
+    @functools.cached_property
+    def _family_tasks(self) -> FamilyTasks | None:
+        if not isinstance(self.generate, Mapping):
+            return None
+        return FamilyTasks(self.name, self.generate, self._find_split)
+
+    @functools.cached_property
+    def _listed_tasks(self) -> list[Task]:
+        tasks = []
+        for task in self.task_list:
+            task = task.replace(id=task.id or f"{self.name}/{task_fingerprint(task)}", domain=self.name)
+            split = task.split if "split" in task.model_fields_set else self._find_split(task)
+            tasks.append(task.replace(split=split or split_from_id(task.id)))
+        return tasks
+
+    @functools.cached_property
+    def _split_tasks(self) -> dict[Split, list[Task]]:
+        return {}
+
+    @functools.cached_property
+    def _row_splits(self) -> dict[tuple[str, str], Split]:
+        tables = self._world.tables()
+        return assign_row_splits({name: rows for name, rows in tables.items() if name not in self.shared_tables})
 
     @functools.cached_property
     def _world(self) -> State:
@@ -385,49 +462,10 @@ class Domain:
 
     @functools.cached_property
     def _policies(self) -> dict[str, str]:
-        files = {"full": self._file("policy.md"), "brief": self._file("policy_brief.md")}
-        for path in files.values():
-            if not path.is_file():
-                raise TaskError(f"domain {self.name} has no {path.name}; write the domain policy to {path}")
-        return {key: path.read_text(encoding="utf-8").strip() for key, path in files.items()}
-
-
-def score_episode(
-    task: Task,
-    state: State,
-    gold_changes: Mapping[str, Any],
-    gate: ConsentGate,
-    transcript: Sequence[Message],
-    ended: bool,
-) -> Score:
-    """Return the default score of an episode.
-
-    The reward is the product of three strict parts, each 0.0 or 1.0: `state_match` (the changes equal the gold
-    changes), `facts_told` (the agent told every output) and `within_limits` (no limit cut the episode off). Two more
-    parts are only reported: `policy_compliance` (1.0 if no call broke the domain policy) and `turn_efficiency` (gold
-    turns / turns taken, at most 1.0).
-    """
-    strict = {
-        "state_match": state_match(state, gold_changes),
-        "facts_told": facts_told(transcript, task.outputs),
-        "within_limits": float(ended),
-    }
-    turns = sum(message.role == "assistant" for message in transcript)
-    extra = {
-        "policy_compliance": float(not gate.policy_violations),
-        "turn_efficiency": min(1.0, len(task.gold_turns) / max(1, turns)),
-    }
-    return product_score(strict, extra).replace(progress=task_progress(state, gold_changes, transcript, task.outputs))
-
-
-def interleave_families(
-    families: Sequence[str], difficulties: Sequence[Difficulty]
-) -> Iterator[tuple[str, Difficulty, int]]:
-    """Yield unique `(family, difficulty, number)` without end. Every prefix is balanced over the families."""
-    for index in itertools.count():
-        for turn in range(len(difficulties)):
-            for place, family in enumerate(families):
-                yield family, difficulties[(turn + place) % len(difficulties)], index
+        folder = find_domain_folder(self.package)
+        full = folder.read_policy("policy.md") if folder and self.policy is None else self.policy
+        brief = folder.read_policy("policy_brief.md") if folder else None
+        return {"full": (full or "").strip(), "brief": ((full if brief is None else brief) or "").strip()}
 
 
 def find_task(source: TaskSource, task_id: str) -> Task | None:
@@ -465,6 +503,8 @@ def load_source(name: str) -> TaskSource:
             f"{name!r} is a {kind} and not a TaskSource: it has no {', '.join(missing)}; "
             "implement understudy.envs.domains.base.TaskSource"
         )
+    if isinstance(found, Domain):
+        found.validate()
     source: TaskSource = found
     return source
 

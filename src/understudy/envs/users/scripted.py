@@ -139,7 +139,7 @@ class ScriptedUser:
 
     def _agreeable(self) -> Iterator[tuple[UserGoal, tuple[str, ...]]]:
         for goal in self._pending:
-            if goal.kind == "action":
+            if goal.kind == "action" or goal.required_terms:
                 yield from ((goal, names) for names in goal.accepted_steps)
                 if goal.required_terms or not goal.success_check:
                     yield goal, goal.required_terms

@@ -1,0 +1,58 @@
+"""Grading of a domain's episodes: the default score, and the protocol of a grader of your own."""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Protocol
+
+from understudy.core.messages import Message
+from understudy.core.tasks import Score, Task
+from understudy.envs.environment import ConsentGate
+from understudy.envs.rewards import facts_told, product_score, state_match, task_progress
+from understudy.envs.state import State
+
+
+class GradeEpisode(Protocol):
+    """Protocol of a domain's grader."""
+
+    def __call__(
+        self,
+        task: Task,
+        state: State,
+        gold_changes: Mapping[str, Any],
+        gate: ConsentGate,
+        transcript: Sequence[Message],
+        ended: bool,
+    ) -> Score | float | Awaitable[Score | float]:
+        """Return the score of an episode, or its reward from 0 to 1. The function may be a coroutine.
+
+        `gold_changes` are the changes that the gold calls make; `state.changes()` are those of the episode.
+        `gate.policy_violations` is the number of calls that broke the policy. `ended` is False if a limit cut the
+        episode off.
+        """
+
+
+def score_episode(
+    task: Task,
+    state: State,
+    gold_changes: Mapping[str, Any],
+    gate: ConsentGate,
+    transcript: Sequence[Message],
+    ended: bool,
+) -> Score:
+    """Return the default score of an episode.
+
+    The reward is the product of three strict parts, each 0.0 or 1.0: `state_match` (the changes equal the gold
+    changes), `facts_told` (the agent told every output) and `within_limits` (no limit cut the episode off). Two more
+    parts are only reported: `policy_compliance` (1.0 if no call broke the domain policy) and `turn_efficiency` (gold
+    turns / turns taken, at most 1.0).
+    """
+    strict = {
+        "state_match": state_match(state, gold_changes),
+        "facts_told": facts_told(transcript, task.outputs),
+        "within_limits": float(ended),
+    }
+    turns = sum(message.role == "assistant" for message in transcript)
+    extra = {
+        "policy_compliance": float(not gate.policy_violations),
+        "turn_efficiency": min(1.0, len(task.gold_turns) / max(1, turns)),
+    }
+    return product_score(strict, extra).replace(progress=task_progress(state, gold_changes, transcript, task.outputs))
