@@ -124,18 +124,16 @@ def test_export_names_damaged_evaluation_and_keeps_the_rest(tmp_path: Path) -> N
 
 
 DAMAGED_DOMAIN = """
-from toy import LampTools, generate, build_house
+from toy import LampTools, build_house
 from understudy.envs.domains.base import Domain
-DOMAIN = Domain(__name__, build_house, LampTools, generate, ("one", "two"))
+DOMAIN = Domain(__name__, build_house, LampTools)  # no tasks
 """
 
 
-def test_damaged_task_file_of_a_domain_fails_only_its_own_answer(
+def test_domain_that_cannot_be_loaded_fails_only_its_own_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "torn_lamps" / "tasks").mkdir(parents=True)
-    (tmp_path / "torn_lamps" / "__init__.py").write_text(DAMAGED_DOMAIN)
-    (tmp_path / "torn_lamps" / "tasks" / "train.jsonl").write_text('{"id": 1}\n')
+    (tmp_path / "torn_lamps.py").write_text(DAMAGED_DOMAIN)
     monkeypatch.syspath_prepend(str(tmp_path))
     run = Run.create(tmp_path / "run", CONFIG.replace(domain="torn_lamps:DOMAIN"))
     run.save_groups(4, [Group(TASK, [play(TOY, TASK, Script(ASK))])])
