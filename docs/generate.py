@@ -8,7 +8,9 @@ domain, every key of a config, every command, and every public name.
 
 import ast
 import asyncio
+import importlib
 import inspect
+import itertools
 import json
 import re
 import shutil
@@ -63,7 +65,7 @@ def pages() -> dict[str, str]:
 def written() -> dict[str, str]:
     """The pages of docs/, the recipes in them, and two more that stand at the top of the repository."""
     found = {str(path.relative_to(ROOT / "docs")): path for path in sorted((ROOT / "docs").rglob("*.md"))}
-    texts = {name: _recipes(path.read_text(encoding="utf-8")) for name, path in found.items()}
+    texts = {name: _fields(_recipes(path.read_text(encoding="utf-8"))) for name, path in found.items()}
     for name in ("CONTRIBUTING", "CHANGELOG"):
         text = (ROOT / f"{name}.md").read_text(encoding="utf-8")
         texts[f"{name.lower()}.md"] = re.sub(r"\]\(docs/", "](", text)
@@ -79,6 +81,26 @@ def _recipes(text: str) -> str:
         return f"```{language}\n{path.read_text(encoding='utf-8')}```"
 
     return re.sub(r"^<!-- file: (\S+) -->$", shown, text, flags=re.MULTILINE)
+
+
+def _fields(text: str) -> str:
+    """Return the text with a table of a record's fields in place of each `<!-- fields: MODULE.RECORD -->`."""
+
+    def table(match: re.Match[str]) -> str:
+        record: type[Record] = getattr(importlib.import_module(f"understudy.{match[1]}"), match[2])
+        return fields_table(record)
+
+    return re.sub(r"^<!-- fields: (\S+)\.(\w+) -->$", table, text, flags=re.MULTILINE)
+
+
+def fields_table(record: type[Record]) -> str:
+    """Return a table of the fields of a record: type, default and docstring."""
+    lines = ["| field | type | default | |", "|---|---|---|---|"]
+    for key, field in record.model_fields.items():
+        meaning = " ".join((field.description or "").split())
+        default = "required" if field.is_required() else _default(field) or "empty"
+        lines.append(f"| `{key}` | {_cell(_type(field.annotation))} | {default} | {_cell(meaning)} |")
+    return "\n".join(lines)
 
 
 def _inside(text: str) -> str:
@@ -331,6 +353,7 @@ def _entry(node: ast.AST) -> str:
         methods = [each for each in node.body if isinstance(each, _DEFINED) and not each.name.startswith("_")]
         bases = f"({', '.join(map(ast.unparse, node.bases))})" if node.bases else ""
         lines = [f"**`class {node.name}{bases}`** {_cell(told)}", ""]
+        lines += [f"- `{text}` {_cell(meaning)}" for text, meaning in _class_fields(node)]
         return "\n".join(lines + [f"- {_signature(each)} {_cell(_first(each))}" for each in methods])
     return f"{_signature(node)} {_cell(told)}"
 
@@ -341,6 +364,15 @@ def _signature(node: ast.AST) -> str:
     assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
     return f"`{node.name}({ast.unparse(node.args)}){returns}`"
+
+
+def _class_fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Yield each public field of a class, with its type and default, and the docstring below it."""
+    for field, following in itertools.zip_longest(node.body, node.body[1:]):
+        if isinstance(field, ast.AnnAssign) and not ast.unparse(field.target).startswith("_"):
+            text = following.value if isinstance(following, ast.Expr) else None
+            meaning = text.value if isinstance(text, ast.Constant) else ""
+            yield ast.unparse(field), str(meaning)
 
 
 def _first(node: Any) -> str:

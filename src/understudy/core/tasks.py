@@ -41,10 +41,13 @@ class SuccessCheck(Record):
     """A call of the user's own tool that shows whether a goal is reached."""
 
     call: ToolCall
+    """The call, which only reads."""
     expected_output: str
     """Text that the tool's result contains if the goal is reached."""
     success_text: str = "It works now."
+    """What the user says if the goal is reached."""
     failure_text: str = "It still does not work."
+    """What the user says if the goal is not reached."""
 
 
 class UserGoal(Record):
@@ -71,6 +74,7 @@ class UserAction(Record):
     """A call of the user's own tool that the user makes when the agent asks for it."""
 
     call: ToolCall
+    """The call of a tool of `Domain.user_tools`."""
     required_terms: tuple[str, ...] = Field(min_length=1)
     """Terms that a sentence must contain to ask for the action; "restart|reboot" accepts either. The first term is
     the object of the action. If the sentence says "it", the object may be in the sentence before.
@@ -91,9 +95,13 @@ class Scenario(Record):
     opening: str
     """The user's first message. If empty, the user must be a language model, which writes its own."""
     facts: tuple[Fact, ...] = ()
+    """What the user knows and tells when asked, such as their name."""
     goals: tuple[UserGoal, ...] = ()
+    """What the user wants, in order. Without goals the agent's first statement ends the episode."""
     user_actions: tuple[UserAction, ...] = ()
+    """What the user can do with their own tools."""
     persona: Persona = "plain"
+    """How the scripted user talks. It does not change what the user says about the task."""
     patience: int = Field(default=3, ge=1)
     """Number of unhelpful agent turns after which the user leaves."""
 
@@ -110,12 +118,13 @@ class Task(Record):
     family: str = "task"
     """Kind of task. Results are reported for each family."""
     difficulty: Difficulty = "easy"
+    """Level, which slices and curricula select."""
     scenario: Scenario
     """The user's side."""
     setup: dict[str, dict[str, Any]] = {}
-    """Changes to the initial state: table -> id -> JSON merge patch."""
+    """Changes to the initial state of this task only: `{table: {id: fields}}`, as JSON merge patches (RFC 7386)."""
     gold: tuple[Message, ...]
-    """The turns of a perfect episode, in order."""
+    """The agent's turns of a perfect episode, in order, and between them the calls of the user's own tools."""
     outputs: tuple[str, ...] = ()
     """Facts that the agent must tell the user; "available|in stock" accepts either."""
 
