@@ -52,10 +52,12 @@ ARGUMENTS = {
     "data split": ("{file} --out new", "retail --out new --ratios {name}"),
     "data stats": ("{file}",),
     "data validate": ("{file}",),
+    "data freeze": ("{name}", "mcp:{name}"),
     "data collect": ("{file} --sft new.jsonl", "toy:DOMAIN --agent {name} --sft new.jsonl"),
     "mcp serve": ("{name}", "retail --task {name}", "retail --tools {name}"),
     "mcp tools": ("{name}", "x --env {name}"),
     "mcp call": ("{name} tool", "x tool --env {name}"),
+    **dict.fromkeys(("new environment", "new mcp", "new reward", "new user", "new config"), ()),
 }
 """Arguments to test by command: `{name}` stands for each of NAMES, `{file}` for each of FILES."""
 NAMES = ("nowhere", "folder", "broken.json")

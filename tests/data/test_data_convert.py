@@ -110,7 +110,7 @@ def test_convert_accepts_the_name_of_a_domain(tmp_path: Path) -> None:
         ({"prompt": [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}]}, "prompt"),
         ({"prompt": [{"role": "system", "content": "x"}, {"role": "assistant", "content": "x"}]}, "prompt.1.role"),
         ({"reward_spec": {"method": "task"}}, "reward_spec.ground_truth"),
-        ({"reward_spec": {"method": "task", "ground_truth": "{}"}}, "reward_spec.ground_truth.id"),
+        ({"reward_spec": {"method": "task", "ground_truth": "{}"}}, "reward_spec.ground_truth.scenario"),
         ({"reward_spec": {"method": "task", "ground_truth": "{"}}, "reward_spec.ground_truth"),
         ({"extra_info": {}}, "extra_info.source"),
         ({"more": 1}, "more"),

@@ -185,7 +185,8 @@ def test_validate_names_the_line_and_field_of_every_bad_row(tmp_path: Path) -> N
     [
         ("{", ":1: "),
         ("3", ":1: "),
-        ("{}", ":1: id: "),
+        ("{}", ":1: scenario: "),
+        ('{"scenario": {"instructions": "x", "opening": "x"}, "gold": []}', ":1: id: "),
         ('{"id": 1}', ":1: id: "),
     ],
 )

@@ -42,8 +42,9 @@ def test_conversation_commands_of_the_page_run(tmp_path: Path, monkeypatch: pyte
 
 def test_every_data_command_is_on_the_page() -> None:
     verbs = re.findall(r"^  (\w+) ", run_data_command("--help")[1].partition("Commands:")[2], re.MULTILINE)
-    assert verbs == ["synthesize", "convert", "export", "split", "stats", "validate", "collect"]
-    assert {shlex.split(command)[2] for command in COMMANDS} == set(verbs)
+    assert verbs == ["synthesize", "convert", "export", "split", "stats", "validate", "freeze", "collect"]
+    assert "`understudy data freeze " in PAGE  # it writes beside a module, so the page does not run it
+    assert {shlex.split(command)[2] for command in COMMANDS} == {*verbs} - {"freeze"}
 
 
 def test_every_option_of_collect_and_export_is_on_the_page() -> None:

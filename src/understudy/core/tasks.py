@@ -7,13 +7,19 @@ state. The assistant's turns, played against the user, are the reference solutio
 
 import hashlib
 import itertools
-import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import (
+    Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
+from pydantic_core import InitErrorDetails
 
 from understudy.core.errors import TaskError
 from understudy.core.messages import Message, ToolCall
@@ -24,6 +30,8 @@ Difficulty = Literal["easy", "medium", "hard"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 DIFFICULTIES: tuple[Difficulty, ...] = ("easy", "medium", "hard")
 Persona = Literal["plain", "chatty", "terse"]
+STORED_FIELDS = ("id", "domain", "split", "family", "difficulty")
+"""Fields of a task that a file always has. A `Domain` sets most of them for the tasks that it makes."""
 
 
 class Fact(Record):
@@ -128,6 +136,14 @@ class Task(Record):
     outputs: tuple[str, ...] = ()
     """Facts that the agent must tell the user; "available|in stock" accepts either."""
 
+    @model_serializer(mode="wrap")
+    def _serialize(self, serialize: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        """Return the fields. `STORED_FIELDS` are among them even if they have their default value."""
+        fields: dict[str, Any] = serialize(self)
+        if info.exclude_defaults and info.include is None:
+            return {**{name: getattr(self, name) for name in STORED_FIELDS}, **fields}
+        return fields
+
     @property
     def gold_calls(self) -> tuple[ToolCall, ...]:
         """The agent's gold calls, in order."""
@@ -171,7 +187,7 @@ def parse_tasks(data: bytes, path: Path) -> list[Task]:
     tasks = []
     for number, line in enumerate(data.splitlines(), 1):
         try:
-            tasks.append(Task.model_validate_json(line))
+            tasks.append(require_stored_fields(Task.model_validate_json(line)))
         except ValidationError as e:
             raise TaskError(f"{path}:{number}: not a task: {e.errors(include_url=False)[0]['msg']}") from e
     return tasks
@@ -183,17 +199,17 @@ def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
 
 
 def tasks_to_jsonl(tasks: Iterable[Task]) -> bytes:
-    """Return tasks as JSONL, one a line, without fields that have their default value.
-
-    The fields that a domain sets are always written.
-    """
-    return "".join(_to_line(task) + "\n" for task in tasks).encode()
+    """Return tasks as JSONL, one a line, without other fields than `STORED_FIELDS` that have their default value."""
+    return "".join(task.model_dump_json(exclude_defaults=True) + "\n" for task in tasks).encode()
 
 
-def _to_line(task: Task) -> str:
-    head = {"id": task.id, "domain": task.domain, "split": task.split, "family": task.family}
-    fields = {**head, "difficulty": task.difficulty, **task.model_dump(mode="json", exclude_defaults=True)}
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+def require_stored_fields(task: Task) -> Task:
+    """Return a task that was read. Raise `ValidationError` if it lacks one of `STORED_FIELDS`."""
+    missing = [name for name in STORED_FIELDS if name not in task.model_fields_set]
+    if missing:
+        errors = [InitErrorDetails(type="missing", loc=(name,), input={}) for name in missing]
+        raise ValidationError.from_exception_data("Task", errors)
+    return task
 
 
 def filter_tasks(

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from understudy.core.items import Item, RowError, row_error_from_validation
 from understudy.core.records import Record
-from understudy.core.tasks import Difficulty, Split, Task
+from understudy.core.tasks import Difficulty, Split, Task, require_stored_fields
 
 
 class PromptMessage(Record):
@@ -80,7 +80,7 @@ def from_skyrl_row(item: Item[SkyRLRow]) -> Item[Task] | RowError:
     """Return the task of a row, or a RowError if the task is invalid or another column contradicts it."""
     row, where = item.value, item.location
     try:
-        task = Task.model_validate_json(row.reward_spec.ground_truth)
+        task = require_stored_fields(Task.model_validate_json(row.reward_spec.ground_truth))
     except ValidationError as e:
         return row_error_from_validation(where, e, "reward_spec.ground_truth")
     source = row.extra_info.source

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from understudy.core.items import Item, RowError, row_error_from_validation
 from understudy.core.readers import SUFFIXES, read_rows
-from understudy.core.tasks import SPLITS, Split, Task
+from understudy.core.tasks import SPLITS, Split, Task, require_stored_fields
 from understudy.data.skyrl_rows import SkyRLRow, from_skyrl_row
 from understudy.data.tau_tasks import TauTask, from_tau_task
 from understudy.envs.domains.base import TaskSource, load_source
@@ -79,7 +79,7 @@ def _task(item: Item[Any] | RowError, identity: str, default_domain: str) -> Ite
             case "skyrl":
                 return from_skyrl_row(Item(item.location, SkyRLRow.model_validate(item.value)))
             case "tasks":
-                return Item(item.location, Task.model_validate(item.value))
+                return Item(item.location, require_stored_fields(Task.model_validate(item.value)))
             case "tau":
                 return _from_tau(Item(item.location, TauTask.model_validate(item.value)), identity, default_domain)
     except ValidationError as e:

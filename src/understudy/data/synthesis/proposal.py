@@ -135,7 +135,10 @@ class ProposalRequest:
         if not task.scenario.goals:
             return TaskIssue("malformed", "scenario.goals", "there are none; the user needs at least one")
         allowed = select_rows(self.domain, self.example)
-        for table, key in self.domain.split_row_keys(task):
+        patched = [
+            (table, key) for table in task.setup for key in task.setup[table] if table not in self.domain.shared_tables
+        ]
+        for table, key in (*patched, *self.domain.split_row_keys(task)):
             if key not in allowed.get(table, {}):
                 return TaskIssue("hidden rows", "gold", f"it uses {table} {key!r}, which the prompt did not show")
         return task
