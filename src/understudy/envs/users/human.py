@@ -15,7 +15,7 @@ TOOLS_HELP = "You have tools of your own. To use one, type: tool name=value. The
 
 
 class HumanUser:
-    """User played by a person. `ask` reads a line and `show` prints. Raise `EOFError` at /quit and at end of input."""
+    """User played by a person. `ask` reads a line and `show` prints. /quit and end of input raise KeyboardInterrupt."""
 
     def __init__(
         self,
@@ -33,9 +33,12 @@ class HumanUser:
         else:
             self._brief()
         while True:
-            line = self._ask("user> ").strip()
+            try:
+                line = self._ask("user> ").strip()
+            except EOFError:
+                line = "/quit"
             if line == "/quit":
-                raise EOFError
+                raise KeyboardInterrupt
             if line == "/help":
                 self._brief()
             elif not self._does(line) and (line or transcript):
