@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from understudy.cli.play import TerminalPlayer
+from understudy.envs.terminal import PersonLeft
 
 
 def scripted_player(lines: Iterable[str]) -> tuple[TerminalPlayer, list[str]]:
@@ -13,7 +14,7 @@ def scripted_player(lines: Iterable[str]) -> tuple[TerminalPlayer, list[str]]:
     def ask(prompt: str) -> str:
         line = next(typed, None)
         if line is None:
-            raise EOFError
+            raise PersonLeft
         return line
 
     return TerminalPlayer(ask, shown.append), shown

@@ -227,6 +227,7 @@ def _play(
 
     If a ConfigError ends the evaluation before any episode has finished, its new folder is removed.
     """
+    from understudy.envs.terminal import PersonLeft
     from understudy.evaluation.runner import prepare_eval, run_eval
     from understudy.runs.storage.episode_store import SPEC_FILE, has_progress
     from understudy.runs.storage.locking import folder_lock
@@ -239,7 +240,7 @@ def _play(
         )
         try:
             return run_async(run_eval(spec, context, folder, _progress))
-        except (KeyboardInterrupt, EOFError) as e:
+        except (KeyboardInterrupt, PersonLeft) as e:
             hint = f"; finished episodes are kept, resume with: understudy eval --resume {folder}" if folder else ""
             typer.secho(f"stopped{hint}", fg="yellow", err=True)
             raise typer.Exit(130) from e

@@ -12,7 +12,7 @@ from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Scenario, Split, Task
 from understudy.core.trajectory import Trajectory
 from understudy.envs.domains.base import TaskSource, find_task
-from understudy.envs.terminal import format_tool_list, parse_typed_reply, print_conversation, read_line
+from understudy.envs.terminal import PersonLeft, format_tool_list, parse_typed_reply, print_conversation, read_line
 from understudy.envs.tools import UserTools
 from understudy.envs.users import HumanUser
 from understudy.rollouts.agent import Agent, GoldAgent, HumanAgent
@@ -113,7 +113,7 @@ def play_interactively(
     limits = limits.replace(max_turns=turns, max_episode_tokens=tokens)
     try:
         episode = run_async(rollout(task, domain.environment(task, seed=seed), actor, limits, seed))
-    except (EOFError, KeyboardInterrupt):
+    except (PersonLeft, KeyboardInterrupt):
         person.print_text("\nYou left before the end: no result.")
         return None
     person.print_text(f"\n{format_episode_title(episode)}")
@@ -138,7 +138,7 @@ def select_task(domain: TaskSource, name: str = "", split: Split = "train") -> T
 def _command(line: str, tools: Sequence[ToolSpec]) -> str:
     command, _, name = line.partition(" ")
     if command == "/quit":
-        raise EOFError
+        raise PersonLeft
     if command == "/tools":
         return format_tool_list(tools)
     if command == "/tool":

@@ -32,15 +32,26 @@ _SPEAKER = re.compile(r" *(\w*) [|>] ")
 _STYLES = {"system": "dim", "user": "green", "assistant": "cyan", "agent": "cyan", "tool": "yellow"}
 
 
+class PersonLeft(BaseException):
+    """A person left an episode: /quit, end of input, or Ctrl-C.
+
+    It is no Exception, so that `core.user_code` does not report it, and no KeyboardInterrupt, because asyncio prints
+    the traceback of one that is raised in a task.
+    """
+
+
 def read_line(prompt: str) -> str:
-    """Return a line from `input`, and let Ctrl-C raise KeyboardInterrupt at once even in a running event loop."""
-    if threading.current_thread() is not threading.main_thread():
-        return input(prompt)
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Return a line from `input`. Raise PersonLeft at end of input and, at once, at Ctrl-C, even in an event loop."""
     try:
-        return input(prompt)
-    finally:
-        signal.signal(signal.SIGINT, handler)
+        if threading.current_thread() is not threading.main_thread():
+            return input(prompt)
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            return input(prompt)
+        finally:
+            signal.signal(signal.SIGINT, handler)
+    except (EOFError, KeyboardInterrupt):
+        raise PersonLeft from None
 
 
 def print_conversation(text: str) -> None:

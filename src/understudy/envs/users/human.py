@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Scenario
-from understudy.envs.terminal import format_tool_list, parse_typed_reply, print_conversation, read_line
+from understudy.envs.terminal import PersonLeft, format_tool_list, parse_typed_reply, print_conversation, read_line
 from understudy.envs.tools import UserTools
 from understudy.envs.users.user import run_user_tool
 
@@ -15,7 +15,7 @@ TOOLS_HELP = "You have tools of your own. To use one, type: tool name=value. The
 
 
 class HumanUser:
-    """User played by a person. `ask` reads a line and `show` prints. /quit and end of input raise KeyboardInterrupt."""
+    """User played by a person. `ask` reads a line and `show` prints. Raise PersonLeft at /quit."""
 
     def __init__(
         self,
@@ -33,12 +33,9 @@ class HumanUser:
         else:
             self._brief()
         while True:
-            try:
-                line = self._ask("user> ").strip()
-            except EOFError:
-                line = "/quit"
+            line = self._ask("user> ").strip()
             if line == "/quit":
-                raise KeyboardInterrupt
+                raise PersonLeft
             if line == "/help":
                 self._brief()
             elif not self._does(line) and (line or transcript):
