@@ -45,8 +45,9 @@ from rich.table import Table
 from understudy.clients.chat import ChatModel, EndpointConfig
 from understudy.core.messages import Message
 from understudy.core.tasks import Scenario, Score, Task
-from understudy.envs.domains.base import Domain, list_domains, load_source
+from understudy.envs.domains.base import Domain
 from understudy.envs.environment import StepResult, ToolEnvironment
+from understudy.envs.sources import list_domains, load_source
 from understudy.envs.tools import UserTools
 from understudy.envs.users import LLMUser, ScriptedUser, User
 from understudy.rollouts.agent import GoldAgent

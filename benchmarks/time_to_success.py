@@ -164,7 +164,7 @@ class HeldOutEval:
     """The held-out tasks."""
 
     def __init__(self, config: TrainConfig, tasks: int) -> None:
-        from understudy.envs.domains.base import load_source
+        from understudy.envs.sources import load_source
         from understudy.evaluation.evaluate import select_tasks
 
         self._domain, self._config = load_source(config.domain).slice(config.slice), config

@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from understudy.core.trajectory import Trajectory
-from understudy.envs.domains.base import load_source
+from understudy.envs.sources import load_source
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
 from understudy.viewer import query

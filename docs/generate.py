@@ -30,8 +30,9 @@ from understudy.cli import main as cli
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import Task
-from understudy.envs.domains.base import Domain, list_domains, load_domain
+from understudy.envs.domains.base import Domain
 from understudy.envs.mcp.config import MCPEnvironmentConfig
+from understudy.envs.sources import list_domains, load_domain
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 from understudy.runs.config import TrainConfig

@@ -9,9 +9,9 @@ from typing import Any
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Score, Task
-from understudy.envs.domains.base import load_domain
 from understudy.envs.domains.grading import score_episode
 from understudy.envs.environment import ConsentGate
+from understudy.envs.sources import load_domain
 from understudy.envs.state import State
 
 MAX_LENGTH = 600

@@ -20,7 +20,7 @@ from understudy.cli import main as cli
 from understudy.cli.arguments import TARGET_HELP
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.engines.process_group import ProcessGroup
-from understudy.envs.domains.base import FULL_SLICE
+from understudy.envs.task_source import FULL_SLICE
 from understudy.evaluation.report import EvalReport, RunReport
 from understudy.evaluation.result import EvalResult, ResultRow
 from understudy.rollouts.agent import GoldAgent
@@ -74,7 +74,7 @@ def test_check_reports_baselines_and_no_problems(call: Call) -> None:
 
 
 def test_check_without_target_checks_every_domain(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy.envs.domains.base.list_domains", lambda: ["toy:DOMAIN", "toy:DOMAIN"])
+    monkeypatch.setattr("understudy.envs.sources.list_domains", lambda: ["toy:DOMAIN", "toy:DOMAIN"])
     code, text, _ = call("check")
     assert (code, len(re.findall(r"\b1\.0\b.*\b0\.0\b", text))) == (0, 2)
     assert [report["domain"] for report in json.loads(call("check", "--json")[1])] == ["toy", "toy"]

@@ -19,8 +19,10 @@ from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import DIFFICULTIES, SPLITS, Score, Split, Task
 from understudy.core.trajectory import Trajectory
 from understudy.data.check import DomainReport, check
-from understudy.envs.domains.base import FROZEN_TASK_COUNTS, Domain, Slice, list_domains, load_source
+from understudy.envs.domains.base import FROZEN_TASK_COUNTS, Domain
+from understudy.envs.sources import list_domains, load_source
 from understudy.envs.state import merge_patch
+from understudy.envs.task_source import Slice
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 

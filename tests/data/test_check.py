@@ -16,9 +16,10 @@ from understudy.core.errors import TaskError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Split, Task, UserAction
 from understudy.data.check import DomainReport, check
-from understudy.envs.domains.base import Domain, Slice
+from understudy.envs.domains.base import Domain
 from understudy.envs.domains.retail import DOMAIN
 from understudy.envs.domains.retail.task_generator import make_task
+from understudy.envs.task_source import Slice
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from understudy.data.skyrl_rows import SkyRLRow, from_skyrl_row, to_skyrl_row
 from understudy.data.task_input import open_task_input
 from understudy.data.verify import DomainRegistry, find_gold_call_issue, play_tasks, validate_gold_calls
 from understudy.data.writer import open_output
-from understudy.envs.domains.base import load_source
 from understudy.envs.domains.retail import DOMAIN
+from understudy.envs.sources import load_source
 
 TASK = retail_tasks(1)[0]
 

@@ -27,8 +27,8 @@ from understudy.data.synthesis import synthesis_files
 from understudy.data.synthesis.proposal import Proposal, ProposalRequest, select_rows
 from understudy.data.synthesis.synthesize import SynthesisConfig, generate_tasks, propose_tasks
 from understudy.data.verify import DomainRegistry, play_tasks
-from understudy.envs.domains.base import Slice
 from understudy.envs.domains.retail import DOMAIN
+from understudy.envs.task_source import Slice
 
 Reply = Callable[[ProposalRequest], str]
 WANTED = SynthesisConfig(count=4, seed=3, concurrency=3)

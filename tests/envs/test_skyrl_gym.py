@@ -26,7 +26,7 @@ from support.paths import TESTS
 from understudy import formats
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
-from understudy.envs.domains.base import list_domains, load_source
+from understudy.envs.sources import list_domains, load_source
 from understudy.rollouts.agent import DemonstrationAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 

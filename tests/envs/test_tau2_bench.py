@@ -15,7 +15,8 @@ from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Scenario, Score, Task
 from understudy.data.check import check
 from understudy.envs.benchmarks.tau2_bench import Tau2Bench, open_domain
-from understudy.envs.domains.base import Slice, load_source
+from understudy.envs.sources import load_source
+from understudy.envs.task_source import Slice
 from understudy.envs.tools import UserTools
 from understudy.evaluation.evaluate import evaluate, validate_noop_reward
 from understudy.rollouts.agent import GoldAgent, NoopAgent

@@ -22,8 +22,9 @@ from understudy.core.tasks import Task
 from understudy.data.check import check
 from understudy.envs.benchmarks.forked_tables import FrozenTables, LazyTable
 from understudy.envs.benchmarks.tau_bench import TauBench, open_domain, outputs_told, tau_bench_canonical
-from understudy.envs.domains.base import Slice, load_source
 from understudy.envs.environment import StepResult
+from understudy.envs.sources import load_source
+from understudy.envs.task_source import Slice
 from understudy.evaluation.evaluate import evaluate, validate_noop_reward
 from understudy.evaluation.runner import prepare_eval, run_eval
 from understudy.rollouts.agent import GoldAgent

@@ -23,8 +23,9 @@ from understudy.core.messages import Message
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
 from understudy.engines.models import find_model
-from understudy.envs.domains.base import TaskSource, list_domains, load_source
 from understudy.envs.gym.text_episode import TextEpisode, TextMessage, render_messages
+from understudy.envs.sources import list_domains, load_source
+from understudy.envs.task_source import TaskSource
 from understudy.formats import FormatTokenizer
 from understudy.formats.chatml import ChatML
 from understudy.formats.options import ToolFormat
@@ -199,7 +200,7 @@ def test_process_exit_stops_mcp_servers(tmp_path: Path) -> None:
     path = write_environment(tmp_path, server="warm_sessions = 0")
     code = f"""
 import psutil
-from understudy.envs.domains.base import load_source
+from understudy.envs.sources import load_source
 from understudy.core.event_loop import BackgroundLoop
 from understudy.envs.gym.text_episode import TextEpisode
 source, background = load_source("mcp:{path}"), BackgroundLoop()

@@ -14,8 +14,9 @@ from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.data.check import check
-from understudy.envs.domains.base import Slice, TaskSource, load_domain, load_source
 from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
+from understudy.envs.sources import load_domain, load_source
+from understudy.envs.task_source import Slice, TaskSource
 from understudy.envs.users import ReplayUser
 from understudy.rollouts.agent import GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout

@@ -21,6 +21,7 @@ from understudy.cli.main import main
 from understudy.core.tasks import Score
 from understudy.core.trajectory import read_trajectories
 from understudy.envs.domains import base
+from understudy.envs.terminal import PersonLeft
 from understudy.envs.users.consent import gives_consent
 from understudy.evaluation import report
 from understudy.evaluation.report import read_report
@@ -249,7 +250,7 @@ def test_endpoint_rows_and_folders_are_named_after_the_model(call: Any) -> None:
 def test_ctrl_c_prints_the_resume_command(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = iter(["/help"])
     monkeypatch.setattr(
-        "understudy.cli.play.TerminalPlayer.act", lambda *_: next(lines) and (_ for _ in ()).throw(EOFError)
+        "understudy.cli.play.TerminalPlayer.act", lambda *_: next(lines) and (_ for _ in ()).throw(PersonLeft)
     )
     code, _, err = call("eval", "toy:DOMAIN", "--agent", "human", "--tasks", "2", "--out", "mine")
     assert (code, len(err.splitlines()), "understudy eval --resume mine" in err) == (130, 1, True)

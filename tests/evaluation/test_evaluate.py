@@ -17,7 +17,7 @@ from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
-from understudy.envs.domains.base import Slice
+from understudy.envs.task_source import Slice
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.evaluate import evaluate, evaluate_gold, evaluate_noop, select_tasks
 from understudy.evaluation.report import OOD_TITLE, EvalReport, RunReport, read_report

@@ -15,7 +15,8 @@ from understudy.core.messages import Message
 from understudy.core.tasks import Fact, Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.envs.domains import retail
-from understudy.envs.domains.base import Domain, list_domains, load_source
+from understudy.envs.domains.base import Domain
+from understudy.envs.sources import list_domains, load_source
 from understudy.evaluation.failures.case import build_case
 from understudy.evaluation.failures.causes import FAILURE_KINDS, EpisodeFailure
 from understudy.evaluation.failures.explain import find_failures

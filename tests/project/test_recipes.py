@@ -20,7 +20,8 @@ from understudy.core.trajectory import Trajectory
 from understudy.data.check import check
 from understudy.engines.base import SamplingParams
 from understudy.engines.scripted import ScriptedSampler
-from understudy.envs.domains.base import Slice, TaskSource, load_domain, load_source
+from understudy.envs.sources import load_domain, load_source
+from understudy.envs.task_source import Slice, TaskSource
 from understudy.evaluation.evaluate import evaluate
 from understudy.rollouts.agent import Agent, DemonstrationAgent, EngineAgent, GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout

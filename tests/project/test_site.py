@@ -14,7 +14,7 @@ import understudy
 from support import pages
 from understudy.cli import main as cli
 from understudy.core.settings import dump_toml
-from understudy.envs.domains.base import list_domains, load_domain
+from understudy.envs.sources import list_domains, load_domain
 from understudy.runs.config import TrainConfig
 
 

@@ -23,7 +23,7 @@ from time_to_success import Course, HeldOutEval, Lap, answers, compared, configu
 from understudy.core.messages import Message, ToolCall  # noqa: E402
 from understudy.core.tasks import SPLITS  # noqa: E402
 from understudy.engines.models import make_tiny_model  # noqa: E402
-from understudy.envs.domains.base import Slice  # noqa: E402
+from understudy.envs.task_source import Slice  # noqa: E402
 from understudy.evaluation.evaluate import evaluate_gold, evaluate_noop  # noqa: E402
 
 SIDE_PROGRAM = """

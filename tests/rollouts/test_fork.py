@@ -21,7 +21,8 @@ from understudy.core.trajectory import Trajectory, read_trajectories
 from understudy.engines.base import SamplingParams
 from understudy.engines.models import tiny_model
 from understudy.engines.scripted import ScriptedSampler
-from understudy.envs.domains.base import Domain, list_domains, load_source
+from understudy.envs.domains.base import Domain
+from understudy.envs.sources import list_domains, load_source
 from understudy.envs.users import UserConfig, UserSimulatorFactory
 from understudy.envs.users.consent import gives_consent
 from understudy.evaluation.forks import resolve_fork

@@ -19,8 +19,8 @@ from understudy.core.messages import Message, ToolCall
 from understudy.core.trajectory import Trajectory
 from understudy.engines.base import Completion, SamplingParams
 from understudy.engines.models import make_tiny_model
-from understudy.envs.domains.base import Slice
 from understudy.envs.domains.retail import DOMAIN
+from understudy.envs.task_source import Slice
 from understudy.formats import ChatFormat, FormatTokenizer, load_chat_format
 from understudy.formats.jinja import compile_template, read_chat_template
 from understudy.rollouts.agent import DemonstrationAgent, EngineAgent

@@ -6,7 +6,9 @@ import pytest
 
 import understudy
 from understudy.core.errors import ConfigError
-from understudy.envs.domains.base import Domain, Slice, list_domains
+from understudy.envs.domains.base import Domain
+from understudy.envs.sources import list_domains
+from understudy.envs.task_source import Slice
 from understudy.runs.config import TrainConfig, load_config, parse_config
 from understudy.runs.eval_spec import EvalSpec
 from understudy.runs.presets import preset_names

@@ -13,7 +13,7 @@ from support.listening import serve_app
 from support.run_evaluations import write_run_evaluation
 from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.envs.domains.base import load_source
+from understudy.envs.sources import load_source
 from understudy.evaluation.evaluate import evaluate, evaluate_gold, evaluate_noop
 from understudy.evaluation.report import EvalReport, RunReport
 from understudy.evaluation.result import ResultRow

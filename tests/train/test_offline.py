@@ -30,7 +30,7 @@ from understudy.core.records import Record  # noqa: E402
 from understudy.core.trajectory import Trajectory, read_trajectories  # noqa: E402
 from understudy.data.conversations.examples import LabeledExample, PreferencePair  # noqa: E402
 from understudy.engines.models import make_tiny_model  # noqa: E402
-from understudy.envs.domains.base import Slice  # noqa: E402
+from understudy.envs.task_source import Slice  # noqa: E402
 from understudy.runs.config import (  # noqa: E402
     parse_config,
 )

@@ -19,8 +19,9 @@ from understudy.core.items import Item
 from understudy.core.messages import Message, ToolCall
 from understudy.core.trajectory import Trajectory
 from understudy.data.conversations.examples import Demonstration
-from understudy.envs.domains.base import Slice, load_source
 from understudy.envs.domains.mixture import open_domain
+from understudy.envs.sources import load_source
+from understudy.envs.task_source import Slice
 from understudy.runs.config import SFTConfig
 from understudy.runs.run import Run
 from understudy.train.data_files import describe_epochs

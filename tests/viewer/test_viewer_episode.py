@@ -27,7 +27,9 @@ from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.engines.models import find_local_model
-from understudy.envs.domains.base import Domain, find_task, list_domains, load_source
+from understudy.envs.domains.base import Domain
+from understudy.envs.sources import list_domains, load_source
+from understudy.envs.task_source import find_task
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.group import Group
 from understudy.rollouts.rollout import EpisodeLimits

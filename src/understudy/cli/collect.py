@@ -64,7 +64,7 @@ def collect(
     given.
     """
     from understudy.data.collect import collect as collecting
-    from understudy.envs.domains.base import load_source
+    from understudy.envs.sources import load_source
     from understudy.runs.endpoints import cost_limit_of
     from understudy.runs.episodes import validate_no_partial
     from understudy.runs.targets import resolve

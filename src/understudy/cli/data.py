@@ -305,8 +305,8 @@ def freeze(domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="A domai
     The files are in the folder `tasks` of the domain's package, or `NAME_tasks` beside its module. Delete this folder
     to generate the splits again.
     """
-    from understudy.envs.domains.base import load_domain
     from understudy.envs.domains.definition import find_domain_folder
+    from understudy.envs.sources import load_domain
 
     source = load_domain(domain)
     folder = find_domain_folder(source.package)
@@ -420,7 +420,8 @@ def validate_unused_options(ctx: typer.Context, names: Sequence[str]) -> None:
 
 def _domains(names: list[str], families: str, difficulties: str) -> "list[Domain]":
     from understudy.core.tasks import DIFFICULTIES
-    from understudy.envs.domains.base import Slice, load_domain
+    from understudy.envs.sources import load_domain
+    from understudy.envs.task_source import Slice
 
     if not names:
         raise ConfigError("no domain is given; give at least one, such as: understudy data synthesize retail")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from understudy.algorithms.presets import algorithm_preset_text, algorithm_presets
 from understudy.engines.models import MODELS
-from understudy.envs.domains.base import BENCHMARK_MODULES, list_domains
+from understudy.envs.sources import BENCHMARK_MODULES, list_domains
 from understudy.runs.presets import preset_names, preset_text
 
 FORMATS = ("chatml", "template", "prompted_tools")

@@ -93,7 +93,7 @@ def check(
     """
     from understudy.core.event_loop import run_async
     from understudy.data.check import DomainReport, check_async
-    from understudy.envs.domains.base import list_domains, load_source
+    from understudy.envs.sources import list_domains, load_source
     from understudy.runs.targets import has_target, resolve
 
     given = target or []
@@ -135,7 +135,7 @@ def play(
 ) -> None:
     """Play an episode as the agent or the user, or watch one."""
     from understudy.cli import play as plays
-    from understudy.envs.domains.base import load_source
+    from understudy.envs.sources import load_source
     from understudy.envs.users import UserSimulatorFactory
     from understudy.evaluation import forks
     from understudy.evaluation.evaluate import replace_users

@@ -11,7 +11,7 @@ from understudy.core.event_loop import run_async
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Scenario, Split, Task
 from understudy.core.trajectory import Trajectory
-from understudy.envs.domains.base import TaskSource, find_task
+from understudy.envs.task_source import TaskSource, find_task
 from understudy.envs.terminal import PersonLeft, format_tool_list, parse_typed_reply, print_conversation, read_line
 from understudy.envs.tools import UserTools
 from understudy.envs.users import HumanUser

@@ -17,8 +17,9 @@ from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.items import Item, RowError, RowErrorKind
 from understudy.core.tasks import Task
 from understudy.data.check import find_task_problems, score_agent
-from understudy.envs.domains.base import SOURCE_MODULES, StatefulSource, TaskSource, list_domains, load_source
 from understudy.envs.domains.mixture import list_sources
+from understudy.envs.sources import SOURCE_MODULES, list_domains, load_source
+from understudy.envs.task_source import StatefulSource, TaskSource
 from understudy.rollouts.agent import GoldAgent, NoopAgent
 
 _KINDS: dict[str, RowErrorKind] = {

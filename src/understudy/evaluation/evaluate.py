@@ -14,7 +14,7 @@ from understudy.core.errors import ConfigError, TaskError
 from understudy.core.tasks import SPLITS, Split, Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
-from understudy.envs.domains.base import TaskSource
+from understudy.envs.task_source import TaskSource
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.result import EvalKind, EvalResult, summarize_episodes
 from understudy.formats import ChatFormat

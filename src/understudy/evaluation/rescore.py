@@ -13,7 +13,8 @@ from understudy.core.records import Record
 from understudy.core.settings import dump_toml
 from understudy.core.tasks import SPLITS, Task, task_fingerprint
 from understudy.core.trajectory import Trajectory
-from understudy.envs.domains.base import TaskSource, load_source
+from understudy.envs.sources import load_source
+from understudy.envs.task_source import TaskSource
 from understudy.evaluation.report import EvalReport
 from understudy.evaluation.result import EvalResult, ResultRow, TaskResult
 from understudy.rollouts.replay import replay_episode

@@ -10,7 +10,7 @@ from understudy.clients.chat import ModelUsage
 from understudy.core.records import Record
 from understudy.core.tasks import Task, task_fingerprint
 from understudy.core.trajectory import Trajectory
-from understudy.envs.domains.base import TaskSource
+from understudy.envs.task_source import TaskSource
 from understudy.evaluation.statistics import (
     MeanEstimate,
     bootstrap_mean,

@@ -34,7 +34,8 @@ from understudy.core.files import RETRY_HINT, atomic_write, os_errors_as_config_
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
-from understudy.envs.domains.base import TaskSource, load_source
+from understudy.envs.sources import load_source
+from understudy.envs.task_source import TaskSource
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.comparison import validate_comparable
 from understudy.evaluation.evaluate import (

@@ -8,7 +8,8 @@ from pathlib import Path
 from understudy.core.errors import ConfigError
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory, read_numbered_trajectories
-from understudy.envs.domains.base import Slice, TaskSource, load_source
+from understudy.envs.sources import load_source
+from understudy.envs.task_source import Slice, TaskSource
 from understudy.runs.config import TrainConfig
 from understudy.runs.eval_spec import is_eval_folder, read_spec
 from understudy.runs.resumption import OOD_SUFFIX

@@ -32,7 +32,7 @@ from understudy.engines.base import SamplingParams
 from understudy.engines.config import EngineConfig
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.reference_config import ReferenceConfig
-from understudy.envs.domains.base import Slice
+from understudy.envs.task_source import Slice
 from understudy.envs.users import UserConfig
 from understudy.formats import FormatConfig
 from understudy.rollouts.curriculum import CurriculumConfig

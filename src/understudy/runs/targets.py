@@ -25,7 +25,8 @@ from typing import Literal
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.readers import SUFFIXES
 from understudy.core.settings import dump_toml
-from understudy.envs.domains.base import FULL_SLICE, TaskSource, list_domains, load_source
+from understudy.envs.sources import list_domains, load_source
+from understudy.envs.task_source import FULL_SLICE, TaskSource
 from understudy.runs.config import TrainConfig, load_config, parse_config
 from understudy.runs.eval_spec import is_eval_folder, read_spec
 from understudy.runs.presets import preset_names

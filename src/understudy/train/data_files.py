@@ -8,7 +8,7 @@ from pathlib import Path
 from understudy.algorithms.preference_config import PreferenceConfig
 from understudy.core.errors import ConfigError
 from understudy.core.trajectory import Trajectory
-from understudy.envs.domains.base import TaskSource
+from understudy.envs.task_source import TaskSource
 from understudy.formats import ChatFormat
 from understudy.runs.config import SFTConfig, TrainConfig
 from understudy.runs.run import Run

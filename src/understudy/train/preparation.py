@@ -10,7 +10,8 @@ from understudy.clients.cost import CostTracker, validate_prices
 from understudy.core.errors import ConfigError
 from understudy.engines.models import find_model
 from understudy.engines.unsupported import raise_unsupported
-from understudy.envs.domains.base import TaskSource, load_source
+from understudy.envs.sources import load_source
+from understudy.envs.task_source import TaskSource
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.evaluate import validate_noop_reward
 from understudy.formats import ChatFormat, chat_format_from_config

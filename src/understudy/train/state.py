@@ -13,7 +13,7 @@ from understudy.core.errors import RolloutError
 from understudy.core.tasks import Task
 from understudy.engines.base import Engine
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
-from understudy.envs.domains.base import TaskSource
+from understudy.envs.task_source import TaskSource
 from understudy.envs.users import UserSimulatorFactory
 from understudy.formats import ChatFormat
 from understudy.rollouts.reward_shaping import RewardJudge

@@ -20,9 +20,12 @@ from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Difficulty, Scenario, Task, UserGoal, read_tasks
 from understudy.data.check import check
 from understudy.envs.authoring.task_builder import gold_call, gold_text
-from understudy.envs.domains.base import GENERATED_TASK_COUNTS, Domain, Slice, load_source
+from understudy.envs.domains.base import GENERATED_TASK_COUNTS, Domain
 from understudy.envs.domains.definition import assign_row_splits, find_domain_folder
+from understudy.envs.domains.validation import validate_domain
+from understudy.envs.sources import load_source
 from understudy.envs.state import State, Table
+from understudy.envs.task_source import Slice
 from understudy.envs.tools import Toolkit
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
@@ -163,7 +166,7 @@ def test_all_problems_of_a_definition_are_raised_at_once(tmp_path: Path, monkeyp
 )
 def test_problem_of_a_definition(fields: dict[str, Any], part: str) -> None:
     with pytest.raises(TaskError, match=part):
-        Domain("lamps", build_house, LampTools, **fields).validate()
+        validate_domain(Domain("lamps", build_house, LampTools, **fields))
 
 
 def test_world_without_tables_is_a_problem() -> None:
@@ -171,7 +174,7 @@ def test_world_without_tables_is_a_problem() -> None:
         pass
 
     with pytest.raises(TaskError, match="Empty has no tables"):
-        Domain("lamps", Empty, LampTools, {"on": switch_on}).validate()
+        validate_domain(Domain("lamps", Empty, LampTools, {"on": switch_on}))
 
 
 def test_function_that_returns_no_task_is_named() -> None:

@@ -8,7 +8,9 @@ from support import script
 from support.paths import ROOT
 from understudy.core.tasks import SPLITS
 from understudy.data.check import check
-from understudy.envs.domains.base import Domain, Slice, list_domains, load_domain
+from understudy.envs.domains.base import Domain
+from understudy.envs.sources import list_domains, load_domain
+from understudy.envs.task_source import Slice
 from understudy.rollouts.agent import GoldAgent
 from understudy.runs.config import load_config
 

@@ -19,7 +19,6 @@ from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import DIFFICULTIES, SPLITS, Difficulty, Score, Task
 from understudy.envs.authoring.dates import date_variants, format_month_day
 from understudy.envs.authoring.task_builder import PhraseSampler, gold_call, gold_text
-from understudy.envs.domains.base import Slice
 from understudy.envs.domains.healthcare import DOMAIN
 from understudy.envs.domains.healthcare.clinic_calendar import (
     SLOT_TIMES,
@@ -46,6 +45,7 @@ from understudy.envs.domains.healthcare.task_generator import make_task
 from understudy.envs.domains.healthcare.tools import HealthcareTools
 from understudy.envs.domains.healthcare.world import build_world, patient_keys, proxy_names
 from understudy.envs.rewards import states_fact
+from understudy.envs.task_source import Slice
 from understudy.envs.users.consent import declines, gives_consent
 from understudy.envs.users.scripted import SILENCE_TEXTS
 from understudy.rollouts.agent import Agent

@@ -17,7 +17,6 @@ from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import SPLITS, Difficulty, Score, Task
 from understudy.envs.authoring.dates import date_variants, format_month_day
 from understudy.envs.authoring.task_builder import gold_call, gold_text
-from understudy.envs.domains.base import Slice
 from understudy.envs.domains.telecom import DOMAIN
 from understudy.envs.domains.telecom.connectivity import Connectivity, compute_connectivity
 from understudy.envs.domains.telecom.state import (
@@ -36,6 +35,7 @@ from understudy.envs.domains.telecom.task_generator import make_task
 from understudy.envs.domains.telecom.tools import MAX_ADDED_GB, MAX_SUSPENSION_DAYS, TelecomTools
 from understudy.envs.domains.telecom.user_tools import USER_ACTIONS, PhoneTools
 from understudy.envs.domains.telecom.world import MONTHS, PLANS, build_world, customer_keys
+from understudy.envs.task_source import Slice
 from understudy.envs.user_actions import UserToolExecutor
 from understudy.envs.users.consent import gives_consent
 from understudy.rollouts.agent import Agent, GoldAgent

@@ -15,7 +15,6 @@ from support.replica.market import companies
 from understudy.core.messages import ToolCall
 from understudy.core.tasks import SPLITS
 from understudy.data.check import check, score_agent
-from understudy.envs.domains.base import load_source
 from understudy.envs.mcp.checks import EpisodeEvidence, score_checks
 from understudy.envs.mcp.config import RewardConfig, load_environment_config
 from understudy.envs.mcp.servers.python import PythonTools
@@ -23,6 +22,7 @@ from understudy.envs.mcp.source import MCPEnvironmentResources, MCPTaskSource
 from understudy.envs.mcp.tasks import MCPTask, read_mcp_tasks
 from understudy.envs.mcp.toolkit import ServerCall
 from understudy.envs.sandbox.interpreter import Interpreter
+from understudy.envs.sources import load_source
 from understudy.rollouts.agent import GoldAgent
 
 RECORDED = [name for name in SETS if name != "python"]

@@ -15,11 +15,12 @@ from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.data.check import check
-from understudy.envs.domains.base import Slice, load_source
 from understudy.envs.environment import StepResult
 from understudy.envs.mcp.cassette import EMPTY_HISTORY, Cassette
 from understudy.envs.mcp.source import MCPTaskSource
 from understudy.envs.mcp.tool_result import ToolResult
+from understudy.envs.sources import load_source
+from understudy.envs.task_source import Slice
 from understudy.evaluation.evaluate import evaluate
 from understudy.rollouts.agent import GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode, play_group

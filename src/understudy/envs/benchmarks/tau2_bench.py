@@ -35,8 +35,8 @@ from understudy.envs.benchmarks.tau2_episode import (
     tau2_canonical,
 )
 from understudy.envs.benchmarks.tau_bench import DEFAULT_ANSWER, StopMarkerUser, difficulty_by_calls
-from understudy.envs.domains.base import FULL_SLICE, Slice, validate_slice
 from understudy.envs.environment import ToolEnvironment
+from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
 from understudy.envs.users import User, UserFactory
 
 FAMILIES = ("change", "tell", "nothing", "judged")

@@ -24,9 +24,9 @@ from understudy.core.tasks import Difficulty, Scenario, Score, Split, Task, filt
 from understudy.envs.benchmarks.checkout import import_submodule, locate_domain, register_package
 from understudy.envs.benchmarks.forked_tables import FrozenTables, RowChanges
 from understudy.envs.benchmarks.gold_user import GoldUser
-from understudy.envs.domains.base import FULL_SLICE, Slice, validate_slice
 from understudy.envs.environment import StepResult, ToolEnvironment
 from understudy.envs.rewards import product_score
+from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
 from understudy.envs.users import User, UserFactory
 
 FAMILIES = ("change", "tell", "nothing")

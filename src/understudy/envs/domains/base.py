@@ -2,27 +2,19 @@
 
 A package may also hold `policy.md`, `policy_brief.md` and the frozen tasks `tasks/{train,validation,test}.jsonl`. The
 frozen tasks of a module `it_desk.py` are in the folder `it_desk_tasks` beside it.
-
-`load_source` returns a `TaskSource` by name: the folder name of a shipped domain, `module:attribute` for any other
-`TaskSource`, `benchmark:PATH#domain` for a benchmark in your own checkout, `mcp:file.toml` for an MCP environment, or
-`mix:a,b` for a mixture.
 """
 
 import dataclasses
 import functools
-import importlib
 import itertools
-import pkgutil
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any
 
-from understudy.core.errors import ConfigError, TaskError, ToolError, did_you_mean
-from understudy.core.imports import import_object
+from understudy.core.errors import TaskError, ToolError
 from understudy.core.messages import Message, ToolSpec
-from understudy.core.records import Record
 from understudy.core.tasks import (
     DIFFICULTIES,
     SPLITS,
@@ -37,17 +29,16 @@ from understudy.core.tasks import (
     write_tasks,
 )
 from understudy.core.user_code import task_code
-from understudy.envs import domains
 from understudy.envs.domains.definition import (
     assign_row_splits,
-    find_definition_problems,
     find_domain_folder,
     without_confirmations,
 )
 from understudy.envs.domains.generation import FamilyFunction, FamilyTasks, GenerateTasks, RecreateTask, distinct_tasks
 from understudy.envs.domains.grading import GradeEpisode, score_episode
-from understudy.envs.environment import ConsentGate, Environment, ToolEnvironment
+from understudy.envs.environment import ConsentGate, ToolEnvironment
 from understudy.envs.state import State
+from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
 from understudy.envs.tools import Toolkit
 from understudy.envs.users import ScriptedUser, User, UserFactory
 
@@ -58,130 +49,9 @@ GENERATED_TASK_COUNTS: Mapping[Split, int] = {"train": 100, "validation": 20, "t
 MAX_CACHED_GOLD_CHANGES = 20_000
 """Largest number of tasks whose gold changes a domain caches. Without it, a run that generates tasks would use more and
 more memory."""
-BENCHMARK_MODULES: Mapping[str, str] = {
-    "tau-bench": "understudy.envs.benchmarks.tau_bench",
-    "tau2": "understudy.envs.benchmarks.tau2_bench",
-}
-"""The module whose `open_domain` opens a benchmark, by the benchmark's prefix (before `:PATH#domain`)."""
-SOURCE_MODULES: Mapping[str, str] = {
-    **BENCHMARK_MODULES,
-    "mcp": "understudy.envs.mcp.source",
-    "mix": "understudy.envs.domains.mixture",
-}
-"""The module for each prefix that `load_source` accepts: the benchmarks, `mcp:` and `mix:`."""
-
-
 _GENERATED_ID = re.compile(
     r"(?P<domain>[^/]+)/(?P<split>\w+)/(?P<family>.+)/(?P<difficulty>\w+)/(?P<seed>\d+)-(?P<number>\d+)"
 )
-
-
-class Slice(Record):
-    """A subset of a domain's tasks and tools, and the version of its policy. An empty field means all."""
-
-    families: tuple[str, ...] = ()
-    """Task families; in a mixture also `domain/family`."""
-    difficulties: tuple[Difficulty, ...] = ()
-    """Task difficulties."""
-    tools: tuple[str, ...] = ()
-    """Tools that the agent sees and may call. A task whose gold calls another tool is invalid."""
-    domain_policy: Literal["full", "brief"] = "full"
-    """`full` is policy.md; `brief` is policy_brief.md, for small models and short contexts."""
-
-
-FULL_SLICE = Slice()
-
-
-def validate_slice(
-    name: str, task_slice: Slice, families: Collection[str], tools: Collection[str], has_brief_policy: bool = False
-) -> None:
-    """Raise `ConfigError` if `task_slice` names a family or tool that the source `name` does not have.
-
-    Also raise it if `task_slice` selects the brief policy and `has_brief_policy` is False.
-    """
-    for kind, given, known in (("family", task_slice.families, families), ("tool", task_slice.tools, tools)):
-        for wrong in sorted(set(given) - set(known)):
-            raise ConfigError(f"{name} has no {kind} {did_you_mean(wrong, known)}")
-    if task_slice.domain_policy != "full" and not has_brief_policy:
-        raise ConfigError(f"{name} has no {task_slice.domain_policy} policy; use slice.domain_policy=full")
-
-
-class TaskSource(Protocol):
-    """Protocol of a source of tasks and episodes: a `Domain`, a benchmark, an MCP environment or a mixture."""
-
-    @property
-    def name(self) -> str:
-        """The name in tasks and results."""
-
-    @property
-    def families(self) -> Sequence[str]:
-        """The task families."""
-
-    @property
-    def tool_specs(self) -> Sequence[ToolSpec]:
-        """The tools that the agent sees."""
-
-    @property
-    def domain_policy(self) -> str:
-        """The domain policy, which is the agent's system message."""
-
-    def with_users(self, user_factory: UserFactory) -> "TaskSource":
-        """Return this source with users made by `user_factory`."""
-
-    def slice(self, task_slice: Slice) -> "TaskSource":
-        """Return this source narrowed to `task_slice`. Raise `ConfigError` for unknown names."""
-
-    def tasks(self, split: Split) -> list[Task]:
-        """Return the frozen tasks of a split that are in the slice."""
-
-    def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
-        """Yield tasks of the slice without end, deterministic by seed. Yield nothing if the split has no tasks."""
-
-    def environment(self, task: Task, user: User | None = None, seed: int = 0) -> Environment:
-        """Return a new episode of `task`. `user` replaces the user of the source."""
-
-    def split_row_keys(self, task: Task) -> Sequence[tuple[str, str]]:
-        """Return the rows `(table, id)` that `task` uses. They must belong to its split only."""
-
-
-@runtime_checkable
-class StatefulSource(Protocol):
-    """Protocol of a task source whose state can be inspected: replays show what each call changed.
-
-    Code asks for this capability, and for the two below, by `isinstance`. They have methods only, because `isinstance`
-    evaluates every attribute of a protocol.
-    """
-
-    def initial_state(self, task: Task) -> State:
-        """Return a new state with the task's setup applied."""
-
-    def environment_from_state(self, state: State, task: Task, user: User | None = None, seed: int = 0) -> Environment:
-        """Return an episode of `task` on `state`."""
-
-    def gold_changes(self, task: Task) -> Mapping[str, Any]:
-        """Return the changes that the task's gold calls make. Raise `TaskError` if a gold call is refused."""
-
-    def without_cached_goals(self) -> "TaskSource":
-        """Return this source without cached gold changes, for tasks that reuse the ids of others."""
-
-
-@runtime_checkable
-class RegeneratingSource(Protocol):
-    """Protocol of a task source that makes a generated task again from its id."""
-
-    def regenerate(self, task_id: str) -> Task | None:
-        """Return the generated task, or None if no task of the source has this id."""
-
-
-@runtime_checkable
-class BriefPolicySource(Protocol):
-    """Protocol of a task source that has a brief policy: `slice.domain_policy=brief`."""
-
-    def brief_policy(self) -> str:
-        """Return the brief version of the domain policy."""
-
-
-_MEMBERS = {name for name in vars(TaskSource) if not name.startswith("_")}
 
 
 @dataclass(frozen=True)
@@ -232,13 +102,6 @@ class Domain:
     def name(self) -> str:
         """The last part of `package`."""
         return self.package.rpartition(".")[2]
-
-    def validate(self) -> None:
-        """Raise `TaskError` with everything that is missing or wrong in the definition. Tasks are not played."""
-        with task_code(f"build_world of {self.name}"):
-            world = self._world
-        if problems := list(find_definition_problems(self, world)):
-            raise TaskError(f"domain {self.name!r} cannot be used:" + "".join(f"\n- {text}" for text in problems))
 
     def slice(self, task_slice: Slice) -> "Domain":
         """Return this domain narrowed to `task_slice`. Raise `ConfigError` for unknown names."""
@@ -466,58 +329,6 @@ class Domain:
         full = folder.read_policy("policy.md") if folder and self.policy is None else self.policy
         brief = folder.read_policy("policy_brief.md") if folder else None
         return {"full": (full or "").strip(), "brief": ((full if brief is None else brief) or "").strip()}
-
-
-def find_task(source: TaskSource, task_id: str) -> Task | None:
-    """Return the task with this id, generated or frozen, or None if the source has none."""
-    generated = source.regenerate(task_id) if isinstance(source, RegeneratingSource) else None
-    frozen = (task for split in SPLITS for task in source.tasks(split) if task.id == task_id)
-    return generated or next(frozen, None)
-
-
-def list_domains() -> list[str]:
-    """Return the names of the shipped domains, sorted."""
-    return sorted(m.name for m in pkgutil.iter_modules(domains.__path__) if m.ispkg)
-
-
-def load_source(name: str) -> TaskSource:
-    """Return the task source called `name`; the module docstring lists the forms of names.
-
-    Raise `ConfigError` for an unknown name, and for an attribute that is no `TaskSource`.
-    """
-    module, _, attribute = name.partition(":")
-    if module in SOURCE_MODULES:
-        opened: TaskSource = importlib.import_module(SOURCE_MODULES[module]).open_domain(attribute)
-        return opened
-    if not attribute:
-        if name not in list_domains():
-            others = "use 'module:attribute' for your own domain, or 'tau-bench:PATH#retail' for a benchmark"
-            raise ConfigError(f"unknown domain {did_you_mean(name, list_domains())}; {others}")
-        module, attribute = f"{domains.__name__}.{name}", "DOMAIN"
-    found = import_object(f"{module}:{attribute}")
-    if isinstance(found, type):
-        raise ConfigError(f"{name!r} is a class; name an instance of it, such as DOMAIN = {attribute}(...)")
-    if missing := sorted(_MEMBERS - set(dir(found))):
-        kind = type(found).__name__
-        raise ConfigError(
-            f"{name!r} is a {kind} and not a TaskSource: it has no {', '.join(missing)}; "
-            "implement understudy.envs.domains.base.TaskSource"
-        )
-    if isinstance(found, Domain):
-        found.validate()
-    source: TaskSource = found
-    return source
-
-
-def load_domain(name: str) -> Domain:
-    """Return the `Domain` called `name`. Raise `ConfigError` if it is another kind of task source."""
-    found = load_source(name)
-    if not isinstance(found, Domain):
-        raise ConfigError(
-            f"{name!r} is a {type(found).__name__} and not a Domain; "
-            f"allowed: {', '.join(list_domains())}, or a Domain of your own as module:attribute"
-        )
-    return found
 
 
 def _strings(value: object) -> Iterator[str]:

@@ -9,8 +9,9 @@ from typing import TypeVar
 from understudy.core.errors import ConfigError, TaskError, did_you_mean
 from understudy.core.messages import ToolSpec
 from understudy.core.tasks import Split, Task
-from understudy.envs.domains.base import BriefPolicySource, RegeneratingSource, Slice, TaskSource, load_source
 from understudy.envs.environment import Environment
+from understudy.envs.sources import load_source
+from understudy.envs.task_source import BriefPolicySource, RegeneratingSource, Slice, TaskSource
 from understudy.envs.users import User, UserFactory
 
 T = TypeVar("T")

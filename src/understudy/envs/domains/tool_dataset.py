@@ -27,9 +27,9 @@ from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Scenario, Score, Split, Task, filter_tasks, iterate_epochs, split_from_id
 from understudy.core.user_code import user_code
-from understudy.envs.domains.base import FULL_SLICE, Slice, validate_slice
 from understudy.envs.environment import ToolEnvironment
 from understudy.envs.rewards import product_score, to_reward
+from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
 from understudy.envs.tools import ToolkitBase
 from understudy.envs.users import User, UserFactory
 

@@ -33,8 +33,9 @@ from understudy.core.errors import ConfigError, RolloutError, TaskError, did_you
 from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.records import Record
 from understudy.core.tasks import Task
-from understudy.envs.domains.base import Slice, TaskSource, load_source
 from understudy.envs.gym.text_episode import TextEpisode, TextMessage
+from understudy.envs.sources import load_source
+from understudy.envs.task_source import Slice, TaskSource
 from understudy.envs.users import UserConfig, UserSimulatorFactory
 from understudy.formats.options import ToolFormat
 

@@ -17,7 +17,6 @@ from understudy.core.errors import ConfigError, TaskError
 from understudy.core.event_loop import LoopLocal
 from understudy.core.messages import ToolSpec
 from understudy.core.tasks import Split, Task, filter_tasks, iterate_epochs
-from understudy.envs.domains.base import FULL_SLICE, Slice, validate_slice
 from understudy.envs.mcp.cassette import Cassette
 from understudy.envs.mcp.catalog import ServerTools, ToolCatalog, sanitized_specs
 from understudy.envs.mcp.config import MCPEnvironmentConfig, MCPServerConfig, load_environment_config
@@ -26,6 +25,7 @@ from understudy.envs.mcp.pool import SessionPools, SessionStarter
 from understudy.envs.mcp.tasks import MCPTask, read_mcp_tasks
 from understudy.envs.mcp.tool_result import ToolResult
 from understudy.envs.mcp.toolkit import MCPToolkit
+from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
 from understudy.envs.users import OpeningOnlyUser, User, UserFactory
 
 T = TypeVar("T")

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.records import Record
-from understudy.envs.domains.base import list_domains, load_domain
 from understudy.envs.mcp.server import FilteredTools, ServedSession, ServerDefinition
 from understudy.envs.mcp.servers.domain import InitialStateChoice, domain_server
 from understudy.envs.mcp.servers.fmp import FMP, fmp_client
@@ -14,6 +13,7 @@ from understudy.envs.mcp.servers.slack import Slack, slack_client
 from understudy.envs.mcp.servers.tavily import Tavily, tavily_client
 from understudy.envs.mcp.servers.web import APIClient
 from understudy.envs.sandbox.interpreter import verify_sandbox
+from understudy.envs.sources import list_domains, load_domain
 from understudy.envs.tools import AsyncToolkit
 
 

@@ -1,0 +1,124 @@
+"""TaskSource: the protocol of a source of tasks and episodes, and `Slice`, a subset of its tasks and tools."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from understudy.core.errors import ConfigError, did_you_mean
+from understudy.core.messages import ToolSpec
+from understudy.core.records import Record
+from understudy.core.tasks import SPLITS, Difficulty, Split, Task
+from understudy.envs.environment import Environment
+from understudy.envs.state import State
+from understudy.envs.users import User, UserFactory
+
+
+class Slice(Record):
+    """A subset of a domain's tasks and tools, and the version of its policy. An empty field means all."""
+
+    families: tuple[str, ...] = ()
+    """Task families; in a mixture also `domain/family`."""
+    difficulties: tuple[Difficulty, ...] = ()
+    """Task difficulties."""
+    tools: tuple[str, ...] = ()
+    """Tools that the agent sees and may call. A task whose gold calls another tool is invalid."""
+    domain_policy: Literal["full", "brief"] = "full"
+    """`full` is policy.md; `brief` is policy_brief.md, for small models and short contexts."""
+
+
+FULL_SLICE = Slice()
+
+
+def validate_slice(
+    name: str, task_slice: Slice, families: Collection[str], tools: Collection[str], has_brief_policy: bool = False
+) -> None:
+    """Raise `ConfigError` if `task_slice` names a family or tool that the source `name` does not have.
+
+    Also raise it if `task_slice` selects the brief policy and `has_brief_policy` is False.
+    """
+    for kind, given, known in (("family", task_slice.families, families), ("tool", task_slice.tools, tools)):
+        for wrong in sorted(set(given) - set(known)):
+            raise ConfigError(f"{name} has no {kind} {did_you_mean(wrong, known)}")
+    if task_slice.domain_policy != "full" and not has_brief_policy:
+        raise ConfigError(f"{name} has no {task_slice.domain_policy} policy; use slice.domain_policy=full")
+
+
+class TaskSource(Protocol):
+    """Protocol of a source of tasks and episodes: a `Domain`, a benchmark, an MCP environment or a mixture."""
+
+    @property
+    def name(self) -> str:
+        """The name in tasks and results."""
+
+    @property
+    def families(self) -> Sequence[str]:
+        """The task families."""
+
+    @property
+    def tool_specs(self) -> Sequence[ToolSpec]:
+        """The tools that the agent sees."""
+
+    @property
+    def domain_policy(self) -> str:
+        """The domain policy, which is the agent's system message."""
+
+    def with_users(self, user_factory: UserFactory) -> "TaskSource":
+        """Return this source with users made by `user_factory`."""
+
+    def slice(self, task_slice: Slice) -> "TaskSource":
+        """Return this source narrowed to `task_slice`. Raise `ConfigError` for unknown names."""
+
+    def tasks(self, split: Split) -> list[Task]:
+        """Return the frozen tasks of a split that are in the slice."""
+
+    def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
+        """Yield tasks of the slice without end, deterministic by seed. Yield nothing if the split has no tasks."""
+
+    def environment(self, task: Task, user: User | None = None, seed: int = 0) -> Environment:
+        """Return a new episode of `task`. `user` replaces the user of the source."""
+
+    def split_row_keys(self, task: Task) -> Sequence[tuple[str, str]]:
+        """Return the rows `(table, id)` that `task` uses. They must belong to its split only."""
+
+
+@runtime_checkable
+class StatefulSource(Protocol):
+    """Protocol of a task source whose state can be inspected: replays show what each call changed.
+
+    Code asks for this capability, and for the two below, by `isinstance`. They have methods only, because `isinstance`
+    evaluates every attribute of a protocol.
+    """
+
+    def initial_state(self, task: Task) -> State:
+        """Return a new state with the task's setup applied."""
+
+    def environment_from_state(self, state: State, task: Task, user: User | None = None, seed: int = 0) -> Environment:
+        """Return an episode of `task` on `state`."""
+
+    def gold_changes(self, task: Task) -> Mapping[str, Any]:
+        """Return the changes that the task's gold calls make. Raise `TaskError` if a gold call is refused."""
+
+    def without_cached_goals(self) -> "TaskSource":
+        """Return this source without cached gold changes, for tasks that reuse the ids of others."""
+
+
+@runtime_checkable
+class RegeneratingSource(Protocol):
+    """Protocol of a task source that makes a generated task again from its id."""
+
+    def regenerate(self, task_id: str) -> Task | None:
+        """Return the generated task, or None if no task of the source has this id."""
+
+
+@runtime_checkable
+class BriefPolicySource(Protocol):
+    """Protocol of a task source that has a brief policy: `slice.domain_policy=brief`."""
+
+    def brief_policy(self) -> str:
+        """Return the brief version of the domain policy."""
+
+
+def find_task(source: TaskSource, task_id: str) -> Task | None:
+    """Return the task with this id, generated or frozen, or None if the source has none."""
+    generated = source.regenerate(task_id) if isinstance(source, RegeneratingSource) else None
+    frozen = (task for split in SPLITS for task in source.tasks(split) if task.id == task_id)
+    return generated or next(frozen, None)
