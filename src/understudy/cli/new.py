@@ -29,9 +29,14 @@ NameArgument = Annotated[
 
 
 @app.command()
-def environment(name: NameArgument) -> None:
+def environment(
+    name: NameArgument,
+    database: Annotated[
+        bool, typer.Option("--database", help="With a database, simulated users and a policy instead of functions.")
+    ] = False,
+) -> None:
     """Write an environment: functions as tools, examples and a reward."""
-    _write_and_report("environment", name)
+    _write_and_report("database" if database else "environment", name)
 
 
 @app.command()
