@@ -13,7 +13,7 @@ from understudy.core.errors import ConfigError
 from understudy.runs.config import load_config
 from understudy.runs.presets import preset_names
 
-KINDS = ("environment", "database", "mcp", "reward", "user")
+KINDS = ("environment", "database", "dataset", "mcp", "reward", "user")
 MAX_LINES = {"environment": 80, "database": 150}
 """The largest number of lines of Python, tests included."""
 

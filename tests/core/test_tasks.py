@@ -1,12 +1,24 @@
 """Test task files: writing, reading, errors, and filtering."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from understudy.core.errors import TaskError
 from understudy.core.messages import Message, ToolCall
-from understudy.core.tasks import Difficulty, Fact, Scenario, Task, UserGoal, filter_tasks, read_tasks, write_tasks
+from understudy.core.tasks import (
+    Difficulty,
+    Fact,
+    Scenario,
+    Task,
+    UserGoal,
+    assign_splits,
+    filter_tasks,
+    read_tasks,
+    split_from_id,
+    write_tasks,
+)
 
 
 def make_task(identity: str, family: str = "f", difficulty: Difficulty = "easy") -> Task:
@@ -66,3 +78,13 @@ def test_filter_tasks_by_family_difficulty_and_limit() -> None:
     assert [t.id for t in filter_tasks(tasks, ["g"])] == ["2", "3"]
     assert [t.id for t in filter_tasks(tasks, ["g", "f"], ["hard"])] == ["3", "4"]
     assert [t.id for t in filter_tasks(tasks, limit=1)] == ["1"]
+
+
+def test_assigned_splits_are_those_of_the_hash_and_none_is_empty() -> None:
+    many = {f"task/{i}": None for i in range(1000)}
+    assert assign_splits(many) == {identity: split_from_id(identity) for identity in many}
+    training = [identity for identity in many if split_from_id(identity) == "train"][:50]
+    splits = assign_splits(dict.fromkeys(training))
+    assert Counter(splits.values()) == {"train": 36, "validation": 5, "test": 9}
+    assert assign_splits({"a": "test", "b": "validation"}) == {"a": "test", "b": "validation"}
+    assert set(assign_splits({"task/0": None}).values()) == {split_from_id("task/0")}

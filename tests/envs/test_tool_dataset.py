@@ -138,7 +138,7 @@ def test_invalid_dataset_definition_raises_task_error() -> None:
             def put(self, thing):  # type: ignore[no-untyped-def]
                 """Put."""
 
-    stranger = ROWS[0].replace(id="stranger").to_task("shelves")
+    stranger = ROWS[0].replace(id="stranger").to_task("shelves", "train")
     with pytest.raises(TaskError, match=r"\bstranger\b.*\b3\b.*\bshelves\b"):
         SHELVES.environment(stranger)
 

@@ -34,7 +34,7 @@ TASKS: list[dict[str, Any]] = [
         "gold": [{"tool": "tally.add", "arguments": {"amount": 5}}, {"tool": "add", "arguments": {"amount": -2}}],
         "check": {
             "state": {"tool": "count"},
-            "calls": {"required": [{"tool": "add"}], "forbidden": [{"tool": "reset"}]},
+            "calls": {"required": [{"tool": "add"}], "forbidden": [{"tool": "add", "arguments": {"amount": 3}}]},
         },
     },
 ]

@@ -15,7 +15,7 @@ from understudy.runs.presets import preset_names, preset_text
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Write a small project that runs at once: an environment, a reward, a user or a config.",
+    help="Write a small project that runs at once: an environment, a dataset, a reward, a user or a config.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -37,6 +37,12 @@ def environment(
 ) -> None:
     """Write an environment: functions as tools, examples and a reward."""
     _write_and_report("database" if database else "environment", name)
+
+
+@app.command()
+def dataset(name: NameArgument) -> None:
+    """Write a dataset: a file of questions and answers, a reward and a tool."""
+    _write_and_report("dataset", name)
 
 
 @app.command()

@@ -8,7 +8,7 @@ state. The assistant's turns, played against the user, are the reference solutio
 import hashlib
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -235,7 +235,26 @@ def split_from_id(identity: str) -> Split:
 
     Adding tasks does not move a task to another split.
     """
-    bucket = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:4]) % 10
+    bucket = _hash_id(identity) % 10
     if bucket < 7:
         return "train"
     return "validation" if bucket == 7 else "test"
+
+
+def assign_splits(given: Mapping[str, Split | None]) -> dict[str, Split]:
+    """Return the split of each task by its id. A task whose given split is None has that of `split_from_id`.
+
+    In a small set the hashes may select no task for validation or test. That split then takes a tenth or a fifth of the
+    training tasks whose split was not given, those with the smallest hashes.
+    """
+    splits: dict[str, Split] = {identity: split or split_from_id(identity) for identity, split in given.items()}
+    for split, share in (("validation", 10), ("test", 5)):
+        free = [identity for identity in splits if not given[identity] and splits[identity] == "train"]
+        if split not in splits.values() and len(free) > 1:
+            for identity in sorted(free, key=_hash_id)[: max(1, len(free) // share)]:
+                splits[identity] = split
+    return splits
+
+
+def _hash_id(identity: str) -> int:
+    return int.from_bytes(hashlib.sha256(identity.encode()).digest()[:4])

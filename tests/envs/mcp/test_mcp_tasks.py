@@ -54,7 +54,7 @@ def test_skyrl_row_is_read_as_task(tmp_path: Path) -> None:
     )
     assert len(task.check.calls.required) == 2
     assert (task.max_turns, task.limits.max_tools, task.limits.max_servers) == (4, 3, 2)
-    gold = task.to_task("market", {"fmp.fmp_get_quote": "fmp_get_quote"}).gold
+    gold = task.to_task("market", "train", {"fmp.fmp_get_quote": "fmp_get_quote"}).gold
     assert gold[0].tool_calls[0].name == "fmp_get_quote"
     assert gold[-1].content == "Done."
 

@@ -25,7 +25,7 @@ from typing import Any
 from understudy.core.errors import TaskError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
-from understudy.core.tasks import Difficulty, Scenario, Score, Split, Task, filter_tasks, iterate_epochs, split_from_id
+from understudy.core.tasks import Difficulty, Scenario, Score, Split, Task, assign_splits, filter_tasks, iterate_epochs
 from understudy.core.user_code import user_code
 from understudy.envs.environment import ToolEnvironment
 from understudy.envs.rewards import product_score, to_reward
@@ -54,15 +54,18 @@ class ToolExample(Record):
     info: dict[str, Any] = {}
     """Further data for the reward function."""
 
-    def to_task(self, domain: str) -> Task:
+    def task_id(self, domain: str) -> str:
+        """Return the id of the example's task in `domain`."""
+        return self.id or f"{domain}/{hashlib.sha256(self.prompt.encode()).hexdigest()[:12]}"
+
+    def to_task(self, domain: str, split: Split) -> Task:
         """Return the example as a `Task` of `domain`."""
-        identity = self.id or f"{domain}/{hashlib.sha256(self.prompt.encode()).hexdigest()[:12]}"
         turns = [Message(role="assistant", tool_calls=(call,)) for call in self.gold_calls]
         last = [Message(role="assistant", content=self.answer)] if self.answer else []
         return Task(
-            id=identity,
+            id=self.task_id(domain),
             domain=domain,
-            split=self.split or split_from_id(identity),
+            split=split,
             family=self.family,
             difficulty=self.difficulty,
             scenario=Scenario(instructions=self.prompt, opening=self.prompt),
@@ -174,8 +177,9 @@ class ToolDataset:
     @functools.cached_property
     def _by_id(self) -> Mapping[str, tuple[Task, ToolExample]]:
         found: dict[str, tuple[Task, ToolExample]] = {}
+        splits = assign_splits({example.task_id(self.name): example.split for example in self.examples})
         for example in self.examples:
-            task = example.to_task(self.name)
+            task = example.to_task(self.name, splits[example.task_id(self.name)])
             if task.id in found:
                 raise TaskError(f"{self.name}: two examples have the id {task.id!r}; give each example a unique id")
             found[task.id] = (task, example)

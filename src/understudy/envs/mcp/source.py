@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.event_loop import LoopLocal
 from understudy.core.messages import ToolSpec
-from understudy.core.tasks import Split, Task, filter_tasks, iterate_epochs
+from understudy.core.tasks import Split, Task, assign_splits, filter_tasks, iterate_epochs
 from understudy.envs.mcp.cassette import Cassette
 from understudy.envs.mcp.catalog import ServerTools, ToolCatalog, sanitized_specs
 from understudy.envs.mcp.config import MCPEnvironmentConfig, MCPServerConfig, load_environment_config
@@ -144,7 +144,9 @@ class MCPTaskSource:
     def tasks(self, split: Split) -> list[Task]:
         """Return the tasks of a split that the slice selects."""
         names = {name: entry.spec.name for name, entry in self._catalog.all_entries.items()}
-        tasks = [task.to_task(self.name, names) for task in self.resources.tasks.values()]
+        rows = self.resources.tasks
+        splits = assign_splits({key: row.split for key, row in rows.items()})
+        tasks = [row.to_task(self.name, splits[key], names) for key, row in rows.items()]
         return filter_tasks(
             [t for t in tasks if t.split == split], self.task_slice.families, self.task_slice.difficulties
         )

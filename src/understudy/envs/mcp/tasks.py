@@ -18,7 +18,7 @@ from understudy.core.items import Item, RowError, items_or_raise, row_error_from
 from understudy.core.messages import Message, ToolCall
 from understudy.core.readers import read_rows
 from understudy.core.records import Record
-from understudy.core.tasks import Difficulty, Scenario, Split, Task, split_from_id
+from understudy.core.tasks import Difficulty, Scenario, Split, Task
 from understudy.envs.mcp.checks import CallPattern, CallsCheck, TaskCheck
 from understudy.envs.mcp.config import MCPCall, MCPLimits
 
@@ -64,14 +64,14 @@ class MCPTask(Record):
         """The number of replies that the agent may give."""
         return self.limits.max_turns or MAX_TURNS[self.difficulty]
 
-    def to_task(self, domain: str, shown_names: Mapping[str, str]) -> Task:
+    def to_task(self, domain: str, split: Split, shown_names: Mapping[str, str]) -> Task:
         """Convert to a `Task`. `shown_names` maps the tools of gold calls to the names that the agent sees."""
         calls = (ToolCall(name=shown_names.get(call.tool, call.tool), arguments=call.arguments) for call in self.gold)
         turns = [Message(role="assistant", tool_calls=(call,)) for call in calls]
         return Task(
             id=self.id,
             domain=domain,
-            split=self.split or split_from_id(self.id),
+            split=split,
             family=self.family,
             difficulty=self.difficulty,
             scenario=Scenario(instructions=self.prompt, opening=self.prompt),
