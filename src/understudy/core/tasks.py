@@ -248,7 +248,8 @@ def assign_splits(given: Mapping[str, Split | None]) -> dict[str, Split]:
     training tasks whose split was not given, those with the smallest hashes.
     """
     splits: dict[str, Split] = {identity: split or split_from_id(identity) for identity, split in given.items()}
-    for split, share in (("validation", 10), ("test", 5)):
+    shares: Mapping[Split, int] = {"validation": 10, "test": 5}
+    for split, share in shares.items():
         free = [identity for identity in splits if not given[identity] and splits[identity] == "train"]
         if split not in splits.values() and len(free) > 1:
             for identity in sorted(free, key=_hash_id)[: max(1, len(free) // share)]:
