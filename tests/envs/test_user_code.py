@@ -22,6 +22,7 @@ from understudy.rollouts.group import Group
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
 from understudy.runs.agents import make_agent
 from understudy.runs.config import TrainConfig
+from understudy.runs.metrics import add_prefixes
 from understudy.train.metrics import rollout_metrics
 
 TASK = DOMAIN.tasks("train")[0]
@@ -99,7 +100,7 @@ def test_exceptions_of_one_place_have_one_report() -> None:
     assert (report.what, report.exception) == ("the tool find", "KeyError: '8'")
     assert report.location.startswith("test_user_code.py:")
     metrics = rollout_metrics([Group(BUGGY.tasks("train")[0], [episode])], "group_mean")
-    assert metrics["tool_exceptions"] == 2.0
+    assert add_prefixes(metrics)["rollout/tool_exceptions"] == 2.0
 
 
 @pytest.mark.parametrize(

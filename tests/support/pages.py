@@ -37,6 +37,14 @@ def blocks(*pages: Path, language: str = "") -> list[Block]:
     return [block for block in found if language in ("", block.language)]
 
 
+def section(page: Path, heading: str) -> str:
+    """Return the text of a section of a page, up to the next heading of its level. Fail if there is no such section."""
+    text = page.read_text(encoding="utf-8")
+    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"{page.name} has no section {heading!r}"
+    return found[1]
+
+
 def commands(block: Block) -> Iterator[list[str]]:
     """Return the commands of a shell block as words, without comments, variable assignments and redirections."""
     for line in block.text.replace("\\\n", " ").splitlines():

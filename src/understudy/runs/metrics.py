@@ -33,6 +33,7 @@ _NAMES = {
     "turns": "rollout/turns",
     "response_tokens": "rollout/response_tokens",
     "episode_tokens": "rollout/episode_tokens",
+    "tool_exceptions": "rollout/tool_exceptions",
     "loss": "train/loss",
     "nll_loss": "train/nll_loss",
     "peak_memory_gib": "time/peak_memory_gib",
