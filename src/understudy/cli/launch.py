@@ -15,6 +15,7 @@ from understudy.core.errors import ConfigError, TaskError
 from understudy.core.event_loop import run_async
 from understudy.core.settings import dump_toml
 from understudy.engines.local.config import Finetune, LocalEngineConfig
+from understudy.engines.local.machine import detect_machine
 from understudy.engines.models import find_model
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup, RankInfo, init_rank
 from understudy.runs.agents import missing_package_error
@@ -23,7 +24,7 @@ from understudy.runs.run import Run, next_run_folder, read_run_config, validate_
 from understudy.runs.scratch_run import make_scratch_run
 from understudy.runs.storage.locking import folder_lock
 from understudy.runs.targets import resolve, split_arguments
-from understudy.train.planning import bench
+from understudy.train.planning import bench, fitting
 from understudy.train.planning.preflight import PreflightReport, run_preflight
 
 if TYPE_CHECKING:
@@ -39,17 +40,18 @@ def run_training(settings: Sequence[str] = (), out: Path | None = None, resume: 
     rank_info = init_rank()
     if rank_info.world_size > 1:
         exit_with_parent()
-    with _opened(settings, out, resume) if rank_info.rank == 0 else contextlib.nullcontext() as run:
+    opened = _opened(settings, out, resume, rank_info.world_size) if rank_info.rank == 0 else contextlib.nullcontext()
+    with opened as run:
         return _train(run, SINGLE_PROCESS) if run and rank_info.world_size == 1 else _train_distributed(run, rank_info)
 
 
 @contextlib.contextmanager
-def _opened(settings: Sequence[str], out: Path | None, resume: Path | None) -> Iterator[Run]:
+def _opened(settings: Sequence[str], out: Path | None, resume: Path | None, processes: int) -> Iterator[Run]:
     """Open a run, and lock its folder until training ends."""
     with contextlib.ExitStack() as stack:
         if resume is not None and resume.is_dir():
             stack.enter_context(folder_lock(resume))  # before `open_run` removes partial lines from the run's files
-        run = open_run(settings, out, resume)
+        run = open_run(settings, out, resume, processes)
         if resume is None:
             stack.enter_context(folder_lock(run.folder))
         yield run
@@ -183,11 +185,19 @@ def run_certify(model: str, settings: Sequence[str] = ()) -> tuple[dict[str, Any
     return proof.certificate_to_dict(certificate), proof.format_certificate(certificate)
 
 
-def open_run(settings: Sequence[str], out: Path | None, resume: Path | None) -> Run:
-    """Create a run, or open one to resume, with the settings that may change on resuming."""
+def open_run(settings: Sequence[str], out: Path | None, resume: Path | None, processes: int = 1) -> Run:
+    """Create a run, or open one to resume, with the settings that may change on resuming.
+
+    The settings of a new run are fitted to the memory of this machine. Raise ConfigError if the run does not fit.
+    """
     if resume is None:
         resolved = resolve(settings)
-        return Run.create(out or next_run_folder(resolved.name), resolved.config)
+        fitted = _fit_to_memory(resolved.config, processes)
+        if fitted.misfit:
+            raise ConfigError(fitted.misfit)
+        run = Run.create(out or next_run_folder(resolved.name), fitted.config)
+        run.warnings += [fitted.changes] if fitted.changes else []
+        return run
     if out is not None:
         raise ConfigError("--resume and --out exclude each other; give one of them")
     if not settings:
@@ -196,6 +206,16 @@ def open_run(settings: Sequence[str], out: Path | None, resume: Path | None) -> 
     what, overrides = split_arguments(settings)
     config = resolve(settings).config if what else parse_config(dump_toml(own), overrides)
     return Run.resume(resume, config)
+
+
+def _fit_to_memory(config: TrainConfig, processes: int) -> fitting.FittedRun:
+    if not isinstance(config.engine, LocalEngineConfig):
+        return fitting.FittedRun(config, None)
+    try:
+        machine = detect_machine(config.engine)
+    except ModuleNotFoundError as e:
+        raise missing_package_error(e, "training") from e
+    return fitting.fit_to_memory(config, find_model(config.model), machine, processes)
 
 
 def format_config(settings: Sequence[str]) -> str:

@@ -202,7 +202,8 @@ def train(
         return print(launch.format_config(target or ()))
     if dry_run:
         found = launch.dry_run(target or (), out, resume, num_processes)
-        return print(json.dumps(preflight.preflight_to_dict(found), indent=1) if as_json else found)
+        print(json.dumps(preflight.preflight_to_dict(found), indent=1) if as_json else found)
+        raise typer.Exit(1 if found.misfit else 0)
     try:
         if num_processes > 1:
             raise typer.Exit(launch.launch_processes(num_processes, target or (), out, resume))

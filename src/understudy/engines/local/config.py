@@ -46,14 +46,15 @@ class TrainedWeightsConfig(Record):
     bitsandbytes)."""
     gradient_checkpointing: bool = False
     """Store only the inputs of layers and compute the rest again in the backward pass. Gradients are equal, memory is
-    lower, and the update computes a third more."""
+    lower, and the update computes a third more. If it is not set, it is fitted to the memory."""
     max_tokens_per_microbatch: int = Field(default=4096, ge=1)
     """Maximum tokens of one forward and backward pass. Lower it if memory runs out. Gradients are accumulated over the
-    passes of a step, so it does not change them, except that `lora.dropout` draws other random numbers."""
+    passes of a step, so it does not change them, except that `lora.dropout` draws other random numbers. If it is not
+    set and the default does not fit into the memory, the local engine uses less."""
     max_num_seqs: int = Field(default=64, ge=1)
     """Maximum number of concurrent sequences in the local sampler's cache, and of concurrent episodes in an
-    evaluation. Lower it if memory runs out.
-    """
+    evaluation. Lower it if memory runs out. If it is not set and the default does not fit into the memory, the local
+    engine uses less."""
     lora: LoraConfig = LoraConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
 

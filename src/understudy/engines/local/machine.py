@@ -1,12 +1,17 @@
 """Device and memory of this machine, for memory planning, and the memory in use."""
 
+import contextlib
 import os
 import resource
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from understudy.core.records import Record
 from understudy.engines.local.config import LocalEngineConfig
+
+CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+"""Files with the memory limit of a container: of version 2 and 1 of control groups."""
 
 
 class Machine(Record):
@@ -84,4 +89,14 @@ def _total(device: str) -> int:
         import torch
 
         return int(torch.cuda.mem_get_info()[1])
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([physical, *_cgroup_limits()])
+
+
+def _cgroup_limits() -> Iterator[int]:
+    """Yield the memory limits in bytes of the control group of this process, as in a container."""
+    for path in CGROUP_LIMITS:
+        with contextlib.suppress(OSError):
+            text = path.read_text().strip()
+            if text.isdigit():  # "max" sets no limit
+                yield int(text)

@@ -107,7 +107,11 @@ class MemoryPlan(Record):
     @property
     def required_bytes(self) -> int:
         """Return the bytes that the device must have. On a CPU this is the sum over all processes."""
-        return self.peak_bytes * (self.processes if self.device == "cpu" else 1)
+        return max(self.required_bytes_in("sampling"), self.required_bytes_in("training"))
+
+    def required_bytes_in(self, phase: MemoryPhase) -> int:
+        """Return the bytes that the device must have in one phase. On a CPU this is the sum over all processes."""
+        return (self.bytes_in("always") + self.bytes_in(phase)) * (self.processes if self.device == "cpu" else 1)
 
     @property
     def fits(self) -> bool:
@@ -208,8 +212,26 @@ def format_memory_plan(plan: MemoryPlan) -> str:
         once += f"\n  {'all processes':<{width}}           {_gib(plan.required_bytes)}"
     lines.append(f"{once} of {_gib(plan.device_bytes).strip()}")
     if not plan.fits:
-        lines[-1] += f", which is not enough; lower {_memory_hints(plan)}"
+        lines[-1] += ", which is not enough"
     return "\n".join(lines)
+
+
+def explain_misfit(plan: MemoryPlan) -> str:
+    """Return a line that says that a plan does not fit and what to change, or nothing if it fits."""
+    if plan.fits:
+        return ""
+    training = plan.bytes_in("training") > plan.bytes_in("sampling")
+    keys = "engine.max_tokens_per_microbatch" if training else "engine.max_num_seqs"
+    remedies = [f"lower limits.max_episode_tokens or {keys}"]
+    remedies += ["set engine.gradient_checkpointing=true", "set engine.finetune=lora"] if training else []
+    total = ""
+    if plan.required_bytes > plan.peak_bytes:
+        total = f" for {plan.processes} processes"
+        remedies.append("start fewer processes")
+    return (
+        f"the run does not fit into the memory: it needs {_gib(plan.required_bytes).strip()}{total}, and the "
+        f"{plan.device} has {_gib(plan.device_bytes).strip()}; {', or '.join(remedies)}"
+    )
 
 
 def format_measured_peak(plan: MemoryPlan, measured: int) -> str:
@@ -220,14 +242,6 @@ def format_measured_peak(plan: MemoryPlan, measured: int) -> str:
 
 def _gib(size: int) -> str:
     return f"{size / GIB:8.3f} GiB"
-
-
-def _memory_hints(plan: MemoryPlan) -> str:
-    training = plan.bytes_in("training") > plan.bytes_in("sampling")
-    knobs = (
-        "engine.max_tokens_per_microbatch, or set engine.gradient_checkpointing" if training else "engine.max_num_seqs"
-    )
-    return f"{knobs}, or start fewer processes" if plan.required_bytes > plan.peak_bytes else knobs
 
 
 def _header(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -20,6 +20,7 @@ from understudy.formats import FormatTokenizer
 from understudy.runs.config import TrainConfig
 from understudy.train.planning import bench, forecast, memory
 from understudy.train.planning.bench import BenchResult
+from understudy.train.planning.fitting import fit_to_memory
 from understudy.train.planning.forecast import EpisodeSizes, RunForecast
 from understudy.train.planning.memory import GIB, MemoryPlan
 
@@ -53,13 +54,15 @@ class PreflightReport(Record):
     speed_source: str = ""
     """How the machine's speed was measured, as text."""
     memory: MemoryPlan | None = None
+    misfit: str = ""
+    """A line that says why the run does not fit into the memory, or nothing."""
     disk: DiskPlan | None = None
     notes: tuple[str, ...] = ()
     """Further lines of the report."""
 
     def __str__(self) -> str:
         head = f"{self.config.model} on {self.config.domain}: {self.verdict}; folder of the run: {self.folder}"
-        lines = [head, _sizes(self.gold_sizes, self.config)]
+        lines = [*([self.misfit] if self.misfit else []), head, _sizes(self.gold_sizes, self.config)]
         if self.forecast:
             lines += [
                 forecast.format_forecast(self.forecast, self.config),
@@ -83,8 +86,9 @@ async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -
         gold, served = await measure_gold_episodes(config, prepared), _served(config.engine)
         return PreflightReport(config=config, folder=folder, verdict=sound, gold_sizes=gold, notes=(served, *notes))
     machine = detect_machine(config.engine.local_engine_config)
+    fitted = fit_to_memory(config, prepared.model_folder, machine, processes)
+    config = fitted.config
     gold = await measure_gold_episodes(config, prepared)
-    (planned,) = memory.plan_run_memory(config, prepared.model_folder, machine, processes)
     speeds, source = await _speeds(config, prepared.model_folder)
     evaluated = config.eval.trials * sum(len(each.tasks) for each in prepared.eval_sets)
     return PreflightReport(
@@ -94,9 +98,10 @@ async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -
         gold_sizes=gold,
         forecast=forecast.forecast_run(config, gold, speeds, evaluated),
         speed_source=f"{source}; with one process" if processes > 1 else source,
-        memory=planned,
+        memory=fitted.plan,
+        misfit=fitted.misfit,
         disk=_disk(config, memory.read_model_shape(prepared.model_folder), machine.dtype_bytes, folder),
-        notes=notes,
+        notes=(*([fitted.changes] if fitted.changes else []), *notes),
     )
 
 

@@ -1,0 +1,93 @@
+"""Fit the settings that only change memory and speed to the machine, unless the user sets them.
+
+These are `engine.max_tokens_per_microbatch`, `engine.gradient_checkpointing` and `engine.max_num_seqs`. They change no
+gradient, except by rounding. The fitted values are stored in the run's config, so a resumed run keeps them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from understudy.engines.local.config import LocalEngineConfig
+from understudy.engines.local.machine import Machine
+from understudy.runs.config import TrainConfig
+from understudy.train.planning.memory import (
+    GIB,
+    MemoryPlan,
+    explain_misfit,
+    max_pass_sizes,
+    plan_memory,
+    read_model_shape,
+)
+
+MEMORY_SHARE = 0.75
+"""Share of the memory that fitted settings plan to use. Runs have taken up to 30% more than planned."""
+MIN_TOKENS_PER_MICROBATCH = 1024
+"""Gradient checkpointing is preferred to micro-batches of fewer tokens, which share fewer prompts."""
+
+
+@dataclass(frozen=True)
+class FittedRun:
+    """A config whose settings were fitted to the machine."""
+
+    config: TrainConfig
+    plan: MemoryPlan | None
+    """The memory plan; None if the engine is not `local`."""
+    changes: str = ""
+    """A line that says what was fitted, or nothing."""
+
+    @property
+    def misfit(self) -> str:
+        """A line that says why the run does not fit, or nothing."""
+        return explain_misfit(self.plan) if self.plan else ""
+
+
+def fit_to_memory(config: TrainConfig, folder: Path, machine: Machine, processes: int = 1) -> FittedRun:
+    """Return the config with settings that fit into the machine's memory. `folder` is that of the model.
+
+    Settings that the user gave, in a file or on the command line, are not changed. First the micro-batch is halved,
+    then gradient checkpointing is turned on; then fewer sequences are sampled at once.
+    """
+    if not isinstance(config.engine, LocalEngineConfig):
+        return FittedRun(config, None)
+    shape, available = read_model_shape(folder), int(MEMORY_SHARE * machine.memory_total)
+    engine = given = config.engine
+
+    def plan(candidate: LocalEngineConfig) -> MemoryPlan:
+        sizes = max_pass_sizes(config.replace(engine=candidate), processes)
+        return plan_memory(shape, candidate, sizes, machine, processes)
+
+    for engine in _training_candidates(given, config.limits.max_episode_tokens + config.sampling.max_response_tokens):
+        if plan(engine).required_bytes_in("training") <= available:
+            break
+    while (
+        "max_num_seqs" not in given.model_fields_set
+        and engine.max_num_seqs > 1
+        and plan(engine).required_bytes_in("sampling") > available
+    ):
+        engine = engine.replace(max_num_seqs=engine.max_num_seqs // 2)
+    return FittedRun(config.replace(engine=engine), plan(engine), _describe_changes(config, engine, machine))
+
+
+def _training_candidates(given: LocalEngineConfig, longest: int) -> Iterator[LocalEngineConfig]:
+    """Yield configs from the fastest to the one that needs least memory. `longest` is the tokens of an episode."""
+    sizes = [given.max_tokens_per_microbatch]
+    if "max_tokens_per_microbatch" not in given.model_fields_set:
+        while sizes[-1] > max(MIN_TOKENS_PER_MICROBATCH, longest):
+            sizes.append(sizes[-1] // 2)
+    fixed = given.gradient_checkpointing or "gradient_checkpointing" in given.model_fields_set
+    for checkpointing in (given.gradient_checkpointing,) if fixed else (False, True):
+        for size in sizes:
+            yield given.replace(max_tokens_per_microbatch=size, gradient_checkpointing=checkpointing)
+
+
+def _describe_changes(config: TrainConfig, engine: LocalEngineConfig, machine: Machine) -> str:
+    keys = ("max_tokens_per_microbatch", "gradient_checkpointing", "max_num_seqs")
+    changed = [key for key in keys if getattr(engine, key) != getattr(config.engine, key)]
+    if not changed:
+        return ""
+    values = ", ".join(f"engine.{key} = {str(getattr(engine, key)).lower()}" for key in changed)
+    return (
+        f"fitted to {machine.memory_total / GIB:.1f} GiB of memory: {values}. An episode may have "
+        f"limits.max_episode_tokens = {config.limits.max_episode_tokens} tokens; a lower limit allows a faster run"
+    )
