@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -196,6 +197,17 @@ def test_certify_passes_tiny_model_and_fails_a_broken_format(
     certificate = json.loads(text)
     assert (code, certificate["passed"], certificate["format"]) == (1, False, "ChatML")
     assert "> " in next(check["diff"] for check in certificate["checks"] if not check["passed"])
+
+
+def test_keys_prints_a_section_or_all(call: Call) -> None:
+    section = call("train", "dapo_is_no_target", "--keys")
+    assert section[0] == 2
+    assert all(word in section[2] for word in ("dapo_is_no_target", "algorithm", "engine.lora"))
+    for words in (("--keys", "algorithm.loss"), ("retail", "algorithm.loss", "--keys")):
+        code, text, _ = call("train", *words)
+        assert (code, list(tomllib.loads(text))) == (0, ["algorithm"])
+        assert list(tomllib.loads(text)["algorithm"]) == ["loss"]
+    assert call("train", "--keys") == call("train", "--print-config")
 
 
 def test_print_config_prints_toml_that_parses(call: Call) -> None:

@@ -57,7 +57,9 @@ ARGUMENTS = {
     "mcp serve": ("{name}", "retail --task {name}", "retail --tools {name}"),
     "mcp tools": ("{name}", "x --env {name}"),
     "mcp call": ("{name} tool", "x tool --env {name}"),
-    **dict.fromkeys(("new environment", "new dataset", "new mcp", "new reward", "new user", "new config"), ()),
+    **dict.fromkeys(
+        ("new environment", "new dataset", "new mcp", "new reward", "new user", "new algorithm", "new config"), ()
+    ),
 }
 """Arguments to test by command: `{name}` stands for each of NAMES, `{file}` for each of FILES."""
 NAMES = ("nowhere", "folder", "broken.json")

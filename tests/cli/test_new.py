@@ -1,5 +1,6 @@
 """Test `understudy new`: each project passes its own test, `check`, `eval` and two steps of training."""
 
+import json
 import os
 import shlex
 import subprocess
@@ -13,7 +14,7 @@ from understudy.core.errors import ConfigError
 from understudy.runs.config import load_config
 from understudy.runs.presets import preset_names
 
-KINDS = ("environment", "database", "dataset", "mcp", "reward", "user")
+KINDS = ("environment", "database", "dataset", "mcp", "reward", "user", "algorithm")
 MAX_LINES = {"environment": 80, "database": 150}
 """The largest number of lines of Python, tests included."""
 
@@ -41,6 +42,9 @@ def test_project_runs_as_its_readme_says(kind: str, tmp_path: Path) -> None:
         run(sys.executable, "-m", *command, cwd=folder)
     (result,) = folder.glob("runs/*/result.json")
     assert result.is_file()
+    if kind == "algorithm":
+        steps = [json.loads(line) for line in (result.parent / "metrics.jsonl").read_text().splitlines()]
+        assert sum("train/ratio" in step for step in steps) == 2  # the metric of the project's loss
 
 
 @pytest.mark.slow

@@ -212,18 +212,22 @@ def test_advantage_estimator_by_hand_and_on_a_bandit() -> None:
     torch = pytest.importorskip("torch")
     from best import best_of_group
 
+    from understudy.algorithms.batch import Batch
     from understudy.algorithms.losses import ppo_loss
 
-    rewards, group = torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0, 1.0]), torch.tensor([0, 0, 0, 1, 1, 1])
-    assert torch.allclose(best_of_group(rewards, group), torch.tensor([2 / 3, 0, 0, 0, 0, 0]))
-    permuted = torch.tensor([3, 1, 5, 0, 4, 2])
-    assert torch.equal(best_of_group(rewards[permuted], group[permuted]), best_of_group(rewards, group)[permuted])
+    def make_batch(rewards: list[float], group_ids: list[int]) -> Batch:
+        return Batch.from_rows([[1, 2]] * len(rewards), [[False, True]] * len(rewards), None, rewards, group_ids)
+
+    batch = make_batch([1.0, 0.0, 0.0, 1.0, 1.0, 1.0], [0, 0, 0, 1, 1, 1])
+    assert torch.allclose(best_of_group(batch), torch.tensor([2 / 3, 0, 0, 0, 0, 0]))
+    permuted = [3, 1, 5, 0, 4, 2]
+    assert torch.equal(best_of_group(batch.select(permuted)), best_of_group(batch)[permuted])
     logits, generator = torch.zeros(4, requires_grad=True), torch.Generator().manual_seed(0)
     optimizer = torch.optim.Adam([logits], lr=0.1)
     for _ in range(100):
         chances = logits.log_softmax(-1)
         arms = chances.exp().multinomial(8, replacement=True, generator=generator)
-        advantages = best_of_group((arms == 2).float(), torch.zeros(8, dtype=torch.long))
+        advantages = best_of_group(make_batch((arms == 2).float().tolist(), [0] * 8))
         old, mask = chances[arms].detach(), torch.ones(8, dtype=torch.bool)
         optimizer.zero_grad()
         ppo_loss(chances[arms], old, advantages, mask, 0.2, 0.2)[0].backward()

@@ -148,8 +148,8 @@ def test_error_names_only_the_allowed_target_kinds(target_folder: Path) -> None:
 
 
 def test_split_arguments_separates_target_and_overrides() -> None:
-    assert split_arguments(["a.b=1", "retail"]) == ("retail", ["a.b=1"])
-    assert split_arguments(["runs/lr=1", "x.y-z=a/b:c"]) == ("runs/lr=1", ["x.y-z=a/b:c"])
+    assert split_arguments(["a.b=1", "retail"]) == (["retail"], ["a.b=1"])
+    assert split_arguments(["runs/lr=1", "x.y-z=a/b:c"]) == (["runs/lr=1"], ["x.y-z=a/b:c"])
     assert [has_target(each) for each in ([], ["seed=1"], ["retail"], ["domain=retail"])] == [
         False,
         False,
@@ -175,3 +175,60 @@ def test_resolve_weights_of_runs_checkpoints_and_evaluations(target_folder: Path
     for target in ("retail", "telecom_easy"):
         with pytest.raises(ConfigError, match="checkpoint"):
             resolve_weights(target)
+
+
+LAYER = """
+[engine]
+kind = "tinker"
+[algorithm]
+learning_rate = 3e-6
+"""
+
+
+def test_configs_after_a_target_override_it_in_order(target_folder: Path) -> None:
+    Path("layer.toml").write_text(LAYER)
+    Path("last.toml").write_text('domain = "airline"\nsteps = 7\n[engine]\nkind = "local"\nfinetune = "lora"\n')
+    found = resolve(["default", "dapo", "layer.toml"]).config
+    assert (found.algorithm.advantage_estimator, found.algorithm.learning_rate) == ("grpo", 3e-6)
+    assert (found.engine.kind, found.slice.domain_policy) == ("tinker", "brief")
+    found = resolve(["retail", "layer.toml", "last.toml", "steps=9"]).config
+    assert (found.domain, found.engine.kind, found.steps) == ("airline", "local", 9)
+    assert found.engine.local_engine_config.finetune == "lora"
+
+
+def test_algorithm_replaces_the_keys_of_the_algorithm_below_it(target_folder: Path) -> None:
+    Path("rloo.toml").write_text('[algorithm]\npreset = "rloo"\ngroup_size = 5\n')
+    found = resolve(["default", "dapo", "rloo.toml"]).config.algorithm
+    assert (found.preset, found.advantage_estimator, found.group_size) == ("rloo", "rloo", 5)
+
+
+def test_kind_of_a_section_drops_the_keys_of_another_kind(target_folder: Path) -> None:
+    Path("base.toml").write_text('[engine]\nkind = "local"\nthreads = 2\nfinetune = "lora"\n')
+    Path("layer.toml").write_text('[engine]\nkind = "skyrl"\n')
+    engine = resolve(["base.toml", "layer.toml"]).config.engine
+    assert (engine.kind, engine.finetune) == ("skyrl", "lora")  # type: ignore[union-attr]
+    Path("keys.toml").write_text("[engine]\nthreads = 3\n")
+    with pytest.raises(ConfigError, match=r"keys\.toml.*'skyrl'.*threads"):
+        resolve(["base.toml", "layer.toml", "keys.toml"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["retail", "telecom"], ["telecom", "a domain", "mix:A,B"]),
+        (["retail", "dapoo"], ["'dapoo'", "'dapo'"]),
+        (["dapo"], ["'dapo'", "algorithm", "retail dapo"]),
+    ],
+)
+def test_name_that_cannot_follow_a_target(target_folder: Path, arguments: list[str], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(arguments)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_configs_after_the_name_of_a_model(target_folder: Path) -> None:
+    Path("layer.toml").write_text("seed = 4\n[engine]\nthreads = 2\n")
+    found = resolve_weights("tiny", ["layer.toml", "seed=5"]).config
+    assert (found.model, found.seed, found.engine.local_engine_config.threads) == ("tiny", 5, 2)
+    with pytest.raises(ConfigError, match=r"'nosuch'.*'tiny'"):
+        resolve_weights("tiny", ["nosuch"])

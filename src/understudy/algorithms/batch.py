@@ -15,6 +15,8 @@ from torch import Tensor
 
 from understudy.core.trajectory import Trajectory
 
+LossOutput = tuple[Tensor, dict[str, Tensor]]
+"""A loss to minimise and its metrics, all scalars."""
 MICROBATCH_OVERHEAD = 64
 """Fixed cost of a micro-batch in tokens. It makes `plan_microbatches` prefer fewer micro-batches."""
 

@@ -1,22 +1,33 @@
 """Config sections of `algorithm`. Imports no torch, so that a config can be read without it."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from understudy.core.records import Record
 
-AdvantageEstimator = Literal["group_mean", "grpo", "rloo", "reinforce_pp", "gae", "success_indicator", "zero", "turn"]
+FunctionReference = Annotated[str, StringConstraints(pattern=r"^[\w.]+:\w+$")]
+"""A function of the user's own, as `module:attribute`."""
+AdvantageEstimator = (
+    Literal["group_mean", "grpo", "rloo", "reinforce_pp", "gae", "success_indicator", "zero", "turn"]
+    | FunctionReference
+)
 LossAggregation = Literal["token_mean", "sequence_mean", "seq_mean_token_sum_norm"]
 KLEstimator = Literal["k1", "k2", "k3"]
+
+
+def is_custom(name: str) -> bool:
+    """Return whether an advantage estimator or a loss is a function of the user's own, `module:attribute`."""
+    return ":" in name
 
 
 class LossConfig(Record):
     """The policy loss and its clipping constants."""
 
-    kind: Literal["ppo", "gspo", "cispo", "nll"] = "ppo"
+    kind: Literal["ppo", "gspo", "cispo", "nll"] | FunctionReference = "ppo"
     """`ppo` is PPO's clipped surrogate. `gspo` clips the ratio of a sequence. `cispo` clips a token's importance weight
-    and keeps its gradient. `nll` is the negative log-likelihood."""
+    and keeps its gradient. `nll` is the negative log-likelihood. `module:attribute` is a function of your own
+    (docs/extending.md)."""
     clip_low: float = Field(default=0.2, ge=0.0, le=1.0)
     """Lower clip range. Below `1 - clip_low` a probability ratio gets no gradient that lowers it further. 1 disables
     the lower bound."""

@@ -7,10 +7,9 @@ gradient. Metrics are sums as well. A batch may be split between any tokens, for
 import torch
 from torch import Tensor
 
-from understudy.algorithms.config import LossConfig
-
-LossOutput = tuple[Tensor, dict[str, Tensor]]
-"""A loss to minimise and its metrics, all scalars."""
+from understudy.algorithms.batch import LossOutput
+from understudy.algorithms.config import LossConfig, is_custom
+from understudy.algorithms.custom import custom_loss
 
 
 def ppo_loss(
@@ -107,9 +106,13 @@ def compute_loss(
     """
     if loss.kind == "nll":
         return nll_loss(logprobs, advantages, mask)
+    if sequence_ids is None and (loss.kind == "gspo" or is_custom(loss.kind)):
+        sequence_ids = torch.arange(len(logprobs), device=logprobs.device)[:, None].expand_as(logprobs)
+    if is_custom(loss.kind):
+        assert sequence_ids is not None
+        return custom_loss(loss, logprobs, old_logprobs, advantages, mask, sequence_ids)
     if loss.kind == "gspo":
-        if sequence_ids is None:
-            sequence_ids = torch.arange(len(logprobs), device=logprobs.device)[:, None].expand_as(logprobs)
+        assert sequence_ids is not None
         return gspo_loss(logprobs, old_logprobs, advantages, mask, sequence_ids, loss.clip_low, loss.clip_high)
     kinds = {"ppo": ppo_loss, "cispo": cispo_loss}
     return kinds[loss.kind](logprobs, old_logprobs, advantages, mask, loss.clip_low, loss.clip_high)

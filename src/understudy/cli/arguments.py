@@ -8,12 +8,14 @@ from typer.core import TyperGroup
 TARGET_HELP = (
     "WHAT is a preset, a domain (also module:attribute, mcp:FILE, tau-bench:PATH#NAME, tau2:PATH#NAME, mix:A,B), a "
     "config file, or the folder of a run, a checkpoint or an evaluation. domain=NAME without WHAT is the same as NAME. "
-    "If a name is also a path, write ./NAME for the path. KEY=VALUE sets a key of the config, such as seed=1."
+    "If a name is also a path, write ./NAME for the path. Presets, algorithms and config files may follow WHAT; their "
+    "keys win. KEY=VALUE sets a key of the config, such as seed=1."
 )
 """Help of the argument WHAT, shared by every verb that takes it."""
 TargetArguments = Annotated[list[str] | None, typer.Argument(metavar="WHAT|KEY=VALUE", help=TARGET_HELP)]
 SettingsArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings of the config, such as seed=1.")
+    list[str] | None,
+    typer.Argument(metavar="CONFIG|KEY=VALUE", help="Configs, and settings, such as seed=1."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from understudy.algorithms.presets import algorithm_presets
 from understudy.cli.live import LiveView
 from understudy.cli.processes import TEMP_FOLDER_VARIABLE, TERMINATED_STATUS, exit_with_parent, run_processes
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.event_loop import run_async
-from understudy.core.settings import dump_toml
+from understudy.core.settings import dump_section, dump_toml
 from understudy.engines.local.config import Finetune, LocalEngineConfig
 from understudy.engines.local.machine import detect_machine
 from understudy.engines.models import find_model
@@ -23,7 +24,7 @@ from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.run import Run, next_run_folder, read_run_config, validate_new_folder
 from understudy.runs.scratch_run import make_scratch_run
 from understudy.runs.storage.locking import folder_lock
-from understudy.runs.targets import resolve, split_arguments
+from understudy.runs.targets import detect_target, resolve, split_arguments
 from understudy.train.planning import bench, fitting
 from understudy.train.planning.preflight import PreflightReport, run_preflight
 
@@ -203,8 +204,8 @@ def open_run(settings: Sequence[str], out: Path | None, resume: Path | None, pro
     if not settings:
         return Run.resume(resume)
     own = read_run_config(resume)
-    what, overrides = split_arguments(settings)
-    config = resolve(settings).config if what else parse_config(dump_toml(own), overrides)
+    names, overrides = split_arguments(settings)
+    config = resolve(settings).config if names else parse_config(dump_toml(own), overrides)
     return Run.resume(resume, config)
 
 
@@ -221,3 +222,15 @@ def _fit_to_memory(config: TrainConfig, processes: int) -> fitting.FittedRun:
 def format_config(settings: Sequence[str]) -> str:
     """Return the config with every key and its documentation."""
     return dump_toml(resolve(settings).config)
+
+
+def format_keys(arguments: Sequence[str]) -> str:
+    """Return the config, or only the section that one of the arguments names.
+
+    A name that is no target, no algorithm and no setting is a section. Raise ConfigError, which lists the sections, if
+    there is none of this name.
+    """
+    names, _ = split_arguments(arguments)
+    sections = [name for name in names if name not in algorithm_presets() and detect_target(name) is None]
+    config = resolve([each for each in arguments if each not in sections]).config
+    return "\n".join(dump_section(config, section) for section in sections) if sections else dump_toml(config)

@@ -180,6 +180,10 @@ def train(
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print the config, with every key and its documentation, and exit.")
     ] = False,
+    keys: Annotated[
+        bool,
+        typer.Option("--keys", help="The same, or only a section: --keys algorithm."),
+    ] = False,
     num_processes: Annotated[int, typer.Option(min=1, help="Number of processes, with one GPU each.")] = 1,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and forecast time and memory, without training.")
@@ -190,7 +194,8 @@ def train(
 
     The phases are SFT on gold demonstrations, preference training if the config names a file of preferences, and RL;
     then the result table is printed. WHAT is the preset `default`, a slice of retail, if it is not given. If WHAT is a
-    domain, the run uses all of its tasks and the default of every key. If WHAT is a run, a checkpoint or an evaluation,
+    domain, the run uses all of its tasks and the default of every key. Presets, algorithms and config files may follow
+    WHAT; later ones win. If WHAT is a run, a checkpoint or an evaluation,
     the new run uses its config.
     """
     from understudy.cli import launch
@@ -198,8 +203,8 @@ def train(
 
     if as_json and not dry_run:
         raise ConfigError("--json needs --dry-run; add it, or read the result of the run in its result.json")
-    if print_config:
-        return print(launch.format_config(target or ()))
+    if print_config or keys:
+        return print(launch.format_keys(target or ()) if keys else launch.format_config(target or ()))
     if dry_run:
         found = launch.dry_run(target or (), out, resume, num_processes)
         print(json.dumps(preflight.preflight_to_dict(found), indent=1) if as_json else found)

@@ -8,14 +8,15 @@ from typing import Annotated
 
 import typer
 
-from understudy.core.errors import ConfigError
+from understudy.algorithms.presets import algorithm_preset_text, algorithm_presets
+from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.files import RETRY_HINT, atomic_folder, os_errors_as_config_errors, write_text
 from understudy.runs.presets import preset_names, preset_text
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Write a small project that runs at once: an environment, a dataset, a reward, a user or a config.",
+    help="Write a small project that runs at once: your own environment, dataset, reward, user, algorithm or config.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -64,18 +65,25 @@ def user(name: NameArgument) -> None:
 
 
 @app.command()
+def algorithm(name: NameArgument) -> None:
+    """Write an RL algorithm: an advantage estimator and a loss."""
+    _write_and_report("algorithm", name)
+
+
+@app.command()
 def config(
     name: NameArgument,
-    preset: Annotated[str, typer.Argument(metavar="PRESET", help="The preset to copy.")] = "default",
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="The preset or algorithm to copy.")] = "default",
 ) -> None:
     """Write the config file NAME.toml, a copy of a preset."""
-    if preset not in preset_names():
-        raise ConfigError(f"unknown preset {preset!r}; allowed: {', '.join(preset_names())}")
+    if preset not in (*preset_names(), *algorithm_presets()):
+        raise ConfigError(f"unknown preset {did_you_mean(preset, [*preset_names(), *algorithm_presets()])}")
     path = Path(f"{name.removesuffix('.toml')}.toml")
     if path.exists():
         raise ConfigError(f"{path} already exists; choose another name, or remove it")
-    write_text(path, preset_text(preset))
-    print(f"{path} is a copy of the preset {preset}. Edit it, then: understudy train {path}")
+    write_text(path, preset_text(preset) if preset in preset_names() else algorithm_preset_text(preset))
+    command = f"understudy train {path}" if preset in preset_names() else f"understudy train retail {path}"
+    print(f"{path} is a copy of the preset {preset}. Edit it, then: {command}")
 
 
 def write_project(kind: str, name: str, parent: Path) -> Path:

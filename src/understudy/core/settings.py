@@ -40,26 +40,33 @@ def parse_toml(
     text: str,
     overrides: Sequence[str] = (),
     source: str = "config",
-    above: Mapping[str, Any] | None = None,
+    layers: Sequence[tuple[str, Mapping[str, Any]]] = (),
 ) -> C:
     """Parse a record from a TOML text, with `a.b=value` overrides.
 
-    `source` names the text in errors. Values of `above` override the text's, and `overrides` override both. Overrides
-    of a section's `kind` are applied before the others, and drop the section's keys that the new kind does not have.
-    Raise ConfigError for invalid TOML, an unknown key or a wrong value.
+    `source` names the text in errors. `layers` are further values, each with its source: a layer overrides the text
+    and the layers before it, and `overrides` override all. A layer or an override that changes a section's `kind` drops
+    the section's keys that the new kind does not have; overrides of a `kind` are applied before the others. Raise
+    ConfigError for invalid TOML, an unknown key or a wrong value.
     """
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as e:
-        raise ConfigError(f"{source}: not TOML: {e}") from e
-    _check_keys(_Section(config_type, config_type, source), values)
-    values = merge_nested(values, above or {})
+    values: dict[str, Any] = {}
+    for name, layer in [(source, parse_values(text, source)), *layers]:
+        _check_keys(_Section(config_type, config_type, name), _with_kinds(config_type, layer, values))
+        values = merge_nested(_without_replaced_kinds(config_type, values, layer), layer)
     for override in sorted(overrides, key=lambda each: not _sets_kind(config_type, each)):
         _override(_Section(config_type, config_type, f"override {override!r}"), values, override)
     try:
         return config_type.model_validate(values)
     except ValidationError as e:
         raise ConfigError(_explain(config_type, e)) from e
+
+
+def parse_values(text: str, source: str) -> dict[str, Any]:
+    """Return the values of a TOML text. Raise ConfigError, which names `source`, if it is invalid."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as e:
+        raise ConfigError(f"{source}: not TOML: {e}") from e
 
 
 def merge_nested(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,6 +78,20 @@ def merge_nested(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str
 def dump_toml(config: Record) -> str:
     """Return the config as TOML with a comment for every field. `parse_toml` reads it back to an equal record."""
     return "\n".join(_lines(config, ())).lstrip() + "\n"
+
+
+def dump_section(config: Record, name: str) -> str:
+    """Return one section of a config as TOML, with the sections in it, such as `algorithm` or `engine.lora`.
+
+    Raise ConfigError if there is no such section.
+    """
+    section: Any = config
+    for part in name.split("."):
+        section = section.get(part) if isinstance(section, Mapping) else getattr(section, part, None)
+    if not isinstance(section, Record):
+        sections = [line[1:-1] for line in dump_toml(config).splitlines() if line.startswith("[")]
+        raise ConfigError(f"no section {did_you_mean(name, sections)}")
+    return f"[{name}]\n" + "\n".join(_lines(section, tuple(name.split(".")))) + "\n"
 
 
 def config_differences(left: Record, right: Record) -> list[str]:
@@ -252,6 +273,36 @@ def _set_kind(section: _Section, values: dict[str, Any], sections: Sequence[str]
         values[sections[-1]] = {**_known(inner.record, given), "kind": kind}
 
 
+def _with_kinds(record: type[Record], values: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with the `kind` that a section has in `below`, where the values give none."""
+    found = dict(values)
+    for key, value in values.items():
+        kind = _section_of(below, key).get("kind")
+        if isinstance(value, Mapping) and kind and _has_kinds(record, key):
+            found[key] = {"kind": kind, **value}
+    return found
+
+
+def _without_replaced_kinds(record: type[Record], below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `below` without the keys that a section does not have in the kind that `above` gives it."""
+    found = dict(below)
+    for key, value in below.items():
+        kind = _section_of(above, key).get("kind")
+        for inner in field_records(record, key) if kind and _has_kinds(record, key) else ():
+            if record_kind(inner) == kind:
+                found[key] = _known(inner, value)
+    return found
+
+
+def _has_kinds(record: type[Record], key: str) -> bool:
+    return key in record.model_fields and len(field_records(record, key)) > 1
+
+
+def _section_of(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = values.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
 def _known(record: type[Record], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values whose keys the record has, also in nested records."""
     found = {key: value for key, value in values.items() if key in record.model_fields}
@@ -297,10 +348,12 @@ def _without_kinds(record: type[Record], location: Sequence[int | str]) -> list[
     if table := table_record(record, key):
         return [key, *map(str, rest[:1]), *_without_kinds(table, rest[1:])]
     records = field_records(record, key)
+    if not records:  # pydantic adds the members of a union of values
+        return [key, *(str(part) for part in rest if isinstance(part, int))]
     if len(records) > 1 and rest:
         records = tuple(each for each in records if record_kind(each) == rest[0])
         rest = rest[1:]
-    return [key, *(_without_kinds(records[0], rest) if records else map(str, rest))]
+    return [key, *_without_kinds(records[0], rest)]
 
 
 def _leaves(config: Record | Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

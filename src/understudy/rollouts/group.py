@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from understudy.algorithms.config import AdvantageEstimator
+from understudy.algorithms.config import AdvantageEstimator, is_custom
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
 
@@ -28,8 +28,10 @@ class Group:
         """Return the episodes from which an advantage estimator gets a training signal.
 
         Estimators that compare episodes need different rewards. `success_indicator` takes every success. `gae`
-        compares with a critic and `zero` with a reference, so both take every scored episode.
+        compares with a critic and `zero` with a reference, so both take every scored episode. So does an estimator of
+        the user's own, because it may compare anything.
         """
         if estimator == "success_indicator":
             return [episode for episode in self.scored_episodes if episode.reward >= 1.0]
-        return self.scored_episodes if estimator in ("gae", "zero") or self.has_reward_variance else []
+        takes_all = estimator in ("gae", "zero") or is_custom(estimator)
+        return self.scored_episodes if takes_all or self.has_reward_variance else []

@@ -6,6 +6,7 @@ The docstring under a field is its only documentation; `settings.dump_toml` writ
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self
@@ -20,13 +21,14 @@ from understudy.algorithms.config import (
     LossConfig,
     OverlongConfig,
     TurnAdvantageConfig,
+    is_custom,
 )
 from understudy.algorithms.preference_config import PreferenceConfig
 from understudy.algorithms.presets import load_algorithm_preset
 from understudy.clients.chat import DEFAULT_ENDPOINT, EndpointConfig, Endpoints
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.records import Record
-from understudy.core.settings import merge_nested, parse_toml, read_text
+from understudy.core.settings import merge_nested, parse_toml, parse_values, read_text
 from understudy.core.tasks import Split
 from understudy.engines.base import SamplingParams
 from understudy.engines.config import EngineConfig
@@ -70,7 +72,8 @@ class AlgorithmConfig(Record):
     """`group_mean`: reward minus the group's mean. `grpo`: the same divided by the group's standard deviation.
     `reinforce_pp`: divided by the batch's. `rloo`: reward minus the mean of the group's other episodes. `gae`: from the
     values of a critic. `turn`: one advantage for each reply, relative to the group's episodes in the same state.
-    `success_indicator`: 1 for a success, else 0 (rejection sampling). `zero`: 0, so that only the KL penalty trains."""
+    `success_indicator`: 1 for a success, else 0 (rejection sampling). `zero`: 0, so that only the KL penalty trains.
+    `module:attribute`: a function of your own (docs/extending.md)."""
     loss_aggregation: LossAggregation = "token_mean"
     """`token_mean`: all tokens of a batch have equal weight. `sequence_mean`: all sequences have equal weight.
     `seq_mean_token_sum_norm`: a token's weight does not depend on the batch (Dr. GRPO)."""
@@ -112,6 +115,12 @@ class AlgorithmConfig(Record):
     turn: TurnAdvantageConfig = TurnAdvantageConfig()
 
     @property
+    def _compares_episodes(self) -> bool:
+        """True if advantages compare the episodes of a group."""
+        estimator = self.advantage_estimator
+        return estimator not in ("gae", "success_indicator", "zero") and not is_custom(estimator)
+
+    @property
     def uses_critic(self) -> bool:
         """True if a critic is trained."""
         return self.advantage_estimator == "gae"
@@ -129,7 +138,7 @@ class AlgorithmConfig(Record):
 
     @model_validator(mode="after")
     def _validate_group_size(self) -> Self:
-        if self.group_size < 2 and self.advantage_estimator not in ("gae", "success_indicator", "zero"):
+        if self.group_size < 2 and self._compares_episodes:
             raise ConfigError(
                 f"algorithm.group_size = {self.group_size}: algorithm.advantage_estimator = "
                 f"{self.advantage_estimator!r} compares the episodes of a "
@@ -256,26 +265,51 @@ class TrainConfig(Record):
         return engine.replace(vllm=engine.vllm.replace(max_model_len=longest))
 
 
-def load_config(source: str | Path = "default", overrides: Sequence[str] = ()) -> TrainConfig:
+@dataclass(frozen=True)
+class ConfigLayer:
+    """The TOML text of a config that overrides another one."""
+
+    source: str
+    """The name or the path, for errors."""
+    text: str
+
+
+def load_config(
+    source: str | Path = "default", overrides: Sequence[str] = (), layers: Sequence[ConfigLayer] = ()
+) -> TrainConfig:
     """Load the config of a preset's name or of a TOML file, with `a.b=value` overrides.
 
-    Defaults come first, then the file, then the overrides.
+    Defaults come first, then the file, then the layers in their order, then the overrides.
     """
     if str(source) in preset_names():
-        return parse_config(preset_text(str(source)), overrides, where=str(source))
+        return parse_config(preset_text(str(source)), overrides, str(source), layers)
     path = Path(source)
     if path.suffix != ".toml" and not path.exists():
         raise ConfigError(f"unknown preset {did_you_mean(str(source), preset_names())}, or the path of a .toml file")
-    return parse_config(read_text(path), overrides, where=str(source))
+    return parse_config(read_text(path), overrides, str(source), layers)
 
 
-def parse_config(text: str, overrides: Sequence[str] = (), where: str = "config") -> TrainConfig:
+def parse_config(
+    text: str, overrides: Sequence[str] = (), where: str = "config", layers: Sequence[ConfigLayer] = ()
+) -> TrainConfig:
     """Parse a config's TOML text, with `a.b=value` overrides.
 
-    An override `algorithm.preset=NAME` takes precedence over the text: the preset replaces the keys of `algorithm` that
-    both set.
+    Each of `layers` overrides the text and the layers before it. An `algorithm.preset` in a layer or an override takes
+    precedence over what is below: the preset replaces the keys of `algorithm` that both set.
     """
+    above: list[tuple[str, Mapping[str, Any]]] = []
+    for layer in layers:
+        values = parse_values(layer.text, layer.source)
+        algorithm = values.get("algorithm")
+        above += _algorithm_layer(algorithm.get("preset") if isinstance(algorithm, Mapping) else None)
+        above.append((layer.source, values))
     pairs = [override.partition("=") for override in overrides]
     chosen = [value.strip() for key, _, value in pairs if key.strip() == "algorithm.preset"]
-    above = {"algorithm": load_algorithm_preset(chosen[-1])} if chosen and chosen[-1] else {}
+    above += _algorithm_layer(chosen[-1] if chosen else None)
     return parse_toml(TrainConfig, text, overrides, where, above)
+
+
+def _algorithm_layer(preset: object) -> list[tuple[str, Mapping[str, Any]]]:
+    if not isinstance(preset, str) or not preset:
+        return []
+    return [(f"algorithm.preset = {preset!r}", {"algorithm": load_algorithm_preset(preset)})]

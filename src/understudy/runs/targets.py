@@ -1,4 +1,4 @@
-"""Resolve what a command works on: WHAT, and `key=value` settings of its config.
+"""Resolve what a command works on: WHAT, further configs, and `key=value` settings.
 
     preset        the name of a preset (`understudy list`)
     domain        the name of a domain, `module:attribute`, `mcp:FILE`, `mix:A,B`, a benchmark such as `tau2:PATH#NAME`,
@@ -10,10 +10,13 @@
     tasks         a file of tasks, or a folder of such files
     model         the folder of a model
 
+Presets, algorithms and config files may follow WHAT: `understudy train retail dapo mine.toml seed=1`. Later ones win.
+
 A name wins over a file or folder of the same name; `./NAME` is always the file or folder. A new kind needs an entry in
 `TARGET_KINDS` and a test in `detect_target`; a new kind with a config needs a branch in `_load_target_config` too.
 """
 
+import json
 import os
 import re
 import tomllib
@@ -22,14 +25,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from understudy.algorithms.presets import algorithm_preset_text, algorithm_presets
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.readers import SUFFIXES
-from understudy.core.settings import dump_toml
+from understudy.core.settings import dump_toml, read_text
 from understudy.envs.sources import list_domains, load_source
 from understudy.envs.task_source import FULL_SLICE, TaskSource
-from understudy.runs.config import TrainConfig, load_config, parse_config
+from understudy.runs.config import ConfigLayer, TrainConfig, load_config, parse_config
 from understudy.runs.eval_spec import is_eval_folder, read_spec
-from understudy.runs.presets import preset_names
+from understudy.runs.presets import preset_names, preset_text
 from understudy.runs.run import CONFIG_FILE, PROVENANCE_FILE, is_run_folder
 
 TargetKind = Literal["preset", "domain", "config", "run", "checkpoint", "evaluation", "tasks", "model"]
@@ -88,36 +92,51 @@ class ResolvedTarget:
 
 
 def resolve(arguments: Sequence[str] = ()) -> ResolvedTarget:
-    """Resolve `[WHAT] key=value...` to a config.
+    """Resolve `[WHAT [CONFIG...]] key=value...` to a config: WHAT, then each CONFIG, then the settings; later ones win.
 
-    Without WHAT, `domain=NAME` means the same as WHAT = NAME. Without both, WHAT is the preset `default`. Raise
-    ConfigError for a WHAT that does not exist or has no config, and for a wrong setting.
+    A CONFIG is the name of a preset or of an algorithm, or a config file. Without WHAT, `domain=NAME` means the same as
+    WHAT = NAME. Without both, WHAT is the preset `default`. Raise ConfigError for a WHAT that does not exist or has no
+    config, and for a wrong setting.
     """
-    what, settings = split_arguments(arguments)
-    domain = _domain_setting(settings)
+    names, settings = split_arguments(arguments)
+    what, domain = "".join(names[:1]), _domain_setting(settings)
+    layers = [read_layer(name, what) for name in names[1:]]
     if not what and domain:
         target = find_target(domain, ("domain",))
     else:
         target = find_target(what or DEFAULT_PRESET)
         if target.kind == "domain" and domain not in ("", what, target.text):
             raise ConfigError(f"{what} and domain={domain} name two domains; give one of them")
-    return ResolvedTarget(target, _load_target_config(target, settings))
+    return ResolvedTarget(target, _load_target_config(target, settings, layers))
 
 
 def has_target(arguments: Sequence[str]) -> bool:
     """Return whether `[WHAT] key=value...` names a target, by WHAT or by `domain=`."""
-    what, settings = split_arguments(arguments)
-    return bool(what or _domain_setting(settings))
+    names, settings = split_arguments(arguments)
+    return bool(names or _domain_setting(settings))
 
 
-def split_arguments(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Return WHAT, empty if it is not given, and the settings. Raise ConfigError if more than one WHAT is given."""
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the names (WHAT, if it is given, and the configs after it) and the settings."""
     names = [each for each in arguments if not _SETTING.match(each)]
-    if len(names) > 1:
-        raise ConfigError(
-            f"{' and '.join(map(repr, names))}: give one WHAT; every other argument is of the form key=value"
-        )
-    return "".join(names), [each for each in arguments if _SETTING.match(each)]
+    return names, [each for each in arguments if _SETTING.match(each)]
+
+
+def read_layer(name: str, what: str) -> ConfigLayer:
+    """Return a config that follows `what`. Raise ConfigError if `name` is not a preset, an algorithm or a file."""
+    if name in algorithm_presets():
+        return ConfigLayer(name, algorithm_preset_text(name))
+    target = detect_target(name)
+    if target and target.kind == "preset":
+        return ConfigLayer(name, preset_text(name))
+    if target and target.kind == "config":
+        return ConfigLayer(name, read_text(target.text))
+    known = [*preset_names(), *algorithm_presets()]
+    found = f"{name!r} is {TARGET_KINDS[target.kind]}" if target else f"unknown config {did_you_mean(name, known)}"
+    raise ConfigError(
+        f"{found}; only presets, algorithms, config files and key=value settings may follow {what!r} "
+        "(several domains are one: mix:A,B)"
+    )
 
 
 def find_target(text: str, allowed: Sequence[TargetKind] = CONFIG_KINDS) -> Target:
@@ -126,6 +145,8 @@ def find_target(text: str, allowed: Sequence[TargetKind] = CONFIG_KINDS) -> Targ
     kinds = ", ".join(TARGET_KINDS[kind] for kind in allowed)
     if target is None and Path(text).is_dir():
         raise ConfigError(f"the folder {text} holds nothing that is accepted here; allowed: {kinds}")
+    if text in algorithm_presets():
+        raise ConfigError(f"{text!r} is an algorithm; name what to train on before it, such as: retail {text}")
     if target is None:
         names = [*(preset_names() if "preset" in allowed else ()), *(list_domains() if "domain" in allowed else ())]
         raise ConfigError(f"unknown name or path {did_you_mean(text, names)}; or give {kinds}")
@@ -188,17 +209,18 @@ def _domain_setting(settings: Sequence[str]) -> str:
     return next((value.strip() for key, _, value in reversed(pairs) if key.strip() == "domain"), "")
 
 
-def _load_target_config(target: Target, settings: Sequence[str]) -> TrainConfig:
+def _load_target_config(target: Target, settings: Sequence[str], layers: Sequence[ConfigLayer]) -> TrainConfig:
     match target.kind:
         case "preset" | "config":
-            return load_config(target.text, settings)
+            return load_config(target.text, settings, layers)
         case "run":
-            return load_config(target.path / CONFIG_FILE, settings)
+            return load_config(target.path / CONFIG_FILE, settings, layers)
         case "checkpoint":
-            return load_config(target.path.parent.parent / CONFIG_FILE, settings)
+            return load_config(target.path.parent.parent / CONFIG_FILE, settings, layers)
         case "evaluation":
-            return parse_config(dump_toml(read_spec(target.path).config), settings)
+            return parse_config(dump_toml(read_spec(target.path).config), settings, layers=layers)
         case "domain":
-            return parse_config("", [*settings, f"domain={target.text}"])
+            named = [f"domain={target.text}"] if _domain_setting(settings) else []
+            return parse_config(f"domain = {json.dumps(target.text)}", [*settings, *named], layers=layers)
         case "tasks" | "model":
             raise ConfigError(f"{target.text} is {TARGET_KINDS[target.kind]}, which has no config")

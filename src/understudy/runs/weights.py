@@ -11,7 +11,7 @@ from understudy.runs.agents import open_model
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.eval_spec import read_spec
 from understudy.runs.storage.checkpoints import find_damage, last_checkpoint
-from understudy.runs.targets import TARGET_KINDS, ResolvedTarget, detect_target, resolve
+from understudy.runs.targets import TARGET_KINDS, ResolvedTarget, detect_target, read_layer, resolve, split_arguments
 
 _ALLOWED = "allowed: a run, a checkpoint, an evaluation, the folder of a model, or a model's name"
 
@@ -30,8 +30,8 @@ class ModelWeights(Record):
 def resolve_weights(source: str, overrides: Sequence[str] = ()) -> ModelWeights:
     """Return the weights of a run, a checkpoint, an evaluation, a model's folder or a model's name.
 
-    `overrides` are `key=value` settings of the config. Raise ConfigError for a damaged checkpoint, a run without a
-    checkpoint, a folder with adapters only, and a preset or domain.
+    `overrides` are configs and `key=value` settings, as after WHAT. Raise ConfigError for a damaged checkpoint, a run
+    without a checkpoint, a folder with adapters only, and a preset or domain.
     """
     target = detect_target(source)
     if target and target.kind in ("run", "checkpoint", "evaluation"):
@@ -43,7 +43,8 @@ def resolve_weights(source: str, overrides: Sequence[str] = ()) -> ModelWeights:
         raise ConfigError(
             f"{source} holds adapters only; name the run, or export its full model: understudy export RUN"
         )
-    config = parse_config("", [f"model={source}", *overrides])
+    names, settings = split_arguments(overrides)
+    config = parse_config("", [f"model={source}", *settings], layers=[read_layer(name, source) for name in names])
     return ModelWeights(name=path.resolve().name if path.is_dir() else source, config=config)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from understudy.algorithms.custom import validate_custom_functions
 from understudy.clients.cost import CostTracker, validate_prices
 from understudy.core.errors import ConfigError
 from understudy.engines.models import find_model
@@ -62,6 +63,7 @@ async def prepare_run(
     if config.user.kind == "human":
         raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")
     validate_reference(config.algorithm, folder)
+    validate_custom_functions(config.algorithm.advantage_estimator, config.algorithm.loss)
     validate_prices(config.cost_limit, endpoint_configs(config, training_endpoint_names(config)))
     _validate_files_used(config)
     cost_tracker = cost_tracker or CostTracker()

@@ -14,9 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from understudy.algorithms import losses
-from understudy.algorithms.batch import Batch, plan_microbatches, split_across_ranks
+from understudy.algorithms.batch import Batch, LossOutput, plan_microbatches, split_across_ranks
 from understudy.algorithms.config import CriticConfig, LossConfig
-from understudy.algorithms.losses import LossOutput
 from understudy.core.errors import ConfigError
 from understudy.engines.base import (
     Completion,

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from understudy.algorithms import losses
+from understudy.algorithms.batch import LossOutput
 from understudy.algorithms.config import CriticConfig
-from understudy.algorithms.losses import LossOutput
 from understudy.engines.local.config import OptimizerConfig
 from understudy.engines.local.optimizer import MasterAdamW
 

@@ -14,7 +14,9 @@ from understudy.algorithms.advantages import (
     turn_advantages,
 )
 from understudy.algorithms.batch import Batch, collate
+from understudy.algorithms.config import is_custom
 from understudy.algorithms.critic import action_starts
+from understudy.algorithms.custom import custom_advantages
 from understudy.algorithms.rewards import training_rewards
 from understudy.core.errors import RolloutError
 from understudy.core.tasks import Task
@@ -192,7 +194,8 @@ def collate_groups(groups: Sequence[Group], config: TrainConfig) -> Batch:
     algorithm = config.algorithm
     episodes = [episode for group in groups for episode in group.episodes]
     group_ids = [i for i, group in enumerate(groups) for _ in group.episodes]
-    anchor_states = index_anchor_states(groups) if algorithm.advantage_estimator == "turn" else None
+    needs_states = algorithm.advantage_estimator == "turn" or is_custom(algorithm.advantage_estimator)
+    anchor_states = index_anchor_states(groups) if needs_states else None
     batch = collate(episodes, group_ids, temperature=config.sampling.temperature or 1.0, anchor_states=anchor_states)
     return batch.replace(rewards=training_rewards(episodes, algorithm.overlong, config.limits.max_episode_tokens))
 
@@ -205,9 +208,12 @@ def compute_advantages(batch: Batch, config: TrainConfig) -> Batch:
     algorithm = config.algorithm
     if algorithm.uses_critic:
         batch = with_gae_advantages(batch, algorithm)
-    elif batch.anchor_states is not None:
+    elif algorithm.advantage_estimator == "turn":
+        assert batch.anchor_states is not None
         turns = turn_advantages(batch.rewards, batch.anchor_states, batch.mask, algorithm.turn.gae_lambda)
         batch = batch.replace(advantages=turns * has_group_variance(batch.rewards, batch.group_ids)[:, None])
+    elif is_custom(algorithm.advantage_estimator):
+        batch = batch.replace(advantages=custom_advantages(algorithm.advantage_estimator, batch))
     else:
         episodes = episode_advantages(algorithm.advantage_estimator, batch.rewards, batch.group_ids)
         batch = batch.replace(advantages=episodes[:, None] * batch.mask)

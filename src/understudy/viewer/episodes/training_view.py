@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 
+from understudy.algorithms.config import is_custom
 from understudy.core.records import Record
 from understudy.core.trajectory import Trajectory
 from understudy.evaluation.stored_episodes import StoredEpisodes
@@ -71,6 +72,7 @@ def _why_untrained(stored: StoredEpisodes, episode: Trajectory, step_trained: bo
         return "Not trained on: the policy was frozen in this step (algorithm.critic.warmup_steps)."
     if algorithm.advantage_estimator == "success_indicator":
         return "Not trained on: success_indicator trains on episodes with reward 1 only."
-    if step_trained or algorithm.advantage_estimator not in ("gae", "zero"):
+    takes_all = algorithm.advantage_estimator in ("gae", "zero") or is_custom(algorithm.advantage_estimator)
+    if step_trained or not takes_all:
         return "Not trained on: all episodes of its group have the same reward."
     return "No data of this step's update is stored."
