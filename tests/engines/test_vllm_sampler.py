@@ -522,7 +522,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"sampler": "vllm", "vllm": {"python": "/bin/true"}}, r"vLLM: .*engine\.sampler"),
         (
             {"vllm": {"python": "/bin/true", "gpu_memory_utilization": 1e-6}},
-            r"PyTorch: .*\b8192 tokens\b.*engine\.vllm\.gpu_memory_utilization",
+            r"PyTorch: .*\b32768 tokens\b.*engine\.vllm\.gpu_memory_utilization",
         ),
         ({"vllm": {"python": "/bin/true"}, "train_embeddings": True}, r"PyTorch: .*vLLM 0\.32"),
         (
@@ -542,9 +542,10 @@ def test_sampler_choice_and_its_reason(tiny: Path, settings: dict[str, Any], exp
 
 
 def test_vllm_context_is_limited_to_the_length_of_episodes(tiny: Path, tmp_path: Path) -> None:
-    long = shutil.copytree(tiny, tmp_path / "long")
+    long, short = shutil.copytree(tiny, tmp_path / "long"), shutil.copytree(tiny, tmp_path / "short")
     values = json.loads((long / "config.json").read_text())
-    (long / "config.json").write_text(json.dumps(values | {"max_position_embeddings": 1 << 40}))
+    for folder, context in ((long, 1 << 40), (short, 8192)):
+        (folder / "config.json").write_text(json.dumps(values | {"max_position_embeddings": context}))
     lengths = (
         "limits.max_episode_tokens=1000",
         "sampling.max_response_tokens=50",
@@ -558,8 +559,8 @@ def test_vllm_context_is_limited_to_the_length_of_episodes(tiny: Path, tmp_path:
     played, _ = open_model(config_of(long))
     assert (played.context_length, "by vLLM: " in str(played.sampler_choice)) == (1000 + 8192 + 50, True)
     assert max_model_len_argument(played) == "9242"
-    short, _ = open_model(config_of(tiny))
-    assert (short.context_length, max_model_len_argument(short)) == (8192, None)
+    own, _ = open_model(config_of(short))
+    assert (own.context_length, max_model_len_argument(own)) == (8192, None)
     own, _ = open_model(config_of(long, "engine.vllm.max_model_len=77"))
     assert (own.context_length, max_model_len_argument(own)) == (77, "77")
     for settings in (["engine.vllm.base_url=http://localhost:8000"], ["engine.kind=tinker"]):

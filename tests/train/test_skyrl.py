@@ -177,7 +177,7 @@ def test_critic_and_teacher_have_their_own_model_paths(tiny: Path) -> None:
 def test_max_model_len_is_limited_by_episodes_and_model(tiny: Path) -> None:
     longest = "generator.inference_engine.engine_init_kwargs.max_model_len"
     assert skyrl_keys(tiny, "limits.max_episode_tokens=1000", "sampling.max_response_tokens=64")[longest] == 1064
-    assert skyrl_keys(tiny, "limits.max_episode_tokens=9000")[longest] == 8192
+    assert skyrl_keys(tiny, "limits.max_episode_tokens=40000")[longest] == 32768
 
 
 def test_explicit_overrides_replace_mapped_keys(tiny: Path) -> None:

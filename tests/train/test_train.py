@@ -464,9 +464,9 @@ def test_demonstration_with_reward_below_1_is_rejected(
 ) -> None:
     monkeypatch.setattr("understudy.envs.domains.base.score_episode", lambda *_: Score(reward=0.5))
     message = r"\btrain/0/one/easy/0\b.*\b0\.5\b.*"
-    with pytest.raises(TaskError, match=rf"{message}limits\.max_turns"):
+    with pytest.raises(TaskError, match=rf"{message}limits\.max_turns = \d+\b.*set limits\.max_turns=\d+$"):
         train_tiny_run(tmp_path / "cut", tiny)
-    with pytest.raises(TaskError, match=rf"{message}limits\.max_episode_tokens"):
+    with pytest.raises(TaskError, match=rf"{message}\b100\b.*set limits\.max_episode_tokens=\d+$"):
         train_tiny_run(tmp_path / "short", tiny, "limits.max_turns=4", "limits.max_episode_tokens=100")
     with pytest.raises(TaskError, match=rf"{message}understudy check"):
         train_tiny_run(tmp_path / "whole", tiny, "limits.max_turns=4")

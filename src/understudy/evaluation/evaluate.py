@@ -110,26 +110,44 @@ async def evaluate_gold(domain: TaskSource, tasks: Sequence[Task]) -> EvalResult
     return await evaluate(domain, GoldAgent(), tasks, kind="gold")
 
 
-_LIMIT_KEYS = {
-    StopReason.MAX_TURNS: "limits.max_turns",
-    StopReason.MAX_TOKENS: "limits.max_episode_tokens",
-}
-"""Config key of the limit that ended an episode, by stop reason."""
-
-
 async def play_demonstrations(
     domain: TaskSource, tasks: Iterable[Task], format: ChatFormat, limits: EpisodeLimits, seed: int
 ) -> list[Trajectory]:
     """Return a gold episode of each task, in a model's tokens. Raise TaskError if one does not earn 1."""
-    agent = DemonstrationAgent(format)
-    episodes = [await play_episode(domain, task, agent, limits, episode_seed(seed, task, 0)) for task in tasks]
+    chosen, agent = list(tasks), DemonstrationAgent(format)
+
+    async def play_all(limits: EpisodeLimits) -> list[Trajectory]:
+        return [await play_episode(domain, task, agent, limits, episode_seed(seed, task, 0)) for task in chosen]
+
+    episodes = await play_all(limits)
     failed = next((episode for episode in episodes if episode.score is None or episode.reward < 1.0), None)
     if failed:
-        limit = _LIMIT_KEYS.get(failed.stop_reason) if failed.stop_reason else None
-        cause = f"raise {limit}" if limit else failed.error or "see: understudy check"
         earned = f"earns {failed.reward:g}" if failed.score else "has no score"
+        if failed.stop_reason in (StopReason.MAX_TURNS, StopReason.MAX_TOKENS):
+            cause = _limit_hint(failed.stop_reason, await play_all(_NO_LIMITS), limits)
+        else:
+            cause = failed.error or "see: understudy check"
         raise TaskError(f"the gold episode of task {failed.task_id} {earned}; {cause}")
     return episodes
+
+
+_NO_LIMITS = EpisodeLimits(max_turns=1000, max_episode_tokens=1 << 24)
+
+
+def _limit_hint(reached: StopReason, unlimited: Sequence[Trajectory], limits: EpisodeLimits) -> str:
+    """Return which limit cuts off gold episodes, and a value that fits the given episodes, played without limits."""
+    if reached is StopReason.MAX_TURNS:
+        longest = max(episode.num_turns for episode in unlimited)
+        return (
+            f"limits.max_turns = {limits.max_turns}, but gold episodes have up to {longest} replies; "
+            f"set limits.max_turns={longest + 4}"
+        )
+    longest = max(len(episode.tokens) for episode in unlimited)
+    enough = -(-longest * 5 // 4 // 500) * 500  # a margin of a quarter: other tasks may be longer
+    return (
+        f"limits.max_episode_tokens = {limits.max_episode_tokens}, but gold episodes have up to {longest} tokens "
+        f"of this model; set limits.max_episode_tokens={enough}"
+    )
 
 
 def replace_users(domain: TaskSource, users: UserSimulatorFactory) -> TaskSource:

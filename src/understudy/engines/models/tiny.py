@@ -108,7 +108,7 @@ def _config(architecture: Architecture, hidden: int, layers: int) -> dict[str, A
         "num_key_value_heads": hidden // _HEAD // 2,
         "head_dim": _HEAD,
         "hidden_act": "silu",
-        "max_position_embeddings": 8192,
+        "max_position_embeddings": 32768,  # gold episodes of the shipped domains have up to 16 thousand tokens
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
         "tie_word_embeddings": True,
