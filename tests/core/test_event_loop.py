@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import time
 
 import pytest
@@ -58,6 +59,23 @@ def test_ctrl_c_cancels_waiting_coroutine_and_runs_its_cleanup() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_async(wait())
     assert cleaned
+
+
+def test_ctrl_c_in_a_finalizer_ends_the_coroutine(capfd: pytest.CaptureFixture[str]) -> None:
+    class Finalized:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    async def work() -> None:
+        Finalized()
+        await asyncio.sleep(60)
+
+    hook, started = sys.unraisablehook, time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_async(work())
+    assert time.monotonic() - started < 30
+    assert sys.unraisablehook is hook
+    assert "ignored" not in capfd.readouterr().err
 
 
 def test_second_ctrl_c_interrupts_cleanup() -> None:

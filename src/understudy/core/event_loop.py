@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import signal
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from types import FrameType
@@ -48,11 +49,23 @@ async def _with_interrupts(main: Coroutine[Any, Any, T]) -> T:
         if cancelled or asyncio.current_task(loop) is task:
             cancelled = False
             raise KeyboardInterrupt
+        cancel()
+
+    def on_unraisable(error: "sys.UnraisableHookArgs", /) -> None:
+        # Python drops an exception in a finalizer, and some C extensions drop one elsewhere. Ctrl-C still ends `main`.
+        if issubclass(error.exc_type, KeyboardInterrupt):
+            cancel()
+        else:
+            previous_hook(error)
+
+    def cancel() -> None:
+        nonlocal cancelled
         cancelled = True
         task.cancel()
         loop.call_soon_threadsafe(lambda: None)  # `cancel` alone does not wake a loop that waits for I/O
 
     previous = signal.signal(signal.SIGINT, on_interrupt)
+    previous_hook, sys.unraisablehook = sys.unraisablehook, on_unraisable
     try:
         return await main
     except asyncio.CancelledError:
@@ -60,6 +73,7 @@ async def _with_interrupts(main: Coroutine[Any, Any, T]) -> T:
             raise KeyboardInterrupt from None
         raise
     finally:
+        sys.unraisablehook = previous_hook
         signal.signal(signal.SIGINT, previous)
 
 
