@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
+import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 
@@ -32,6 +33,11 @@ TASKS_TRAIN: list = [
 ]
 print(len(TASKS_TRAIN), TASKS_TRAIN[0], TASKS_TRAIN.index(3))
 """
+
+
+_PADDED = pyarrow.struct(
+    [("b", pyarrow.int64()), ("c", pyarrow.list_(pyarrow.struct([("d", pyarrow.int64()), ("e", pyarrow.int64())])))]
+)
 
 
 def values(path: Path) -> list[Any]:
@@ -59,6 +65,17 @@ def test_parquet_is_read_across_row_groups(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=700)
     assert values(tmp_path / "a.parquet") == rows
     assert [item.location for item in read_rows(tmp_path / "a.parquet")][-1].endswith("a.parquet: row 2500")
+
+
+def test_arrow_stream_is_read_like_parquet_without_padding(tmp_path: Path) -> None:
+    rows = [{"a": {"b": 1, "c": None}}, {"a": {"c": [{"d": None, "e": 2}]}}, {"a": None}]
+    table = pyarrow.Table.from_pylist(rows, pyarrow.schema([("a", _PADDED)]))
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    with pyarrow.ipc.new_stream(tmp_path / "a.arrow", table.schema) as stream:
+        stream.write_table(table, max_chunksize=2)
+    for name in ("a.parquet", "a.arrow"):
+        assert values(tmp_path / name) == [{"a": {"b": 1}}, {"a": {"c": [{"e": 2}]}}, {"a": None}]
+        assert [item.location for item in read_rows(tmp_path / name)][-1].endswith(f"{name}: row 3")
 
 
 def test_items_carry_their_location(tmp_path: Path) -> None:
@@ -143,7 +160,8 @@ def test_python_file_is_parsed_and_never_executed(tmp_path: Path, element: str, 
         ("t.json", "{", "t.json"),
         ("t.json", '{"task": []}', "'tasks'"),
         ("t.json", '{"tasks": {"a": []}}', "'tasks'"),
-        ("t.csv", "a,b", ".json, .jsonl, .parquet, .py"),
+        ("t.csv", "a,b", ".parquet"),
+        ("t.json", '{"a": 1}\n{"a": 2}\n', ".jsonl"),
         ("none.json", None, "none.json"),
     ],
 )
@@ -158,11 +176,12 @@ def test_unreadable_file_raises_config_error_in_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_invalid_parquet_gives_a_row_error(tmp_path: Path) -> None:
-    path = tmp_path / "t.parquet"
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_invalid_binary_file_gives_a_row_error(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"t.{suffix}"
     path.write_bytes(b"PAR1 this is none PAR1")
     (problem,) = problems(path)
-    assert problem.startswith("FILE: row 1: not parquet: ")
+    assert problem.startswith("FILE: row 1: not ")
 
 
 def test_missing_library_error_names_the_install_command() -> None:

@@ -10,7 +10,7 @@ import pytest
 from support.data_kit import run_data_command, write_lines
 from understudy.core.items import Item, RowError
 from understudy.core.messages import Message, ToolCall
-from understudy.data.conversations.conversations import read_conversations, read_sft_conversations
+from understudy.data.conversations.conversations import read_conversations, read_examples
 from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair
 
 SPEC = {"name": "find", "description": "Finds.", "parameters": {"type": "object", "properties": {}}}
@@ -119,7 +119,11 @@ def test_every_labeled_example_format_reads_the_same(tmp_path: Path, label: bool
         ({"messages": PROMPT}, "messages: "),
         ({"messages": [*PROMPT, DONE], "tools": "{"}, "tools: "),
         ({"messages": [*PROMPT, DONE], "tools": 7}, "tools: "),
-        ({"messages": [*PROMPT, DONE], "tools": [{"name": "f"}]}, "tools.0.description: "),
+        ({"messages": [*PROMPT, DONE], "tools": [{"description": "f"}]}, "tools.0.name: "),
+        ({"messages": [*PROMPT, DONE], "label": "good"}, "label: "),
+        ({"question": "2 + 2?", "answer": ["4"]}, "answer: "),
+        ({"instruction": "Hi.", "output": "Hello.", "history": [["a"]]}, "history.0: "),
+        ({"instruction": 7, "output": "Hello."}, "instruction: "),
         ({"conversations": [{"from": "narrator", "value": "x"}]}, "conversations.0.from: .*'narrator'"),
         ({"conversations": [*SHAREGPT[:1], {"from": "function_call", "value": "find()"}]}, "conversations.1"),
         ({"conversations": [*SHAREGPT[:1], {"from": "function_call", "value": "[]"}]}, "conversations.1"),
@@ -136,7 +140,8 @@ def test_every_labeled_example_format_reads_the_same(tmp_path: Path, label: bool
         ({"chosen": [*AFTER_CALL, DONE], "messages": [*PROMPT, DONE]}, "chosen: .*messages"),
         ({"rejected": [*AFTER_CALL, DONE]}, "rejected: .*chosen and rejected"),
         ({"conversations": SHAREGPT[:-1], "rejected": SHAREGPT[-1]}, "rejected: "),
-        ({"prompt": "hello", "completion": [DONE]}, "prompt: "),
+        ({"prompt": 7, "completion": [DONE]}, "prompt: "),
+        ({"chosen": "Hello.", "rejected": "No."}, "chosen: .*prompt"),
         (
             {"messages": [*PROMPT, calling_message(r'{"x": "\ud83d"}')]},
             "\\bfind\\b",
@@ -164,20 +169,15 @@ def test_function_call_with_text_and_nested_tool_call_tags(tmp_path: Path) -> No
         )
 
 
-def test_preference_pair_is_rejected_as_sft_data(tmp_path: Path) -> None:
-    row = {"prompt": AFTER_CALL, "chosen": [DONE], "rejected": [DONE | {"content": "No."}]}
-    (found,) = read_sft_conversations(write_lines(tmp_path / "rows.jsonl", [row]))
-    assert isinstance(found, RowError)
-    assert str(found).startswith(f"{tmp_path / 'rows.jsonl'}:1: ")
-
-
 def test_convert_writes_conversations_in_the_native_format(tmp_path: Path) -> None:
     rows = write_lines(
         tmp_path / "rows.jsonl", [{"conversations": SHAREGPT, "system": "policy", "id": i} for i in "ab"]
     )
     out = tmp_path / "ours.jsonl"
     assert run_data_command("convert", rows, out) == (0, f"{out}: 2\n", "")
-    assert [item.value.messages for item in read_sft_conversations(out) if isinstance(item, Item)] == [EPISODE] * 2
+    assert [item.value.messages for item in read_examples(out, Demonstration) if isinstance(item, Item)] == [
+        EPISODE
+    ] * 2
     assert run_data_command("convert", rows, out)[0] == 2
     code, _, err = run_data_command("convert", rows, tmp_path / "other.jsonl", "--split", "train")
     assert (code, "--split" in err) == (2, True)

@@ -15,12 +15,12 @@ from support.data_kit import run_data_command
 from understudy.core.errors import ConfigError
 from understudy.core.items import Item
 from understudy.core.messages import Message, ToolCall
-from understudy.data.conversations.conversations import RESULT_SEPARATOR, TrainingExample
-from understudy.data.conversations.conversations import read_conversations as read_conversations
+from understudy.data.conversations.conversations import TrainingExample, read_conversations
 from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair
 from understudy.data.conversations.export import ExportTarget, UnsupportedExample, iter_replies, split_first_difference
 from understudy.data.conversations.llamafactory import LlamaFactoryTarget, resolve_template
 from understudy.data.conversations.openai import OpenAITarget
+from understudy.data.conversations.sharegpt import RESULT_SEPARATOR
 from understudy.data.conversations.trl import TRLTarget
 
 POLICY, HELLO = Message(role="system", content="policy"), Message(role="user", content="hello")

@@ -10,7 +10,8 @@ import pytest
 from understudy.core.errors import ConfigError
 from understudy.core.items import Item, RowError
 from understudy.core.messages import Message, ToolCall, ToolSpec, message_to_openai, tool_to_openai
-from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair, read_examples
+from understudy.data.conversations.conversations import read_examples
+from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair
 
 SWITCH = ToolSpec(name="switch_lamp", description="Switch a lamp.", parameters={"type": "object", "properties": {}})
 OPENING = Message(role="user", content="Switch lamp L7 on.")
@@ -64,7 +65,6 @@ def test_chat_completions_messages_and_tools_are_read(tmp_path: Path) -> None:
         ({"rejected": EPISODE[:2]}, "^rejected: "),
         ({"chosen": EPISODE[2:]}, r"^chosen: .*\b0\b"),
         ({"chosen": (*EPISODE, EPISODE[4])}, r"^chosen: .*\b5\b"),
-        ({"better": EPISODE}, "^better: "),
     ],
 )
 def test_invalid_pair_gives_an_error_and_reading_continues(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
@@ -94,7 +94,7 @@ def test_missing_file_and_invalid_json_are_errors(tmp_path: Path) -> None:
         ({"role": "assistant", "content": [{"type": "text"}]}, "content"),
         ({"role": "assistant", "tool_calls": [{"function": {}}]}, "tool_calls"),
         ({"role": "assistant", "content": "x", "reasoning": "y"}, "reasoning"),
-        ("x", "Message"),
+        ("x", "object"),
     ],
 )
 def test_message_of_unknown_format_gives_an_error(tmp_path: Path, message: Any, why: str) -> None:

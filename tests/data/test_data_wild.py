@@ -1,4 +1,4 @@
-"""Fuzz the readers of task files: every item is a task or a `RowError` with a location."""
+"""Fuzz the readers of files of tasks and conversations: an invalid value is a `RowError` with a location."""
 
 import json
 from collections.abc import Iterator
@@ -10,14 +10,16 @@ from xml.etree import ElementTree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.data_kit import json_values, make_address_task, make_tau_task, retail_tasks
+from support.data_kit import json_values, make_address_task, make_tau_task, retail_tasks, write_lines
 from understudy.core.items import Item, RowError
 from understudy.core.tasks import Task
+from understudy.data.conversations.conversations import read_conversations
 from understudy.data.plots import render_plots
 from understudy.data.skyrl_rows import to_skyrl_row
 from understudy.data.stats import compute_stats, format_stats
 from understudy.data.synthesis.specs import build_samples
 from understudy.data.task_input import open_task_input
+from understudy.data.tool_examples import read_tool_examples
 from understudy.data.verify import DomainRegistry, play_tasks
 
 VALID_VALUES = [
@@ -25,6 +27,25 @@ VALID_VALUES = [
     json.loads(to_skyrl_row(retail_tasks(1)[0], "policy", "retail").model_dump_json()),
     make_tau_task(),
     make_address_task(3),
+]
+_TURNS = [{"from": "human", "value": "a"}, {"from": "function_call", "value": '{"name": "f", "arguments": {}}'}]
+_CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+_TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+_MESSAGES = [
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": None, "tool_calls": [_CALL]},
+    {"role": "tool", "content": "b", "tool_call_id": "c"},
+]
+CONVERSATION_ROWS: list[Any] = [
+    {"messages": _MESSAGES, "tools": [_TOOL], "label": True},
+    {"conversations": [*_TURNS, {"from": "observation", "value": "b"}], "system": "s", "tools": "[]"},
+    {"conversations": _TURNS[:1], "chosen": _TURNS[1], "rejected": {"from": "gpt", "value": "c"}},
+    {"prompt": _MESSAGES[:1], "chosen": _MESSAGES[1:], "rejected": "c"},
+    {"prompt": "a", "completion": _MESSAGES[1], "task": "t"},
+    {"input": {"messages": _MESSAGES[:1], "tools": []}, "preferred_output": _MESSAGES[1:], "non_preferred_output": []},
+    {"instruction": "a", "input": "b", "output": "c", "history": [["d", "e"]], "system": "s"},
+    {"question": "a", "answer": 4},
+    {"prompt": _MESSAGES[:1], "reward_model": {"ground_truth": "4"}},
 ]
 SPEC = {
     "scenario": "demo",
@@ -78,6 +99,14 @@ def test_fuzzed_task_file_gives_tasks_or_located_errors(tmp_path: Path, lines: l
     for number, item in enumerate(found, 1):
         assert item.location == f"{path}:{number}"
         assert isinstance(item.value, Task) if isinstance(item, Item) else item.problem
+
+
+@given(json_values | mutated_values(CONVERSATION_ROWS))
+@fuzz_settings
+def test_fuzzed_conversation_gives_an_example_or_an_error(tmp_path: Path, row: Any) -> None:
+    path = write_lines(tmp_path / "c.jsonl", [row])
+    for found in (*read_conversations(path), *read_tool_examples(path)):
+        assert found.location == f"{path}:1"
 
 
 @given(st.binary(max_size=60) | json_values.map(lambda value: json.dumps({"tasks": [value]}).encode()))

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,3 +156,21 @@ def test_file_that_matches_one_domain_of_a_mixture_is_accepted(demos: Path) -> N
     mixture = open_domain("toy:DOMAIN,retail").slice(Slice(domain_policy="brief", tools=("toy/switch_lamp",)))
     assert list(prompt_mismatch_notes([item], mixture)) == []
     assert len(list(prompt_mismatch_notes([item], open_domain("toy:DOMAIN,retail")))) == 2
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}]},
+        {"conversations": [{"from": "human", "value": "Hi."}, {"from": "gpt", "value": "Hello."}]},
+        {"instruction": "Translate.", "input": "Bonjour.", "output": "Hello."},
+        {"prompt": "Hi.", "completion": "Hello."},
+        {"question": "2 + 2?", "answer": "4"},
+    ],
+)
+def test_sft_trains_on_rows_of_each_shape(tiny: Path, tmp_path: Path, row: dict[str, Any]) -> None:
+    file = write_lines(tmp_path / "rows.jsonl", [row])
+    settings = ("sft.steps=2", "steps=0", "save_every=0", "sft.num_demonstrations=0", f"sft.dataset_file={file}")
+    run = train_tiny_run(tmp_path / "run", tiny, *settings)
+    first, second = (step["train/nll_loss"] for step in step_metrics(run))
+    assert second < first

@@ -13,7 +13,8 @@ class PreferenceConfig(Record):
     steps: int = Field(default=0, ge=0)
     """Optimizer steps; 0 skips this phase."""
     dataset_file: str = ""
-    """Path of a JSONL file. Rows hold `chosen` and `rejected` for `dpo`, `messages` and `label` for `kto`."""
+    """A file or folder. Rows hold `chosen` and `rejected` for `dpo`, `messages` and `label` for `kto`, or have another
+    known shape."""
     kind: Literal["dpo", "kto"] = "dpo"
     """Loss: `dpo` learns from pairs, `kto` from single conversations labelled desirable or undesirable."""
     batch_size: int = Field(default=8, ge=1)

@@ -149,12 +149,12 @@ def convert(
     Conversations in the format of another trainer are converted to understudy's. The gold calls of every task are run
     first; a task that rewards doing nothing is an error.
     """
-    from understudy.data.conversations.conversations import is_conversation_file
+    from understudy.data.conversations.conversations import is_conversation_input
     from understudy.data.convert import split_names
     from understudy.data.splits import ExactGroups
     from understudy.data.writer import FILE_SUFFIXES
 
-    if is_conversation_file(Path(dataset)):
+    if is_conversation_input(Path(dataset)):
         validate_unused_options(ctx, _OF_TASKS)
         return _convert_conversations(Path(dataset), out, skip_invalid, resume)
     if out.suffix and out.suffix not in FILE_SUFFIXES:
@@ -180,7 +180,9 @@ def export(
     ],
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE", help="Files of conversations: understudy's, ShareGPT, TRL or OpenAI."),
+        typer.Argument(
+            metavar="FILE", help="Files or folders of conversations, of any shape that the page Data lists."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The folder to write. It must not exist.")],
     model: Annotated[

@@ -1,9 +1,14 @@
 """Readers that stream the rows of a data file.
 
 .jsonl     one value a line
-.json      a list, or an object with a list `tasks` or `dependent_dataset`; parsed incrementally (ijson)
+.json      a list, or an object with a list `data`, `tasks` or `dependent_dataset`; parsed incrementally (ijson)
 .parquet   one row at a time, by row groups (pyarrow)
+.arrow     one row at a time, by record batches (pyarrow); `datasets` saves such streams
+.csv       one object a row, with the names of the first line as keys; all values are texts
 .py        the literals of a list `TASKS`; never executed. Only this reader loads a whole file (`python_literals`)
+
+Arrow pads objects: each object of a column has the keys of all others, with nulls. So nulls in objects of .parquet and
+.arrow files are left out.
 """
 
 import functools
@@ -19,7 +24,13 @@ from understudy.core.items import Item, RowError
 from understudy.core.python_literals import read_python_literals
 
 SUFFIXES = (".json", ".jsonl", ".parquet", ".py")
-JSON_LIST_PATHS = {"": "item", "tasks": "tasks.item", "dependent_dataset": "dependent_dataset.item"}
+"""Suffixes of files of tasks. Files of conversations: `data.dataset_files`."""
+JSON_LIST_PATHS = {
+    "": "item",
+    "data": "data.item",
+    "tasks": "tasks.item",
+    "dependent_dataset": "dependent_dataset.item",
+}
 """Places of the list of rows in a JSON file: key of the list ("" for the top level) -> path of its items for ijson."""
 
 _BATCH = 1000
@@ -35,6 +46,7 @@ def read_rows(path: Path) -> Iterator[Item[Any] | RowError]:
         ".jsonl": _jsonl,
         ".json": _json,
         ".parquet": _parquet,
+        ".arrow": _arrow_stream,
         ".py": read_python_literals,
     }
     if not path.is_file():
@@ -92,8 +104,10 @@ def _find_items_path(ijson: ModuleType, path: Path) -> str:
                 if event == "start_array" and prefix in JSON_LIST_PATHS:
                     return JSON_LIST_PATHS[prefix]
     except ijson.JSONError as e:
-        raise ConfigError(f"{path}: not JSON: {_on_one_line(e)}") from e
-    raise ConfigError(f"{path}: no list of rows; the file must be a list or have a list 'tasks' or 'dependent_dataset'")
+        hint = "if each line is a JSON object, give the file a name that ends in .jsonl"
+        raise ConfigError(f"{path}: not JSON: {_on_one_line(e)}; {hint}") from e
+    names = ", ".join(repr(name) for name in JSON_LIST_PATHS if name)
+    raise ConfigError(f"{path}: no list of rows; the file must be a list or have a list of one of these names: {names}")
 
 
 def _on_one_line(error: Exception) -> str:
@@ -106,8 +120,38 @@ def _parquet(path: Path) -> Iterator[Item[Any] | RowError]:
     try:
         with parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=_BATCH):
-                for row in batch.to_pylist():
+                for row in _batch_rows(batch):
                     number += 1
                     yield Item(f"{path}: row {number}", row)
     except (arrow.ArrowException, OSError) as e:
         yield RowError(f"{path}: row {number + 1}", "", f"not parquet: {_on_one_line(e)}", "unreadable")
+
+
+def _arrow_stream(path: Path) -> Iterator[Item[Any] | RowError]:
+    arrow, ipc = (
+        require_module("pyarrow", "reading .arrow files"),
+        require_module("pyarrow.ipc", "reading .arrow files"),
+    )
+    number = 0
+    try:
+        with arrow.memory_map(str(path)) as file, ipc.open_stream(file) as stream:
+            for batch in stream:
+                for row in _batch_rows(batch):
+                    number += 1
+                    yield Item(f"{path}: row {number}", row)
+    except (arrow.ArrowException, OSError) as e:
+        yield RowError(f"{path}: row {number + 1}", "", f"not an Arrow stream: {_on_one_line(e)}", "unreadable")
+
+
+def _batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a record batch, a slice at a time, so that few are Python objects at once."""
+    for start in range(0, batch.num_rows, _BATCH):
+        for row in batch.slice(start, _BATCH).to_pylist():
+            yield {name: _without_nulls(value) for name, value in row.items()}
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a value whose objects have no nulls. Nulls in lists stay."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value

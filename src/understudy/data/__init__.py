@@ -7,6 +7,8 @@ check            check that a domain is sound
 verify           check that a task can be trained on
 near_duplicates  find tasks that are nearly the same
 splits           assign tasks to splits
+dataset_files    files and folders of rows
+tool_examples    rows of questions and answers as the examples of a `ToolDataset`
 writer           output that is either complete or absent, and can be resumed
 convert          convert tasks from one form to another
 stats            statistics of a set of tasks; `plots` draws them

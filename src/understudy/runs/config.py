@@ -59,7 +59,7 @@ class SFTConfig(Record):
     num_demonstrations: int = Field(default=256, ge=0)
     """Number of different gold episodes."""
     dataset_file: str = ""
-    """A file of further demonstrations, from `understudy data collect` or in the format of another trainer."""
+    """A file or folder of further demonstrations, from `understudy data collect` or in another known shape."""
 
 
 class AlgorithmConfig(Record):

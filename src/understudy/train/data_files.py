@@ -1,6 +1,5 @@
 """The data files of a run. They must not change when it is resumed."""
 
-import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from understudy.algorithms.preference_config import PreferenceConfig
 from understudy.core.errors import ConfigError
 from understudy.core.trajectory import Trajectory
+from understudy.data.dataset_files import digest_dataset
 from understudy.envs.task_source import TaskSource
 from understudy.formats import ChatFormat
 from understudy.runs.config import SFTConfig, TrainConfig
@@ -48,7 +48,7 @@ def read_data_files(config: TrainConfig, domain: TaskSource, format: ChatFormat,
 
 def _validate_digest(run: Run, file: str, name: str) -> None:
     path = Path(file).expanduser()
-    digest, known = hashlib.sha256(path.read_bytes()).hexdigest(), run.folder / f"{name}.sha256"
+    digest, known = digest_dataset(path), run.folder / f"{name}.sha256"
     if not known.exists():
         run.write_file(known.name, digest + "\n")
     elif known.read_text(encoding="utf-8").strip() != digest:

@@ -8,15 +8,11 @@ Messages are written as `messages.Message`. They are read in this form or in tha
 are tools.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BeforeValidator, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, model_validator
 
-from understudy.core.items import Item, RowError, row_error_from_validation
 from understudy.core.messages import Message, ToolSpec, message_from_openai
-from understudy.core.readers import read_rows
 from understudy.core.records import Record
 
 _OF_API = {"role", "content", "tool_calls", "tool_call_id"}
@@ -97,22 +93,7 @@ class LabeledExample(Record):
     label: bool
 
 
-RecordT = TypeVar("RecordT", bound=Record)
-
-
 def prompt_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """Return the messages before the first reply."""
     first = next(i for i, message in enumerate(messages) if message.role == "assistant")
     return messages[:first]
-
-
-def read_examples(path: Path, kind: type[RecordT]) -> Iterator[Item[RecordT] | RowError]:
-    """Yield the rows of a file as records of one kind. An invalid row is a `RowError` with its location and reason."""
-    for item in read_rows(path):
-        if isinstance(item, RowError):
-            yield item
-            continue
-        try:
-            yield Item(item.location, kind.model_validate(item.value))
-        except ValidationError as e:
-            yield row_error_from_validation(item.location, e)

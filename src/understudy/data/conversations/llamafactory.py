@@ -20,12 +20,7 @@ from pydantic import Field
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolSpec, tool_to_openai
 from understudy.core.records import Record
-from understudy.data.conversations.conversations import (
-    RESULT_SEPARATOR,
-    TOOL_CALL_END,
-    TOOL_CALL_START,
-    TrainingExample,
-)
+from understudy.data.conversations.conversations import TrainingExample
 from understudy.data.conversations.examples import Demonstration, PreferencePair
 from understudy.data.conversations.export import (
     DPO_FILE,
@@ -36,6 +31,7 @@ from understudy.data.conversations.export import (
     split_first_difference,
     split_last_reply,
 )
+from understudy.data.conversations.sharegpt import RESULT_SEPARATOR, TOOL_CALL_END, TOOL_CALL_START
 from understudy.engines.models import MODELS, find_model
 from understudy.formats.jinja import read_chat_template
 

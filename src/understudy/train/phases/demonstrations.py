@@ -13,7 +13,7 @@ from understudy.core.items import Item, items_or_raise
 from understudy.core.messages import ToolSpec
 from understudy.core.tasks import Score
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.data.conversations.conversations import read_sft_conversations
+from understudy.data.conversations.conversations import read_examples
 from understudy.data.conversations.examples import Demonstration
 from understudy.envs.domains.mixture import list_sources
 from understudy.envs.task_source import TaskSource
@@ -36,7 +36,7 @@ def read_demonstrations(
                 "sft.num_demonstrations = 0 without sft.dataset_file: SFT has no data; set one of them, or sft.steps=0"
             )
         return [], []
-    found = list(items_or_raise(read_sft_conversations(Path(sft.dataset_file).expanduser())))
+    found = list(items_or_raise(read_examples(Path(sft.dataset_file).expanduser(), Demonstration)))
     notes = list(prompt_mismatch_notes(found, domain))
     episodes = [_to_trajectory(item, format) for item in found]
     fitting = [episode for episode in episodes if len(episode.tokens) <= max_tokens]

@@ -20,7 +20,8 @@ from understudy.core.items import items_or_raise
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Score
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.data.conversations.examples import LabeledExample, PreferencePair, read_examples
+from understudy.data.conversations.conversations import read_examples
+from understudy.data.conversations.examples import LabeledExample, PreferencePair
 from understudy.engines.base import Trainer, require_reference
 from understudy.formats import ChatFormat
 from understudy.rollouts.supervised import build_supervised_example
@@ -36,11 +37,11 @@ Its reward is 1 if it is chosen or desirable, else 0."""
 
 
 def read_preferences(config: TrainConfig, format: ChatFormat) -> list[PreferenceUnit]:
-    """Return the conversations of the file as token sequences. Raise ConfigError at the first invalid row."""
+    """Return the conversations of the file as token sequences. Raise TaskError or ConfigError at an invalid row."""
     preferences = config.preferences
     if not preferences.dataset_file:
         raise ConfigError(
-            "preferences.dataset_file is empty; name a JSONL file of conversations, or set preferences.steps=0"
+            "preferences.dataset_file is empty; name a file or folder of conversations, or set preferences.steps=0"
         )
     if preferences.kind == "kto" and preferences.batch_size < 2:
         raise ConfigError("preferences.batch_size = 1: kto compares the conversations of a batch; set at least 2")
@@ -57,10 +58,6 @@ def read_preferences(config: TrainConfig, format: ChatFormat) -> list[Preference
                 f"{config.limits.max_episode_tokens}; raise the limit, or remove the row"
             )
         units.append(unit)
-    if not units:
-        raise ConfigError(
-            f"preferences.dataset_file {preferences.dataset_file} is empty; use a file with at least one row"
-        )
     return units
 
 

@@ -1,0 +1,102 @@
+"""Convert the messages and tools of a row to the form that `examples` reads: that of the chat completions API."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic_core import from_json
+
+Row = Mapping[str, Any]
+WireMessage = dict[str, Any]
+"""A message of the chat completions API."""
+
+_IGNORED = ("weight", "name")
+"""Columns of a message that no model sees."""
+
+
+class InvalidRow(Exception):
+    """Raised for a row that cannot be read: the field, "" for the whole row, and the problem."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(problem)
+        self.field = field
+
+
+def text_message(role: str, text: str) -> WireMessage:
+    """Return a message with a text."""
+    return {"role": role, "content": text}
+
+
+def parse_field(text: str, field: str, problem: str) -> Any:
+    """Return the value of a JSON text. Raise InvalidRow with `problem` if it is not JSON."""
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError as e:
+        raise InvalidRow(field, f"{problem}: {e}") from e
+
+
+def normalize_messages(messages: Sequence[Any]) -> list[WireMessage]:
+    """Return messages without null columns and weights. Calls without ids get ids, and so do their results."""
+    return _with_call_ids([_normalize_message(message, f"messages.{i}") for i, message in enumerate(messages)])
+
+
+def normalize_tools(row: Row) -> list[Any]:
+    """Return the tools of a row, which may be JSON text or beside the messages in `input`, without their wrappers."""
+    inner = row["input"] if isinstance(row.get("input"), dict) else row
+    tools = inner.get("tools") or []
+    tools = parse_field(tools, "tools", "not JSON") if isinstance(tools, str) else tools
+    if not isinstance(tools, list):
+        raise InvalidRow("tools", "a list of tools is needed")
+    return [_normalize_tool(tool) for tool in tools]
+
+
+def _normalize_message(message: Any, field: str) -> WireMessage:
+    if not isinstance(message, dict):
+        raise InvalidRow(field, "it is not an object")
+    if message.get("weight") == 0:
+        raise InvalidRow(f"{field}.weight", "replies with weight 0 are not supported")
+    bare = {key: value for key, value in message.items() if value is not None and key not in _IGNORED}
+    if bare.get("role") == "developer":  # OpenAI's newer name of the system message
+        bare["role"] = "system"
+    if bare.get("tool_calls") == []:
+        del bare["tool_calls"]
+    elif isinstance(bare.get("tool_calls"), list):
+        bare["tool_calls"] = [_normalize_call(call) for call in bare["tool_calls"]]
+    return {"content": ""} | bare
+
+
+def _normalize_call(call: Any) -> Any:
+    """Return a call with its name and arguments under `function`. Calls as understudy writes them do not change."""
+    if isinstance(call, dict) and isinstance(call.get("arguments"), str) and "function" not in call:
+        return {
+            "id": call.get("id") or "",
+            "function": {key: call[key] for key in ("name", "arguments") if key in call},
+        }
+    if isinstance(call, dict) and "function" not in call:
+        return {key: value for key, value in call.items() if key != "type" and value is not None}
+    return call
+
+
+def _normalize_tool(tool: Any) -> Any:
+    """Return a tool without its wrapper and without `strict`, which no model sees. Its description may be missing."""
+    function = tool.get("function", tool) if isinstance(tool, dict) else tool
+    if not isinstance(function, dict):
+        return function
+    given = {key: value for key, value in function.items() if value is not None and key not in ("strict", "type")}
+    return {"description": "", "parameters": {"type": "object", "properties": {}}} | given
+
+
+def _with_call_ids(messages: Sequence[WireMessage]) -> list[WireMessage]:
+    """Give ids to calls without ids, and to the results after them in order."""
+    turn, asked, named = 0, list[str](), list[WireMessage]()
+    for message in messages:
+        calls = message.get("tool_calls")
+        if message.get("role") == "assistant":
+            if isinstance(calls, list) and all(isinstance(call, dict) for call in calls):
+                calls = [c if c.get("id") else c | {"id": f"call_{turn}_{i}"} for i, c in enumerate(calls)]
+                message = message | {"tool_calls": calls}
+                asked = [call["id"] for call in calls]
+            turn += 1
+        elif message.get("role") == "tool" and asked:
+            message = {"tool_call_id": asked.pop(0)} | message
+        named.append(message)
+    return named

@@ -1,0 +1,61 @@
+"""ShareGPT turns, {from, value}, as LLaMA-Factory reads them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from understudy.data.conversations.row_messages import InvalidRow, WireMessage, parse_field, text_message
+
+RESULT_SEPARATOR = "\n</tool_response>\n<tool_response>\n"
+"""Separates the results of several calls in one observation."""
+TOOL_CALL_START, TOOL_CALL_END = "<tool_call>", "</tool_call>"
+"""Encloses the calls of a `function_call` that also has text."""
+
+_ROLES = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"}
+_CALL_TAGS, _RESULT_TAGS = ("function_call", "function"), ("observation", "tool")
+
+
+def messages_from_sharegpt(turns: Sequence[Any]) -> list[WireMessage]:
+    """Return the turns as messages of the chat completions API. Turns that are such messages do not change."""
+    if turns and all(isinstance(turn, dict) and "role" in turn for turn in turns):
+        return list(turns)
+    messages: list[WireMessage] = []
+    for number, turn in enumerate(turns):
+        field = f"conversations.{number}"
+        if not isinstance(turn, dict) or not isinstance(turn.get("value"), str):
+            raise InvalidRow(field, "it is not an object with a string as value")
+        if turn.get("weight") == 0:
+            raise InvalidRow(f"{field}.weight", "replies with weight 0 are not supported")
+        tag, text = turn.get("from"), turn["value"]
+        if tag in _CALL_TAGS:
+            messages.append(_calling_message(text, field))
+        elif tag in _RESULT_TAGS:
+            messages += _result_messages(text, messages[-1] if messages else {}, field)
+        elif isinstance(tag, str) and tag in _ROLES:
+            messages.append(text_message(_ROLES[tag], text))
+        else:
+            allowed = ", ".join((*_ROLES, *_CALL_TAGS, *_RESULT_TAGS))
+            raise InvalidRow(f"{field}.from", f"unknown tag {tag!r}; allowed: {allowed}")
+    return messages
+
+
+def _calling_message(text: str, field: str) -> WireMessage:
+    """Parse a `function_call`: JSON of one call or a list, or a text with that in a `<tool_call>`."""
+    content, inner = "", text
+    if not text.lstrip().startswith(("{", "[")) and TOOL_CALL_START in text and TOOL_CALL_END in text:
+        content, _, inner = text.partition(TOOL_CALL_START)
+        content, inner = content.removesuffix("\n"), inner.rpartition(TOOL_CALL_END)[0]
+    calls = parse_field(inner, field, "a function_call that is not JSON")
+    calls = calls if isinstance(calls, list) else [calls]
+    if not calls or not all(isinstance(call, dict) and call.keys() >= {"name", "arguments"} for call in calls):
+        raise InvalidRow(field, "a function_call without a name and arguments")
+    wired = [{"function": {"name": call["name"], "arguments": call["arguments"]}} for call in calls]
+    return {"role": "assistant", "content": content, "tool_calls": wired}
+
+
+def _result_messages(text: str, before: Mapping[str, Any], field: str) -> list[WireMessage]:
+    """Split an observation into one message for each earlier call."""
+    count = len(before.get("tool_calls") or [])
+    parts = text.split(RESULT_SEPARATOR) if count > 1 else [text]
+    if len(parts) != max(1, count):
+        raise InvalidRow(field, f"an observation of {len(parts)} results after {count} calls")
+    return [text_message("tool", part) for part in parts]

@@ -1,0 +1,98 @@
+"""Files and folders of rows: data files, folders of data files, and folders that `datasets` has saved."""
+
+import hashlib
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from understudy.core.errors import ConfigError
+from understudy.core.items import Item, RowError
+from understudy.core.readers import read_rows
+
+DATASET_SUFFIXES = (".jsonl", ".json", ".parquet", ".arrow")
+"""Suffixes of data files. Only .jsonl needs no extra package."""
+
+_SAVED_DATASET, _SAVED_DATASET_DICT = "state.json", "dataset_dict.json"
+"""Files of `Dataset.save_to_disk` and of `DatasetDict.save_to_disk`."""
+_METADATA_FILES = ("dataset_info.json", "dataset_infos.json")
+"""Files of `datasets` and LLaMA-Factory that describe the data files beside them."""
+_TRAIN_FILE = re.compile(r"(?:^|[^a-z])train(?:ing)?(?:[^a-z]|$)", re.IGNORECASE)
+
+
+def list_dataset_files(path: Path) -> tuple[Path, ...]:
+    """Return the data files that a path names, in order.
+
+    A file is returned as it is. Of a folder with splits, the files of the split `train` are returned. Raise ConfigError
+    if a folder has no data file, or several splits but none named `train`.
+    """
+    if not path.is_dir():
+        return (path,)
+    if (path / _SAVED_DATASET_DICT).is_file():
+        return _saved_files(_choose_split(path))
+    if (path / _SAVED_DATASET).is_file():
+        return _saved_files(path)
+    files = _data_files(path)
+    if not files:
+        raise ConfigError(f"{path} has no data file ({', '.join(DATASET_SUFFIXES)}){_subfolder_hint(path)}")
+    return tuple(file for file in files if _TRAIN_FILE.search(file.stem)) or files
+
+
+def has_data_files(folder: Path) -> bool:
+    """Return whether a folder has data files, or is a saved dataset."""
+    return bool(_data_files(folder))
+
+
+def read_dataset(path: Path) -> Iterator[Item[Any] | RowError]:
+    """Yield the rows of a file or folder.
+
+    Raise ConfigError if there is no row, and as `list_dataset_files` and `read_rows`.
+    """
+    is_empty = True
+    for item in itertools.chain.from_iterable(map(read_rows, list_dataset_files(path))):
+        is_empty = False
+        yield item
+    if is_empty:
+        raise ConfigError(f"{path} has no rows; name another file or folder")
+
+
+def digest_dataset(path: Path) -> str:
+    """Return a SHA-256 digest of a file's content, or of the names and contents of a folder's data files."""
+    digests = [(file.name, _digest_file(file)) for file in list_dataset_files(path)]
+    if not path.is_dir():
+        return digests[0][1]
+    return hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in digests).encode()).hexdigest()
+
+
+def _digest_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _choose_split(path: Path) -> Path:
+    """Return the folder of the split `train`, or that of the only split."""
+    splits = [child for child in sorted(path.iterdir()) if (child / _SAVED_DATASET).is_file()]
+    chosen = [split for split in splits if split.name == "train"] or splits
+    if len(chosen) != 1:
+        names = ", ".join(split.name for split in splits) or "none"
+        raise ConfigError(f"{path} has no split 'train', but {names}; name the folder of one split")
+    return chosen[0]
+
+
+def _saved_files(path: Path) -> tuple[Path, ...]:
+    """Return the files of a saved dataset, without those that `datasets` caches beside them (cache-*.arrow)."""
+    files = tuple(sorted(path.glob("data-*.arrow"))) or tuple(path.glob("dataset.arrow"))
+    if not files:
+        raise ConfigError(f"{path} has {_SAVED_DATASET}, but no data-*.arrow; save the dataset again")
+    return files
+
+
+def _data_files(path: Path) -> tuple[Path, ...]:
+    files = (child for child in sorted(path.iterdir()) if child.is_file() and child.suffix in DATASET_SUFFIXES)
+    return tuple(file for file in files if not file.name.startswith(".") and file.name not in _METADATA_FILES)
+
+
+def _subfolder_hint(path: Path) -> str:
+    folders = [child.name for child in sorted(path.iterdir()) if child.is_dir() and _data_files(child)]
+    return f"; name one of its folders: {', '.join(folders)}" if folders else ""

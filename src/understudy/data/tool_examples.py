@@ -1,0 +1,50 @@
+"""Rows with questions and answers as the examples of a `ToolDataset`, whose reward function scores them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from understudy.core.items import Item, RowError, items_or_raise
+from understudy.data.conversations.row_messages import InvalidRow, normalize_messages
+from understudy.data.conversations.shapes import find_shape
+from understudy.data.dataset_files import read_dataset
+from understudy.envs.domains.tool_dataset import ToolExample
+
+
+def load_tool_examples(path: str | Path) -> list[ToolExample]:
+    """Return the rows of a file or folder as examples: {question, answer}, {prompt, answer} or rows of verl.
+
+    `answer` is the row's answer or ground truth if it is text or a number, else "". `domain_policy` is the system
+    message of the prompt, `id` the row's `id` if it has one, and `info` the whole row. Raise TaskError at the first row
+    that is not recognised, and ConfigError if the path names no data.
+    """
+    return [item.value for item in items_or_raise(read_tool_examples(Path(path).expanduser()))]
+
+
+def read_tool_examples(path: Path) -> Iterator[Item[ToolExample] | RowError]:
+    """Yield the rows of a file or folder as examples. A row that is not recognised is a `RowError`."""
+    for item in read_dataset(path):
+        if isinstance(item, RowError):
+            yield item
+            continue
+        try:
+            yield Item(item.location, _to_tool_example(item.value))
+        except InvalidRow as e:
+            yield RowError(item.location, e.field, str(e))
+
+
+def _to_tool_example(value: Any) -> ToolExample:
+    shape, row = find_shape(value, ("reward",))
+    parts = shape.split(row)
+    messages = normalize_messages(parts.prompt)
+    roles = [message.get("role") for message in messages]
+    if roles not in (["user"], ["system", "user"]) or not all(isinstance(each["content"], str) for each in messages):
+        raise InvalidRow("prompt", "one text of the user is needed, after at most one system message")
+    identity = row.get("id", "")
+    return ToolExample(
+        prompt=messages[-1]["content"],
+        domain_policy=messages[0]["content"] if len(messages) > 1 else "",
+        answer=parts.continuations[0][0]["content"] if parts.continuations else "",
+        id=str(identity) if isinstance(identity, str | int) else "",
+        info=dict(value),
+    )
