@@ -210,6 +210,28 @@ def test_keys_prints_a_section_or_all(call: Call) -> None:
     assert call("train", "--keys") == call("train", "--print-config")
 
 
+def test_settings_as_options(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("seed = 5\n")
+    options = ["--steps", "3", "--model=tiny", "--max-turns", "4", "--config", str(tmp_path / "mine.toml")]
+    settings = ["steps=3", "model=tiny", "limits.max_turns=4", str(tmp_path / "mine.toml")]
+    assert call("train", "retail", *options, "--print-config") == call("train", "retail", *settings, "--print-config")
+    code, _, err = call("certify", "--model", "tiny", "--steps", "no")
+    assert (code, "'no'" in err) == (2, True)
+    code, _, err = call("train", "--stesp", "3")
+    assert (code, "steps=" in err) == (2, True)
+
+
+@pytest.mark.slow
+def test_preset_smoke_trains_evaluates_and_resumes(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("train", "smoke")[0] == 0
+    assert call("train", "--resume", "runs/smoke-001", "steps=3")[0] == 0
+    run = Path("runs/smoke-001")
+    assert sum("rollout/reward" in step and step["train/grad_norm"] > 0 for step in read_metrics(run, "train")) == 3
+    rows = json.loads((run / "result.json").read_text())["rows"]
+    assert {"base", "sft", "rl"} <= {row["name"] for row in rows}
+
+
 def test_print_config_prints_toml_that_parses(call: Call) -> None:
     code, text, _ = call("train", "default", "seed=9", "--print-config")
     assert code == 0

@@ -1,16 +1,20 @@
 """Test targets: detecting what a command's first argument names, and the config that it gives."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 import understudy
 from understudy.core.errors import ConfigError
+from understudy.core.settings import matching_keys
+from understudy.engines.models.registry import find_model
 from understudy.envs.domains.base import Domain
 from understudy.envs.sources import list_domains
 from understudy.envs.task_source import Slice
 from understudy.runs.config import TrainConfig, load_config, parse_config
 from understudy.runs.eval_spec import EvalSpec
+from understudy.runs.other_names import OTHER_NAMES
 from understudy.runs.presets import preset_names
 from understudy.runs.run import Run
 from understudy.runs.targets import (
@@ -232,3 +236,47 @@ def test_configs_after_the_name_of_a_model(target_folder: Path) -> None:
     assert (found.model, found.seed, found.engine.local_engine_config.threads) == ("tiny", 5, 2)
     with pytest.raises(ConfigError, match=r"'nosuch'.*'tiny'"):
         resolve_weights("tiny", ["nosuch"])
+
+
+@pytest.mark.parametrize(
+    "setting", ["num_generations=4", "group_size=4", "algorithm.group_size=4", "num_generations = 4", "group_size =4"]
+)
+def test_short_keys_names_of_other_libraries_and_spaces(target_folder: Path, setting: str) -> None:
+    assert resolve(["retail", *setting.split(), "seed", "=", "3"]).config.algorithm.group_size == 4
+    assert resolve_weights("tiny", [*setting.split(), "seed=3"]).config.seed == 3
+
+
+def test_short_key_of_an_algorithm_preset_sets_the_preset(target_folder: Path) -> None:
+    assert resolve(["retail", "preset=rloo"]).config.algorithm == resolve(["retail", "rloo"]).config.algorithm
+
+
+@pytest.mark.parametrize(
+    ("setting", "keys"),
+    [
+        ("lr=1", ["algorithm.learning_rate", "sft.learning_rate"]),
+        ("algorithm.lr=1", ["algorithm.learning_rate"]),
+        ("beta=1", ["algorithm.kl_coef", "preferences.beta"]),
+        ("batch_size=1", ["sft.batch_size", "preferences.batch_size"]),
+        ("api_key_var=A", ["endpoints.NAME.api_key_var"]),
+    ],
+)
+def test_ambiguous_key_names_the_keys_that_it_may_mean(target_folder: Path, setting: str, keys: list[str]) -> None:
+    for change in ([setting], ["file.toml"]):
+        name, _, value = setting.partition("=")
+        Path("file.toml").write_text(f'{name} = "{value}"\n')
+        with pytest.raises(ConfigError) as caught:
+            resolve(["retail", *change])
+        assert re.findall(r"[\w.]+\.\w+(?= or |\?)", str(caught.value)) == keys
+
+
+def test_every_other_name_stands_for_keys_of_the_config() -> None:
+    for name, keys in OTHER_NAMES.items():
+        assert [key for key in keys if key not in matching_keys(TrainConfig, key)] == [], name
+
+
+def test_path_that_does_not_exist(target_folder: Path) -> None:
+    for path, hint in (("./nosuch", "evals, "), ("runs/frist", "runs/first"), ("no/such/path", "no/such")):
+        with pytest.raises(ConfigError, match=f"{path}.*{hint}"):
+            resolve([path])
+        with pytest.raises(ConfigError, match=f"{path}.*{hint}"):
+            find_model(resolve_weights(path).config.model)

@@ -1,9 +1,11 @@
 """Arguments and options that several verbs take."""
 
+import difflib
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand
 
 TARGET_HELP = (
     "WHAT is a preset, a domain (also module:attribute, mcp:FILE, tau-bench:PATH#NAME, tau2:PATH#NAME, mix:A,B), a "
@@ -20,17 +22,53 @@ SettingsArgument = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-class VerbGroup(TyperGroup):
-    """The group of all verbs. It explains KEY=VALUE to users who write a setting as an option, such as `--steps 3`."""
+class SettingsCommand(TyperCommand):
+    """A verb that takes settings. It also takes them as options: `--steps 3` is steps=3, and `--config FILE` is FILE.
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run a verb. Extend the error for an unknown option if the verb takes settings."""
+    If the first argument is a model, `--model NAME` is that argument.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments. Extend the error for an unknown option."""
         try:
-            return super().invoke(ctx)
+            return super().parse_args(ctx, self._with_settings(args))
         except typer.TyperException as e:
-            # By name, because typer does not export the class of this error.
-            if type(e).__name__ == "NoSuchOption" and any(
-                "KEY=VALUE" in (parameter.metavar or "") for parameter in vars(e)["ctx"].command.params
-            ):
-                vars(e)["message"] += "; settings of the config are KEY=VALUE without dashes, such as seed=1"
+            if type(e).__name__ == "NoSuchOption":  # by name, because typer does not export this class
+                option = vars(e)["option_name"].removeprefix("--").replace("-", "_")
+                vars(e)["message"] += f"; settings of the config are KEY=VALUE, such as {_similar_setting(option)}=1"
             raise
+
+    def _with_settings(self, args: Sequence[str]) -> list[str]:
+        """Return the arguments, with each option that is a key of the config as KEY=VALUE."""
+        own = {name for parameter in self.params for name in parameter.opts}
+        first = next((each.metavar or "" for each in self.params if each.param_type_name == "argument"), "")
+        found: list[str] = []
+        rest = list(args)
+        while rest:
+            word = rest.pop(0)
+            option, equals, value = word.partition("=")
+            key = option.removeprefix("--").replace("-", "_")
+            if word == "--":
+                return [*found, word, *rest]
+            if not option.startswith("--") or option in own or not _is_setting(key) or not (equals or rest):
+                found.append(word)
+                continue
+            value = value if equals else rest.pop(0)
+            if key == "model" and first in ("MODEL", "CHECKPOINT"):
+                found.insert(0, value)
+            else:
+                found.append(value if key == "config" else f"{key}={value}")
+        return found
+
+
+def _similar_setting(name: str) -> str:
+    from understudy.runs.config import TrainConfig
+
+    return next(iter(difflib.get_close_matches(name, TrainConfig.model_fields, n=1)), "seed")
+
+
+def _is_setting(key: str) -> bool:
+    from understudy.core.settings import matching_keys
+    from understudy.runs.config import TrainConfig
+
+    return key == "config" or key.partition(".")[0] in TrainConfig.model_fields or bool(matching_keys(TrainConfig, key))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from understudy.cli import data, env_file, evaluation, mcp, new
-from understudy.cli.arguments import JsonOption, SettingsArgument, TargetArguments, VerbGroup
+from understudy.cli.arguments import JsonOption, SettingsArgument, SettingsCommand, TargetArguments
 from understudy.cli.collect import collect
 from understudy.cli.view import view
 from understudy.core.errors import ConfigError, RolloutError, TaskError
@@ -29,7 +29,6 @@ MAX_PROBLEMS = 20
 """The largest number of problems of a domain that are printed."""
 
 app = typer.Typer(
-    cls=VerbGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -39,7 +38,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-data.app.command("collect")(collect)
+data.app.command("collect", cls=SettingsCommand)(collect)
 app.add_typer(data.app, name="data")
 app.add_typer(mcp.app, name="mcp")
 app.add_typer(new.app, name="new")
@@ -81,7 +80,7 @@ def list_components(as_json: JsonOption = False) -> None:
     print(json.dumps(found, indent=1) if as_json else format_available(found))
 
 
-@app.command()
+@app.command(cls=SettingsCommand)
 def check(
     target: TargetArguments = None,
     as_json: JsonOption = False,
@@ -113,7 +112,7 @@ def check(
     raise typer.Exit(1 if any(report.problems for report in reports) else 0)
 
 
-@app.command()
+@app.command(cls=SettingsCommand)
 def play(
     target: TargetArguments = None,
     role: Annotated[Literal["agent", "user"], typer.Option("--as", help="Your role.")] = "agent",
@@ -162,12 +161,12 @@ def play(
     )
 
 
-app.command("eval")(evaluation.evaluate)
-app.command()(evaluation.score)
+app.command("eval", cls=SettingsCommand)(evaluation.evaluate)
+app.command(cls=SettingsCommand)(evaluation.score)
 app.command()(evaluation.compare)
 
 
-@app.command()
+@app.command(cls=SettingsCommand)
 def train(
     target: TargetArguments = None,
     out: Annotated[
@@ -219,7 +218,7 @@ def train(
         raise typer.Exit(130) from e
 
 
-@app.command()
+@app.command(cls=SettingsCommand)
 def bench(
     model: Annotated[
         str,
@@ -240,7 +239,7 @@ def bench(
     print(speeds.model_dump_json(indent=1) if as_json else benches.format_result(speeds))
 
 
-@app.command()
+@app.command(cls=SettingsCommand)
 def doctor(
     target: TargetArguments = None,
     as_json: JsonOption = False,
@@ -258,7 +257,7 @@ def doctor(
     raise typer.Exit(0 if doctors.all_required_passed(findings) else 1)
 
 
-@app.command()
+@app.command(cls=SettingsCommand)
 def serve(
     target: CheckpointArgument,
     settings: SettingsArgument = None,
@@ -290,7 +289,7 @@ def serve(
     serve_until_interrupted(named, config, lambda line: typer.echo(line, err=True))
 
 
-@app.command()
+@app.command(cls=SettingsCommand)
 def export(
     target: CheckpointArgument,
     out: Annotated[Path, typer.Option(help="The folder to write. It must not exist.")],
@@ -309,7 +308,7 @@ def export(
     print(f"{target} is in {out}")
 
 
-@app.command()
+@app.command(cls=SettingsCommand)
 def certify(
     model: Annotated[
         str,

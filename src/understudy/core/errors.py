@@ -13,8 +13,11 @@ other exception is a bug of the package and propagates.
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+_MAX_NAMES = 8
+"""The largest number of names that an error text lists."""
 ToolErrorKind = Literal[
     "refused", "unknown_tool", "invalid_arguments", "malformed", "unconfirmed", "forbidden", "tool_exception"
 ]
@@ -91,6 +94,19 @@ def install_hint(extra: str) -> str:
     The command installs from the clone: `understudy` on PyPI is another project.
     """
     return f"run pip install -e '.[{extra}]' in the clone of understudy"
+
+
+def no_such_path(text: str) -> str:
+    """Return an error text: that a path does not exist, and the closest name or the names beside it."""
+    path = Path(text).expanduser()
+    if not path.parent.is_dir():
+        return f"there is no file or folder {text}, nor the folder {path.parent}"
+    beside = sorted(child.name for child in path.parent.iterdir() if not child.name.startswith("."))
+    close = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.5)
+    shown = ", ".join(beside[:_MAX_NAMES]) + (", …" if len(beside) > _MAX_NAMES else "")
+    if close:
+        return f"there is no file or folder {text}; did you mean {path.parent / close[0]}?"
+    return f"there is no file or folder {text}; the folder {path.parent.resolve().name} has {shown or 'no files'}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -10,6 +10,9 @@ A field may hold:
 - a nested record;
 - a table of records, such as `dict[str, EndpointConfig]`, with one section `[endpoints.NAME]` for each;
 - one of several record types that differ in their field `kind`. A section without a `kind` is of the first type.
+
+A config type may have a class variable `other_names`: names that users of other libraries write, each with the keys
+that it may mean.
 """
 
 import json
@@ -28,6 +31,8 @@ from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.records import Record
 
 C = TypeVar("C", bound=Record)
+_TABLE_NAME = "NAME"
+"""Stands for the name of an entry of a table of records in a dotted key."""
 
 
 def load_toml(config_type: type[C], path: str | Path, overrides: Sequence[str] = ()) -> C:
@@ -104,6 +109,25 @@ def config_differences(left: Record, right: Record) -> list[str]:
     ]
 
 
+def matching_keys(config_type: type[Record], name: str) -> list[str]:
+    """Return the dotted keys that a short name or another library's name may mean, such as `group_size`."""
+    others: Mapping[str, Sequence[str]] = getattr(config_type, "other_names", {})
+    ends = [path for path, _ in _paths(config_type) if f".{path}".endswith(f".{name}")]
+    return list(dict.fromkeys([*others.get(name, ()), *ends]))
+
+
+def with_full_key(config_type: type[Record], override: str) -> str:
+    """Return an override `name=value` with the full key, if the name can mean only one."""
+    name, equals, value = override.partition("=")
+    name = name.strip()
+    if name.partition(".")[0] in config_type.model_fields:
+        return override
+    match matching_keys(config_type, name):
+        case [key] if f".{_TABLE_NAME}." not in key:
+            return f"{key}{equals}{value}"
+    return override
+
+
 def read_text(path: str | Path) -> str:
     """Return the text of a config file. Raise ConfigError if it cannot be read."""
     try:
@@ -140,10 +164,10 @@ class _Section:
             owners = " or ".join(kinds)
             raise ConfigError(f"{self.source}: {self.kind} has no key {name!r}; only {owners} has it. Leave it out")
         own = sorted(self.path + field for field in self.record.model_fields)
-        text = did_you_mean(name, own)
-        if namesakes := [path for path, _ in paths if path.rpartition(".")[2] == key]:
-            text = f"{name!r}; did you mean {namesakes[0]!r}? allowed: {', '.join(own)}"
-        raise ConfigError(f"{self.source}: unknown key {text}")
+        if meant := matching_keys(self.root, key):
+            meant = [path for path in meant if path.startswith(self.path)] or meant
+            raise ConfigError(f"{self.source}: unknown key {name!r}; did you mean {' or '.join(meant)}?")
+        raise ConfigError(f"{self.source}: unknown key {did_you_mean(name, own)}")
 
     def enter(self, key: str, values: Mapping[str, Any]) -> "_Section | None":
         """Return the section of a key, or None if the key holds a plain value.
@@ -209,7 +233,7 @@ def _paths(record: type[Record], path: str = "", kind: str = "") -> Iterator[tup
             of_kind = f"{path}{key}.kind = {record_kind(inner)!r}" if len(records) > 1 else kind
             yield from _paths(inner, f"{path}{key}.", of_kind)
         if table := table_record(record, key):
-            yield from _paths(table, f"{path}{key}.NAME.", kind)
+            yield from _paths(table, f"{path}{key}.{_TABLE_NAME}.", kind)
         elif not records:
             yield path + key, kind
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -28,7 +28,7 @@ from understudy.algorithms.presets import load_algorithm_preset
 from understudy.clients.chat import DEFAULT_ENDPOINT, EndpointConfig, Endpoints
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.records import Record
-from understudy.core.settings import merge_nested, parse_toml, parse_values, read_text
+from understudy.core.settings import merge_nested, parse_toml, parse_values, read_text, with_full_key
 from understudy.core.tasks import Split
 from understudy.engines.base import SamplingParams
 from understudy.engines.config import EngineConfig
@@ -41,6 +41,7 @@ from understudy.rollouts.curriculum import CurriculumConfig
 from understudy.rollouts.reward_shaping import ShapingConfig
 from understudy.rollouts.rollout import EpisodeLimits
 from understudy.runs.health import HealthConfig
+from understudy.runs.other_names import OTHER_NAMES
 from understudy.runs.presets import preset_names, preset_text
 from understudy.runs.trackers import TrackerName, TrackingConfig
 
@@ -194,6 +195,8 @@ MAX_OBSERVATION_TOKENS = 8192
 class TrainConfig(Record):
     """The configuration of a training run."""
 
+    other_names: ClassVar[Mapping[str, tuple[str, ...]]] = OTHER_NAMES
+
     domain: str = "retail"
     """A shipped domain, your own as `module:attribute`, or a benchmark's, such as `tau-bench:PATH#retail`."""
     slice: Slice = Slice()
@@ -294,9 +297,11 @@ def parse_config(
 ) -> TrainConfig:
     """Parse a config's TOML text, with `a.b=value` overrides.
 
-    Each of `layers` overrides the text and the layers before it. An `algorithm.preset` in a layer or an override takes
-    precedence over what is below: the preset replaces the keys of `algorithm` that both set.
+    An override may have a short key, such as `group_size=4`, if only one key ends with it, or another library's name
+    for a key. Each of `layers` overrides the text and the layers before it. An `algorithm.preset` in a layer or an
+    override takes precedence over what is below: the preset replaces the keys of `algorithm` that both set.
     """
+    overrides = [with_full_key(TrainConfig, override) for override in overrides]
     above: list[tuple[str, Mapping[str, Any]]] = []
     for layer in layers:
         values = parse_values(layer.text, layer.source)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Literal
 
 from understudy.algorithms.presets import algorithm_preset_text, algorithm_presets
-from understudy.core.errors import ConfigError, did_you_mean
+from understudy.core.errors import ConfigError, did_you_mean, no_such_path
 from understudy.core.readers import SUFFIXES
 from understudy.core.settings import dump_toml, read_text
 from understudy.envs.sources import list_domains, load_source
@@ -118,8 +118,22 @@ def has_target(arguments: Sequence[str]) -> bool:
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the names (WHAT, if it is given, and the configs after it) and the settings."""
-    names = [each for each in arguments if not _SETTING.match(each)]
-    return names, [each for each in arguments if _SETTING.match(each)]
+    words = _join_settings(arguments)
+    names = [each for each in words if not _SETTING.match(each)]
+    return names, [each for each in words if _SETTING.match(each)]
+
+
+def _join_settings(words: Sequence[str]) -> list[str]:
+    """Return the words, with a setting that was written with spaces, such as `seed = 1`, as one word."""
+    joined: list[str] = []
+    for word in words:
+        after_equals = len(joined) > 1 and joined[-1] == "="
+        if after_equals or (joined and word.startswith("=") and len(word) > 1):
+            setting = joined.pop()
+            joined.append(f"{joined.pop() if after_equals else ''}{setting}{word}")
+        else:
+            joined.append(word)
+    return joined
 
 
 def read_layer(name: str, what: str) -> ConfigLayer:
@@ -147,6 +161,8 @@ def find_target(text: str, allowed: Sequence[TargetKind] = CONFIG_KINDS) -> Targ
         raise ConfigError(f"the folder {text} holds nothing that is accepted here; allowed: {kinds}")
     if text in algorithm_presets():
         raise ConfigError(f"{text!r} is an algorithm; name what to train on before it, such as: retail {text}")
+    if target is None and "/" in text:
+        raise ConfigError(no_such_path(text))
     if target is None:
         names = [*(preset_names() if "preset" in allowed else ()), *(list_domains() if "domain" in allowed else ())]
         raise ConfigError(f"unknown name or path {did_you_mean(text, names)}; or give {kinds}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from understudy.core.errors import ConfigError, did_you_mean, install_hint
+from understudy.core.errors import ConfigError, did_you_mean, install_hint, no_such_path
 from understudy.engines.models.folder import validate_model_folder
 from understudy.engines.models.smollm2 import smollm2_model
 from understudy.engines.models.tiny import tiny_model
@@ -37,13 +37,26 @@ def find_model(name: str) -> Path:
             return MODELS[name]()
         if folder.is_dir():
             return validate_model_folder(folder, name)
+        if _is_path(name, folder):
+            raise ConfigError(f"model: {no_such_path(name)}")
         if _HUB_NAME.fullmatch(name):
             return validate_model_folder(_download(name), name)
     except ModuleNotFoundError as error:
         raise ConfigError(f"model {name!r} needs {error.name}; {install_hint('train')}") from error
     beside = [str(config.parent) for config in folder.parent.glob("*/config.json")]
-    known = did_you_mean(str(folder), [*MODELS, *beside])
+    known = did_you_mean(name, [*MODELS, *beside])
     raise ConfigError(f"unknown model {known}; or give another model folder, or owner/model on Hugging Face")
+
+
+def _is_path(name: str, folder: Path) -> bool:
+    """Return whether a name that is no folder means one, such as `./a`, or `runs/a` beside a folder `runs`.
+
+    If the folder holds models, such as `Qwen`, `Qwen/a` is a model on the hub.
+    """
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        return True
+    parent = folder.parent
+    return "/" in name and parent.is_dir() and not any(parent.glob("*/config.json"))
 
 
 def find_local_model(name: str) -> Path:
