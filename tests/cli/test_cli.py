@@ -280,7 +280,7 @@ def test_domain_target_equals_domain_setting(call: Call) -> None:
     [
         (["trian"], "Did you mean 'train'?"),
         (["train", "--resme", "x"], "--resume"),
-        (["train", "--steps", "3"], "KEY=VALUE"),
+        (["train", "--stesp", "3"], "KEY=VALUE"),
         (["train", "algorithm.group_sise=3"], "'algorithm.group_size'"),
         (["train", "defualt"], "'default'"),
         (["train", "retial"], "'retail'"),

@@ -352,7 +352,7 @@ def test_find_model_returns_a_local_folder_unchanged(tiny: Path) -> None:
     assert find_model(str(tiny)) == tiny
 
 
-@pytest.mark.parametrize(("name", "meant"), [("smolm2-135m", "smollm2-135m"), ("tini", "tiny"), ("./tinny", "tiny")])
+@pytest.mark.parametrize(("name", "meant"), [("smolm2-135m", "smollm2-135m"), ("tini", "tiny")])
 def test_unknown_model_name_error_suggests_the_nearest(name: str, meant: str) -> None:
     with pytest.raises(ConfigError) as error:
         find_model(name)
@@ -362,7 +362,7 @@ def test_unknown_model_name_error_suggests_the_nearest(name: str, meant: str) ->
 
 
 def test_unknown_model_folder_error_suggests_a_sibling_folder(tiny: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"'{tiny}'"):
+    with pytest.raises(ConfigError, match=rf"did you mean {tiny}\?"):
         find_model(f"{tiny}x")
 
 

@@ -247,7 +247,7 @@ def test_short_keys_names_of_other_libraries_and_spaces(target_folder: Path, set
 
 
 def test_short_key_of_an_algorithm_preset_sets_the_preset(target_folder: Path) -> None:
-    assert resolve(["retail", "preset=rloo"]).config.algorithm == resolve(["retail", "rloo"]).config.algorithm
+    assert resolve(["retail", "preset=rloo"]).config == resolve(["retail", "algorithm.preset=rloo"]).config
 
 
 @pytest.mark.parametrize(
