@@ -49,7 +49,7 @@ from understudy.cli import launch  # noqa: E402
 from understudy.core.errors import ConfigError, RolloutError, TaskError  # noqa: E402
 from understudy.core.tasks import Score, Split, Task  # noqa: E402
 from understudy.core.trajectory import read_trajectories  # noqa: E402
-from understudy.engines.base import Completion  # noqa: E402
+from understudy.engines.base import Completion, LogprobTolerance  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.models import find_model, make_tiny_model  # noqa: E402
 from understudy.evaluation.explain_stored import find_stored_failures  # noqa: E402
@@ -65,8 +65,8 @@ from understudy.runs.eval_spec import read_spec  # noqa: E402
 from understudy.runs.run import Run, find_run, list_run_evaluations  # noqa: E402
 from understudy.runs.weights import export_model, resolve_weights  # noqa: E402
 from understudy.train.loop import train  # noqa: E402
-from understudy.train.metrics import learning_rate, rollout_metrics  # noqa: E402
-from understudy.train.phases.rl import RLPhase, compute_advantages, make_minibatches  # noqa: E402
+from understudy.train.metrics import advantage_metrics, learning_rate, rollout_metrics  # noqa: E402
+from understudy.train.phases.rl import RLPhase, compute_advantages, has_only_rounding, make_minibatches  # noqa: E402
 from understudy.train.preparation import context_warnings  # noqa: E402
 from understudy.train.selection import trainable_groups  # noqa: E402
 from understudy.train.state import TrainingProgress  # noqa: E402
@@ -87,6 +87,9 @@ def test_rollout_metrics_match_hand_computed_values() -> None:
     found = rollout_metrics(groups, "group_mean")
     assert found == {
         "reward": 3 / 5,
+        "reward_std": pytest.approx((0.14) ** 0.5),  # squares of -0.6, 0.4, -0.1, -0.1, 0.4: 0.7 / 5
+        "reward_min": 0.0,
+        "reward_max": 1.0,
         "success_rate": 2 / 5,
         "episodes": 6,
         "groups": 3,
@@ -96,12 +99,67 @@ def test_rollout_metrics_match_hand_computed_values() -> None:
         "response_tokens": 2 + 3 + 2 + 3 + 2,
         "episode_tokens": (5 + 12) / 5,
         "replies/text": 1,
+        "replies/malformed": 0,
         "stop/done": 5 / 6,
         "stop/fault": 1 / 6,
         "rollout/fault/user": 1 / 6,
     }
     for advantage, idle in (("turn", 2), ("success_indicator", 1), ("zero", 0)):
         assert rollout_metrics(groups, advantage)["zero_variance_groups"] == idle, "groups without variance"  # type: ignore[arg-type]
+
+
+def test_step_whose_episodes_all_failed_has_no_reward() -> None:
+    found = rollout_metrics([make_group(make_episodes(None, None))], "group_mean")
+    assert found == {
+        "episodes": 2,
+        "groups": 1,
+        "zero_variance_groups": 1,
+        "stop/fault": 1,
+        "rollout/fault/user": 1,
+    }
+
+
+def test_advantage_metrics_match_hand_computed_values() -> None:
+    batch = collate(make_episodes(0.0, 1.0), [0, 0])
+    assert advantage_metrics(batch) == {}
+    found = advantage_metrics(batch.replace(advantages=torch.tensor([[9.0, -1.0, -1.0, 9.0], [9.0, 1.0, 1.0, 1.0]])))
+    assert found == {  # of 2 and 3 sampled tokens
+        "advantage_mean": pytest.approx(0.2),
+        "advantage_std": pytest.approx(0.96**0.5),
+        "advantage_min": -1,
+        "advantage_max": 1,
+    }
+
+
+@pytest.mark.parametrize("estimator", ["group_mean", "zero"])
+def test_kl_within_rounding_and_no_other_advantage_is_no_training_signal(tiny: Path, estimator: str) -> None:
+    settings = tiny_config(tiny, f"algorithm.advantage_estimator={estimator}", "algorithm.kl_coef=0.1")
+    tolerance = LogprobTolerance(max_diff=1e-3, mean_diff=1e-4)
+    equal = collate(make_episodes(0.5, 0.5), [0, 0])
+    rounded = equal.replace(ref_logprobs=equal.logprobs + 1e-5)
+    assert has_only_rounding(rounded, settings, tolerance)
+    assert not has_only_rounding(equal.replace(ref_logprobs=equal.logprobs + 1e-3), settings, tolerance)
+    assert not has_only_rounding(equal, settings, tolerance)
+    mixed = collate(make_episodes(0.0, 1.0), [0, 0])
+    mixed = mixed.replace(ref_logprobs=mixed.logprobs)
+    assert has_only_rounding(mixed, settings, tolerance) == (estimator == "zero")
+
+
+def test_step_of_equal_rewards_near_its_reference_keeps_the_weights(tiny: Path, tmp_path: Path) -> None:
+    """Adam would turn a gradient made of rounding into a full step, in a direction that the micro-batch decides."""
+    for microbatch in (32, 4096):
+        run = train_tiny_run(
+            tmp_path / str(microbatch),
+            tiny,
+            "sft.steps=0",
+            "steps=1",
+            "algorithm.kl_coef=0.1",
+            "algorithm.warmup_steps=0",
+            f"engine.max_tokens_per_microbatch={microbatch}",
+        )
+        assert "train/grad_norm" not in step_metrics(run)[-1]
+        before, after = load_file(tiny / "model.safetensors"), load_file(run.folder / "model" / "model.safetensors")
+        assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_advantages_and_minibatches_match_hand_computed_values(tiny: Path) -> None:

@@ -1,8 +1,10 @@
 """Metrics of a step's episodes, and the learning rate schedule."""
 
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 
+from understudy.algorithms.batch import Batch
 from understudy.algorithms.config import AdvantageEstimator
 from understudy.clients.chat import ModelUsage
 from understudy.core.trajectory import StopReason, Trajectory
@@ -17,29 +19,59 @@ from understudy.train.state import Metrics
 def rollout_metrics(groups: Sequence[Group], estimator: AdvantageEstimator) -> Metrics:
     """Return the metrics of one step's episodes. Rates of replies and tool errors are per reply of the agent.
 
-    `zero_variance_groups` counts the groups in which the estimator finds no trainable episode, and `tool_exceptions`
-    the calls in which a tool raised an exception other than ToolError.
+    `zero_variance_groups` counts the groups in which the estimator finds no trainable episode, `tool_exceptions` the
+    calls in which a tool raised an exception other than ToolError, and `replies/malformed` is the rate of parse
+    failures. A step whose episodes all failed by faults has no reward and no rates of replies.
     """
     episodes = [episode for group in groups for episode in group.episodes]
-    scored = [episode for episode in episodes if episode.score]
-    turns = sum(episode.num_turns for episode in scored)
-    counts = sum((Counter(episode.event_counts) for episode in scored), Counter[str]())
-    tool_exceptions = counts.pop("tool_exception", 0)
     stops = Counter(str(episode.stop_reason) for episode in episodes)
-    n = max(1, len(scored))
-    return {
-        "reward": sum(episode.reward for episode in scored) / n,
-        "success_rate": sum(episode.score.reward >= 1.0 for episode in scored if episode.score) / n,
+    counted = {
         "episodes": float(len(episodes)),
         "groups": float(len(groups)),
         "zero_variance_groups": float(sum(not group.trainable_episodes(estimator) for group in groups)),
-        "turns": turns / n,
-        "response_tokens": float(sum(sum(episode.mask) for episode in scored)),
-        "episode_tokens": sum(len(episode.tokens) for episode in scored) / n,
-        **{f"replies/{name}": count / max(1, turns) for name, count in sorted(counts.items())},
         **{f"stop/{name}": count / len(episodes) for name, count in sorted(stops.items())},
-        "tool_exceptions": float(tool_exceptions),
         **_fault_rates(episodes),
+    }
+    scored = [episode for episode in episodes if episode.score]
+    return counted | _scored_metrics(scored) if scored else counted
+
+
+def _scored_metrics(scored: Sequence[Trajectory]) -> Metrics:
+    """Return the metrics of the episodes that have a score. There is at least one."""
+    rewards = [episode.reward for episode in scored]
+    turns = sum(episode.num_turns for episode in scored)
+    counts = Counter(malformed=0)
+    for episode in scored:
+        counts.update(episode.event_counts)
+    tool_exceptions = counts.pop("tool_exception", 0)
+    return {
+        "reward": statistics.fmean(rewards),
+        "reward_std": statistics.pstdev(rewards),
+        "reward_min": min(rewards),
+        "reward_max": max(rewards),
+        "success_rate": sum(reward >= 1.0 for reward in rewards) / len(scored),
+        "turns": turns / len(scored),
+        "response_tokens": float(sum(sum(episode.mask) for episode in scored)),
+        "episode_tokens": sum(len(episode.tokens) for episode in scored) / len(scored),
+        **{f"replies/{name}": count / max(1, turns) for name, count in sorted(counts.items())},
+        "tool_exceptions": float(tool_exceptions),
+    }
+
+
+def advantage_metrics(batch: Batch) -> Metrics:
+    """Return mean, standard deviation, minimum and maximum of the advantages of the sampled tokens.
+
+    The advantages include a KL penalty and no loss weights of tokens. Return nothing if the batch has none, as in the
+    warmup of a critic.
+    """
+    if batch.advantages is None:
+        return {}
+    found = batch.advantages[batch.mask]
+    return {
+        "advantage_mean": float(found.mean()),
+        "advantage_std": float(found.std(correction=0)),
+        "advantage_min": float(found.min()),
+        "advantage_max": float(found.max()),
     }
 
 

@@ -5,6 +5,8 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 
+from torch import Tensor
+
 from understudy.algorithms.advantages import (
     apply_kl_penalty,
     episode_advantages,
@@ -21,17 +23,23 @@ from understudy.algorithms.rewards import training_rewards
 from understudy.core.errors import RolloutError
 from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.engines.base import Trainer, require_critic, require_reference
+from understudy.engines.base import LogprobTolerance, Trainer, require_critic, require_reference
 from understudy.evaluation.evaluate import replace_users
 from understudy.rollouts.agent import EngineAgent
 from understudy.rollouts.curriculum import TaskSampler, make_task_sampler, update_success_rates
 from understudy.rollouts.group import Group
 from understudy.rollouts.reward_shaping import ShapedEnvironmentFactory, ShapingConfig
 from understudy.rollouts.rollout import EnvironmentFactory, play_groups
-from understudy.runs.config import TrainConfig
+from understudy.runs.config import AlgorithmConfig, TrainConfig
 from understudy.train.anchor_states import index_anchor_states
 from understudy.train.critic import critic_metrics, with_gae_advantages
-from understudy.train.metrics import judge_metrics, learning_rate, rollout_metrics, user_usage_metrics
+from understudy.train.metrics import (
+    advantage_metrics,
+    judge_metrics,
+    learning_rate,
+    rollout_metrics,
+    user_usage_metrics,
+)
 from understudy.train.selection import trainable_groups
 from understudy.train.state import Metrics, TrainingContext, TrainingProgress
 from understudy.train.step_records import report_exceptions
@@ -151,6 +159,8 @@ async def _learn(
     if algorithm.uses_critic:
         batch = await require_critic(engine).compute_values(batch)
     batch = compute_advantages(batch, config)
+    if has_only_rounding(batch, config, engine.tolerance):
+        return _ref_kl_metrics(batch), None
     episodes = [episode for group in groups for episode in group.episodes]
     trained: TrainedBatch | None = TrainedBatch(episodes, batch, algorithm.num_minibatches)
     corrected: Metrics = {}
@@ -162,7 +172,8 @@ async def _learn(
     metrics = await engine.update(steps, algorithm.loss, rate, trained.add_logprobs if trained else None)
     if trained and algorithm.tis_cap:
         trained.replace_logprobs(batch.logprobs)
-    return metrics | critic_metrics(batch, algorithm) | _ref_kl_metrics(batch) | corrected, trained
+    found = advantage_metrics(batch) | critic_metrics(batch, algorithm) | _ref_kl_metrics(batch)
+    return metrics | found | corrected, trained
 
 
 def _ref_kl_metrics(batch: Batch) -> Metrics:
@@ -208,20 +219,37 @@ def compute_advantages(batch: Batch, config: TrainConfig) -> Batch:
     algorithm = config.algorithm
     if algorithm.uses_critic:
         batch = with_gae_advantages(batch, algorithm)
-    elif algorithm.advantage_estimator == "turn":
-        assert batch.anchor_states is not None
-        turns = turn_advantages(batch.rewards, batch.anchor_states, batch.mask, algorithm.turn.gae_lambda)
-        batch = batch.replace(advantages=turns * has_group_variance(batch.rewards, batch.group_ids)[:, None])
-    elif is_custom(algorithm.advantage_estimator):
-        batch = batch.replace(advantages=custom_advantages(algorithm.advantage_estimator, batch))
     else:
-        episodes = episode_advantages(algorithm.advantage_estimator, batch.rewards, batch.group_ids)
-        batch = batch.replace(advantages=episodes[:, None] * batch.mask)
+        batch = batch.replace(advantages=_reward_advantages(batch, algorithm))
     if batch.ref_logprobs is None or (algorithm.uses_critic and algorithm.kl_estimator == "k1"):
         return batch
     assert batch.advantages is not None
     args = batch.logprobs, batch.ref_logprobs, batch.mask, algorithm.kl_coef, algorithm.kl_estimator
     return batch.replace(advantages=apply_kl_penalty(batch.advantages, *args))
+
+
+def _reward_advantages(batch: Batch, algorithm: AlgorithmConfig) -> Tensor:
+    """Return the advantages [B, T] of an estimator without a critic, without the KL penalty."""
+    if algorithm.advantage_estimator == "turn":
+        assert batch.anchor_states is not None
+        turns = turn_advantages(batch.rewards, batch.anchor_states, batch.mask, algorithm.turn.gae_lambda)
+        return turns * has_group_variance(batch.rewards, batch.group_ids)[:, None]
+    if is_custom(algorithm.advantage_estimator):
+        return custom_advantages(algorithm.advantage_estimator, batch)
+    episodes = episode_advantages(algorithm.advantage_estimator, batch.rewards, batch.group_ids)
+    return episodes[:, None] * batch.mask
+
+
+def has_only_rounding(batch: Batch, config: TrainConfig, tolerance: LogprobTolerance) -> bool:
+    """Return whether the rewards give no advantage, and rounding explains the KL to the reference.
+
+    Such a batch says nothing about the weights. An optimizer step on it would still move them by the learning rate,
+    because Adam scales the gradient, in a direction that depends on the micro-batches.
+    """
+    algorithm = config.algorithm
+    if batch.ref_logprobs is None or algorithm.uses_critic or _reward_advantages(batch, algorithm).any():
+        return False
+    return float((batch.logprobs - batch.ref_logprobs)[batch.mask].abs().mean()) <= tolerance.mean_diff
 
 
 def make_minibatches(batch: Batch, num_minibatches: int, config: TrainConfig, seed: int = 0) -> list[Batch]:
