@@ -14,6 +14,7 @@ from understudy.algorithms.batch import (  # noqa: E402
     Batch,
     SharedPrefix,
     collate,
+    count_distinct_tokens,
     partition_by_prefix,
     plan_microbatches,
     split_across_ranks,
@@ -163,6 +164,7 @@ def test_microbatch_plan_covers_each_row_once_within_the_budget(
     microbatches = plan_microbatches(batch, budget)
     assert sorted(r for rows in microbatches for r in rows) == list(range(len(rows)))
     assert all(computed_tokens(batch, rows) <= budget or len(rows) == 1 for rows in microbatches)
+    assert count_distinct_tokens(batch) == computed_tokens(batch, range(len(rows)))
 
 
 @settings(hypothesis_settings, max_examples=50)

@@ -37,6 +37,8 @@ STEP: dict[str, float] = {
     "train/first_minibatch_ratio_mse": 0.0,
     "train/relative_weight_change": 1e-5,
     "train/loss": 0.09,
+    "train/computed_tokens": 9000.0,
+    "train/distinct_tokens": 8200.0,
 }
 """Metrics of one step of a real run, rounded."""
 
@@ -53,6 +55,14 @@ def failed_checks(
     line: Mapping[str, Any], *earlier: Mapping[str, Any], config: HealthConfig = CONFIG
 ) -> dict[str, str]:
     return {f.check: f.message for f in check_step(line, earlier, config) if not f.ok}
+
+
+def test_update_that_computes_shared_prefixes_again_is_an_issue() -> None:
+    """Eight episodes of 3,110 tokens that share 3,000: one micro-batch computes 3,880, eight compute 24,880."""
+    shared = step_metrics(train__computed_tokens=3880.0, train__distinct_tokens=3880.0)
+    assert "prefix_sharing" not in failed_checks(shared)
+    alone = step_metrics(train__computed_tokens=24880.0, train__distinct_tokens=3880.0)
+    assert "6.4" in failed_checks(alone)["prefix_sharing"]
 
 
 def test_healthy_step_passes_every_applicable_check() -> None:

@@ -194,6 +194,12 @@ def plan_microbatches(batch: Batch, max_tokens: int) -> list[list[int]]:
     return [order[low:high] for low, high in _cheapest_spans(lengths, common, max_tokens)]
 
 
+def count_distinct_tokens(batch: Batch) -> int:
+    """Return the number of tokens that one micro-batch of all rows computes: a common prefix counts once."""
+    _, lengths, common = _sort_rows(batch)
+    return sum(lengths) - sum(common)
+
+
 def split_across_ranks(batch: Batch, num_parts: int) -> list[list[int]]:
     """Return all row indices in `num_parts` lists, in sorted order; some lists may be empty.
 

@@ -26,6 +26,7 @@ HealthCheck = Literal[
     "clip_fraction",
     "approx_kl",
     "entropy",
+    "prefix_sharing",
     "zero_variance_groups",
     "noop_baseline",
     "empty_replies",
@@ -42,8 +43,9 @@ class HealthConfig(Record):
 
     stop_on: tuple[HealthCheck, ...] = ("finite",)
     """Checks that stop the run: finite, ratio, no_policy_change, no_weight_change, grad_norm, clip_fraction,
-    approx_kl, entropy, zero_variance_groups, noop_baseline, empty_replies, malformed_replies, tool_calls,
-    episode_length, faults, initial_success. The run saves a checkpoint first, unless its weights fail `finite`."""
+    approx_kl, entropy, prefix_sharing, zero_variance_groups, noop_baseline, empty_replies, malformed_replies,
+    tool_calls, episode_length, faults, initial_success. The run saves a checkpoint first, unless its weights fail
+    `finite`."""
     window: int = Field(default=5, ge=1)
     """Steps that a mean over recent steps covers. Checks that compare the first steps with the last need twice as
     many."""
@@ -62,6 +64,9 @@ class HealthConfig(Record):
     """Maximum approximate KL divergence of one step, in nats per token."""
     min_entropy_ratio: float = Field(default=0.1, gt=0.0, lt=1.0)
     """Minimum entropy, as a share of that of the first steps. Not checked at a success rate of 0.9 or more."""
+    max_recomputation: float = Field(default=1.5, ge=1.0)
+    """Maximum number of tokens that an update computes, as a multiple of the fewest possible: a prefix that episodes
+    share is computed once in each micro-batch."""
     max_zero_variance_groups: float = Field(default=0.9, gt=0.0, le=1.0)
     """Maximum share of zero-variance groups: groups in which every advantage is 0."""
     min_noop_margin: float = Field(default=0.01, ge=0.0)
@@ -228,6 +233,15 @@ def _entropy(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthCo
     return f"entropy fell from {then:.3g} to {now:.3g}: replies are nearly identical" if lost else ""
 
 
+def _prefix_sharing(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> CheckVerdict:
+    computed = _number(line, "train/computed_tokens")
+    ratio = _share(line, "train/computed_tokens", "train/distinct_tokens")
+    if ratio is None or computed is None:
+        return None
+    message = f"the update computes {computed:.0f} tokens, {ratio:.1f} times as many as one micro-batch would"
+    return message if ratio > config.max_recomputation else ""
+
+
 def _zero_variance_groups(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> CheckVerdict:
     shares = _present([*earlier, line], lambda each: _share(each, "rollout/zero_variance_groups", "rollout/groups"))
     if len(shares) < config.window or "train/value_loss" in line:  # with a critic, groups of equal rewards train too
@@ -321,6 +335,7 @@ _CHECKS: dict[HealthCheck, Callable[[StepMetrics, Sequence[StepMetrics], HealthC
     "clip_fraction": _clip_fraction,
     "approx_kl": _approx_kl,
     "entropy": _entropy,
+    "prefix_sharing": _prefix_sharing,
     "zero_variance_groups": _zero_variance_groups,
     "noop_baseline": _noop_baseline,
     "empty_replies": _empty_replies,
@@ -341,6 +356,8 @@ _REMEDIES: dict[HealthCheck, str] = {
     "clip_fraction": "lower algorithm.learning_rate or algorithm.num_minibatches",
     "approx_kl": "lower algorithm.learning_rate, or set algorithm.kl_coef",
     "entropy": "lower algorithm.learning_rate, raise algorithm.loss.clip_high to 0.28, or set algorithm.kl_coef",
+    "prefix_sharing": "raise engine.max_tokens_per_microbatch to twice the tokens of an episode or more, with "
+    "engine.gradient_checkpointing=true if memory is short",
     "zero_variance_groups": "if episodes fail, choose easier tasks or a longer SFT; if they succeed, choose harder "
     "tasks; raise algorithm.max_resampled_groups to sample more groups",
     "noop_baseline": "read episodes (understudy view RUN --episode 1); choose easier tasks, or a longer SFT",

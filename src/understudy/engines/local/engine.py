@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from understudy.algorithms import losses
-from understudy.algorithms.batch import Batch, LossOutput, plan_microbatches, split_across_ranks
+from understudy.algorithms.batch import Batch, LossOutput, count_distinct_tokens, plan_microbatches, split_across_ranks
 from understudy.algorithms.config import CriticConfig, LossConfig
 from understudy.core.errors import ConfigError
 from understudy.engines.base import (
@@ -337,6 +337,7 @@ class LocalEngine:
         live = batch.select(rows)
         share = _share(live, self._process_group)
         mine, own = live.select(share), MetricSums(float)
+        own["distinct_tokens"] = count_distinct_tokens(mine)
         computed = torch.zeros(mine.tokens.shape)
         passes = plan_microbatches(mine, self._config.max_tokens_per_microbatch)
         with self._process_group.detect_lost_ranks(), self._resharded(live, len(passes)):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 MetricSums = defaultdict[str, float]
 _BY_STEP = frozenset({"loss", "grad_norm", "relative_weight_change", "value_loss", "value_grad_norm"})
 _BY_VALUE = frozenset({"value_mse", "value_clip_fraction"})
-_COUNTS = frozenset({"computed_tokens", "trained_tokens"})
+_COUNTS = frozenset({"computed_tokens", "distinct_tokens", "trained_tokens"})
 
 
 def reduce_metrics(step_sums: Sequence[Mapping[str, float]]) -> dict[str, float]:
