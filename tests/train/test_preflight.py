@@ -131,7 +131,7 @@ def test_dry_run_prints_json(call: Call, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_dry_run_of_several_processes_plans_memory_of_each_and_all(
     empty_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("understudy.train.planning.preflight._speeds", given_speeds)
+    monkeypatch.setattr("understudy.train.planning.preflight.measured_speeds", given_speeds)
     text = str(launch.dry_run(TOY, processes=2))
     assert re.search(r"\bcpu\b.*\b2 processes$", text, re.MULTILINE)
     assert re.search(r"all processes +\d", text)
@@ -195,7 +195,7 @@ def test_dry_run_rejects_a_used_folder_and_a_full_disk(empty_home: Path, monkeyp
 
 
 def test_disk_plan_counts_the_kept_checkpoints(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy.train.planning.preflight._speeds", given_speeds)
+    monkeypatch.setattr("understudy.train.planning.preflight.measured_speeds", given_speeds)
     for steps in (12, 1000):
         disk = launch.dry_run([*TOY, f"steps={steps}"]).disk
         assert (disk and disk.num_checkpoints) == 4, "the last two, the best one, and one that is being written"

@@ -30,6 +30,7 @@ from understudy.train.planning.preflight import PreflightReport, run_preflight
 
 if TYPE_CHECKING:
     from understudy.evaluation.report import RunReport
+    from understudy.train.planning.plan import TrainingPlan
     from understudy.train.state import ProgressReporter
 
 
@@ -151,6 +152,16 @@ def dry_run(
         return run_async(run_preflight(config, folder, processes))
     except ModuleNotFoundError as e:
         raise missing_package_error(e, "training") from e
+
+
+def run_plan(settings: Sequence[str], target: float, seconds: float) -> "TrainingPlan":
+    """Measure the model of a config and return a plan of its training."""
+    config = resolve(settings).config
+    try:
+        from understudy.train.planning.plan import plan_training
+    except ModuleNotFoundError as e:
+        raise missing_package_error(e, "planning") from e
+    return run_async(plan_training(config, target, seconds))
 
 
 def run_bench(model: str, settings: Sequence[str] = (), quick: bool = False) -> bench.BenchResult:

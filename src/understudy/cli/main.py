@@ -219,6 +219,26 @@ def train(
 
 
 @app.command(cls=SettingsCommand)
+def plan(
+    target: TargetArguments = None,
+    success: Annotated[
+        float, typer.Option("--target", metavar="RATE", help="The success rate on training tasks to reach.")
+    ] = 0.7,
+    seconds: Annotated[float, typer.Option(min=0.0, help="How long to measure the model.")] = 60.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Plan a run: which phases the model needs to reach a success rate, how many steps, and how long they take.
+
+    The model plays groups of episodes on training tasks for a minute. Nothing is written. WHAT is the preset `default`
+    if it is not given. The numbers of steps are orders of magnitude.
+    """
+    from understudy.cli import launch
+
+    found = launch.run_plan(target or (), success, seconds)
+    print(found.model_dump_json(indent=1) if as_json else found)
+
+
+@app.command(cls=SettingsCommand)
 def bench(
     model: Annotated[
         str,

@@ -89,7 +89,7 @@ async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -
     fitted = fit_to_memory(config, prepared.model_folder, machine, processes)
     config = fitted.config
     gold = await measure_gold_episodes(config, prepared)
-    speeds, source = await _speeds(config, prepared.model_folder)
+    speeds, source = await measured_speeds(config, prepared.model_folder)
     evaluated = config.eval.trials * sum(len(each.tasks) for each in prepared.eval_sets)
     return PreflightReport(
         config=config,
@@ -147,7 +147,7 @@ def _sizes(episodes: EpisodeSizes, config: TrainConfig) -> str:
     )
 
 
-async def _speeds(config: TrainConfig, folder: Path) -> tuple[BenchResult, str]:
+async def measured_speeds(config: TrainConfig, folder: Path) -> tuple[BenchResult, str]:
     """Return the machine's speed and its source."""
     local = config.engine.local_engine_config
     if speeds := bench.load_result(config.model, local):
