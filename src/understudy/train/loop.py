@@ -12,6 +12,7 @@ from understudy.core.event_loop import run_async
 from understudy.core.interruption import interruptible
 from understudy.engines.base import Engine, require_critic, require_reference
 from understudy.engines.factory import open_engine
+from understudy.engines.local.gpu_usage import GPUUsage
 from understudy.engines.local.machine import detect_machine, peak_memory_bytes
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.envs.domains.mixture import find_tool_specs
@@ -67,6 +68,7 @@ async def train_async(
         with (
             interruptible() as is_interrupted,
             TrackerProcesses(tracker_names, config.tracking, run.folder, config.model_dump(mode="json")) as trackers,
+            GPUUsage(machine.device) as gpu_usage,
         ):
             context = TrainingContext(
                 config=config,
@@ -84,6 +86,7 @@ async def train_async(
                 reward_judge=prepared.reward_judge,
                 noop_reward=prepared.noop_reward,
                 device=machine.device,
+                gpu_usage=gpu_usage,
                 cost_tracker=prepared.cost_tracker,
             )
             result = await _train(context, prepared.data_files)
@@ -125,7 +128,8 @@ async def _step(context: TrainingContext, progress: TrainingProgress, step: int,
     """Train one step. Its metrics are checked and written before its checkpoint."""
     config = context.config
     metrics = await phase.run_step(step)
-    metrics = add_prefixes(metrics | {"peak_memory_gib": peak_memory_bytes(context.device) / memory.GIB})
+    peak = {"peak_memory_gib": peak_memory_bytes(context.device) / memory.GIB}
+    metrics = add_prefixes(metrics | peak | context.gpu_usage.pop_metrics())
     results = check_step(metrics, progress.history, config.health)
     metrics |= health_metrics(results)
     context.report("train", step, config.total_steps, metrics)

@@ -12,6 +12,7 @@ from understudy.clients.cost import CostTracker
 from understudy.core.errors import RolloutError
 from understudy.core.tasks import Task
 from understudy.engines.base import Engine
+from understudy.engines.local.gpu_usage import GPUUsage
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.envs.task_source import TaskSource
 from understudy.envs.users import UserSimulatorFactory
@@ -57,6 +58,8 @@ class TrainingContext:
     """The mean reward of doing nothing on the training tasks."""
     device: str = "cpu"
     """The device whose memory is measured."""
+    gpu_usage: GPUUsage = field(default_factory=lambda: GPUUsage("cpu"))
+    """Samples the memory and utilization of a GPU."""
     cost_tracker: CostTracker = field(default_factory=CostTracker)
     """Counts the cost of the user model and the reward judge, since the first start of the run."""
 

@@ -1,0 +1,56 @@
+"""Tests of the samples of a GPU, with a CUDA runtime that answers in its place."""
+
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from understudy.engines.local.gpu_usage import GIB, GPUUsage  # noqa: E402
+
+
+def test_mean_utilization_and_maximum_memory_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = [8 * GIB, 6 * GIB, 7 * GIB]
+    percents = [0, 100, 50]
+    last = threading.Event()
+
+    def utilization() -> int:
+        percent = percents.pop(0)
+        if not percents:
+            last.set()
+        return percent
+
+    def memory() -> tuple[int, int]:
+        return (free.pop(0), 10 * GIB) if free else (9 * GIB, 10 * GIB)
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", memory)
+    monkeypatch.setattr(torch.cuda, "utilization", lambda: utilization() if percents else 50)
+    with GPUUsage("cuda", interval=0.001) as usage:
+        assert last.wait(10)
+    found = usage.pop_metrics()
+    assert found["time/gpu_memory_gib"] == 4.0
+    assert found["time/gpu_utilization"] == pytest.approx(0.5)
+    assert usage.pop_metrics() == {}, "each sample counts once"
+
+
+def test_missing_counter_of_utilization_leaves_only_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampled = threading.Event()
+
+    def memory() -> tuple[int, int]:
+        sampled.set()
+        return GIB, 3 * GIB
+
+    def utilization() -> int:
+        raise ModuleNotFoundError("pynvml")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", memory)
+    monkeypatch.setattr(torch.cuda, "utilization", utilization)
+    with GPUUsage("cuda", interval=0.001) as usage:
+        assert sampled.wait(10)
+    assert usage.pop_metrics() == {"time/gpu_memory_gib": 2.0}
+
+
+def test_cpu_has_no_samples() -> None:
+    with GPUUsage("cpu", interval=0.001) as usage:
+        pass
+    assert usage.pop_metrics() == {}
