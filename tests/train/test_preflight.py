@@ -357,6 +357,11 @@ def test_unwritable_bench_cache_raises(empty_home: Path) -> None:
         bench.save_result(SPEEDS, LocalEngineConfig())
 
 
+def test_dry_run_refuses_a_vllm_server_that_does_not_answer() -> None:
+    with pytest.raises(ConfigError, match=r"engine\.vllm\.base_url.*127\.0\.0\.1:9"):
+        launch.dry_run([*TOY, "engine.vllm.base_url=http://127.0.0.1:9"])
+
+
 def test_measured_speeds_count_computed_tokens(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(1000))
     monkeypatch.setattr("time.perf_counter", lambda: float(next(ticks)))

@@ -15,6 +15,7 @@ from understudy.core.records import Record
 from understudy.engines.local.machine import detect_machine
 from understudy.engines.tinker.client import TinkerClient
 from understudy.engines.tinker.config import TinkerEngineConfig
+from understudy.engines.vllm.client import VllmHttpClient
 from understudy.evaluation.evaluate import play_demonstrations
 from understudy.formats import FormatTokenizer
 from understudy.runs.config import TrainConfig
@@ -85,6 +86,7 @@ async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -
     if isinstance(config.engine, TinkerEngineConfig):
         gold, served = await measure_gold_episodes(config, prepared), _served(config.engine)
         return PreflightReport(config=config, folder=folder, verdict=sound, gold_sizes=gold, notes=(served, *notes))
+    await _validate_vllm_server(config)
     machine = detect_machine(config.engine.local_engine_config)
     fitted = fit_to_memory(config, prepared.model_folder, machine, processes)
     config = fitted.config
@@ -113,6 +115,15 @@ def preflight_to_dict(found: PreflightReport) -> dict[str, Any]:
     if found.memory:
         plain["memory"] |= {"peak_bytes": found.memory.peak_bytes, "fits": found.memory.fits}
     return plain
+
+
+async def _validate_vllm_server(config: TrainConfig) -> None:
+    """Raise ConfigError if the vLLM server of the config does not answer. A run would wait for it."""
+    vllm = config.engine.local_engine_config.vllm
+    if vllm.base_url and not await VllmHttpClient(vllm, vllm.base_url).is_healthy():
+        raise ConfigError(
+            f"engine.vllm.base_url = {vllm.base_url!r}: no vLLM server answers there; start it, or set another URL"
+        )
 
 
 def _served(engine: TinkerEngineConfig) -> str:
