@@ -63,6 +63,11 @@ def test_states_fact_rejects_near_match(fact: str, text: str) -> None:
     assert not states_fact(fact, text)
 
 
+@pytest.mark.parametrize(("fact", "text", "stated"), [(12.5, "12.50 m", True), (7, "7 pens", True), (7, "17", False)])
+def test_states_fact_takes_a_number(fact: float, text: str, stated: bool) -> None:
+    assert states_fact(fact, text) == stated
+
+
 def test_extract_numbers_skips_identifiers() -> None:
     assert extract_numbers("2 lamps at $1,200.50 and 3.5, W12 i3 card_4; 2.0") == {2.0, 1200.5, 3.5}
 

@@ -91,12 +91,14 @@ def _is_told(text: str, shown: str, output: str, limit: int) -> bool:
     return states_fact(output, shown) and len(set(_DIGITS.findall(text))) <= MAX_DIGIT_RUNS
 
 
-def states_fact(fact: str, text: str) -> bool:
+def states_fact(fact: str | float, text: str) -> bool:
     """Return whether a text states a fact.
 
-    A number matches by value: "$1,200.50" states "1200.5". Words match as complete words, ignoring case, and may have
-    alternatives: "cancel|cancellation".
+    A number matches by value: "$1,200.50" states 1200.5, and "1200.5". Words match as complete words, ignoring case,
+    and may have alternatives: "cancel|cancellation".
     """
+    if not isinstance(fact, str):
+        return fact in extract_numbers(text)
     if _is_number(fact):
         return _value(fact) in extract_numbers(text)
     return _words(fact).search(text.casefold()) is not None
