@@ -93,6 +93,12 @@ def test_user_words_include_opening_facts_and_goals() -> None:
     assert user_words(make_task(1, "").replace(scenario=user)) == ["one", "two", "three", "a", "b", "c", "d"]
 
 
+def test_sign_of_a_number_belongs_to_it() -> None:
+    words = [user_words(make_task(n, f"How much is {n} C in F?")) for n in (-3, 3)]
+    assert words == [["how", "much", "is", "-3", "c", "in", "f"], ["how", "much", "is", "3", "c", "in", "f"]]
+    assert user_words(make_task(0, "well-known, 3-4")) == ["well", "known", "3", "4"]
+
+
 def test_tasks_without_opening_are_compared_by_instructions() -> None:
     plots = [" ".join(f"{word}{number}" for word in ("you", "want", "order", "back")) for number in range(10)]
     tasks = [make_task(n, "", scenario=Scenario(instructions=plot, opening="")) for n, plot in enumerate(plots)]

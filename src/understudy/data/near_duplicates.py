@@ -33,7 +33,8 @@ from understudy.core.tasks import Task
 SHINGLE_WORDS = 3
 MIN_OVERLAP = Fraction(7, 10)
 
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"(?<!\w)-\d\w*|\w+")
+"""A word. The sign of a number belongs to it, so that "-3 degrees" and "3 degrees" differ."""
 _SHARE, _OF = MIN_OVERLAP.as_integer_ratio()
 _HITS = 8
 """The k of the module's docstring is s divided by this. With a smaller k there are more tasks to compare, with a larger
