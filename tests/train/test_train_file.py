@@ -64,6 +64,19 @@ def test_run_on_a_collected_file_matches_the_run_on_gold(tiny: Path, tmp_path: P
     assert any(re.match(r"sft\.steps = 3\b.*\b2\b.*\b1\b.*\b6\b", note) for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("sft", "count"),
+    [
+        (SFTConfig(), 256),
+        (SFTConfig(steps=2, batch_size=4), 8),
+        (SFTConfig(steps=2, batch_size=4, dataset_file="demos.jsonl"), 256),
+        (SFTConfig(steps=0), 0),
+    ],
+)
+def test_gold_episodes_are_no_more_than_the_batches_hold(sft: SFTConfig, count: int) -> None:
+    assert sft.num_gold_episodes == count
+
+
 def test_epochs_over_a_file_are_described() -> None:
     sft = SFTConfig(steps=24, batch_size=8)
     assert re.match(r"sft\.steps = 24\b.*\b8\b.*\b192 of 2000\b.*\bsft\.steps=250\b", describe_epochs(sft, 2000))

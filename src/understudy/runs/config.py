@@ -58,9 +58,15 @@ class SFTConfig(Record):
     warmup_steps: int = Field(default=4, ge=0)
     """Steps of linear warmup."""
     num_demonstrations: int = Field(default=256, ge=0)
-    """Number of different gold episodes."""
+    """Number of different gold episodes, at most. Without a file, no more are played than the batches hold."""
     dataset_file: str = ""
     """A file or folder of further demonstrations, from `understudy data collect` or in another known shape."""
+
+    @property
+    def num_gold_episodes(self) -> int:
+        """Number of gold episodes that SFT plays."""
+        places = self.steps * self.batch_size
+        return self.num_demonstrations if self.dataset_file and self.steps else min(self.num_demonstrations, places)
 
 
 class AlgorithmConfig(Record):

@@ -61,8 +61,7 @@ class RLPhase:
     def start(self) -> None:
         """Skip the tasks of demonstrations, reset the optimizer, and set the reference if the algorithm needs one."""
         config, engine = self.context.config, self.context.engine
-        demonstrated = config.sft.num_demonstrations if config.sft.steps else 0
-        self.progress.tasks_used = max(self.progress.tasks_used, demonstrated)
+        self.progress.tasks_used = max(self.progress.tasks_used, config.sft.num_gold_episodes)
         engine.reset_optimizer()
         if config.preferences.steps:
             require_reference(engine).drop_reference()

@@ -48,7 +48,7 @@ class SFTPhase:
 
     async def _play_gold(self) -> list[Trajectory]:
         """Return the gold episodes, in the model's tokens."""
-        context, config, count = self._context, self._context.config, self._context.config.sft.num_demonstrations
+        context, config, count = self._context, self._context.config, self._context.config.sft.num_gold_episodes
         tasks = itertools.islice(context.train_tasks(), count)
         episodes = await play_demonstrations(context.domain, tasks, context.format, config.limits, config.seed)
         self._progress.tasks_used = max(self._progress.tasks_used, count)
