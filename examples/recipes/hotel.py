@@ -1,4 +1,4 @@
-"""A domain in one file: the reception of a hotel, where guests book and return rooms. See docs/extending.md."""
+"""A domain in one file: the reception of a hotel, where guests book and return rooms. See docs/database.md."""
 
 import random
 from typing import Literal

@@ -10,6 +10,8 @@ from support.paths import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"(?:^<!-- not run: ([^>]*) -->\n)?^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INCLUDED = re.compile(r"^<!-- file: (\S+) -->$", re.MULTILINE)
+"""Stands for the text of a file of the repository."""
 
 
 @dataclass(frozen=True)
