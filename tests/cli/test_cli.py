@@ -20,7 +20,10 @@ from understudy.cli import launch
 from understudy.cli import main as cli
 from understudy.cli.arguments import TARGET_HELP
 from understudy.core.errors import ConfigError, RolloutError
+from understudy.core.settings import field_records, record_kind
+from understudy.engines.models import MODELS
 from understudy.engines.process_group import ProcessGroup
+from understudy.envs.sources import BENCHMARK_MODULES
 from understudy.envs.task_source import FULL_SLICE
 from understudy.evaluation.report import EvalReport, RunReport
 from understudy.evaluation.result import EvalResult, ResultRow
@@ -59,6 +62,10 @@ def test_list_prints_every_kind_of_entry(call: Call) -> None:
     assert found.keys() == {"domains", "benchmarks", "models", "formats", "engines", "algorithms", "presets"}
     assert "retail" in found["domains"]
     assert all(line for entries in found.values() for line in entries.values())
+    assert found["models"].keys() == MODELS.keys()
+    assert {name.partition(":")[0] for name in found["benchmarks"]} == BENCHMARK_MODULES.keys()
+    assert found["engines"].keys() == {record_kind(kind) for kind in field_records(TrainConfig, "engine")}
+    assert not re.search(r"load\(|\bReturn\b|The first call|\w+Format:", text)
 
 
 def test_check_reports_baselines_and_no_problems(call: Call) -> None:

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from support.endpoint import Answer, Endpoint, make_completion, serve_answers
 from support.run_evaluations import write_run_evaluation
+from understudy.cli.main import app as cli_app
 from understudy.cli.main import main
 from understudy.core.tasks import Score
 from understudy.core.trajectory import read_trajectories
@@ -27,7 +29,7 @@ from understudy.evaluation import report
 from understudy.evaluation.report import read_report
 from understudy.evaluation.rescore import RescoreResult
 from understudy.evaluation.result import EvalResult
-from understudy.runs.config import TrainConfig
+from understudy.runs.config import EvalConfig, TrainConfig
 from understudy.runs.run import Run
 from understudy.runs.storage.locking import folder_lock
 
@@ -229,6 +231,47 @@ def test_eval_without_any_result_reports_the_faults(call: Any) -> None:
     assert "another machine" in " ".join(re.sub(r"[│┃]", " ", text).split())
     found = report.read_report(Path("mine"))
     assert {(failure.cause.kind, failure.cause.component) for failure in found.failures} == {("agent_fault", "agent")}
+
+
+def test_endpoint_that_dies_in_mid_evaluation_exits_with_1_and_resumes(call: Any) -> None:
+    answered = 0
+
+    def answer(body: Mapping[str, Any]) -> Answer:
+        nonlocal answered
+        answered += 1
+        return answer_by_seed(body) if answered <= 20 or answered > 1000 else Answer("engine dead", 500)
+
+    with serve_answers(answer) as endpoint:
+        code, text, err = call(*eval_command(endpoint, "--out", "mine", "--concurrency", "4"))
+        assert (code, "max_fault_rate = 0.1" in err, "understudy eval --resume mine" in err) == (1, True, True)
+        assert "nan" not in text.lower()
+        assert 0 < report.read_report(Path("mine")).fault_rate < 1
+        answered = 1000
+        code, text, err = call("eval", "--resume", "mine", "--json")
+    assert (code, "--resume" in err) == (0, False)
+    assert [row["result"]["fault_counts"] for row in json.loads(text)["rows"]] == [{}, {}, {}]
+    assert not Path("mine/replies").exists()
+
+
+def test_few_faults_exit_with_0_and_name_the_resume_command(call: Any) -> None:
+    with serve_answers(lambda body: Answer("no", 500) if body["seed"] % 5 == 0 else answer_by_seed(body)) as endpoint:
+        code, _, err = call(*eval_command(endpoint, "max_fault_rate=0.9", "--out", "mine"))
+        assert report.read_report(Path("mine")).fault_count > 0
+    assert (code, "max_fault_rate" in err, "understudy eval --resume mine" in err) == (0, False, True)
+
+
+def test_compare_with_itself_is_rejected(call: Any) -> None:
+    call("eval", "toy:DOMAIN", "--agent", "noop", "--tasks", "2", "--out", "mine")
+    for other in ("mine", "mine/.", "mine/report.json"):
+        code, out, err = call("compare", "mine", other)
+        assert (code, out, len(err.splitlines()), "mine" in err) == (2, "", 1, True)
+
+
+def test_help_of_eval_names_the_real_defaults() -> None:
+    parameters = typer.main.get_command(cli_app).commands["eval"].params  # type: ignore[attr-defined]
+    for name in ("tasks", "trials", "seed", "split"):
+        text = next(each.help for each in parameters if each.name == name)
+        assert text.endswith(f"Default: eval.{name} of WHAT, or {getattr(EvalConfig(), name)}."), name
 
 
 def test_endpoint_rows_and_folders_are_named_after_the_model(call: Any) -> None:

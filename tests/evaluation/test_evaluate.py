@@ -15,7 +15,7 @@ from toy import DOMAIN
 from understudy.clients.cost import CostTracker
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.messages import Message, ToolCall, ToolSpec
-from understudy.core.tasks import Task
+from understudy.core.tasks import SPLITS, Task
 from understudy.core.trajectory import Trajectory
 from understudy.envs.task_source import Slice
 from understudy.envs.users import UserSimulatorFactory
@@ -194,7 +194,7 @@ RESULTS = {
 
 
 def test_table_has_intervals_pass_k_and_gains_between_agents() -> None:
-    lines = make_report(**RESULTS).format_markdown().splitlines()
+    lines = make_report(**RESULTS).format_markdown().splitlines()[2:]
     assert re.match(r"\|  \| .*95%.* \| pass\^2 \| ", lines[0])
     assert lines[2] == "| noop | 0.000 [0.000, 0.088] |  |  | 40 |"
     assert lines[4].startswith("| sft | 0.250 [")
@@ -212,7 +212,7 @@ def test_table_lists_family_and_difficulty() -> None:
 
 def test_table_has_a_fault_column_if_there_are_faults() -> None:
     faulty = AGENTS["rl"].replace(fault_counts={"engine": 2, "user": 1})
-    assert make_report(x=faulty).format_markdown().splitlines()[2].endswith("| 40 | 3 |")
+    assert make_report(x=faulty).format_markdown().splitlines()[4].endswith("| 40 | 3 |")
 
 
 def test_verdict_compares_the_last_two_agents() -> None:
@@ -272,6 +272,24 @@ def test_make_agent_by_name() -> None:
     assert isinstance(make_agent("gold", TrainConfig()), GoldAgent)
     with pytest.raises(ConfigError, match=r"'noob'.*'noop'"):
         make_agent("noob", TrainConfig())
+
+
+def test_report_without_scores_has_no_nan() -> None:
+    lost = make_result((None, None), (None, None), families="ab").replace(fault_counts={"agent": 4})
+    for rows in ({"a": lost}, {"a": lost, "b": lost}, {**AGENTS, "a": lost}):
+        found = make_report(**rows)
+        assert "nan" not in f"{found.format_table()} {found.format_markdown()}".lower()
+    assert make_report(a=lost).fault_rate == 1.0
+
+
+def test_title_of_the_table_names_the_split() -> None:
+    for split in SPLITS:
+        tasks = DOMAIN.tasks(split)[:2]
+        found = make_report(noop=asyncio.run(evaluate_noop(DOMAIN, tasks)))
+        assert found.title.split()[-2:] == [split, "tasks"]
+        assert found.title in found.format_table()
+        assert found.title in found.format_markdown()
+    assert not set(make_report(old=make_result((1.0,))).title.split()) & set(SPLITS)
 
 
 def test_report_without_results_is_valid_json() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import importlib.util
 import json
 import re
 import sys
@@ -24,6 +25,7 @@ from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.machine import detect_machine
 from understudy.engines.models import find_model, smollm2
 from understudy.runs.config import TrainConfig, parse_config
+from understudy.runs.trackers import validate_trackers
 from understudy.train.planning import bench, forecast, memory
 from understudy.train.planning.bench import BenchResult, BenchSize, SamplingSpeed, TrainingSpeed
 from understudy.train.planning.forecast import EpisodeSizes
@@ -447,6 +449,27 @@ def test_doctor_checks_the_api_key_against_the_endpoint(endpoint: str, monkeypat
         found = findings(*user_settings)
         assert (found["endpoints.default key"].passed, found["endpoints.default"].passed) == (True, ok)
         assert key not in found["endpoints.default"].detail
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--out=run"])
+def test_missing_tracker_is_refused_before_anything_starts(
+    option: str, call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wandb" else find_spec(name))
+    (tmp_path / "wandb").mkdir()
+    code, out, err = call("train", *TOY, "trackers=wandb", option)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "wandb" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["wandb"]
+
+
+def test_folder_that_a_tracker_wrote_is_not_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "trackio").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(ConfigError, match="trackio"):
+        validate_trackers(["trackio"])
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,11 @@ from understudy.engines.tinker.config import API_KEY_VARIABLE, TinkerEngineConfi
 from understudy.engines.vllm.server import vllm_installed
 from understudy.runs.config import TrainConfig
 from understudy.runs.endpoints import endpoint_configs, training_endpoint_names
+from understudy.runs.trackers import tracker_module
 from understudy.train.planning.memory import GIB
 
 MIN_PYTHON = (3, 11)
 TRAIN_PACKAGES = ("torch", "transformers", "tokenizers", "peft", "safetensors", "huggingface_hub", "jinja2", "gguf")
-_DISTRIBUTIONS = {"tensorboard": "tensorboardX"}
-"""Trackers whose module has another name."""
 TIMEOUT_SECONDS = 5.0
 """Seconds for an endpoint to answer."""
 MIN_DISK_BYTES = 5 << 30
@@ -135,7 +134,7 @@ def _optional(config: TrainConfig) -> Iterator[DoctorCheck]:
         yield DoctorCheck(name="vLLM", passed=there, detail=detail, fix=fix, required=engine.sampler == "vllm")
     if isinstance(config.engine, TinkerEngineConfig):
         yield from _tinker(config.engine)
-    trackers = [(_DISTRIBUTIONS.get(name, name), install_hint(name), True) for name in config.trackers]
+    trackers = [(tracker_module(name), install_hint(name), True) for name in config.trackers]
     for name, fix, required in (
         ("bitsandbytes", install_hint("qlora"), engine.finetune == "qlora"),
         ("skyrl", "see docs/cluster.md for how to make an environment for it", config.engine.kind == "skyrl"),

@@ -27,7 +27,9 @@ SCRIPTED_AGENTS = ("gold", "noop", "refusing", "hasty")
 """Agents without a model. Their episodes are cheap to play again, so they are stored only if --out is given."""
 _NEW_EVAL_OPTIONS = ("agent", "model", "split", "tasks", "trials", "seed", "repeats", "judge_failures", "out")
 """Options that cannot change when an evaluation is resumed."""
-SeedOption = Annotated[int | None, typer.Option(help="The seed of tasks, users and samples. Default: eval.seed.")]
+SeedOption = Annotated[
+    int | None, typer.Option(help="The seed of tasks, users and samples. Default: eval.seed of WHAT, or 0.")
+]
 OutOption = Annotated[
     Path | None,
     typer.Option(help="The evaluation's folder. Default for agents with a model: the next free evals/NAME-001, …"),
@@ -59,14 +61,16 @@ def evaluate(
         str,
         typer.Option(help="A model of `understudy list`, a folder, or owner/model on Hugging Face. Default: WHAT's."),
     ] = "",
-    split: Annotated[str, typer.Option(help="train, validation or test. Default: eval.split.")] = "",
-    tasks: Annotated[int, typer.Option(min=0, show_default=False, help="Number of tasks. Default: eval.tasks.")] = 0,
+    split: Annotated[
+        str, typer.Option(help="train, validation or test. Default: eval.split of WHAT, or validation.")
+    ] = "",
+    tasks: Annotated[
+        int | None, typer.Option(min=1, help="Number of tasks. Default: eval.tasks of WHAT, or 200.")
+    ] = None,
     trials: Annotated[
-        int,
-        typer.Option(
-            min=0, show_default=False, help="Episodes of each task, the largest k of pass^k. Default: eval.trials."
-        ),
-    ] = 0,
+        int | None,
+        typer.Option(min=1, help="Episodes of each task, the largest k of pass^k. Default: eval.trials of WHAT, or 1."),
+    ] = None,
     seed: SeedOption = None,
     repeats: Annotated[
         int, typer.Option(min=1, help="Number of evaluations with different seeds, to measure the noise.")
@@ -111,9 +115,8 @@ def evaluate(
         from understudy.evaluation.inspect_log import write_inspect_log
 
         write_inspect_log(folder, inspect_log)
-    if not report.has_scores:
-        typer.secho("no episode has a score; the table of causes shows what failed", fg="yellow", err=True)
-        raise typer.Exit(1)
+    if report.fault_count:
+        _report_faults(report, spec.config.max_fault_rate, folder)
 
 
 def compare(
@@ -129,7 +132,11 @@ def compare(
 
     The result says whether NEW is better than OLD beyond chance. For a run, its last evaluation is compared.
     """
+    from understudy.evaluation.report import are_same_report
+
     _validate_writable(markdown)
+    if are_same_report(old, new):
+        raise ConfigError(f"{old} and {new} are the same evaluation; give two different ones")
     _print_comparison(_read(new), _read(old), markdown, as_json)
 
 
@@ -252,6 +259,17 @@ def _play(
             if folder and new:
                 shutil.rmtree(folder)
             raise
+
+
+def _report_faults(report: "EvalReport", max_rate: float, folder: Path | None) -> None:
+    """Say how many episodes have no score, and how to play them again. Exit with 1 if they are too many."""
+    too_many = report.fault_rate > max_rate or not report.has_scores
+    found = f"{report.fault_count} episodes ({report.fault_rate:.0%}) have no score, because a component failed"
+    limit = f", more than max_fault_rate = {max_rate}" if report.fault_rate > max_rate else ""
+    hint = f"; play them again with: understudy eval --resume {folder}" if folder else ""
+    typer.secho(f"{found}{limit}{hint}", fg="yellow", err=True)
+    if too_many:
+        raise typer.Exit(1)
 
 
 def _human_agent() -> "Agent":

@@ -1,27 +1,40 @@
 """List domains, models, formats, engines, algorithms and presets, each with one line."""
 
 import importlib
-import inspect
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 from understudy.algorithms.presets import algorithm_preset_text, algorithm_presets
-from understudy.engines.models import MODELS
-from understudy.envs.sources import BENCHMARK_MODULES, list_domains
+from understudy.envs.sources import list_domains
 from understudy.runs.presets import preset_names, preset_text
 
-FORMATS = ("chatml", "template", "prompted_tools")
-ENGINES = {"local": "engines.local", "tinker": "engines.tinker", "skyrl": "train.skyrl"}
+BENCHMARKS = {
+    "tau-bench:PATH#DOMAIN": "tau-bench, from your own clone of github.com/sierra-research/tau-bench.",
+    "tau2:PATH#DOMAIN": "tau2-bench, from your own clone of github.com/sierra-research/tau2-bench.",
+}
+MODELS = {
+    "smollm2-135m": "SmolLM2-135M-Instruct in bfloat16 (270 MB).",
+    "tiny": "115 thousand random weights, for tests.",
+}
+FORMATS = {
+    "chatml": "ChatML with tool calls in Hermes form: Qwen2.5, Qwen3, SmolLM2.",
+    "template": "What the model's own chat template renders, for templates that render each turn independently.",
+    "prompted_tools": "Tools described in the prompt, for models without native tool calls, or for a chosen form.",
+}
+ENGINES = {
+    "local": "PyTorch on this machine. Replies are sampled by PyTorch or vLLM.",
+    "tinker": "A server of the Tinker API, such as SkyRL's, holds the weights, samples and trains.",
+    "skyrl": "SkyRL's trainer on Ray, with the tasks, episodes and rewards of understudy; see docs/cluster.md.",
+}
 
 
 def list_available() -> dict[str, dict[str, str]]:
     """Return one line for each name, by kind."""
     return {
-        "domains": _modules("envs.domains", list_domains()),
-        "benchmarks": {f"{name}:PATH#DOMAIN": _first(_doc(module)) for name, module in BENCHMARK_MODULES.items()},
-        "models": {name: _model_text(find_folder) for name, find_folder in MODELS.items()},
-        "formats": _modules("formats", FORMATS),
-        "engines": {name: _first(_doc(f"understudy.{module}")) for name, module in ENGINES.items()},
+        "domains": {name: _domain_text(name) for name in list_domains()},
+        "benchmarks": BENCHMARKS,
+        "models": MODELS,
+        "formats": FORMATS,
+        "engines": ENGINES,
         "algorithms": {name: _title(algorithm_preset_text(name)) for name in algorithm_presets()},
         "presets": {name: _title(preset_text(name)) for name in preset_names()},
     }
@@ -36,22 +49,12 @@ def format_available(found: Mapping[str, Mapping[str, str]]) -> str:
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
-def _modules(package: str, modules: tuple[str, ...] | list[str]) -> dict[str, str]:
-    return {name: _first(_doc(f"understudy.{package}.{name}")) for name in modules}
-
-
-def _model_text(find_folder: Callable[[], Path]) -> str:
-    text = _first(inspect.getdoc(find_folder)).removeprefix("Return the folder of ")
+def _domain_text(name: str) -> str:
+    """Return the first line of a domain's docstring, without its title."""
+    text = importlib.import_module(f"understudy.envs.domains.{name}").__doc__ or ""
+    text = text.partition("\n")[0].partition(": ")[2]
     return text[:1].upper() + text[1:]
-
-
-def _doc(module: str) -> str | None:
-    return importlib.import_module(module).__doc__
 
 
 def _title(toml: str) -> str:
     return toml.partition("\n")[0].lstrip("# ")
-
-
-def _first(text: str | None) -> str:
-    return (text or "").strip().partition("\n")[0]

@@ -36,6 +36,8 @@ class Comparison(Record):
     @property
     def details(self) -> str:
         """The p-value, the noise floor and the difference on each domain, as text."""
+        if not self.gain.tasks:
+            return ""
         lines = [f"If neither were better, a difference at least as large would have probability {self.p_value:.1%}."]
         if self.noise_floor is not None:
             side = "above" if abs(self.gain.mean) > self.noise_floor else "within"
@@ -57,7 +59,7 @@ class Comparison(Record):
         return names | plain
 
     def __str__(self) -> str:
-        return f"{self.verdict}\n{self.details}"
+        return f"{self.verdict}\n{self.details}".rstrip()
 
 
 def compare(new: EvalReport, old: EvalReport) -> Comparison:

@@ -33,6 +33,8 @@ MAX_HARDEST_TASKS = 10
 """Number of tasks in the table of the hardest ones."""
 MAX_EXAMPLE_CHARS = 160
 """Maximum length of a failure's evidence in a table, in characters."""
+NO_SCORE = "-"
+"""The cell of a table for a rate of no episodes."""
 _BOTH: tuple[Literal["hat", "at"], ...] = ("hat", "at")
 TableCells = list[list[str]]
 """Lines of a table. The first line is its head."""
@@ -66,6 +68,23 @@ class EvalReport(Record):
         return any(reward is not None for result in results for reward in result.rewards)
 
     @property
+    def fault_count(self) -> int:
+        """Number of the agents' episodes without a score."""
+        return sum(sum(row.result.fault_counts.values()) for row in self.agent_rows)
+
+    @property
+    def fault_rate(self) -> float:
+        """Share of the agents' episodes without a score."""
+        played = sum(len(result.rewards) for row in self.agent_rows for result in row.result.task_results)
+        return self.fault_count / played if played else 0.0
+
+    @property
+    def title(self) -> str:
+        """The title of the table of success rates. It names the split."""
+        splits = {row.result.split for row in self.rows}
+        return f"Success on {splits.pop()} tasks" if len(splits) == 1 and "" not in splits else "Success"
+
+    @property
     def verdict(self) -> str:
         """One sentence: the difference between the last agent and the one before it, and whether it is significant."""
         if not self.agent_rows:
@@ -73,6 +92,8 @@ class EvalReport(Record):
         last = self.agent_rows[-1]
         if len(self.agent_rows) == 1:
             rate = last.result.success_rate
+            if not rate.tasks:
+                return f"No episode of {last.name} has a score."
             return f"{last.name} succeeds on {format_rate(rate)} of {rate.tasks} tasks."
         previous = self.agent_rows[-2]
         return describe_difference(success_gain(last.result, previous.result), last.name, previous.name)
@@ -89,14 +110,14 @@ class EvalReport(Record):
 
     def format_table(self) -> str:
         """Return the report as text for a terminal."""
-        results = {"Success on held-out tasks": self._success_cells(), "By family and difficulty": self._group_cells()}
+        results = {self.title: self._success_cells(), "By family and difficulty": self._group_cells()}
         usage = [f"{row.name}, {role}: {used}" for row in self.rows for role, used in row.result.usage.items()]
         lines = [_render_tables(results), "", *usage, self.verdict]
         return "\n".join([*lines, *filter(None, [_render_tables(self._detail_cells())]), *self._notes()])
 
     def format_markdown(self) -> str:
         """Return the report as Markdown."""
-        lines = [*render_markdown_table(self._success_cells()), "", self.verdict, ""]
+        lines = [f"**{self.title}**", "", *render_markdown_table(self._success_cells()), "", self.verdict, ""]
         lines += [*render_markdown_table(self._group_cells()), ""]
         for title, cells in self._detail_cells().items():
             lines += [f"**{title}**", "", *render_markdown_table(cells), ""]
@@ -145,7 +166,9 @@ class EvalReport(Record):
         cells = [head + ["faults"] * has_faults]
         for place, row in enumerate(self.rows):
             result, gain = row.result, self._gain_over_previous(place)
-            passes = [f"{result.pass_k_mean('hat', k):.3f}" if k <= result.trials else "" for k in range(2, trials + 1)]
+            passes = [
+                _number(result.pass_k_mean("hat", k), 3) if k <= result.trials else "" for k in range(2, trials + 1)
+            ]
             line = [row.name, format_rate(result.success_rate), *passes, format_rate(gain, signed=True) if gain else ""]
             faults = [str(sum(result.fault_counts.values()))] * has_faults
             cells.append([*line, str(result.success_rate.tasks), *faults])
@@ -156,7 +179,7 @@ class EvalReport(Record):
         cells = [["", "tasks", *(row.name for row in self.rows)]]
         for name, fields in _table_groups(self.rows[0].result.task_results if self.rows else ()):
             rates = [_filter_group(row.result, fields).success_rate for row in self.rows]
-            cells.append([name, str(rates[0].tasks), *(f"{rate.mean:.2f}" for rate in rates)])
+            cells.append([name, str(rates[0].tasks), *(_number(rate.mean, 2) for rate in rates)])
         return cells
 
     def _detail_cells(self) -> dict[str, TableCells]:
@@ -165,7 +188,7 @@ class EvalReport(Record):
         tables = {"pass^k and pass@k [95%]": self._pass_k_cells(trials)} if trials > 1 else {}
         if self.failures:
             tables["Why episodes failed"] = _cause_cells(self.failures)
-            hardest = [[task, str(failures), str(episodes)] for task, failures, episodes in self.hardest_tasks]
+        if hardest := [[task, str(failures), str(episodes)] for task, failures, episodes in self.hardest_tasks]:
             tables["Hardest tasks"] = [["", "failures", "episodes"], *hardest]
         return tables
 
@@ -219,11 +242,21 @@ def read_report(path: Path) -> EvalReport:
     """
     if not is_run_folder(path):
         return _read_report_file(path)
-    held_out = [evaluation for evaluation in list_run_evaluations(path) if not evaluation.is_ood]
-    if not held_out:
-        raise ConfigError(f"{path} is a run without an evaluation yet; resume it by: understudy train --resume {path}")
-    last = held_out[-1]
+    last = _last_evaluation(path)
     return _rename_agent(_read_report_file(last.folder), f"{path} ({last.stage})")
+
+
+def are_same_report(one: Path, other: Path) -> bool:
+    """Return whether `read_report` reads the same file for both paths."""
+    files = [_report_file(_last_evaluation(path).folder if is_run_folder(path) else path) for path in (one, other)]
+    return files[0].resolve() == files[1].resolve()
+
+
+def _last_evaluation(run: Path) -> RunEvaluation:
+    held_out = [evaluation for evaluation in list_run_evaluations(run) if not evaluation.is_ood]
+    if not held_out:
+        raise ConfigError(f"{run} is a run without an evaluation yet; resume it by: understudy train --resume {run}")
+    return held_out[-1]
 
 
 def read_run_report(run: Path) -> RunReport:
@@ -234,7 +267,7 @@ def read_run_report(run: Path) -> RunReport:
 
 
 def _read_report_file(path: Path) -> EvalReport:
-    file = path / REPORT_FILE if path.is_dir() else path
+    file = _report_file(path)
     try:
         found = json.loads(file.read_bytes())
     except OSError as e:
@@ -247,6 +280,10 @@ def _read_report_file(path: Path) -> EvalReport:
         raise ConfigError(
             f"{file} holds no evaluation ({type(e).__name__}); give a folder of eval --out, or output of eval --json"
         ) from e
+
+
+def _report_file(path: Path) -> Path:
+    return path / REPORT_FILE if path.is_dir() else path
 
 
 def _join_stages(evaluations: Sequence[RunEvaluation]) -> EvalReport:
@@ -283,9 +320,15 @@ def causes_to_dicts(failures: Sequence[EpisodeFailure]) -> list[dict[str, Any]]:
 
 
 def format_rate(rate: MeanEstimate, signed: bool = False) -> str:
-    """Return a rate with its interval as text."""
+    """Return a rate with its interval as text, or a dash if no task has a score."""
+    if not rate.tasks:
+        return NO_SCORE
     sign = "+" if signed else ""
     return f"{rate.mean:{sign}.3f} [{rate.low:{sign}.3f}, {rate.high:{sign}.3f}]"
+
+
+def _number(value: float, digits: int) -> str:
+    return NO_SCORE if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def nan_to_none(value: Any) -> Any:

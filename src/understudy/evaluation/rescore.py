@@ -16,7 +16,7 @@ from understudy.core.trajectory import Trajectory
 from understudy.envs.sources import load_source
 from understudy.envs.task_source import TaskSource
 from understudy.evaluation.report import EvalReport
-from understudy.evaluation.result import EvalResult, ResultRow, TaskResult
+from understudy.evaluation.result import EvalResult, ResultRow, TaskResult, common_split
 from understudy.rollouts.replay import replay_episode
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.episodes import read_stored_episodes
@@ -144,4 +144,5 @@ def _evaluation(source: TaskSource, tasks: dict[str, Task], rewards: Sequence[tu
         )
         for name, task in tasks.items()
     )
-    return EvalResult(domain=source.name, seed=0, trials=min(len(row.rewards) for row in rows), task_results=rows)
+    trials, split = min(len(row.rewards) for row in rows), common_split(tasks.values())
+    return EvalResult(domain=source.name, split=split, seed=0, trials=trials, task_results=rows)

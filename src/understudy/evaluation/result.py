@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 from understudy.clients.chat import ModelUsage
@@ -45,6 +45,8 @@ class EvalResult(Record):
     """The result of an agent on some tasks."""
 
     domain: str
+    split: str = ""
+    """Split of the tasks. Empty if they have several, and in results of earlier versions."""
     kind: EvalKind = "agent"
     """`noop` and `gold` are the baselines, `agent` is any other agent."""
     seed: int
@@ -116,6 +118,7 @@ def summarize_episodes(
     whole = [episode for episode in episodes if episode.score]
     return EvalResult(
         domain=domain.name,
+        split=common_split(tasks),
         seed=seed,
         trials=trials,
         task_results=tuple(_result(task, group) for task, group in zip(tasks, groups, strict=True)),
@@ -126,6 +129,12 @@ def summarize_episodes(
         mean_turns=_mean([episode.num_turns for episode in whole]),
         mean_tokens=_mean([sum(episode.mask) for episode in whole]),
     )
+
+
+def common_split(tasks: Iterable[Task]) -> str:
+    """Return the split of the tasks; empty if they have several."""
+    splits = {task.split for task in tasks}
+    return splits.pop() if len(splits) == 1 else ""
 
 
 def success_gain(new: EvalResult, old: EvalResult) -> MeanEstimate:

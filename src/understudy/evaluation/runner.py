@@ -5,7 +5,7 @@
       tasks.jsonl       the tasks
       episodes.jsonl    the episodes in the order in which they end, except those with a fault that is not the agent's
       cost.jsonl        the cost of each request to an endpoint (agent, users, judge)
-      replies/          the replies of endpoints, until the evaluation is finished
+      replies/          the replies of endpoints, until all episodes have a score
       report.json       the results, written last; report.md holds the same as Markdown
 
 Three commands write such folders by `play_eval`:
@@ -131,7 +131,7 @@ async def run_eval(
     played = await play_eval(spec, context, folder, on_progress)
     report = await report_eval(spec, context, played)
     if folder:
-        write_report(folder, report)
+        write_report(folder, report, keep_replies=report.fault_count > 0)
     return report
 
 
@@ -179,12 +179,13 @@ async def report_eval(
     return EvalReport(rows=(*baselines, *rows), failures=tuple(failures), noise=estimate_noise(results))
 
 
-def write_report(folder: Path, report: EvalReport) -> None:
-    """Write report.md and report.json, and remove the stored replies, which are only needed to resume."""
+def write_report(folder: Path, report: EvalReport, keep_replies: bool = False) -> None:
+    """Write report.md and report.json. Remove the stored replies, unless episodes are missing, which resuming plays."""
     with os_errors_as_config_errors(folder, "continue with --resume"):
         atomic_write(folder / "report.md", report.format_markdown())
         atomic_write(folder / REPORT_FILE, json.dumps(report.to_dict(), indent=1) + "\n")
-    shutil.rmtree(folder / REPLY_CACHE_FOLDER, ignore_errors=True)
+    if not keep_replies:
+        shutil.rmtree(folder / REPLY_CACHE_FOLDER, ignore_errors=True)
 
 
 def validate_new_eval_folder(folder: Path) -> None:

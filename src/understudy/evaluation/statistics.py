@@ -170,7 +170,7 @@ def _sampled_p_value(steps: Sequence[int]) -> float:
 def describe_difference(gain: MeanEstimate, new: str, old: str) -> str:
     """Return a sentence on a paired difference: its size, its interval, and whether the interval excludes 0."""
     if not gain.tasks:
-        return f"{new} and {old} share no task; they cannot be compared."
+        return f"{new} and {old} have no task on which both have a score; they cannot be compared."
     interval = f"95% interval {gain.low:+.3f} to {gain.high:+.3f}, {gain.tasks} tasks, paired"
     if gain.low > 0:
         return f"{new} succeeds more often than {old} by {gain.mean:.3f} ({interval}): significant."

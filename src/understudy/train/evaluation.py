@@ -90,7 +90,8 @@ async def _run_eval(
     if played is None:
         return None
     context.gather_costs()
-    validate_fault_rate([episode for each in played for episode in each], context.config.max_fault_rate)
+    episodes = [episode for each in played for episode in each]
+    validate_fault_rate(episodes, context.config.max_fault_rate, context.run.resume_command)
     context.engine.reset_prefix_cache()  # a resumed run skips this evaluation, so training must not reuse its prefixes
     usage = {}
     if not context.users.is_scripted:

@@ -21,6 +21,7 @@ from understudy.rollouts.reward_shaping import RewardJudge, ShapedEnvironmentFac
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
 from understudy.runs.config import TrainConfig
 from understudy.runs.endpoints import endpoint_configs, training_endpoint_names
+from understudy.runs.trackers import validate_trackers
 from understudy.train.data_files import DataFiles, read_data_files
 from understudy.train.engine_support import unsupported_settings
 from understudy.train.eval_sets import EvalSet, make_eval_sets
@@ -57,6 +58,7 @@ async def prepare_run(
     `today` is the date that chat templates print. `cost_tracker` counts the cost of the user model and the reward
     judge. Raise ConfigError if a setting is invalid, or TaskError if doing nothing solves tasks.
     """
+    validate_trackers(config.trackers)
     folder = find_model(config.model)
     domain = load_source(config.domain).slice(config.slice)
     eval_sets = make_eval_sets(config, domain)

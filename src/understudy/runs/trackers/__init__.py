@@ -4,7 +4,20 @@ Each tracker is a process of its own that follows the run's metrics.jsonl. Excep
 a tracker's library therefore cannot affect the run.
 """
 
-from understudy.runs.trackers.config import TrackerName, TrackerRunInfo, TrackingConfig
+from understudy.runs.trackers.config import (
+    TrackerName,
+    TrackerRunInfo,
+    TrackingConfig,
+    tracker_module,
+    validate_trackers,
+)
 from understudy.runs.trackers.processes import TrackerProcesses
 
-__all__ = ["TrackerName", "TrackerProcesses", "TrackerRunInfo", "TrackingConfig"]
+__all__ = [
+    "TrackerName",
+    "TrackerProcesses",
+    "TrackerRunInfo",
+    "TrackingConfig",
+    "tracker_module",
+    "validate_trackers",
+]

@@ -3,14 +3,35 @@
 Addresses and API keys are read from the environment only.
 """
 
+import importlib.util
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
+from understudy.core.errors import ConfigError, install_hint
 from understudy.core.records import Record
 
 TrackerName = Literal["wandb", "tensorboard", "mlflow", "trackio"]
+_OTHER_MODULES: Mapping[TrackerName, str] = {"tensorboard": "tensorboardX"}
+"""Modules of trackers with another name."""
+
+
+def tracker_module(name: TrackerName) -> str:
+    """Return the name of the module, and of the distribution, that a tracker needs."""
+    return _OTHER_MODULES.get(name, name)
+
+
+def validate_trackers(names: Iterable[TrackerName]) -> None:
+    """Raise ConfigError if the module of a tracker is not installed."""
+    for name in names:
+        module = tracker_module(name)
+        found = importlib.util.find_spec(module)
+        if found is None or found.origin is None:  # a folder that a tracker wrote here has no origin
+            raise ConfigError(
+                f"trackers: the package {module} is not installed; {install_hint(name)}, or leave {name} out"
+            )
 
 
 class TrackingConfig(Record):

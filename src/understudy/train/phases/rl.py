@@ -78,7 +78,7 @@ class RLPhase:
         context.run.save_groups(step, groups)
         played = [episode for group in groups for episode in group.episodes]
         report_exceptions(context, step, played)
-        validate_fault_rate(played, config.max_fault_rate)
+        validate_fault_rate(played, config.max_fault_rate, context.run.resume_command)
         sampled = time.perf_counter()
         certified = await context.certifier.certify_step(context.run, step, number, groups)
         learning = time.perf_counter()
@@ -298,13 +298,16 @@ def step_seed(seed: int, step: int) -> int:
     return seed * 1_000_003 + step
 
 
-def validate_fault_rate(episodes: Sequence[Trajectory], max_rate: float) -> None:
-    """Raise RolloutError if more than a fraction `max_rate` of the episodes failed: the others are a biased sample."""
+def validate_fault_rate(episodes: Sequence[Trajectory], max_rate: float, resume_command: str = "") -> None:
+    """Raise RolloutError if more than a fraction `max_rate` of the episodes failed: the others are a biased sample.
+
+    The error ends with `resume_command`, if it is given.
+    """
     faulty = [episode for episode in episodes if episode.stop_reason is StopReason.FAULT]
     if len(faulty) > max_rate * len(episodes):
-        first = faulty[0]
+        first, hint = faulty[0], f"; resume with: {resume_command}" if resume_command else ""
         raise RolloutError(
             f"{len(faulty)} of {len(episodes)} episodes failed, more than max_fault_rate = {max_rate}; "
-            f"the first, task {first.task_id}: {first.error}",
+            f"the first, task {first.task_id}: {first.error}{hint}",
             first.fault or "engine",
         )
