@@ -2,6 +2,7 @@
 # make train     train the embedded model on the default task and print the result table
 # make check     check lint, formatting and types
 # make docs      build the documentation into build/site; a warning is an error
+# make docs-serve build the documentation and show it on http://127.0.0.1:8000, only to this machine; DOCS_PORT=8001
 # make bench     measure environments, data conversion, and a training step against TRL
 # make test      run every test that needs no further download, except slow ones
 # make test-slow run the tests that take more than two seconds each and need no further download
@@ -36,7 +37,7 @@ INSTALLED := $(VENV)/.installed
 # Only files with such tests are passed to pytest, because collecting all others takes 20 seconds.
 marked = $(BIN)/python -m pytest $(2) -m $(1) $(shell grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
 
-.PHONY: install train test test-slow test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-browser check docs bench
+.PHONY: install train test test-slow test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-browser check docs docs-serve bench
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -98,6 +99,10 @@ docs: install
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
 	$(BIN)/python docs/generate.py build/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+DOCS_PORT ?= 8000
+docs-serve: docs
+	$(BIN)/python -m http.server $(DOCS_PORT) --bind 127.0.0.1 --directory build/site
 
 bench: install
 	set -e; for name in environments data grpo_step; do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done

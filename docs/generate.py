@@ -408,7 +408,8 @@ def main(folder: Path) -> None:
     for name, text in {**written(), **pages()}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-    shutil.copytree(ROOT / "docs" / "images", folder / "images")
+    for name in ("images", "javascripts"):
+        shutil.copytree(ROOT / "docs" / name, folder / name)
 
 
 if __name__ == "__main__":

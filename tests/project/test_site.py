@@ -111,3 +111,32 @@ def test_menu_has_every_page_once(generate: ModuleType) -> None:
     }
     assert len(listed) == len(set(listed))
     assert set(listed) == made | set(generate.written())
+
+
+def test_site_needs_no_server_and_no_network() -> None:
+    config = (pages.ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    scripts = re.findall(r"^ +- (javascripts/\S+)$", config, re.MULTILINE)
+    assert {"search", "offline"} <= set(re.findall(r"^  - (\w+)$", config.partition("\nplugins:")[2], re.MULTILINE))
+    assert any("iframe-worker" in script for script in scripts), "without it the plugin names a script on the web"
+    assert all((pages.ROOT / "docs" / script).is_file() for script in scripts)
+
+
+@pytest.mark.browser
+def test_search_works_in_the_folder_opened_as_files(generate: ModuleType) -> None:
+    from support.browser import browser, expect
+    from support.venvs import make_venv, run_command
+
+    python = make_venv("docs-1", "mkdocs-material==9.8.1") / "bin" / "python"
+    generate.main(pages.ROOT / "build" / "docs")
+    run_command(str(python), "-m", "mkdocs", "build", "--strict", cwd=pages.ROOT)
+    with browser() as chromium:
+        page, requested = chromium.new_page(), list[str]()
+        page.on("request", lambda request: requested.append(request.url))
+        page.goto((pages.ROOT / "build" / "site" / "domains" / "retail.html").as_uri())
+        page.locator("input[name=query]").first.click()
+        page.keyboard.type("max_fault_rate")
+        first = page.locator("a.md-search-result__link").first
+        expect(first).to_be_visible()
+        first.click()
+        expect(page.locator("article")).to_contain_text("max_fault_rate")
+        assert [url for url in requested if not url.startswith(("file:", "data:"))] == []
