@@ -114,9 +114,35 @@ def test_invalid_name_or_file_exits_with_code_2(
         out, err = capfd.readouterr()
         assert stop.value.code == 2, (words, out, err)
         assert err.strip(), words
-        if err.startswith("understudy: "):
-            assert err.count("\n") == 1, (words, err)
+        *rows, last = err.splitlines()
+        assert last.startswith("understudy: "), (words, err)
+        assert not rows or words[0] == "data", (words, err)  # which lists invalid rows
     assert not list(invalid_files.glob("new*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("eval --tasks 0", "--tasks"),
+        ("train smoke --steps", "--steps"),
+        ("train smoke steps 20", "steps=VALUE"),
+        ("serve", "CHECKPOINT"),
+        ("serve runs/nowhere", "runs/nowhere"),
+        ("train --resume runs/nowhere", "runs/nowhere"),
+        ("nowhere", "nowhere"),
+    ],
+)
+def test_wrong_option_or_argument_is_one_line(
+    words: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["understudy", *words.split()])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    out, err = capsys.readouterr()
+    assert (stop.value.code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("understudy: ")
+    assert named in err
 
 
 def start_program(folder: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
@@ -124,7 +150,7 @@ def start_program(folder: Path, *words: str, **variables: str) -> subprocess.Pop
     source = os.pathsep.join([str(Path(cli.__file__).parents[2]), str(Path(__file__).parents[1])])
     code = (
         "import sys; sys.argv[0] = 'understudy'; from understudy.cli import main as cli; app = cli.app\n"
-        "cli.app = lambda: (print('here', flush=True), app())\n"
+        "cli.app = lambda **how: print('here', flush=True) or app(**how)\n"
         "cli.main()"
     )
     return subprocess.Popen(

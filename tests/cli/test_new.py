@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from understudy.cli.new import write_project
+from understudy.algorithms.presets import algorithm_preset_text
+from understudy.cli.new import config, write_project
 from understudy.core.errors import ConfigError
 from understudy.runs.config import load_config
-from understudy.runs.presets import preset_names
+from understudy.runs.presets import preset_names, preset_text
 
 KINDS = ("environment", "database", "dataset", "mcp", "reward", "user", "algorithm")
 MAX_LINES = {"environment": 80, "database": 150}
@@ -95,3 +96,12 @@ def test_existing_folder_is_left_as_it_is(tmp_path: Path) -> None:
 def test_config_is_a_copy_of_a_preset(preset: str, tmp_path: Path) -> None:
     run(sys.executable, "-m", "understudy", "new", "config", "mine", preset, cwd=tmp_path)
     assert load_config(tmp_path / "mine.toml") == load_config(preset)
+
+
+@pytest.mark.parametrize(("name", "text"), [("dapo", algorithm_preset_text("dapo")), ("smoke", preset_text("smoke"))])
+def test_config_named_like_a_preset_is_a_copy_of_it(
+    name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config(name)
+    assert (tmp_path / f"{name}.toml").read_text(encoding="utf-8") == text

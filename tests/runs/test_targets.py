@@ -239,11 +239,25 @@ def test_configs_after_the_name_of_a_model(target_folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", ["num_generations=4", "group_size=4", "algorithm.group_size=4", "num_generations = 4", "group_size =4"]
+    "setting",
+    [
+        "num_generations=4",
+        "group_size=4",
+        "algorithm.group_size=4",
+        "num_generations = 4",
+        "group_size =4",
+        "group_size= 4",
+    ],
 )
 def test_short_keys_names_of_other_libraries_and_spaces(target_folder: Path, setting: str) -> None:
     assert resolve(["retail", *setting.split(), "seed", "=", "3"]).config.algorithm.group_size == 4
     assert resolve_weights("tiny", [*setting.split(), "seed=3"]).config.seed == 3
+
+
+def test_key_without_a_value_before_another_argument_stays_empty(target_folder: Path) -> None:
+    found = resolve(["retail", "slice.tools=", "dapo", "model=", "tiny"]).config
+    assert (found.slice.tools, found.model) == ((), "tiny")
+    assert found.algorithm == resolve(["retail", "dapo"]).config.algorithm
 
 
 def test_short_key_of_an_algorithm_preset_sets_the_preset(target_folder: Path) -> None:

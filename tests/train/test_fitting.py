@@ -89,6 +89,19 @@ def test_machine_that_is_too_small_for_the_least_is_a_misfit() -> None:
     assert fitted_keys(fit(1))[1:] == (True, 1)
 
 
+def test_misfit_names_only_settings_that_need_less_memory() -> None:
+    needs = [
+        (),
+        ("engine.gradient_checkpointing=true",),
+        ("engine.gradient_checkpointing=true", "engine.max_tokens_per_microbatch=512", "engine.finetune=lora"),
+    ]
+    named = ("gradient_checkpointing", "max_tokens_per_microbatch", "finetune")
+    texts = [fit(1, *settings, "engine.max_num_seqs=1").misfit for settings in needs]
+    # without settings, fitting has turned checkpointing on and made the micro-batch as small as it can
+    found = [[name for name in named if name in text.partition("lower ")[2]] for text in texts]
+    assert found == [["max_tokens_per_microbatch", "finetune"]] * 2 + [[]]
+
+
 def test_engines_elsewhere_are_not_fitted() -> None:
     config = parse_config("", ["engine.kind=skyrl"])
     assert fit_to_memory(config, Path("nowhere"), machine(1)) == FittedRun(config, None)

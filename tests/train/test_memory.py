@@ -196,9 +196,11 @@ def test_qlora_plan_has_4_bit_weights(folder: Path) -> None:
 
 def test_plan_that_does_not_fit_suggests_settings(folder: Path) -> None:
     small = plan_memory(read_model_shape(folder), config(), WORKLOAD, MACHINE.replace(memory_total=1 << 20))
-    assert re.search(r"engine\.max_tokens_per_microbatch.*engine\.gradient_checkpointing", explain_misfit(small))
+    assert re.search(
+        r"engine\.max_tokens_per_microbatch.*engine\.gradient_checkpointing", explain_misfit(small, LocalEngineConfig())
+    )
     fits = plan_memory(read_model_shape(folder), config(), WORKLOAD, MACHINE)
-    assert explain_misfit(fits) == ""
+    assert explain_misfit(fits, LocalEngineConfig()) == ""
     assert re.search(rf"\b0\.50 GiB\b.*\b{fits.peak_bytes / 2**30:.2f}", format_measured_peak(fits, 1 << 29))
 
 
@@ -249,7 +251,9 @@ def test_replicas_on_one_cpu_add_up_and_on_gpus_do_not(folder: Path) -> None:
     together = f"{3 * alone.peak_bytes / 2**30:.3f} GiB of {2 * alone.peak_bytes / 2**30:.3f} GiB"
     assert text.splitlines()[-1].split(maxsplit=2)[:2] == ["all", "processes"]
     assert together in text.splitlines()[-1]
-    assert re.search(r"3 processes.*engine\.gradient_checkpointing.*processes$", explain_misfit(three))
+    assert re.search(
+        r"3 processes.*engine\.gradient_checkpointing.*processes$", explain_misfit(three, LocalEngineConfig())
+    )
     on_gpus = plan_memory(shape, config(), WORKLOAD, room.replace(device="cuda"), 3)
     assert on_gpus.fits  # each process has its own GPU
     assert "all processes" not in format_memory_plan(on_gpus)

@@ -135,9 +135,10 @@ def compare(
     from understudy.evaluation.report import are_same_report
 
     _validate_writable(markdown)
+    after, before = _read(new), _read(old)
     if are_same_report(old, new):
         raise ConfigError(f"{old} and {new} are the same evaluation; give two different ones")
-    _print_comparison(_read(new), _read(old), markdown, as_json)
+    _print_comparison(after, before, markdown, as_json)
 
 
 def _make_spec(arguments: list[str], agent: str, model: str, repeats: int, judge_failures: bool) -> "EvalSpec":

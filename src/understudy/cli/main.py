@@ -374,7 +374,13 @@ app.command()(view)
 def main() -> None:
     """Run the program. A mistake of the user is printed as one line with exit code 2; Ctrl-C exits with 130."""
     try:
-        app()
+        sys.exit(app(prog_name="understudy", standalone_mode=False) or 0)  # the exit code; None at the end of a command
+    except typer.TyperException as e:  # a wrong option or argument; without a subcommand, the help
+        text, context = e.format_message().rstrip("."), vars(e).get("ctx")
+        help_hint = f"; see {context.command_path} --help" if context else ""
+        is_help = type(e).__name__ == "NoArgsIsHelpError"  # by name, because typer does not export this class
+        typer.secho(text if is_help else f"understudy: {text}{help_hint}", fg=None if is_help else "red", err=True)
+        sys.exit(e.exit_code)
     except (ConfigError, TaskError, RolloutError) as e:
         typer.secho(f"understudy: {e}", fg="red", err=True)
         sys.exit(1 if isinstance(e, RolloutError) else 2)

@@ -12,6 +12,7 @@ from understudy.algorithms.presets import algorithm_preset_text, algorithm_prese
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.files import RETRY_HINT, atomic_folder, os_errors_as_config_errors, write_text
 from understudy.runs.presets import preset_names, preset_text
+from understudy.runs.targets import DEFAULT_PRESET
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -73,9 +74,16 @@ def algorithm(name: NameArgument) -> None:
 @app.command()
 def config(
     name: NameArgument,
-    preset: Annotated[str, typer.Argument(metavar="PRESET", help="The preset or algorithm to copy.")] = "default",
+    preset: Annotated[
+        str,
+        typer.Argument(
+            metavar="PRESET", help="The preset or algorithm to copy. Default: the one of this name, or `default`."
+        ),
+    ] = "",
 ) -> None:
     """Write the config file NAME.toml, a copy of a preset."""
+    same_name = name.removesuffix(".toml")
+    preset = preset or (same_name if same_name in (*preset_names(), *algorithm_presets()) else DEFAULT_PRESET)
     if preset not in (*preset_names(), *algorithm_presets()):
         raise ConfigError(f"unknown preset {did_you_mean(preset, [*preset_names(), *algorithm_presets()])}")
     path = Path(f"{name.removesuffix('.toml')}.toml")

@@ -7,6 +7,7 @@ noise between repeats, and the cost. A report of a run has a row for each stage 
 import io
 import json
 import math
+import os
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -249,7 +250,7 @@ def read_report(path: Path) -> EvalReport:
 def are_same_report(one: Path, other: Path) -> bool:
     """Return whether `read_report` reads the same file for both paths."""
     files = [_report_file(_last_evaluation(path).folder if is_run_folder(path) else path) for path in (one, other)]
-    return files[0].resolve() == files[1].resolve()
+    return os.path.realpath(files[0]) == os.path.realpath(files[1])
 
 
 def _last_evaluation(run: Path) -> RunEvaluation:

@@ -8,7 +8,7 @@ record, the episode gets the reason in place of a new score.
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from understudy.core.errors import ConfigError, TaskError
+from understudy.core.errors import ConfigError, TaskError, no_such_path
 from understudy.core.records import Record
 from understudy.core.settings import dump_toml
 from understudy.core.tasks import SPLITS, Task, task_fingerprint
@@ -90,6 +90,8 @@ def _stored(folder: Path) -> tuple[TrainConfig, list[Trajectory]]:
         config, found = read_spec(folder).config, read_episodes(folder / EPISODES_FILE)
     elif is_run_folder(folder):
         config, found = read_run_config(folder), list(read_stored_episodes(folder))
+    elif not folder.exists():
+        raise ConfigError(no_such_path(str(folder)))
     else:
         raise ConfigError(
             f"{folder} is not the folder of an evaluation (with spec.json) or of a run (with config.toml)"

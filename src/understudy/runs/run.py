@@ -37,7 +37,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from understudy.core.errors import ConfigError
+from understudy.core.errors import ConfigError, no_such_path
 from understudy.core.files import append_bytes, atomic_file, atomic_folder, atomic_write, os_errors_as_config_errors
 from understudy.core.settings import dump_toml
 from understudy.core.trajectory import write_trajectories
@@ -263,7 +263,8 @@ def is_run_folder(folder: Path) -> bool:
 def read_run_config(folder: Path) -> TrainConfig:
     """Return the config of a run. Raise ConfigError if the folder holds none."""
     if not is_run_folder(folder):
-        raise ConfigError(f"{folder} is not a run: it has no {CONFIG_FILE}")
+        why = f"it has no {CONFIG_FILE}" if folder.exists() else no_such_path(str(folder))
+        raise ConfigError(f"{folder} is not a run: {why}")
     return load_config(folder / CONFIG_FILE)
 
 

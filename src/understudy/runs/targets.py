@@ -28,7 +28,7 @@ from typing import Literal
 from understudy.algorithms.presets import algorithm_preset_text, algorithm_presets
 from understudy.core.errors import ConfigError, did_you_mean, no_such_path
 from understudy.core.readers import SUFFIXES
-from understudy.core.settings import dump_toml, read_text
+from understudy.core.settings import dump_toml, matching_keys, read_text
 from understudy.envs.sources import list_domains, load_source
 from understudy.envs.task_source import FULL_SLICE, TaskSource
 from understudy.runs.config import ConfigLayer, TrainConfig, load_config, parse_config
@@ -128,12 +128,19 @@ def _join_settings(words: Sequence[str]) -> list[str]:
     joined: list[str] = []
     for word in words:
         after_equals = len(joined) > 1 and joined[-1] == "="
-        if after_equals or (joined and word.startswith("=") and len(word) > 1):
+        if joined and len(joined[-1]) > 1 and joined[-1].endswith("=") and not _is_argument(word):
+            joined[-1] += word
+        elif after_equals or (joined and word.startswith("=") and len(word) > 1):
             setting = joined.pop()
             joined.append(f"{joined.pop() if after_equals else ''}{setting}{word}")
         else:
             joined.append(word)
     return joined
+
+
+def _is_argument(word: str) -> bool:
+    """Return whether a word after `KEY=` is an argument of its own, so that KEY is set to nothing."""
+    return bool(_SETTING.match(word)) or word in algorithm_presets() or detect_target(word) is not None
 
 
 def read_layer(name: str, what: str) -> ConfigLayer:
@@ -145,6 +152,8 @@ def read_layer(name: str, what: str) -> ConfigLayer:
         return ConfigLayer(name, preset_text(name))
     if target and target.kind == "config":
         return ConfigLayer(name, read_text(target.text))
+    if keys := matching_keys(TrainConfig, name):
+        raise ConfigError(f"{name!r} is a key of the config; set it by {' or '.join(f'{key}=VALUE' for key in keys)}")
     known = [*preset_names(), *algorithm_presets()]
     found = f"{name!r} is {TARGET_KINDS[target.kind]}" if target else f"unknown config {did_you_mean(name, known)}"
     raise ConfigError(

@@ -49,11 +49,11 @@ def find_model(name: str) -> Path:
 
 
 def _is_path(name: str, folder: Path) -> bool:
-    """Return whether a name that is no folder means one, such as `./a`, or `runs/a` beside a folder `runs`.
+    """Return whether a name that is no folder means one, such as `./a`, `runs/a`, or `mine/a` beside a folder `mine`.
 
     If the folder holds models, such as `Qwen`, `Qwen/a` is a model on the hub.
     """
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+    if name.startswith((".", "/", "~", "runs/", "evals/")) or name.count("/") > 1:
         return True
     parent = folder.parent
     return "/" in name and parent.is_dir() and not any(parent.glob("*/config.json"))

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from pydantic import ValidationError
 
 from understudy.clients.cost import COST_FILE
-from understudy.core.errors import ConfigError
+from understudy.core.errors import ConfigError, no_such_path
 from understudy.core.files import RETRY_HINT, append_bytes, atomic_write, os_errors_as_config_errors, repair_jsonl
 from understudy.core.records import Record
 from understudy.core.settings import config_differences
@@ -103,7 +103,8 @@ def read_store_spec(folder: Path, spec_type: type[R]) -> R:
     try:
         return spec_type.model_validate_json((folder / SPEC_FILE).read_bytes())
     except OSError as e:
-        raise ConfigError(f"{folder} is not a folder of stored episodes: it has no readable {SPEC_FILE}") from e
+        why = f"it has no readable {SPEC_FILE}" if folder.exists() else no_such_path(str(folder))
+        raise ConfigError(f"{folder} is not a folder of stored episodes: {why}") from e
     except ValidationError as e:
         raise ConfigError(f"{folder / SPEC_FILE} is damaged; remove its folder to start again") from e
 

@@ -39,7 +39,10 @@ class FittedRun:
     @property
     def misfit(self) -> str:
         """A line that says why the run does not fit, or nothing."""
-        return explain_misfit(self.plan) if self.plan else ""
+        engine = self.config.engine
+        if self.plan is None or not isinstance(engine, LocalEngineConfig):
+            return ""
+        return explain_misfit(self.plan, engine, _episode_tokens(self.config))
 
 
 def fit_to_memory(config: TrainConfig, folder: Path, machine: Machine, processes: int = 1) -> FittedRun:
@@ -57,7 +60,7 @@ def fit_to_memory(config: TrainConfig, folder: Path, machine: Machine, processes
         sizes = max_pass_sizes(config.replace(engine=candidate), processes)
         return plan_memory(shape, candidate, sizes, machine, processes)
 
-    for engine in _training_candidates(given, config.limits.max_episode_tokens + config.sampling.max_response_tokens):
+    for engine in _training_candidates(given, _episode_tokens(config)):
         if plan(engine).required_bytes_in("training") <= available:
             break
     while (
@@ -67,6 +70,11 @@ def fit_to_memory(config: TrainConfig, folder: Path, machine: Machine, processes
     ):
         engine = engine.replace(max_num_seqs=engine.max_num_seqs // 2)
     return FittedRun(config.replace(engine=engine), plan(engine), _describe_changes(config, engine, machine))
+
+
+def _episode_tokens(config: TrainConfig) -> int:
+    """Return the largest number of tokens of an episode."""
+    return config.limits.max_episode_tokens + config.sampling.max_response_tokens
 
 
 def _training_candidates(given: LocalEngineConfig, longest: int) -> Iterator[LocalEngineConfig]:

@@ -216,14 +216,25 @@ def format_memory_plan(plan: MemoryPlan) -> str:
     return "\n".join(lines)
 
 
-def explain_misfit(plan: MemoryPlan) -> str:
-    """Return a line that says that a plan does not fit and what to change, or nothing if it fits."""
+def explain_misfit(plan: MemoryPlan, engine: LocalEngineConfig, episode_tokens: int = 0) -> str:
+    """Return a line that says that a plan does not fit and what to change, or nothing if it fits.
+
+    Settings of `engine` that cannot be changed to need less memory are left out: a micro-batch holds at least one
+    episode, which has up to `episode_tokens` tokens.
+    """
     if plan.fits:
         return ""
     training = plan.bytes_in("training") > plan.bytes_in("sampling")
-    keys = "engine.max_tokens_per_microbatch" if training else "engine.max_num_seqs"
-    remedies = [f"lower limits.max_episode_tokens or {keys}"]
-    remedies += ["set engine.gradient_checkpointing=true", "set engine.finetune=lora"] if training else []
+    keys = ["limits.max_episode_tokens"]
+    if training and engine.max_tokens_per_microbatch > episode_tokens:
+        keys.append("engine.max_tokens_per_microbatch")
+    if not training and engine.max_num_seqs > 1:
+        keys.append("engine.max_num_seqs")
+    remedies = [f"lower {' or '.join(keys)}"]
+    if training and not engine.gradient_checkpointing:
+        remedies.append("set engine.gradient_checkpointing=true")
+    if training and engine.finetune == "full":
+        remedies.append("set engine.finetune=lora")
     total = ""
     if plan.required_bytes > plan.peak_bytes:
         total = f" for {plan.processes} processes"
