@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from understudy.core.trajectory import StopReason, Trajectory
 from understudy.core.user_code import MAX_TEXT_LENGTH, MAX_TRACEBACK_LENGTH, task_code, tool_code, user_code
 from understudy.envs.domains.base import Domain
 from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
+from understudy.envs.users import UserConfig, UserSimulatorFactory
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.group import Group
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
@@ -266,3 +268,22 @@ def test_report_is_short_and_survives_pickling() -> None:
     copied = pickle.loads(pickle.dumps(raised.value))
     assert (copied.fault, copied.report) == ("grader", raised.value.report)
     assert len(copied.report.traceback) <= MAX_TRACEBACK_LENGTH + 1
+
+
+def test_user_kind_names_a_class_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_users.py").write_text(
+        "class Shy:\n"
+        "    def __init__(self, scenario, seed, user_tools):\n"
+        "        self.seed = seed\n"
+        "    def reply(self, transcript):\n"
+        "        return None\n"
+        "NOTHING = 1\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    users = UserSimulatorFactory(UserConfig(kind="own_users:Shy"))
+    assert not users.is_scripted
+    assert vars(users(DOMAIN.tasks("train")[0].scenario, 7)) == {"seed": 7}
+    for wrong in ("own_users:NOTHING", "own_users:Nobody"):
+        with pytest.raises(ConfigError, match=wrong.partition(":")[2]):
+            UserSimulatorFactory(UserConfig(kind=wrong))

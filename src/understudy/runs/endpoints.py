@@ -57,4 +57,5 @@ def validate_endpoint_overrides(
 
 
 def _user_endpoint(config: TrainConfig) -> dict[str, str]:
-    return {USER_KEY: config.user.endpoint} if config.user.kind not in ("scripted", "human") else {}
+    without_endpoint = config.user.kind in ("scripted", "human") or ":" in config.user.kind
+    return {} if without_endpoint else {USER_KEY: config.user.endpoint}

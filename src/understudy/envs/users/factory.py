@@ -1,18 +1,20 @@
 """Choice of the user simulator by config, and creation of one user per episode."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from understudy.clients.chat import DEFAULT_ENDPOINT, Budget, EndpointConfig, ModelUsage, open_chat_model
+from understudy.core.errors import ConfigError
+from understudy.core.imports import import_object
 from understudy.core.records import Record
 from understudy.core.tasks import Scenario
 from understudy.envs.tools import UserTools
 from understudy.envs.users.human import HumanUser
 from understudy.envs.users.llm import LLMUser, ReactUser, ReflectionUser, VerifyUser
 from understudy.envs.users.scripted import ScriptedUser
-from understudy.envs.users.user import User
+from understudy.envs.users.user import User, UserFactory
 
 _LANGUAGE = {"llm": LLMUser, "react": ReactUser, "verify": VerifyUser, "reflection": ReflectionUser}
 
@@ -20,8 +22,12 @@ _LANGUAGE = {"llm": LLMUser, "react": ReactUser, "verify": VerifyUser, "reflecti
 class UserConfig(Record):
     """The user simulator."""
 
-    kind: Literal["scripted", "llm", "react", "verify", "reflection", "human"] = "scripted"
-    """`scripted` needs no model, `human` is a person at a terminal, the others use `endpoint`; see docs/users.md."""
+    kind: (
+        Literal["scripted", "llm", "react", "verify", "reflection", "human"]
+        | Annotated[str, StringConstraints(pattern=r"^[\w.]+:\w+$")]
+    ) = "scripted"
+    """`scripted` needs no model, `human` is a person at a terminal, `module:attribute` is a user class of your own, the
+    others use `endpoint`; see docs/users.md."""
     max_attempts: int = Field(default=3, ge=1)
     """Maximum attempts of the model at one message. If all are rejected, the episode fails with the fault `user`."""
     endpoint: str = DEFAULT_ENDPOINT
@@ -37,11 +43,21 @@ class UserSimulatorFactory:
         """Use the model of `endpoints[config.endpoint]` if a model plays the user. `budget` counts its cost."""
         self._config = config
         self._model = None
+        self._custom: UserFactory | None = None
+        if ":" in config.kind:
+            self._custom = import_object(config.kind)
+            if not callable(self._custom):
+                raise ConfigError(
+                    f"user.kind = {config.kind!r} is not callable; name a class or a function that takes scenario, "
+                    "seed and user_tools"
+                )
         if config.kind in _LANGUAGE:
             self._model = open_chat_model(endpoints or {}, config.endpoint, "user.endpoint", "user", budget)
 
     def __call__(self, scenario: Scenario, seed: int, user_tools: UserTools | None = None) -> User:
         """Return the user of one episode. `user_tools` are the user's own tools, or None if the domain has none."""
+        if self._custom:
+            return self._custom(scenario, seed, user_tools)
         if self._model:
             return _LANGUAGE[self._config.kind](scenario, self._model, seed, self._config.max_attempts, user_tools)
         return (
