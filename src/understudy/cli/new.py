@@ -12,7 +12,6 @@ from understudy.algorithms.presets import algorithm_preset_text, algorithm_prese
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.files import RETRY_HINT, atomic_folder, os_errors_as_config_errors, write_text
 from understudy.runs.presets import preset_names, preset_text
-from understudy.runs.targets import DEFAULT_PRESET
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -82,6 +81,8 @@ def config(
     ] = "",
 ) -> None:
     """Write the config file NAME.toml, a copy of a preset."""
+    from understudy.runs.targets import DEFAULT_PRESET  # imports the config, which `--help` does not need
+
     same_name = name.removesuffix(".toml")
     preset = preset or (same_name if same_name in (*preset_names(), *algorithm_presets()) else DEFAULT_PRESET)
     if preset not in (*preset_names(), *algorithm_presets()):
