@@ -407,7 +407,8 @@ def tool_call_lists(keys: st.SearchStrategy[str]) -> st.SearchStrategy[list[Tool
 
 
 many_examples = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-JSON = sorted({*TOOL_FORMATS} - {"pythonic", "qwen3_coder", "glm"})
+UNQUOTED = ("qwen3_coder", "glm", "dsml", "gemma", "minimax")
+JSON = sorted({*TOOL_FORMATS} - {"pythonic", *UNQUOTED})
 
 
 @many_examples
@@ -534,6 +535,18 @@ PIECES = (
         "1e999",
     ),
     *("True", "null", "NaN", "\ud800", "\\u", "é", "\x00"),
+    *("<|tool_call>call:f{", '<|"|>', "<tool_call|>", "]<]minimax[>[", '<invoke name="f">', "<a>", "</a>", "<escape>"),
+    *(
+        "<｜DSML｜",
+        "<tool_calls>",
+        "</tool_calls>",
+        "<|tools_prefix|>",
+        "[f(a='",
+        "07",
+        "<|tool_call_start|>",
+        "functools",
+    ),
+    *("<|tool_call_end|>", "<tool_sep>", "<arg_key>a</arg_key>", "<![CDATA[", "]]>", "◁think▷", "<seed:think>"),
 )
 texts = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=14).map("".join)
 
@@ -620,6 +633,20 @@ LONG = (
     "<function=f>",
     "```json\n{",
     "\n",
+    '<｜DSML｜invoke name="f"><｜DSML｜parameter name="a">',
+    '<function name="f"><param name="a"><![CDATA[',
+    '<invoke name="f">x',
+    '<|tool_call>call:f{a:<|"|>',
+    "<|tool_call>call:f{a:[",
+    ']<]minimax[>[<invoke name="f">]<]minimax[>[<a>',
+    '<|tools_prefix|>[{"f":{',
+    "<function_calls>f(",
+    "<tool_calls>x",
+    "<|tool_call_start|>[f(a='",
+    "[f(a='x' y)]",
+    "<|tool_call_begin|>f:0",
+    "<a><b>{",
+    "<seed:think></seed:think>",
 )
 
 

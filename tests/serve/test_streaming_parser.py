@@ -72,6 +72,13 @@ MARKUP = [
     '"name": "f", "arguments": {"a": "b"}',
     "<|im_start|>user\n",
     "<tool_response>x",
+    "◁think▷hm◁/think▷",
+    "<seed:think>hm</seed:think>",
+    "\nHere is my thought process: hm Here is my response: x",
+    'functools[{"name": "f", "arguments": {"a": "b"}}]',
+    "<tool_calls>x</tool_calls>",
+    "]<]minimax[>[",
+    "<|tool_call_start|>[f(a='b')]<|tool_call_end|>[f(a='b')]",
     "}",
     "]",
     '"',
@@ -183,8 +190,25 @@ def test_incremental_decoding_equals_decoding_at_once(tokens: list[int]) -> None
 
 
 def test_every_call_opening_holds_text_back() -> None:
-    for opening in {first.lstrip("\\") for (first, _), _ in _LISTED} - {"\n", '"'}:
+    for opening in {first.lstrip("\\") for (first, _), _ in _LISTED} - {"\n", '"', "]"}:
         assert _WITH_CALLS.search(f"x{opening}"), opening
-    for text in ("\nUser", "\nU", "\n", '"tool_ca', '"', "\n** Action", "\n#user"):
+    for text in (
+        "]",
+        "]<",
+        "]<]minimax[>[",
+        " f",
+        "functools[",
+        "◁",
+        "\nHere is my",
+        "\nUser",
+        "\nU",
+        "\n",
+        '"tool_ca',
+        '"',
+        "\n** Action",
+        "\n#user",
+    ):
         assert _WITH_CALLS.search("x" + text), text
+    for text in ("a]b", "0] ", "for ", "function", "x"):
+        assert not _WITH_CALLS.search(text), text
     assert not _WITH_CALLS.search('He said "yes".\nUnder\nTomorrow')

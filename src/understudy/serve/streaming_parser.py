@@ -23,6 +23,7 @@ from understudy.formats.tool_parsers.hermes import THINK, THOUGHT
 _PUNCTUATION = " \t\r\n{}[](),:;\"'`*"
 """Characters that the parser may drop beside a malformed call."""
 _ROLES = ("User", "USER", "Human", "HUMAN", "Observation", "System", "SYSTEM", "Tool", "user", "system")
+_THOUGHT_SENTENCES = ("Here is my", "Here's my")
 _KEYS = ("tool_calls", "function", "name")
 
 
@@ -33,12 +34,24 @@ def _prefix_pattern(words: Iterable[str]) -> str:
     )
 
 
+def _mark_pattern(marks: Iterable[str]) -> str:
+    """Return a pattern that matches any of the marks, or the beginning of one at the end, at least one character."""
+    return "|".join(f"{re.escape(mark[0])}(?:{_prefix_pattern([mark[1:]])})" for mark in marks)
+
+
 def _openings(marks: str, line_starts: Sequence[str]) -> re.Pattern[str]:
     return re.compile(rf"{marks}|(?:\A|\n)[ \t*#]*+(?:{_prefix_pattern(line_starts)})")
 
 
-_WITH_CALLS = _openings(rf'[<\[{{`]|"(?:{_prefix_pattern(_KEYS)})', (*_ROLES, "Action"))
-_WITHOUT = _openings(rf"<|\[(?:{_prefix_pattern(('THINK', 'INST', 'TOOL_RESULTS'))})", _ROLES)
+_THOUGHT_MARKS = ("◁think", "◁/think")
+_WITH_CALLS = _openings(
+    rf'[<\[{{`]|"(?:{_prefix_pattern(_KEYS)})|{_mark_pattern((*_THOUGHT_MARKS, "]<]minimax", "functools["))}',
+    (*_ROLES, *_THOUGHT_SENTENCES, "Action"),
+)
+_WITHOUT = _openings(
+    rf"<|\[(?:{_prefix_pattern(('THINK', 'INST', 'TOOL_RESULTS'))})|{_mark_pattern(_THOUGHT_MARKS)}",
+    (*_ROLES, *_THOUGHT_SENTENCES),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """Detection of tool calls in JSON values, in the shapes in which models write them.
 
-These are `{"name": …, "arguments": …}` alone or in a list, `{"tool_calls": [{"function": …}]}`, and `parameters`
-instead of `arguments`. Arguments may be an object or its JSON text. Any other value is data.
+These are `{"name": …, "arguments": …}` alone or in a list, `{"tool_calls": [{"function": …}]}`, and other names of the
+two keys, such as `parameters`. `{"server": …, "tool": …, "params": …}` names a tool of an MCP server. Arguments may be
+an object or its JSON text. Any other value is data.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,8 @@ class CallCandidate:
     name_key: str = "name"
     arguments: Any = None
     arguments_key: str = ""
+    server: str = ""
+    """The value of the key `server`, if it is a string."""
     unexpected_key: str = ""
     has_duplicate_key: bool = False
     failure: ParseFailure | None = None
@@ -40,9 +43,16 @@ class CallCandidate:
         """Whether it has a name and arguments."""
         return self.name is not None and bool(self.arguments_key)
 
+    def resolve_name(self, tool_names: Collection[str]) -> Any:
+        """Return the name, or `server.tool` if only this is the name of a known tool."""
+        if not self.server or not isinstance(self.name, str) or self.name in tool_names:
+            return self.name
+        full_name = f"{self.server}.{self.name}"
+        return full_name if full_name in tool_names else self.name
+
 
 def find_calls(
-    value: Any, tool_names: Container[str], wrapped: bool = False, depth: int = 0
+    value: Any, tool_names: Collection[str], wrapped: bool = False, depth: int = 0
 ) -> Iterator[CallCandidate]:
     """Yield the calls of a value in order; none if it is data.
 
@@ -59,7 +69,7 @@ def find_calls(
         yield CallCandidate(wrapped, failure=ParseFailure("shape", "the call is not a JSON object"))
 
 
-def _of_object(pairs: ObjectPairs, known: Container[str], wrapped: bool, depth: int) -> Iterator[CallCandidate]:
+def _of_object(pairs: ObjectPairs, known: Collection[str], wrapped: bool, depth: int) -> Iterator[CallCandidate]:
     draft, inner = CallCandidate(wrapped), False
     for key, value in pairs:
         if _holds_calls(key, value) and depth < _MAX_WRAPS:
@@ -87,6 +97,8 @@ def _put(draft: CallCandidate, key: str, value: Any) -> None:
         draft.arguments, draft.arguments_key = value, key
     elif isinstance(value, ParseFailure):
         draft.failure = value
+    elif key == "server" and isinstance(value, str):
+        draft.server = value
     elif key in NAME_KEYS and draft.name is None:
         draft.name, draft.name_key = value, key
     elif key in (draft.name_key, draft.arguments_key):
@@ -97,14 +109,16 @@ def _put(draft: CallCandidate, key: str, value: Any) -> None:
         draft.unexpected_key = draft.unexpected_key or key
 
 
-def _is_call(draft: CallCandidate, known: Container[str]) -> bool:
+def _is_call(draft: CallCandidate, known: Collection[str]) -> bool:
     """Return whether an object that stands alone is a call, and not data with a name."""
     if not isinstance(draft.name, str):
         return False
-    if draft.name in known:
+    if draft.resolve_name(known) in known:
         return draft.is_complete or bool(draft.failure) or draft.name_key == "name"
     if draft.name_key == "name" and draft.arguments_key == "arguments":
         return True
+    if draft.name_key == "name" and draft.arguments_key == "params" and known:
+        return False  # other data has such keys, too
     return draft.is_complete and not draft.unexpected_key and isinstance(draft.arguments, ObjectPairs | ParseFailure)
 
 

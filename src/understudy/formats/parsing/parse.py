@@ -17,20 +17,26 @@ from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.json_values import replace_surrogates
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.formats.base import ParsedMessage, ReplyStatus
+from understudy.formats.parsing import thoughts
 from understudy.formats.parsing.repair import ParseFailure
-from understudy.formats.parsing.scan import BARE_JSON_FORMATS, CALL_COST, ReplyScan
+from understudy.formats.parsing.scan import BARE_JSON_FORMATS, CALL_COST, OpeningPattern, ReplyScan
 from understudy.formats.tool_parsers import (
+    apertus,
     deepseek,
+    dsml,
+    gemma,
     glm,
     harmony,
     hermes,
     llama3,
+    minimax,
     mistral,
     openai,
     plain,
     pythonic,
     qwen3_coder,
     react,
+    wrappers,
     xml,
 )
 
@@ -41,8 +47,12 @@ TOOL_FORMATS: Mapping[str, ModuleType] = {
     "mistral": mistral,
     "pythonic": pythonic,
     "deepseek": deepseek,
+    "dsml": dsml,
     "harmony": harmony,
     "glm": glm,
+    "gemma": gemma,
+    "apertus": apertus,
+    "minimax": minimax,
     "json": plain,
     "openai": openai,
     "react": react,
@@ -79,24 +89,21 @@ class ParsedReply:
         return "text" if self.text else "empty"
 
 
-OpeningPattern = tuple[str, str]
-"""The beginning of a construct (a call, a thought, a code fence, a role marker): its first character, which makes the
-search fast, and a pattern for the rest.
-"""
 ReadFunction = Callable[[ReplyScan, re.Match[str]], int]
 
-_THOUGHT = r"(?:think|thinking|thought|reasoning|scratchpad)"
-_THOUGHTS = (("<", f"{_THOUGHT}>"), (r"\[", r"THINK\]"))
-_THOUGHT_ENDS = (("<", f"/{_THOUGHT}>"), (r"\[", r"/THINK\]"))
 _FENCES = (("`", r"``[\w+-]*+[ \t]*+\r?\n?"),)
 _ROLES = (
     ("\n", r"[ \t*]*+(?:User|USER|Human|HUMAN|Observation|System|SYSTEM|Tool(?: [Rr]es(?:ponse|ult))?)[ \t*]*+:"),
     ("\n", r"#*+(?:user|system)[ \t]*+(?=\n)"),
     ("<", r"tool_response>|\|im_start\|>(?!assistant)|\|start\|>(?!assistant)|\|start_header_id\|>(?!assistant)"),
-    ("<", r"\|(?:user|observation|tool)\|>|｜User｜>|｜tool▁outputs?▁begin｜>"),
+    ("<", r"\|(?:user|observation|tool)\|>|｜User｜>|｜tool▁outputs?▁begin｜>|start_of_turn>user|\|turn>user"),
+    ("<", r"\|user_start\|>"),
     (r"\[", r"(?:INST|TOOL_RESULTS)\]"),
 )
-_ENDS = (("<", r"(?:\|(?:im_end|eot_id|eom_id|endoftext|end_of_text)\|>|/s>|｜end▁of▁sentence｜>)"),)
+_ENDS = (
+    ("<", r"(?:\|(?:im_end|eot_id|eom_id|endoftext|end_of_text|END_OF_TURN_TOKEN|assistant_end)\|>|/s>)"),
+    ("<", r"(?:｜end▁of▁sentence｜>|end_of_turn>|turn\|>|\|tool_response>|start_function_response>)"),
+)
 _IN_FENCE = re.compile(r"\s*+(?=\{|\[\s*+\{)")
 _FENCE_END = re.compile(r"\s*+```")
 
@@ -142,6 +149,7 @@ def render_reply(content: str, calls: Sequence[ToolCall], tool_format: str) -> s
 
 
 def _build_result(scan: ReplyScan) -> ParsedReply:
+    scan.remove_open_wrappers()
     content = scan.visible_text()
     scan.repairs["prose"] += scan.tool_format in BARE_JSON_FORMATS and bool(scan.calls and content)
     reason = next((call.parse_error for call in scan.calls if call.parse_error), "")
@@ -158,7 +166,7 @@ def _thought(scan: ReplyScan, mark: re.Match[str]) -> int:
     """Skip a thought up to its end tag, or up to the end of the reply."""
     scan.add_break()
     scan.has_thinking = True
-    close = f"{mark[0][0]}/{mark[0][1:]}"
+    close = thoughts.end_marker(mark[0].strip())
     end = scan.text.find(close, mark.end())
     return len(scan.text) if end < 0 else end + len(close)
 
@@ -209,11 +217,12 @@ def _fence(scan: ReplyScan, mark: re.Match[str]) -> int:
 
 
 _OPENINGS: Sequence[tuple[Sequence[OpeningPattern], ReadFunction]] = (
-    (_THOUGHTS, _thought),
-    (_THOUGHT_ENDS, _thought_end),
+    (thoughts.OPENINGS, _thought),
+    (thoughts.ENDINGS, _thought_end),
     (_ROLES, _role),
     (_ENDS, _end),
     (_FENCES, _fence),
+    (wrappers.OPENINGS, wrappers.read_calls),
     *((parser.OPENINGS, parser.read_calls) for parser in TOOL_FORMATS.values() if parser not in (openai, glm)),
 )
 _LISTED = [(opening, read) for openings, read in _OPENINGS for opening in openings]

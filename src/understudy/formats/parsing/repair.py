@@ -18,7 +18,7 @@ from typing import Any
 
 from understudy.core.json_values import MAX_DEPTH, parse_float, parse_int, reject_nan_and_infinity
 
-ARGUMENTS = ("arguments", "parameters", "args", "kwargs", "input", "tool_input", "action_input")
+ARGUMENTS = ("arguments", "parameters", "params", "args", "kwargs", "input", "tool_input", "action_input")
 """Keys under which models write the arguments of a call; the first is the standard one."""
 
 
@@ -304,7 +304,7 @@ class _Loose:
     def _string(self, token: re.Match[str]) -> str | None:
         if token["single"]:
             self.repairs["python"] += 1
-            value = _python_string(token["single"])
+            value = parse_string_literal(token["single"])
         else:
             value = self._decoded(token["string"])
         if value is None:
@@ -391,8 +391,8 @@ def _unescaped(escape: re.Match[str]) -> str:
     return "'" if escape[1] == "'" else escape[0]
 
 
-def _python_string(quoted: str) -> str | None:
-    """Return the value of a string in single quotes, or None. It is parsed as a literal; no code is executed."""
+def parse_string_literal(quoted: str) -> str | None:
+    """Return the value of a Python string literal, or None. It is parsed as a literal; no code is executed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

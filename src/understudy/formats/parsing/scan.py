@@ -1,5 +1,6 @@
 """ReplyScan: the state of parsing one reply. Tool parsers write to it, and `parse_reply` builds the result from it."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,10 +20,15 @@ from understudy.formats.parsing.repair import (
     parse_value,
 )
 
+OpeningPattern = tuple[str, str]
+"""The beginning of a construct (a call, a thought, a code fence, a role marker): its first character, which makes the
+search fast, and a pattern for the rest.
+"""
 CALL_COST = 10
 """Cost of a call, or of any other construct, in the parse budget."""
 BARE_JSON_FORMATS = ("json", "llama3", "openai")
 """Tool formats that write calls as JSON without tags."""
+_SPACE = re.compile(r"\s*+")
 _KEYS = {"llama3": ("parameters",), "xml": ("args", "arguments"), "": ("arguments", "parameters")}
 
 
@@ -41,6 +47,10 @@ class ReplyScan:
     hallucinated_turn: bool = False
     has_thinking: bool = False
     """Whether the reply contained a thought."""
+    open_wrappers: list[tuple[int, int]] = field(default_factory=list)
+    """For each open tag around calls, the number of text parts and of calls before it."""
+    found_next: dict[re.Pattern[str], tuple[int, re.Match[str] | None]] = field(default_factory=dict)
+    """The last search for each pattern by `find_next`: its start and its result."""
     budget: ParseBudget = field(default_factory=ParseBudget)
 
     def add_text(self, start: int, end: int) -> int:
@@ -55,8 +65,14 @@ class ReplyScan:
     def discard_as_thinking(self) -> None:
         """Discard everything so far, because it was a thought."""
         self.has_thinking = True
-        self.text_parts, self.calls = [], []
+        self.text_parts, self.calls, self.open_wrappers = [], [], []
         self.repairs, self.parse_errors = Counter(), Counter()
+
+    def remove_open_wrappers(self) -> None:
+        """Remove tags around calls from the text if calls follow them. Other mentions of such a tag stay text."""
+        for part, num_calls in self.open_wrappers:
+            if len(self.calls) > num_calls:
+                self.text_parts[part] = None
 
     def visible_text(self) -> str:
         """Return the reply's text: its parts, stripped, one a line.
@@ -117,13 +133,40 @@ class ReplyScan:
         """Add a call of `name` whose arguments object begins at `at`, and return where the object ends."""
         found = parse_object(self.text, at, self.budget)
         self.repairs.update(found.repairs)
-        self._finish(name, found.value)
+        self.add_call_with_value(name, found.value)
         return found.end
 
+    def find_next(self, pattern: re.Pattern[str], at: int) -> re.Match[str] | None:
+        """Return the first match from `at` on. All searches for a pattern together take linear time."""
+        start, match = self.found_next.get(pattern, (at + 1, None))
+        if at < start or (match and match.start() < at):
+            match = pattern.search(self.text, at)
+            self.found_next[pattern] = at, match
+        return match
+
+    def skip_malformed(self, end_tag: re.Pattern[str], at: int) -> int:
+        """Return the position after the end tag of the last call if the call is malformed, else `at`."""
+        closed = self.find_next(end_tag, at) if self.calls and self.calls[-1].parse_error else None
+        return closed.end() if closed else at
+
+    def skip_echo(self, body: str, at: int, end_tag: re.Pattern[str], bare: bool = False) -> int:
+        """Return the position after the copies of a call's text that directly follow the call's end tag.
+
+        Small models repeat a call in this way, with the end tag but without the opening tag. A `bare` copy has no end
+        tag either. A copy in a pair of tags is a second call.
+        """
+        while body and self.text.startswith(body, begin := _SPACE.match(self.text, at).end()):  # type: ignore[union-attr]
+            closed = end_tag.match(self.text, begin + len(body))
+            if closed is None and not bare:
+                break
+            at = closed.end() if closed else begin + len(body)
+            self.repairs["echo"] += 1
+        return at
+
     def _take(self, draft: CallCandidate) -> None:
-        fault = draft.failure or self._fault(draft)
+        fault, name = draft.failure or self._fault(draft), draft.resolve_name(self.tools)
         if fault:
-            return self.add_failure(draft.name, fault)
+            return self.add_failure(name, fault)
         self.repairs["duplicate"] += draft.has_duplicate_key
         self.repairs["keys"] += draft.name_key != "name" or draft.arguments_key not in _KEYS.get(
             self.tool_format, ("arguments",)
@@ -135,7 +178,7 @@ class ReplyScan:
                 found = parse_arguments_text(value, self.budget) if value.strip() else ParsedValue(ObjectPairs(), 0)
                 self.repairs.update(found.repairs)
                 value = found.value
-        self._finish(draft.name, value)
+        self.add_call_with_value(name, value)
 
     def _fault(self, draft: CallCandidate) -> ParseFailure | None:
         if isinstance(draft.arguments, ParseFailure):
@@ -150,7 +193,8 @@ class ReplyScan:
             return ParseFailure("shape", f"the call has a key {draft.unexpected_key!r} besides 'name' and 'arguments'")
         return None
 
-    def _finish(self, name: str, value: Any) -> None:
+    def add_call_with_value(self, name: str, value: Any) -> None:
+        """Add a call whose arguments are a parsed value. It is malformed if the value is not an object."""
         if isinstance(value, ParseFailure):
             return self.add_failure(name, value)
         if not isinstance(value, ObjectPairs):

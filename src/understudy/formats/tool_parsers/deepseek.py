@@ -1,6 +1,9 @@
 """DeepSeek: calls between special tokens, with fenced arguments (V3, R1) or plain ones (V3.1).
 
-Kimi K2's syntax is similar.
+Kimi K2's syntax is similar. Its calls begin with an id, `functions.f:0`, which contains the name. `dsml` reads V3.2 and
+V4.
+
+Source for Kimi K2: `vllm/tool_parsers/kimi_k2_tool_parser.py` in vllm-project/vllm.
 """
 
 import re
@@ -14,31 +17,47 @@ OPENINGS = (
     ("<", r"｜tool▁calls?▁begin｜>"),
     ("<", r"｜tool▁calls?▁end｜>"),
     ("<", r"\|tool_calls?(?:_section)?_begin\|>"),
-    ("<", r"\|tool_calls?(?:_section)?_end\|>"),
+    ("<", r"\|tool_calls?(?:_section)?_end\|>|\|tool_call_argument_begin\|>|｜tool▁sep｜>"),
 )
 _NAMED = re.compile(
     r"\s*+(?:function<｜tool▁sep｜>)?([\w.-]{1,200}+)(?::\d++)?\s*+"
     r"(?:<｜tool▁sep｜>|<\|tool_call_argument_begin\|>)?\s*+(?:```(?:json)?+)?\s*+(?=\{)"
 )
-_END = re.compile(r"\s*+(?:```)?\s*+(?:<｜tool▁call▁end｜>|<\|tool_call_end\|>)")
+_END_TOKEN = "(?:<｜tool▁call▁end｜>|<\\|tool_call_end\\|>)"
+_END = re.compile(rf"\s*+(?:```)?\s*+{_END_TOKEN}")
+_AFTER_MALFORMED = re.compile(_END_TOKEN)
+_NAME = re.compile(r"\s*+(?:function<｜tool▁sep｜>)?([\w.-]{1,200}+)(?::\d++)?\s*+<")
+_NEXT = re.compile(r"<｜tool▁calls?▁(?:begin|end)｜>|<\|tool_calls?(?:_section)?_(?:begin|end)\|>")
+_SEPARATORS = ("<|tool_call_argument_begin|>", "<｜tool▁sep｜>")
 _CALL = ("<｜tool▁call▁begin｜>", "<|tool_call_begin|>")
 
 
 def read_calls(scan: ReplyScan, mark: re.Match[str]) -> int:
     """Read a call. The tokens around the list of calls are skipped."""
     scan.add_break()
-    if mark[0] not in _CALL:
+    if mark[0] not in (*_CALL, *_SEPARATORS):
         return mark.end()
     scan.count_format_mismatch("deepseek")
-    header = _NAMED.match(scan.text, mark.end())
+    header = _NAMED.match(scan.text, mark.end()) if mark[0] in _CALL else None
     if header is None:
-        near = scan.text[mark.end() : mark.end() + 24].strip()
-        scan.add_failure("", ParseFailure("json", f"{near!r} is not a name with its arguments"))
-        return mark.end()
+        return _skip_malformed(scan, mark)
     at = scan.add_call_at(header[1].removeprefix("functions."), header.end())
-    end = _END.match(scan.text, at)
-    scan.repairs["tags"] += end is None
-    return end.end() if end else at
+    if end := _END.match(scan.text, at):
+        return end.end()
+    scan.repairs["tags"] += 1
+    return scan.skip_malformed(_AFTER_MALFORMED, at)
+
+
+def _skip_malformed(scan: ReplyScan, mark: re.Match[str]) -> int:
+    """Add a malformed call, and return where it ends: at the next token of this syntax, or at the end of the reply."""
+    name = _NAME.match(scan.text, mark.end()) if mark[0] in _CALL else None
+    near = scan.text[mark.end() : mark.end() + 24].strip()
+    reason = f"{near!r} is not a name with its arguments"
+    if mark[0] in _SEPARATORS:
+        reason = f"the arguments {near!r} stand after no name of a tool"
+    scan.add_failure(name[1].removeprefix("functions.") if name else "", ParseFailure("json", reason))
+    after = scan.find_next(_NEXT, mark.end())
+    return after.start() if after else len(scan.text)
 
 
 def render_reply_text(content: str, calls: tuple[ToolCall, ...]) -> str:

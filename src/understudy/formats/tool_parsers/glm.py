@@ -1,6 +1,9 @@
 """GLM 4.5: `<tool_call>f`, `<arg_key>a</arg_key>` and `<arg_value>1</arg_value>` for each argument, `</tool_call>`.
 
-`hermes` detects the tag. Values have no quotes; their types follow from the tool's schema, as for Qwen3-Coder.
+Hunyuan V3 writes `<tool_sep>` after the name, and may write one suffix in all tags, such as `<tool_call:opensource>`.
+`hermes` detects the first tag. Values have no quotes; their types follow from the tool's schema, as for Qwen3-Coder.
+
+Source for Hunyuan: `vllm/tool_parsers/hy_v3_tool_parser.py` in vllm-project/vllm.
 """
 
 import re
@@ -12,10 +15,12 @@ from understudy.formats.parsing.scan import ReplyScan
 from understudy.formats.tool_parsers.plain import dump_json, join_lines
 from understudy.formats.tool_parsers.qwen3_coder import set_argument, skip_end_tag, typed_value
 
-_CALL = re.compile(r"\s*+([\w.-]{1,200}+)\s*+(?=<arg_key>|</tool_call>)")
-_KEY = re.compile(r"\s*+<arg_key>([^<\n]{1,200}+)</arg_key>\s*+<arg_value>")
-_END = re.compile(r"\s*+</tool_call>")
-_VALUE_END = "</arg_value>"
+_SUFFIX = r"(?::\w{1,32}+)?"
+_CALL = re.compile(
+    rf"\s*+([\w.-]{{1,200}}+)\s*+(?P<separator><tool_sep{_SUFFIX}>)?\s*+(?=<arg_key{_SUFFIX}>|</tool_call{_SUFFIX}>)"
+)
+_KEY = re.compile(rf"\s*+<arg_key{_SUFFIX}>([^<\n]{{1,200}}+)</arg_key{_SUFFIX}>\s*+<arg_value(?P<suffix>{_SUFFIX})>")
+_END = re.compile(rf"\s*+</tool_call{_SUFFIX}>")
 
 
 def read_glm_call(scan: ReplyScan, at: int) -> int:
@@ -23,7 +28,7 @@ def read_glm_call(scan: ReplyScan, at: int) -> int:
     header = _CALL.match(scan.text, at)
     if header is None:
         return 0
-    known = header[1] in scan.tools if scan.tools else not scan.tool_format
+    known = bool(header["separator"]) or (header[1] in scan.tools if scan.tools else not scan.tool_format)
     if _END.match(scan.text, header.end()) and scan.tool_format != "glm" and not known:
         return 0  # a single word in a Hermes tag is not a call
     scan.count_format_mismatch("glm")
@@ -31,12 +36,13 @@ def read_glm_call(scan: ReplyScan, at: int) -> int:
     values: dict[str, Any] = {}
     fault: ParseFailure | None = None
     while key := _KEY.match(scan.text, at):
-        end = scan.text.find(_VALUE_END, key.end())
+        closing = f"</arg_value{key['suffix']}>"
+        end = scan.text.find(closing, key.end())
         if end < 0:
-            fault = ParseFailure("truncated", f"the argument {key[1]!r} is not closed by {_VALUE_END}")
+            fault = ParseFailure("truncated", f"the argument {key[1]!r} is not closed by {closing}")
             at = len(scan.text)
             break
-        at = end + len(_VALUE_END)
+        at = end + len(closing)
         fault = fault or set_argument(values, key[1], typed_value(scan, name, key[1], scan.text[key.end() : end]))
     if fault:
         scan.add_failure(name, fault)

@@ -15,7 +15,7 @@ from understudy.formats.tool_parsers.plain import dump_json, join_lines
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 THINK, THOUGHT = "<think>", "</think>"
 RESULT, RESULT_END = "<tool_response>", "</tool_response>"
-OPENINGS = (("<", "tool_call>"), ("<", "/tool_call>"))
+OPENINGS = (("<", r"tool_call(?::\w{1,32}+)?>"), ("<", r"/tool_call(?::\w{1,32}+)?>"))
 
 _TAG = re.compile(f"{OPEN}|{CLOSE}")
 # The text up to the first tag outside of a JSON string. The pattern is possessive and stops at a backslash outside of a
@@ -30,14 +30,14 @@ _CLOSED = re.compile(rf"\s*+{CLOSE}")
 def read_calls(scan: ReplyScan, mark: re.Match[str]) -> int:
     """Read the text between the tags: one JSON object, or several that were written without tags between them."""
     scan.add_break()
-    if mark[0] == CLOSE:
+    if mark[0].startswith("</"):
         if not scan.calls:
             scan.add_failure(
-                "", ParseFailure("tags", f"the call is closed by {CLOSE}, and was never opened by <tool_call>")
+                "", ParseFailure("tags", f"the call is closed by {mark[0]}, and was never opened by <tool_call>")
             )
         return mark.end()
     if scan.tool_format in ("", "hermes") and (end := _exact(scan, mark.end())):
-        return end
+        return scan.skip_echo(scan.text[mark.end() : end].removesuffix(CLOSE).strip(), end, _CLOSED)
     if end := glm.read_glm_call(scan, mark.end()):
         return end
     start = _FENCE.match(scan.text, mark.end()).end()  # type: ignore[union-attr]
@@ -46,7 +46,9 @@ def read_calls(scan: ReplyScan, mark: re.Match[str]) -> int:
     end = find_body_end(scan.text, mark.end())
     closed = scan.text.startswith(CLOSE, end)
     rest = _body(scan, start, end, closed)
-    return end + len(CLOSE) if closed else rest
+    if not closed:
+        return rest
+    return scan.skip_echo(scan.text[start:end].strip(), end + len(CLOSE), _CLOSED)
 
 
 def _exact(scan: ReplyScan, at: int) -> int:

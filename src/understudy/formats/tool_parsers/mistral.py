@@ -9,12 +9,15 @@ from understudy.formats.tool_parsers.plain import dump_json, join_lines
 
 OPENINGS = ((r"\[", r"TOOL_CALLS\]"),)
 _NAMED = re.compile(r"\s*+([\w.-]{1,200}+)(?:\[CALL_ID\]\w*+)?\s*+(?:\[ARGS\])?\s*+(?=\{)")
+_REPEATED = re.compile(r"\s*+\[TOOL_CALLS\]")
 _LIST = re.compile(r"\s*+(?=[\[{])")
 
 
 def read_calls(scan: ReplyScan, mark: re.Match[str]) -> int:
-    """Read a list of calls, or names that are each followed by arguments."""
+    """Read a list of calls, or names that are each followed by arguments. Of repeated markers, the last one counts."""
     scan.add_break()
+    if _REPEATED.match(scan.text, mark.end()):
+        return mark.end()
     scan.count_format_mismatch("mistral")
     if listed := _LIST.match(scan.text, mark.end()):
         found = scan.read_json(listed.end())

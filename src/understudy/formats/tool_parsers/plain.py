@@ -19,13 +19,19 @@ OPENINGS = (
     ('"', r'(?:tool_calls"\s*+:\s*+\[|function"\s*+:\s*+\{\s*+"name")'),
     ('"', r'name"\s*+:\s*+"[^"\\\n]{1,80}+"\s*+,\s*+"(?:arguments|parameters)"\s*+:'),
 )
+_LIST_NAME = "functools"
+"""The word that Phi 4 mini writes before a list of calls."""
 _CLOSERS = re.compile(r"(?:\s*+[}\]])++")
+_SENTENCE_GOES_ON = re.compile(r"`(?!`)[ \t]*+[,;]?[ \t]*+\w")
 _NEXT = re.compile(r"[ \t]*+[,;]?+[ \t]*+(?=[{\[\"])")
 
 
 def read_calls(scan: ReplyScan, mark: re.Match[str]) -> int:
     """Read the JSON that begins here: as calls if it contains any, else as text."""
+    part, before = len(scan.text_parts) - 1, scan.text_parts[-1]
     end, found = read_json_calls(scan, mark.start(), members=mark[0].startswith('"'))
+    if found and before and before.endswith(_LIST_NAME):
+        scan.text_parts[part] = before.removesuffix(_LIST_NAME)
     return end if found else scan.add_text(mark.start(), end)
 
 
@@ -33,6 +39,8 @@ def read_json_calls(scan: ReplyScan, at: int, *, members: bool = False, tool_for
     """Add the calls in the JSON value at `at`. Return where it ends, and whether it contained calls."""
     found = scan.read_json(at, members=members)
     end = max(found.end, at + 1)
+    if _is_quoted_in_prose(scan.text, at, end):
+        return end, False
     has_calls = scan.add_json_calls(found, tool_format)
     if not has_calls and not _is_message(found.value):
         return end, False
@@ -40,6 +48,12 @@ def read_json_calls(scan: ReplyScan, at: int, *, members: bool = False, tool_for
     scan.text_parts += _contents(found.value)
     scan.repairs["no_calls"] += not has_calls
     return _after(scan, end), True
+
+
+def _is_quoted_in_prose(text: str, start: int, end: int) -> bool:
+    """Return whether the text is inline code within a sentence: the sentence is about a call, it makes none."""
+    opened = text[start - 1] == "`" and text[start - 2] != "`"
+    return opened and bool(_SENTENCE_GOES_ON.match(text, end))
 
 
 def _after(scan: ReplyScan, end: int) -> int:

@@ -1,6 +1,9 @@
 """Python calls:
 
-`[f(a=1), g()]` (Llama 4, LFM2), and fenced code. Literals are read from the syntax tree; no code is executed.
+`[f(a=1), g()]` (Llama 4, LFM2), one call a line (OLMo 3), and fenced code. Literals are read from the syntax tree; no
+code is executed.
+
+Sources: `vllm/tool_parsers/{lfm2,olmo3,pythonic}_tool_parser.py` in vllm-project/vllm.
 """
 
 import ast
@@ -11,41 +14,76 @@ from typing import Any
 
 from understudy.core.json_values import MAX_DEPTH, validate_json_value, validate_number
 from understudy.core.messages import ToolCall
+from understudy.formats.parsing.python_repair import parse_python_calls
 from understudy.formats.parsing.repair import ParseFailure
-from understudy.formats.parsing.scan import ReplyScan
+from understudy.formats.parsing.scan import CALL_COST, ReplyScan
 from understudy.formats.tool_parsers.plain import join_lines
 
 OPENINGS = (
     ("<", r"\|tool_call_(?:start|end)\|>"),
     (r"\[", r"(?<!\w\[)[ \n]*+[A-Za-z_][\w.]*+\((?=\s*+(?:\)|[A-Za-z_]\w*+\s*+=))"),
 )
+_BEGIN, _END = "<|tool_call_start|>", "<|tool_call_end|>"
+_LIST = re.compile(r"\s*+(?=\[\s*+[A-Za-z_][\w.]*+\()")
+_END_TOKEN = re.compile(re.escape(_END))
+_CLOSED = re.compile(r"\s*+<\|tool_call_end\|>")
+_LINE = re.compile(r"[\s,]*+([A-Za-z_][\w.]*+)(?=\()")
 LANGUAGES = ("python", "py", "tool_code")
 _MAX_LENGTH = 50_000
 _PART = re.compile(r"""(?P<open>[\[({])|(?P<close>[\])}])|"(?:[^"\\\n]++|\\.)*+"|'(?:[^'\\\n]++|\\.)*+'""", re.DOTALL)
 
 
 def read_calls(scan: ReplyScan, mark: re.Match[str]) -> int:
-    """Read a list of calls. LFM2's tokens around a list are skipped."""
-    if mark[0][0] == "<":
+    """Read a list of calls, with LFM2's tokens around it or without."""
+    if mark[0] == _END:
         scan.add_break()
         return mark.end()
-    end = _balanced(scan.text, mark.start())
+    if mark[0] == _BEGIN:
+        return _read_block(scan, mark.end())
+    return _read_list(scan, mark.start(), len(scan.text))
+
+
+def _read_block(scan: ReplyScan, start: int) -> int:
+    """Read the list of calls after LFM2's opening token. Anything else after it is read as without the token."""
+    scan.add_break()
+    begin = _LIST.match(scan.text, start)
+    if begin is None:
+        return start
+    end = scan.find_next(_END_TOKEN, start)
+    at = _read_list(scan, begin.end(), end.start() if end else len(scan.text))
+    body = scan.text[begin.end() : at]
+    closed = _CLOSED.match(scan.text, at)
+    return scan.skip_echo(body, closed.end(), _CLOSED, bare=True) if closed else at
+
+
+def _read_list(scan: ReplyScan, start: int, limit: int) -> int:
+    """Read the list of calls at `start`, which ends before `limit`, and return where it ends."""
     scan.add_break()
     scan.count_format_mismatch("pythonic")
-    _add_calls(scan, scan.text[mark.start() : end], "eval")
-    return end
+    return _add_calls(scan, start, _balanced(scan.text, start, limit), limit)
+
+
+def read_call_lines(scan: ReplyScan, at: int) -> int:
+    """Read calls that stand one a line, as OLMo 3 writes them, and return where the last one ends."""
+    while named := _LINE.match(scan.text, at):
+        if not scan.budget.spend(CALL_COST):
+            break
+        scan.count_format_mismatch("pythonic")
+        start = named.start(1)
+        at = _add_calls(scan, start, _balanced(scan.text, named.end(), len(scan.text)), len(scan.text))
+    return at
 
 
 def read_call(scan: ReplyScan, at: int, name: str) -> int:
     """Read the call of `name` whose `(` is at `at`, and return where it ends."""
-    end = _balanced(scan.text, at)
-    _add_calls(scan, f"{name}{scan.text[at:end]}", "eval")
+    end = _balanced(scan.text, at, len(scan.text))
+    _add_nodes(scan, f"{name}{scan.text[at:end]}", _parsed_calls(f"{name}{scan.text[at:end]}"))
     return end
 
 
 def read_code_block(scan: ReplyScan, start: int, end: int) -> bool:
     """Read a code block if it contains only tool calls. Return whether it does."""
-    tree = _parse(scan.text[start:end], "exec")
+    tree = parse_python(scan.text[start:end], "exec")
     statements = tree.body if isinstance(tree, ast.Module) else []
     values = [s.value for s in statements if isinstance(s, ast.Expr | ast.Assign)]
     nodes = [node for value in values if value for node in _call_nodes(value)]
@@ -67,13 +105,12 @@ def _render_call(call: ToolCall) -> str:
     return f"{call.name}({', '.join(f'{key}={value!r}' for key, value in call.arguments.items())})"
 
 
-def _balanced(text: str, start: int) -> int:
+def _balanced(text: str, start: int, limit: int) -> int:
     """Return where the bracket that opens at `start` closes.
 
-    If it does not close, return the end of the text, or the position after `_MAX_LENGTH` characters if that comes
-    first.
+    If it does not close, return `limit`, or the position after `_MAX_LENGTH` characters if that comes first.
     """
-    depth, last = 0, min(len(text), start + _MAX_LENGTH)
+    depth, last = 0, min(limit, start + _MAX_LENGTH)
     for part in _PART.finditer(text, start, last):
         depth += (part["open"] is not None) - (part["close"] is not None)
         if depth <= 0:
@@ -81,16 +118,42 @@ def _balanced(text: str, start: int) -> int:
     return last
 
 
-def _add_calls(scan: ReplyScan, source: str, mode: str) -> None:
-    tree = _parse(source, mode)
-    nodes = _call_nodes(tree.body) if isinstance(tree, ast.Expression) else []
+def _add_calls(scan: ReplyScan, start: int, end: int, limit: int) -> int:
+    """Add the calls in `text[start:end]`, and return where they end.
+
+    If Python's parser rejects them, the tolerant parser reads them, at most up to `limit`.
+    """
+    source = scan.text[start:end]
+    nodes = _parsed_calls(source)
+    if nodes:
+        _add_nodes(scan, source, nodes)
+        return end
+    try:
+        found = parse_python_calls(scan.text, start, min(limit, start + _MAX_LENGTH), scan.budget)
+    except ValueError as error:
+        name = source.lstrip("[ \n").partition("(")[0]
+        scan.add_failure(name, ParseFailure("python", f"the calls are not Python: {error}"))
+        return end
+    scan.repairs.update(found.repairs)
+    for name, arguments in found.calls:
+        scan.add_call(name, arguments)
+    return found.end
+
+
+def _add_nodes(scan: ReplyScan, source: str, nodes: list[ast.Call]) -> None:
     if not nodes:
-        scan.add_failure(source.lstrip("[ \n").partition("(")[0], ParseFailure("python", "the calls are not Python"))
+        scan.add_failure(source.partition("(")[0], ParseFailure("python", "the calls are not Python"))
     for node in nodes:
         _add_call(scan, node)
 
 
-def _parse(source: str, mode: str) -> ast.AST | None:
+def _parsed_calls(source: str) -> list[ast.Call]:
+    tree = parse_python(source, "eval")
+    return _call_nodes(tree.body) if isinstance(tree, ast.Expression) else []
+
+
+def parse_python(source: str, mode: str) -> ast.AST | None:
+    """Return the syntax tree of a text, or None if it is not Python. Nothing is executed."""
     if len(source) > _MAX_LENGTH:
         return None
     with warnings.catch_warnings():

@@ -1,9 +1,11 @@
 """Qwen3-Coder: `<tool_call><function=f><parameter=a>…</parameter></function></tool_call>`; Llama's `<function=f>{…}`.
 
 Values have no quotes, so their types follow from the tool's schema. A value is a string if the schema requires one, if
-the text is no value of the schema's other types, or if the schema states no type and the text is not JSON.
+the text is no value of the schema's other types, or if the schema states no type and the text is not JSON. An object or
+a list may be written as a Python literal.
 """
 
+import ast
 import json
 import re
 from collections.abc import Mapping
@@ -16,13 +18,14 @@ from understudy.formats.parsing.repair import ParseFailure
 from understudy.formats.parsing.scan import ReplyScan
 from understudy.formats.parsing.schema import json_type, schema_types
 from understudy.formats.tool_parsers.plain import dump_json, join_lines
+from understudy.formats.tool_parsers.pythonic import literal_value, parse_python
 
 OPENINGS = (("<", "function="),)
 _NAME = re.compile(r'"?([^>"\n]{1,200}+)"?>\s*+')
 _PARAMETER = re.compile(r"\s*+<parameter=([^>\n]{1,200}+)>\n?")
 _TAG = re.compile(r"</parameter>|<parameter=|</function>|<function=|</?tool_call>")
 _END = re.compile(r"\s*+</function>(?:\s*+</tool_call>)?")
-_CUT = re.compile(r"\s*+(?:<arg_key>[^<\n]*+(?:</arg_key>\s*+)?+)?+(?:<[^>{\n]*+)?+\Z")
+_CUT = re.compile(r"\s*+(?:<arg_key(?::\w++)?>[^<\n]*+(?:</arg_key(?::\w++)?>\s*+)?+)?+(?:<[^>{\n]*+)?+\Z")
 _PYTHON: Mapping[str, Any] = {"True": True, "False": False, "None": None}
 _JSON = json.JSONDecoder(parse_float=parse_float, parse_int=parse_int, parse_constant=reject_nan_and_infinity)
 
@@ -57,7 +60,13 @@ def typed_value(scan: ReplyScan, name: str, key: str, text: str) -> Any:
     """Return the text of a parameter as a value of the type that the tool's schema asks for."""
     spec = scan.tools.get(name)
     schema = spec.parameters if spec else {}
-    return _value(text, schema_types(schema.get("properties", {}).get(key), schema.get("$defs")))
+    wanted = schema_types(schema.get("properties", {}).get(key), schema.get("$defs"))
+    value = parse_typed(text, wanted)
+    if not isinstance(value, str) or "string" in wanted or not wanted & {"object", "array"}:
+        return value
+    literal = _python_literal(text)
+    scan.repairs["python"] += literal is not None
+    return value if literal is None else literal
 
 
 def set_argument(values: dict[str, Any], key: str, value: Any) -> ParseFailure | None:
@@ -93,7 +102,17 @@ def _parameters(scan: ReplyScan, name: str, at: int) -> int:
     return at
 
 
-def _value(text: str, wanted: set[str]) -> Any:
+def _python_literal(text: str) -> dict[str, Any] | list[Any] | None:
+    """Return the value of an object or list that is written in Python, or None. No code is executed."""
+    tree = parse_python(text, "eval") if text.lstrip().startswith(("{", "[")) else None
+    try:
+        value = literal_value(tree.body) if isinstance(tree, ast.Expression) else None
+    except ValueError:
+        return None
+    return value if isinstance(value, dict | list) else None
+
+
+def parse_typed(text: str, wanted: set[str]) -> Any:
     """Return the text as a value of one of the wanted types.
 
     Text that is not JSON stays a string. JSON of an unwanted type stays a string if strings are wanted. Otherwise it

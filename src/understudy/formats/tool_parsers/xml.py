@@ -1,28 +1,30 @@
-"""XML: `<tool>{"name": …, "args": …}</tool>`, `<tool>f</tool><tool_input>{…}</tool_input>`, and `<invoke name="f">`."""
+"""XML: `<tool>{"name": …, "args": …}</tool>`, `<tool>f</tool><tool_input>{…}</tool_input>`, and tags named like tools.
+
+The latter are `<tool><f>{…}</f></tool>`, and `<server><f>{…}</f></server>` of a known tool. Other tags are markup.
+"""
 
 import re
-from typing import Any
 
 from understudy.core.messages import ToolCall
-from understudy.formats.parsing.repair import ParseFailure
 from understudy.formats.parsing.scan import ReplyScan
 from understudy.formats.tool_parsers.plain import dump_json, join_lines
-from understudy.formats.tool_parsers.qwen3_coder import set_argument, typed_value
 
-OPENINGS = (("<", "tool>"), ("<", 'invoke name="[^"\n<]{1,200}+">'), ("<", "/?function_calls>"))
+_TAG_NAME = r"[A-Za-z_][\w.-]{0,127}+"
+OPENINGS = (("<", "tool>"), ("<", rf"{_TAG_NAME}>(?=\s*+<{_TAG_NAME}>\s*+\{{)"))
+_TAGS = re.compile(rf"<({_TAG_NAME})>\s*+<({_TAG_NAME})>\s*+(?=\{{)")
+_MARKUP = ("tool_call", "tool_calls", "function", "function_call", "json", "think", "code")
 _NAMED = re.compile(r"\s*+([\w.-]{1,128}+)\s*+</tool>\s*+<tool_input>\s*+(?=\{)")
 _END = re.compile(r"\s*+</tool(?:_input)?>")
-_PARAMETER = re.compile(r'\s*+<parameter name="([^"\n<]{1,200}+)"[^>\n]{0,80}+>([^<]*+)</parameter>')
-_INVOKED = re.compile(r"\s*+</invoke>")
 
 
 def read_calls(scan: ReplyScan, mark: re.Match[str]) -> int:
     """Read a call in tags."""
-    if mark[0].startswith("<invoke"):
-        return _invoke(scan, mark)
+    tags = _TAGS.match(scan.text, mark.start())
+    if tags and (name := _tool_of_tags(scan, tags)):
+        return _read_nested_tags(scan, tags, name)
+    if mark[0] != "<tool>" or (tags and scan.text[mark.start() - 1] == "`"):
+        return scan.add_text(mark.start(), mark.end())
     scan.add_break()
-    if mark[0] != "<tool>":
-        return mark.end()
     scan.count_format_mismatch("xml")
     if named := _NAMED.match(scan.text, mark.end()):
         return _closed(scan, scan.add_call_at(named[1], named.end()))
@@ -31,29 +33,30 @@ def read_calls(scan: ReplyScan, mark: re.Match[str]) -> int:
     return _closed(scan, max(found.end, mark.end()))
 
 
+def _tool_of_tags(scan: ReplyScan, tags: re.Match[str]) -> str:
+    """Return the name of the tool that two tags call; "" if they are markup."""
+    outer, inner = tags.groups()
+    names = (inner, f"{outer}.{inner}", f"{outer}_{inner}")
+    if known := next((name for name in names if name in scan.tools), ""):
+        return "" if scan.text[tags.start() - 1] == "`" else known
+    return inner if outer == "tool" and inner not in _MARKUP and scan.text[tags.start() - 1] != "`" else ""
+
+
+def _read_nested_tags(scan: ReplyScan, tags: re.Match[str], name: str) -> int:
+    """Read a call whose tag has the tool's name, in a tag `tool` or with the server's name."""
+    scan.add_break()
+    scan.count_format_mismatch("xml")
+    at = scan.add_call_at(name, tags.end())
+    for tag in reversed(tags.groups()):
+        end = re.compile(rf"\s*+</{re.escape(tag)}>").match(scan.text, at)
+        scan.repairs["tags"] += end is None
+        at = end.end() if end else at
+    return at
+
+
 def _closed(scan: ReplyScan, at: int) -> int:
     end = _END.match(scan.text, at)
     scan.repairs["tags"] += end is None
-    return end.end() if end else at
-
-
-def _invoke(scan: ReplyScan, mark: re.Match[str]) -> int:
-    """Read a call with parameters as text. Their types follow from the tool's schema, as for Qwen3-Coder."""
-    scan.add_break()
-    scan.count_format_mismatch("invoke")
-    name, at = mark[0].split('"')[1], mark.end()
-    values: dict[str, Any] = {}
-    fault: ParseFailure | None = None
-    while parameter := _PARAMETER.match(scan.text, at):
-        fault = fault or set_argument(values, parameter[1], typed_value(scan, name, parameter[1], parameter[2]))
-        at = parameter.end()
-    end = _INVOKED.match(scan.text, at)
-    if end is None:
-        fault = ParseFailure("tags", f"the parameters of {name} are not followed by </invoke>")
-    if fault:
-        scan.add_failure(name, fault)
-    else:
-        scan.add_call(name, values)
     return end.end() if end else at
 
 

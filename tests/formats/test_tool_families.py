@@ -1,0 +1,368 @@
+"""Test the syntaxes of model families: each is parsed, or its call is malformed; none is passed on as text.
+
+The syntaxes are those of the modules in `understudy.formats.tool_parsers`, which name their sources.
+"""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from understudy.core.messages import ToolCall, ToolSpec
+from understudy.formats.base import mark_truncated_call
+from understudy.formats.parsing.parse import ParsedReply, parse_message, parse_reply, render_reply
+
+PROPERTIES = {
+    "city": {"type": "string"},
+    "days": {"type": "integer"},
+    "more": {"type": "object"},
+    "tags": {"type": "array", "items": {"type": "string"}},
+}
+TOOLS = [
+    ToolSpec(name=name, description="", parameters={"type": "object", "properties": PROPERTIES})
+    for name in ("weather", "stop", "notes.add")
+]
+FIRST = ("weather", {"city": "Zürich <b>", "days": 3, "more": {"deep": [1, {"x": None}]}})
+SECOND = ("stop", {})
+NS = "]<]minimax[>["
+DSML = "｜DSML｜"
+
+FAMILIES = {
+    "DeepSeek V3.2": (
+        f'<{DSML}function_calls>\n<{DSML}invoke name="weather">\n'
+        f'<{DSML}parameter name="city" string="true">Zürich <b></{DSML}parameter>\n'
+        f'<{DSML}parameter name="days" string="false">3</{DSML}parameter>\n'
+        f'<{DSML}parameter name="more" string="false">{{"deep": [1, {{"x": null}}]}}</{DSML}parameter>\n'
+        f'</{DSML}invoke>\n<{DSML}invoke name="stop">\n</{DSML}invoke>\n</{DSML}function_calls>'
+    ),
+    "DeepSeek V4 with JSON": (
+        f'<{DSML}tool_calls>\n<{DSML}invoke name="weather">\n'
+        '{"city": "Zürich <b>", "days": 3, "more": {"deep": [1, {"x": null}]}}\n'
+        f'</{DSML}invoke>\n<{DSML}invoke name="stop">{{}}</{DSML}invoke>\n</{DSML}tool_calls>'
+    ),
+    "MiniMax M2": (
+        '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">Zürich <b></parameter>\n'
+        '<parameter name="days">3</parameter>\n<parameter name="more">{"deep": [1, {"x": null}]}</parameter>\n'
+        '</invoke>\n<invoke name="stop">\n</invoke>\n</minimax:tool_call>'
+    ),
+    "MiniMax M3": (
+        f'{NS}<tool_call>\n{NS}<invoke name="weather">\n{NS}<city>Zürich <b>{NS}</city>\n{NS}<days>3{NS}</days>\n'
+        f"{NS}<more>{NS}<deep>{NS}<item>1{NS}</item>{NS}<item>{NS}<x>null{NS}</x>{NS}</item>\n{NS}</deep>\n{NS}</more>"
+        f'\n{NS}</invoke>\n{NS}<invoke name="stop">{NS}</invoke>\n{NS}</tool_call>'
+    ),
+    "Step 3": (
+        '<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="weather">'
+        '<steptml:parameter name="city">Zürich <b></steptml:parameter><steptml:parameter name="days">3'
+        '</steptml:parameter><steptml:parameter name="more">{"deep": [1, {"x": null}]}</steptml:parameter>'
+        '</steptml:invoke><｜tool_call_end｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="stop">'
+        "</steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>"
+    ),
+    "MiniCPM5": (
+        '<function name="weather"><param name="city"><![CDATA[Zürich <b>]]></param><param name="days">3</param>'
+        '<param name="more">{"deep": [1, {"x": null}]}</param></function>\n<function name="stop"></function>'
+    ),
+    "Gemma 4": (
+        '<|tool_call>call:weather{city:<|"|>Zürich <b><|"|>,days:3,more:{deep:[1,{x:null}]}}<tool_call|>'
+        "<|tool_call>call:stop{}<tool_call|>"
+    ),
+    "FunctionGemma": (
+        "<start_function_call>call:weather{city:<escape>Zürich <b><escape>,days:<escape>3<escape>,"
+        "more:{deep:[1,{x:null}]}}<end_function_call><start_function_call>call:stop{}<end_function_call>"
+    ),
+    "OLMo 3": (
+        "<function_calls>\nweather(city='Zürich <b>', days=3, more={'deep': [1, {'x': null}]})\nstop()\n"
+        "</function_calls>"
+    ),
+    "Apertus": (
+        '<|tools_prefix|>[{"weather": {"city": "Zürich <b>", "days": 3, "more": {"deep": [1, {"x": null}]}}}, '
+        '{"stop": {}}]<|tools_suffix|>'
+    ),
+    "Hunyuan V3": (
+        "<tool_calls>\n<tool_call>weather<tool_sep>\n<arg_key>city</arg_key>\n<arg_value>Zürich <b></arg_value>\n"
+        '<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n<arg_key>more</arg_key>\n<arg_value>{"deep": [1, '
+        '{"x": null}]}</arg_value>\n</tool_call>\n<tool_call>stop<tool_sep></tool_call>\n</tool_calls>'
+    ),
+    "Hunyuan V3 with suffix": (
+        "<tool_calls:opensource><tool_call:opensource>weather<tool_sep:opensource>"
+        "<arg_key:opensource>city</arg_key:opensource><arg_value:opensource>Zürich <b></arg_value:opensource>"
+        "<arg_key:opensource>days</arg_key:opensource><arg_value:opensource>3</arg_value:opensource>"
+        '<arg_key:opensource>more</arg_key:opensource><arg_value:opensource>{"deep": [1, {"x": null}]}'
+        "</arg_value:opensource></tool_call:opensource><tool_call:opensource>stop<tool_sep:opensource>"
+        "</tool_call:opensource></tool_calls:opensource>"
+    ),
+    "Hunyuan A13B": (
+        '<tool_calls>[{"name": "weather", "arguments": {"city": "Zürich <b>", "days": 3, "more": {"deep": [1, '
+        '{"x": null}]}}}, {"name": "stop", "arguments": {}}]</tool_calls>'
+    ),
+    "Kimi K2": (
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>"
+        '{"city": "Zürich <b>", "days": 3, "more": {"deep": [1, {"x": null}]}}<|tool_call_end|>'
+        "<|tool_call_begin|>functions.stop:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"
+    ),
+    "Phi 4 mini": (
+        'functools[{"name": "weather", "arguments": {"city": "Zürich <b>", "days": 3, "more": {"deep": [1, '
+        '{"x": null}]}}}, {"name": "stop", "arguments": {}}]'
+    ),
+    "Command A": (
+        '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "weather", "parameters": {"city": "Zürich <b>", '
+        '"days": 3, "more": {"deep": [1, {"x": null}]}}}, {"tool_call_id": "1", "tool_name": "stop", "parameters": {}}]'
+        "<|END_ACTION|>"
+    ),
+    "Seed OSS": (
+        "<seed:tool_call>\n<function=weather>\n<parameter=city>Zürich <b></parameter>\n<parameter=days>3</parameter>\n"
+        '<parameter=more>{"deep": [1, {"x": null}]}</parameter>\n</function>\n</seed:tool_call>\n'
+        "<seed:tool_call>\n<function=stop>\n</function>\n</seed:tool_call>"
+    ),
+}
+
+
+def valid_calls(reading: ParsedReply) -> list[tuple[str, dict[str, Any]]]:
+    return [(call.name, call.arguments) for call in reading.calls if not call.parse_error]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_calls_of_the_family_are_parsed(family: str) -> None:
+    reading = parse_reply(f"Sure. {FAMILIES[family]}\nDone.", "", TOOLS)
+    assert valid_calls(reading) == [FIRST, SECOND]
+    assert (reading.text, reading.parse_errors, reading.hallucinated_turn) == ("Sure.\nDone.", {}, False)
+    assert set(reading.repairs) <= {"keys"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_cut_of_the_family_runs_an_incomplete_call(family: str) -> None:
+    """At any cut, complete calls run, and no part of a call's arguments becomes the text of the reply."""
+    whole = FAMILIES[family]
+    for cut in range(1, len(whole)):
+        parsed = parse_message(whole[:cut], "", TOOLS)
+        message = mark_truncated_call(parsed, truncated=True)
+        made = [(call.name, call.arguments) for call in message.tool_calls if not call.parse_error]
+        assert made in ([], [FIRST], [FIRST, SECOND]), whole[:cut]
+        if whole[:cut].count("Zürich"):
+            assert message.tool_calls, whole[:cut]
+        assert "rich" not in message.content, whole[:cut]
+
+
+THOUGHTS = (
+    ("<seed:think>", "</seed:think>"),
+    ("<mm:think>", "</mm:think>"),
+    ("<think:opensource>", "</think:opensource>"),
+    ("<THINK>", "</THINK>"),
+    ("<thoughts>", "</thoughts>"),
+    ("[THINK]", "[/THINK]"),
+    ("◁think▷", "◁/think▷"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|inner_prefix|>", "<|inner_suffix|>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|channel>thought\n", "<channel|>"),
+    ("<|think|>", "<|end|>"),
+    ("\nHere is my thought process:", "Here is my response:"),
+    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+)
+
+
+@pytest.mark.parametrize(("begin", "end"), THOUGHTS)
+@pytest.mark.parametrize("family", ["Gemma 4", "DeepSeek V3.2", "MiniMax M3", "Hunyuan A13B"])
+def test_no_call_in_a_thought_is_run(begin: str, end: str, family: str) -> None:
+    call = FAMILIES[family]
+    for thought in (f"{begin}I could {call}{end}", f"{begin}{call}"):
+        reading = parse_reply(f"{thought}So." if end in thought else thought, "", TOOLS)
+        assert (reading.calls, reading.text) == ((), "So." if end in thought else "")
+    after = parse_reply(f"{begin}Now I call.{end}{call}", "", TOOLS)
+    assert (valid_calls(after), after.text) == ([FIRST, SECOND], "")
+
+
+@pytest.mark.parametrize("end", [end for _, end in THOUGHTS if "<|end|>" not in end and not end.startswith("Here is")])
+def test_call_before_the_end_of_a_thought_that_the_prompt_opened_is_not_run(end: str) -> None:
+    assert parse_reply(f"{FAMILIES['Apertus']}{end}So.", "", TOOLS).calls == ()
+
+
+MALFORMED = {
+    "DeepSeek V3.2": (
+        f"<{DSML}invoke name=weather>x</{DSML}invoke>",
+        f'<{DSML}invoke name="weather"><{DSML}parameter name="city" string="true">x</{DSML}invoke>',
+        f'<{DSML}invoke name="weather"><{DSML}parameter name="days" string="false">x</{DSML}parameter></{DSML}invoke>',
+        f"<{DSML}tool_calls>weather</{DSML}tool_calls>",
+    ),
+    "MiniMax M3": (
+        f'{NS}<invoke name="weather">{NS}<city>x</city>{NS}</invoke>',
+        f'{NS}<invoke name="weather">{NS}<city>x{NS}</days>{NS}</invoke>',
+        f"{NS}<tool_call>weather{NS}</tool_call>",
+    ),
+    "Gemma 4": (
+        "<|tool_call>call:weather{city:x}<tool_call|>",
+        '<|tool_call>call:weather{city:<|"|>x,days:1}<tool_call|>',
+        "<|tool_call>call:weather{days:1 days:2}<tool_call|>",
+        "<|tool_call>weather<tool_call|>",
+        "<start_function_call>call:weather{city}<end_function_call>",
+    ),
+    "OLMo 3": ("<function_calls>\nweather(city=x)\n</function_calls>", "<function_calls>x</function_calls>"),
+    "Apertus": (
+        '<|tools_prefix|>[{"weather": 1}]<|tools_suffix|>',
+        '<|tools_prefix|>[{"weather": {"city": x}}]<|tools_suffix|>',
+        "<|tools_prefix|>weather<|tools_suffix|>",
+    ),
+    "MiniCPM5": ('<function name="weather"><param name="city">x</function>', '<function name="weather">x</function>'),
+    "Hunyuan V3": ("<tool_call>weather<tool_sep>x</tool_call>", "<tool_calls>x</tool_calls>"),
+    "Kimi K2": (
+        "<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>x<|tool_call_end|>",
+        "<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{x}<|tool_call_end|>",
+    ),
+}
+
+
+@pytest.mark.parametrize(("family", "text"), [(family, text) for family in MALFORMED for text in MALFORMED[family]])
+def test_call_that_cannot_be_read_is_malformed_and_not_text(family: str, text: str) -> None:
+    reading = parse_reply(f"{text} Done.", "", TOOLS)
+    assert (reading.status, valid_calls(reading)) == ("malformed", [])
+    assert reading.text in ("", "Done.")
+
+
+names = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True)
+plain_texts = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="<>[]｜|\r"), max_size=9)
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | plain_texts
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3), max_leaves=6
+)
+KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", dict: "object", list: "array"}
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    tool_format=st.sampled_from(["dsml", "gemma", "apertus", "glm", "pythonic"]),
+    arguments=st.dictionaries(names, values, max_size=3),
+)
+def test_parse_inverts_render_of_the_formats(tool_format: str, arguments: dict[str, Any]) -> None:
+    properties = {key: {"type": KINDS.get(type(value), "null")} for key, value in arguments.items()}
+    tools = [ToolSpec(name="f", description="", parameters={"type": "object", "properties": properties})]
+    calls = (ToolCall(name="f", arguments=arguments), ToolCall(name="f"))
+    reading = parse_reply(render_reply("Hello.", calls, tool_format), tool_format, tools)
+    assert (reading.calls, reading.text, reading.repairs) == (calls, "Hello.", {})
+
+
+def test_parse_inverts_render_of_minimax() -> None:
+    arguments = {"city": "a\n b", "days": 3, "tags": ["x", "1"], "more": {"x": {"y": [1, None]}, "z": True}}
+    calls = (
+        ToolCall(name="weather", arguments=arguments),
+        ToolCall(name="weather", arguments={"tags": [], "more": {}}),
+    )
+    reading = parse_reply(render_reply("Hello.", calls, "minimax"), "minimax", TOOLS)
+    assert (reading.calls, reading.text, reading.repairs) == (calls, "Hello.", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ('{"server": "notes", "tool": "add", "params": {"city": "x"}}', ("notes.add", {"city": "x"})),
+        ('{"server": "other", "tool": "stop", "params": {}}', ("stop", {})),
+        ('{"tool": "weather", "params": {"city": "x"}}', ("weather", {"city": "x"})),
+        ('{"name": "weather", "params": {"city": "x"}}', ("weather", {"city": "x"})),
+        ('<tool><weather>{"city": "x"}</weather></tool>', ("weather", {"city": "x"})),
+        ('<notes>\n<add>{"city": "x"}</add>\n</notes>', ("notes.add", {"city": "x"})),
+        ('<weather_server><weather>{"city": "x"}</weather></weather_server>', ("weather", {"city": "x"})),
+    ],
+)
+def test_calls_that_name_a_server_or_params_are_parsed(text: str, call: tuple[str, dict[str, Any]]) -> None:
+    reading = parse_reply(f"I look. {text}", "", TOOLS)
+    assert (valid_calls(reading), reading.text, reading.parse_errors) == ([call], "I look.", {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "lamp", "params": {"color": "red"}}',
+        '{"name": "lamp", "tool": "hammer", "price": 3}',
+        '<div><code>{"a": 1}</code></div>',
+        'Write `<tool><weather>{"city": "x"}</weather></tool>` for the weather.',
+        'The model writes `{"tool": "weather", "params": {"city": "x"}}` and waits.',
+        "The tag `<tool_calls>` begins a list.",
+    ],
+)
+def test_other_data_and_quoted_calls_stay_text(text: str) -> None:
+    reading = parse_reply(text, "", TOOLS)
+    assert (reading.calls, reading.text) == ((), text)
+
+
+def test_shapes_without_a_known_tool_are_calls_only_if_they_are_unambiguous() -> None:
+    calls = '{"tool": "f", "params": {"a": 1}}', '{"server": "s", "tool": "f", "params": {"a": 1}}'
+    for text in (*calls, '<tool><f>{"a": 1}</f></tool>', '{"name": "f", "params": {"a": 1}}'):
+        assert valid_calls(parse_reply(text)) == [("f", {"a": 1})]
+    assert parse_reply('<s><f>{"a": 1}</f></s>').calls == ()
+
+
+BLOCK = "<|tool_call_start|>{}<|tool_call_end|>"
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "repairs"),
+    [
+        ("[weather(city='a\nb')]", {"city": "a\nb"}, {"newlines"}),
+        ("[weather(city='Genoa', days=07)]", {"city": "Genoa", "days": 7}, {"numbers"}),
+        ("[weather(city='sed -n '1,9p' f.py')]", {"city": "sed -n '1,9p' f.py"}, {"quotes"}),
+        ("[weather(city='it's', days=1)]", {"city": "it's", "days": 1}, {"quotes"}),
+        ("[weather(city='print('a')')]", {"city": "print('a')"}, {"quotes"}),
+        (
+            "[weather(city='it's\na', tags=['b', 'c\\n'])]",
+            {"city": "it's\na", "tags": ["b", "c\n"]},
+            {"quotes", "newlines"},
+        ),
+        ("[weather(from='x', class={'in': 1})]", {"from": "x", "class": {"in": 1}}, set()),
+        ('[weather(city="""a\nb""", days=01)]', {"city": "a\nb", "days": 1}, {"numbers"}),
+    ],
+)
+def test_python_calls_that_python_rejects_are_repaired(text: str, arguments: dict[str, Any], repairs: set[str]) -> None:
+    for reply in (text, BLOCK.format(text), f"Sure.\n{BLOCK.format(text)}"):
+        reading = parse_reply(reply, "pythonic", TOOLS)
+        assert (valid_calls(reading), set(reading.repairs)) == ([("weather", arguments)], repairs)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[weather(city='a' 'b', days=07)]",
+        "[weather(city='it's)]",
+        "[weather(city='a', city='b', days=07)]",
+        "[weather(city=x, days=07)]",
+        "[weather(city=eval('1'), days=07)]",
+        "[weather(city='a\nb]",
+        "[weather(city='a\\N{x}\nb')]",
+        f"[weather(days=07, tags={'[' * 40}{']' * 40})]",
+    ],
+)
+def test_ambiguous_python_calls_stay_malformed(text: str) -> None:
+    reading = parse_reply(f"{BLOCK.format(text)} Done.", "pythonic", TOOLS)
+    assert (valid_calls(reading), reading.parse_errors) == ([], {"python": 1})
+
+
+def test_call_echoed_after_its_end_tag_runs_once() -> None:
+    call, hermes = "[stop()]", '<tool_call>{"name": "stop", "arguments": {}}</tool_call>'
+    for echo in (f"{call}<|tool_call_end|>", f"\n{call}\n<|tool_call_end|>{call}<|tool_call_end|>", call):
+        reading = parse_reply(f"{BLOCK.format(call)}{echo} Done.", "pythonic", TOOLS)
+        assert (valid_calls(reading), reading.text) == ([SECOND], "Done.")
+        assert reading.repairs["echo"] == echo.count(call)
+    assert valid_calls(parse_reply(f"{hermes}\n{hermes.removeprefix('<tool_call>')}", "hermes", TOOLS)) == [SECOND]
+    assert valid_calls(parse_reply(f"{hermes}\n{hermes}", "hermes", TOOLS)) == [SECOND, SECOND]
+    assert valid_calls(parse_reply(BLOCK.format(call) * 2, "pythonic", TOOLS)) == [SECOND, SECOND]
+
+
+def test_repeated_mistral_marker_leaves_no_malformed_call() -> None:
+    reading = parse_reply('[TOOL_CALLS] [TOOL_CALLS] [{"name": "stop", "arguments": {}}]', "mistral", TOOLS)
+    assert (valid_calls(reading), reading.parse_errors, reading.text) == ([SECOND], {}, "")
+
+
+@pytest.mark.parametrize("text", ["{'key': 'it\\'s', 'n': None}", '{"key": "it\'s", "n": null}'])
+def test_object_parameter_of_qwen3_coder_may_be_a_python_literal(text: str) -> None:
+    reply = f"<function=weather><parameter=more>\n{text}\n</parameter><parameter=city>{text}</parameter></function>"
+    reading = parse_reply(reply, "qwen3_coder", TOOLS)
+    assert valid_calls(reading) == [("weather", {"more": {"key": "it's", "n": None}, "city": text})]
+    assert reading.repairs == ({"python": 1} if text.startswith("{'") else {})
+    unsafe = parse_reply("<function=weather><parameter=more>{'a': f()}</parameter></function>", "qwen3_coder", TOOLS)
+    assert valid_calls(unsafe) == [("weather", {"more": "{'a': f()}"})]
+
+
+@pytest.mark.parametrize("tag", ["tool_calls", "minimax:tool_call", "seed:tool_call", "TOOLCALL", "function_calls"])
+def test_tags_around_calls_are_not_text(tag: str) -> None:
+    call = '{"name": "stop", "arguments": {}}'
+    reading = parse_reply(f"Sure. <{tag}>\n{call}\n</{tag}> Done.", "json", TOOLS)
+    assert (valid_calls(reading), reading.text) == ([SECOND], "Sure.\nDone.")
+    assert parse_reply(f"<{tag}>[]</{tag}>Hi.", "json", TOOLS).text == "Hi."
