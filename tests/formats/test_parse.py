@@ -689,13 +689,24 @@ def run_parse_command(*arguments: str, given: str) -> subprocess.CompletedProces
 def test_parse_command_reads_standard_input() -> None:
     done = run_parse_command(given=f"Hello.\n{WIRE[:-1]}")
     assert json.loads(done.stdout) == {
-        "tool_calls": [{"name": "get_order", "arguments": {"id": "W1"}}],
+        "tool_calls": [{"name": "get_order", "arguments": {"id": "W1"}, "parse_error": ""}],
         "text": "Hello.",
         "status": "repaired",
         "repairs": {"brackets": 1},
         "hallucinated_turn": False,
         "error": "",
     }
+
+
+def test_parse_command_prints_one_shape_for_every_call() -> None:
+    broken = '{"name": "f", "arguments": {"a": b}}'
+    done = run_parse_command("--jsonl", given=f"{json.dumps(CALL)}\n{json.dumps(broken)}\n{json.dumps('</tool_call>')}")
+    (good,), (bad,), (nameless,) = (json.loads(line)["tool_calls"] for line in done.stdout.splitlines())
+    assert good == {"name": "get_order", "arguments": {"id": "W1"}, "parse_error": ""}
+    assert (bad["name"], bad["arguments"], nameless["name"], nameless["arguments"]) == ("f", {}, "", {})
+    assert bad.keys() == nameless.keys() == good.keys()
+    assert "'b' is not a value" in bad["parse_error"]
+    assert "never opened" in nameless["parse_error"]
 
 
 def test_parse_command_reads_jsonl_and_tools(tmp_path: Any) -> None:

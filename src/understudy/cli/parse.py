@@ -8,7 +8,7 @@ from typing import IO, Any
 from pydantic import ValidationError
 
 from understudy.core.errors import ConfigError
-from understudy.core.messages import ToolCall, ToolSpec
+from understudy.core.messages import ToolSpec
 from understudy.formats.parsing.parse import ParsedReply, parse_reply
 
 
@@ -57,14 +57,10 @@ def _texts(lines: IO[bytes]) -> Iterator[str]:
 
 def _reply_to_dict(reply: ParsedReply) -> dict[str, Any]:
     return {
-        "tool_calls": [_call(call) for call in reply.calls],
+        "tool_calls": [call.model_dump(include={"name", "arguments", "parse_error"}) for call in reply.calls],
         "text": reply.text,
         "status": reply.status,
         "repairs": dict(reply.repairs),
         "hallucinated_turn": reply.hallucinated_turn,
         "error": reply.error,
     }
-
-
-def _call(call: ToolCall) -> dict[str, Any]:
-    return call.model_dump(include={"name", "parse_error"} if call.parse_error else {"name", "arguments"})
