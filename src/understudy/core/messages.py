@@ -35,6 +35,14 @@ class ToolSpec(Record):
     """Alternative argument names that models write, mapped to the real names. They are accepted in calls and never
     shown."""
 
+    def resolve_aliases(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call under the parameters' real names.
+
+        If an argument has two names in the call, nothing is renamed, and the tool reports the unknown name.
+        """
+        renamed = {self.aliases.get(key, key): value for key, value in arguments.items()}
+        return renamed if len(renamed) == len(arguments) else dict(arguments)
+
 
 class Message(Record):
     """One message. A tool message answers the call with the id `tool_call_id`."""

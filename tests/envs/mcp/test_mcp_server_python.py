@@ -436,6 +436,24 @@ def test_python_tool_over_mcp_keeps_and_resets_state() -> None:
     assert fourth[1].endswith("False")
 
 
+def test_numpy_is_importable_and_no_other_package(python: RunningInterpreter) -> None:
+    pytest.importorskip("numpy")
+    assert (
+        python.run("import numpy as np; float((np.eye(3) @ np.arange(3.0)).sum() + np.linalg.det(np.eye(2)))") == "4.0"
+    )
+    assert "PermissionError" in python.run("open(np.__file__.replace('numpy/', 'pydantic/'))")
+    assert "ModuleNotFoundError" in python.run("import pydantic")
+    assert "PermissionError" in python.run("import os; os.listdir(os.path.dirname(os.path.dirname(np.__file__)))")
+    assert "PermissionError" in python.run("open(np.__file__, 'a')")
+
+
+def test_packages_that_are_not_installed_are_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreter, "PACKAGES", ("numpy", "no_such_package"))
+    interpreter._installed_packages.cache_clear()
+    assert "no_such_package" not in interpreter._installed_packages()
+    interpreter._installed_packages.cache_clear()
+
+
 def test_server_without_working_sandbox_raises_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("understudy.envs.sandbox.interpreter._GUEST", "no.such.module")
     with pytest.raises(ConfigError, match="No module named 'no'"):

@@ -22,6 +22,7 @@ from understudy.envs.mcp.tool_result import ToolResult
 from understudy.envs.sources import load_source
 from understudy.envs.task_source import Slice
 from understudy.evaluation.evaluate import evaluate
+from understudy.formats.parsing.parse import parse_reply
 from understudy.rollouts.agent import GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode, play_group
 
@@ -211,6 +212,44 @@ def test_invalid_toml_raises_config_error(tmp_path: Path, text: str, match: str)
     (tmp_path / "e.toml").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=match):
         load_source(f"mcp:{tmp_path / 'e.toml'}")
+
+
+ALIASES = '[aliases]\nadd = {number = "amount", amount = "amount"}\n"tally.say" = {words = "text"}'
+
+
+def test_aliases_of_the_toml_file_reach_the_server_under_the_parameters_names(tmp_path: Path) -> None:
+    source = load_source(f"mcp:{write_environment(tmp_path, server=ALIASES)}")
+    shown = {spec.name: spec for spec in source.tool_specs}
+    assert (shown["add"].aliases, shown["say"].aliases) == ({"number": "amount"}, {"words": "text"})
+    assert "number" not in json.dumps(shown["add"].parameters)
+
+    async def play() -> Trajectory:
+        task = source.tasks("train")[0]
+        calls = [{"tool": "add", "arguments": {key: amount}} for key, amount in (("number", 3), ("amount", 4))]
+        return await play_episode(source, task, FixedCallsAgent(*calls), EpisodeLimits(), seed=0)
+
+    episode = run_async(play())
+    assert episode.reward == 1.0
+    results = [message.content for message in episode.messages if message.role == "tool"]
+    assert results == ["the count is 3", "the count is 7"]
+    parsed = parse_reply('{"name": "add", "arguments": {"number": 3}}', "json", source.tool_specs)
+    assert (parsed.calls[0].arguments, parsed.repairs) == ({"amount": 3}, {"alias": 1})
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "allowed"),
+    [
+        ('ad = {number = "amount"}', "aliases.ad", "'add'"),
+        ('add = {number = "amonut"}', "aliases.add.number", "'amount'"),
+    ],
+)
+def test_alias_of_an_unknown_tool_or_parameter_is_refused_at_load(
+    tmp_path: Path, table: str, key: str, allowed: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_source(f"mcp:{write_environment(tmp_path, server=f'[aliases]{chr(10)}{table}')}")
+    assert key in str(caught.value)
+    assert allowed in str(caught.value)
 
 
 @pytest.mark.slow

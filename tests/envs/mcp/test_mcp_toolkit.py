@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,6 +84,19 @@ def test_server_tools_work_over_stdio_and_http(over: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
+def test_own_server_lists_the_aliases_of_its_arguments() -> None:
+    async def talk() -> tuple[dict[str, str], str, str]:
+        server = MCPServerConfig(command=(sys.executable, "-m", "understudy", "mcp", "serve", "python"))
+        async with MCPToolkit({"python": server}) as kit:
+            (spec,) = kit.specs()
+            result = await call_result(kit, "execute_python", python_code="6 * 7")
+            return spec.aliases, result, await call_result(kit, "execute_python", python_code="1", code="2")
+
+    aliases, result, both = run_async(talk())
+    assert (aliases, result) == ({"python_code": "code"}, "42")
+    assert "python_code" in both
+
+
 def test_failing_server_is_fault_with_reason() -> None:
     hasty = unruly_config(call_timeout=2)
 

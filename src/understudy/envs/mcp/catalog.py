@@ -6,6 +6,7 @@ A tool can be called by `server.tool`. It can also be called by its own name if 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any, Literal
 
 from jsonschema import SchemaError
@@ -24,6 +25,10 @@ from understudy.envs.mcp.tool_result import Sanitizer, map_texts, sanitize_text
 ToolNaming = Literal["flat", "server.tool"]
 ServerTools = Mapping[str, Sequence[ToolSpec]]
 """The tools of each server, by server name. The tools have the server's own names."""
+Aliases = Mapping[str, Mapping[str, str]]
+"""Other names of arguments, by tool and name, mapped to the parameter. See `MCPEnvironmentConfig.aliases`."""
+ALIASES_KEY = "understudy/aliases"
+"""Key in a tool's `_meta` under which the servers of understudy list aliases of arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +71,21 @@ class ToolCatalog:
         servers: Mapping[str, MCPServerConfig],
         naming: ToolNaming = "flat",
         visible_tools: Sequence[str] = (),
+        aliases: Aliases = MappingProxyType({}),
     ) -> None:
-        """Only `visible_tools` are shown, if given. Raise `ConfigError` if two visible tools have one name."""
+        """Only `visible_tools` are shown, if given.
+
+        Raise `ConfigError` if two visible tools have one name, or if `aliases` name an unknown tool or parameter.
+        """
         self.server_tools = server_tools
-        every = [_entry(server, spec, naming) for server, specs in server_tools.items() for spec in specs]
+        every = [_entry(server, spec, naming, aliases) for server, specs in server_tools.items() for spec in specs]
         shown = [entry for entry in every if is_allowed(servers[entry.server], entry.tool)]
         _validate_unique_names(shown)
         self._shown = [entry for entry in shown if not visible_tools or entry.spec.name in visible_tools]
         self._known = _named(self._shown)
         self.all_entries = _named(every)
         """All tools by both names, visible or not."""
+        self.validate_aliases(aliases)
         self.specs = tuple(entry.spec for entry in self._shown)
         """The visible tools, in the order of the servers and of their lists."""
 
@@ -91,10 +101,22 @@ class ToolCatalog:
             raise ConfigError(f"no server has a tool {did_you_mean(name, self.all_entries)}")
         return self.all_entries[name]
 
+    def validate_aliases(self, aliases: Aliases) -> None:
+        """Raise `ConfigError` if an alias names an unknown tool or parameter."""
+        for tool, names in aliases.items():
+            if tool not in self.all_entries:
+                raise ConfigError(f"aliases.{tool}: no server has a tool {did_you_mean(tool, self.all_entries)}")
+            parameters = _parameters(self.all_entries[tool].spec)
+            for alias, parameter in names.items():
+                if parameter not in parameters:
+                    raise ConfigError(
+                        f"aliases.{tool}.{alias}: the tool has no parameter {did_you_mean(parameter, parameters)}"
+                    )
+
     def changed_tools(self, server: str, tools: Sequence[ToolSpec]) -> list[str]:
         """Return the visible tools that a server has removed or changed."""
-        now = {spec.name: spec for spec in tools}
-        then = {spec.name: spec for spec in self.server_tools[server]}
+        now = {spec.name: spec.replace(aliases={}) for spec in tools}
+        then = {spec.name: spec.replace(aliases={}) for spec in self.server_tools[server]}
         mine = (entry.tool for entry in self._shown if entry.server == server)
         return [name for name in mine if now.get(name) != then[name]]
 
@@ -123,11 +145,27 @@ def _spec(tool: Tool, clean: Sanitizer) -> ToolSpec:
     if plain != tool.name or not plain.strip() or "\n" in plain:
         raise RolloutError(f"an MCP server has a tool whose name cannot be shown to a model: {plain[:80]!r}", "mcp")
     about = clean(tool.description or tool.title or "")
-    return ToolSpec(name=tool.name, description=about, parameters=map_texts(tool.input_schema, clean))
+    listed = (tool.meta or {}).get(ALIASES_KEY)
+    aliases = {alias: name for alias, name in listed.items() if isinstance(name, str)} if type(listed) is dict else {}
+    return ToolSpec(name=tool.name, description=about, parameters=map_texts(tool.input_schema, clean), aliases=aliases)
 
 
-def _entry(server: str, spec: ToolSpec, names: ToolNaming) -> CatalogEntry:
-    shown = spec.replace(name=f"{server}.{spec.name}") if names == "server.tool" else spec
+def _parameters(spec: ToolSpec) -> Mapping[str, Any]:
+    properties = spec.parameters.get("properties")
+    return properties if isinstance(properties, Mapping) else {}
+
+
+def _effective_aliases(server: str, spec: ToolSpec, aliases: Aliases) -> dict[str, str]:
+    """Return the aliases of a tool's arguments: for its parameters, under names that no parameter has."""
+    parameters = _parameters(spec)
+    listed = {**spec.aliases, **aliases.get(spec.name, {}), **aliases.get(f"{server}.{spec.name}", {})}
+    return {alias: name for alias, name in listed.items() if name in parameters and alias not in parameters}
+
+
+def _entry(server: str, spec: ToolSpec, names: ToolNaming, aliases: Aliases) -> CatalogEntry:
+    shown = spec.replace(aliases=_effective_aliases(server, spec, aliases))
+    if names == "server.tool":
+        shown = shown.replace(name=f"{server}.{spec.name}")
     kind = validator_for(spec.parameters)
     try:
         kind.check_schema(spec.parameters)

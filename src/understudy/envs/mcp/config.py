@@ -188,6 +188,10 @@ class MCPEnvironmentConfig(Record):
     """Servers by name."""
     tool_naming: Literal["flat", "server.tool"] = "flat"
     """How tools are named for the agent."""
+    aliases: dict[str, dict[str, str]] = {}
+    """Other names of arguments that models write, by tool (`tool`, or `server.tool`) and other name, mapped to the
+    parameter: `execute_python = {python_code = "code"}`. An alias has no effect if the tool has a parameter of its
+    name."""
     limits: MCPLimits = MCPLimits()
     """Limits of an episode. A task's own limits take precedence."""
     reward: RewardConfig = RewardConfig()

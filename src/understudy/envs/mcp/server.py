@@ -28,6 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from understudy.core.errors import ConfigError, ToolError, did_you_mean
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.version import __version__
+from understudy.envs.mcp.catalog import ALIASES_KEY
 from understudy.envs.tools import ToolProvider
 
 HOST = "127.0.0.1"
@@ -276,4 +277,7 @@ def _server(offer: ServerDefinition, find: FindSession, lifespan: Any) -> Server
 
 def _tool(spec: ToolSpec, writes: frozenset[str] | None) -> types.Tool:
     hints = None if writes is None else types.ToolAnnotations(read_only_hint=spec.name not in writes)
-    return types.Tool(name=spec.name, description=spec.description, input_schema=spec.parameters, annotations=hints)
+    meta = {ALIASES_KEY: spec.aliases} if spec.aliases else None
+    return types.Tool(
+        name=spec.name, description=spec.description, input_schema=spec.parameters, annotations=hints, _meta=meta
+    )

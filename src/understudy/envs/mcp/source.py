@@ -33,11 +33,16 @@ _SHIPPED = Path(__file__).parent / "servers" / "tasks"
 
 
 def open_domain(reference: str) -> "MCPTaskSource":
-    """Load the environment in a TOML file, or a shipped one by name."""
+    """Load the environment in a TOML file, or a shipped one by name.
+
+    If it has aliases of arguments, its servers are started once to check them.
+    """
     shipped = _SHIPPED / f"{reference}.toml"
-    return MCPTaskSource(
-        MCPEnvironmentResources(load_environment_config(shipped if shipped.is_file() else Path(reference).expanduser()))
-    )
+    config = load_environment_config(shipped if shipped.is_file() else Path(reference).expanduser())
+    source = MCPTaskSource(MCPEnvironmentResources(config))
+    if config.aliases:
+        _ = source.tool_specs  # a wrong alias is an error here, and not during the first episode
+    return source
 
 
 class MCPEnvironmentResources:
@@ -180,7 +185,9 @@ class MCPTaskSource:
     @functools.cached_property
     def _catalog(self) -> ToolCatalog:
         config = self.resources.config
-        return ToolCatalog(self.resources.server_tools, config.servers, config.tool_naming, self.task_slice.tools)
+        return ToolCatalog(
+            self.resources.server_tools, config.servers, config.tool_naming, self.task_slice.tools, config.aliases
+        )
 
 
 async def _listed(servers: Mapping[str, MCPServerConfig]) -> dict[str, tuple[ToolSpec, ...]]:

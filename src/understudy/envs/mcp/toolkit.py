@@ -108,10 +108,11 @@ class MCPToolkit:
         for name in [name for name, session in self._sessions.items() if session.tools_changed]:
             await self._look_again(name)
         entry = self._catalog.get(call.name)
-        entry.validate_arguments(call.arguments)
+        arguments = entry.spec.resolve_aliases(call.arguments)
+        entry.validate_arguments(arguments)
         self._validate_limits(entry)
-        reply = await self._answer(entry, call.arguments)
-        self.server_calls.append(ServerCall(entry.server, entry.tool, call.arguments, reply.is_error))
+        reply = await self._answer(entry, arguments)
+        self.server_calls.append(ServerCall(entry.server, entry.tool, arguments, reply.is_error))
         if reply.is_error:
             raise ToolError(reply.text or "the tool failed without a message")
         return reply.text

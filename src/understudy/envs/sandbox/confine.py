@@ -8,7 +8,7 @@ import os
 import platform
 import resource
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from understudy.envs.sandbox import landlock, syscalls
@@ -40,8 +40,8 @@ def die_with_parent() -> None:
     _libc().prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
 
 
-def confine(scratch: str, limits: SandboxLimits) -> None:
-    """Confine this process: it can compute, read Python's library, and use files in `scratch`.
+def confine(scratch: str, limits: SandboxLimits, readable: Sequence[str] = ()) -> None:
+    """Confine this process: it can compute, read Python's library and the paths `readable`, and use files in `scratch`.
 
     Raise `SandboxUnavailable` if this machine cannot do that. Import modules from outside Python's library before this
     call.
@@ -59,7 +59,8 @@ def confine(scratch: str, limits: SandboxLimits) -> None:
     try:
         _limit(limits)
         _drop_privileges(libc)
-        landlock.apply_ruleset(libc, [(scratch, landlock.SCRATCH_RIGHTS), *_library()])
+        packages = ((path, landlock.READ_RIGHTS) for path in readable)
+        landlock.apply_ruleset(libc, [(scratch, landlock.SCRATCH_RIGHTS), *_library(), *packages])
         syscalls.install_filter(libc)
     except OSError as e:
         raise SandboxUnavailable(

@@ -7,11 +7,15 @@ process is confined. If it cannot be confined, the output is the reason.
 
 import ast
 import code
+import ctypes
 import importlib
+import importlib.util
 import json
 import linecache
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from understudy.envs.sandbox.confine import SandboxLimits, SandboxUnavailable, confine, die_with_parent
@@ -73,6 +77,33 @@ def _preload() -> None:
             continue
 
 
+class PackageFinder:
+    """Finder of the packages at the given paths. No other file of their folder is found or readable."""
+
+    def __init__(self, packages: Mapping[str, str]) -> None:
+        self._packages = packages
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
+        """Return the specification of one of the packages, or None for other modules."""
+        origin = self._packages.get(name)
+        return importlib.util.spec_from_file_location(name, origin) if origin and path is None else None
+
+
+def _readable_paths(packages: Mapping[str, str]) -> list[str]:
+    """Return the files and folders of the packages, with the folders of the libraries that wheels add."""
+    paths = [origin.removesuffix(f"{os.sep}__init__.py") for origin in packages.values()]
+    return [path for each in paths for path in (each, f"{each}.libs") if os.path.exists(path)]
+
+
+def _preload_system_libraries() -> None:
+    """Load the system libraries of compiled packages, which cannot be read after confinement."""
+    for name in ("libstdc++.so.6", "libgcc_s.so.1", "libm.so.6", "librt.so.1", "libdl.so.2", "libpthread.so.0"):
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            continue
+
+
 def _read_exactly(descriptor: int, count: int) -> bytes:
     data = b""
     while len(data) < count:
@@ -101,10 +132,15 @@ def main() -> None:
     token = _read_exactly(requests, TOKEN_BYTES)
     os.environ.clear()
     os.environ.update(HOME=os.getcwd(), TMPDIR=os.getcwd(), TZ="UTC", LANG="C.UTF-8")
+    os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")  # threads are refused
+    packages = json.loads(sys.argv[2])
     sys.path[:] = [path for path in sys.path if path.startswith(os.path.dirname(os.__file__))]
     _preload()
+    if packages:
+        _preload_system_libraries()
+        sys.meta_path.append(PackageFinder(packages))
     try:
-        confine(os.getcwd(), SandboxLimits(**json.loads(sys.argv[1])))
+        confine(os.getcwd(), SandboxLimits(**json.loads(sys.argv[1])), _readable_paths(packages))
     except SandboxUnavailable as e:
         sys.exit(str(e))
     sys.argv[:] = [""]

@@ -6,6 +6,8 @@ background. When a process is killed, its variables and files are lost; the next
 
 import asyncio
 import contextlib
+import functools
+import importlib.util
 import json
 import os
 import secrets
@@ -34,6 +36,9 @@ MAX_OUTPUT_BYTES = 1_000_000
 """Bytes of output; a call that prints more is stopped."""
 MAX_FILES = 200
 MAX_DISK_BYTES = 64 << 20
+PACKAGES = ("numpy", "pandas", "dateutil", "pytz", "six", "tzdata")
+"""Packages outside Python's library that code may import where they are installed: numpy and pandas, and what they
+import."""
 DEFAULT_LIMITS = SandboxLimits()
 _GONE = "its variables and files are lost, and the next call starts a new interpreter"
 _ANEW = "(new interpreter: the variables and files of earlier calls are lost)\n"
@@ -189,7 +194,15 @@ def _start_timeout_text() -> str:
 
 
 def _command(limits: SandboxLimits) -> tuple[str, ...]:
-    return (sys.executable, "-P", "-s", "-S", "-B", "-X", "utf8", "-m", _GUEST, json.dumps(asdict(limits)))
+    settings = json.dumps(asdict(limits)), json.dumps(_installed_packages())
+    return (sys.executable, "-P", "-s", "-S", "-B", "-X", "utf8", "-m", _GUEST, *settings)
+
+
+@functools.cache
+def _installed_packages() -> dict[str, str]:
+    """Return the files of the packages that the code may import, by name, if they are installed."""
+    found = {name: importlib.util.find_spec(name) for name in PACKAGES}
+    return {name: spec.origin for name, spec in found.items() if spec and spec.origin}
 
 
 def _size(entry: os.DirEntry[str]) -> int:

@@ -215,8 +215,8 @@ class ReplyScan:
 
     def _unaliased(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         spec = self.tools.get(name)
-        renamed = {key: spec.aliases.get(key, key) for key in arguments} if spec else {}
-        if len(set(renamed.values())) < len(arguments) or all(old == new for old, new in renamed.items()):
-            return arguments  # if an argument occurs under both names, the tool reports the unknown one
-        self.repairs["alias"] += sum(old != new for old, new in renamed.items())
-        return {renamed[key]: value for key, value in arguments.items()}
+        if spec is None or spec.aliases.keys().isdisjoint(arguments):
+            return arguments
+        renamed = spec.resolve_aliases(arguments)
+        self.repairs["alias"] += len(renamed.keys() - arguments.keys())
+        return renamed

@@ -24,9 +24,9 @@ class PythonTools(AsyncToolkit):
     ) -> str:
         """Run Python code. Return its printed output and the value of its last expression.
 
-        Variables, imports and files in the working directory persist between calls. Only the standard library is
-        available. The code has no network access and no access to other files. It cannot create directories, processes
-        or threads.
+        Variables, imports and files in the working directory persist between calls. The standard library is available,
+        and numpy and pandas where they are installed. The code has no network access and no access to other files. It
+        cannot create directories, processes or threads.
         """
         return await self._interpreter.run(code) or "(no output)"
 
