@@ -56,6 +56,17 @@ def test_config_that_fits_is_unchanged() -> None:
     assert fitted_keys(found) == (4096, False, 64)
 
 
+def test_microbatches_have_room_for_two_episodes_if_they_fit() -> None:
+    long = ("limits.max_episode_tokens=3100", "sampling.max_response_tokens=100", "engine.max_num_seqs=1")
+    assert fitted_keys(fit(1e6, *long)) == (8192, False, 1)
+    assert "max_tokens_per_microbatch = 8192" in fit(1e6, *long).changes
+    one = needed("training", *long, "engine.max_tokens_per_microbatch=4096")
+    assert fitted_keys(fit(one, *long)) == (4096, False, 1)
+    assert fitted_keys(fit(one - 1, *long))[1], "checkpointing comes before a micro-batch for less than an episode"
+    assert fitted_keys(fit(1, *long)) == (2048, True, 1)
+    assert fitted_keys(fit(1e6, *long, "engine.max_tokens_per_microbatch=2048")) == (2048, False, 1)
+
+
 def test_microbatches_shrink_before_checkpointing_begins() -> None:
     few = "engine.max_num_seqs=1"
     half = needed("training", few, "engine.max_tokens_per_microbatch=2048")

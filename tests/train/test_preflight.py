@@ -459,7 +459,7 @@ def test_missing_tracker_is_refused_before_anything_starts(
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wandb" else find_spec(name))
     (tmp_path / "wandb").mkdir()
-    code, out, err = call("train", *TOY, "trackers=wandb", option)
+    code, out, err = call("train", *TOY, "trackers=wandb", "engine.max_tokens_per_microbatch=4096", option)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert "wandb" in err
     assert [path.name for path in tmp_path.iterdir()] == ["wandb"]

@@ -78,15 +78,26 @@ def _episode_tokens(config: TrainConfig) -> int:
 
 
 def _training_candidates(given: LocalEngineConfig, longest: int) -> Iterator[LocalEngineConfig]:
-    """Yield configs from the fastest to the one that needs least memory. `longest` is the tokens of an episode."""
+    """Yield configs from the fastest to the one that needs least memory. `longest` is the tokens of an episode.
+
+    A micro-batch that is not set has room for two episodes if possible, because episodes in micro-batches of their own
+    share no prompt: eight episodes of 3,110 tokens took 15.4 s at 2,048 tokens, and 3.8 s at 4,096. So gradient
+    checkpointing is tried before a micro-batch with room for less than one.
+    """
     sizes = [given.max_tokens_per_microbatch]
     if "max_tokens_per_microbatch" not in given.model_fields_set:
+        while sizes[0] < 2 * longest:
+            sizes[0] *= 2
         while sizes[-1] > max(MIN_TOKENS_PER_MICROBATCH, longest):
             sizes.append(sizes[-1] // 2)
-    fixed = given.gradient_checkpointing or "gradient_checkpointing" in given.model_fields_set
-    for checkpointing in (given.gradient_checkpointing,) if fixed else (False, True):
-        for size in sizes:
-            yield given.replace(max_tokens_per_microbatch=size, gradient_checkpointing=checkpointing)
+    if not given.gradient_checkpointing:
+        is_set = "gradient_checkpointing" in given.model_fields_set
+        for size in sizes if is_set else [size for size in sizes if size >= longest] or sizes:
+            yield given.replace(max_tokens_per_microbatch=size)
+        if is_set:
+            return
+    for size in sizes:
+        yield given.replace(max_tokens_per_microbatch=size, gradient_checkpointing=True)
 
 
 def _describe_changes(config: TrainConfig, engine: LocalEngineConfig, machine: Machine) -> str:
