@@ -3,11 +3,14 @@
 import base64
 import hashlib
 import json
+import random
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,10 +28,16 @@ from understudy.core.messages import Message
 from understudy.core.trajectory import Trajectory
 from understudy.runs.config import TrainConfig
 from understudy.runs.run import Run, read_metrics
-from understudy.viewer import run_api, site
+from understudy.runs.storage import annotations
+from understudy.runs.storage.annotations import Annotation, write_annotation
+from understudy.runs.storage.locking import folder_lock
+from understudy.runs.storage.status import RunStatus, StatusRecorder
+from understudy.viewer import query, run_api, site
 from understudy.viewer.api import encode_json
 from understudy.viewer.export import collect_answers, export_page
 from understudy.viewer.library import RunLibrary
+from understudy.viewer.progress import run_progress
+from understudy.viewer.run_text import format_run
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!-- \u2028 ${x}"
 
@@ -84,9 +93,74 @@ def test_folder_without_runs_is_rejected(tmp_path: Path) -> None:
 
 def test_overview_lists_runs_with_their_progress(library: RunLibrary) -> None:
     one, two = request_route(library, "/api/overview")["runs"]
-    assert (one["key"], one["step"], one["steps"], one["finished"]) == ("one", 3, 3, True)
-    assert (two["key"], two["step"], two["steps"], two["finished"]) == ("two", 3, 6, False)
+    assert (one["key"], one["step"], one["steps"], one["state"]) == ("one", 3, 3, "finished")
+    assert (two["key"], two["step"], two["steps"], two["state"]) == ("two", 3, 6, "crashed")
     assert one["success_rate"] == 0.5
+
+
+def test_overview_says_how_a_run_ended_and_what_it_does(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=2)
+    library = RunLibrary([run.folder])
+
+    def head() -> Any:
+        return request_route(library, "/api/overview")["runs"][0]
+
+    with folder_lock(run.folder), StatusRecorder(run.folder, 2) as status:
+        assert head()["progress"]["activity"] == "start"
+        status.report("sample", 3, 8, {})
+        while head()["progress"]["done"] != 3:
+            time.sleep(0.02)
+        found = head()
+        assert found["state"] == "running"
+        shown = found["progress"]
+        assert (shown["phase"], shown["step"], shown["activity"], shown["total"]) == ("RL", 3, "sample", 8)
+        assert "RL step 3 of 4, sample 3 of 8" in format_run(run.folder)
+    assert (head()["state"], head()["progress"]) == ("finished", None)
+    with pytest.raises(KeyboardInterrupt), StatusRecorder(run.folder, 2):
+        raise KeyboardInterrupt("stopped after step 2")
+    assert (head()["state"], head()["reason"]) == ("stopped", "stopped after step 2")
+    assert re.search(r"^state +stopped after step 2$", format_run(run.folder), re.MULTILINE)
+    with pytest.raises(ValueError, match="wrong"), StatusRecorder(run.folder, 2):
+        raise ValueError("wrong")
+    assert (head()["state"], head()["reason"]) == ("crashed", "ValueError: wrong")
+    assert re.search(r"^state +crashed: ValueError: wrong$", format_run(run.folder), re.MULTILINE)
+
+
+def test_time_left_comes_from_the_last_steps_of_the_phase() -> None:
+    config = TrainConfig(sft={"steps": 2}, steps=10)
+    seconds = {"time/step_seconds": 10.0, "time/rollout_seconds": 8.0}
+    steps = [{"step": 1, "time/step_seconds": 500.0}, *({"step": step, **seconds} for step in (3, 4, 5))]
+    now = time.time()
+
+    def progress(activity: str, done: int, total: int, elapsed: float) -> Any:
+        state = RunStatus(state="running", step=5, activity=activity, done=done, total=total)
+        return run_progress(config, state.replace(activity_started_at=now - elapsed), steps)
+
+    sampling = progress("sample", 1, 8, 3)
+    assert (sampling.phase, sampling.step, sampling.done, sampling.total) == ("RL", 6, 1, 8)
+    assert sampling.step_seconds_left == pytest.approx(5 + 2, abs=0.5)
+    assert sampling.phase_seconds_left == pytest.approx(5 + 2 + 6 * 10, abs=0.5)
+    assert progress("sample", 4, 8, 12).step_seconds_left == pytest.approx(12 + 2, abs=0.5), "slower than usual"
+    assert progress("update", 0, 1, 0.5).step_seconds_left == pytest.approx(1.5, abs=0.5)
+    assert progress("evaluate step 5", 5, 20, 4).step_seconds_left == pytest.approx(12, abs=0.5)
+    assert progress("evaluate step 5", 5, 20, 4).step == 5
+    assert progress("evaluate step 5", 0, 20, 4).step_seconds_left is None
+    first = run_progress(config, RunStatus(state="running", step=2, activity="update", total=1), steps[:1])
+    assert (first.phase, first.step_seconds_left) == ("RL", None), "SFT steps say nothing about RL steps"
+
+
+def test_points_of_a_curve_do_not_mix_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run.create(tmp_path / "run", TrainConfig(sft={"steps": 3}, steps=6))
+    for step in range(1, 10):
+        run.log_metrics(step, {"train/loss": 100.0 if step <= 3 else 1.0})
+    monkeypatch.setattr(run_api, "MAX_POINTS", 5)
+    answer = request_route(RunLibrary([run.folder]), "/api/runs/{run}/curves", run="run")
+    assert answer["phases"] == [["SFT", 1, 3], ["RL", 4, 9]]
+    assert answer["steps"] == [2, 3, 5, 7, 9]
+    assert answer["series"]["train/loss"] == [100.0, 100.0, 1.0, 1.0, 1.0]
+    text = format_run(run.folder)
+    assert re.search(r"^train/loss SFT .* 100 -> 100 *$", text, re.MULTILINE)
+    assert re.search(r"^train/loss RL .* 1 -> 1 *$", text, re.MULTILINE)
 
 
 def test_run_stamp_changes_with_a_new_step(tmp_path: Path) -> None:
@@ -234,6 +308,114 @@ def test_cross_origin_request_is_rejected(viewer_client: httpx2.Client, site: st
         assert (refused.status_code, refused.json()["error"]["code"]) == (403, "wrong_origin")
     for own in ("same-origin", "none"):
         assert viewer_client.get("/api/overview", headers={"Sec-Fetch-Site": own}).status_code == 200
+
+
+def test_wild_parameters_are_answered_with_400_or_404(viewer_client: httpx2.Client) -> None:
+    draw = random.Random(0)
+    values = [
+        "",
+        "-1",
+        "9" * 5000,
+        "nan",
+        "a\x00b",
+        "\ud83d".encode("utf-8", "surrogatepass"),
+        "," * 3000,
+        '"',
+        "%",
+        "1e999",
+    ]
+    names = [
+        *query.FILTER_COLUMNS,
+        *query.MULTI_VALUE_COLUMNS,
+        "text",
+        "task",
+        "sort",
+        "offset",
+        "limit",
+        "tag",
+        "noted",
+    ]
+    names += ["min_step", "max_step", "min_reward", "max_reward", "unknown"]
+    for _ in range(150):
+        given = {name: draw.choice(values) for name in draw.sample(names, 3)}
+        for path in ("/api/runs/one/episodes", "/api/runs/one/facets"):
+            answer = viewer_client.get(f"{path}?{urllib.parse.urlencode(given)}")
+            assert answer.status_code in (200, 400), (given, answer.text)
+    assert viewer_client.get("/api/runs/one/episodes?min_step=two").status_code == 400
+    odd = ["9" * 5000, "-1", "%00", "%ff", "000000%20base", "eval"]
+    for one in odd:
+        for path in (f"/api/episode/one/{one}/1", f"/api/episode/one/1/{one}", f"/api/failures/one/{one}"):
+            assert viewer_client.get(path).status_code in (200, 404), path
+        path = f"/api/comparison/one/{one}/one/{one}"
+        assert viewer_client.get(path).status_code == 404, path
+
+
+def test_notes_are_stored_and_shown(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=1)
+    library = RunLibrary([run.folder])
+    with serve_viewer(library) as address, httpx2.Client(verify=False, timeout=60, base_url=address) as client:
+        before = client.get("/api/overview").json()["runs"][0]
+        assert before["annotation"] == {"note": "", "tags": []}
+        given = {"note": "the best\none \u202e", "tags": ["best", " keep ", "best"]}
+        stored = {"note": given["note"], "tags": ["best", "keep"]}
+        assert client.post("/api/annotations/run", json=given).json() == stored
+        after = client.get("/api/overview").json()["runs"][0]
+        assert after["annotation"] == stored
+        assert after["stamp"] != before["stamp"]
+        assert after["written"] == before["written"]
+        assert client.post("/api/annotations/run/1/2", json={"tags": ["odd"]}).status_code == 200
+        assert client.get("/api/episode/run/1/2").json()["annotation"] == {"note": "", "tags": ["odd"]}
+        assert [row["number"] for row in client.get("/api/runs/run/episodes?tag=odd").json()["rows"]] == [2]
+        assert client.post("/api/annotations/run", json={}).json() == {"note": "", "tags": []}
+    write_annotation(run.folder, Annotation(item="run", note="late\x1b[2J", tags=("odd",)))
+    assert re.search(r"^tags +odd$", format_run(run.folder), re.MULTILINE)
+    assert "\x1b" not in format_run(run.folder)
+
+
+def test_notes_of_another_origin_or_of_wrong_form_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "run", steps=1)
+    with (
+        serve_viewer(RunLibrary([run.folder])) as address,
+        httpx2.Client(verify=False, timeout=60, base_url=address) as client,
+    ):
+
+        def status(content: bytes = b"{}", path: str = "/api/annotations/run", **headers: str) -> int:
+            named = {"Content-Type": "application/json"} | {
+                key.replace("_", "-"): each for key, each in headers.items()
+            }
+            return client.post(path, content=content, headers=named).status_code
+
+        assert status(Origin="http://evil.example") == 403
+        assert status(Origin="null") == 403
+        assert status(Sec_Fetch_Site="cross-site") == 403
+        assert status(Sec_Fetch_Site="same-site") == 403
+        assert status(Host="evil.example") == 400
+        assert status(Content_Type="text/plain") == 415
+        assert status(Content_Type="application/x-www-form-urlencoded") == 415
+        assert status(b" " * (1 << 20)) == 413
+        for wrong in (
+            b"",
+            b"[]",
+            b'{"item": "x"}',
+            b'{"note": 1}',
+            b'{"tags": ["a,b"]}',
+            b"\xff",
+            b'{"note": "\\ud800"}',
+        ):
+            assert status(wrong) == 400, wrong
+        assert status(json.dumps({"note": "x" * 10_001}).encode()) == 400
+        for missing in ("none", "run/1/99", "run/7/1", "run/%2e%2e/1"):
+            assert status(path=f"/api/annotations/{missing}") == 404, missing
+        assert client.get("/api/annotations/run").status_code == 405
+        assert not (run.folder / "notes.jsonl").exists()
+        assert status(Origin=address, Sec_Fetch_Site="same-origin") == 200
+        monkeypatch.setattr(annotations, "append_bytes", full_disk)
+        assert status() == 404
+        assert "notes.jsonl" in client.post("/api/annotations/run", json={}).json()["error"]
+
+
+def full_disk(file: Path, data: bytes) -> None:
+    raise OSError(28, "No space left on device")
 
 
 def test_write_methods_are_not_allowed(viewer_client: httpx2.Client) -> None:

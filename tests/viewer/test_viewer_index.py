@@ -17,9 +17,10 @@ from support.viewer_episodes import FAMILIES, numbered_episode, write_numbered_e
 from understudy.core.errors import ConfigError
 from understudy.core.trajectory import read_trajectories, write_trajectories
 from understudy.runs.run import episode_files
+from understudy.runs.storage.annotations import Annotation, write_annotation
 from understudy.viewer.api import open_index
 from understudy.viewer.index import EpisodeIndex
-from understudy.viewer.query import query_facets, query_rows
+from understudy.viewer.query import QueryError, query_facets, query_rows
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,8 @@ def test_rows_equal_the_stored_episodes(episode_index: EpisodeIndex) -> None:
         "seconds": 20.5,
         "tool": ["find_user", "get_order"],
         "event": ["refused"],
+        "tag": [],
+        "note": "",
     }
     assert [(row["step"], row["number"]) for row in all_rows(episode_index)] == [
         (s, n) for s in (4, 3, 2, 1) for n in range(1, 21)
@@ -115,9 +118,52 @@ def test_full_text_search_matches_words_phrases_and_exclusions(episode_index: Ep
         "'; drop table episodes; --",
         "^x",
         "{a}",
-        "\x00",
     ):
         search_numbers(hostile)
+
+
+def test_invalid_queries_are_rejected(episode_index: EpisodeIndex) -> None:
+    """SQLite would raise an error of its own for most of them."""
+    wild: list[dict[str, str]] = [
+        {"text": "a\x00b"},
+        {"text": " ".join("abcdefgh" * 20)},
+        {"tool": ",".join("x" * 2000)},
+        {"outcome": ",".join("x" * 40_000)},
+        {"min_step": "two"},
+        {"max_reward": "nan"},
+        {"max_reward": "inf"},
+        {"min_reward": "1" * 400},
+        {"offset": "-1"},
+        {"offset": "9" * 5000},
+        {"limit": "1e3"},
+        {"sort": "step; drop table episodes"},
+        {"tag": "\ud800"},
+    ]
+    for values in wild:
+        with pytest.raises(QueryError, match=next(iter(values)) + "|filters"):
+            query_rows(episode_index, values)
+    for values in [each for each in wild if not each.keys() & {"offset", "limit", "sort"}]:
+        with pytest.raises(QueryError):
+            query_facets(episode_index, values)
+
+
+def test_episodes_are_filtered_by_tag_and_note(tmp_path: Path) -> None:
+    write_numbered_episodes(tmp_path, 1, range(5))
+    index = EpisodeIndex(tmp_path, tmp_path / "index.sqlite")
+    index.refresh()
+    write_annotation(tmp_path, Annotation(item="1/2", tags=("odd", "best")))
+    write_annotation(tmp_path, Annotation(item="1/4", tags=("odd",), note="why?"))
+    write_annotation(tmp_path, Annotation(item="9/9", tags=("odd",)))
+    write_annotation(tmp_path, Annotation(item="000001 eval/1", tags=("odd",)))
+    odd = query_rows(index, {"tag": "odd"})["rows"]
+    assert [(row["number"], row["tag"], row["note"]) for row in odd] == [(2, ["odd", "best"], ""), (4, ["odd"], "why?")]
+    assert [row["number"] for row in query_rows(index, {"tag": "odd,best"})["rows"]] == [2]
+    assert [row["number"] for row in query_rows(index, {"noted": "yes", "tag": "odd"})["rows"]] == [4]
+    assert query_rows(index, {"tag": "none"})["total"] == 0
+    fields = query_facets(index, {})["fields"]
+    assert (dict(fields["tag"]), fields["noted"]) == ({"odd": 2, "best": 1}, [("yes", 1)])
+    write_annotation(tmp_path, Annotation(item="1/2"))
+    assert [row["number"] for row in query_rows(index, {"tag": "odd"})["rows"]] == [4]
 
 
 def test_facet_counts_ignore_their_own_filter(episode_index: EpisodeIndex) -> None:

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.run import Run, next_run_folder, read_run_config, validate_new_folder
 from understudy.runs.scratch_run import make_scratch_run
 from understudy.runs.storage.locking import folder_lock
+from understudy.runs.storage.status import StatusRecorder
 from understudy.runs.targets import detect_target, resolve, split_arguments
 from understudy.train.planning import bench, fitting
 from understudy.train.planning.preflight import PreflightReport, run_preflight
@@ -106,11 +107,18 @@ def _train_worker(run: Run, process_group: ProcessGroup) -> str:
 
 def _train(run: Run, process_group: ProcessGroup) -> str:
     try:
-        run_all = _find_trainer(run.config)
-        with LiveView(run.config.total_steps, str(run.folder), done_steps=run.step) as live:
-            for warning in run.warnings:
-                live.note(warning)
-            result = run_all(run.config, run, live.report, process_group)
+        with StatusRecorder(run.folder, run.step) as status:
+            run_all = _find_trainer(run.config)
+            with LiveView(run.config.total_steps, str(run.folder), done_steps=run.step) as live:
+                for warning in run.warnings:
+                    live.note(warning)
+
+                def report(activity: str, done: int, total: int, metrics: Mapping[str, float]) -> None:
+                    live.report(activity, done, total, metrics)
+                    status.report(activity, done, total, metrics)
+
+                result = run_all(run.config, run, report, process_group)
+            result.write(run)
     except ModuleNotFoundError as e:
         run.discard()
         raise missing_package_error(e, "training") from e
@@ -118,7 +126,6 @@ def _train(run: Run, process_group: ProcessGroup) -> str:
         if not isinstance(e.__cause__, OSError):  # after a full disk the run can be resumed
             run.discard()
         raise
-    result.write(run)
     where = f"The run is in {run.folder}; view it with: understudy view {run.folder}"
     return f"{result.format_table()}\n\n{where}"
 

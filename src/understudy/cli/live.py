@@ -61,7 +61,7 @@ class LiveView:
             self._progress.update(self._bar, total=total)
             self._total = total
             self.add_step(done, metrics)
-        self.phase(phase if metrics else f"{phase} {done}/{total}")
+        self.phase(phase if metrics or total == 1 else f"{phase} {done}/{total}")
 
     def phase(self, text: str) -> None:
         """Show the current phase."""

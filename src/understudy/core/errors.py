@@ -1,7 +1,8 @@
-"""The four exceptions that the package raises on purpose.
+"""The exceptions that the package raises on purpose.
 
     ToolError      a tool refuses a call; the model reads the text as the tool's result
     RolloutError   the infrastructure of an episode failed; the episode is retried, then dropped and counted
+                   RunStoppedError is one: a run ended itself at a limit or a health check
     TaskError      a task or a domain is invalid; the command line prints one line and exits with 2
     ConfigError    a setting, name or file is wrong or missing; the command line prints one line and exits with 2
 
@@ -78,6 +79,10 @@ class RolloutError(Exception):
     def __reduce__(self) -> tuple[type["RolloutError"], tuple[str, Fault, bool, ExceptionReport | None]]:
         """Return what pickle needs to restore the error with its fault in another process."""
         return type(self), (str(self), self.fault, self.context_full, self.report)
+
+
+class RunStoppedError(RolloutError):
+    """A run ended itself at a limit or at a check of its health. It can be resumed."""
 
 
 class TaskError(Exception):

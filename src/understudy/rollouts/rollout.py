@@ -3,8 +3,8 @@
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, islice
 from typing import Protocol
 
 from pydantic import Field
@@ -69,14 +69,20 @@ async def play_group(
     group_size: int,
     seed: int,
     first_trial: int = 0,
+    on_episode: Callable[[], None] = lambda: None,
 ) -> Group:
     """Play `group_size` episodes of one task concurrently: the task's trials from number `first_trial` on.
 
-    Each episode has its own seed for its samples and its user simulator.
+    Each episode has its own seed for its samples and its user simulator. `on_episode` is called when one has ended.
     """
+
+    async def play(seed: int) -> Trajectory:
+        episode = await play_episode(environments, task, agent, limits, seed)
+        on_episode()
+        return episode
+
     seeds = [episode_seed(seed, task, first_trial + i) for i in range(group_size)]
-    episodes = await asyncio.gather(*(play_episode(environments, task, agent, limits, s) for s in seeds))
-    return Group(task, list(episodes))
+    return Group(task, list(await asyncio.gather(*map(play, seeds))))
 
 
 async def play_groups(
@@ -91,13 +97,15 @@ async def play_groups(
     seed: int,
     advantage_estimator: AdvantageEstimator = "group_mean",
     process_group: ProcessGroup = SINGLE_PROCESS,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Group]:
     """Play `num_groups` groups of episodes concurrently, and one more for each group without trainable episodes.
 
     At most `max_resampled_groups` further groups are played. All groups are returned. Which episodes are trainable
     depends on the `advantage_estimator`: by default, those of a group whose rewards differ. A task that the iterator
     yields again gets other seeds. In a `process_group` of several processes, each process plays its share of the
-    episodes and returns all groups.
+    episodes and returns all groups. `on_progress` is called with the numbers of finished and of started episodes of
+    this process.
     """
     tasks_and_trials = _with_first_trial(tasks, group_size)
     if process_group.world_size > 1:
@@ -112,12 +120,20 @@ async def play_groups(
             seed,
             advantage_estimator,
             process_group,
+            on_progress,
         )
+    num_ended, started = count(1), list[asyncio.Task[Group]]()
+
+    def on_episode() -> None:
+        on_progress(next(num_ended), group_size * len(started))
 
     def start_group(task: Task, first_trial: int) -> asyncio.Task[Group]:
-        return asyncio.ensure_future(play_group(environments, task, agent, limits, group_size, seed, first_trial))
+        return asyncio.ensure_future(
+            play_group(environments, task, agent, limits, group_size, seed, first_trial, on_episode)
+        )
 
-    started = [start_group(task, first_trial) for task, first_trial in islice(tasks_and_trials, num_groups)]
+    started += [start_group(task, first_trial) for task, first_trial in islice(tasks_and_trials, num_groups)]
+    on_progress(0, group_size * len(started))
     running = set(started)
     try:
         while running:
@@ -154,6 +170,7 @@ async def _play_groups_in_waves(
     seed: int,
     advantage_estimator: AdvantageEstimator,
     process_group: ProcessGroup,
+    on_progress: Callable[[int, int], None],
 ) -> list[Group]:
     """Play the groups of `play_groups` in waves. Each wave has one group for every group without trainable episodes
     in the wave before.
@@ -161,13 +178,19 @@ async def _play_groups_in_waves(
     Both functions take tasks in order, so they play the same groups.
     """
     played: list[Group] = []
+    num_ended, num_started = count(1), 0
+
+    async def play(task: Task, seed: int) -> Trajectory:
+        episode = await play_episode(environments, task, agent, limits, seed)
+        on_progress(next(num_ended), num_started)
+        return episode
+
     while wave := list(islice(tasks, num_groups)):
         share = process_group.shard(
             [(task, episode_seed(seed, task, first + i)) for task, first in wave for i in range(group_size)]
         )
-        episodes = process_group.all_gather_shards(
-            await asyncio.gather(*(play_episode(environments, task, agent, limits, s) for task, s in share))
-        )
+        num_started += len(share)
+        episodes = process_group.all_gather_shards(await asyncio.gather(*(play(task, s) for task, s in share)))
         new = [Group(task, episodes[i * group_size : (i + 1) * group_size]) for i, (task, _) in enumerate(wave)]
         played += new
         num_wasted = sum(not group.trainable_episodes(advantage_estimator) for group in new)

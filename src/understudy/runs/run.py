@@ -6,6 +6,8 @@
       metrics.jsonl                      a record for each step, then one for its evaluation, if it has one
       health.jsonl                       warnings: step, check, text, remedy; for exceptions of user code
                                          also their place and traceback
+      status.json                        whether the run runs, what it does, and how it ended
+      notes.jsonl                        notes and tags of the run and its episodes, from the viewer
       cost.jsonl                         the cost of each paid request to an endpoint (users, judge), of all starts
       tasks.jsonl                        the tasks of the episodes in trajectories/, each once
       trajectories/step_000010.jsonl     the episodes of a step

@@ -20,6 +20,7 @@ from understudy.evaluation.report import RunReport, read_run_report
 from understudy.runs.config import TrainConfig
 from understudy.runs.health import check_initial_eval, check_step, health_metrics
 from understudy.runs.metrics import add_prefixes
+from understudy.runs.phases import PhaseSpan, phase_spans
 from understudy.runs.resumption import rl_weights_name
 from understudy.runs.run import Run
 from understudy.runs.trackers import TrackerProcesses
@@ -27,7 +28,7 @@ from understudy.train.certify import RunCertifier, make_certification_target
 from understudy.train.checkpointing import load_checkpoint, save_checkpoint, stop_run
 from understudy.train.data_files import DataFiles
 from understudy.train.evaluation import evaluate_step
-from understudy.train.phases.phases import PhaseSpan, TrainPhase, make_phases, phase_spans
+from understudy.train.phases.phases import TrainPhase, make_phases
 from understudy.train.planning import memory
 from understudy.train.preparation import PreparedRun, config_warnings, context_warnings, prepare_run
 from understudy.train.state import ProgressReporter, TrainingContext, TrainingProgress

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from understudy.clients.cost import CostTracker
-from understudy.core.errors import RolloutError
+from understudy.core.errors import RunStoppedError
 from understudy.core.tasks import Task
 from understudy.engines.base import Engine
 from understudy.engines.local.gpu_usage import GPUUsage
@@ -26,6 +26,8 @@ from understudy.train.certify import RunCertifier
 from understudy.train.eval_sets import EvalSet
 
 PROGRESS_FILE = "progress.json"
+SAMPLE, UPDATE = "sample", "update"
+"""Activities of a step, as they are reported: playing episodes, and updating the weights."""
 Metrics = dict[str, float]
 ProgressReporter = Callable[[str, int, int, Mapping[str, float]], None]
 """Reports progress. The arguments are the name of an activity, its finished steps, its total steps, and the metrics
@@ -100,14 +102,14 @@ class TrainingContext:
             self.report(text, 0, 0, {})
 
     def raise_stopped(self, step: int) -> NoReturn:
-        """Stop the run: raise RolloutError if `cost_limit` is reached, else KeyboardInterrupt.
+        """Stop the run: raise RunStoppedError if `cost_limit` is reached, else KeyboardInterrupt.
 
         `step` is the last finished step, whose checkpoint must be written. All processes must call this together.
         """
         self.gather_costs()
         self.process_group.all_gather(None)  # the first process to exit ends the others, so wait for the checkpoint
         if self.over_cost_limit:
-            raise RolloutError(
+            raise RunStoppedError(
                 f"stopped after step {step}: user model and reward judge have cost {self.cost:.4f}, and cost_limit = "
                 f"{self.config.cost_limit}; to resume with a higher limit: {self.run.resume_command} cost_limit=…",
                 "user",

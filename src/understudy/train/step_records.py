@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from understudy.core.errors import RolloutError
+from understudy.core.errors import RunStoppedError
 from understudy.core.trajectory import Trajectory
 from understudy.runs.health import HealthCheckResult, health_metrics
 from understudy.runs.run import Run, read_metrics, read_warnings
@@ -24,7 +24,7 @@ def log_eval(
     metrics: Metrics,
     results: Sequence[HealthCheckResult],
 ) -> None:
-    """Record the metrics of the evaluation after a step. Raise RolloutError if an issue stops the run."""
+    """Record the metrics of the evaluation after a step. Raise RunStoppedError if an issue stops the run."""
     halts = report_issues(context, progress, step, results)
     context.log_metrics(step, metrics | health_metrics(results), "eval")
     if halts:
@@ -78,8 +78,11 @@ def report_exceptions(context: TrainingContext, step: int, episodes: Sequence[Tr
 
 
 def stop_unhealthy_run(run: Run, step: int, issue: HealthCheckResult) -> NoReturn:
-    """Raise RolloutError because of a health issue of a step. The step has a checkpoint if its weights are finite."""
-    raise RolloutError(
+    """Raise RunStoppedError because of a health issue of a step.
+
+    The step has a checkpoint if its weights are finite.
+    """
+    raise RunStoppedError(
         f"stopped after step {step} by a check of health.stop_on ({issue}); to resume from step {run.step} anyway: "
         f"{run.resume_command} health.stop_on=[]",
         "engine",

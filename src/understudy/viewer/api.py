@@ -93,6 +93,9 @@ ROUTES: dict[str, Handler] = {
     "/api/runs/{run}/facets": list_facets,
 }
 
+ANNOTATION_PATHS = ("/api/annotations/{key}", "/api/annotations/{key}/{step}/{number}")
+"""Paths to which the page sends the note and tags of a run or an episode."""
+
 
 def encode_json(answer: Any) -> bytes:
     """Return an answer as JSON in ASCII.

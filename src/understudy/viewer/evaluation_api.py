@@ -4,7 +4,8 @@ An evaluation is a report of `understudy eval`, or all evaluations of one run. I
 run's stages.
 """
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,13 @@ from understudy.evaluation.result import ResultRow
 from understudy.evaluation.stored_episodes import list_stored_names
 from understudy.runs.run import RunEvaluation, list_run_evaluations
 from understudy.runs.storage.episode_store import EPISODES_FILE, REPORT_FILE
-from understudy.viewer.episodes.episode_api import episode_source_of
+from understudy.viewer.episodes.episode_api import STANDALONE_EVAL_STEP, episode_source_of
 from understudy.viewer.library import RunLibrary
 from understudy.viewer.run_api import FileStamp, file_stamp
 
 RouteParams = Mapping[str, str]
+MAX_PLAYED = 12
+"""Largest number of episodes that a hardest task lists."""
 _MEANINGS = {kind: {"component": component, "meaning": meaning} for kind, (component, meaning) in FAILURE_KINDS.items()}
 
 
@@ -44,7 +47,25 @@ def evaluation_handler(library: RunLibrary, values: RouteParams) -> dict[str, An
     for failure in plain["failures"]:
         failure["episode"] = numbers.get((failure["task"], failure["seed"]))
     stored = list_stored_names(path) if key in library.runs() else []
+    step = next((name for name in stored if not name.isdecimal()), "") if stored else STANDALONE_EVAL_STEP
+    plain["hardest"] = list(_with_episodes(library, key, step, plain["hardest"]))
     return {"key": key, "path": str(path), "stored": stored, "meanings": _MEANINGS, **plain}
+
+
+def _with_episodes(
+    library: RunLibrary, key: str, step: str, tasks: Sequence[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield each task with `played`, its stored episodes: step, number and reward. Those of a run are those of the
+    evaluation `step`.
+    """
+    played: dict[str, list[dict[str, Any]]] = {task["task"]: [] for task in tasks}
+    with contextlib.suppress(ConfigError):  # the episodes are not stored, or cannot be read
+        episodes = episode_source_of(library, {"key": key, "step": step}).stored.episodes if step and tasks else {}
+        for number, episode in episodes.items():
+            if episode.task_id in played:
+                reward = episode.score.reward if episode.score else None
+                played[episode.task_id].append({"step": step, "number": number, "reward": reward})
+    yield from ({**task, "played": played[task["task"]][:MAX_PLAYED]} for task in tasks)
 
 
 def evaluation_stamp(path: Path) -> FileStamp:
@@ -87,6 +108,7 @@ def _line(library: RunLibrary, key: str) -> dict[str, Any]:
             "domain": row.result.domain,
             "trials": row.result.trials,
             "success": row.result.success_rate,
+            "faults": row.result.fault_counts,
         }
         for row in found.rows
     ]
@@ -136,7 +158,7 @@ def _stage_name(evaluation: RunEvaluation) -> str:
 
 def _row(library: RunLibrary, key: str, place: str) -> ResultRow:
     rows = _outcome(library, key).rows
-    if not place.isdecimal() or int(place) >= len(rows):
+    if not (place.isdecimal() and len(place) < 10) or int(place) >= len(rows):
         raise ConfigError(f"{key} has no row {place!r}; its rows are 0 to {len(rows) - 1}")
     return rows[int(place)]
 

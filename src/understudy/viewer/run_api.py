@@ -1,7 +1,7 @@
 """A run for the page: summary, metrics as columns, config, health and result."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from understudy.core.errors import ConfigError
 from understudy.evaluation.report import read_report
 from understudy.runs import metrics
 from understudy.runs.config import TrainConfig
+from understudy.runs.phases import phase_spans
 from understudy.runs.run import (
     PROVENANCE_FILE,
     RunEvaluation,
@@ -18,7 +19,10 @@ from understudy.runs.run import (
     read_run_config,
     read_warnings,
 )
+from understudy.runs.storage.annotations import NOTES_FILE, RUN_ITEM, Annotation, read_annotations
 from understudy.runs.storage.episode_store import REPORT_FILE
+from understudy.runs.storage.status import read_run_status
+from understudy.viewer.progress import PHASE_TITLES, run_progress
 from understudy.viewer.run_text import MAIN_METRICS
 
 MAX_POINTS = 2000
@@ -29,13 +33,15 @@ FileStamp = tuple[int, int]
 def run_summary(folder: Path) -> dict[str, Any]:
     """Return a run's summary for the list of runs.
 
-    `evaluations_stamp` changes when the run's evaluations or its result change. `stamp` changes in these cases too,
-    and when its metrics or episodes change.
+    `state` and `reason` come from its status. `progress` is None unless it runs. `evaluations_stamp` changes when the
+    run's evaluations or its result change. `stamp` changes in these cases too, and when its metrics, episodes or notes
+    change.
     """
     config, problem = _config(folder)
     last = _last(folder, file_stamp(folder / metrics.METRICS_FILE))
     training = [file_stamp(folder / name) for name in (metrics.METRICS_FILE, "trajectories")]
     evaluations = _evaluation_stamps(folder)
+    notes = file_stamp(folder / NOTES_FILE)
     return {
         "folder": str(folder),
         "name": folder.name,
@@ -44,10 +50,11 @@ def run_summary(folder: Path) -> dict[str, Any]:
         "steps": _total_steps(config) if config else 0,
         "step": last.get("step", 0),
         **{name.rpartition("/")[2]: last.get(name) for name in MAIN_METRICS},
-        "finished": (folder / "result.json").exists(),
+        **_state(folder, config),
         "written": max(time for time, _ in training + evaluations) / 1e9,
-        "stamp": format_stamps(training + evaluations),
+        "stamp": format_stamps([*training, *evaluations, notes]),
         "evaluations_stamp": format_stamps(evaluations),
+        "annotation": annotation_to_dict(folder, RUN_ITEM),
         "problems": [problem] if problem else [],
     }
 
@@ -73,20 +80,29 @@ def metric_curves(folder: Path) -> dict[str, Any]:
     """Return a run's metrics as columns.
 
     `steps` has the last step of each point, `series` the values of each metric, and `steps_per_point` the number of
-    steps in a point.
+    steps in a point. A point has steps of one phase only. `phases` has the name, first and last step of each phase.
     """
-    lines = _metrics(folder)
+    lines, (config, _) = _metrics(folder), _config(folder)
+    spans = phase_spans(config) if config else []
+    starts = {span.first_step for span in spans}
     names = [
         name for name in dict.fromkeys([*MAIN_METRICS, *(name for line in lines for name in line)]) if name != "step"
     ]
     size = -(-len(lines) // MAX_POINTS) or 1
-    chunks = [lines[i : i + size] for i in range(0, len(lines), size)]
+    chunks = list(_chunks(lines, size, starts))
     series = {name: [_mean(chunk, name) for chunk in chunks] for name in names}
     return {
         "steps_per_point": size,
+        "phases": [[PHASE_TITLES[span.name], span.first_step, span.last_step] for span in spans],
         "steps": [chunk[-1]["step"] for chunk in chunks],
         "series": {name: values for name, values in series.items() if any(value is not None for value in values)},
     }
+
+
+def annotation_to_dict(folder: Path, item: str) -> dict[str, Any]:
+    """Return the note and the tags of a run or an episode."""
+    found = read_annotations(folder).get(item, Annotation(item=item))
+    return {"note": found.note, "tags": list(found.tags)}
 
 
 def _config(folder: Path) -> tuple[TrainConfig | None, str]:
@@ -95,6 +111,14 @@ def _config(folder: Path) -> tuple[TrainConfig | None, str]:
         return read_run_config(folder), ""
     except ConfigError as e:
         return None, str(e)
+
+
+def _state(folder: Path, config: TrainConfig | None) -> dict[str, Any]:
+    """Return the state of a run and, if it runs, its progress."""
+    status, progress = read_run_status(folder), None
+    if status.state == "running" and config:
+        progress = run_progress(config, status, _metrics(folder)).model_dump(mode="json")
+    return {"state": status.state, "reason": status.reason, "progress": progress}
 
 
 def _total_steps(config: TrainConfig) -> int:
@@ -178,6 +202,20 @@ def _json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):
         return None
+
+
+def _chunks(
+    lines: Sequence[Mapping[str, Any]], size: int, starts: Collection[int]
+) -> Iterator[Sequence[Mapping[str, Any]]]:
+    """Yield the lines in chunks of at most `size`. A line whose step is in `starts` begins a chunk."""
+    chunk: list[Mapping[str, Any]] = []
+    for line in lines:
+        if chunk and (len(chunk) == size or line["step"] in starts):
+            yield chunk
+            chunk = []
+        chunk.append(line)
+    if chunk:
+        yield chunk
 
 
 def _mean(chunk: Sequence[Mapping[str, Any]], name: str) -> float | None:

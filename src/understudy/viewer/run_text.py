@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,11 @@ from understudy.core.messages import Message, ToolCall
 from understudy.core.trajectory import Trajectory, read_numbered_trajectories
 from understudy.envs.terminal import escape_control_characters
 from understudy.runs.config import TrainConfig
+from understudy.runs.phases import phase_spans
 from understudy.runs.run import episode_file, episode_files, read_metrics, read_run_config, read_warnings
+from understudy.runs.storage.annotations import RUN_ITEM, read_annotations
+from understudy.runs.storage.status import RunStatus, read_run_status
+from understudy.viewer.progress import PHASE_TITLES, run_progress
 
 MAIN_METRICS = ("rollout/reward", "rollout/success_rate")
 """Metrics that are shown first."""
@@ -29,7 +34,7 @@ def format_run(folder: Path, step: int | None = None, episode: int | None = None
     if episode is not None or step is not None:
         return _episode(file, 1 if episode is None else episode)
     metrics = read_metrics(folder)
-    sections = [_head(folder, config), _curves(metrics), _health(folder, metrics), _result(folder)]
+    sections = [_head(folder, config, metrics), _curves(metrics, config), _health(folder, metrics), _result(folder)]
     sections.append(_some_episodes(file))
     return "\n\n".join(section for section in sections if section)
 
@@ -68,10 +73,27 @@ def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
     return "".join(_BARS[round((value - low) * scale)] for value in means)
 
 
-def _head(folder: Path, config: TrainConfig) -> str:
+def format_run_state(config: TrainConfig, status: RunStatus, metrics: Sequence[Mapping[str, Any]]) -> str:
+    """Return the state of a run in one line: how it ended, or what it does now and the time that is left."""
+    if status.state != "running":
+        is_named = not status.reason or status.reason.startswith(status.state)
+        return status.reason or status.state if is_named else f"{status.state}: {status.reason}"
+    found = run_progress(config, status, metrics)
+    parts = f" {found.done} of {found.total}" if found.total else ""
+    where = f"{found.phase} step {found.step} of {config.total_steps}" if found.phase else f"step {found.step}"
+    times = {"step": found.step_seconds_left, found.phase: found.phase_seconds_left}
+    left = [f"{timedelta(seconds=round(each))} left of this {name}" for name, each in times.items() if each is not None]
+    return ", ".join([f"running, {where}", f"{found.activity}{parts}", *left])
+
+
+def _head(folder: Path, config: TrainConfig, metrics: Sequence[Mapping[str, Any]]) -> str:
+    own = read_annotations(folder).get(RUN_ITEM)
     sft, preferences, algorithm = config.sft, config.preferences, config.algorithm
     lines = {
         "run": str(folder),
+        "state": format_run_state(config, read_run_status(folder), metrics),
+        "tags": ", ".join(own.tags) if own else "",
+        "note": own.note if own else "",
         "domain": " ".join([config.domain, *config.slice.families, *config.slice.difficulties]),
         "model": f"{config.model}, {config.engine.finetune}, seed {config.seed}",
         "SFT": f"{sft.steps} steps of {sft.batch_size} demonstrations, learning rate {sft.learning_rate:g}",
@@ -81,15 +103,24 @@ def _head(folder: Path, config: TrainConfig) -> str:
         "RL": f"{config.steps} steps of {algorithm.groups_per_batch} tasks x {algorithm.group_size} episodes, "
         f"advantage {algorithm.advantage_estimator}, learning rate {algorithm.learning_rate:g}",
     }
-    return "\n".join(f"{name:<12}{text}" for name, text in lines.items() if text)
+    shown = "\n".join(f"{name:<12}{text}" for name, text in lines.items() if text)
+    return escape_control_characters(shown)
 
 
-def _curves(metrics: Sequence[Mapping[str, Any]]) -> str:
-    """Return a line for each numeric metric: its curve, first value and last value."""
+def _curves(metrics: Sequence[Mapping[str, Any]], config: TrainConfig) -> str:
+    """Return a line for each numeric metric: its curve, first value and last value.
+
+    A metric of `train/` has a line for each phase, because the phases have different losses.
+    """
     if not metrics:
         return "no step is complete yet"
     names = dict.fromkeys([*MAIN_METRICS, *itertools.chain(*metrics)])
-    series = {name: _numbers(metrics, name) for name in names if name != "step"}
+    spans = {PHASE_TITLES[span.name]: span for span in phase_spans(config)}
+    series = {name: _numbers(metrics, name) for name in names if name != "step" and not name.startswith("train/")}
+    for name in (name for name in names if name.startswith("train/")):
+        for title, span in spans.items():
+            steps = [line for line in metrics if span.first_step <= line["step"] <= span.last_step]
+            series[f"{name} {title}"] = _numbers(steps, name)
     rows = [
         f"{name:<36} {sparkline(values):<{_WIDTH}} {values[0]:>9.4g} -> {values[-1]:<9.4g}"
         for name, values in series.items()

@@ -2,10 +2,12 @@
 
 import contextlib
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from pydantic import ValidationError
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -16,9 +18,13 @@ from understudy.serve.access import AccessMiddleware
 from understudy.serve.options import ServeConfig
 from understudy.serve.server import make_server, open_socket
 from understudy.viewer import site
-from understudy.viewer.api import ROUTES, Handler, encode_json
+from understudy.viewer.api import ANNOTATION_PATHS, ROUTES, Handler, encode_json
+from understudy.viewer.episodes.episode_api import annotate_handler, parse_annotation
 from understudy.viewer.library import RunLibrary
+from understudy.viewer.query import QueryError
 
+MAX_BODY_BYTES = 64 << 10
+"""Largest size of a request with a note, in bytes."""
 _NO_ANSWER = (ConfigError, TaskError, RolloutError)
 """Errors that the server answers with status 404 and the error's text."""
 _HEADERS = {
@@ -56,8 +62,10 @@ def make_viewer_app(library: RunLibrary, config: ServeConfig) -> ASGIApp:
         Route("/", _page),
         Route("/static/{path:path}", _file),
         *(Route(path, _answering(library, answer)) for path, answer in ROUTES.items()),
+        *(Route(path, _annotating(library), methods=["POST"]) for path in ANNOTATION_PATHS),
     ]
     handlers: dict[Any, Callable[[Request, Any], Response]] = dict.fromkeys(_NO_ANSWER, _not_there)
+    handlers[QueryError] = _bad_request
     return AccessMiddleware(Starlette(routes=routes, exception_handlers=handlers), config, "")
 
 
@@ -79,11 +87,52 @@ def _answering(library: RunLibrary, answer: Handler) -> Callable[[Request], Resp
     """
 
     def endpoint(request: Request) -> Response:
-        values = {**request.query_params, **{name: str(value) for name, value in request.path_params.items()}}
+        values = {**request.query_params, **_path_values(request)}
         return Response(encode_json(answer(library, values)), headers=_HEADERS, media_type="application/json")
 
     return endpoint
 
 
+def _annotating(library: RunLibrary) -> Callable[[Request], Awaitable[Response]]:
+    """Return the endpoint that stores a note. It is the only one that writes.
+
+    A page of another origin cannot use it: its browser sends `Sec-Fetch-Site` or `Origin`, and needs a permission that
+    this server never gives to send JSON.
+    """
+
+    async def endpoint(request: Request) -> Response:
+        own = f"{request.url.scheme}://{request.headers.get('host', '')}"
+        if request.headers.get("origin", own) != own:
+            return _error_response("notes are only accepted from the viewer's own page", 403)
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return _error_response("the body must be JSON, with the header Content-Type: application/json", 415)
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                return _error_response(f"a note has at most {MAX_BODY_BYTES} bytes", 413)
+        try:
+            annotation = parse_annotation(body)
+        except ValidationError as e:
+            first = e.errors(include_url=False, include_input=False)[0]
+            return _error_response(f"{'.'.join(map(str, first['loc'])) or 'the body'}: {first['msg']}", 400)
+        answer = await run_in_threadpool(annotate_handler, library, _path_values(request), annotation)
+        return Response(encode_json(answer), headers=_HEADERS, media_type="application/json")
+
+    return endpoint
+
+
+def _path_values(request: Request) -> dict[str, str]:
+    return {name: str(value) for name, value in request.path_params.items()}
+
+
+def _error_response(text: str, status: int) -> Response:
+    return Response(encode_json({"error": text}), status, _HEADERS, "application/json")
+
+
+def _bad_request(_: Request, error: Exception) -> Response:
+    return _error_response(str(error), 400)
+
+
 def _not_there(_: Request, error: Exception) -> Response:
-    return Response(encode_json({"error": str(error)}), 404, _HEADERS, "application/json")
+    return _error_response(str(error), 404)

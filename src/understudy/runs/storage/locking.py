@@ -7,10 +7,13 @@ cannot be created in a read-only folder.
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from understudy.core.errors import ConfigError
+
+_ATTEMPTS, _ATTEMPT_SECONDS = 4, 0.02
 
 
 @contextlib.contextmanager
@@ -36,10 +39,33 @@ def folder_lock(folder: Path) -> Iterator[None]:
                 path.rmdir()
 
 
-def _lock(descriptor: int, folder: Path) -> None:
+def is_locked(folder: Path) -> bool | None:
+    """Return whether a process holds the lock of a folder. None if that cannot be tested."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as e:
-        raise ConfigError(f"another process is writing to {folder}; stop it, or wait until it ends") from e
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
     except OSError:  # the file system has no locks
-        return
+        return None
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    """Lock a folder. A test by `is_locked` holds the lock for microseconds, so some attempts are made."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            if attempt == _ATTEMPTS - 1:
+                raise ConfigError(f"another process is writing to {folder}; stop it, or wait until it ends") from e
+            time.sleep(_ATTEMPT_SECONDS)
+        except OSError:  # the file system has no locks
+            return
+        else:
+            return

@@ -28,7 +28,7 @@ from understudy.rollouts.supervised import build_supervised_example
 from understudy.runs.config import TrainConfig
 from understudy.train.metrics import learning_rate
 from understudy.train.phases.sft import shuffled_epochs
-from understudy.train.state import Metrics, TrainingContext
+from understudy.train.state import UPDATE, Metrics, TrainingContext
 
 PreferenceUnit = tuple[Trajectory, ...]
 """The two conversations of a DPO pair, the chosen one first, or the single conversation of a KTO example.
@@ -75,6 +75,7 @@ class PreferencePhase:
     async def run_step(self, step: int) -> Metrics:
         """Train on one batch of units."""
         config, started = self._context.config.preferences, time.perf_counter()
+        self._context.report(UPDATE, 0, 1, {})
         number = step - self._context.config.sft.steps
         drawn = shuffled_epochs(len(self._units), self._context.config.seed)
         chosen = itertools.islice(drawn, (number - 1) * config.batch_size, number * config.batch_size)

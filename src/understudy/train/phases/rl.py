@@ -41,7 +41,7 @@ from understudy.train.metrics import (
     user_usage_metrics,
 )
 from understudy.train.selection import trainable_groups
-from understudy.train.state import Metrics, TrainingContext, TrainingProgress
+from understudy.train.state import SAMPLE, UPDATE, Metrics, TrainingContext, TrainingProgress
 from understudy.train.step_records import report_exceptions
 from understudy.train.trained_batch import TrainedBatch
 
@@ -116,7 +116,9 @@ class RLPhase:
             seed=step_seed(config.seed, step),
             advantage_estimator=config.algorithm.advantage_estimator,
             process_group=context.process_group,
+            on_progress=lambda done, total: context.report(SAMPLE, done, total, {}),
         )
+        context.report(UPDATE, 0, 1, {})
         context.gather_costs()
         progress.tasks_used = tasks.num_drawn
         progress.bucket_success_rates = update_success_rates(

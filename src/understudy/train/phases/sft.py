@@ -11,7 +11,7 @@ from understudy.algorithms.config import LossConfig
 from understudy.core.trajectory import Trajectory
 from understudy.evaluation.evaluate import play_demonstrations
 from understudy.train.metrics import learning_rate
-from understudy.train.state import Metrics, TrainingContext, TrainingProgress
+from understudy.train.state import UPDATE, Metrics, TrainingContext, TrainingProgress
 
 
 class SFTPhase:
@@ -33,6 +33,7 @@ class SFTPhase:
         started = time.perf_counter()
         if not self._demonstrations:
             self._demonstrations = [*await self._play_gold(), *self._file_demonstrations]
+        self._context.report(UPDATE, 0, 1, {})
         drawn = shuffled_epochs(len(self._demonstrations), self._context.config.seed)
         chosen = itertools.islice(drawn, (step - 1) * config.batch_size, step * config.batch_size)
         batch = collate([self._demonstrations[i] for i in chosen])

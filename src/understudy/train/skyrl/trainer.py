@@ -14,7 +14,7 @@ from skyrl.train.fully_async_trainer import FullyAsyncRayPPOTrainer
 from skyrl.train.trainer import RayPPOTrainer
 from skyrl.train.utils.utils import prepare_runtime_environment
 
-from understudy.core.errors import RolloutError
+from understudy.core.errors import RunStoppedError
 from understudy.engines.local.model import TOKENIZER_FILES
 from understudy.runs.run import MODEL_FOLDER
 from understudy.train.checkpointing import save_checkpoint, stop_run
@@ -173,7 +173,7 @@ class SkyRLExperiment(BasePPOExp):  # type: ignore[misc]
     def train(self) -> None:
         """Train to the end. All episodes that were played are written, also after an error.
 
-        Raise RolloutError if the slots do not suffice for all steps.
+        Raise RunStoppedError if the slots do not suffice for all steps.
         """
         made, run, total = self._setup_trainer(), self._context.run, self._context.config.total_steps
         try:  # SkyRL would train one more step of a run that has finished all steps
@@ -184,12 +184,12 @@ class SkyRLExperiment(BasePPOExp):  # type: ignore[misc]
             self._tracker.close()
 
     def _give_up(self, made: SyncTrainer | AsyncTrainer) -> NoReturn:
-        """Save a checkpoint and raise RolloutError: SkyRL has used all slots, and it does not report this itself."""
+        """Save a checkpoint and raise RunStoppedError: SkyRL has used all slots, and it does not report this itself."""
         done, total = self._tracker.last_step, self._context.config.total_steps
         if self._context.run.step < done:
             made.global_step = done
             save_checkpoint(self._context, self._progress, done)
-        raise RolloutError(
+        raise RunStoppedError(
             f"stopped after step {done} of {total}: all {len(self.train_dataset)} groups of the run were played, "
             "and too few of them had different rewards; choose tasks that the model sometimes solves (slice), or raise "
             "algorithm.group_size",

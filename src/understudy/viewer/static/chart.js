@@ -12,29 +12,31 @@ const NONE = [];
 const together = uPlot.sync("steps"); // all charts share one cursor
 
 /**
- * @param lines  [{name, colour, steps, values, dash}]; colour is a custom property such as --s1
+ * @param lines  [{name, colour, steps, values, dash, breaks}]; colour is a custom property such as --s1; a line is
+ *               interrupted between the two steps of each break
  * @param points [{name, colour, step, mean, low, high}]: values with an interval
  * @param levels [{name, value}]: dashed horizontal lines
+ * @param phases [[name, first step, last step]], marked on the axis
  * @param named  whether the readout shows the names of the lines, because their colours do not stand for runs
  * @param smooth weight of the previous point in the moving average, from 0 (no smoothing) to below 1
  */
-export function Chart({ title, note, lines, points = NONE, levels = NONE, range, named = false, smooth = 0 }) {
+export function Chart({ title, note, lines, points = NONE, levels = NONE, phases = NONE, range, named = false, smooth = 0 }) {
   const [table, setTable] = useState(false);
   const data = useMemo(() => joined(lines, smooth), [lines, smooth]);
   const readout = useRef();
-  const told = sentence(title, lines, points);
+  const told = sentence(title, lines, points, phases);
   return html`<figure class="chart card">
     <figcaption>
       <h3 title=${note}>${title}</h3>
       <button type="button" class="quiet small" onClick=${() => setTable(true)} aria-label=${`numbers of ${title}`}>▤</button>
     </figcaption>
     <p class=${named ? "readout named" : "readout"} ref=${readout} aria-hidden="true" />
-    <${Drawing} ...${{ title, told, data, lines, points, levels, range, smooth, readout }} />
+    <${Drawing} ...${{ told, data, lines, points, levels, phases, range, smooth, readout }} />
     ${table && html`<${Numbers} ...${{ title, lines, points, onClose: () => setTable(false) }} />`}
   </figure>`;
 }
 
-function Drawing({ told, data, lines, points, levels, range, smooth, readout }) {
+function Drawing({ told, data, lines, points, levels, phases, range, smooth, readout }) {
   const box = useRef();
   const plot = useRef();
   const drawn = useRef(); // what the current plot draws
@@ -44,9 +46,9 @@ function Drawing({ told, data, lines, points, levels, range, smooth, readout }) 
     addEventListener("theme", changed);
     return () => removeEventListener("theme", changed);
   }, []);
-  const shape = JSON.stringify([theme, smooth > 0, range, lines.map((line) => [line.name, line.colour, line.dash])]);
+  const shape = JSON.stringify([theme, smooth > 0, range, phases, lines.map((line) => [line.name, line.colour, line.dash])]);
   useEffect(() => {
-    drawn.current = { lines, points, levels, smooth };
+    drawn.current = { lines, points, levels, phases, smooth };
     const made = new uPlot(options(box.current.clientWidth, drawn, range, readout), data, box.current);
     plot.current = made;
     show_last(made, drawn, readout);
@@ -58,14 +60,14 @@ function Drawing({ told, data, lines, points, levels, range, smooth, readout }) 
     };
   }, [shape]);
   useEffect(() => {
-    drawn.current = { lines, points, levels, smooth };
+    drawn.current = { lines, points, levels, phases, smooth };
     const { x } = plot.current.scales;
     const [steps] = plot.current.data;
     const closer = x.min != null && (x.min > steps[0] || x.max < steps.at(-1)); // keep the user's zoom
     plot.current.setData(data, !closer);
     if (closer) plot.current.redraw();
     show_last(plot.current, drawn, readout);
-  }, [data, points, levels]);
+  }, [data, points, levels, phases]);
   return html`<div class="drawing" ref=${box} role="img" aria-label=${told} />`;
 }
 
@@ -74,8 +76,9 @@ function options(width, drawn, range, readout) {
   const { lines, smooth } = drawn.current;
   const series = lines.flatMap((line) => {
     const stroke = colour(line.colour);
-    const raw = { stroke: `${stroke}59`, width: 1, show: smooth > 0, spanGaps: true, points: { show: false } };
-    return [raw, { stroke, width: 1.75, dash: line.dash, spanGaps: true, points: { size: 5, fill: stroke } }];
+    const raw = { stroke: `${stroke}59`, width: 1, show: smooth > 0, gaps: interrupted(line), points: { show: false } };
+    const points = { size: 5, fill: stroke, show: sparse, filter: (plot, i, shown) => (shown ? null : lonely(plot, i, line)) };
+    return [raw, { stroke, width: 1.75, dash: line.dash, gaps: interrupted(line), points }];
   });
   return {
     width: width || 300,
@@ -85,15 +88,44 @@ function options(width, drawn, range, readout) {
     scales: { x: { time: false }, y: { range: (plot, low, high) => spread(low, high, range, drawn.current) } },
     axes: [
       { ...ink, size: 22, gap: 3, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? number(tick) : "")) },
-      { ...ink, size: 52, gap: 4, space: 26, values: (_, ticks) => ticks.map(number) },
+      { ...ink, size: 52, gap: 4, space: 26, values: (_, ticks) => labels(ticks) },
     ],
     cursor: { sync: { key: together.key, setSeries: false }, points: { size: 6 }, drag: { x: true, y: false } },
     series: [{}, ...series],
     hooks: {
+      drawAxes: [(plot) => draw_phases(plot, drawn.current)],
       draw: [(plot) => draw_levels(plot, drawn.current), (plot) => draw_points(plot, drawn.current)],
       setCursor: [(plot) => show_at(plot, drawn, readout)],
     },
   };
+}
+
+/** The labels of an axis, with as many digits as its ticks need to differ. */
+function labels(ticks) {
+  const short = ticks.map(number);
+  if (new Set(short).size === short.length) return short;
+  const digits = Math.min(15, Math.max(0, Math.ceil(-Math.log10(Math.abs(ticks[1] - ticks[0])))));
+  return ticks.map((tick) => tick.toFixed(digits));
+}
+
+/** The interruptions of a line in pixels, for uPlot. Steps without a value do not interrupt it. */
+const interrupted = ({ breaks = NONE }) => (plot) =>
+  breaks.map(([end, start]) => [plot.valToPos(end, "x", true), plot.valToPos(start, "x", true)]);
+
+const DOT = 8; // pixels between points that are all drawn as dots
+
+function sparse(plot, series, from, to) {
+  let known = 0;
+  for (let i = from; i <= to; i++) known += plot.data[series][i] != null;
+  return known * DOT <= plot.bbox.width / devicePixelRatio;
+}
+
+/** The places of values that no line connects with another value: they are drawn as dots. */
+function lonely(plot, series, { breaks = NONE }) {
+  const [steps, values] = [plot.data[0], plot.data[series]];
+  const known = values.flatMap((value, i) => (value == null ? [] : [i]));
+  const apart = (one, other) => one == null || other == null || breaks.some(([end, start]) => steps[one] <= end && start <= steps[other]);
+  return known.filter((at, i) => apart(known[i - 1], at) && apart(at, known[i + 1]));
 }
 
 /** The range of the y axis: `range` if it is given, otherwise all drawn values with a margin. */
@@ -105,6 +137,33 @@ function spread(low, high, range, { points, levels }) {
   const [least, most] = [Math.min(...known), Math.max(...known)];
   const room = most > least ? 0.06 * (most - least) : Math.abs(most) * 0.1 || 1;
   return [least >= 0 && least < 0.4 * most ? 0 : least - room, most + room];
+}
+
+/** The first step of each phase as a line with the phase's name. A run of one phase has no marks. */
+function draw_phases(plot, { phases }) {
+  const { ctx, bbox } = plot;
+  const shown = phases.filter(([, first, last]) => first <= plot.scales.x.max && last >= plot.scales.x.min);
+  if (phases.length < 2) return;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.clip();
+  ctx.fillStyle = colour("--faint");
+  ctx.textAlign = "left";
+  ctx.textBaseline = "alphabetic";
+  ctx.strokeStyle = colour("--line-strong");
+  ctx.lineWidth = devicePixelRatio;
+  ctx.setLineDash([2 * devicePixelRatio, 2 * devicePixelRatio]);
+  ctx.font = `${10 * devicePixelRatio}px system-ui, sans-serif`;
+  for (const [name, first] of shown) {
+    const x = plot.valToPos(first - 0.5, "x", true);
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+    ctx.fillText(name, Math.max(x, bbox.left) + 3 * devicePixelRatio, bbox.top + 9 * devicePixelRatio);
+  }
+  ctx.restore();
 }
 
 function draw_levels(plot, { levels }) {
@@ -194,7 +253,7 @@ function smoothed(values, keep) {
   });
 }
 
-function sentence(title, lines, points) {
+function sentence(title, lines, points, phases) {
   const said = lines.map((line) => {
     const known = line.values.filter((value) => value != null);
     if (!known.length) return `${line.name}: no values yet`;
@@ -202,7 +261,8 @@ function sentence(title, lines, points) {
     return `${line.name}: first ${number(known[0])}, last ${number(known.at(-1))}, minimum ${number(least)}, maximum ${number(most)}`;
   });
   const measured = points.map((point) => `${point.name} at step ${point.step}: ${number(point.mean)}`);
-  return [`${title}.`, ...said, ...measured].join("; ");
+  const marked = phases.length > 1 ? phases.map(([name, first, last]) => `${name}: steps ${first} to ${last}`) : [];
+  return [`${title}.`, ...said, ...measured, ...marked].join("; ");
 }
 
 function Numbers({ title, lines, points, onClose }) {

@@ -32,6 +32,14 @@ export async function ask(where, values = {}, signal = undefined) {
   return answer;
 }
 
+/** Send a value to the server, and return its answer. Throw an Error with the reason if it refuses. */
+export async function send(where, value) {
+  const response = await fetch(where, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) });
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.error.message ?? answer.error);
+  return answer;
+}
+
 /** Whether an answer consists of an error only. An episode also has an `error`, beside other values. */
 const is_error = (answer) => Object.keys(answer).join() === "error";
 

@@ -22,6 +22,13 @@ export function seconds(value) {
   return `${number(value / 3600)} h`;
 }
 
+/** A time left in rough numbers. */
+export function left(value) {
+  if (value < 90) return `about ${Math.max(1, Math.round(value))} s left`;
+  if (value < 5400) return `about ${Math.round(value / 60)} min left`;
+  return `about ${Number((value / 3600).toPrecision(2))} h left`;
+}
+
 /** How long ago a time was, which is given in seconds since 1970. */
 export function ago(moment) {
   const passed = Date.now() / 1000 - moment;

@@ -1,11 +1,27 @@
 // The charts of runs: first the main metrics, then all metrics by prefix.
 
-/** One line per run for one metric. */
+/** One line per run for one metric. It is interrupted between the phases of the run. */
 const lines = (runs, values) =>
   runs.flatMap((run) => {
     const found = values(run.curves.series, run);
-    return found ? [{ name: run.key, colour: run.colour, steps: run.curves.steps, values: found }] : [];
+    return found ? [{ name: run.key, colour: run.colour, steps: run.curves.steps, values: found, breaks: breaks(run) }] : [];
   });
+
+/** The last step of each phase with the first step of the next one. */
+const breaks = ({ curves: { phases } }) => phases.slice(1).map(([, first], i) => [phases[i][2], first]);
+
+/** A metric in the steps of one phase; undefined if it has no value there. */
+const within = (phase, name) => (series, { curves: { phases, steps } }) => {
+  const span = phases.find(([title]) => title === phase);
+  const values = span && series[name]?.map((value, i) => (steps[i] >= span[1] && steps[i] <= span[2] ? value : null));
+  return values?.some((value) => value != null) ? values : undefined;
+};
+
+/** The phases of the runs if they are equal in all of them. */
+function shared_phases(runs) {
+  const [first, ...others] = runs.map((run) => JSON.stringify(run.curves.phases));
+  return first && others.every((other) => other === first) ? runs[0].curves.phases : [];
+}
 
 const metric = (...names) => (series) => series[names.find((name) => series[name])];
 
@@ -21,8 +37,8 @@ function kinds(runs, start, but = () => false) {
       const found = named(series).map((name) => series[name]);
       return found.length && found[0].map((_, i) => (found.every((values) => values[i] == null) ? null : found.reduce((sum, values) => sum + (values[i] ?? 0), 0)));
     });
-  return runs.flatMap(({ curves: { series, steps } }) =>
-    named(series).map((name, i) => ({ name: name.slice(start.length), colour: `--s${(i % 8) + 1}`, steps, values: series[name] })),
+  return runs.flatMap(({ curves }) =>
+    named(curves.series).map((name, i) => ({ name: name.slice(start.length), colour: `--s${(i % 8) + 1}`, steps: curves.steps, values: curves.series[name], breaks: breaks({ curves }) })),
   );
 }
 
@@ -32,7 +48,9 @@ const FIRST = [
   { title: "Entropy", note: "Entropy of the policy, in nats per token", of: metric("train/entropy") },
   { title: "KL from the reference", note: "KL divergence of the policy from the reference policy, estimated on the sampled tokens, in nats per token", of: metric("train/kl") },
   { title: "KL of the update", note: "Approximate KL divergence between the policy that sampled and the updated one, in nats per token", of: metric("train/approx_kl") },
-  { title: "Loss", of: metric("train/loss") },
+  { title: "SFT loss", note: "Negative log-likelihood of the demonstrations, in nats per token", of: within("SFT", "train/loss") },
+  { title: "Preference loss", of: within("preferences", "train/loss") },
+  { title: "RL loss", note: "Policy loss. Its size says little: judge a run by success and reward", of: within("RL", "train/loss") },
   { title: "Gradient norm", of: metric("train/grad_norm") },
   { title: "Turns per episode", of: metric("rollout/turns") },
   { title: "Tokens per episode", of: metric("rollout/episode_tokens") },
@@ -52,6 +70,7 @@ export function charts(runs) {
     named: Boolean(start) && runs.length === 1,
     lines: start ? kinds(runs, start, but) : lines(runs, of),
     points: measured ? runs.flatMap(evaluated) : [],
+    phases: shared_phases(runs),
     levels: measured || noop ? noop_level(runs) : [],
   }));
   return made.filter((chart) => chart.lines.length || chart.points.length);
@@ -69,5 +88,13 @@ function noop_level(runs) {
 /** A chart of every metric, by name. */
 export function everything(runs) {
   const names = [...new Set(runs.flatMap((run) => Object.keys(run.curves.series)))].filter((name) => !name.startsWith("health/")).sort();
-  return names.map((name) => ({ title: name, lines: lines(runs, metric(name)) }));
+  const phases = shared_phases(runs);
+  return names.flatMap((name) => (name === "train/loss" ? losses(runs, phases) : [{ title: name, lines: lines(runs, metric(name)), phases }]));
+}
+
+/** The loss of each phase: different losses do not share an axis. */
+function losses(runs, phases) {
+  const names = [...new Set(runs.flatMap((run) => run.curves.phases.map(([name]) => name)))];
+  const made = names.map((name) => ({ title: `train/loss, ${name}`, lines: lines(runs, within(name, "train/loss")), phases }));
+  return made.filter((chart) => chart.lines.length);
 }

@@ -24,8 +24,9 @@ export function go(address, replace = false) {
   }
 }
 
-/** Change some values of the query and stay on the page. */
-export function change(values, replace = true) {
+/** Change some values of the query and stay on the page. The browser's back button undoes it, unless `replace`, which
+ * is for text while it is typed. */
+export function change(values, replace = false) {
   const { name, args, query } = here();
   go(href(name, args, { ...query, ...values }), replace);
 }

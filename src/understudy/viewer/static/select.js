@@ -1,6 +1,6 @@
 // Filters, searches, sorts, pages and counts the episodes of an exported file, as the server's index does.
 const COLUMNS = ["domain", "family", "difficulty", "outcome", "stop", "fault"];
-const MARKS = ["tool", "event"];
+const MARKS = ["tool", "event", "tag"];
 const words = new Map();
 
 /** The answer of a path that depends on its query; undefined if the file has no data for the path. */
@@ -22,6 +22,7 @@ function keeps(row, values, without) {
   return (
     COLUMNS.every((name) => name === without || !values[name] || listed(name).includes(row[name])) &&
     MARKS.every((name) => listed(name).every((mark) => row[name].includes(mark))) &&
+    (values.noted !== "yes" || row.note) &&
     (!values.task || row.task === values.task) &&
     (!values.min_step || row.step >= Number(values.min_step)) &&
     (!values.max_step || row.step <= Number(values.max_step)) &&
@@ -68,11 +69,12 @@ function facets(wanted) {
   };
   const fields = COLUMNS.map((name) => [name, counted(wanted(name).map((row) => row[name]))]);
   const marks = MARKS.map((name) => [name, counted(all.flatMap((row) => row[name]))]);
+  const noted = all.filter((row) => row.note).length;
   const steps = all.map((row) => row.step).sort((a, b) => a - b);
   return {
     total: all.length,
     successes: all.filter((row) => row.outcome === "success").length,
     steps: [steps[0], steps.at(-1)],
-    fields: Object.fromEntries([...fields, ...marks]),
+    fields: Object.fromEntries([...fields, ...marks, ["noted", noted ? [["yes", noted]] : []]]),
   };
 }

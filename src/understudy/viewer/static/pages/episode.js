@@ -4,6 +4,7 @@ import { path, useAnswer } from "view/data.js";
 import { number, plural, seconds, whole } from "view/format.js";
 import { useKeys } from "view/keys.js";
 import { useNeighbours } from "view/neighbours.js";
+import { Notes } from "view/notes.js";
 import { Answered, Copy, Reward, Tag } from "view/parts.js";
 import { change, go, href } from "view/router.js";
 import { Long, Text, Value, brief } from "view/text.js";
@@ -55,6 +56,7 @@ function Episode({ episode, args, query }) {
         ${episode.stop && html`<${Tag} kind=${episode.stop === "done" ? "" : "warn"}>${episode.stop}</${Tag}>`}
       </div>
       <${Verdict} episode=${episode} />
+      <${Notes} annotation=${episode.annotation} where=${args} />
     </header>
     <div class="tabs" role="tablist" aria-label="views of this episode">
       ${Object.entries(TABS).map(([name, says]) => html`<button type="button" role="tab" id=${`tab-${name}`} aria-selected=${name === tab}

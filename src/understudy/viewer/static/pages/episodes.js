@@ -3,13 +3,14 @@ import { path, ask, useAnswer } from "view/data.js";
 import { percent, plural, seconds, whole } from "view/format.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "view/html.js";
 import { useKeys } from "view/keys.js";
+import { Tags } from "view/notes.js";
 import { Empty, Reward, Tag } from "view/parts.js";
 import { change, go, href } from "view/router.js";
 
 export const title = "Episodes";
 const HEIGHT = 32; // of a row in pixels, as in the style sheet
 const BLOCK = 100; // rows of one request
-const FIELDS = ["outcome", "family", "difficulty", "domain", "stop", "fault", "tool", "event"];
+const FIELDS = ["outcome", "family", "difficulty", "domain", "stop", "fault", "tool", "event", "tag", "noted"];
 const ASKED = [...FIELDS, "text", "task", "min_step", "max_step", "min_reward", "max_reward", "sort"];
 const SORTED = { step: "step", task: "task", reward: "reward", turns: "turns", tokens: "tokens", seconds: "time" };
 const HIGH_FIRST = ["step", "turns", "tokens", "seconds", "reward"];
@@ -60,7 +61,7 @@ function Search({ text }) {
     if (document.activeElement !== field.current) setTyped(text);
   }, [text]);
   useEffect(() => {
-    const timer = typed !== text && setTimeout(() => change({ text: typed }), 180);
+    const timer = typed !== text && setTimeout(() => change({ text: typed }, true), 180);
     return () => clearTimeout(timer);
   }, [typed]);
   useKeys({ "/": ["search", () => field.current.focus()], Escape: ["leave the search", () => field.current.blur()] });
@@ -107,12 +108,12 @@ function Facet({ name, values, counts }) {
   const [all, setAll] = useState(false);
   const chosen = (values[name] ?? "").split(",").filter(Boolean);
   const known = [...counts, ...chosen.filter((value) => !counts.some(([other]) => other === value)).map((value) => [value, 0])];
-  if (known.length < 2 && !chosen.length) return null;
+  if (!known.length || (known.length < 2 && !chosen.length && !["tag", "noted"].includes(name))) return null;
   const toggle = (value) => change({ [name]: chosen.includes(value) ? chosen.filter((c) => c !== value).join(",") : [...chosen, value].join(",") });
   const most = Math.max(1, ...counts.map(([, count]) => count));
   const shown = all ? known : known.filter(([value], i) => i < AT_FIRST || chosen.includes(value));
   return html`<fieldset>
-    <legend>${{ stop: "stop reason", tool: "called tools", event: "events" }[name] ?? name}</legend>
+    <legend>${{ stop: "stop reason", tool: "called tools", event: "events", tag: "tags", noted: "with a note" }[name] ?? name}</legend>
     ${shown.map(([value, count]) => html`<button type="button" class="facet" aria-pressed=${chosen.includes(value)} onClick=${() => toggle(value)}>
       <i style=${{ width: `${(100 * count) / most}%` }} /><span class="name">${value}</span><span class="number faint">${whole(count)}</span>
     </button>`)}
@@ -179,7 +180,7 @@ const address = (run, { step, number }, values, at) => href("episode", [run.key,
 function Row({ i, run, values, row, chosen }) {
   const place = { top: `${i * HEIGHT}px` };
   if (!row) return html`<div role="row" class="tr waiting" style=${place} aria-rowindex=${i + 2}><span role="cell" class="c-task faint">…</span></div>`;
-  const { step, number, task, reward, stop, fault, turns, tokens, seconds: time, event: events } = row;
+  const { step, number, task, reward, stop, fault, turns, tokens, seconds: time, event: events, tag: tags, note: says } = row;
   const before = task.split("/", 2).join("/").length + 1; // domain and split, which most rows share
   return html`<div role="row" class=${`tr ${chosen ? "chosen" : ""}`} style=${place} aria-rowindex=${i + 2}>
     <span role="cell" class="c-step">${step}</span>
@@ -190,7 +191,7 @@ function Row({ i, run, values, row, chosen }) {
     <span role="cell" class="c-tokens">${whole(tokens)}</span>
     <span role="cell" class="c-seconds faint">${seconds(time)}</span>
     <span role="cell" class="c-events">
-      ${fault && html`<${Tag} kind="bad">fault: ${fault}</${Tag}>`}${stop && stop !== "done" && stop !== "fault" && html`<${Tag} kind="warn">${stop}</${Tag}>`}${events.map((name) => html`<${Tag}>${name}</${Tag}>`)}
+      ${fault && html`<${Tag} kind="bad">fault: ${fault}</${Tag}>`}${stop && stop !== "done" && stop !== "fault" && html`<${Tag} kind="warn">${stop}</${Tag}>`}${says && html`<span class="pencil" role="img" aria-label="note" title=${says}>✎</span>`}<${Tags} tags=${tags} />${events.map((name) => html`<${Tag}>${name}</${Tag}>`)}
     </span>
   </div>`;
 }

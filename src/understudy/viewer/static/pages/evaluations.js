@@ -3,7 +3,7 @@ import { html, useState } from "view/html.js";
 import { path, useAnswer } from "view/data.js";
 import { number, percent, plural, whole } from "view/format.js";
 import { useKeys } from "view/keys.js";
-import { Answered, Empty, Tag } from "view/parts.js";
+import { Answered, Empty, Reward, Tag } from "view/parts.js";
 import { change, href } from "view/router.js";
 import { Text } from "view/text.js";
 import { Compare } from "view/pages/compare.js";
@@ -35,7 +35,7 @@ function One({ name, all, query, stamps }) {
     <${Groups} rows=${found.rows} query=${query} />
     ${found.failures.length > 0 && html`<${Failures} ...${{ found, name, step: "eval", query }} />`}
     ${found.stored.length > 0 && html`<${Why} ...${{ stored: found.stored, name, query, stamp: stamps[name] }} />`}
-    ${found.hardest.length > 0 && html`<${Hardest} tasks=${found.hardest} />`}
+    ${found.hardest.length > 0 && html`<${Hardest} ...${{ name, tasks: found.hardest }} />`}
     <${Compare} ...${{ name, all, query, stamps }} />
   </div>`}</${Answered}>`;
 }
@@ -43,20 +43,26 @@ function One({ name, all, query, stamps }) {
 /** One line per row: success with its interval, turns, tokens, stop reasons, cost and faults. */
 function Successes({ rows }) {
   const full = rows.some((row) => row.row);
+  const faults = !full && rows.some((row) => row.faults);
   return html`<div class="scroll" tabindex="0" role="region" aria-label="success"><table class="successes"><thead><tr><th scope="col">agent</th><th scope="col" class="number">success</th><th scope="col">95% interval</th>
-    ${full && html`<th scope="col" class="number">turns</th><th scope="col" class="number">tokens</th><th scope="col">stop reasons</th><th scope="col">cost</th><th scope="col">faults</th>`}</tr></thead>
-    <tbody>${rows.map(({ name, kind, success, row }) => html`<tr class=${kind === "agent" ? "" : "soft"}><th scope="row"><${Text}>${name}</${Text}></th>
+    ${full && html`<th scope="col" class="number">turns</th><th scope="col" class="number">tokens</th><th scope="col">stop reasons</th><th scope="col">cost</th><th scope="col">faults</th>`}${faults && html`<th scope="col">faults</th>`}</tr></thead>
+    <tbody>${rows.map(({ name, kind, success, row, faults: failed }) => html`<tr class=${kind === "agent" ? "" : "soft"}><th scope="row"><${Text}>${name}</${Text}></th>
       <td class="number">${percent(success.mean)}</td><td><${Interval} rate=${success} /></td>
-      ${row && html`<${Took} result=${row.result} />`}</tr>`)}</tbody></table></div>`;
+      ${row && html`<${Took} result=${row.result} />`}${faults && html`<td><${Faults} counts=${failed ?? {}} /></td>`}</tr>`)}</tbody></table></div>`;
 }
 
 function Took({ result }) {
   const { mean_turns: turns, mean_tokens: tokens, stop_counts: stops, usage, fault_counts: faults } = result;
   const spent = Object.entries(usage).map(([role, used]) => `${role} ${used.cost} for ${plural(used.requests, "request")}`);
-  const failed = Object.entries(faults).map(([fault, count]) => `${fault} ${count}`);
   return html`<td class="number">${number(turns)}</td><td class="number">${tokens ? number(tokens) : "–"}</td>
     <td>${Object.entries(stops).map(([stop, count]) => `${stop} ${count}`).join(", ")}</td>
-    <td>${spent.join("; ") || "–"}</td><td>${failed.length ? html`<${Tag} kind="warn">${failed.join(", ")}</${Tag}>` : "none"}</td>`;
+    <td>${spent.join("; ") || "–"}</td><td><${Faults} counts=${faults} /></td>`;
+}
+
+/** The number of episodes that each component at fault ended. */
+function Faults({ counts }) {
+  const failed = Object.entries(counts).map(([fault, count]) => `${fault} ${count}`);
+  return failed.length ? html`<${Tag} kind="warn">${failed.join(", ")}</${Tag}>` : "none";
 }
 
 /** Success of each agent by domain, family and difficulty, as pass^k or pass@k. */
@@ -118,7 +124,11 @@ function Failures({ found, name, step, query }) {
     ${chosen.length > SHOWN && html`<button type="button" onClick=${() => setAll(!all)}>${all ? "show less" : `show all ${chosen.length}`}</button>`}</section>`;
 }
 
-function Hardest({ tasks }) {
-  return html`<section class="card"><h2>Hardest tasks</h2><table><thead><tr><th scope="col">task</th><th scope="col" class="number">failed</th><th scope="col" class="number">episodes</th></tr></thead>
-    <tbody>${tasks.map((each) => html`<tr><th scope="row"><${Text}>${each.task}</${Text}></th><td class="number">${each.failures}</td><td class="number">${each.episodes}</td></tr>`)}</tbody></table></section>`;
+/** The tasks that failed most often, each with links to its episodes. Those of a run are of its last evaluation. */
+function Hardest({ name, tasks }) {
+  const of = tasks.flatMap((each) => each.played)[0]?.step;
+  return html`<section class="card"><h2>Hardest tasks</h2><table class="hardest"><thead><tr><th scope="col">task</th><th scope="col" class="number">failed</th><th scope="col" class="number">episodes</th>
+    ${of && html`<th scope="col">${of === "eval" ? "open" : `open those of ${staged(of)}`}</th>`}</tr></thead>
+    <tbody>${tasks.map((each) => html`<tr><th scope="row"><${Text}>${each.task}</${Text}></th><td class="number">${each.failures}</td><td class="number">${each.episodes}</td>
+    ${of && html`<td><span class="row">${each.played.map(({ step, number: episode, reward }) => html`<a href=${href("episode", [name, step, String(episode)])} aria-label=${`episode ${episode} of ${each.task}`}><span class="faint">${episode}</span> <${Reward} value=${reward} /></a>`)}</span></td>`}</tr>`)}</tbody></table></section>`;
 }

@@ -2,12 +2,14 @@
 import { Chart } from "view/chart.js";
 import { Config } from "view/config.js";
 import { path, useAnswers } from "view/data.js";
-import { ago, number, percent, plural } from "view/format.js";
+import { ago, left, percent, plural, whole } from "view/format.js";
 import { html, useMemo, useState } from "view/html.js";
 import { useKeys } from "view/keys.js";
 import { charts, everything } from "view/metrics.js";
+import { Notes, Tags } from "view/notes.js";
 import { Empty, Tag, rate } from "view/parts.js";
 import { change, href } from "view/router.js";
+import { Text, brief } from "view/text.js";
 
 export const title = "Runs";
 const AT_FIRST = 6; // runs that are shown until the user chooses some
@@ -20,10 +22,10 @@ export function Page({ overview, query }) {
   const stamps = shown.map((run) => run.stamp).join();
   const curves = useAnswers(shown.map((run) => path("runs", run.key, "curves")), stamps);
   const pages = useAnswers(shown.map((run) => path("runs", run.key)), stamps);
-  const loaded = shown.map((run, i) => ({ ...run, ...pages[i]?.data, curves: curves[i]?.data, colour: run.colour }));
+  const loaded = shown.map((run, i) => ({ ...pages[i]?.data, ...run, curves: curves[i]?.data }));
   if (!runs.length) return html`<${Empty}>No runs found.</${Empty}>`;
   return html`<div class=${runs.length > 1 ? "runs beside" : "runs"}>
-    ${runs.length > 1 && html`<${List} ...${{ runs, shown }} />`}
+    ${runs.length > 1 && html`<${List} ...${{ runs, shown, find: query.find ?? "" }} />`}
     <div class="stack">
       ${loaded.length === 1 ? html`<${Head} run=${loaded[0]} />` : html`<h1>${plural(loaded.length, "run")}</h1>`}
       ${loaded.map((run) => run.problems.map((problem) => html`<p class="problem">${problem}</p>`))}
@@ -35,18 +37,22 @@ export function Page({ overview, query }) {
   </div>`;
 }
 
-/** All runs, with check boxes that choose those to show. */
-function List({ runs, shown }) {
+/** All runs, with check boxes that choose those to show, and a search over their names, states, tags and notes. */
+function List({ runs, shown, find }) {
+  const words = find.toLowerCase().split(/\s+/).filter(Boolean);
+  const said = (run) => [run.key, run.state, run.domain, run.model, ...run.annotation.tags, run.annotation.note].join(" ").toLowerCase();
+  const listed = runs.filter((run) => words.every((word) => said(run).includes(word)));
   const choose = (keys) => change({ runs: keys.map(encodeURIComponent).join(",") });
   const toggle = (key) =>
     choose(runs.map((run) => run.key).filter((other) => (other === key) !== shown.some((run) => run.key === other)));
   return html`<aside class="card list" aria-label="runs">
+    <input type="search" placeholder="name, state, tag, note" aria-label="find runs" value=${find} onInput=${(e) => change({ find: e.target.value }, true)} />
     <p class="row small">
-      <button type="button" class="quiet" onClick=${() => choose(runs.map((run) => run.key))}>all</button>
-      <span class="faint">${shown.length} of ${plural(runs.length, "run")}</span>
+      <button type="button" class="quiet" onClick=${() => choose(listed.map((run) => run.key))}>${words.length ? "show these" : "all"}</button>
+      <span class="faint" role="status">${shown.length} of ${plural(runs.length, "run")} shown${words.length ? `, ${listed.length} found` : ""}</span>
     </p>
     <ul>
-      ${runs.map(
+      ${listed.map(
         (run) => html`<li key=${run.key}>
           <label>
             <input type="checkbox" checked=${shown.some((other) => other.key === run.key)} onChange=${() => toggle(run.key)} />
@@ -54,28 +60,28 @@ function List({ runs, shown }) {
             <span class="name" title=${run.folder}>${run.key}</span>
           </label>
           <button type="button" class="quiet small" onClick=${() => choose([run.key])} aria-label=${`only ${run.key}`}>only</button>
-          <span class="small faint">${state(run)[1]}</span>
+          <span class="small faint"><b class=${KINDS[run.state]} >${run.state}</b>, ${where(run)}</span>
           <span class="number small">${percent(run.success_rate)}</span>
+          ${run.reason && html`<span class="small soft name wide-cell" title=${run.reason}><${Text}>${run.reason}</${Text}></span>`}
+          ${run.annotation.tags.length > 0 && html`<span class="row tags"><${Tags} tags=${run.annotation.tags} /></span>`}
+          ${run.annotation.note && html`<span class="small soft name wide-cell" title=${run.annotation.note}><${Text}>${brief(run.annotation.note, 60)}</${Text}></span>`}
         </li>`,
       )}
     </ul>
   </aside>`;
 }
 
-/** The state of a run: the kind of a tag, and its text. */
-function state(run) {
-  if (run.finished) return ["good", "finished"];
-  if (run.step && run.steps && run.step >= run.steps) return ["", "all steps complete"];
-  return ["accent", `step ${run.step} of ${run.steps || "?"}`];
-}
+const KINDS = { running: "accent", stopped: "warn", crashed: "bad", finished: "good" };
+
+const where = (run) => (run.state === "finished" && run.step >= run.steps ? plural(run.steps, "step") : `step ${run.step} of ${run.steps || "?"}`);
 
 function Head({ run }) {
-  const [kind, word] = state(run);
   const verdict = run.result?.verdict;
   return html`<div class="head">
     <div class="row">
       <h1>${run.key}</h1>
-      <${Tag} kind=${kind}>${word}</${Tag}>
+      <${Tag} kind=${KINDS[run.state]}>${run.state}</${Tag}>
+      <span class="soft small">${where(run)}</span>
       <span class="faint small">updated ${ago(run.written)}</span>
       <span class="space" />
       <a class="button" href=${href("episodes", [run.key])}>episodes</a>
@@ -85,9 +91,28 @@ function Head({ run }) {
       ${[run.domain, run.model, run.config?.["engine.finetune"], run.config && `seed ${run.config.seed}`].filter(Boolean).join(" · ")}
       <span class="faint mono"> ${run.folder}</span>
     </p>
-    ${!run.finished && html`<progress max=${run.steps || 1} value=${run.step} aria-label="completed steps" />`}
+    ${run.reason && html`<p class=${run.state === "crashed" ? "problem" : "warned"}><${Text}>${run.reason}</${Text}></p>`}
+    ${run.progress && html`<${Progress} ...${{ progress: run.progress, steps: run.steps }} />`}
+    ${run.state !== "finished" && html`<progress max=${run.steps || 1} value=${run.step} aria-label="completed steps" />`}
     ${verdict && html`<p class="verdict">${verdict}</p>`}
+    <${Notes} annotation=${run.annotation} where=${[run.key]} />
   </div>`;
+}
+
+const DOING = { start: "starting", sample: "playing episodes", update: "updating the weights" };
+
+/** What a running run does now, and the time left. */
+function Progress({ progress, steps }) {
+  const { phase, step, activity, done, total, step_seconds_left: soon, phase_seconds_left: later } = progress;
+  const doing = DOING[activity] ?? activity.replace(/^evaluate/, "evaluating");
+  const evaluates = activity.startsWith("evaluate");
+  return html`<p class="row progress" role="group" aria-label="progress">
+    <b>${phase && !evaluates ? `${phase}, step ${step} of ${steps}` : `after step ${step} of ${steps}`}</b>
+    <span>${doing}${total ? `: ${whole(done)} of ${whole(total)}` : ""}</span>
+    ${total > 0 && html`<progress max=${total} value=${done} aria-label=${doing} />`}
+    ${soon != null && html`<span class="soft">${left(soon)} of this ${evaluates ? "evaluation" : "step"}</span>`}
+    ${later != null && html`<span class="soft">${left(later)} of ${phase}</span>`}
+  </p>`;
 }
 
 /** Health warnings with their remedies, the latest first. */
@@ -140,8 +165,8 @@ function Results({ runs }) {
 const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
 
 function Curves({ runs, query }) {
-  const [smooth, setSmooth] = useState(0);
-  const [wanted, setWanted] = useState("");
+  const smooth = Math.min(0.98, Math.max(0, Number(query.smooth) || 0));
+  const wanted = query.metric ?? "";
   const loaded = runs.filter((run) => run.curves);
   const changes = runs.flatMap((run) => [run.key, run.curves, run.evaluations]);
   const first = useMemo(() => charts(loaded), changes);
@@ -155,9 +180,9 @@ function Curves({ runs, query }) {
     <h2 class="unseen">Curves</h2>
     <div class="row tools">
       <label class="row">smoothing
-        <input type="range" min="0" max="0.98" step="0.02" value=${smooth} onInput=${(e) => setSmooth(Number(e.target.value))} />
+        <input type="range" min="0" max="0.98" step="0.02" value=${smooth} onInput=${(e) => change({ smooth: Number(e.target.value) || "" }, true)} />
       </label>
-      <input id="metric" type="search" placeholder="find a metric" aria-label="find a metric" value=${wanted} onInput=${(e) => setWanted(e.target.value)} />
+      <input id="metric" type="search" placeholder="find a metric" aria-label="find a metric" value=${wanted} onInput=${(e) => change({ metric: e.target.value }, true)} />
       ${each > 1 && html`<span class="faint small">each point is the mean of ${each} steps</span>`}
       <span class="faint small wide">drag over a chart to zoom, double-click to reset</span>
     </div>
