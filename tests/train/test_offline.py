@@ -23,21 +23,24 @@ from support.tiny_runs import (  # noqa: E402
     step_metrics,
     train_tiny_run,
 )
+from support.viewer_episodes import request_route  # noqa: E402
 from understudy.algorithms.batch import collate  # noqa: E402
 from understudy.core.errors import ConfigError, TaskError  # noqa: E402
 from understudy.core.messages import Message, ToolCall, ToolSpec  # noqa: E402
 from understudy.core.records import Record  # noqa: E402
-from understudy.core.trajectory import Trajectory, read_trajectories  # noqa: E402
+from understudy.core.trajectory import Trajectory, read_numbered_trajectories, read_trajectories  # noqa: E402
 from understudy.data.conversations.examples import LabeledExample, PreferencePair  # noqa: E402
 from understudy.engines.models import make_tiny_model  # noqa: E402
 from understudy.envs.task_source import Slice  # noqa: E402
 from understudy.runs.config import (  # noqa: E402
     parse_config,
 )
-from understudy.runs.run import Run  # noqa: E402
+from understudy.runs.run import Run, episode_file  # noqa: E402
+from understudy.runs.storage.trained_episodes import read_trained_episodes  # noqa: E402
 from understudy.train.loop import train  # noqa: E402
 from understudy.train.phases import preferences  # noqa: E402
 from understudy.train.phases.rl import compute_advantages  # noqa: E402
+from understudy.viewer.library import RunLibrary  # noqa: E402
 
 LEARNING = (
     "domain=support.tiny_runs:WATTS",
@@ -172,6 +175,33 @@ def test_distillation_learns_without_rewards(tiny: Path, tmp_path: Path) -> None
 
 
 SHORT = ("sft.steps=1", "preferences.steps=3", "preferences.batch_size=3", "steps=1", "preferences.learning_rate=1e-3")
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "families"),
+    [("dpo", preference_pairs, ["chosen", "rejected"]), ("kto", labeled_examples, ["desirable", "undesirable"])],
+)
+def test_weights_of_preferences_are_stored_and_shown(
+    tiny: Path, tmp_path: Path, kind: str, rows: Callable[[], list[Record]], families: list[str]
+) -> None:
+    settings = (write_rows(tmp_path, rows()), f"preferences.kind={kind}", "preferences.steps=1", "sft.steps=0")
+    run = train_tiny_run(tmp_path / "run", tiny, *settings, "steps=0", "preferences.batch_size=4")
+    library = RunLibrary([run.folder])
+    trained = read_trained_episodes(run.folder, 1)
+    episodes, _ = read_numbered_trajectories(episode_file(run.folder, 1))
+    assert sorted({episode.family for episode in episodes.values()}) == families
+    assert trained.keys() == episodes.keys()
+    for number, episode in episodes.items():
+        (weight,) = trained[number].advantages
+        assert weight is not None
+        assert (weight > 0) == (episode.family == families[0]), "wanted conversations become likelier"
+        where = {"key": "run", "step": "1", "number": str(number)}
+        shown = request_route(library, "/api/episode/{key}/{step}/{number}", **where)
+        assert (shown["training"]["advantages"], shown["training"]["is_preference"]) == ([weight], True)
+        assert shown["group_size"] == (2 if kind == "dpo" else 1)
+        tokens = request_route(library, "/api/episode/{key}/{step}/{number}/tokens", **where)
+        assert {value for value in tokens["advantages"] if value is not None} == {weight}
+        assert all(value < 0 for value in tokens["logprobs"] if value is not None)
 
 
 @pytest.mark.slow

@@ -1,14 +1,20 @@
 """Tests of the stored training data of episodes (advantages, log-probabilities) and of their view in the viewer."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch import Tensor  # noqa: E402
+
 from support.tiny_runs import distinct_character_rewards, make_tiny_model, tiny, train_tiny_run  # noqa: E402
 from support.viewer_episodes import request_route  # noqa: E402
+from understudy.algorithms.batch import Batch  # noqa: E402
+from understudy.core.messages import Message  # noqa: E402
+from understudy.core.tasks import Score, Task  # noqa: E402
 from understudy.core.trajectory import Trajectory, read_numbered_trajectories  # noqa: E402
 from understudy.rollouts.group import Group  # noqa: E402
 from understudy.runs.run import Run, episode_file  # noqa: E402
@@ -21,12 +27,25 @@ __all__ = ["distinct_character_rewards", "tiny"]
 SETTINGS = ("sft.steps=0", "steps=1", "algorithm.overlong.buffer_fraction=0.9", "algorithm.overlong.penalty=0.3")
 
 
+def rising_advantages(batch: Batch) -> Tensor:
+    """An estimator of the user's own, with another advantage for each token."""
+    return batch.rewards[:, None] + torch.arange(batch.mask.shape[1])[None]
+
+
+def score_odd_texts(
+    task: Task, state: object, goal: object, gate: object, transcript: Sequence[Message], ended: bool
+) -> Score:
+    """Return 1 or 0, so that an untrained model succeeds in some episodes of a group."""
+    said = "".join(m.content for m in transcript if m.role == "assistant")
+    return Score(reward=float(len(said) % 2))
+
+
 def stored_episodes(run: Run) -> dict[int, Trajectory]:
     return read_numbered_trajectories(episode_file(run.folder, 1))[0]
 
 
 @pytest.mark.usefixtures("distinct_character_rewards")
-@pytest.mark.parametrize("estimator", ["turn", "grpo", "reinforce_pp"])
+@pytest.mark.parametrize("estimator", ["group_mean", "turn", "grpo", "reinforce_pp", f"{__name__}:rising_advantages"])
 def test_stored_advantages_match_those_recomputed_from_episodes(tiny: Path, tmp_path: Path, estimator: str) -> None:
     run = train_tiny_run(tmp_path / "run", tiny, *SETTINGS, f"algorithm.advantage_estimator={estimator}")
     trained, episodes = read_trained_episodes(run.folder, 1), stored_episodes(run)
@@ -67,6 +86,22 @@ def test_token_level_advantages_are_stored_per_token(tiny: Path, tmp_path: Path,
     trained, episodes = read_trained_episodes(run.folder, 1), stored_episodes(run)
     assert len({sum(episodes[number].mask) for number in trained}) > 1
     assert all(len(found.advantages) == sum(episodes[number].mask) for number, found in trained.items())
+
+
+def test_success_indicator_stores_successes_and_says_why_others_were_left_out(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("understudy.envs.domains.base.score_episode", score_odd_texts)
+    run = train_tiny_run(tmp_path / "run", tiny, *SETTINGS, "algorithm.advantage_estimator=success_indicator")
+    trained, episodes, library = read_trained_episodes(run.folder, 1), stored_episodes(run), RunLibrary([run.folder])
+    won = {number for number, episode in episodes.items() if episode.score and episode.score.reward == 1.0}
+    assert trained.keys() == won
+    assert 0 < len(won) < len(episodes)
+    for number in episodes:
+        where = {"key": "run", "step": "1", "number": str(number)}
+        shown = request_route(library, "/api/episode/{key}/{step}/{number}", **where)["training"]
+        assert set(shown["advantages"]) == ({1.0} if number in won else set())
+        assert bool(shown["note"]) == (number not in won)
 
 
 @pytest.mark.usefixtures("distinct_character_rewards")

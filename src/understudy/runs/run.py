@@ -10,7 +10,7 @@
       notes.jsonl                        notes and tags of the run and its episodes, from the viewer
       cost.jsonl                         the cost of each paid request to an endpoint (users, judge), of all starts
       tasks.jsonl                        the tasks of the episodes in trajectories/, each once
-      trajectories/step_000010.jsonl     the episodes of a step
+      trajectories/step_000010.jsonl     the episodes of a step, or the conversations of a step on preferences
       trained/step_000010.jsonl          what they were trained with: reward, advantages, the trainer's logprobs
       evaluations/000010 sft/            an evaluation after a step, in the layout of `evaluation.runner`
       evaluations/000010 sft ood/        an evaluation on the domains of `eval.ood_domains`
@@ -31,7 +31,7 @@ import contextlib
 import json
 import math
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -42,7 +42,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from understudy.core.errors import ConfigError, no_such_path
 from understudy.core.files import append_bytes, atomic_file, atomic_folder, atomic_write, os_errors_as_config_errors
 from understudy.core.settings import dump_toml
-from understudy.core.trajectory import write_trajectories
+from understudy.core.trajectory import Trajectory, write_trajectories
 from understudy.rollouts.group import Group
 from understudy.runs import metrics
 from understudy.runs.config import TrainConfig, load_config
@@ -157,12 +157,16 @@ class Run:
 
     def save_groups(self, step: int, groups: Sequence[Group]) -> None:
         """Write the episodes of a step, and their tasks if they are not stored yet."""
-        path = self.folder / "trajectories" / f"{step_name(step)}.jsonl"
         with self._writing():
             self._tasks = self._tasks or TaskStore(self.folder)
             self._tasks.add(group.task for group in groups)
-            with atomic_file(path) as partial:
-                write_trajectories(partial, (episode for group in groups for episode in group.episodes))
+        self.save_episodes(step, [episode for group in groups for episode in group.episodes])
+
+    def save_episodes(self, step: int, episodes: Iterable[Trajectory]) -> None:
+        """Write the episodes of a step without tasks, such as conversations of a file."""
+        path = self.folder / "trajectories" / f"{step_name(step)}.jsonl"
+        with self._writing(), atomic_file(path) as partial:
+            write_trajectories(partial, episodes)
 
     def save_trained_episodes(self, step: int, episodes: Sequence[EpisodeTrainingData]) -> None:
         """Write the rewards, advantages and log-probabilities that the episodes of a step were trained with."""

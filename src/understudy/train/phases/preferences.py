@@ -4,6 +4,7 @@ Each step computes the log-probabilities of its batch under the model and under 
 start of the phase. They determine the weight of each conversation in the update (see `algorithms.preferences`).
 """
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Iterator, Sequence
@@ -26,14 +27,19 @@ from understudy.engines.base import Trainer, require_reference
 from understudy.formats import ChatFormat
 from understudy.rollouts.supervised import build_supervised_example
 from understudy.runs.config import TrainConfig
+from understudy.runs.run import Run
 from understudy.train.metrics import learning_rate
 from understudy.train.phases.sft import shuffled_epochs
 from understudy.train.state import UPDATE, Metrics, TrainingContext
+from understudy.train.trained_batch import TrainedBatch
 
 PreferenceUnit = tuple[Trajectory, ...]
 """The two conversations of a DPO pair, the chosen one first, or the single conversation of a KTO example.
 
 Its reward is 1 if it is chosen or desirable, else 0."""
+
+_SIDES = {"dpo": ("rejected", "chosen"), "kto": ("undesirable", "desirable")}
+"""The family of a stored conversation: that of an unwanted one, then that of a wanted one."""
 
 
 def read_preferences(config: TrainConfig, format: ChatFormat) -> list[PreferenceUnit]:
@@ -46,9 +52,17 @@ def read_preferences(config: TrainConfig, format: ChatFormat) -> list[Preference
     if preferences.kind == "kto" and preferences.batch_size < 2:
         raise ConfigError("preferences.batch_size = 1: kto compares the conversations of a batch; set at least 2")
     path, units = Path(preferences.dataset_file).expanduser(), list[PreferenceUnit]()
-    for where, sides, tools in _read_conversations(path, preferences.kind):
+    names = _SIDES[preferences.kind]
+    for number, (where, sides, tools) in enumerate(_read_conversations(path, preferences.kind), 1):
         try:
-            unit = tuple(_to_trajectory(messages, tools, format, wanted) for messages, wanted in sides)
+            unit = tuple(
+                dataclasses.replace(
+                    _to_trajectory(messages, tools, format, wanted),
+                    task_id=f"{path.stem}/{number}",
+                    family=names[wanted],
+                )
+                for messages, wanted in sides
+            )
         except ConfigError as e:
             raise ConfigError(f"{where}: {e}") from e
         longest = max(len(episode.tokens) for episode in unit)
@@ -79,10 +93,21 @@ class PreferencePhase:
         number = step - self._context.config.sft.steps
         drawn = shuffled_epochs(len(self._units), self._context.config.seed)
         chosen = itertools.islice(drawn, (number - 1) * config.batch_size, number * config.batch_size)
-        batch, found = await _weighted_batch(self._context, [self._units[i] for i in chosen])
+        units = [self._units[i] for i in chosen]
+        batch, found = await _weighted_batch(self._context, units)
+        _save_weights(self._context.run, step, [episode for unit in units for episode in unit], batch)
         rate = learning_rate(number, config.steps, config.learning_rate, config.warmup_steps, min_lr_ratio=0.1)
         metrics = await self._context.engine.update([batch], LossConfig(kind="nll"), rate)
         return metrics | found | {"learning_rate": rate, "step_seconds": time.perf_counter() - started}
+
+
+def _save_weights(run: Run, step: int, episodes: Sequence[Trajectory], batch: Batch) -> None:
+    """Store the conversations of a step, with the model's log-probabilities, and their weights as advantages."""
+    assert batch.advantages is not None
+    logprobs = [row[: len(each.tokens)] for row, each in zip(batch.logprobs.tolist(), episodes, strict=True)]
+    stored = [dataclasses.replace(each, logprobs=own) for each, own in zip(episodes, logprobs, strict=True)]
+    run.save_episodes(step, stored)
+    run.save_trained_episodes(step, TrainedBatch(stored, batch, 1).trained_episodes(stored))
 
 
 async def _weighted_batch(context: TrainingContext, units: Sequence[PreferenceUnit]) -> tuple[Batch, Metrics]:

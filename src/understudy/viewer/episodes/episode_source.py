@@ -32,9 +32,13 @@ class EpisodeSource:
             return EpisodeContext(episode, None, None, scripted)
 
     def group(self, number: int) -> dict[int, Trajectory]:
-        """Return the group of an episode, by number. For an evaluation, these are all trials of the episode's task."""
+        """Return the group of an episode, by number.
+
+        For an evaluation, these are all trials of the episode's task. For a preference step, they are the conversations
+        of a row.
+        """
         current, episodes = self.stored.episode(number), self.stored.episodes
-        if self.stored.step is None:
+        if self.stored.step is None or self.stored.step <= self.stored.config.steps_before_rl:
             return {each: episode for each, episode in episodes.items() if episode.task_id == current.task_id}
         numbers = group_numbers(episodes, number, self.stored.config.algorithm.group_size)
         return {each: episodes[each] for each in numbers}

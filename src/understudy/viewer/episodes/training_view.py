@@ -17,6 +17,8 @@ class TrainingView(Record):
     """The reward used in training, with shaping bonus and penalties."""
     advantages: tuple[float | None, ...] = ()
     """The advantage of each reply: the mean of its tokens."""
+    is_preference: bool = False
+    """True for a conversation of a preference step, whose advantages are its weights in the loss of DPO or KTO."""
     max_logprob_diff: float | None = None
     """Largest absolute difference between the trainer's and the sampler's log-probabilities, in nats."""
     mean_logprob_diff: float | None = None
@@ -43,6 +45,7 @@ def build_training_view(
         max_logprob_diff=max(diffs, default=None),
         mean_logprob_diff=math.fsum(diffs) / len(diffs) if diffs else None,
         optimizer_steps=found.optimizer_steps,
+        is_preference=stored.step is not None and stored.step <= stored.config.steps_before_rl,
     )
 
 

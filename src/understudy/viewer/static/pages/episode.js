@@ -241,9 +241,10 @@ const alike = (values) => (new Set(values).size === 1 ? values.slice(0, 1) : val
 
 function Facts({ episode }) {
   const { training } = episode;
+  const worth = training.is_preference ? "weight in the loss" : "advantage";
   const facts = {
-    "training reward": training.reward == null ? null : number(training.reward),
-    [training.advantages.length > 1 ? "advantage of each reply" : "advantage"]: training.advantages.length ? alike(training.advantages) : null,
+    [training.is_preference ? "label, 1 is wanted" : "training reward"]: training.reward == null ? null : number(training.reward),
+    [training.advantages.length > 1 ? `${worth} of each reply` : worth]: training.advantages.length ? alike(training.advantages) : null,
     "log-probability difference, largest": training.max_logprob_diff == null ? null : `${number(training.max_logprob_diff)} nats`,
     "log-probability difference, mean": training.mean_logprob_diff == null ? null : `${number(training.mean_logprob_diff)} nats`,
     "optimizer steps before this episode's update": training.optimizer_steps || null,
