@@ -17,6 +17,12 @@ from support.viewer_episodes import numbered_episode, write_numbered_episodes
 from support.viewing import make_run, play_episodes, serve_viewer, shop_tasks, write_step
 from understudy.core.messages import Message
 from understudy.core.trajectory import Trajectory
+from understudy.envs.sources import load_source
+from understudy.evaluation.result import summarize_episodes
+from understudy.runs.config import TrainConfig
+from understudy.runs.run import Run
+from understudy.runs.storage.locking import folder_lock
+from understudy.runs.storage.status import StatusRecorder
 from understudy.viewer.api import ROUTES, RouteParams, overview
 from understudy.viewer.export import export_page
 from understudy.viewer.library import RunLibrary
@@ -25,7 +31,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("default")]
 HOSTILE = """<img src=x onerror="document.title='taken'"></script><script>document.title='taken'</script>${1}"""
 
 COUNT_PIXELS_OF_COLOR = """(canvas, ink) => {
-  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
+  copy.drawImage(canvas, 0, 0);
+  const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
   const far = (at) => ink.reduce((sum, value, i) => sum + Math.abs(data[at + i] - value), 0);
   let found = 0;
   for (let at = 0; at < data.length; at += 4) if (data[at + 3] > 200 && far(at) < 12) found++;
@@ -60,10 +68,10 @@ def listed_tasks(page: Any) -> list[str]:
     return [text.strip() for text in page.locator(".rows .c-task a").all_inner_texts()]
 
 
-def color_is_drawn(canvas: Any, color: list[int]) -> bool:
+def color_is_drawn(canvas: Any, color: list[int], min_pixels: int = 20) -> bool:
     """Return whether a color appears on a canvas within ten seconds; a chart is drawn after its label is set."""
     for _ in range(100):
-        if canvas.evaluate(COUNT_PIXELS_OF_COLOR, color) > 20:
+        if canvas.evaluate(COUNT_PIXELS_OF_COLOR, color) > min_pixels:
             return True
         canvas.page.wait_for_timeout(100)
     return False
@@ -251,3 +259,161 @@ def test_theme_survives_a_reload(page: Any, address: str) -> None:
     page.reload()
     page.get_by_role("heading", name="Success").wait_for()
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def chart_label(page: Any, title: str) -> str:
+    image = page.get_by_role("img", name=re.compile(f"^{title}\\."))
+    image.wait_for()
+    return str(image.get_attribute("aria-label"))
+
+
+def test_states_of_runs_are_told_apart(page: Any, tmp_path: Path) -> None:
+    make_run(tmp_path / "a-finished", steps=1, finished=True)
+    live, stopped, crashed = (make_run(tmp_path / name, steps=1) for name in ("b-live", "c-stopped", "d-crashed"))
+    with pytest.raises(KeyboardInterrupt), StatusRecorder(stopped.folder, 1):
+        raise KeyboardInterrupt("stopped after step 1")
+    with pytest.raises(ValueError, match="odd"), StatusRecorder(crashed.folder, 1):
+        raise ValueError(f"odd {HOSTILE}")
+    with (
+        serve_viewer(RunLibrary([tmp_path])) as address,
+        folder_lock(live.folder),
+        StatusRecorder(live.folder, 1) as status,
+    ):
+        page.goto(f"{address}/#/?runs=b-live")
+        rows = page.locator(".list li")
+        expect(rows.locator("b")).to_have_text(["finished", "running", "stopped", "crashed"])
+        expect(rows.nth(3)).to_contain_text("ValueError: odd <img")
+        progress = page.get_by_role("group", name="progress")
+        expect(progress).to_contain_text("RL, step 2 of 2")
+        expect(progress).to_contain_text("starting")
+        status.report("sample", 5, 8, {})
+        expect(progress).to_contain_text("playing episodes: 5 of 8")
+        status.report("evaluate step 2", 1, 20, {})
+        expect(progress).to_contain_text("evaluating step 2: 1 of 20")
+        page.goto(f"{address}/#/?runs=d-crashed")
+        expect(page.locator(".head .problem")).to_have_text(f"ValueError: odd {HOSTILE}")
+        page.goto(f"{address}/#/?runs=c-stopped")
+        expect(page.locator(".head .warned")).to_have_text("stopped after step 1")
+        page.get_by_role("searchbox", name="find runs").fill("crashed")
+        expect(rows.locator(".dot + .name")).to_have_text(["d-crashed"])
+        assert page.url.endswith("find=crashed")
+        assert accessibility_problems(page) == []
+
+
+def test_phases_are_marked_and_their_losses_are_apart(page: Any, tmp_path: Path) -> None:
+    page.emulate_media(color_scheme="light")
+    run = Run.create(tmp_path / "run", TrainConfig(sft={"steps": 3}, steps=60))
+    for step in range(1, 61):
+        values = {"train/loss": 5.0 if step <= 3 else 0.01, "train/entropy": 2.0 if step <= 3 else 1.0}
+        run.log_metrics(step, values | ({"test/lonely": 7.0} if step == 30 else {}))
+    with serve_viewer(RunLibrary([run.folder])) as address:
+        page.goto(f"{address}/")
+        label = "first 5, last 5, minimum 5, maximum 5; SFT: steps 1 to 3; RL: steps 4 to 63"
+        assert label in chart_label(page, "SFT loss")
+        assert "first 0.01, last 0.01" in chart_label(page, "RL loss")
+        entropy = page.locator(".chart").filter(has=page.get_by_role("heading", name="Entropy", exact=True))
+        assert color_is_drawn(entropy.locator("canvas"), [36, 86, 201])
+        jump = entropy.locator("canvas").evaluate(COUNT_ROWS_BETWEEN, [36, 86, 201])
+        assert jump < 5, "no line connects the phases"
+        page.get_by_role("searchbox", name="find a metric").fill("lonely")
+        assert color_is_drawn(page.locator(".chart canvas"), [36, 86, 201], 8), "one value is a dot"
+        assert page.url.endswith("metric=lonely")
+        page.reload()
+        expect(page.locator(".chart h3")).to_have_text(["test/lonely"])
+
+
+COUNT_ROWS_BETWEEN = """(canvas, ink) => {
+  const { width, height } = canvas;
+  const copy = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
+  copy.drawImage(canvas, 0, 0);
+  const { data } = copy.getImageData(0, 0, width, height);
+  const far = (at) => ink.reduce((sum, value, i) => sum + Math.abs(data[at + i] - value), 0);
+  const drawn = (at) => data[at + 3] > 200 && far(at) < 12;
+  let rows = 0;
+  for (let y = Math.round(0.35 * height); y < 0.65 * height; y++)
+    for (let x = 0; x < width; x++) if (drawn(4 * (y * width + x))) { rows++; break; }
+  return rows;
+}"""
+
+
+def test_notes_and_tags_are_edited_shown_and_filtered(page: Any, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        make_run(tmp_path / name, steps=1)
+    with serve_viewer(RunLibrary([tmp_path])) as address:
+        page.goto(f"{address}/#/?runs=one")
+        page.get_by_role("button", name="add a note or tags").click()
+        page.get_by_label("Note", exact=True).fill(f"the best {HOSTILE}")
+        page.get_by_role("textbox", name="Tags").fill("keep, a b, ")
+        assert accessibility_problems(page) == []
+        page.get_by_role("button", name="save").click()
+        notes = page.get_by_role("region", name="note and tags")
+        expect(notes.locator(".tag")).to_have_text(["keep", "a b"])
+        expect(notes).to_contain_text(f"the best {HOSTILE}")
+        expect(page.locator(".list li").first.locator(".tag")).to_have_text(["keep", "a b"])
+        page.get_by_role("searchbox", name="find runs").fill("keep")
+        expect(page.locator(".list .dot + .name")).to_have_text(["one"])
+        assert (tmp_path / "one" / "notes.jsonl").read_text().count("\n") == 1
+
+        page.goto(f"{address}/#/episode/one/1/2")
+        page.get_by_role("button", name="add a note or tags").click()
+        page.get_by_role("textbox", name="Tags").fill("x" * 41)
+        page.get_by_role("button", name="save").click()
+        page.get_by_role("alert").wait_for()
+        page.get_by_role("textbox", name="Tags").fill("odd")
+        page.get_by_role("textbox", name="Tags").press("Enter")
+        expect(page.locator(".notes .tag")).to_have_text(["odd"])
+        page.get_by_role("button", name="next").click()
+        expect(page.locator(".notes .tag")).to_have_count(0)
+        page.goto(f"{address}/#/episodes/one?tag=odd")
+        assert len(listed_tasks(page)) == 1
+        expect(page.locator(".rows .tag", has_text="odd")).to_be_visible()
+        assert accessibility_problems(page) == []
+        export_page(RunLibrary([tmp_path]), tmp_path / "page.html")
+    page.goto((tmp_path / "page.html").as_uri() + "#/episodes/one?tag=odd")
+    assert len(listed_tasks(page)) == 1
+    page.locator(".c-task a").click()
+    expect(page.locator(".notes .tag")).to_have_text(["odd"])
+    expect(page.get_by_role("button", name="edit note and tags")).to_have_count(0)
+    page.context.clear_cookies()
+
+
+def test_back_button_undoes_filters_and_links_reproduce_the_list(page: Any, address: str) -> None:
+    page.goto(f"{address}#/episodes/one")
+    listed_tasks(page)
+    page.locator(".facet", has_text="success").click()
+    page.get_by_role("status").filter(has_text="12 episodes").wait_for()
+    page.get_by_role("button", name="turns").click()
+    page.locator("[aria-sort=descending]", has_text="turns").wait_for()
+    tasks = listed_tasks(page)
+    page.reload()
+    page.get_by_role("status").filter(has_text="12 episodes").wait_for()
+    expect(page.locator(".rows .c-task a").first).to_contain_text(tasks[0].rpartition("/")[2])
+    page.go_back()
+    page.locator("[aria-sort=descending]", has_text="step").wait_for()
+    page.go_back()
+    page.get_by_role("status").filter(has_text="27 episodes").wait_for()
+    page.go_forward()
+    page.get_by_role("status").filter(has_text="12 episodes").wait_for()
+    page.goto(f"{address}#/?runs=one,two")
+    page.get_by_role("button", name="only two").click()
+    page.get_by_role("heading", name="two", exact=True).wait_for()
+    page.go_back()
+    page.get_by_role("heading", name="2 runs").wait_for()
+
+
+def test_hardest_tasks_link_to_their_episodes_and_faults_are_listed(page: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=1)
+    shutil.rmtree(run.folder / "evaluations")
+    episodes = play_episodes(count=2)
+    result = summarize_episodes(load_source("retail"), shop_tasks(0, 2), episodes, 2, 0)
+    write_run_evaluation(run, 1, "rl", result.replace(fault_counts={"user": 1}), episodes=episodes)
+    with serve_viewer(RunLibrary([run.folder])) as address:
+        page.goto(f"{address}/#/evaluations")
+        expect(page.get_by_role("row", name=re.compile("rl, step 1"))).to_contain_text("user 1")
+        page.goto(f"{address}/#/evaluations/run")
+        links = page.locator(".hardest a")
+        expect(links).to_have_count(4)
+        assert accessibility_problems(page) == []
+        links.nth(1).click()
+        page.wait_for_url(re.compile(r"#/episode/run/000001%20rl/\d$"))
+        page.get_by_role("tab", name="Conversation").wait_for()

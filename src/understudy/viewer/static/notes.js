@@ -4,6 +4,8 @@ import { html, useEffect, useRef, useState } from "view/html.js";
 import { Tag } from "view/parts.js";
 import { Long, Text } from "view/text.js";
 
+const [MOST_TAGS, MOST_LETTERS] = [20, 40]; // as in runs/storage/annotations.py
+
 export const Tags = ({ tags }) => tags.map((tag) => html`<${Tag} kind="accent"><${Text}>${tag}</${Text}></${Tag}>`);
 
 /** @param where the parts of the address: the key of a run, or those of an episode */
@@ -37,7 +39,10 @@ function Form({ note, tags, where, close }) {
     event.preventDefault();
     const { elements } = event.currentTarget;
     const given = elements.tags.value.split(",").map((tag) => tag.trim()).filter(Boolean);
-    send(path("annotations", ...where), { note: elements.note.value.trim(), tags: given }).then(close, (error) => setProblem(error.message));
+    const long = given.find((tag) => tag.length > MOST_LETTERS);
+    if (long) return setProblem(`The tag ${long} is too long; a tag has at most ${MOST_LETTERS} characters.`);
+    if (given.length > MOST_TAGS) return setProblem(`There are ${given.length} tags; at most ${MOST_TAGS} are allowed.`);
+    return send(path("annotations", ...where), { note: elements.note.value.trim(), tags: given }).then(close, (error) => setProblem(error.message));
   };
   const leave = (event) => {
     if (event.key !== "Escape") return;
