@@ -43,6 +43,11 @@ class StoredEpisodes:
         return int(self.name) if self.name.isdecimal() else None
 
     @property
+    def is_preferences(self) -> bool:
+        """True if they are conversations of a step of DPO or KTO."""
+        return self.step is not None and self.config.sft.steps < self.step <= self.config.steps_before_rl
+
+    @property
     def label(self) -> str:
         """Name for texts, such as `step 12`; empty for the folder of an evaluation."""
         return f"step {self.name}" if self.step is not None else self.name

@@ -153,7 +153,8 @@ def _of_run(folder: Path) -> EvalReport:
 
 def _stage_name(evaluation: RunEvaluation) -> str:
     where = f" {OOD_TITLE[0].lower()}{OOD_TITLE[1:]}" if evaluation.is_ood else ""
-    return f"{evaluation.stage}, step {evaluation.step}{where}"
+    step = f"step {evaluation.step}"
+    return f"{step if evaluation.stage == step else f'{evaluation.stage}, {step}'}{where}"
 
 
 def _row(library: RunLibrary, key: str, place: str) -> ResultRow:

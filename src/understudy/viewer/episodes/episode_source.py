@@ -38,7 +38,7 @@ class EpisodeSource:
         of a row.
         """
         current, episodes = self.stored.episode(number), self.stored.episodes
-        if self.stored.step is None or self.stored.step <= self.stored.config.steps_before_rl:
+        if self.stored.step is None or self.stored.is_preferences:
             return {each: episode for each, episode in episodes.items() if episode.task_id == current.task_id}
         numbers = group_numbers(episodes, number, self.stored.config.algorithm.group_size)
         return {each: episodes[each] for each in numbers}

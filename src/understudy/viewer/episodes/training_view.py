@@ -45,7 +45,7 @@ def build_training_view(
         max_logprob_diff=max(diffs, default=None),
         mean_logprob_diff=math.fsum(diffs) / len(diffs) if diffs else None,
         optimizer_steps=found.optimizer_steps,
-        is_preference=stored.step is not None and stored.step <= stored.config.steps_before_rl,
+        is_preference=stored.is_preferences,
     )
 
 

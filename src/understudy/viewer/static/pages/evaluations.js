@@ -103,7 +103,7 @@ function Why({ stored, name, query, stamp }) {
       : html`<p class="soft">No failure was found in ${plural(found.episodes, "episode")}.</p>`)}</${Answered}></section>`;
 }
 
-const staged = (name) => name.replace(/^0*(\d+) (.*)$/, "$2, step $1");
+const staged = (name) => name.replace(/^0*(\d+) (.*)$/, "$2, step $1").replace(/^(step \d+), \1$/, "$1");
 
 /** The causes of failure, and the failed episodes. */
 function Failures({ found, name, step, query }) {
