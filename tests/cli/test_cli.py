@@ -19,7 +19,7 @@ from toy import DOMAIN
 from understudy.cli import launch
 from understudy.cli import main as cli
 from understudy.cli.arguments import TARGET_HELP
-from understudy.core.errors import ConfigError, RolloutError
+from understudy.core.errors import ConfigError, RolloutError, RunStoppedError
 from understudy.core.settings import field_records, record_kind
 from understudy.engines.models import MODELS
 from understudy.engines.process_group import ProcessGroup
@@ -30,6 +30,7 @@ from understudy.evaluation.result import EvalResult, ResultRow
 from understudy.rollouts.agent import GoldAgent
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.run import Run, read_metrics, read_run_config
+from understudy.runs.storage.status import read_run_status
 
 __all__ = ["call"]
 
@@ -155,6 +156,36 @@ def test_train_writes_a_run_that_view_prints(call: Call, fake_training: ModuleTy
     code, text, _ = call("view", "--text", str(folder))
     assert code == 0
     assert f"{'rollout/reward':<36} ▁█" in text
+
+
+def test_train_records_what_it_does_and_how_it_ended(
+    call: Call, fake_training: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    assert call("train", "domain=toy:DOMAIN", "--out", str(folder))[0] == 0
+    assert (read_run_status(folder).state, read_run_status(folder).step) == ("finished", 2)
+
+    def end_with(error: BaseException) -> tuple[int, str, str]:
+        def train(config: TrainConfig, run: Run, report: Callable[..., None], process_group: ProcessGroup) -> RunReport:
+            assert read_run_status(folder).state == "running"
+            raise error
+
+        monkeypatch.setattr(fake_training, "train", train)
+        code = call("train", "--resume", str(folder))[0]
+        return code, read_run_status(folder).state, read_run_status(folder).reason
+
+    assert end_with(KeyboardInterrupt("stopped after step 2")) == (130, "stopped", "stopped after step 2")
+    assert end_with(RunStoppedError("the limit", "user")) == (1, "stopped", "the limit")
+    assert end_with(RolloutError("the server is gone", "engine")) == (1, "crashed", "the server is gone")
+    assert f"{'state':<12}crashed: the server is gone" in call("view", "--text", str(folder))[1]
+    monkeypatch.setattr(fake_training, "train", raise_config_error)
+    with pytest.raises(ConfigError, match="new"):
+        launch.run_training(["domain=toy:DOMAIN"], tmp_path / "new")
+    assert not (tmp_path / "new").exists(), "a run that never started leaves nothing"
+
+
+def raise_config_error(*_: object) -> None:
+    raise ConfigError("new")
 
 
 def test_train_resumes_from_the_last_valid_checkpoint(call: Call, fake_training: ModuleType, tmp_path: Path) -> None:

@@ -224,6 +224,36 @@ def run_groups(
     )
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_progress_counts_ended_and_started_episodes(processes: int) -> None:
+    """No group has variance, so a third one is played in place of the first that ends."""
+
+    def play(process_group: ProcessGroup) -> list[tuple[int, int]]:
+        seen: list[tuple[int, int]] = []
+        playing = play_groups(
+            RecordingFactory(lambda task, seed: FakeEnvironment(1.0)),
+            iter(TASKS),
+            NoopAgent(),
+            LIMITS,
+            group_size=2,
+            num_groups=2,
+            max_resampled_groups=1,
+            seed=7,
+            process_group=process_group,
+            on_progress=lambda done, total: seen.append((done, total)),
+        )
+        asyncio.run(playing)
+        return seen
+
+    if processes == 1:
+        assert play(SINGLE_PROCESS) == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4), (5, 6), (6, 6)]
+        return
+    shared_values, barrier = [None] * processes, threading.Barrier(processes)
+    with ThreadPoolExecutor(processes) as pool:
+        found = list(pool.map(play, [ThreadProcessGroup(rank, shared_values, barrier) for rank in range(processes)]))
+    assert found == [[(0, 2), (1, 2), (2, 2), (2, 3), (3, 3)]] * 2
+
+
 def factory_with_rewards(
     rewards: dict[int, tuple[float, ...]], duration: dict[int, int] | None = None
 ) -> RecordingFactory:

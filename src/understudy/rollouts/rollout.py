@@ -178,11 +178,13 @@ async def _play_groups_in_waves(
     Both functions take tasks in order, so they play the same groups.
     """
     played: list[Group] = []
-    num_ended, num_started = count(1), 0
+    num_ended = num_started = 0
 
     async def play(task: Task, seed: int) -> Trajectory:
+        nonlocal num_ended
         episode = await play_episode(environments, task, agent, limits, seed)
-        on_progress(next(num_ended), num_started)
+        num_ended += 1
+        on_progress(num_ended, num_started)
         return episode
 
     while wave := list(islice(tasks, num_groups)):
@@ -190,6 +192,7 @@ async def _play_groups_in_waves(
             [(task, episode_seed(seed, task, first + i)) for task, first in wave for i in range(group_size)]
         )
         num_started += len(share)
+        on_progress(num_ended, num_started)
         episodes = process_group.all_gather_shards(await asyncio.gather(*(play(task, s) for task, s in share)))
         new = [Group(task, episodes[i * group_size : (i + 1) * group_size]) for i, (task, _) in enumerate(wave)]
         played += new
