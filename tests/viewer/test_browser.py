@@ -296,7 +296,7 @@ def test_states_of_runs_are_told_apart(page: Any, tmp_path: Path) -> None:
         expect(page.locator(".head .warned")).to_have_text("stopped after step 1")
         page.get_by_role("searchbox", name="find runs").fill("crashed")
         expect(rows.locator(".dot + .name")).to_have_text(["d-crashed"])
-        assert page.url.endswith("find=crashed")
+        page.wait_for_url("**&find=crashed")
         assert accessibility_problems(page) == []
 
 
@@ -317,9 +317,11 @@ def test_phases_are_marked_and_their_losses_are_apart(page: Any, tmp_path: Path)
         assert jump < 5, "no line connects the phases"
         page.get_by_role("searchbox", name="find a metric").fill("lonely")
         assert color_is_drawn(page.locator(".chart canvas"), [36, 86, 201], 8), "one value is a dot"
-        assert page.url.endswith("metric=lonely")
+        page.get_by_role("slider").fill("0.5")
+        page.wait_for_url("**?metric=lonely&smooth=0.5")
         page.reload()
         expect(page.locator(".chart h3")).to_have_text(["test/lonely"])
+        expect(page.get_by_role("slider")).to_have_value("0.5")
 
 
 COUNT_ROWS_BETWEEN = """(canvas, ink) => {

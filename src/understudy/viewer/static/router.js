@@ -31,6 +31,18 @@ export function change(values, replace = false) {
   go(href(name, args, { ...query, ...values }), replace);
 }
 
+/** A value of the query that is typed or dragged: [value, set]. The address follows after a pause, because browsers
+ * limit how often it may change. */
+export function useTyped(name, value) {
+  const [typed, setTyped] = useState(value);
+  useEffect(() => setTyped(value), [value]);
+  useEffect(() => {
+    const timer = typed !== value && setTimeout(() => change({ [name]: typed }, true), 180);
+    return () => clearTimeout(timer);
+  }, [typed]);
+  return [typed, setTyped];
+}
+
 export function useRoute() {
   const [route, setRoute] = useState(here);
   useEffect(() => {

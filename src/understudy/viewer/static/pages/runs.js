@@ -8,7 +8,7 @@ import { useKeys } from "view/keys.js";
 import { charts, everything } from "view/metrics.js";
 import { Notes, Tags } from "view/notes.js";
 import { Empty, Tag, rate } from "view/parts.js";
-import { change, href } from "view/router.js";
+import { change, href, useTyped } from "view/router.js";
 import { Text, brief } from "view/text.js";
 
 export const title = "Runs";
@@ -25,7 +25,7 @@ export function Page({ overview, query }) {
   const loaded = shown.map((run, i) => ({ ...pages[i]?.data, ...run, curves: curves[i]?.data }));
   if (!runs.length) return html`<${Empty}>No runs found.</${Empty}>`;
   return html`<div class=${runs.length > 1 ? "runs beside" : "runs"}>
-    ${runs.length > 1 && html`<${List} ...${{ runs, shown, find: query.find ?? "" }} />`}
+    ${runs.length > 1 && html`<${List} ...${{ runs, shown, query }} />`}
     <div class="stack">
       ${loaded.length === 1 ? html`<${Head} run=${loaded[0]} />` : html`<h1>${plural(loaded.length, "run")}</h1>`}
       ${loaded.map((run) => run.problems.map((problem) => html`<p class="problem">${problem}</p>`))}
@@ -38,7 +38,8 @@ export function Page({ overview, query }) {
 }
 
 /** All runs, with check boxes that choose those to show, and a search over their names, states, tags and notes. */
-function List({ runs, shown, find }) {
+function List({ runs, shown, query }) {
+  const [find, setFind] = useTyped("find", query.find ?? "");
   const words = find.toLowerCase().split(/\s+/).filter(Boolean);
   const said = (run) => [run.key, run.state, run.domain, run.model, ...run.annotation.tags, run.annotation.note].join(" ").toLowerCase();
   const listed = runs.filter((run) => words.every((word) => said(run).includes(word)));
@@ -46,7 +47,7 @@ function List({ runs, shown, find }) {
   const toggle = (key) =>
     choose(runs.map((run) => run.key).filter((other) => (other === key) !== shown.some((run) => run.key === other)));
   return html`<aside class="card list" aria-label="runs">
-    <input type="search" placeholder="name, state, tag, note" aria-label="find runs" value=${find} onInput=${(e) => change({ find: e.target.value }, true)} />
+    <input type="search" placeholder="name, state, tag, note" aria-label="find runs" value=${find} onInput=${(e) => setFind(e.target.value)} />
     <p class="row small">
       <button type="button" class="quiet" onClick=${() => choose(listed.map((run) => run.key))}>${words.length ? "show these" : "all"}</button>
       <span class="faint" role="status">${shown.length} of ${plural(runs.length, "run")} shown${words.length ? `, ${listed.length} found` : ""}</span>
@@ -165,8 +166,9 @@ function Results({ runs }) {
 const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
 
 function Curves({ runs, query }) {
-  const smooth = Math.min(0.98, Math.max(0, Number(query.smooth) || 0));
-  const wanted = query.metric ?? "";
+  const [dragged, setSmooth] = useTyped("smooth", query.smooth ?? "");
+  const [wanted, setWanted] = useTyped("metric", query.metric ?? "");
+  const smooth = Math.min(0.98, Math.max(0, Number(dragged) || 0));
   const loaded = runs.filter((run) => run.curves);
   const changes = runs.flatMap((run) => [run.key, run.curves, run.evaluations]);
   const first = useMemo(() => charts(loaded), changes);
@@ -180,9 +182,9 @@ function Curves({ runs, query }) {
     <h2 class="unseen">Curves</h2>
     <div class="row tools">
       <label class="row">smoothing
-        <input type="range" min="0" max="0.98" step="0.02" value=${smooth} onInput=${(e) => change({ smooth: Number(e.target.value) || "" }, true)} />
+        <input type="range" min="0" max="0.98" step="0.02" value=${smooth} onInput=${(e) => setSmooth(Number(e.target.value) ? e.target.value : "")} />
       </label>
-      <input id="metric" type="search" placeholder="find a metric" aria-label="find a metric" value=${wanted} onInput=${(e) => change({ metric: e.target.value }, true)} />
+      <input id="metric" type="search" placeholder="find a metric" aria-label="find a metric" value=${wanted} onInput=${(e) => setWanted(e.target.value)} />
       ${each > 1 && html`<span class="faint small">each point is the mean of ${each} steps</span>`}
       <span class="faint small wide">drag over a chart to zoom, double-click to reset</span>
     </div>
