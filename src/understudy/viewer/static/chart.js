@@ -104,7 +104,9 @@ function options(width, drawn, range, readout) {
 function labels(ticks) {
   const short = ticks.map(number);
   if (new Set(short).size === short.length) return short;
-  const digits = Math.min(15, Math.max(0, Math.ceil(-Math.log10(Math.abs(ticks[1] - ticks[0])))));
+  const near = Math.abs(ticks[1] - ticks[0]) / 100;
+  let digits = 0;
+  while (digits < 15 && ticks.some((tick) => Math.abs(tick.toFixed(digits) - tick) > near)) digits++;
   return ticks.map((tick) => tick.toFixed(digits));
 }
 
