@@ -88,6 +88,9 @@ function arrows(event, name) {
 /** The score and the cause of a failure, in a few lines. */
 function Verdict({ episode }) {
   const [cause, ...also] = episode.causes;
+  if (episode.training.is_preference) {
+    return html`<section class="why none" aria-label="result"><p><b>A ${episode.family} conversation of the preference data.</b></p></section>`;
+  }
   if (episode.reward == null && !cause) {
     return html`<p class="why none"><b>No score.</b> ${episode.fault ? `The ${episode.fault}` : "A component"} failed: <${Text}>${episode.error}</${Text}></p>`;
   }
@@ -152,11 +155,11 @@ function Talk({ episode, args, query }) {
     <div class="talk" ref=${box}>
       ${episode.num_tokens > 0 && html`<div class="row small">
         <button type="button" aria-pressed=${raw} onClick=${() => setRaw(!raw)}>show sampled replies</button></div>`}
-      ${episode.notes.map((note) => html`<p class="note"><${Text}>${note}</${Text}></p>`)}
+      ${!episode.training.is_preference && episode.notes.map((note) => html`<p class="note"><${Text}>${note}</${Text}></p>`)}
       <${Messages} ...${{ episode, args, raw, cause }} />
-      <p class="end soft">${ending(episode)}</p>
+      ${!episode.training.is_preference && html`<p class="end soft">${ending(episode)}</p>`}
     </div>
-    <aside class="stack"><${Goal} episode=${episode} /><${Facts} episode=${episode} /></aside>
+    <aside class="stack">${!episode.training.is_preference && html`<${Goal} episode=${episode} />`}<${Facts} episode=${episode} /></aside>
   </div>`;
 }
 
@@ -167,7 +170,7 @@ function Messages({ episode, args, raw, cause }) {
   const note = answer.data?.note || answer.error;
   return html`${raw && note && html`<p class="note"><${Text}>${note}</${Text}></p>`}
     <ol class="messages">${episode.messages.map((message) => html`<${Message} key=${message.index} ...${{
-      message, raw, parse: found[message.index], cause: message.index === cause ? episode.causes[0] : null, fork: episode.fork }} />`)}</ol>`;
+      message, raw, parse: found[message.index], cause: message.index === cause ? episode.causes[0] : null, fork: episode.training.is_preference ? "" : episode.fork }} />`)}</ol>`;
 }
 
 function fold(box) {
