@@ -99,20 +99,20 @@ def synthesize(
         validate_unused_options(
             ctx, ("domains", "model", "count", "split", "seed", "families", "difficulties", *_OF_A_MODEL)
         )
-        with _progress_display() as watch:
+        with progress_display() as watch:
             made = synthesis_files.write_spec_samples(from_specs, out, watch, resume)
         return _print_written(out, made)
     chosen = _domains(domains or [], families, difficulties)
     if not model:
         validate_unused_options(ctx, _OF_A_MODEL)
-        with _progress_display() as watch:
+        with progress_display() as watch:
             made = synthesis_files.write_generated_tasks(chosen, out, split, count, seed, watch, resume)
         return _print_written(out, made)
     chat = synthesis_files.open_chat_client(model, base_url, api_key_var)
     wanted = SynthesisConfig(
         split=split, count=count, seed=seed, max_calls=max_calls, max_turns=max_turns, max_attempts=max_attempts
     )
-    with _progress_display() as watch:
+    with progress_display() as watch:
         proposal_counts = run_async(synthesis_files.write_proposed_tasks(chat, chosen, out, wanted, watch, resume))
     print(synthesis_files.format_proposal_counts(proposal_counts))
     _print_written(out, proposal_counts["kept"])
@@ -256,7 +256,7 @@ def stats(
 
     source, domains = _source(dataset, domain, True, None)
     measure = describe.measure_tokens(_format(model), domains) if model else lambda task: {}
-    with _progress_display(writes=False) as watch:
+    with progress_display(writes=False) as watch:
         found = describe.compute_stats(watch(source.items(), "reading"), domains, measure)
     if found.num_invalid and not found.tasks:
         raise TaskError(f"{source.name}: none of the {found.num_invalid} rows is valid; the first: {found.first_error}")
@@ -287,7 +287,7 @@ def validate(
 
     source, domains = _source(dataset, domain, skip_validation, None)
     errors: list[str] = []
-    with _progress_display(writes=False) as watch:
+    with progress_display(writes=False) as watch:
         items = play_tasks(watch(source.items(), "checking"), domains)
         report = (lambda item: errors.append(str(item))) if as_json else _report
         found = scan_items(items if skip_invalid else items_or_raise(items), report=report)
@@ -339,7 +339,7 @@ def _convert_conversations(source: Path, out: Path, skip_invalid: bool, resume: 
 
     if out.suffix != ".jsonl":
         raise ConfigError(f"{out}: conversations are written as .jsonl")
-    with _progress_display() as watch:
+    with progress_display() as watch:
         written, refused = convert_conversations(source, out, skip_invalid, resume, watch, _report)
     _print_written(out, written)
     if refused:
@@ -352,7 +352,7 @@ def _convert(
 ) -> None:
     from understudy.data.convert import convert_tasks
 
-    with _progress_display() as watch:
+    with progress_display() as watch:
         counts, refused = convert_tasks(
             source, output, domains, skip_invalid=skip_invalid, track=watch, report=_report, **dealing
         )
@@ -460,7 +460,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 @contextlib.contextmanager
-def _progress_display(writes: bool = True) -> "Iterator[ProgressTracker]":
+def progress_display(writes: bool = True) -> "Iterator[ProgressTracker]":
     """Show progress on a terminal. Ctrl-C prints one line and exits with 130."""
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn

@@ -15,7 +15,7 @@ from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.version import __version__
 
 if TYPE_CHECKING:
-    from understudy.data.check import DomainReport
+    from understudy.data.check import DomainReport, ProgressTracker
 
 EPILOG = """\
 Settings are key=value, the keys of a config file: slice.families=cancel,return algorithm.group_size=16 seed=1.
@@ -26,7 +26,7 @@ limit); 2 a wrong argument or setting, in one line; 130 Ctrl-C.
 """
 
 MAX_PROBLEMS = 20
-"""The largest number of problems of a domain that are printed."""
+"""The largest number of groups of problems of a domain that are printed."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -87,8 +87,9 @@ def check(
 ) -> None:
     """Check that the tasks of WHAT are sound.
 
-    On each task, the reference solution (gold) must earn 1.0 and doing nothing (noop) 0.0. Without WHAT, every shipped
-    domain is checked.
+    On each task, the reference solution (gold) must earn 1.0 and doing nothing (noop) 0.0. Then tools and rewards are
+    tried with unknown ids, wrong types, huge values and garbled replies; nothing may raise. Without WHAT, every
+    shipped domain is checked.
     """
     from understudy.core.event_loop import run_async
     from understudy.data.check import DomainReport, check_async
@@ -99,10 +100,12 @@ def check(
     one = has_target(given)
     configs = [resolve(each).config for each in ([given] if one else [[name, *given] for name in list_domains()])]
 
-    async def check_all() -> list[DomainReport]:
-        return [await check_async(load_source(config.domain).slice(config.slice)) for config in configs]
+    async def check_all(track: "ProgressTracker") -> list[DomainReport]:
+        sources = (load_source(config.domain).slice(config.slice) for config in configs)
+        return [await check_async(source, track) for source in sources]
 
-    reports = run_async(check_all())
+    with data.progress_display(writes=False) as track:
+        reports = run_async(check_all(track))
     dumped = [report.model_dump() for report in reports]
     print(
         json.dumps(dumped[0] if one else dumped, indent=1)
@@ -396,8 +399,17 @@ def _format_domain_report(report: "DomainReport") -> str:
         for s in report.splits
     ]
     unused = [f"tools that no gold episode calls: {', '.join(report.unused_tools)}"] if report.unused_tools else []
-    verdict = f"{len(report.problems)} problems" if report.problems else "sound: gold earns 1.0 and doing nothing 0.0"
-    more = len(report.problems) - MAX_PROBLEMS
-    cut = [f"… and {more} more; --json lists all"] if more > 0 else []
+    groups = report.problem_groups
+    cut = [f"… and {len(groups) - MAX_PROBLEMS} more; --json lists all"] if len(groups) > MAX_PROBLEMS else []
     warnings = [f"warning: {text}" for text in report.warnings]
-    return "\n".join([head, *body, *unused, *warnings, *report.problems[:MAX_PROBLEMS], *cut, verdict])
+    return "\n".join([head, *body, *unused, *warnings, *map(str, groups[:MAX_PROBLEMS]), *cut, _verdict(report)])
+
+
+def _verdict(report: "DomainReport") -> str:
+    if report.problems:
+        return f"{len(report.problems)} problems in {len(report.problem_groups)} groups; --json lists each task"
+    sound = "sound: gold earns 1.0 and doing nothing 0.0"
+    if not report.probe_episodes:
+        return f"{sound}; no unusual calls were tried"
+    tried = f"{report.probe_calls:,} unusual calls and {report.probe_episodes:,} unusual episodes"
+    return f"{sound}; {tried} raised {'only the warnings above' if report.warnings else 'nothing'}"

@@ -33,14 +33,19 @@ def import_object(reference: str) -> Any:
 def _import_module(module: str, reference: str, folder: str) -> ModuleType:
     try:
         return importlib.import_module(module)
-    except (ConfigError, TaskError):
-        raise
+    except (ConfigError, TaskError) as e:
+        raise type(e)(f"{e} ({locate_exception(e)})") from e
+    except SystemExit as e:
+        raise ConfigError(
+            f"{reference!r} cannot be imported: it calls sys.exit ({locate_exception(e)}); call it under "
+            '`if __name__ == "__main__":`'
+        ) from e
     except Exception as e:
         if isinstance(e, ModuleNotFoundError) and e.name and f"{module}.".startswith(f"{e.name}."):
             raise ConfigError(f"no module for {reference!r}: {e}; Python searches {folder} and PYTHONPATH") from e
         if module.partition(".")[0] == "understudy" or is_out_of_memory(e):
             raise
-        where = f"{Path(e.filename).name}:{e.lineno}" if isinstance(e, SyntaxError) and e.filename else ""
-        raise ConfigError(
-            f"{reference!r} cannot be imported: {describe_exception(e)} ({where or locate_exception(e)})"
-        ) from e
+        what, where = describe_exception(e), locate_exception(e)
+        if isinstance(e, SyntaxError) and e.filename:
+            what, where = f"{type(e).__name__}: {e.msg}", f"{Path(e.filename).name}:{e.lineno}"
+        raise ConfigError(f"{reference!r} cannot be imported: {what} ({where})") from e

@@ -1,25 +1,47 @@
 """Check a domain before training: play every frozen task with the gold turns and with an agent that does nothing.
 
 Training on a domain whose gold fails, or that rewards doing nothing, teaches the wrong behaviour although
-the training reward rises.
+the training reward rises. `probe` then tries calls and replies that no good agent makes, because a model makes them.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from understudy.core.errors import TaskError
 from understudy.core.event_loop import run_async
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Score, Split, Task
+from understudy.core.trajectory import Trajectory
 from understudy.data.near_duplicates import NearDuplicateIndex
-from understudy.envs.domains.mixture import find_source
+from understudy.data.probe import ProbeResult, exception_places, probe
+from understudy.envs.domains.mixture import find_source, list_sources
 from understudy.envs.task_source import TaskSource
 from understudy.envs.users import gives_consent
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
-from understudy.rollouts.rollout import EpisodeLimits, rollout
+from understudy.rollouts.rollout import EpisodeLimits, play_episode
 
 TasksBySplit = Mapping[Split, Sequence[Task]]
-_LIMITS = EpisodeLimits(max_turns=100)
+ProgressTracker = Callable[[Iterable[Any], str], Iterable[Any]]
+"""Passes items through and shows progress. The text names the step."""
+ProblemKind = Literal[
+    "lost_episode", "noop_rewarded", "gold_fails", "gold_not_rewarded", "shared_by_splits", "duplicate", "malformed"
+]
+PROBLEM_TITLES: Mapping[ProblemKind, str] = {
+    "lost_episode": "an episode ends without a reward",
+    "noop_rewarded": "doing nothing is rewarded",
+    "gold_fails": "the gold calls fail",
+    "gold_not_rewarded": "gold earns less than 1.0",
+    "shared_by_splits": "splits share rows or scenarios",
+    "duplicate": "a task repeats another one",
+    "malformed": "a task has a wrong field",
+}
+"""The kinds of problems, the worst first."""
+MAX_CONCURRENT_TASKS = 8
+"""Number of tasks that are played at once, so that servers start side by side."""
+_LIMITS = EpisodeLimits(max_turns=100, max_retries=0)
 
 
 class SplitReport(Record):
@@ -37,6 +59,29 @@ class SplitReport(Record):
     """Mean number of replies in a gold episode."""
 
 
+class ProblemGroup(Record):
+    """The problems of one kind in one family."""
+
+    kind: ProblemKind
+    family: str
+    """Empty if the problem is not one of single tasks."""
+    num_tasks: int
+    """Number of tasks with the problem."""
+    num_family_tasks: int
+    """Number of tasks of the family, with or without it."""
+    example_task: str
+    """Id of the first task with the problem."""
+    example: str
+    """The sentence about this task."""
+
+    def __str__(self) -> str:
+        """Return the group in one line, such as `doing nothing is rewarded: family lost, 3 of 9 tasks, e.g. …`."""
+        title = PROBLEM_TITLES[self.kind]
+        if not self.family:
+            return f"{title}: {self.example}"
+        return f"{title}: family {self.family}, {self.num_tasks} of {self.num_family_tasks} tasks, e.g. {self.example}"
+
+
 class DomainReport(Record):
     """What a domain contains, and its problems."""
 
@@ -45,9 +90,34 @@ class DomainReport(Record):
     unused_tools: tuple[str, ...]
     """Tools that no gold episode calls."""
     problems: tuple[str, ...]
-    """One sentence for each problem, with the task's id. A sound domain has none."""
+    """One sentence for each problem, with the task's id, the worst kind first. A sound domain has none."""
+    problem_groups: tuple[ProblemGroup, ...] = ()
+    """The problems by kind and family, the worst kind first, then the most frequent."""
     warnings: tuple[str, ...] = ()
     """One sentence for each thing that may be intended."""
+    probe_calls: int = 0
+    """Number of invented calls that were made: unknown ids, empty and huge values, wrong types."""
+    probe_episodes: int = 0
+    """Number of episodes with invented calls, garbled replies or a random agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    kind: ProblemKind
+    text: str
+    task: Task | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _PlayedTask:
+    """The results of one task. It has no rewards if an episode has none."""
+
+    task: Task
+    problems: Sequence[_Problem]
+    places: frozenset[tuple[str, ...]] = frozenset()
+    """The places of the exceptions in its episodes."""
+    gold: Score | None = None
+    noop: Score | None = None
 
 
 def check(domain: TaskSource) -> DomainReport:
@@ -55,55 +125,142 @@ def check(domain: TaskSource) -> DomainReport:
     return run_async(check_async(domain))
 
 
-async def check_async(domain: TaskSource) -> DomainReport:
-    """Play all frozen tasks of the domain's slice with gold and noop, and compare the tasks with each other."""
+async def check_async(domain: TaskSource, track: ProgressTracker = lambda items, what: items) -> DomainReport:
+    """Play all frozen tasks of the domain's slice with gold and noop, and compare the tasks with each other.
+
+    Then try unusual calls and replies on some of them. The report does not depend on which task is played first.
+    """
     tasks: TasksBySplit = {split: domain.tasks(split) for split in SPLITS}
-    problems = [*_duplicates(tasks), *_leaks(domain, tasks)]
-    splits = [await _played(domain, split, tasks[split], problems) for split in SPLITS]
-    called = {call.name for split in SPLITS for task in tasks[split] for call in task.gold_calls}
-    unused = tuple(spec.name for spec in domain.tool_specs if spec.name not in called)
-    warnings = () if domain.domain_policy else ("the domain policy is empty, so the agent gets no instructions",)
+    played = await _play_tasks(domain, tasks, track)
+    probes = [await _probe(source, played, track) for source in list_sources(domain)]
+    every = [each for split in SPLITS for each in played[split]]
+    problems = [
+        *(problem for each in every for problem in each.problems),
+        *(_Problem("lost_episode", text) for each in probes for text in each.lost_episodes),
+        *_leaks(domain, tasks),
+        *_duplicates(tasks),
+    ]
+    problems.sort(key=lambda problem: list(PROBLEM_TITLES).index(problem.kind))
+    called = {call.name for each in every for call in each.task.gold_calls}
+    silent = () if domain.domain_policy else ("the domain policy is empty, so the agent gets no instructions",)
     return DomainReport(
-        domain=domain.name, splits=tuple(splits), unused_tools=unused, problems=tuple(problems), warnings=warnings
+        domain=domain.name,
+        splits=tuple(_report_split(split, played[split]) for split in SPLITS),
+        unused_tools=tuple(spec.name for spec in domain.tool_specs if spec.name not in called),
+        problems=tuple(problem.text for problem in problems),
+        problem_groups=tuple(_group_problems(problems, Counter(each.task.family for each in every))),
+        warnings=(*silent, *(text for each in probes for text in each.tool_exceptions)),
+        probe_calls=sum(each.num_calls for each in probes),
+        probe_episodes=sum(each.num_episodes for each in probes),
     )
 
 
-async def _played(domain: TaskSource, split: Split, tasks: Sequence[Task], problems: list[str]) -> SplitReport:
-    noop_reward, gold_reward = 0.0, 0.0
-    for task in tasks:
-        try:
-            problems += find_task_problems(find_source(domain, task.domain), split, task)
-            gold, noop = await score_agent(domain, task, GoldAgent()), await score_agent(domain, task, NoopAgent())
-        except TaskError as e:
-            problems.append(str(e))
-            continue
-        problems += _reward_problems(task, gold, noop)
-        gold_reward, noop_reward = gold_reward + gold.reward, noop_reward + noop.reward
-    count = max(1, len(tasks))
+async def _play_tasks(
+    domain: TaskSource, tasks: TasksBySplit, track: ProgressTracker
+) -> Mapping[Split, Sequence[_PlayedTask]]:
+    """Play `MAX_CONCURRENT_TASKS` at once. Return the results in the order of the tasks."""
+    places = asyncio.Semaphore(MAX_CONCURRENT_TASKS)
+
+    async def play(split: Split, task: Task) -> _PlayedTask:
+        async with places:
+            return await _play_task(domain, split, task)
+
+    works = {split: [asyncio.ensure_future(play(split, task)) for task in tasks[split]] for split in SPLITS}
+    every = [work for split in SPLITS for work in works[split]]
+    try:
+        for finished in track(asyncio.as_completed(every), f"playing gold and noop on {len(every):,} tasks"):
+            await finished
+        return {split: [work.result() for work in works[split]] for split in SPLITS}
+    finally:  # some still run here only if another one raised an error
+        for work in every:
+            work.cancel()
+        await asyncio.gather(*every, return_exceptions=True)
+
+
+async def _play_task(domain: TaskSource, split: Split, task: Task) -> _PlayedTask:
+    problems: list[_Problem] = []
+    try:
+        texts = find_task_problems(find_source(domain, task.domain), split, task)
+        problems += (_Problem("malformed", text, task) for text in texts)
+        # noop first: it changes nothing, so that a server can serve the gold episode too
+        noop, gold = await _play(domain, task, NoopAgent()), await _play(domain, task, GoldAgent())
+    except TaskError as e:
+        return _PlayedTask(task, [*problems, _Problem("gold_fails", str(e), task)])
+    failed = dict.fromkeys(_failure(task, episode) for episode in (gold, noop) if episode.score is None)
+    problems += (_Problem("lost_episode", text, task) for text in failed)
+    if gold.score and noop.score:
+        problems += _reward_problems(task, gold.score, noop.score)
+    places = frozenset((*exception_places(gold), *exception_places(noop)))
+    return _PlayedTask(task, problems, places, gold.score, noop.score)
+
+
+async def _probe(
+    source: TaskSource, played: Mapping[Split, Sequence[_PlayedTask]], track: ProgressTracker
+) -> ProbeResult:
+    """Probe one source with those of its tasks that can be played."""
+    mine = [each for split in SPLITS for each in played[split] if each.task.domain == source.name]
+    known = {place for each in mine for place in each.places if each.gold is None or each.noop is None}
+    return await probe(source, [each.task for each in mine if each.gold and each.noop], known, track)
+
+
+def _report_split(split: Split, played: Sequence[_PlayedTask]) -> SplitReport:
+    scored = [(each.gold.reward, each.noop.reward) for each in played if each.gold and each.noop]
+    count = max(1, len(played))
     return SplitReport(
         split=split,
-        tasks=len(tasks),
-        families=dict(Counter(task.family for task in tasks)),
-        noop_reward=noop_reward / count,
-        gold_reward=gold_reward / count,
-        gold_turns=sum(len(task.gold_turns) for task in tasks) / count,
+        tasks=len(played),
+        families=dict(Counter(each.task.family for each in played)),
+        noop_reward=sum(noop for _, noop in scored) / count,
+        gold_reward=sum(gold for gold, _ in scored) / count,
+        gold_turns=sum(len(each.task.gold_turns) for each in played) / count,
     )
+
+
+def _group_problems(problems: Sequence[_Problem], family_sizes: Mapping[str, int]) -> Iterator[ProblemGroup]:
+    """Yield the groups of sorted problems."""
+    groups: dict[tuple[ProblemKind, str], list[_Problem]] = {}
+    for problem in problems:
+        key = problem.task.family if problem.task else ""
+        groups.setdefault((problem.kind, key), []).append(problem)
+    found = [
+        ProblemGroup(
+            kind=kind,
+            family=family,
+            num_tasks=len({problem.task.id for problem in same if problem.task}),
+            num_family_tasks=family_sizes.get(family, 0),
+            example_task=same[0].task.id if same[0].task else "",
+            example=same[0].text,
+        )
+        for (kind, family), members in groups.items()
+        for same in ([members] if family else [[each] for each in members])
+    ]
+    kinds = list(PROBLEM_TITLES)
+    return iter(sorted(found, key=lambda group: (kinds.index(group.kind), -group.num_tasks)))
 
 
 async def score_agent(domain: TaskSource, task: Task, agent: Agent) -> Score:
     """Return the reward of an agent on a task. Raise TaskError if the episode fails."""
-    episode = await rollout(task, domain.environment(task), agent, _LIMITS)
+    episode = await _play(domain, task, agent)
     if episode.score is None:
-        raise TaskError(f"task {task.id}: its episode failed ({episode.fault}): {episode.error}")
+        raise TaskError(_failure(task, episode))
     return episode.score
 
 
-def _reward_problems(task: Task, gold: Score, noop: Score) -> Iterator[str]:
+async def _play(domain: TaskSource, task: Task, agent: Agent) -> Trajectory:
+    return await play_episode(domain, task, agent, _LIMITS, seed=0)
+
+
+def _failure(task: Task, episode: Trajectory) -> str:
+    return f"task {task.id}: its episode failed ({episode.fault}): {episode.error}"
+
+
+def _reward_problems(task: Task, gold: Score, noop: Score) -> Iterator[_Problem]:
     if min(gold.parts.values(), default=gold.reward) < 1.0:
         failed = ", ".join(name for name, part in gold.parts.items() if part < 1.0)
-        yield f"task {task.id}: its gold turns earn {gold.reward:g} instead of 1.0; failed: {failed}"
+        text = f"task {task.id}: its gold turns earn {gold.reward:g} instead of 1.0; failed: {failed}"
+        yield _Problem("gold_not_rewarded", text, task)
     if noop.reward > 0.0:
-        yield f"task {task.id}: doing nothing earns {noop.reward:g}"
+        yield _Problem("noop_rewarded", f"task {task.id}: doing nothing earns {noop.reward:g}", task)
 
 
 def find_task_problems(domain: TaskSource, split: Split, task: Task) -> Iterator[str]:
@@ -133,13 +290,14 @@ def _user_texts(task: Task) -> Iterator[str]:
     yield from (fact.text for facts in (scenario.facts, *(goal.facts for goal in scenario.goals)) for fact in facts)
 
 
-def _duplicates(tasks: TasksBySplit) -> Iterator[str]:
+def _duplicates(tasks: TasksBySplit) -> Iterator[_Problem]:
     """Yield repeated ids and near-duplicates, within a split and across splits."""
     for first, second in _pairs((t for split in SPLITS for t in tasks[split]), lambda task: task.id):
-        yield f"task {second.id}: the id is also that of a task in {first.split}"
+        yield _Problem("duplicate", f"task {second.id}: the id is also that of a task in {first.split}", second)
     similar, known = NearDuplicateIndex(), list[Task]()
     for task in (t for split in SPLITS for t in tasks[split] if t.scenario.opening):
-        yield from (f"task {task.id}: it is nearly the same as {known[n].id}" for n in similar.add(task))
+        for number in similar.add(task):
+            yield _Problem("duplicate", f"task {task.id}: it is nearly the same as {known[number].id}", task)
         known.append(task)
 
 
@@ -152,7 +310,7 @@ def _pairs(tasks: Iterable[Task], key: Callable[[Task], Hashable]) -> Iterator[t
         seen.setdefault(known, task)
 
 
-def _leaks(domain: TaskSource, tasks: TasksBySplit) -> Iterator[str]:
+def _leaks(domain: TaskSource, tasks: TasksBySplit) -> Iterator[_Problem]:
     """Yield what a later split shares with an earlier one: users and other rows, or whole scenarios."""
     owners = dict[Hashable, tuple[Split, Task]]()
     for split in SPLITS:
@@ -163,4 +321,5 @@ def _leaks(domain: TaskSource, tasks: TasksBySplit) -> Iterator[str]:
                 owner, first = owners.setdefault(thing, (split, task))
                 if owner != split:
                     what = "its scenario" if thing is scenario else " ".join(map(str, thing))
-                    yield f"task {task.id}: it shares {what} with {first.id}"
+                    text = f"task {task.id}: it shares {what} with {first.id}"
+                    yield _Problem("shared_by_splits", text, task)

@@ -110,6 +110,15 @@ class RegeneratingSource(Protocol):
 
 
 @runtime_checkable
+class ExternalSource(Protocol):
+    """Protocol of a task source whose tools run outside of this process: its episodes are slow, and may have effects
+    that no episode undoes."""
+
+    def callable_specs(self) -> Sequence[ToolSpec]:
+        """Return the tools that `check` may call with any arguments: those that change nothing but their episode."""
+
+
+@runtime_checkable
 class BriefPolicySource(Protocol):
     """Protocol of a task source that has a brief policy: `slice.domain_policy=brief`."""
 

@@ -1,13 +1,15 @@
 """Generation of a domain's tasks: from one function for each family, or from one generator of all tasks."""
 
+import inspect
 import itertools
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from understudy.core.errors import TaskError
+from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.tasks import Difficulty, Split, Task
 
 MAX_REJECTED_DRAWS = 2000
@@ -17,11 +19,11 @@ MAX_REJECTED_DRAWS = 2000
 class FamilyFunction(Protocol):
     """Protocol of a function that makes the tasks of one family."""
 
-    def __call__(self, rng: random.Random) -> Task:
+    def __call__(self, rng: random.Random) -> Task | Coroutine[Any, Any, Task]:
         """Return a task drawn with `rng`, which is the only source of randomness.
 
         The task needs `scenario`, `gold` and, where facts must be told, `outputs`. The domain sets its id, domain,
-        family and split.
+        family and split. The function may be a coroutine.
         """
 
 
@@ -90,6 +92,8 @@ class FamilyTasks:
         """Return a task with its id, domain, family and split; None if its rows belong to several splits."""
         identity = f"{self.domain}/{family}/{seed}-{number}"
         drawn: object = self.functions[family](random.Random(identity))
+        if inspect.iscoroutine(drawn):
+            drawn = BACKGROUND_LOOP.run(drawn)
         if not isinstance(drawn, Task):
             raise TaskError(f"{self.domain}: the function of family {family!r} returned {drawn!r:.100}; return a Task")
         task = drawn.replace(id=identity, domain=self.domain, family=family)

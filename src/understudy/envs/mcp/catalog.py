@@ -81,13 +81,14 @@ class ToolCatalog:
         every = [_entry(server, spec, naming, aliases) for server, specs in server_tools.items() for spec in specs]
         shown = [entry for entry in every if is_allowed(servers[entry.server], entry.tool)]
         _validate_unique_names(shown)
-        self._shown = [entry for entry in shown if not visible_tools or entry.spec.name in visible_tools]
-        self._known = _named(self._shown)
+        self.shown_entries = [entry for entry in shown if not visible_tools or entry.spec.name in visible_tools]
+        """The visible tools, in the order of the servers and of their lists."""
+        self._known = _named(self.shown_entries)
         self.all_entries = _named(every)
         """All tools by both names, visible or not."""
         self.validate_aliases(aliases)
-        self.specs = tuple(entry.spec for entry in self._shown)
-        """The visible tools, in the order of the servers and of their lists."""
+        self.specs = tuple(entry.spec for entry in self.shown_entries)
+        """What the agent is shown of the visible tools."""
 
     def get(self, name: str) -> CatalogEntry:
         """Return a visible tool. Raise `ToolError` for any other name."""
@@ -117,7 +118,7 @@ class ToolCatalog:
         """Return the visible tools that a server has removed or changed."""
         now = {spec.name: spec.replace(aliases={}) for spec in tools}
         then = {spec.name: spec.replace(aliases={}) for spec in self.server_tools[server]}
-        mine = (entry.tool for entry in self._shown if entry.server == server)
+        mine = (entry.tool for entry in self.shown_entries if entry.server == server)
         return [name for name in mine if now.get(name) != then[name]]
 
 

@@ -121,6 +121,11 @@ class MCPServerConfig(Record):
         return any(place in text for text in texts)
 
     @property
+    def owns_state(self) -> bool:
+        """Whether this program starts a server of its own for each episode, whose changes end with it."""
+        return bool(self.command) and self.isolation == "episode"
+
+    @property
     def session_limit(self) -> int:
         """The largest number of concurrent sessions. A server that is reset for each episode serves one at a time."""
         return 1 if self.reset and not self.command else self.max_sessions

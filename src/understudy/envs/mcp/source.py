@@ -18,7 +18,7 @@ from understudy.core.event_loop import LoopLocal
 from understudy.core.messages import ToolSpec
 from understudy.core.tasks import Split, Task, assign_splits, filter_tasks, iterate_epochs
 from understudy.envs.mcp.cassette import Cassette
-from understudy.envs.mcp.catalog import ServerTools, ToolCatalog, sanitized_specs
+from understudy.envs.mcp.catalog import ServerTools, ToolCatalog, matches_any, sanitized_specs
 from understudy.envs.mcp.config import MCPEnvironmentConfig, MCPServerConfig, load_environment_config
 from understudy.envs.mcp.environment import MCPEnvironment, run_setup_calls
 from understudy.envs.mcp.pool import SessionPools, SessionStarter
@@ -163,6 +163,21 @@ class MCPTaskSource:
     def split_row_keys(self, task: Task) -> Sequence[tuple[str, str]]:
         """Return (), because the rows that a server stores are unknown."""
         return ()
+
+    def callable_specs(self) -> tuple[ToolSpec, ...]:
+        """Return the tools of servers that serve one episode, and those that only read. None if answers are recorded.
+
+        Any other tool could change a server that other programs use too.
+        """
+        config = self.resources.config
+        if config.cassette.mode != "off":
+            return ()
+        return tuple(
+            entry.spec
+            for entry in self._catalog.shown_entries
+            if config.servers[entry.server].owns_state
+            or matches_any(entry.tool, config.servers[entry.server].read_only_tools)
+        )
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> MCPEnvironment:
         """Return a new episode of `task`."""
