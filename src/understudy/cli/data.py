@@ -5,6 +5,7 @@ No verb overwrites a file. After Ctrl-C, --resume completes the partial output.
 
 import contextlib
 import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -462,22 +463,31 @@ def _numbers(text: str) -> tuple[float, ...]:
 @contextlib.contextmanager
 def progress_display(writes: bool = True) -> "Iterator[ProgressTracker]":
     """Show progress on a terminal. Ctrl-C prints one line and exits with 130."""
+    if not sys.stderr.isatty():
+        with _ctrl_c_as_one_line(writes):
+            yield lambda items, what: items
+        return
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
     columns = (TextColumn("{task.description} {task.completed:,}"), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with _ctrl_c_as_one_line(writes), Progress(*columns, console=console, transient=True) as progress:
+
+        def watch(items: Iterable[Any], what: str) -> Iterator[Any]:
+            shown = progress.add_task(what, total=None)
+            for number, item in enumerate(items, 1):
+                if number < 32 or number % 32 == 0:
+                    progress.update(shown, completed=number)
+                yield item
+
+        yield watch
+
+
+@contextlib.contextmanager
+def _ctrl_c_as_one_line(writes: bool) -> Iterator[None]:
     try:
-        with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-
-            def watch(items: Iterable[Any], what: str) -> Iterator[Any]:
-                shown = progress.add_task(what, total=None)
-                for number, item in enumerate(items, 1):
-                    if number < 32 or number % 32 == 0:
-                        progress.update(shown, completed=number)
-                    yield item
-
-            yield watch
+        yield
     except KeyboardInterrupt as e:
         hint = "; the partial output is kept, and --resume completes it" if writes else ""
         typer.secho(f"stopped{hint}", fg="yellow", err=True)

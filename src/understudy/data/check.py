@@ -18,7 +18,7 @@ from understudy.core.trajectory import Trajectory
 from understudy.data.near_duplicates import NearDuplicateIndex
 from understudy.data.probe import ProbeResult, exception_places, probe
 from understudy.envs.domains.mixture import find_source, list_sources
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_source import ExternalSource, TaskSource
 from understudy.envs.users import gives_consent
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
@@ -39,8 +39,8 @@ PROBLEM_TITLES: Mapping[ProblemKind, str] = {
     "malformed": "a task has a wrong field",
 }
 """The kinds of problems, the worst first."""
-MAX_CONCURRENT_TASKS = 8
-"""Number of tasks that are played at once, so that servers start side by side."""
+MAX_CONCURRENT_TASKS = 4
+"""Number of tasks that are played at once if their episodes start servers."""
 _LIMITS = EpisodeLimits(max_turns=100, max_retries=0)
 
 
@@ -114,6 +114,8 @@ class _PlayedTask:
 
     task: Task
     problems: Sequence[_Problem]
+    runs: bool = False
+    """Whether an environment of the task could be made."""
     places: frozenset[tuple[str, ...]] = frozenset()
     """The places of the exceptions in its episodes."""
     gold: Score | None = None
@@ -158,11 +160,11 @@ async def check_async(domain: TaskSource, track: ProgressTracker = lambda items,
 async def _play_tasks(
     domain: TaskSource, tasks: TasksBySplit, track: ProgressTracker
 ) -> Mapping[Split, Sequence[_PlayedTask]]:
-    """Play `MAX_CONCURRENT_TASKS` at once. Return the results in the order of the tasks."""
-    places = asyncio.Semaphore(MAX_CONCURRENT_TASKS)
+    """Return the results in the order of the tasks. Tasks whose episodes start servers are played side by side."""
+    places = {source.name: asyncio.Semaphore(_concurrency(source)) for source in list_sources(domain)}
 
     async def play(split: Split, task: Task) -> _PlayedTask:
-        async with places:
+        async with places.setdefault(task.domain, asyncio.Semaphore(1)):
             return await _play_task(domain, split, task)
 
     works = {split: [asyncio.ensure_future(play(split, task)) for task in tasks[split]] for split in SPLITS}
@@ -175,6 +177,10 @@ async def _play_tasks(
         for work in every:
             work.cancel()
         await asyncio.gather(*every, return_exceptions=True)
+
+
+def _concurrency(source: TaskSource) -> int:
+    return MAX_CONCURRENT_TASKS if isinstance(source, ExternalSource) and source.starts_servers() else 1
 
 
 async def _play_task(domain: TaskSource, split: Split, task: Task) -> _PlayedTask:
@@ -191,16 +197,16 @@ async def _play_task(domain: TaskSource, split: Split, task: Task) -> _PlayedTas
     if gold.score and noop.score:
         problems += _reward_problems(task, gold.score, noop.score)
     places = frozenset((*exception_places(gold), *exception_places(noop)))
-    return _PlayedTask(task, problems, places, gold.score, noop.score)
+    return _PlayedTask(task, problems, True, places, gold.score, noop.score)
 
 
 async def _probe(
     source: TaskSource, played: Mapping[Split, Sequence[_PlayedTask]], track: ProgressTracker
 ) -> ProbeResult:
-    """Probe one source with those of its tasks that can be played."""
+    """Probe one source with those of its tasks that can be played. Report no lost episode again."""
     mine = [each for split in SPLITS for each in played[split] if each.task.domain == source.name]
     known = {place for each in mine for place in each.places if each.gold is None or each.noop is None}
-    return await probe(source, [each.task for each in mine if each.gold and each.noop], known, track)
+    return await probe(source, [each.task for each in mine if each.runs], known, track)
 
 
 def _report_split(split: Split, played: Sequence[_PlayedTask]) -> SplitReport:

@@ -23,7 +23,7 @@ _VALUES: Mapping[str, tuple[Any, ...]] = {
     "null": (None,),
     "object": ({}, {UNKNOWN_ID: UNKNOWN_ID}),
 }
-_ANY = (UNKNOWN_ID, "", [], {}, -1)
+_ANY: tuple[Any, ...] = (UNKNOWN_ID, "", [], {}, -1)
 _MAX_DEPTH = 4
 """Depth at which a schema that contains itself is cut off."""
 

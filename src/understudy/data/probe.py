@@ -35,7 +35,7 @@ TEXTS: tuple[str, ...] = (
 class ProbeLimits:
     """How much `probe` plays."""
 
-    max_tasks: int = 20
+    max_tasks: int = 12
     """Tasks that garbled replies and the random agent are tried on: the first of each family, up to this number."""
     calls_per_tool: int = 12
     texts: int = len(TEXTS)

@@ -117,6 +117,9 @@ class ExternalSource(Protocol):
     def callable_specs(self) -> Sequence[ToolSpec]:
         """Return the tools that `check` may call with any arguments: those that change nothing but their episode."""
 
+    def starts_servers(self) -> bool:
+        """Return whether each episode waits for the start of a program, so that several should start at once."""
+
 
 @runtime_checkable
 class BriefPolicySource(Protocol):

@@ -52,10 +52,9 @@ _FORBIDDEN = re.compile(r"\b(?:do not|don't|never|no need|not need|without|inste
 _DEPENDS = re.compile(r"^\W*(?:once|after|before|when|while|until|if|since|because|as soon as)\b")
 _IT = re.compile(r"\b(?:it|this|that)\b")
 _OWN = re.compile(r"\b(?:i|we)\b(?!(?:'d| would)? (?:recommend|suggest|advise))(?:(?!\b(?:please|you)\b).)*")
-_WORKS = re.compile(
-    r"(?=.*\b(?:works?|working|fixed|solved|resolved|better|tr(?:y|ied) (?:it )?(?:again|now))\b)"
-    r".*(?:\?|\b(?:please|tell me|let me know|could you|can you)\b)"
-)
+# Two searches, because one pattern for both takes time quadratic in the length of the text.
+_WORKS = re.compile(r"\b(?:works?|working|fixed|solved|resolved|better|tr(?:y|ied) (?:it )?(?:again|now))\b")
+_ASKS = re.compile(r"\?|\b(?:please|tell me|let me know|could you|can you)\b")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 _CLAUSE = re.compile(r"[,;:]\s+|\s+(?:and|then|but|so)\s+")
 
@@ -156,4 +155,5 @@ class UserToolExecutor:
 
 def asks_for_success_check(text: str) -> bool:
     """Return whether a text of the agent asks the user to check that the problem is solved."""
-    return any(_WORKS.search(sentence) for sentence in _SENTENCE.split(text.casefold()))
+    sentences = _SENTENCE.split(text.casefold())
+    return any(_WORKS.search(sentence) and _ASKS.search(sentence) for sentence in sentences)

@@ -8,7 +8,7 @@ from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Score
 from understudy.envs.environment import StepResult, ToolEnvironment
 from understudy.envs.mcp.checks import EpisodeEvidence, score_checks
-from understudy.envs.mcp.config import MCPCall, RewardConfig
+from understudy.envs.mcp.config import RewardConfig
 from understudy.envs.mcp.tasks import MCPTask
 from understudy.envs.mcp.tool_result import ToolResult
 from understudy.envs.mcp.toolkit import MCPToolkit
@@ -40,8 +40,10 @@ class MCPEnvironment(ToolEnvironment):
     async def start(self) -> StepResult:
         """Run the task's setup calls, then return its prompt."""
         self._expected = await self._goal()  # first: it needs sessions of its own
-        await self._kit.open()
-        await run_setup_calls(self._kit, self._task.id, self._task.setup)
+        try:
+            await self._kit.set_up(self._task.setup)
+        except TaskError as e:
+            raise TaskError(f"task {self._task.id}: {e}") from e
         if self._reward.kind == "shaped":
             self._before = await self._look()
         return await super().start()
@@ -76,11 +78,3 @@ class MCPEnvironment(ToolEnvironment):
         answer = last.content if ended and last.role == "assistant" else ""
         evidence = EpisodeEvidence(answer, ended, self._kit.server_calls, self._states, self._before)
         return score_checks(self._task.check, evidence, self._reward)
-
-
-async def run_setup_calls(toolkit: MCPToolkit, task: str, calls: Sequence[MCPCall]) -> None:
-    """Make calls that must succeed."""
-    for call in calls:
-        reply = await toolkit.call_internal(call)
-        if reply.is_error:
-            raise TaskError(f"task {task}: the call {call.tool}({call.arguments}) failed: {reply.text[:300]}")

@@ -1,8 +1,8 @@
 """Pool: the sessions of one server.
 
 The number of sessions is limited. Some are started before an episode needs them. With isolation `episode`, a session
-serves one episode at a time: it is new, or it was reset. With `shared`, all episodes use the same few sessions. A
-broken session is never used again. Failed starts are retried with growing delays.
+serves one episode at a time: it is new, it was reset, or it is as the episode before found it. With `shared`, all
+episodes use the same few sessions. A broken session is never used again. Failed starts are retried with growing delays.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from typing import Protocol
 
 from understudy.core.errors import RolloutError
 from understudy.core.event_loop import LoopLocal
+from understudy.envs.mcp.cassette import EMPTY_HISTORY
 from understudy.envs.mcp.config import MCPServerConfig
 from understudy.envs.mcp.session import MCPSession
 
@@ -25,11 +26,18 @@ MAX_BACKOFF_SECONDS = 60.0
 class SessionPool(Protocol):
     """Gives sessions of one server to episodes."""
 
-    async def acquire(self) -> MCPSession:
-        """Return a working session, after waiting for a free place. Raise `RolloutError` if no server starts."""
+    async def acquire(self, history: str) -> MCPSession:
+        """Return a working session, after waiting for a free place. Raise `RolloutError` if no server starts.
 
-    def release(self, session: MCPSession) -> None:
-        """Return the session at the end of an episode."""
+        Its `history` is the given digest of setup calls if such a session waits; else it is new.
+        """
+
+    def release(self, session: MCPSession, history: str | None) -> None:
+        """Return the session at the end of an episode.
+
+        `history` is the digest of the calls that may have changed its state. None means that no episode can start from
+        this state.
+        """
 
     async def replace(self, session: MCPSession) -> MCPSession:
         """Replace a failed session, without waiting for a free place."""
@@ -71,24 +79,43 @@ class ExclusiveSessionPool:
     def __init__(self, starter: SessionStarter) -> None:
         self._starter, self._config = starter, starter.config
         self._places: asyncio.PriorityQueue[tuple[bool, int, MCPSession | None]] = asyncio.PriorityQueue()
-        self._count, self._waiting = itertools.count(), 0
+        self._count, self._waiting, self._episodes_waiting = itertools.count(), 0, 0
+        self._prepared: list[MCPSession] = []
         self._tasks: set[asyncio.Task[None]] = set()
         for _ in range(self._config.session_limit):
             self._put(None)
 
-    async def acquire(self) -> MCPSession:
-        """Return a waiting session that works, else a new one, in the first free place."""
-        while True:
-            session = await self._got()
-            session = await self._filled() if session is None else await self._fit(session)
-            if session is not None:
-                self._warm_up()
-                return session
+    async def acquire(self, history: str) -> MCPSession:
+        """Return a waiting session that works, else a new one, in the first free place.
 
-    def release(self, session: MCPSession) -> None:
-        """Keep a session that can be reset for the next episode. End any other and free its place."""
-        if self._config.reset and not session.broken and not session.abandoned_calls:
+        One that has made the setup calls already is preferred. Others that wait for their task end if no place is free.
+        """
+        for session in [each for each in self._prepared if each.history == history]:
+            self._prepared.remove(session)
+            if await self._fit(session):
+                return session
+        while True:
+            if self._places.empty() and self._prepared:
+                self._do(self._end(self._prepared.pop(0)))
+            self._episodes_waiting += 1
+            try:
+                found = await self._got()
+            finally:
+                self._episodes_waiting -= 1
+            found = await self._filled() if found is None else await self._fit(found)
+            if found is not None:
+                self._warm_up()
+                return found
+
+    def release(self, session: MCPSession, history: str | None) -> None:
+        """Keep a session that can be reset, or that an episode can start from. End any other and free its place."""
+        works = not session.broken and not session.abandoned_calls
+        if works and (self._config.reset or history == EMPTY_HISTORY):
+            session.history = EMPTY_HISTORY
             self._put(session)
+        elif works and history is not None and not self._episodes_waiting:
+            session.history = history
+            self._prepared.append(session)
         else:
             self._do(self._end(session))
 
@@ -176,7 +203,7 @@ class SharedSessionPool:
         self._episodes: Counter[MCPSession] = Counter()
         self._starting = asyncio.Lock()
 
-    async def acquire(self) -> MCPSession:
+    async def acquire(self, history: str = EMPTY_HISTORY) -> MCPSession:
         """Return a working session."""
         async with self._starting:
             for session in [session for session in self._episodes if session.broken]:
@@ -189,7 +216,7 @@ class SharedSessionPool:
         self._episodes[best] += 1
         return best
 
-    def release(self, session: MCPSession) -> None:
+    def release(self, session: MCPSession, history: str | None = None) -> None:
         """Count one episode fewer for the session."""
         if session in self._episodes:
             self._episodes[session] -= 1

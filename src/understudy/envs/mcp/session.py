@@ -20,6 +20,7 @@ from mcp.types import CONNECTION_CLOSED, CallToolResult, TextContent, Tool, Tool
 from pydantic import ValidationError
 
 from understudy.core.errors import ConfigError, RolloutError
+from understudy.envs.mcp.cassette import EMPTY_HISTORY
 from understudy.envs.mcp.config import MCPServerConfig
 from understudy.envs.mcp.secrets import Secrets
 from understudy.envs.mcp.tool_result import ToolResult, sanitize_text, to_tool_result
@@ -48,6 +49,8 @@ class MCPSession:
         """The server's tools when last listed."""
         self.used = False
         """Whether a tool was called."""
+        self.history = EMPTY_HISTORY
+        """The digest of the setup calls that an episode made and changed nothing after, if the session was kept."""
         self.tools_changed = False
         """Whether the server has announced that its tools changed."""
         self.broken = ""

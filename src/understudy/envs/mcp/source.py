@@ -20,7 +20,7 @@ from understudy.core.tasks import Split, Task, assign_splits, filter_tasks, iter
 from understudy.envs.mcp.cassette import Cassette
 from understudy.envs.mcp.catalog import ServerTools, ToolCatalog, matches_any, sanitized_specs
 from understudy.envs.mcp.config import MCPEnvironmentConfig, MCPServerConfig, load_environment_config
-from understudy.envs.mcp.environment import MCPEnvironment, run_setup_calls
+from understudy.envs.mcp.environment import MCPEnvironment
 from understudy.envs.mcp.pool import SessionPools, SessionStarter
 from understudy.envs.mcp.tasks import MCPTask, read_mcp_tasks
 from understudy.envs.mcp.tool_result import ToolResult
@@ -101,7 +101,10 @@ class MCPEnvironmentResources:
 
     async def _gold(self, task: MCPTask, catalog: ToolCatalog) -> Sequence[ToolResult | None]:
         async with self.toolkit(task, catalog) as kit:
-            await run_setup_calls(kit, task.id, [*task.setup, *task.gold])
+            try:
+                await kit.run_calls([*task.setup, *task.gold])
+            except TaskError as e:
+                raise TaskError(f"task {task.id}: {e}") from e
             return [await kit.call_internal(check) if check.expects_gold_result else None for check in task.check.state]
 
 
@@ -179,6 +182,11 @@ class MCPTaskSource:
             or matches_any(entry.tool, config.servers[entry.server].read_only_tools)
         )
 
+    def starts_servers(self) -> bool:
+        """Return whether there is a server that serves a single episode and is not reset."""
+        servers = self.resources.config.servers.values()
+        return self.resources.config.cassette.mode != "replay" and any(s.owns_state and not s.reset for s in servers)
+
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> MCPEnvironment:
         """Return a new episode of `task`."""
         mine = self.resources.tasks.get(task.id)
@@ -206,13 +214,15 @@ class MCPTaskSource:
 
 
 async def _listed(servers: Mapping[str, MCPServerConfig]) -> dict[str, tuple[ToolSpec, ...]]:
-    server_tools: dict[str, tuple[ToolSpec, ...]] = {}
-    for name, config in servers.items():
+    async def list_one(name: str, config: MCPServerConfig) -> tuple[ToolSpec, ...]:
         session = await SessionStarter(name, config).start()
-        server_tools[name] = sanitized_specs(session.tools, session.sanitize)
+        tools = sanitized_specs(session.tools, session.sanitize)
         session.close()
         await session.wait_closed()
-    return server_tools
+        return tools
+
+    listed = await asyncio.gather(*(list_one(name, config) for name, config in servers.items()))
+    return dict(zip(servers, listed, strict=True))
 
 
 def _apart(work: Coroutine[Any, Any, T]) -> T:

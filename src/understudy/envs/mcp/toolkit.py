@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from understudy.core.errors import RolloutError, ToolError
+from understudy.core.errors import RolloutError, TaskError, ToolError
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.envs.mcp.cassette import EMPTY_HISTORY, TaskCassette, history_digest
 from understudy.envs.mcp.catalog import CatalogEntry, ToolCatalog, ToolNaming, matches_any, sanitized_specs
@@ -70,6 +70,8 @@ class MCPToolkit:
         self._sessions: dict[str, MCPSession] = {}
         self._ahead: set[str] = set()  # servers that have answered a call of this episode
         self._after = dict.fromkeys(servers, EMPTY_HISTORY)
+        self._setup = dict(self._after)  # the histories after the setup calls
+        self._is_set_up = False
         self._past: list[tuple[CatalogEntry, dict[str, Any], ToolResult]] = []
         self._spent = 0.0
 
@@ -89,6 +91,30 @@ class MCPToolkit:
         """Get a session of each server, unless a cassette may answer."""
         if self._mode not in ("replay", "extend"):
             await self._take_all()
+
+    async def set_up(self, calls: Sequence[MCPCall]) -> None:
+        """Get the sessions and make the setup calls of a task. Raise `TaskError` if one fails.
+
+        Calls are left out if a session has made them for an earlier episode of the task and nothing has changed since.
+        """
+        if self._cassette is None:
+            for entry, call in ((self._catalog.get_any(call.tool), call) for call in calls):
+                if self._may_change(entry):
+                    after = self._setup[entry.server]
+                    self._setup[entry.server] = history_digest(after, entry.tool, call.arguments)
+        await self.open()
+        ready = {name for name, session in self._sessions.items() if session.history != EMPTY_HISTORY}
+        for name in ready:
+            self._after[name] = self._setup[name]
+        await self.run_calls([call for call in calls if self._catalog.get_any(call.tool).server not in ready])
+        self._is_set_up = True
+
+    async def run_calls(self, calls: Sequence[MCPCall]) -> None:
+        """Make calls of the environment that must succeed. Raise `TaskError` if one fails."""
+        for call in calls:
+            reply = await self.call_internal(call)
+            if reply.is_error:
+                raise TaskError(f"the call {call.tool}({call.arguments}) failed: {reply.text[:300]}")
 
     async def close(self) -> None:
         """Return the sessions to their pools and write what was recorded."""
@@ -139,11 +165,15 @@ class MCPToolkit:
             reply = await self._live(entry, arguments)
             if self._cassette is not None:
                 self._cassette.record(entry.server, after, entry.tool, arguments, reply)
-        config = self._servers[entry.server]
-        if config.isolation == "episode" and not matches_any(entry.tool, config.read_only_tools):
+        if self._may_change(entry):
             self._after[entry.server] = history_digest(after, entry.tool, arguments)
             self._past.append((entry, dict(arguments), reply))
         return reply
+
+    def _may_change(self, entry: CatalogEntry) -> bool:
+        """Return whether a call of the tool may change the state that a session's episode sees."""
+        config = self._servers[entry.server]
+        return config.isolation == "episode" and not matches_any(entry.tool, config.read_only_tools)
 
     def _recorded(self, entry: CatalogEntry, after: str, arguments: Mapping[str, Any]) -> ToolResult | None:
         """Return the cassette's answer.
@@ -219,7 +249,7 @@ class MCPToolkit:
         """Get missing sessions in a fixed order, so that two episodes cannot deadlock."""
         for server in self._servers:
             if server not in self._sessions:
-                self._sessions[server] = session = await self._pools[server].acquire()
+                self._sessions[server] = session = await self._pools[server].acquire(self._setup[server])
                 self._compare(session, session.tools)
 
     async def _renew(self, server: str) -> None:
@@ -229,7 +259,9 @@ class MCPToolkit:
             self._compare(session, session.tools)
 
     def _return(self, server: str) -> None:
-        self._pools[server].release(self._sessions.pop(server))
+        after = self._after[server]
+        reusable = after == EMPTY_HISTORY or (self._is_set_up and after == self._setup[server])
+        self._pools[server].release(self._sessions.pop(server), after if reusable else None)
 
     async def _look_again(self, server: str) -> None:
         session = self._sessions[server]
