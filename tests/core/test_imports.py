@@ -28,12 +28,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("import json\n\nx = {}['a']\n", r"KeyError: 'a' \(my_module\.py:3\)"),
         ("import no_such_package\n", r"ModuleNotFoundError.*no_such_package.*\(my_module\.py:1\)"),
         ("from json import nothing\n", r"ImportError.*nothing.*\(my_module\.py:1\)"),
+        ("import broken\n", r"cannot be imported: SyntaxError: invalid syntax \(broken\.py:2\)$"),
+        ("import sys\nsys.exit(0)\n", r"sys\.exit \(my_module\.py:2\).*__main__"),
         ("TASK = 1\n", r"my_module has no 'TASKS'; did you mean 'TASK'"),
     ],
-    ids=["syntax", "exception", "missing package", "missing name", "missing attribute"],
+    ids=["syntax", "exception", "missing package", "missing name", "imported module", "exit", "missing attribute"],
 )
 def test_mistake_in_module_is_one_line(folder: Path, code: str, expected: str) -> None:
     (folder / "my_module.py").write_text(code)
+    (folder / "broken.py").write_text("x = 1\ny = = 2\n")
     with pytest.raises(ConfigError, match=expected) as raised:
         import_object("my_module:TASKS")
     assert "\n" not in str(raised.value)
@@ -45,9 +48,9 @@ def test_missing_module_is_named_with_the_folder(folder: Path, reference: str) -
         import_object(reference)
 
 
-def test_task_error_of_module_passes(folder: Path) -> None:
+def test_task_error_of_module_names_the_line(folder: Path) -> None:
     (folder / "my_tools.py").write_text(
         "from understudy import Toolkit\n\n\nclass Tools(Toolkit):\n    def find(self, what):\n        pass\n"
     )
-    with pytest.raises(TaskError, match=r"\bfind\b.*annotation"):
+    with pytest.raises(TaskError, match=r"\bfind\b.*annotation.* \(my_tools\.py:4\)$"):
         import_object("my_tools:Tools")

@@ -137,7 +137,7 @@ def test_opening_that_reads_as_consent_is_reported() -> None:
 
 def test_user_action_without_a_tool_or_with_a_consenting_reply_is_reported() -> None:
     action = UserAction(call=ToolCall(name="fly"), required_terms=("fly",), reply_template="Sure, I fly.")
-    words, nobody = check_tasks(TASK.replace(scenario=TASK.scenario.replace(user_actions=(action,)))).problems
+    nobody, words = check_tasks(TASK.replace(scenario=TASK.scenario.replace(user_actions=(action,)))).problems
     assert re.match(rf"task {TASK.id}: .*'Sure, I fly\.'", words)
     assert re.match(rf"task {TASK.id}: .*\bretail\b", nobody)
 

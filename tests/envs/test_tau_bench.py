@@ -181,10 +181,12 @@ def test_check_reports_tasks_that_noop_solves(kiosk: TauBench) -> None:
     assert (train.tasks, train.noop_reward, train.gold_reward) == (2, 0.5, 1.0)
     (first, second, third) = report.problems
     assert first.startswith("task train-1: ")
+    assert second.startswith("task test-2: ")
     assert re.search(
-        r"^task test-1: .*\b0\b.*\b1\.0\b.*: facts_told$", second
+        r"^task test-1: .*\b0\b.*\b1\.0\b.*: facts_told$", third
     )  # no text holds "1,000" without its comma
-    assert third.startswith("task test-2: ")
+    assert [group.kind for group in report.problem_groups] == ["noop_rewarded", "gold_not_rewarded"]
+    assert report.warnings == ()
 
 
 def test_training_rejects_tasks_that_noop_solves(kiosk: TauBench) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -212,6 +213,18 @@ def test_exception_of_task_generator_is_one_line() -> None:
 
     with pytest.raises(TaskError, match=r"toy raised LookupError: no more \(test_user_code\.py:\d+\)"):
         list(replace(DOMAIN, generate=generate).stream("train"))
+
+
+async def make_lamp_task(rng: random.Random) -> Task:
+    await asyncio.sleep(0)
+    return rng.choice(DOMAIN.tasks("train"))
+
+
+def test_task_maker_may_be_a_coroutine() -> None:
+    domain = replace(DOMAIN, package="lamps", families=(), generate={"one": make_lamp_task})
+    first, again = (domain.sample("train", 3) for _ in range(2))
+    assert first == again
+    assert [task.family for task in first] == ["one"] * 3
 
 
 class BuggyAgent:

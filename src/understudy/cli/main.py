@@ -402,7 +402,7 @@ def _format_domain_report(report: "DomainReport") -> str:
     groups = report.problem_groups
     cut = [f"… and {len(groups) - MAX_PROBLEMS} more; --json lists all"] if len(groups) > MAX_PROBLEMS else []
     warnings = [f"warning: {text}" for text in report.warnings]
-    return "\n".join([head, *body, *unused, *warnings, *map(str, groups[:MAX_PROBLEMS]), *cut, _verdict(report)])
+    return "\n".join([head, *body, *unused, *map(str, groups[:MAX_PROBLEMS]), *cut, *warnings, _verdict(report)])
 
 
 def _verdict(report: "DomainReport") -> str:

@@ -10,15 +10,18 @@ Each exception is reported once for each place in the code, with the shortest ep
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from understudy.core.errors import TaskError
+from understudy.core.errors import ConfigError, TaskError
 from understudy.core.messages import Message, ToolCall, ToolSpec, assign_call_ids
 from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Trajectory
+from understudy.core.user_code import MAX_TEXT_LENGTH
 from understudy.data.invented_calls import format_call, invent_calls
 from understudy.envs.task_source import ExternalSource, TaskSource
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
+
+Item = TypeVar("Item")
 
 TEXTS: tuple[str, ...] = (
     "",
@@ -43,7 +46,7 @@ class ProbeLimits:
     """Episodes of the random agent on each of these tasks."""
     random_turns: int = 10
     max_replays: int = 40
-    """Episodes that are played to shorten one that raises."""
+    """Episodes that are played to leave out replies of one that raises."""
 
 
 _EXTERNAL = ProbeLimits(max_tasks=1, calls_per_tool=3, texts=0, random_episodes=0, max_replays=3)
@@ -97,7 +100,10 @@ async def probe(
     external = isinstance(source, ExternalSource)
     specs = source.callable_specs() if isinstance(source, ExternalSource) else source.tool_specs
     limits = _EXTERNAL if external else ProbeLimits()
-    chosen = list({task.family: task for task in reversed(tasks)}.values())[::-1][: limits.max_tasks]
+    first: dict[str, Task] = {}
+    for task in tasks:
+        first.setdefault(task.family, task)
+    chosen = list(first.values())[: limits.max_tasks]
     if chosen:
         values = _known_values(chosen)
         calls = {spec.name: invent_calls(spec, values, limits.calls_per_tool) for spec in specs}
@@ -111,7 +117,7 @@ def exception_places(episode: Trajectory) -> Iterator[tuple[str, ...]]:
     """Yield the place of each exception of an episode, and of its fault."""
     yield from ((report.what, report.exception.partition(":")[0], report.location) for report in episode.exceptions)
     if episode.stop_reason is StopReason.FAULT and not any(e.component == episode.fault for e in episode.exceptions):
-        yield (episode.fault or "", episode.error)
+        yield (episode.fault or "", episode.error.partition(";")[0])  # what follows, such as a server's log, may differ
 
 
 def _known_values(tasks: Sequence[Task]) -> Mapping[str, Sequence[Any]]:
@@ -181,6 +187,8 @@ async def _play_probe(
     except TaskError as e:
         result.lost_episodes.append(str(e))
         return
+    except ConfigError:  # the user of a benchmark without a user model answers gold texts only
+        return
     result.num_episodes += 1
     result.num_calls += sum(len(reply.tool_calls) for reply in replies)
     for place in exception_places(episode):
@@ -199,7 +207,8 @@ async def _play_probe(
             text = f"{report} at {shown}; the model reads this exception, so raise ToolError(text) to refuse the call"
             result.tool_exceptions.append(text)
         else:
-            result.lost_episodes.append(f"task {task.id}: {report or episode.error} after {shown}")
+            why = str(report or " ".join(episode.error.split())[:MAX_TEXT_LENGTH])
+            result.lost_episodes.append(f"task {task.id}: {why} after {shown}")
 
 
 async def _play(source: TaskSource, task: Task, replies: Sequence[Message]) -> Trajectory:
@@ -213,18 +222,40 @@ async def _play(source: TaskSource, task: Task, replies: Sequence[Message]) -> T
 async def _shorten(
     replies: Sequence[Message], raises: Callable[[Sequence[Message]], Awaitable[bool]], max_replays: int
 ) -> Sequence[Message]:
-    """Return fewer replies that still raise: none, a single one, or what is left when no reply can be left out."""
-    parts = [_calling(call) for reply in replies for call in reply.tool_calls] if len(replies) == 1 else replies
-    candidates = [[], *([part] for part in parts)][:max_replays]
-    for shorter in candidates:
-        if await raises(shorter):
-            return shorter
-    left = list(replies)
-    for index in reversed(range(len(replies))):
-        shorter = left[:index] + left[index + 1 :]
-        if len(candidates) < max_replays and await raises(shorter):
-            left = shorter
-    return left
+    """Return fewer replies, or fewer calls of a single reply, that still raise."""
+    if await raises([]):
+        return []
+    if len(replies) != 1:
+        return await _shorten_list(replies, raises, max_replays)
+    (reply,) = replies
+
+    async def calls_raise(calls: Sequence[ToolCall]) -> bool:
+        return await raises([reply.replace(tool_calls=tuple(calls))])
+
+    calls = await _shorten_list(reply.tool_calls, calls_raise, max_replays)
+    return [reply.replace(tool_calls=tuple(calls))]
+
+
+async def _shorten_list(
+    items: Sequence[Item], raises: Callable[[Sequence[Item]], Awaitable[bool]], max_replays: int
+) -> Sequence[Item]:
+    """Keep the half that raises as long as there is one. Then leave out each item without which the rest raises."""
+    replays = 0
+    while len(items) > 1:
+        middle = len(items) // 2
+        for half in (items[:middle], items[middle:]):
+            replays += 1
+            if await raises(half):
+                items = half
+                break
+        else:
+            break
+    for index in reversed(range(len(items) if len(items) > 1 else 0)):
+        replays += 1
+        shorter = [*items[:index], *items[index + 1 :]]
+        if replays <= max_replays and await raises(shorter):
+            items = shorter
+    return items
 
 
 def _format_replies(replies: Sequence[Message]) -> str:

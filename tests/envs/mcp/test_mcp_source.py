@@ -17,13 +17,14 @@ from understudy.core.trajectory import StopReason, Trajectory
 from understudy.data.check import check
 from understudy.envs.environment import StepResult
 from understudy.envs.mcp.cassette import EMPTY_HISTORY, Cassette
+from understudy.envs.mcp.session import MCPSession
 from understudy.envs.mcp.source import MCPTaskSource
 from understudy.envs.mcp.tool_result import ToolResult
 from understudy.envs.sources import load_source
 from understudy.envs.task_source import Slice
 from understudy.evaluation.evaluate import evaluate
 from understudy.formats.parsing.parse import parse_reply
-from understudy.rollouts.agent import GoldAgent, NoopAgent
+from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode, play_group
 
 
@@ -42,11 +43,12 @@ class FixedCallsAgent:
 
 
 @pytest.mark.slow
-def test_check_passes_on_environment_with_gold(tmp_path: Path) -> None:
+def test_check_plays_gold_and_names_call_that_ends_the_server(tmp_path: Path) -> None:
     source = load_source(f"mcp:{write_environment(tmp_path)}")
     assert isinstance(source, MCPTaskSource)
     report = check(source)
-    assert report.problems == ()
+    (problem,) = report.problems  # an unusual call that the server does not survive
+    assert re.match(r"task count/1: .*\bdied during die\b.* after die\(\)$", problem)
     assert [(s.split, s.tasks, s.gold_reward, s.noop_reward) for s in report.splits] == [
         ("train", 2, 1.0, 0.0),
         ("validation", 0, 0.0, 0.0),
@@ -58,6 +60,42 @@ def test_check_passes_on_environment_with_gold(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'asks'.*'ask'"):
         source.slice(Slice(families=("asks",)))
     assert not running_servers()
+
+
+@pytest.mark.slow
+def test_session_without_changes_serves_next_episode_of_its_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[MCPSession] = []
+    open_session = MCPSession.open
+
+    async def count_open(session: MCPSession) -> None:
+        started.append(session)
+        await open_session(session)
+
+    monkeypatch.setattr(MCPSession, "open", count_open)
+    path = write_environment(tmp_path)
+    path.write_text(path.read_text().replace('reset = {tool = "reset"}', "warm_sessions = 0"), encoding="utf-8")
+    source = load_source(f"mcp:{path}")
+    with_setup, without = source.tasks("train")[1], source.tasks("train")[0]
+    limits, calls_count = EpisodeLimits(), FixedCallsAgent({"tool": "count"}, word="It is 41.")
+
+    async def play(*tasks_and_agents: tuple[Task, Agent]) -> tuple[list[float], int]:
+        before = len(started)
+        episodes = [await play_episode(source, task, agent, limits, seed=0) for task, agent in tasks_and_agents]
+        return [episode.reward for episode in episodes], len(started) - before
+
+    async def all_plays() -> list[tuple[list[float], int]]:
+        return [
+            await play((with_setup, NoopAgent()), (with_setup, calls_count), (with_setup, GoldAgent())),
+            await play((without, NoopAgent()), (without, GoldAgent())),
+            await play((without, GoldAgent())),
+        ]
+
+    kept, clean, changed = run_async(all_plays())
+    assert kept == ([0.0, 1.0, 1.0], 1)  # the setup calls were made once: twice would give 82
+    assert clean == ([0.0, 1.0], 1)
+    assert changed == ([1.0], 1)  # gold has changed the session, so that it serves nobody else
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from mcp.types import Tool
 from support.mcp_kit import UNRULY, call_on_new_server, call_result, run_async, running_servers, unruly_config
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.messages import ToolCall, ToolSpec
-from understudy.envs.mcp.cassette import Cassette
+from understudy.envs.mcp.cassette import EMPTY_HISTORY, Cassette
 from understudy.envs.mcp.catalog import ToolCatalog, sanitized_specs
 from understudy.envs.mcp.config import MCPCall, MCPLimits, MCPServerConfig
 from understudy.envs.mcp.pool import SessionPools, SessionStarter
@@ -499,10 +499,10 @@ def test_replaced_shared_server_is_closed() -> None:
 
     async def replaced() -> list[int]:
         pool = SessionPools({"u": unruly_config(isolation="shared", max_sessions=1)})["u"]
-        first = await pool.acquire()
+        first = await pool.acquire(EMPTY_HISTORY)
         first.broken = "has changed its tools"
-        pool.release(first)
-        assert await pool.acquire() is not first
+        pool.release(first, None)
+        assert await pool.acquire(EMPTY_HISTORY) is not first
         await first.wait_closed()
         return running_servers()
 

@@ -203,7 +203,7 @@ class SharedSessionPool:
         self._episodes: Counter[MCPSession] = Counter()
         self._starting = asyncio.Lock()
 
-    async def acquire(self, history: str = EMPTY_HISTORY) -> MCPSession:
+    async def acquire(self, history: str) -> MCPSession:
         """Return a working session."""
         async with self._starting:
             for session in [session for session in self._episodes if session.broken]:
@@ -216,15 +216,15 @@ class SharedSessionPool:
         self._episodes[best] += 1
         return best
 
-    def release(self, session: MCPSession, history: str | None = None) -> None:
+    def release(self, session: MCPSession, history: str | None) -> None:
         """Count one episode fewer for the session."""
         if session in self._episodes:
             self._episodes[session] -= 1
 
     async def replace(self, session: MCPSession) -> MCPSession:
         """Return the same session if it still works, else another."""
-        self.release(session)
-        return await self.acquire()
+        self.release(session, None)
+        return await self.acquire(EMPTY_HISTORY)
 
 
 class SessionPools:
