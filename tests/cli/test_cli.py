@@ -21,6 +21,7 @@ from understudy.cli import main as cli
 from understudy.cli.arguments import TARGET_HELP
 from understudy.core.errors import ConfigError, RolloutError, RunStoppedError
 from understudy.core.settings import field_records, record_kind
+from understudy.data.check import PROBLEM_TITLES
 from understudy.engines.models import MODELS
 from understudy.engines.process_group import ProcessGroup
 from understudy.envs.sources import BENCHMARK_MODULES
@@ -92,7 +93,14 @@ def test_check_without_target_checks_every_domain(call: Call, monkeypatch: pytes
 def test_check_of_a_slice_without_needed_tools_fails(call: Call) -> None:
     code, text, _ = call("check", "toy:DOMAIN", "slice.tools=find_lamp")
     assert code == 1
-    assert "switch_lamp" in text
+    assert re.search(
+        r"^a task has a wrong field: family one, 18 of 18 tasks, e\.g\. task toy/.*switch_lamp", text, re.MULTILINE
+    )
+    report = json.loads(call("check", "toy:DOMAIN", "slice.tools=find_lamp", "--json")[1])
+    groups = [(group["kind"], group["family"], group["num_tasks"]) for group in report["problem_groups"]]
+    assert ("malformed", "one", 18) in groups
+    assert [kind for kind, *_ in groups] == sorted((kind for kind, *_ in groups), key=list(PROBLEM_TITLES).index)
+    assert report["probe_episodes"] > 0
 
 
 def test_eval_prints_a_table_and_json(call: Call) -> None:

@@ -56,6 +56,7 @@ def sample_all_splits(domain: Domain, count: int = 60) -> Iterator[Task]:
 @pytest.mark.slow
 def test_check_reports_no_problems(report: DomainReport) -> None:
     assert report.problems == ()
+    assert report.warnings == ()  # no unusual call raises anything but ToolError
     assert [split.noop_reward for split in report.splits] == [0.0] * 3
     assert [split.gold_reward for split in report.splits] == [1.0] * 3
 
