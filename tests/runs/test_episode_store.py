@@ -31,8 +31,8 @@ def test_truncated_last_line_is_dropped_without_rewriting_the_file(
 
 def test_store_spec_of_a_file_or_missing_folder_raises(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for name in ("file", "nowhere"):
-        with pytest.raises(ConfigError, match=rf"{name}\b.*spec\.json"):
+    for name, why in (("file", r"spec\.json"), ("nowhere", "no file or folder")):
+        with pytest.raises(ConfigError, match=rf"{name}\b.*{why}"):
             read_store_spec(tmp_path / name, StoreSpec)
 
 

@@ -275,8 +275,11 @@ def test_resume_rejects_steps_that_schedules_depend_on(tmp_path: Path) -> None:
 
 
 def test_resume_of_a_folder_without_a_run_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\bnowhere\b.*config\.toml"):
+    with pytest.raises(ConfigError, match=r"\bnowhere\b.*no file or folder"):
         Run.resume(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"\bempty\b.*config\.toml"):
+        Run.resume(tmp_path / "empty")
 
 
 def test_next_run_folder_uses_the_first_free_number(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.run import Run, next_run_folder, read_run_config, validate_new_folder
 from understudy.runs.scratch_run import make_scratch_run
 from understudy.runs.storage.locking import folder_lock
+from understudy.runs.storage.run_log import RunLog
 from understudy.runs.storage.status import StatusRecorder
 from understudy.runs.targets import detect_target, resolve, split_arguments
 from understudy.train.planning import bench, fitting
@@ -35,8 +36,12 @@ if TYPE_CHECKING:
     from understudy.train.state import ProgressReporter
 
 
-def run_training(settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None) -> str:
+def run_training(
+    settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None, debug: bool = False
+) -> str:
     """Train in a new folder, or resume a run. Return the result table as text; the folder holds it too.
+
+    With `debug`, the run's `run.log` has each episode and retry.
 
     Of several processes only rank 0 prints and writes the run; the others return an empty text.
     """
@@ -45,7 +50,9 @@ def run_training(settings: Sequence[str] = (), out: Path | None = None, resume: 
         exit_with_parent()
     opened = _opened(settings, out, resume, rank_info.world_size) if rank_info.rank == 0 else contextlib.nullcontext()
     with opened as run:
-        return _train(run, SINGLE_PROCESS) if run and rank_info.world_size == 1 else _train_distributed(run, rank_info)
+        if run and rank_info.world_size == 1:
+            return _train(run, SINGLE_PROCESS, debug)
+        return _train_distributed(run, rank_info, debug)
 
 
 @contextlib.contextmanager
@@ -60,19 +67,23 @@ def _opened(settings: Sequence[str], out: Path | None, resume: Path | None, proc
         yield run
 
 
-def _train_distributed(run: Run | None, rank_info: RankInfo) -> str:
+def _train_distributed(run: Run | None, rank_info: RankInfo, debug: bool) -> str:
     """Train with the other processes. Only rank 0 has opened `run`."""
     process_group = _open_process_group(rank_info)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED_STATUS))  # exit handlers restore the terminal
     run = process_group.all_gather(run)[0]
     assert run is not None
-    text = _train_worker(run, process_group) if process_group.rank else _train(run, process_group)
+    text = _train_worker(run, process_group) if process_group.rank else _train(run, process_group, debug)
     process_group.close()
     return text
 
 
 def launch_processes(
-    processes: int, settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None
+    processes: int,
+    settings: Sequence[str] = (),
+    out: Path | None = None,
+    resume: Path | None = None,
+    debug: bool = False,
 ) -> int:
     """Train in several processes of this machine. Return the exit status of rank 0."""
     if init_rank().world_size > 1:
@@ -82,7 +93,8 @@ def launch_processes(
     if resume is None:
         resolve(settings)  # reports a mistake once instead of once per process
     folders = [text for name, path in (("--out", out), ("--resume", resume)) if path for text in (name, str(path))]
-    return run_processes([sys.executable, "-m", "understudy", "train", *settings, *folders], processes)
+    options = [*folders, *(["--debug"] if debug else [])]
+    return run_processes([sys.executable, "-m", "understudy", "train", *settings, *options], processes)
 
 
 def _open_process_group(rank_info: RankInfo) -> ProcessGroup:
@@ -105,17 +117,19 @@ def _train_worker(run: Run, process_group: ProcessGroup) -> str:
     return ""
 
 
-def _train(run: Run, process_group: ProcessGroup) -> str:
+def _train(run: Run, process_group: ProcessGroup, debug: bool) -> str:
     try:
-        with StatusRecorder(run.folder, run.step) as status:
+        with StatusRecorder(run.folder, run.step) as status, RunLog(run.folder, debug) as log:
             run_all = _find_trainer(run.config)
             with LiveView(run.config.total_steps, str(run.folder), done_steps=run.step) as live:
                 for warning in run.warnings:
                     live.note(warning)
+                    log.report(warning, 0, 0, {})
 
                 def report(activity: str, done: int, total: int, metrics: Mapping[str, float]) -> None:
                     live.report(activity, done, total, metrics)
                     status.report(activity, done, total, metrics)
+                    log.report(activity, done, total, metrics)
 
                 result = run_all(run.config, run, report, process_group)
             result.write(run)

@@ -191,6 +191,7 @@ def train(
         bool, typer.Option("--dry-run", help="Check everything and forecast time and memory, without training.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result of --dry-run as JSON.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Log each episode and retry in the run's run.log.")] = False,
 ) -> None:
     """Train a model, and report how much better it got.
 
@@ -213,8 +214,8 @@ def train(
         raise typer.Exit(1 if found.misfit else 0)
     try:
         if num_processes > 1:
-            raise typer.Exit(launch.launch_processes(num_processes, target or (), out, resume))
-        if text := launch.run_training(target or (), out, resume):
+            raise typer.Exit(launch.launch_processes(num_processes, target or (), out, resume, debug))
+        if text := launch.run_training(target or (), out, resume, debug):
             print(text)
     except KeyboardInterrupt as e:
         typer.echo(str(e), err=True)

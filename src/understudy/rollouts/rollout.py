@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice
@@ -19,6 +20,8 @@ from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.envs.environment import Environment
 from understudy.rollouts.agent import Agent
 from understudy.rollouts.group import Group
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class EpisodeLimits(Record):
@@ -58,6 +61,16 @@ async def play_episode(
             episode = await rollout(task, environment, agent, limits, seed + attempt)
         if episode.stop_reason is not StopReason.FAULT:
             break
+        _LOGGER.info("task %s, attempt %d: fault of %s: %s", task.id, attempt + 1, episode.fault, episode.error)
+    reward = episode.score.reward if episode.score else None
+    _LOGGER.debug(
+        "task %s, seed %d: %s, reward %s, %d turns",
+        task.id,
+        episode.seed,
+        episode.stop_reason,
+        reward,
+        episode.num_turns,
+    )
     return episode
 
 

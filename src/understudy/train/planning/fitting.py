@@ -106,7 +106,10 @@ def _describe_changes(config: TrainConfig, engine: LocalEngineConfig, machine: M
     if not changed:
         return ""
     values = ", ".join(f"engine.{key} = {str(getattr(engine, key)).lower()}" for key in changed)
+    longest = f"limits.max_episode_tokens = {config.limits.max_episode_tokens}"
+    if changed == ["max_tokens_per_microbatch"] and engine.max_tokens_per_microbatch >= 2 * _episode_tokens(config):
+        return f"fitted to {longest}, so that episodes share their prompt: {values}"
     return (
-        f"fitted to {machine.memory_total / GIB:.1f} GiB of memory: {values}. An episode may have "
-        f"limits.max_episode_tokens = {config.limits.max_episode_tokens} tokens; a lower limit allows a faster run"
+        f"fitted to {machine.memory_total / GIB:.1f} GiB of memory: {values}. An episode may have {longest} tokens; a "
+        "lower limit allows a faster run"
     )
