@@ -138,9 +138,14 @@ def test_invalid_dataset_definition_raises_task_error() -> None:
             def put(self, thing):  # type: ignore[no-untyped-def]
                 """Put."""
 
-    stranger = ROWS[0].replace(id="stranger").to_task("shelves", "train")
-    with pytest.raises(TaskError, match=r"\bstranger\b.*\b3\b.*\bshelves\b"):
+    stranger = ROWS[0].replace(id="stranger").to_task("tins", "train")
+    with pytest.raises(TaskError, match=r"\bstranger\b.*\btins\b.*\bshelves\b"):
         SHELVES.environment(stranger)
+
+
+def test_unlisted_task_of_the_data_set_is_an_example() -> None:
+    row = ROWS[0].replace(id="new", info={}, domain_policy="")
+    assert SHELVES.find_example(row.to_task("shelves", "train")) == row.replace(split="train")
 
 
 def test_module_in_current_folder_is_importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

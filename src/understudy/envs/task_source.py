@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from understudy.core.errors import ConfigError, did_you_mean
-from understudy.core.messages import ToolSpec
+from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Difficulty, Split, Task
 from understudy.envs.environment import Environment
@@ -99,6 +99,14 @@ class StatefulSource(Protocol):
 
     def without_cached_goals(self) -> "TaskSource":
         """Return this source without cached gold changes, for tasks that reuse the ids of others."""
+
+
+@runtime_checkable
+class WriteReportingSource(Protocol):
+    """Protocol of a task source that knows which gold calls change something."""
+
+    def gold_writes(self, task: Task) -> tuple[ToolCall, ...]:
+        """Return the agent's gold calls that change the state, or may change it, in order."""
 
 
 @runtime_checkable

@@ -20,6 +20,7 @@ from understudy.envs.mcp.checks import (
 )
 from understudy.envs.mcp.config import RewardConfig
 from understudy.envs.mcp.tool_result import ToolResult
+from understudy.envs.mcp.tasks import MCPTask
 from understudy.envs.mcp.toolkit import ServerCall
 
 SHAPED = RewardConfig(kind="shaped", max_partial_reward=0.4)
@@ -135,7 +136,7 @@ def test_state_true_at_start_gives_no_progress() -> None:
 )
 def test_trivial_or_ambiguous_check_is_rejected(check: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        TaskCheck.model_validate(check)
+        MCPTask.model_validate({"id": "t", "prompt": "Hi.", "check": check})
 
 
 CALLS = st.builds(

@@ -209,7 +209,18 @@ def test_cassette_round_trips_unicode_line_separators(tmp_path: Path) -> None:
     read = Cassette(tape.path)
     assert read.server_tools == {"s": (tool,)}
     assert read.task("a").find("s", EMPTY_HISTORY, "t", {"x": "\x85"}) == said
-    assert read.task("b").find("s", EMPTY_HISTORY, "t", {"x": "\x85"}) is None  # recorded for another task
+    assert read.task("b").find("s", EMPTY_HISTORY, "t", {"x": "other"}) is None
+
+
+def test_task_without_an_own_recording_gets_the_answer_of_another_task(tmp_path: Path) -> None:
+    tape = Cassette(tmp_path / "tape.jsonl")
+    for task, text in (("a", "one"), ("b", "two")):
+        episode = tape.task(task)
+        episode.record("s", EMPTY_HISTORY, "t", {}, ToolResult(text=text))
+        episode.save()
+    found = {task: Cassette(tape.path).task(task).find("s", EMPTY_HISTORY, "t", {}) for task in "abc"}
+    assert found == {task: ToolResult(text=text) for task, text in (("a", "one"), ("b", "two"), ("c", "two"))}
+    assert tape.task("c").find("s", "another state", "t", {}) is None
 
 
 def test_recording_appends_new_results_and_last_one_wins(tmp_path: Path) -> None:
@@ -238,7 +249,7 @@ def test_missing_or_damaged_cassette_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("", "tasks"),
+        ("", r"one \[server\]"),
         ('tasks = "x"\n', r"one \[server\]"),
         ('tasks = "x"\n[server]\ncommand = "a"\n[servers.b]\ncommand = "b"', r"one \[server\]"),
         ('tasks = "x"\n[server]\ncommand = "a"\nisolatoin = "shared"', "isolatoin"),

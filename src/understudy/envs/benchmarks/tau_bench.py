@@ -11,6 +11,7 @@ package's; `calculate` computes no powers.
 Users are language models or people; see `gold_user`.
 """
 
+import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -125,6 +126,18 @@ class TauBench:
     def failed_gold_calls(self, task: Task) -> list[str]:
         """Return the errors of the task's gold calls. tau-bench ignores them."""
         return self._run_gold(task.gold_calls)[1]
+
+    def gold_writes(self, task: Task) -> tuple[ToolCall, ...]:
+        """Return the gold calls that change the database."""
+        data, writes = self._world.fork(), list[ToolCall]()
+        tools, before = TauBenchTools(self._tools, self._all_specs, data), self._world.changes(data)
+        for call in task.gold_calls:
+            with contextlib.suppress(ToolError):  # the writes of a failed call before its error remain
+                tools.call_sync(call)
+            if (after := self._world.changes(data)) != before:
+                writes.append(call)
+            before = after
+        return tuple(writes)
 
     def split_row_keys(self, task: Task) -> Sequence[tuple[str, str]]:
         """Return (), because tasks of different splits of tau-bench share users and orders."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.core.errors import TaskError, ToolError
-from understudy.core.messages import Message, ToolSpec
+from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import (
     DIFFICULTIES,
     SPLITS,
@@ -233,8 +233,17 @@ class Domain:
         """Return this domain without cached gold changes, for tasks that reuse the ids of others."""
         return dataclasses.replace(self)
 
-    def gold_state(self, task: Task) -> State:
-        """Return the state after the gold calls of agent and user. Raise `TaskError` if a tool rejects one."""
+    def gold_writes(self, task: Task) -> tuple[ToolCall, ...]:
+        """Return the agent's gold calls that change the database. Raise `TaskError` if a tool rejects a gold call."""
+        writes = list[ToolCall]()
+        self.gold_state(task, writes)
+        return tuple(writes)
+
+    def gold_state(self, task: Task, writes: list[ToolCall] | None = None) -> State:
+        """Return the state after the gold calls of agent and user. Raise `TaskError` if a tool rejects one.
+
+        The agent's calls that change the database are appended to `writes`.
+        """
         state = self.initial_state(task)
         user_toolkit = self.user_tools(state) if self.user_tools else None
         toolkits = {"assistant": self.toolkit(state), "user": user_toolkit}
@@ -242,10 +251,13 @@ class Domain:
             toolkit = toolkits[role]
             if toolkit is None:
                 raise TaskError(f"task {task.id}: the user calls {call.name}, but {self.name} has no user_tools")
+            before = state.snapshot()
             try:
                 toolkit.call_sync(call)
             except ToolError as e:
                 raise TaskError(f"task {task.id}: the gold call {call.name}({call.arguments}) is refused: {e}") from e
+            if writes is not None and role == "assistant" and state.tables_modified_since(before):
+                writes.append(call)
         return state
 
     def _find_tasks(self, split: Split) -> list[Task]:

@@ -54,6 +54,20 @@ class ToolExample(Record):
     info: dict[str, Any] = {}
     """Further data for the reward function."""
 
+    @classmethod
+    def from_task(cls, task: Task) -> "ToolExample":
+        """Return the example of a task, the inverse of `to_task`. The answer is the last gold text."""
+        texts = [turn.content for turn in task.gold_turns if not turn.tool_calls]
+        return cls(
+            prompt=task.scenario.opening,
+            answer=texts[-1] if texts else "",
+            gold_calls=task.gold_calls,
+            id=task.id,
+            split=task.split,
+            family=task.family,
+            difficulty=task.difficulty,
+        )
+
     def task_id(self, domain: str) -> str:
         """Return the id of the example's task in `domain`."""
         return self.id or f"{domain}/{hashlib.sha256(self.prompt.encode()).hexdigest()[:12]}"
@@ -160,10 +174,15 @@ class ToolDataset:
         return ()
 
     def find_example(self, task: Task) -> ToolExample:
-        """Return the example of a task. Raise `TaskError` if the task is not from this data set."""
-        if task.id not in self._by_id:
-            raise TaskError(f"task {task.id} is not one of the {len(self.examples)} examples of {self.name}")
-        return self._by_id[task.id][1]
+        """Return the example of a task. A task of this data set that is not in `examples` becomes an example.
+
+        Raise `TaskError` if the task is of another source.
+        """
+        if task.id in self._by_id:
+            return self._by_id[task.id][1]
+        if task.domain != self.name:
+            raise TaskError(f"task {task.id} is of the domain {task.domain!r}, and {self.name} cannot play it")
+        return ToolExample.from_task(task)
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
         """Return a new episode of `task`. `user` replaces the user of `user_factory`."""

@@ -6,6 +6,9 @@ tool, the arguments, and the earlier calls of the same server that may have chan
 recorded in the same state of its server. Answers are stored as a model sees them: sanitized, truncated and without
 secrets.
 
+A task without an answer of its own gets the one that another task got to the same calls. So new tasks can be played on
+the answers of earlier ones.
+
 Recording only appends. The lines of an episode are written when it ends. If two lines have the same key, the later one
 counts.
 """
@@ -65,6 +68,7 @@ class Cassette:
         self.path = path
         self._server_tools: RecordedTools | None = None
         self._answers: dict[tuple[str, str, str], RecordedCall] = {}
+        self._any_answers: dict[tuple[str, str], RecordedCall] = {}
         if path.is_file():
             for number, line in enumerate(path.read_bytes().splitlines(), 1):
                 self._load(line, number)
@@ -83,8 +87,9 @@ class Cassette:
         return TaskCassette(self, identity)
 
     def find(self, task: str, server: str, after: str, tool: str, arguments: Mapping[str, Any]) -> ToolResult | None:
-        """Return the recorded answer, or None."""
-        found = self._answers.get((task, server, history_digest(after, tool, arguments)))
+        """Return the recorded answer, else the one that another task got, or None."""
+        digest = history_digest(after, tool, arguments)
+        found = self._answers.get((task, server, digest)) or self._any_answers.get((server, digest))
         return found.result if found else None
 
     def add(self, *lines: RecordedCall | RecordedTools) -> None:
@@ -109,6 +114,7 @@ class Cassette:
             return new
         key = (line.task, line.server, history_digest(line.history, line.tool, line.arguments))
         new, self._answers[key] = line != self._answers.get(key), line
+        self._any_answers[key[1:]] = line
         return new
 
 

@@ -4,6 +4,8 @@
     state    the expected result of a tool at the end: given, or the result after the gold calls
     calls    which tools must, may and must not be called
 
+A task may also have `outputs`, facts that the agent must tell by the rules of `envs.rewards`.
+
 The strict reward is the product of the parts. The shaped reward also pays a failed episode for each check that passes,
 once and in total less than a success. Repeated calls, and calls that no check requires, never pay.
 """
@@ -167,11 +169,10 @@ class TaskCheck(Record):
     def _listed(cls, value: Any) -> Any:
         return (value,) if isinstance(value, dict) else value
 
-    @model_validator(mode="after")
-    def _something(self) -> Self:
-        if not self.answer and not self.state and (self.calls is None or not self.calls.required):
-            raise ValueError("an agent that does nothing would pass these checks: add answer, state or calls.required")
-        return self
+    @property
+    def requires_nothing(self) -> bool:
+        """Whether an agent that does nothing passes the checks."""
+        return not self.answer and not self.state and (self.calls is None or not self.calls.required)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +188,8 @@ class EpisodeEvidence:
     """Whether each state check passes."""
     states_before: Sequence[bool] = ()
     """Whether each state check passed before the agent's first turn, if that was checked."""
+    told: Sequence[bool] = ()
+    """Whether the agent told each output of the task."""
 
 
 def score_checks(check: TaskCheck, evidence: EpisodeEvidence, reward: RewardConfig) -> Score:
@@ -199,6 +202,8 @@ def score_checks(check: TaskCheck, evidence: EpisodeEvidence, reward: RewardConf
     if check.calls:
         met = check.calls.count_required_made(evidence.calls) == len(check.calls.required)
         parts["tool_calls_match"] = float(met and check.calls.only_allowed_calls(evidence.calls))
+    if evidence.told:
+        parts["facts_told"] = float(all(evidence.told))
     strict = product_score(parts)
     if strict.reward or reward.kind == "strict":
         return strict
@@ -216,7 +221,8 @@ def checks_progress(check: TaskCheck, evidence: EpisodeEvidence) -> float:
     answered = [each.passes(evidence.answer) for each in check.answer]
     calls = check.calls or CallsCheck()
     met, of = calls.count_required_made(_once(evidence.calls)), len(calls.required)
-    return (sum(answered) + sum(changed) + met) / (len(answered) + len(changed) + of)
+    passed = sum(answered) + sum(changed) + sum(evidence.told) + met
+    return passed / (len(answered) + len(changed) + len(evidence.told) + of)
 
 
 def _once(calls: Iterable[ServerCall]) -> list[ServerCall]:

@@ -185,8 +185,8 @@ class MCPEnvironmentConfig(Record):
     """The environment's name in tasks and results. The default is the file's name."""
     domain_policy: str = ""
     """The agent's rules. A value that ends in .md is the path of a file."""
-    tasks: str
-    """The tasks: a .jsonl, .json or .parquet file."""
+    tasks: str = ""
+    """The tasks: a .jsonl, .json or .parquet file. Empty if there are none yet (`understudy data synthesize`)."""
     server: MCPServerConfig | None = None
     """The only server. It has the environment's name."""
     servers: dict[str, MCPServerConfig] = {}
@@ -223,7 +223,7 @@ def load_environment_config(path: Path) -> MCPEnvironmentConfig:
     return config.replace(
         name=name,
         domain_policy=_policy(config.domain_policy, folder),
-        tasks=str(folder / config.tasks),
+        tasks=str(folder / config.tasks) if config.tasks else "",
         server=None,
         servers=servers,
         cassette=tape.replace(file=str(folder / tape.file)) if tape.file else tape,

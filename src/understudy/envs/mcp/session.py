@@ -16,7 +16,14 @@ import anyio
 import httpx2
 from mcp import Client, MCPError
 from mcp.shared.dispatcher import ProgressFnT
-from mcp.types import CONNECTION_CLOSED, CallToolResult, TextContent, Tool, ToolListChangedNotification
+from mcp.types import (
+    CONNECTION_CLOSED,
+    CallToolResult,
+    TextContent,
+    TextResourceContents,
+    Tool,
+    ToolListChangedNotification,
+)
 from pydantic import ValidationError
 
 from understudy.core.errors import ConfigError, RolloutError
@@ -124,6 +131,22 @@ class MCPSession:
                 f"failed to list its tools: {self.sanitize(str(e))[:300] or 'too slow'}", ends=True
             ) from e
         return self.tools
+
+    async def read_resources(self, limit: int) -> list[str]:
+        """Return the sanitized texts of the first `limit` resources. A server that refuses to list any has none."""
+        if self.broken or self._client is None:
+            raise self._fault(self.broken or "is closed")
+        if not self._client.server_capabilities.resources:
+            return []
+        texts: list[str] = []
+        try:
+            async with asyncio.timeout(self.config.call_timeout):
+                for resource in (await self._client.list_resources()).resources[:limit]:
+                    read = await self._client.read_resource(resource.uri)
+                    texts += [part.text for part in read.contents if isinstance(part, TextResourceContents)]
+        except (MCPError, ValidationError, TimeoutError, RuntimeError, OSError, httpx2.HTTPError) as e:
+            raise self._fault(f"failed to give its resources: {self.sanitize(str(e))[:300] or 'too slow'}") from e
+        return [self.sanitize(text)[: self.config.max_result_characters] for text in texts]
 
     def close(self) -> None:
         """Let the server end, without waiting."""

@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.event_loop import LoopLocal
-from understudy.core.messages import ToolSpec
+from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.tasks import Split, Task, assign_splits, filter_tasks, iterate_epochs
 from understudy.envs.mcp.cassette import Cassette
-from understudy.envs.mcp.catalog import ServerTools, ToolCatalog, matches_any, sanitized_specs
-from understudy.envs.mcp.config import MCPEnvironmentConfig, MCPServerConfig, load_environment_config
+from understudy.envs.mcp.catalog import CatalogEntry, ServerTools, ToolCatalog, matches_any, sanitized_specs
+from understudy.envs.mcp.checks import CallPattern
+from understudy.envs.mcp.config import MCPCall, MCPEnvironmentConfig, MCPServerConfig, load_environment_config
 from understudy.envs.mcp.environment import MCPEnvironment
 from understudy.envs.mcp.pool import SessionPools, SessionStarter
 from understudy.envs.mcp.tasks import MCPTask, read_mcp_tasks
@@ -59,7 +60,7 @@ class MCPEnvironmentResources:
     @functools.cached_property
     def tasks(self) -> dict[str, MCPTask]:
         """The tasks by id."""
-        return {task.id: task for task in read_mcp_tasks(Path(self.config.tasks))}
+        return {task.id: task for task in read_mcp_tasks(Path(self.config.tasks))} if self.config.tasks else {}
 
     @functools.cached_property
     def server_tools(self) -> ServerTools:
@@ -188,12 +189,8 @@ class MCPTaskSource:
         return self.resources.config.cassette.mode != "replay" and any(s.owns_state and not s.reset for s in servers)
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> MCPEnvironment:
-        """Return a new episode of `task`."""
-        mine = self.resources.tasks.get(task.id)
-        if mine is None:
-            raise TaskError(
-                f"task {task.id} is not a task of {self.name}, whose tasks are in {self.resources.config.tasks}"
-            )
+        """Return a new episode of `task`. A task that the environment's file does not list is played by `from_task`."""
+        mine = self.resources.tasks.get(task.id) or self._unlisted(task)
         made = user or (
             self.user_factory(task.scenario, seed, None) if self.user_factory else OpeningOnlyUser(mine.prompt)
         )
@@ -204,6 +201,41 @@ class MCPTaskSource:
         return MCPEnvironment(
             mine, kit, mine.domain_policy or self.domain_policy, made, goal, self.resources.config.reward
         )
+
+    def gold_writes(self, task: Task) -> tuple[ToolCall, ...]:
+        """Return the gold calls that may change something: those of servers with state, beyond `read_only_tools`."""
+        known = self._catalog.all_entries
+        return tuple(c for c in task.gold_calls if c.name not in known or not self._is_read_only(known[c.name]))
+
+    async def read_resources(self, limit: int) -> list[str]:
+        """Return the texts of up to `limit` resources of each server; none if a recording replaces the servers."""
+        if self.resources.config.cassette.mode == "replay":
+            return []
+        texts: list[str] = []
+        for name, config in self.resources.config.servers.items():
+            session = await SessionStarter(name, config).start()
+            try:
+                texts += await session.read_resources(limit)
+            finally:
+                session.close()
+                await session.wait_closed()
+        return texts
+
+    def _unlisted(self, task: Task) -> MCPTask:
+        if task.domain != self.name:
+            raise TaskError(f"task {task.id} is of the domain {task.domain!r}, and {self.name} cannot play it")
+        if unknown := [call.name for call in task.gold_calls if call.name not in self._catalog.all_entries]:
+            raise TaskError(f"task {task.id}: a gold call names {unknown[0]!r}, which no server of {self.name} has")
+        known = self._catalog.all_entries
+        full_names = ((known[call.name], call.arguments) for call in self.gold_writes(task))
+        writes = [MCPCall(tool=f"{entry.server}.{entry.tool}", arguments=sent) for entry, sent in full_names]
+        entries = {f"{entry.server}.{entry.tool}": entry for entry in known.values()}
+        reads = [CallPattern(tool=name) for name, entry in entries.items() if self._is_read_only(entry)]
+        return MCPTask.from_task(task, writes, reads)
+
+    def _is_read_only(self, entry: CatalogEntry) -> bool:
+        config = self.resources.config.servers[entry.server]
+        return config.isolation == "shared" or matches_any(entry.tool, config.read_only_tools)
 
     @functools.cached_property
     def _catalog(self) -> ToolCatalog:

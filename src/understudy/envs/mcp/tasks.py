@@ -7,11 +7,11 @@ A row (`env_class: "MCPToolEnv"`, `reward_spec.method: "rule"`) lists the tools 
 tools of `success.must_call_tool` must be called too. Other fields, such as those for a judge, are ignored.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from understudy.core.errors import TaskError, did_you_mean
 from understudy.core.items import Item, RowError, items_or_raise, row_error_from_validation
@@ -24,6 +24,8 @@ from understudy.envs.mcp.config import MCPCall, MCPLimits
 
 MAX_TURNS: Mapping[Difficulty, int] = {"easy": 5, "medium": 8, "hard": 10}
 """Default of `max_turns`, by difficulty."""
+SPARE_TURNS = 3
+"""Replies beyond those of gold that a task without a limit of its own allows."""
 DEFAULT_ANSWER = "Done."
 """Default of `final_answer`."""
 _COMPLEXITY: Mapping[str, Difficulty] = {
@@ -56,8 +58,43 @@ class MCPTask(Record):
     """The agent's calls in a perfect episode, one for each reply."""
     final_answer: str = DEFAULT_ANSWER
     """The agent's last text in a perfect episode."""
-    check: TaskCheck
+    outputs: tuple[str, ...] = ()
+    """Facts that the agent must tell, as in `Task.outputs`: a tool must have shown a word before the agent says it."""
+    check: TaskCheck = TaskCheck()
     limits: MCPLimits = MCPLimits()
+
+    @model_validator(mode="after")
+    def _requires_something(self) -> Self:
+        if self.check.requires_nothing and not self.outputs:
+            raise ValueError(
+                "an agent that does nothing would pass: add outputs, check.answer, check.state or check.calls.required"
+            )
+        return self
+
+    @classmethod
+    def from_task(cls, task: Task, writes: Sequence[MCPCall], reads: Sequence[CallPattern]) -> "MCPTask":
+        """Return the MCP task of a `Task` that no task file of the environment lists.
+
+        The agent must tell the task's outputs and make the calls `writes`, those of gold that may change something.
+        All its other calls must match `reads`. Raise `TaskError` if doing nothing would then be enough.
+        """
+        required = tuple(CallPattern(tool=call.tool, arguments=call.arguments) for call in writes)
+        turns = max(MAX_TURNS[task.difficulty], len(task.gold_turns) + SPARE_TURNS)
+        try:
+            return cls(
+                id=task.id,
+                prompt=task.scenario.opening or task.scenario.instructions,
+                family=task.family,
+                difficulty=task.difficulty,
+                split=task.split,
+                gold=tuple(MCPCall(tool=call.name, arguments=call.arguments) for call in task.gold_calls),
+                final_answer=task.gold_turns[-1].content if task.gold_turns else DEFAULT_ANSWER,
+                outputs=task.outputs,
+                check=TaskCheck(calls=CallsCheck(required=required, allowed=tuple(reads))),
+                limits=MCPLimits(max_turns=turns),
+            )
+        except ValidationError as e:
+            raise TaskError(f"task {task.id}: {row_error_from_validation('', e).problem}") from e
 
     @property
     def max_turns(self) -> int:
@@ -76,6 +113,7 @@ class MCPTask(Record):
             difficulty=self.difficulty,
             scenario=Scenario(instructions=self.prompt, opening=self.prompt),
             gold=(*turns, Message(role="assistant", content=self.final_answer)),
+            outputs=self.outputs,
         )
 
 
