@@ -18,11 +18,12 @@ from understudy.core.tasks import SPLITS
 
 if TYPE_CHECKING:
     from understudy.core.items import RowError
+    from understudy.core.tasks import Difficulty
     from understudy.data.conversations.export import ExportTarget as ExportTarget
     from understudy.data.convert import ConvertOutput, ProgressTracker
     from understudy.data.task_input import TaskInput
     from understudy.data.verify import DomainRegistry
-    from understudy.envs.domains.base import Domain
+    from understudy.envs.task_source import TaskSource
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -60,8 +61,13 @@ FileFormatOption = Annotated[
 ]
 
 
-_OF_A_MODEL = ("base_url", "api_key_var", "max_calls", "max_turns", "max_attempts")
+_OF_A_MODEL = ("base_url", "api_key_var", "temperature")
 """Options of `synthesize` that have an effect only with --model."""
+_OF_NEW_TASKS = (
+    *("sources", "model", "count", "split", "seed", "families", "difficulties", "max_calls", "max_tools", "max_turns"),
+    *("min_reads", "max_attempts"),
+)
+"""Options of `synthesize` that have no effect on --from-specs."""
 _OF_TASKS = ("domain", "split", "train_ratio", "seed", "to", "format", "domain_policy", "skip_validation")
 """Options of `convert` that have no effect on conversations."""
 
@@ -69,54 +75,92 @@ _OF_TASKS = ("domain", "split", "train_ratio", "seed", "to", "format", "domain_p
 @app.command()
 def synthesize(
     ctx: typer.Context,
-    domains: Annotated[
-        list[str] | None, typer.Argument(metavar="DOMAIN", help="The domains of the tasks: names, or module:attribute.")
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SOURCE",
+            help="What the tasks are for, one or several: a domain, module:attribute, mcp:FILE or tau-bench:PATH#NAME. "
+            "Commas separate too.",
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The JSONL file to write.")] = Path("tasks.jsonl"),
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The file to write: .jsonl, or .parquet (SkyRL rows). Without a suffix: a folder with a new "
+            "environment of one MCP server."
+        ),
+    ] = Path("tasks.jsonl"),
     count: Annotated[int, typer.Option(min=1, help="Number of tasks.")] = 100,
-    split: Annotated[SplitName, typer.Option(help="The split whose users and rows the tasks use.")] = "train",
+    split: Annotated[
+        SplitName | None,
+        typer.Option(help="The split whose users and rows the tasks use. Default: train; for a folder, all."),
+    ] = None,
     seed: SeedOption = 0,
     families: Annotated[str, typer.Option(help="Only tasks of these families, separated by commas.")] = "",
-    difficulties: Annotated[str, typer.Option(help="Only tasks of these difficulties, separated by commas.")] = "",
+    difficulties: Annotated[
+        str, typer.Option(help="Only these difficulties, separated by commas; with shares as easy=2,hard=1.")
+    ] = "",
+    max_calls: Annotated[
+        int | None, typer.Option(min=1, help="The largest number of gold calls of a task. With --model: 12.")
+    ] = None,
+    max_tools: Annotated[
+        int | None, typer.Option(min=1, help="The largest number of different tools of a task's gold calls.")
+    ] = None,
+    max_turns: Annotated[
+        int | None, typer.Option(min=1, help="The largest number of gold messages of a task. With --model: 24.")
+    ] = None,
+    min_reads: Annotated[
+        int, typer.Option(min=0, help="The smallest number of reads without which a task cannot be solved.")
+    ] = 0,
     model: Annotated[
         str, typer.Option(metavar="MODEL", help="A language model that proposes tasks, behind --base-url.")
     ] = "",
     base_url: Annotated[str, typer.Option(help="The URL of an OpenAI-compatible server.")] = "http://127.0.0.1:8000/v1",
     api_key_var: Annotated[str, typer.Option(help="The environment variable that holds the endpoint's key.")] = "",
-    max_calls: Annotated[int, typer.Option(min=1, help="The largest number of gold calls of a proposed task.")] = 12,
-    max_turns: Annotated[int, typer.Option(min=1, help="The largest number of gold messages of a proposed task.")] = 24,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="The model's sampling temperature. Default: the endpoint's.")
+    ] = None,
     max_attempts: Annotated[int, typer.Option(min=1, help="Give up after this many proposals times --count.")] = 10,
     from_specs: Annotated[
         Path | None, typer.Option(help="Write samples of this JSON file of dependent specs, instead of new tasks.")
     ] = None,
     resume: ResumeOption = False,
 ) -> None:
-    """Write new tasks from generators, a language model or specs."""
-    from understudy.data.synthesis import synthesis_files
-    from understudy.data.synthesis.synthesize import SynthesisConfig
+    """Write new tasks by rules or by a language model, or samples of specs.
 
-    synthesis_files.validate_jsonl_path(out)
+    Each task is played before it is kept: gold earns 1.0 and doing nothing 0.0.
+    """
+    from understudy.data.synthesis import synthesis_files
+    from understudy.data.synthesis.limits import SynthesisConfig
+
     if from_specs is not None:
-        validate_unused_options(
-            ctx, ("domains", "model", "count", "split", "seed", "families", "difficulties", *_OF_A_MODEL)
-        )
+        synthesis_files.validate_jsonl_path(out)
+        validate_unused_options(ctx, (*_OF_NEW_TASKS, *_OF_A_MODEL))
         with progress_display() as watch:
             made = synthesis_files.write_spec_samples(from_specs, out, watch, resume)
         return _print_written(out, made)
-    chosen = _domains(domains or [], families, difficulties)
     if not model:
         validate_unused_options(ctx, _OF_A_MODEL)
-        with progress_display() as watch:
-            made = synthesis_files.write_generated_tasks(chosen, out, split, count, seed, watch, resume)
-        return _print_written(out, made)
-    chat = synthesis_files.open_chat_client(model, base_url, api_key_var)
-    wanted = SynthesisConfig(
-        split=split, count=count, seed=seed, max_calls=max_calls, max_turns=max_turns, max_attempts=max_attempts
+    names, shares, wanted = _source_names(sources or []), _shares(difficulties), tuple(sorted(_words(families)))
+    output = synthesis_files.TaskOutput(out, _sliced_sources(names, wanted, tuple(shares), bool(model)), names)
+    config = SynthesisConfig(
+        split=split or (None if output.is_folder else "train"),
+        count=count,
+        seed=seed,
+        families=wanted,
+        difficulties=shares,
+        max_calls=max_calls,
+        max_tools=max_tools,
+        max_turns=max_turns,
+        min_reads=min_reads,
+        max_attempts=max_attempts,
     )
+    chat = synthesis_files.open_chat_client(model, base_url, api_key_var, temperature) if model else None
     with progress_display() as watch:
-        proposal_counts = run_async(synthesis_files.write_proposed_tasks(chat, chosen, out, wanted, watch, resume))
-    print(synthesis_files.format_proposal_counts(proposal_counts))
-    _print_written(out, proposal_counts["kept"])
+        counts = run_async(synthesis_files.write_new_tasks(output, chat, config, watch, resume))
+    if model or counts.total() > counts["kept"]:
+        print(synthesis_files.format_proposal_counts(counts))
+    _print_written(out, counts["kept"])
 
 
 @app.command()
@@ -417,22 +461,62 @@ def validate_unused_options(ctx: typer.Context, names: Sequence[str]) -> None:
     for name in names:
         source = ctx.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE" and ctx.params[name] not in (None, []):
-            option = name if name == "domains" else f"--{name.replace('_', '-')}"
+            option = name if name == "sources" else f"--{name.replace('_', '-')}"
             raise ConfigError(f"{option} has no effect beside the other options; leave it out")
 
 
-def _domains(names: list[str], families: str, difficulties: str) -> "list[Domain]":
-    from understudy.core.tasks import DIFFICULTIES
-    from understudy.envs.sources import load_domain
+def _source_names(given: list[str]) -> list[str]:
+    """Return the names of sources, separated by commas or spaces."""
+    names = [name.strip() for each in given for name in ([each] if each.startswith("mix:") else each.split(","))]
+    names = [name for name in names if name]
+    if not names:
+        raise ConfigError("no source is given; give at least one, such as: understudy data synthesize retail")
+    for name in names:
+        if name.startswith("mix:"):
+            raise ConfigError(f"{name} is a mixture; give its sources, separated by commas, such as retail,telecom")
+        if names.count(name) > 1:
+            raise ConfigError(f"{name} is given {names.count(name)} times; give it once")
+    return names
+
+
+def _sliced_sources(
+    names: list[str], families: "tuple[str, ...]", difficulties: "tuple[Difficulty, ...]", by_model: bool
+) -> "list[TaskSource]":
+    """Return the sources. A domain makes tasks of its families; a model gets examples of a source's families."""
+    from understudy.envs.domains.base import Domain
+    from understudy.envs.sources import load_source
     from understudy.envs.task_source import Slice
 
-    if not names:
-        raise ConfigError("no domain is given; give at least one, such as: understudy data synthesize retail")
-    wanted = _words(difficulties)
-    for wrong in sorted(wanted - set(DIFFICULTIES)):
-        raise ConfigError(f"unknown difficulty {wrong!r}; allowed: {', '.join(DIFFICULTIES)}")
-    part = Slice(families=tuple(sorted(_words(families))), difficulties=tuple(d for d in DIFFICULTIES if d in wanted))
-    return [load_domain(name).slice(part) for name in names]
+    sources = []
+    for source in map(load_source, names):
+        if isinstance(source, Domain):
+            source = source.slice(Slice(families=families, difficulties=difficulties))
+        elif by_model and families:
+            source = source.slice(Slice(families=families))
+        sources.append(source)
+    return sources
+
+
+def _shares(text: str) -> "dict[Difficulty, float]":
+    """Parse difficulties with optional shares: easy=2,hard."""
+    from understudy.core.tasks import DIFFICULTIES
+
+    shares: dict[Difficulty, float] = {}
+    for word in filter(None, map(str.strip, text.split(","))):
+        name, equals, number = word.partition("=")
+        level = next((each for each in DIFFICULTIES if each == name.strip()), None)
+        if level is None:
+            raise ConfigError(f"unknown difficulty {name.strip()!r}; allowed: {', '.join(DIFFICULTIES)}")
+        try:
+            share = float(number) if equals else 1.0
+        except ValueError:
+            share = 0.0
+        if not 0 < share < 1e6 or level in shares:
+            raise ConfigError(
+                f"--difficulties {text!r}: each at most once, with a share above 0, such as easy=2,hard=1"
+            )
+        shares[level] = share
+    return {level: shares[level] for level in DIFFICULTIES if level in shares}
 
 
 def _format(model: str) -> Any:

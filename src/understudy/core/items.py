@@ -22,6 +22,12 @@ RowErrorKind = Literal[
     "gold fails",
     "does nothing",
     "hidden rows",
+    "unknown fact",
+    "guessable",
+    "other difficulty",
+    "too few reads",
+    "fault",
+    "no plan",
     "duplicate",
 ]
 """Why a row is rejected; reports count rows by kind."""

@@ -112,7 +112,7 @@ class ProposalRequest:
     def parse_reply(self, reply: str) -> Task | TaskIssue:
         """Return the proposed task, or what is wrong with the reply."""
         try:
-            value = from_json(_object(reply), allow_inf_nan=False)
+            value = from_json(json_object(reply), allow_inf_nan=False)
         except ValueError as e:
             return TaskIssue("unreadable", "", f"the reply holds no JSON object: {e}")
         try:
@@ -183,7 +183,7 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(inner)
 
 
-def _object(reply: str) -> str:
+def json_object(reply: str) -> str:
     """Return the JSON object in a reply, without the model's thoughts and code fences."""
     said = reply.rpartition("</think>")[2]
     return said[said.find("{") : said.rfind("}") + 1]

@@ -1,8 +1,11 @@
-"""Write synthesized tasks to files: from a generator, from a language model, or from specs."""
+"""Write synthesized tasks to files: by rules, by a language model, or from specs."""
 
+import contextlib
 import itertools
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +14,18 @@ from pydantic import ValidationError
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import RowError, items_or_raise
 from understudy.core.messages import Message
-from understudy.core.readers import read_rows
-from understudy.core.tasks import Split, Task
+from understudy.core.readers import read_rows, require_module
+from understudy.core.records import Record
+from understudy.core.tasks import Task, read_tasks
+from understudy.data.skyrl_rows import to_skyrl_row
+from understudy.data.synthesis.limits import SynthesisConfig
+from understudy.data.synthesis.mcp_folder import write_environment
 from understudy.data.synthesis.specs import build_samples
-from understudy.data.synthesis.synthesize import ChatClient, SynthesisConfig, generate_tasks, propose_tasks
-from understudy.data.writer import open_output, read_partial_lines, validate_output_path
-from understudy.envs.domains.base import Domain
+from understudy.data.synthesis.synthesize import ChatClient, make_tasks, propose_tasks
+from understudy.data.verify import absolute_reference
+from understudy.data.writer import FILE_SUFFIXES, JsonlWriter, open_output, read_partial_lines, validate_output_path
+from understudy.envs.mcp.source import MCPTaskSource
+from understudy.envs.task_source import TaskSource
 
 if TYPE_CHECKING:
     from understudy.clients.chat import ChatModel
@@ -38,64 +47,120 @@ class _Endpoint:
         return (await self._model.generate(messages, seed=seed)).message.content
 
 
-def open_chat_client(model: str, base_url: str, api_key_var: str) -> ChatClient:
-    """Open a language model behind an OpenAI-compatible endpoint."""
+def open_chat_client(model: str, base_url: str, api_key_var: str, temperature: float | None = None) -> ChatClient:
+    """Open a language model behind an OpenAI-compatible endpoint. Without a temperature, the endpoint's own is used."""
     from understudy.clients.chat import ChatModel, EndpointConfig
 
-    config = EndpointConfig(model=model, base_url=base_url, api_key_var=api_key_var, max_tokens=MAX_PROPOSAL_TOKENS)
+    config = EndpointConfig(
+        model=model,
+        base_url=base_url,
+        api_key_var=api_key_var,
+        max_tokens=MAX_PROPOSAL_TOKENS,
+        temperature=temperature,
+    )
     return _Endpoint(ChatModel(config, "agent"))
 
 
 def validate_jsonl_path(out: Path) -> Path:
     """Return the path. Raise ConfigError unless it is a JSONL file."""
     if out.suffix != ".jsonl":
-        raise ConfigError(f"{out}: tasks are written as JSONL; give a name that ends in .jsonl")
+        raise ConfigError(f"{out}: samples are written as JSONL; give a name that ends in .jsonl")
     return out
 
 
-def write_generated_tasks(
-    domains: Sequence[Domain], out: Path, split: Split, count: int, seed: int, track: ProgressTracker, resume: bool
-) -> int:
-    """Write `count` tasks of the domains' generators. Raise TaskError if they yield fewer."""
-    with open_output(out, resume=resume) as made:
-        for task in track(itertools.islice(generate_tasks(domains, split, seed), count), "making"):
-            made.write(task)
-        if (there := sum(made.counts.values())) < count:
-            whose = " and ".join(domain.name for domain in domains)
-            then = f"repeat the command with --resume --count {there}" if there else "choose another split or families"
-            raise TaskError(f"{whose}: only {there} of {count} {split} tasks can be generated; {then}")
-    return count
+@dataclass(frozen=True)
+class TaskOutput:
+    """Where new tasks are written: a file of tasks (.jsonl), of SkyRL rows (.parquet), or an MCP environment's folder.
 
-
-async def write_proposed_tasks(
-    chat: ChatClient,
-    domains: Sequence[Domain],
-    out: Path,
-    config: SynthesisConfig,
-    track: ProgressTracker,
-    resume: bool,
-) -> Counter[str]:
-    """Write tasks that a model proposes. Return the number of accepted proposals, and of rejected ones by reason.
-
-    Raise TaskError if too few proposals are accepted. The partial output then remains for `resume`.
+    A partial output is always a JSONL file of tasks, `NAME.partial`.
     """
-    validate_output_path(out, resume)
-    accepted, counts = _read_partial_tasks(out), Counter[str]()
-    with open_output(out, resume=resume) as made:
-        progress = iter(track(itertools.count(), "proposals"))
-        async for result in propose_tasks(chat, domains, config, accepted):
-            next(progress)
-            if isinstance(result, RowError):
-                counts[result.kind] += 1
-            else:
-                made.write(result)
-                counts["kept"] += 1
-        if counts["kept"] < config.count:
-            raise TaskError(
-                f"{format_proposal_counts(counts)}, but {config.count} tasks are needed; "
-                "repeat the command with --resume and more --max-attempts"
+
+    path: Path
+    sources: Sequence[TaskSource]
+    names: Sequence[str]
+    """The references of the sources, as the user gave them."""
+
+    def __post_init__(self) -> None:
+        if self.path.suffix not in ("", *FILE_SUFFIXES):
+            raise ConfigError(
+                f"{self.path}: unknown suffix {self.path.suffix!r}; give a name that ends in .jsonl or .parquet, or a "
+                "folder (no suffix) for the tasks of one MCP environment"
             )
+        if self.is_folder and not (len(self.sources) == 1 and isinstance(self.sources[0], MCPTaskSource)):
+            raise ConfigError(
+                f"{self.path} is a folder, and only the tasks of one MCP environment (mcp:FILE) make a folder; give a "
+                "name that ends in .jsonl or .parquet"
+            )
+        if self.path.suffix == ".parquet":
+            require_module("pyarrow.parquet", "writing parquet")
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the output is an MCP environment of its own: a TOML file with its tasks and recorded answers."""
+        return not self.path.suffix
+
+    def finish(self, tasks: Path) -> None:
+        """Turn the complete JSONL file of tasks into the output."""
+        if self.path.suffix == ".jsonl":
+            os.replace(tasks, self.path)
+            return
+        if self.is_folder:
+            source = self.sources[0]
+            assert isinstance(source, MCPTaskSource)
+            write_environment(source, read_tasks(tasks), self.path)
+        else:
+            encode = _row_encoder(dict(zip((s.name for s in self.sources), self.names, strict=True)), self.sources)
+            with open_output(self.path, format="parquet") as made:
+                for task in read_tasks(tasks):
+                    made.write(encode(task))
+        tasks.unlink()
+
+
+async def write_new_tasks(
+    output: TaskOutput, chat: ChatClient | None, config: SynthesisConfig, track: ProgressTracker, resume: bool
+) -> Counter[str]:
+    """Write tasks made by rules, or proposed by a model. Return the number of tasks, and of rejected ones by reason.
+
+    Raise TaskError if there are too few. The partial output then remains for `resume`.
+    """
+    partial = output.path.with_name(f"{output.path.name}.partial")
+    validate_output_path(output.path, resume)
+    accepted, counts = _read_partial_tasks(output.path) if chat else [], Counter[str]()
+    results = (
+        make_tasks(output.sources, config) if chat is None else propose_tasks(chat, output.sources, config, accepted)
+    )
+    with contextlib.closing(JsonlWriter(partial)) as made:
+        progress = iter(track(itertools.count(), "tasks" if chat is None else "proposals"))
+        try:
+            async for result in results:
+                next(progress)
+                if isinstance(result, RowError):
+                    counts[result.kind] += 1
+                else:
+                    made.write(result.model_dump_json(exclude_defaults=True))
+                    counts["kept"] += 1
+            if counts["kept"] < config.count:
+                raise TaskError(_too_few(output, counts, config, by_model=chat is not None))
+            made.finish()
+        finally:
+            if not made.count and not partial.stat().st_size:
+                partial.unlink()
+    output.finish(partial)
     return counts
+
+
+def _too_few(output: TaskOutput, counts: Counter[str], config: SynthesisConfig, by_model: bool) -> str:
+    if by_model or counts.total() > counts["kept"]:
+        more = "repeat the command with --resume and more --max-attempts"
+        return f"{format_proposal_counts(counts)}, but {config.count} tasks are needed; {more}"
+    whose, there = " and ".join(source.name for source in output.sources), counts["kept"]
+    then = f"repeat the command with --resume --count {there}" if there else "choose another split or families"
+    return f"{whose}: only {there} of {config.count} {config.split} tasks can be generated; {then}"
+
+
+def _row_encoder(references: Mapping[str, str], sources: Sequence[TaskSource]) -> Callable[[Task], Record]:
+    policies = {source.name: source.domain_policy for source in sources}
+    return lambda task: to_skyrl_row(task, policies[task.domain], absolute_reference(references[task.domain]))
 
 
 def write_spec_samples(specs: Path, out: Path, track: ProgressTracker, resume: bool) -> int:

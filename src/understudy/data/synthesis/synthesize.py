@@ -1,23 +1,44 @@
-"""New tasks: from the generators of domains, or proposed by a language model and verified."""
+"""New tasks: by rules, or proposed by a language model. Both are verified before they are kept.
+
+a `Domain`         by rules: its generator. By a model: tasks about rows of its database (`proposal`)
+any other source   by rules and by a model: a request and calls, whose results fix the facts (`rules`,
+                   `call_proposal`, `call_plan`)
+"""
 
 import asyncio
 import itertools
+import random
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
-
-from pydantic import Field
 
 from understudy.core.errors import ConfigError
 from understudy.core.items import RowError
 from understudy.core.messages import Message
-from understudy.core.records import Record
-from understudy.core.tasks import Split, Task
+from understudy.core.tasks import Difficulty, Split, Task
 from understudy.data.near_duplicates import NearDuplicateIndex
+from understudy.data.synthesis.call_plan import TaskLabels, build_planned_task
+from understudy.data.synthesis.call_proposal import CallProposalRequest
+from understudy.data.synthesis.explore import Exploration, explore
+from understudy.data.synthesis.limits import (
+    SPLIT_SHARES,
+    SynthesisConfig,
+    cycle_by_share,
+    find_evidence_issue,
+    find_limit_issue,
+)
 from understudy.data.synthesis.proposal import ProposalRequest
-from understudy.data.verify import TaskIssue, find_gold_call_issue, find_play_issue
+from understudy.data.synthesis.rules import FAMILIES, plan_by_rules
+from understudy.data.verify import TaskIssue, find_gold_call_issue, find_play_issue, find_reward_issue
+from understudy.envs.authoring.task_builder import PhraseSampler
 from understudy.envs.domains.base import Domain
+from understudy.envs.domains.mixture import Mixture
+from understudy.envs.task_source import StatefulSource, TaskSource
 
 T = TypeVar("T")
+MAX_MODEL_CALLS, MAX_MODEL_MESSAGES = 12, 24
+"""Limits of a model's tasks if none are set."""
+MAX_ADDITIONS = 16
+"""Largest number of requests that are tried for one long task of a domain."""
 
 
 class ChatClient(Protocol):
@@ -27,42 +48,139 @@ class ChatClient(Protocol):
         """Return the text of the model's reply."""
 
 
-class SynthesisConfig(Record):
-    """Settings of the synthesis by a language model."""
-
-    split: Split = "train"
-    """The split whose users and rows the tasks use."""
-    count: int = Field(default=10, ge=1)
-    """Number of tasks to keep."""
-    seed: int = 0
-    max_calls: int = Field(default=12, ge=1)
-    """Largest number of gold calls of a task."""
-    max_turns: int = Field(default=24, ge=1)
-    """Largest number of gold messages of a task."""
-    max_attempts: int = Field(default=10, ge=1)
-    """Stop after `max_attempts` times `count` proposals, even if fewer than `count` tasks were accepted."""
-    concurrency: int = Field(default=8, ge=1)
-    """Number of concurrent proposals."""
-
-
-def generate_tasks(domains: Sequence[Domain], split: Split, seed: int) -> Iterator[Task]:
+def generate_tasks(domains: Sequence[Domain], config: SynthesisConfig) -> Iterator[Task]:
     """Yield tasks of the domains' generators in turn, until one has no more."""
-    return itertools.chain.from_iterable(zip(*(domain.stream(split, seed) for domain in domains), strict=False))
+    streams = (_stream(domain, config, config.split or "train") for domain in domains)
+    return itertools.chain.from_iterable(zip(*streams, strict=False))
+
+
+def _stream(domain: Domain, config: SynthesisConfig, split: Split) -> Iterator[Task]:
+    """Yield the tasks of a domain's generator, with the shares of the difficulties."""
+    if not config.difficulties or len(set(config.difficulties.values())) == 1:
+        return domain.stream(split, config.seed)
+    parts = {level: domain.task_slice.replace(difficulties=(level,)) for level in config.difficulties}
+    sources = tuple(domain.slice(part) for part in parts.values())
+    return Mixture(sources, tuple(config.difficulties.values())).stream(split, config.seed)
+
+
+async def make_tasks(sources: Sequence[TaskSource], config: SynthesisConfig) -> AsyncIterator[Task | RowError]:
+    """Yield tasks by rules, of the sources in turn, and the error of each that was refused.
+
+    The iterator ends after `config.count` tasks, after `config.count * config.max_attempts` tasks and errors, or when a
+    source has no more tasks. The same settings yield the same tasks.
+    """
+    streams = [
+        _domain_tasks(source, config) if isinstance(source, Domain) else _call_tasks(source, config)
+        for source in sources
+    ]
+    count = attempts = 0
+    for stream in itertools.cycle(streams):
+        result = await anext(stream, None)
+        while isinstance(result, RowError) and attempts < config.count * config.max_attempts:
+            attempts += 1
+            yield result
+            result = await anext(stream, None)
+        if result is None or isinstance(result, RowError):
+            return
+        attempts, count = attempts + 1, count + 1
+        yield result
+        if count == config.count:
+            return
+
+
+async def _domain_tasks(domain: Domain, config: SynthesisConfig) -> AsyncIterator[Task | RowError]:
+    split = config.split or "train"
+    if not config.filters:
+        for task in _stream(domain, config, split):
+            yield task
+        return
+    long_allowed = not domain.task_slice.difficulties or "hard" in domain.task_slice.difficulties
+    if config.min_reads and domain.make_long_task and long_allowed:
+        for number in itertools.count():
+            yield await _long_task(domain, config, split, number)
+    for number, task in enumerate(_stream(domain, config, split)):
+        issue = find_limit_issue(task, config) or await find_evidence_issue(domain, task, config.min_reads)
+        yield RowError(f"task {number}", issue.field, issue.problem, issue.kind) if issue else task
+
+
+async def _long_task(domain: Domain, config: SynthesisConfig, split: Split, number: int) -> Task | RowError:
+    """Return a task to which requests of the same customer were added until it needs enough reads.
+
+    A request that contradicts the earlier ones is left out.
+    """
+    assert domain.make_long_task is not None
+    families = domain.task_slice.families or domain.families
+    rng = random.Random(f"{domain.name}/{split}/{config.seed}/{number}")
+    family, additions = families[number % len(families)], list[tuple[int, str]]()
+    issue: TaskIssue | None = None
+    for draw in range(MAX_ADDITIONS):
+        tried = [*additions, (draw, rng.choice(domain.families))] if draw else []
+        task = domain.make_long_task(split, config.seed, family, number, tried)
+        if find_limit_issue(task, config) or await _find_stateful_issue(domain, task):
+            continue
+        additions = tried
+        issue = await find_evidence_issue(domain, task, config.min_reads)
+        if issue is None:
+            return task
+    issue = issue or TaskIssue("too long", "gold", "no task of this customer keeps the limits")
+    return RowError(f"task {number}", issue.field, issue.problem, issue.kind)
+
+
+async def _call_tasks(source: TaskSource, config: SynthesisConfig) -> AsyncIterator[Task | RowError]:
+    """Yield tasks of a source that has no generator, from what its tools show."""
+    for wrong in sorted(set(config.families) - set(FAMILIES)):
+        raise ConfigError(f"{source.name}: unknown family {wrong!r}; by rules: {', '.join(FAMILIES)}")
+    similar, found = NearDuplicateIndex(), _Explorations(source, config.seed)
+    splits, levels = _cycles(config)
+    for number, (split, level) in enumerate(zip(splits, levels, strict=False)):
+        exploration = await found.get(split)
+        name = f"{source.name}/{split}/{config.seed}/{number}"
+        rng, phrases = random.Random(name), PhraseSampler(name, split)
+        families = config.families or tuple(FAMILIES)
+        most = min(config.max_calls or 10_000, (config.max_turns or 10_000) - 1)
+        planned = plan_by_rules(exploration, level, families, config.min_reads, most, rng, phrases)
+        if planned is None:
+            yield RowError(f"task {number}", "", f"what the tools show yields no {level} task", "no plan")
+            continue
+        family, plan = planned
+        identity = f"{source.name}/{split}/{family}/{level}/rules-{config.seed}-{number}"
+        task = await build_planned_task(source, plan, TaskLabels(id=identity, split=split, family=family))
+        issue = task if isinstance(task, TaskIssue) else await _find_issue(source, task, config, similar)
+        if issue is not None:
+            yield RowError(f"task {number}", issue.field, issue.problem, issue.kind)
+        elif isinstance(task, Task):
+            similar.add(task)
+            yield task
+
+
+class _Explorations:
+    """The explorations of a source, one for each split."""
+
+    def __init__(self, source: TaskSource, seed: int) -> None:
+        self._source, self._seed = source, seed
+        self._found: dict[Split, Exploration] = {}
+
+    async def get(self, split: Split) -> Exploration:
+        """Return the exploration of a split. The first call explores."""
+        if split not in self._found:
+            self._found[split] = await explore(self._source, split, self._seed)
+        return self._found[split]
 
 
 async def propose_tasks(
-    chat: ChatClient, domains: Sequence[Domain], config: SynthesisConfig, existing_tasks: Sequence[Task] = ()
+    chat: ChatClient, sources: Sequence[TaskSource], config: SynthesisConfig, existing_tasks: Sequence[Task] = ()
 ) -> AsyncIterator[Task | RowError]:
     """Yield each task that a model proposes if it is sound and no near-duplicate of an earlier one, else its error.
 
     `existing_tasks` are the tasks of an earlier attempt with the same options; they are yielded first, and count. The
     iterator ends after `config.count` tasks, or after `config.count * config.max_attempts` proposals.
     """
-    domains = [domain.without_cached_goals() for domain in domains]
+    sources = [source.without_cached_goals() if isinstance(source, StatefulSource) else source for source in sources]
     similar, known, count = NearDuplicateIndex(), {_number(task): task for task in existing_tasks}, 0
-    requests = itertools.islice(_requests(domains, config), config.count * config.max_attempts)
+    requests = itertools.islice(await _requests(sources, config), config.count * config.max_attempts)
     for request in itertools.islice(requests, max(known, default=-1) + 1):
-        similar.add(request.example)
+        if request.example is not None:
+            similar.add(request.example)
         if request.number in known:
             similar.add(known[request.number])
             count += 1
@@ -72,36 +190,109 @@ async def propose_tasks(
             return
         replies = await asyncio.gather(*(chat.complete(request.messages(), request.sampling_seed) for request in batch))
         for request, reply in zip(batch, replies, strict=True):
-            result = await _check_proposal(request, reply, similar)
+            result = await _check_proposal(request, reply, config, similar)
             count += isinstance(result, Task)
             yield result
             if count >= config.count:
                 return
 
 
-async def _check_proposal(request: ProposalRequest, reply: str, similar: NearDuplicateIndex) -> Task | RowError:
+async def _check_proposal(
+    request: ProposalRequest | CallProposalRequest, reply: str, config: SynthesisConfig, similar: NearDuplicateIndex
+) -> Task | RowError:
     """Return the proposed task and add it to `similar`, or return its problem."""
-    similar.add(request.example)
-    task = request.parse_reply(reply)
-    fault = task if isinstance(task, TaskIssue) else await _fault(request.domain, task, similar)
-    if fault is not None:
-        return RowError(f"proposal {request.number}", fault.field, fault.problem, fault.kind)
+    if request.example is not None:
+        similar.add(request.example)
+    if isinstance(request, CallProposalRequest):
+        source, task = request.exploration.source, await request.read_reply(reply)
+    else:
+        source, task = request.domain, request.parse_reply(reply)
+    issue = task if isinstance(task, TaskIssue) else await _find_issue(source, task, config, similar)
+    if issue is not None:
+        return RowError(f"proposal {request.number}", issue.field, issue.problem, issue.kind)
     assert isinstance(task, Task)
     similar.add(task)
     return task
 
 
-async def _fault(domain: Domain, task: Task, similar: NearDuplicateIndex) -> TaskIssue | None:
-    fault = find_gold_call_issue(domain, task) or await find_play_issue(domain, task)
-    if fault is None and similar.find(task):
+async def _find_issue(
+    source: TaskSource, task: Task, config: SynthesisConfig, similar: NearDuplicateIndex
+) -> TaskIssue | None:
+    """Return the first problem of a new task, or None."""
+    if issue := find_limit_issue(task, config):
+        return issue
+    issue = await (
+        _find_stateful_issue(source, task) if isinstance(source, Domain) else find_reward_issue(source, task)
+    )
+    if issue is None:
+        issue = await find_evidence_issue(source, task, config.min_reads)
+    if issue is None and similar.find(task):
         return TaskIssue("duplicate", "", "it is a near-duplicate of an earlier task or of its example")
-    return fault
+    return issue
 
 
-def _requests(domains: Sequence[Domain], wanted: SynthesisConfig) -> Iterator[ProposalRequest]:
-    examples = zip(itertools.cycle(domains), generate_tasks(domains, wanted.split, wanted.seed), strict=False)
-    for number, (domain, example) in enumerate(examples):
-        yield ProposalRequest(number, domain, example, wanted.max_calls, wanted.max_turns, wanted.seed)
+async def _find_stateful_issue(domain: Domain, task: Task) -> TaskIssue | None:
+    return find_gold_call_issue(domain, task) or await find_play_issue(domain, task)
+
+
+async def _requests(
+    sources: Sequence[TaskSource], config: SynthesisConfig
+) -> Iterator[ProposalRequest | CallProposalRequest]:
+    """Return the requests of the sources in turn, until one has no more."""
+    splits = SPLIT_SHARES if config.split is None else (config.split,)
+    explored = {
+        (source.name, split): await explore(source, split, config.seed)
+        for source in sources
+        if not isinstance(source, Domain)
+        for split in splits
+    }
+
+    def requests() -> Iterator[ProposalRequest | CallProposalRequest]:
+        streams = [
+            iter(generate_tasks([source], config)) if isinstance(source, Domain) else _examples(source, config)
+            for source in sources
+        ]
+        cycles = [_cycles(config) for _ in sources]
+        for number in itertools.count():
+            place = number % len(sources)
+            source, (of_splits, levels) = sources[place], cycles[place]
+            if isinstance(source, Domain):
+                example = next(streams[place], None)
+                if example is None:
+                    return
+                calls, turns = config.max_calls or MAX_MODEL_CALLS, config.max_turns or MAX_MODEL_MESSAGES
+                yield ProposalRequest(number, source, example, calls, turns, config.seed)
+            else:
+                split, level = next(of_splits), next(levels)
+                yield CallProposalRequest(
+                    number,
+                    explored[source.name, split],
+                    next(streams[place], None),
+                    level,
+                    min(config.max_calls or MAX_MODEL_CALLS, (config.max_turns or MAX_MODEL_MESSAGES) - 1),
+                    config.max_tools or len(source.tool_specs),
+                    config.min_reads,
+                    config.seed,
+                )
+
+    return requests()
+
+
+def _examples(source: TaskSource, config: SynthesisConfig) -> Iterator[Task | None]:
+    """Yield tasks of the source to show, or None if it has none."""
+    tasks = source.stream(config.split or "train", config.seed)
+    return itertools.chain(tasks, itertools.repeat(None))
+
+
+def _cycles(config: SynthesisConfig) -> tuple[Iterator[Split], Iterator[Difficulty]]:
+    """Return the splits and difficulties of successive tasks of a source without a generator."""
+    levels = config.call_difficulties
+    if not levels:
+        raise ConfigError(
+            f"no difficulty has at least {config.min_reads} reads within these limits (easy: 1 call, medium: 2 or 3, "
+            "hard: 4 or more); lower --min-reads, or allow another difficulty, or more calls"
+        )
+    return cycle_by_share({config.split: 1.0} if config.split else SPLIT_SHARES), cycle_by_share(levels)
 
 
 def _number(task: Task) -> int:

@@ -44,14 +44,38 @@ class TaskGenerator(Generic[BuilderT, CallerT]):
 
     def make_task(self, split: Split, seed: int, family: str, difficulty: Difficulty, number: int) -> Task:
         """Return the task with the id DOMAIN/SPLIT/FAMILY/DIFFICULTY/SEED-NUMBER."""
+        return self._make_task(split, seed, family, difficulty, number, ())
+
+    def make_long_task(
+        self, split: Split, seed: int, family: str, number: int, additions: Sequence[tuple[int, str]]
+    ) -> Task:
+        """Return a hard task with more requests of the same customer: those that `additions` draw, as (number, family).
+
+        An added request may contradict an earlier one, so play the task before you use it.
+        """
+        return self._make_task(split, seed, family, "hard", number, additions)
+
+    def _make_task(
+        self,
+        split: Split,
+        seed: int,
+        family: str,
+        difficulty: Difficulty,
+        number: int,
+        additions: Sequence[tuple[int, str]],
+    ) -> Task:
         identity = f"{self.domain}/{split}/{family}/{difficulty}/{seed}-{number}"
+        identity += "".join(f"+{draw}.{added}" for draw, added in additions)
         turn = number * len(DIFFICULTIES) + DIFFICULTIES.index(difficulty)
         builder = self.make_builder(
-            random.Random(identity),
+            random.Random(identity.partition("+")[0]),
             PhraseSampler(identity, split),
             pick_person(self.customer_keys(split), f"{split}/{seed}/{family}", turn),
         )
         who, goals = self.draw_goals(builder, family, difficulty)
+        for draw, added in additions:
+            builder.rng = random.Random(f"{identity.partition('+')[0]}+{draw}.{added}")  # not moved by other additions
+            goals = (*goals, *self.draw_goals(builder, added, difficulty)[1])
         return Task(
             id=identity,
             domain=self.domain,

@@ -34,7 +34,14 @@ from understudy.envs.domains.definition import (
     find_domain_folder,
     without_confirmations,
 )
-from understudy.envs.domains.generation import FamilyFunction, FamilyTasks, GenerateTasks, RecreateTask, distinct_tasks
+from understudy.envs.domains.generation import (
+    FamilyFunction,
+    FamilyTasks,
+    GenerateTasks,
+    MakeLongTask,
+    RecreateTask,
+    distinct_tasks,
+)
 from understudy.envs.domains.grading import GradeEpisode, score_episode
 from understudy.envs.environment import ConsentGate, ToolEnvironment
 from understudy.envs.state import State
@@ -87,6 +94,9 @@ class Domain:
     """Tables that all splits share, such as a catalogue. Rows of other tables belong to one split."""
     make_task: RecreateTask | None = None
     """Makes a task of a `GenerateTasks` again from its `TaskGenerator` id. If None, only frozen tasks are found."""
+    make_long_task: MakeLongTask | None = None
+    """Makes a task with more requests of one customer, for `understudy data synthesize --min-reads`. If None, that
+    command selects among the generated tasks only."""
     task_slice: Slice = FULL_SLICE
     user_factory: UserFactory = ScriptedUser
     """Makes the user of each episode."""

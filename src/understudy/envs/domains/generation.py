@@ -46,6 +46,13 @@ class RecreateTask(Protocol):
         """Return the task that `GenerateTasks` yields for these parts."""
 
 
+class MakeLongTask(Protocol):
+    """Protocol of a function that makes a task with more requests of one customer."""
+
+    def __call__(self, split: Split, seed: int, family: str, number: int, additions: Sequence[tuple[int, str]]) -> Task:
+        """Return a hard task with the requests that `additions` draw, as (number, family)."""
+
+
 @dataclass(frozen=True)
 class FamilyTasks:
     """Generator of tasks from one function for each family. The id of a task determines it."""

@@ -23,7 +23,7 @@ from understudy.envs.mcp.checks import CallPattern
 from understudy.envs.mcp.config import MCPCall, MCPEnvironmentConfig, MCPServerConfig, load_environment_config
 from understudy.envs.mcp.environment import MCPEnvironment
 from understudy.envs.mcp.pool import SessionPools, SessionStarter
-from understudy.envs.mcp.tasks import MCPTask, read_mcp_tasks
+from understudy.envs.mcp.tasks import DEFAULT_FAMILY, MCPTask, read_mcp_tasks
 from understudy.envs.mcp.tool_result import ToolResult
 from understudy.envs.mcp.toolkit import MCPToolkit
 from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
@@ -125,8 +125,8 @@ class MCPTaskSource:
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The families of the tasks."""
-        return tuple(dict.fromkeys(task.family for task in self.resources.tasks.values()))
+        """The families of the tasks; that of a task without one if there are no tasks yet."""
+        return tuple(dict.fromkeys(task.family for task in self.resources.tasks.values())) or (DEFAULT_FAMILY,)
 
     @property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
@@ -190,7 +190,7 @@ class MCPTaskSource:
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> MCPEnvironment:
         """Return a new episode of `task`. A task that the environment's file does not list is played by `from_task`."""
-        mine = self.resources.tasks.get(task.id) or self._unlisted(task)
+        mine = self.resources.tasks.get(task.id) or self.to_mcp_task(task)
         made = user or (
             self.user_factory(task.scenario, seed, None) if self.user_factory else OpeningOnlyUser(mine.prompt)
         )
@@ -221,7 +221,8 @@ class MCPTaskSource:
                 await session.wait_closed()
         return texts
 
-    def _unlisted(self, task: Task) -> MCPTask:
+    def to_mcp_task(self, task: Task) -> MCPTask:
+        """Return an unlisted task of this environment as a line of its task file. Raise `TaskError` if it is none."""
         if task.domain != self.name:
             raise TaskError(f"task {task.id} is of the domain {task.domain!r}, and {self.name} cannot play it")
         if unknown := [call.name for call in task.gold_calls if call.name not in self._catalog.all_entries]:

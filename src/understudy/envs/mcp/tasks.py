@@ -26,6 +26,8 @@ MAX_TURNS: Mapping[Difficulty, int] = {"easy": 5, "medium": 8, "hard": 10}
 """Default of `max_turns`, by difficulty."""
 SPARE_TURNS = 3
 """Replies beyond those of gold that a task without a limit of its own allows."""
+DEFAULT_FAMILY = "task"
+"""Default of `family`."""
 DEFAULT_ANSWER = "Done."
 """Default of `final_answer`."""
 _COMPLEXITY: Mapping[str, Difficulty] = {
@@ -46,7 +48,7 @@ class MCPTask(Record):
     id: str
     prompt: str
     """The user's request."""
-    family: str = "task"
+    family: str = DEFAULT_FAMILY
     difficulty: Difficulty = "easy"
     split: Split | None = None
     """Default: by a hash of the id, 70% train, 10% validation, 20% test."""

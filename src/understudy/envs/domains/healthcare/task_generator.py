@@ -14,4 +14,4 @@ GENERATOR = TaskGenerator(
     lambda _, who: who,
     generate_gold_turns,
 )
-generate, make_task = GENERATOR.generate, GENERATOR.make_task
+generate, make_task, make_long_task = GENERATOR.generate, GENERATOR.make_task, GENERATOR.make_long_task

@@ -2,7 +2,7 @@
 
 from understudy.envs.domains.base import Domain
 from understudy.envs.domains.telecom.families import FAMILIES
-from understudy.envs.domains.telecom.task_generator import generate, make_task
+from understudy.envs.domains.telecom.task_generator import generate, make_long_task, make_task
 from understudy.envs.domains.telecom.tools import TelecomTools
 from understudy.envs.domains.telecom.user_tools import PhoneTools
 from understudy.envs.domains.telecom.world import build_world
@@ -16,4 +16,5 @@ DOMAIN = Domain(
     user_tools=PhoneTools,
     shared_tables=("plans", "areas", "conversation"),
     make_task=make_task,
+    make_long_task=make_long_task,
 )

@@ -1,0 +1,115 @@
+"""Evidence: what the gold agent reads in an episode, and which of its reads are needed.
+
+A read is a gold call that changes nothing. A read is needed if, of all results and user texts before, only its result
+states some value that the gold agent then uses: an argument of a later call, or an output that it tells the user.
+Without such a read the agent cannot know the value, except by guessing or computing it. Reads that are needed for
+another reason, such as one whose numbers are only summed up, are not counted, so the count is a lower bound.
+
+Published: demonstrations with many reads before each write improved Qwen3-4B on tau2 more than RL did (WRIT,
+arXiv 2606.02908).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from understudy.core.errors import TaskError
+from understudy.core.messages import Message, ToolCall
+from understudy.core.tasks import Task
+from understudy.envs.rewards import states_fact
+from understudy.envs.task_source import TaskSource, WriteReportingSource
+from understudy.rollouts.agent import GoldAgent
+from understudy.rollouts.rollout import EpisodeLimits, rollout
+
+_LIMITS = EpisodeLimits(max_turns=100)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The reads and writes of a task's gold episode."""
+
+    read_results: tuple[str, ...]
+    """The result of each read."""
+    writes: int
+    """Number of calls that change something."""
+    needed_reads: int
+    """Number of reads that are needed; see the module docstring."""
+
+    @property
+    def reads(self) -> int:
+        """Number of calls that change nothing."""
+        return len(self.read_results)
+
+    @property
+    def words(self) -> int:
+        """Number of words that the reads return."""
+        return sum(len(result.split()) for result in self.read_results)
+
+
+async def play_evidence(source: TaskSource, task: Task) -> Evidence:
+    """Play the gold turns and return their evidence. Raise TaskError if the episode fails.
+
+    All calls of a source that does not report its writes count as reads.
+    """
+    episode = await rollout(task, source.environment(task), GoldAgent(), _LIMITS)
+    if episode.score is None:
+        raise TaskError(f"task {task.id}: its gold episode failed ({episode.fault}): {episode.error}")
+    return find_evidence(task, episode.messages, gold_writes(source, task))
+
+
+def gold_writes(source: TaskSource, task: Task) -> tuple[ToolCall, ...]:
+    """Return the gold calls that change something; none if the source does not report them."""
+    return source.gold_writes(task) if isinstance(source, WriteReportingSource) else ()
+
+
+def find_evidence(task: Task, messages: Sequence[Message], writes: Sequence[ToolCall]) -> Evidence:
+    """Return the evidence in the messages of a gold episode. `writes` are its calls that change something."""
+    calls = _calls_of_results(messages)
+    left = [(call.name, call.arguments) for call in writes]
+    reads = []
+    for index, call in calls.items():
+        if (call.name, call.arguments) in left:
+            left.remove((call.name, call.arguments))
+        else:
+            reads.append(index)
+    needed = set[int]()
+    for value, before in _used_values(task, messages):
+        stating = [i for i in range(before) if messages[i].role in ("user", "tool") and _states(value, messages[i])]
+        if len(stating) == 1 and stating[0] in reads:
+            needed.add(stating[0])
+    return Evidence(tuple(messages[index].content for index in reads), len(writes), len(needed))
+
+
+def _calls_of_results(messages: Sequence[Message]) -> dict[int, ToolCall]:
+    """Return the call of each tool message, by the message's index. Results follow their calls in order."""
+    found: dict[int, ToolCall] = {}
+    for index, message in enumerate(messages):
+        results = (i for i in range(index + 1, len(messages)) if messages[i].role == "tool")
+        found |= dict(zip(results, message.tool_calls, strict=False))
+    return found
+
+
+def _used_values(task: Task, messages: Sequence[Message]) -> Iterator[tuple[str, int]]:
+    """Yield the values that the agent uses, each with the index of the message that uses it."""
+    for index, message in enumerate(messages):
+        for call in message.tool_calls:
+            yield from ((value, index) for value in leaf_texts(call.arguments))
+    for output in task.outputs:
+        texts = (i for i, m in enumerate(messages) if m.role == "assistant" and not m.tool_calls and _states(output, m))
+        yield output, next(texts, len(messages))
+
+
+def _states(value: str, message: Message) -> bool:
+    return states_fact(value, message.content)
+
+
+def leaf_texts(value: Any) -> Iterator[str]:
+    """Yield the texts and numbers in a JSON value, as text."""
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from leaf_texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from leaf_texts(inner)
+    elif isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
+        yield str(value)
