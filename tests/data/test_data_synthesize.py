@@ -24,8 +24,9 @@ from understudy.core.items import RowError
 from understudy.core.messages import Message
 from understudy.core.tasks import Split, Task, read_tasks, write_tasks
 from understudy.data.synthesis import synthesis_files
+from understudy.data.synthesis.limits import SynthesisConfig
 from understudy.data.synthesis.proposal import Proposal, ProposalRequest, select_rows
-from understudy.data.synthesis.synthesize import SynthesisConfig, generate_tasks, propose_tasks
+from understudy.data.synthesis.synthesize import generate_tasks, propose_tasks
 from understudy.data.verify import DomainRegistry, play_tasks
 from understudy.envs.domains.retail import DOMAIN
 from understudy.envs.task_source import Slice
@@ -71,7 +72,7 @@ class ScriptedModel:
 
     def __init__(self, *replies: Reply, domains: Sequence[Any] = (CANCEL,), wanted: SynthesisConfig = WANTED) -> None:
         self.replies, self.requested = replies, list[int]()
-        examples = zip(range(200), generate_tasks(domains, wanted.split, wanted.seed), strict=False)
+        examples = zip(range(200), generate_tasks(domains, wanted), strict=False)
         self.requests = [
             ProposalRequest(n, domains[n % len(domains)], task, 99, 99, wanted.seed) for n, task in examples
         ]
@@ -81,6 +82,16 @@ class ScriptedModel:
         self.requested.append(number)
         await asyncio.sleep(0.001 * (number % 3))
         return self.replies[number % len(self.replies)](self.requests[number])
+
+
+def write_new(
+    chat: Any, out: Path, wanted: SynthesisConfig, resume: bool = False, domain: Any = CANCEL, track: Any = None
+) -> Counter[str]:
+    """Write tasks of one domain to a file."""
+    output = synthesis_files.TaskOutput(out, [domain], ["retail"])
+    return asyncio.run(
+        synthesis_files.write_new_tasks(output, chat, wanted, track or (lambda items, what: items), resume)
+    )
 
 
 def propose_all(
@@ -118,7 +129,7 @@ def test_resumed_generation_equals_uninterrupted(tmp_path: Path) -> None:
                     raise KeyboardInterrupt
                 yield item
 
-        synthesis_files.write_generated_tasks([DOMAIN], out, "train", 20, 0, count_and_interrupt, resume)
+        write_new(None, out, SynthesisConfig(count=20), resume, DOMAIN, track=count_and_interrupt)
 
     write_tasks_to(tmp_path / "whole.jsonl", False, False)
     with pytest.raises(KeyboardInterrupt):
@@ -261,20 +272,14 @@ def test_repeated_proposal_is_kept_once() -> None:
 def test_yield_is_reported_and_too_few_tasks_raise(tmp_path: Path) -> None:
     script = [valid_reply, *(reply for reply, *_ in BAD)]
     chat, out = ScriptedModel(*script), tmp_path / "t.jsonl"
-    counts = asyncio.run(
-        synthesis_files.write_proposed_tasks(
-            chat, [CANCEL], out, WANTED.replace(max_attempts=30), lambda i, w: i, False
-        )
-    )
+    counts = write_new(chat, out, WANTED.replace(max_attempts=30))
     assert counts["kept"] == 4 == len(read_tasks(out))
     text = synthesis_files.format_proposal_counts(counts)
     assert re.match(r".*\b4 of 58\b.*\bmalformed 12\b", text)
     assert "hidden rows 6" in text
     wanted = WANTED.replace(max_attempts=1)
     with pytest.raises(TaskError, match=r"\b1 of 4\b.*--resume"):
-        asyncio.run(
-            synthesis_files.write_proposed_tasks(chat, [CANCEL], tmp_path / "u.jsonl", wanted, lambda i, w: i, False)
-        )
+        write_new(chat, tmp_path / "u.jsonl", wanted)
     assert len((tmp_path / "u.jsonl.partial").read_text().splitlines()) == 1
 
 
@@ -291,10 +296,10 @@ class FailingModel(ScriptedModel):
 
 def test_resumed_proposals_equal_uninterrupted(tmp_path: Path) -> None:
     replies = [valid_reply, BAD[0][0], valid_reply, BAD[-1][0], BAD[8][0], valid_reply, valid_reply]
-    wanted, quiet = WANTED.replace(count=8), lambda items, what: items
+    wanted = WANTED.replace(count=8)
 
     def write_tasks_to(chat: Any, out: Path, resume: bool) -> None:
-        asyncio.run(synthesis_files.write_proposed_tasks(chat, [CANCEL], out, wanted, quiet, resume))
+        write_new(chat, out, wanted, resume)
 
     write_tasks_to(ScriptedModel(*replies), tmp_path / "whole.jsonl", False)
     with pytest.raises(RolloutError):
@@ -309,18 +314,10 @@ def test_resumed_proposals_equal_uninterrupted(tmp_path: Path) -> None:
 def test_resume_from_a_foreign_or_invalid_partial_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl.partial").write_text(CANCEL.sample("train", 1)[0].model_dump_json().replace("0-0", "x") + "\n")
     with pytest.raises(ConfigError, match="retail/train/cancel/easy/x"):
-        asyncio.run(
-            synthesis_files.write_proposed_tasks(
-                ScriptedModel(valid_reply), [CANCEL], tmp_path / "t.jsonl", WANTED, lambda i, w: i, True
-            )
-        )
+        write_new(ScriptedModel(valid_reply), tmp_path / "t.jsonl", WANTED, True)
     (tmp_path / "t.jsonl.partial").write_text("{}\n")
     with pytest.raises(ConfigError, match=r"t\.jsonl\.partial:1: "):
-        asyncio.run(
-            synthesis_files.write_proposed_tasks(
-                ScriptedModel(valid_reply), [CANCEL], tmp_path / "t.jsonl", WANTED, lambda i, w: i, True
-            )
-        )
+        write_new(ScriptedModel(valid_reply), tmp_path / "t.jsonl", WANTED, True)
 
 
 def test_proposal_prompt_contains_policy_tools_and_rows() -> None:
@@ -407,10 +404,14 @@ def test_proposals_come_from_an_http_endpoint(tmp_path: Path) -> None:
         (("retial",), "'retail'"),
         (("retail", "--families", "cancl"), "'cancel'"),
         (("retail", "--difficulties", "esay"), "easy, medium, hard"),
-        (("retail", "--out", "t.parquet"), ".jsonl"),
-        (("retail", "--from-specs", "x.json"), "domain"),
+        (("retail", "--difficulties", "easy=0"), "easy=0"),
+        (("retail", "--out", "t.csv"), ".csv"),
+        (("retail", "--out", "folder"), "mcp:FILE"),
+        (("retail,retail",), "retail"),
+        (("mix:retail,telecom",), "retail,telecom"),
+        (("retail", "--from-specs", "x.json"), "sources"),
         (("--from-specs", "x.json", "--seed", "0"), "--seed"),
-        (("retail", "--max-calls", "3"), "--max-calls"),
+        (("retail", "--temperature", "0.7"), "--temperature"),
     ],
 )
 def test_invalid_options_give_one_error_line_and_no_output(

@@ -294,15 +294,19 @@ def stats(
 ) -> None:
     """Print statistics of tasks.
 
-    They are lengths, tools, families, duplicates, leaks between splits, and the number of invalid tasks.
+    They are lengths, tools, families, reads and writes of gold, duplicates, leaks between splits, and the number of
+    invalid tasks.
     """
     from understudy.data import stats as describe
     from understudy.data.plots import write_plots
 
     source, domains = _source(dataset, domain, True, None)
-    measure = describe.measure_tokens(_format(model), domains) if model else lambda task: {}
+    chat_format = _format(model) if model else None
+    measure = describe.measure_tokens(chat_format, domains) if chat_format else lambda task: {}
+    count_tokens = describe.count_result_tokens(chat_format) if chat_format else None
     with progress_display(writes=False) as watch:
-        found = describe.compute_stats(watch(source.items(), "reading"), domains, measure)
+        items = watch(source.items(), "reading")
+        found = describe.compute_stats(items, domains, measure, describe.measure_evidence(domains), count_tokens)
     if found.num_invalid and not found.tasks:
         raise TaskError(f"{source.name}: none of the {found.num_invalid} rows is valid; the first: {found.first_error}")
     written = write_plots(found, plots) if plots else []

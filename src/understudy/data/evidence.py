@@ -9,6 +9,7 @@ Published: demonstrations with many reads before each write improved Qwen3-4B on
 arXiv 2606.02908).
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 
 _LIMITS = EpisodeLimits(max_turns=100)
+_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Evidence:
     @property
     def words(self) -> int:
         """Number of words that the reads return."""
-        return sum(len(result.split()) for result in self.read_results)
+        return sum(len(_WORD.findall(result)) for result in self.read_results)
 
 
 async def play_evidence(source: TaskSource, task: Task) -> Evidence:

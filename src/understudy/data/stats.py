@@ -1,4 +1,4 @@
-"""Statistics of a set of tasks: lengths, tools, families, difficulties, duplicates, and leaks between splits."""
+"""Statistics of a set of tasks: lengths, tools, families, evidence, duplicates, and leaks between splits."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -6,10 +6,13 @@ from typing import Any
 
 from pydantic import Field
 
+from understudy.core.errors import TaskError
+from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.items import Item, RowError
 from understudy.core.messages import Message
 from understudy.core.records import Record
 from understudy.core.tasks import Split, Task
+from understudy.data.evidence import Evidence, play_evidence
 from understudy.data.near_duplicates import NearDuplicateIndex, semantic_key, user_words
 from understudy.data.verify import DomainRegistry
 from understudy.formats import ChatFormat
@@ -41,6 +44,25 @@ class TaskLeak(Record):
     other_split: Split
 
 
+class EvidenceStats(Record):
+    """What gold reads and writes in the tasks of a family; means over the tasks that were played."""
+
+    tasks: int
+    """Number of tasks whose gold was played."""
+    reads: float
+    """Calls that change nothing."""
+    needed_reads: float
+    """Reads that are needed; see `data.evidence`."""
+    writes: float
+    """Calls that change something."""
+    reads_per_write: float | None
+    """Reads divided by writes; None if there are no writes."""
+    words: float
+    """Words in the results of the reads."""
+    tokens: float | None = None
+    """Tokens in the results of the reads, if tokens were counted."""
+
+
 class DatasetStats(Record):
     """Statistics of a set of tasks."""
 
@@ -56,6 +78,8 @@ class DatasetStats(Record):
     """Number of gold calls by tool."""
     lengths: dict[str, LengthStats] = {}
     """Words of the user, gold turns and gold calls; with a format, tokens of the prompt and of the gold turns."""
+    evidence: dict[str, EvidenceStats] = {}
+    """What gold reads and writes, by family. Only of tasks that can be played."""
     duplicate_ids: int = 0
     """Number of tasks with the id of an earlier task."""
     duplicates: int = 0
@@ -74,15 +98,22 @@ class DatasetStats(Record):
 
 
 LengthMeasure = Callable[[Task], dict[str, int]]
+EvidenceMeasure = Callable[[Task], Evidence | None]
+TokenCounter = Callable[[str], int]
 
 
 def compute_stats(
-    items: Iterable[Item[Task] | RowError], domains: DomainRegistry, measure: LengthMeasure = lambda task: {}
+    items: Iterable[Item[Task] | RowError],
+    domains: DomainRegistry,
+    measure: LengthMeasure = lambda task: {},
+    evidence: EvidenceMeasure = lambda task: None,
+    count_tokens: TokenCounter | None = None,
 ) -> DatasetStats:
-    """Compute the statistics in one pass. `measure` returns further lengths of a task."""
+    """Compute the statistics in one pass. `measure` returns further lengths of a task, `evidence` what gold reads."""
     counts = {name: Counter[str]() for name in ("splits", "families", "difficulties", "tools")}
     lengths, found, leaks = dict[str, Counter[int]](), Counter[str](), _Leaks(domains)
     ids, substances, first_error = set[str](), set[int](), ""
+    read = dict[str, _EvidenceSums]()
     for item in items:
         if isinstance(item, RowError):
             found["num_invalid"] += 1
@@ -95,14 +126,44 @@ def compute_stats(
         counts["families"][task.family] += 1
         counts["difficulties"][task.difficulty] += 1
         counts["tools"].update(call.name for call in task.gold_calls)
+        if seen := evidence(task):
+            read.setdefault(task.family, _EvidenceSums()).add(seen, count_tokens)
         found["tasks"] += 1
         found["duplicate_ids"] += _again(ids, task.id)
         found["duplicates"] += _again(substances, hash(semantic_key(task)))
         found.update(leaks.add(task))
     spread = {name: _spread(counter) for name, counter in lengths.items()}
     ordered = {name: dict(counter.most_common()) for name, counter in counts.items()}
-    named = {"lengths": spread, "leak_examples": tuple(leaks.named), "first_error": first_error}
+    by_family = {family: sums.means() for family, sums in read.items()}
+    named = {"lengths": spread, "evidence": by_family, "leak_examples": tuple(leaks.named), "first_error": first_error}
     return DatasetStats(**named, **ordered, **{"tasks": 0, **found})
+
+
+class _EvidenceSums:
+    """Sums over the tasks of a family."""
+
+    def __init__(self) -> None:
+        self._sums = Counter[str]()
+        self._tokens: int | None = None
+
+    def add(self, seen: Evidence, count_tokens: TokenCounter | None) -> None:
+        """Add one task."""
+        self._sums.update(tasks=1, reads=seen.reads, needed=seen.needed_reads, writes=seen.writes, words=seen.words)
+        if count_tokens is not None:
+            self._tokens = (self._tokens or 0) + sum(map(count_tokens, seen.read_results))
+
+    def means(self) -> EvidenceStats:
+        """Return the means."""
+        sums, tasks = self._sums, self._sums["tasks"]
+        return EvidenceStats(
+            tasks=tasks,
+            reads=sums["reads"] / tasks,
+            needed_reads=sums["needed"] / tasks,
+            writes=sums["writes"] / tasks,
+            reads_per_write=sums["reads"] / sums["writes"] if sums["writes"] else None,
+            words=sums["words"] / tasks,
+            tokens=None if self._tokens is None else self._tokens / tasks,
+        )
 
 
 class _Leaks:
@@ -142,6 +203,29 @@ class _Leaks:
             )
 
 
+def measure_evidence(domains: DomainRegistry) -> EvidenceMeasure:
+    """Return a measure that plays gold. It returns None for tasks of unknown domains and for gold that fails."""
+
+    def measure(task: Task) -> Evidence | None:
+        domain = domains.get(task.domain)
+        try:
+            return BACKGROUND_LOOP.run(play_evidence(domain, task)) if domain else None
+        except TaskError:
+            return None
+
+    return measure
+
+
+def count_result_tokens(format: ChatFormat) -> TokenCounter:
+    """Return a counter of the tokens of a text in a model's format."""
+
+    def tokens(text: str) -> int:
+        return len(format.encode_reply(Message(role="assistant", content=text)))
+
+    empty = tokens("")
+    return lambda text: tokens(text) - empty
+
+
 def measure_tokens(format: ChatFormat, domains: DomainRegistry) -> LengthMeasure:
     """Return a measure of tokens in a model's format. Tasks of unknown domains have no policy and tools."""
 
@@ -165,6 +249,17 @@ def format_stats(description: DatasetStats) -> str:
     spread = [f"{'':<14}{'mean':>8}{'min':>7}{'median':>8}{'p90':>7}{'max':>7}"] if d.lengths else []
     for name, s in d.lengths.items():
         spread.append(f"{name:<14}{s.mean:>8.1f}{s.min:>7}{s.median:>8}{s.p90:>7}{s.max:>7}")
+    if d.evidence:
+        spread.append(
+            f"{'evidence':<14}{'reads':>8}{'needed':>8}{'writes':>8}{'reads/write':>13}{'words':>8}"
+            + (f"{'tokens':>8}" if any(e.tokens is not None for e in d.evidence.values()) else "")
+        )
+    for family, e in d.evidence.items():
+        ratio = "-" if e.reads_per_write is None else f"{e.reads_per_write:.1f}"
+        tokens = "" if e.tokens is None else f"{e.tokens:>8.0f}"
+        spread.append(
+            f"{family:<14}{e.reads:>8.1f}{e.needed_reads:>8.1f}{e.writes:>8.1f}{ratio:>13}{e.words:>8.0f}{tokens}"
+        )
     listed = [
         f"{name:<14}" + ", ".join(f"{key} {count}" for key, count in getattr(d, name).items())
         for name in ("splits", "families", "difficulties", "tools")

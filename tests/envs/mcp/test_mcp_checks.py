@@ -19,8 +19,8 @@ from understudy.envs.mcp.checks import (
     score_checks,
 )
 from understudy.envs.mcp.config import RewardConfig
-from understudy.envs.mcp.tool_result import ToolResult
 from understudy.envs.mcp.tasks import MCPTask
+from understudy.envs.mcp.tool_result import ToolResult
 from understudy.envs.mcp.toolkit import ServerCall
 
 SHAPED = RewardConfig(kind="shaped", max_partial_reward=0.4)

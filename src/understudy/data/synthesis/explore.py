@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jsonschema.validators import validator_for
+
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.tasks import Split, assign_splits
@@ -52,7 +54,8 @@ class Leaf:
     @property
     def label(self) -> str:
         """The words of the value's key; "" if it has none."""
-        return words(next((key for key in reversed(self.path) if isinstance(key, str)), ""))
+        keys = [key for key in self.path if isinstance(key, str)]
+        return words(next((key for key in reversed(keys) if key not in ("value", "text")), "".join(keys[-1:])))
 
 
 @dataclass(frozen=True)
@@ -102,9 +105,12 @@ class Exploration:
             return list(FREE_TEXTS)
         used = [each[name] for each in self._examples.get(spec.name, ()) if name in each]
         kind = schema.get("type")
-        seen = [leaf.value for leaf in self._leaves if _fits(name, leaf) and _has_type(leaf.value, kind)]
+        seen = [leaf.value for leaf in self._leaves if _fits(name, leaf)]
         if _tokens(name)[-1:] and _tokens(name)[-1] in _SEARCH_NAMES:
             seen += [leaf.entity for leaf in self._leaves if leaf.entity]
+        if "$ref" not in repr(schema):  # which a property alone cannot resolve
+            valid = validator_for(schema)(schema)
+            seen = [value for value in seen if valid.is_valid(value)]
         found = [*used, *seen]
         if not found and kind in ("integer", "number"):
             least = int(schema.get("minimum", 1))
@@ -258,17 +264,6 @@ def _fits(name: str, leaf: Leaf) -> bool:
 def _tokens(name: str) -> list[str]:
     """Return the words of a name in the singular."""
     return [token.lower().removesuffix("s") for token in _TOKEN.findall(name)]
-
-
-def _has_type(value: str | int | float, kind: Any) -> bool:
-    match kind:
-        case "string":
-            return isinstance(value, str)
-        case "integer":
-            return isinstance(value, int)
-        case "number":
-            return isinstance(value, int | float)
-    return kind is None
 
 
 def is_free_text(name: str, schema: Mapping[str, Any]) -> bool:

@@ -204,6 +204,7 @@ class _Maker:
     def _together(self, units: Sequence[Unit], tells: bool) -> str:
         """Return the request for facts of one kind."""
         first, calls = units[0], [unit.observation.call for unit in units]
+        what, end = (_what_is(first), "?") if tells else ("Note", ".")
         if len(units) == 1 or first.leaf.entity or _verb(self._spec(calls[0])) not in _READ_VERBS:
             return " ".join(self._single(unit, tells) for unit in units)
         values = _listed([_arguments(call.arguments) for call in calls])
@@ -212,7 +213,7 @@ class _Maker:
             (
                 f"Look up {noun} for {values}, and {'tell me' if tells else 'note'} {asked} of each.",
                 f"{'I need' if tells else 'Find'} {asked} from {noun} for each of these: {values}.",
-                f"Check {noun} for {values}. {_what_is(first) if tells else 'Note'} {asked} of each{'?' if tells else '.'}",
+                f"Check {noun} for {values}. {what} {asked} of each{end}",
             )
         )
 
@@ -228,7 +229,7 @@ class _Maker:
         return self._phrases.choose(
             (
                 f"Look up {noun} and {'tell me' if tells else 'note'} {asked}.",
-                f"{'What is' if tells else 'Find'} {asked}? Check {noun}." if tells else f"Find {asked} in {noun}.",
+                f"{_what_is(unit)} {asked}? Check {noun}." if tells else f"Find {asked} in {noun}.",
                 f"I need {asked} from {noun}.",
             )
         )
@@ -250,9 +251,9 @@ class _Maker:
 
     def _bare_noun(self, call: ToolCall) -> str:
         spec = self._spec(call)
-        named = [token for token in words(_own_name(spec.name, self._found.source.name)).split() if token]
-        noun = " ".join(named[1:] if named[:1] and named[0] in _READ_VERBS and named[1:] else named)
-        return f"the {noun}"
+        named = words(spec.name.rpartition(".")[2]).split()
+        verb = next((place for place, token in enumerate(named[:-1]) if token in _READ_VERBS), -1)
+        return f"the {' '.join(named[verb + 1 :])}"
 
     def _spec(self, call: ToolCall) -> ToolSpec:
         return self._found.reads.get(call.name) or self._found.writes[call.name]
@@ -293,12 +294,6 @@ def _stated(arguments: Mapping[str, Any]) -> str:
 
 def _planned(call: ToolCall) -> PlannedCall:
     return PlannedCall(tool=call.name, arguments=call.arguments)
-
-
-def _own_name(tool: str, server: str) -> str:
-    """Return a tool's name without that of its server."""
-    short = tool.rpartition(".")[2]
-    return short.removeprefix(f"{server}_") if short != f"{server}_" else short
 
 
 def _verb(spec: ToolSpec) -> str:
