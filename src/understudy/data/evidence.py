@@ -10,7 +10,7 @@ arXiv 2606.02908).
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,13 +34,19 @@ class Evidence:
     """The result of each read."""
     writes: int
     """Number of calls that change something."""
-    needed_reads: int
-    """Number of reads that are needed; see the module docstring."""
+    needed: Mapping[int, str]
+    """The reads that are needed (see the module docstring), by their places among the agent's calls, and a value that
+    only this read shows."""
 
     @property
     def reads(self) -> int:
         """Number of calls that change nothing."""
         return len(self.read_results)
+
+    @property
+    def needed_reads(self) -> int:
+        """Number of reads that are needed."""
+        return len(self.needed)
 
     @property
     def words(self) -> int:
@@ -74,12 +80,13 @@ def find_evidence(task: Task, messages: Sequence[Message], writes: Sequence[Tool
             left.remove((call.name, call.arguments))
         else:
             reads.append(index)
-    needed = set[int]()
+    places = {index: place for place, index in enumerate(sorted(calls))}
+    needed = dict[int, str]()
     for value, before in _used_values(task, messages):
         stating = [i for i in range(before) if messages[i].role in ("user", "tool") and _states(value, messages[i])]
         if len(stating) == 1 and stating[0] in reads:
-            needed.add(stating[0])
-    return Evidence(tuple(messages[index].content for index in reads), len(writes), len(needed))
+            needed.setdefault(places[stating[0]], value)
+    return Evidence(tuple(messages[index].content for index in reads), len(writes), needed)
 
 
 def _calls_of_results(messages: Sequence[Message]) -> dict[int, ToolCall]:

@@ -97,14 +97,14 @@ class DatasetWriter:
             self._finish_folder()
         else:
             whole = self._partial.with_name(f"{self._partial.name}.parquet")
-            _to_parquet(self._partial, whole)
+            rows_to_parquet(self._partial, whole)
             os.replace(whole, self._out)
             self._partial.unlink()
 
     def _finish_folder(self) -> None:
         lines = [self._partial / f"{part}.jsonl" for part in self._files]
         for path in lines:
-            _to_parquet(path, path.with_suffix(".parquet"))
+            rows_to_parquet(path, path.with_suffix(".parquet"))
         for path in lines:
             path.unlink()
         os.replace(self._partial, self._out)
@@ -170,8 +170,8 @@ def read_partial_lines(out: Path) -> Iterator[bytes]:
             yield from (line for line in file if line.endswith(b"\n"))
 
 
-def _to_parquet(source: Path, target: Path) -> None:
-    """Write rows as parquet, by row groups."""
+def rows_to_parquet(source: Path, target: Path) -> None:
+    """Write the SkyRL rows of a JSONL file as parquet, by row groups."""
     parquet, schema = require_module("pyarrow.parquet", "writing parquet"), _schema()
     arrow = require_module("pyarrow", "writing parquet")
     with source.open("rb") as file, parquet.ParquetWriter(target, schema, compression="zstd") as writer:

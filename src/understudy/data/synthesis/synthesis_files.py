@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from understudy.core.errors import ConfigError, TaskError
+from understudy.core.files import RETRY_HINT, os_errors_as_config_errors
 from understudy.core.items import RowError, items_or_raise
 from understudy.core.messages import Message
 from understudy.core.readers import read_rows, require_module
-from understudy.core.records import Record
 from understudy.core.tasks import Task, read_tasks
 from understudy.data.skyrl_rows import to_skyrl_row
 from understudy.data.synthesis.limits import SynthesisConfig
@@ -23,7 +23,14 @@ from understudy.data.synthesis.mcp_folder import write_environment
 from understudy.data.synthesis.specs import build_samples
 from understudy.data.synthesis.synthesize import ChatClient, make_tasks, propose_tasks
 from understudy.data.verify import absolute_reference
-from understudy.data.writer import FILE_SUFFIXES, JsonlWriter, open_output, read_partial_lines, validate_output_path
+from understudy.data.writer import (
+    FILE_SUFFIXES,
+    JsonlWriter,
+    open_output,
+    read_partial_lines,
+    rows_to_parquet,
+    validate_output_path,
+)
 from understudy.envs.mcp.source import MCPTaskSource
 from understudy.envs.task_source import TaskSource
 
@@ -81,6 +88,12 @@ class TaskOutput:
     """The references of the sources, as the user gave them."""
 
     def __post_init__(self) -> None:
+        names = [source.name for source in self.sources]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(
+                    f"two sources are called {name!r}, and tasks name their source; make tasks of one at a time"
+                )
         if self.path.suffix not in ("", *FILE_SUFFIXES):
             raise ConfigError(
                 f"{self.path}: unknown suffix {self.path.suffix!r}; give a name that ends in .jsonl or .parquet, or a "
@@ -109,11 +122,22 @@ class TaskOutput:
             assert isinstance(source, MCPTaskSource)
             write_environment(source, read_tasks(tasks), self.path)
         else:
-            encode = _row_encoder(dict(zip((s.name for s in self.sources), self.names, strict=True)), self.sources)
-            with open_output(self.path, format="parquet") as made:
-                for task in read_tasks(tasks):
-                    made.write(encode(task))
+            self._write_rows(tasks)
         tasks.unlink()
+
+    def _write_rows(self, tasks: Path) -> None:
+        policies = {source.name: source.domain_policy for source in self.sources}
+        references = {s.name: absolute_reference(name) for s, name in zip(self.sources, self.names, strict=True)}
+        rows, made = (self.path.with_name(f"{self.path.name}.{kind}") for kind in ("rows", "new"))
+        with os_errors_as_config_errors(self.path, RETRY_HINT):
+            with rows.open("w", encoding="utf-8") as file:
+                for task in read_tasks(tasks):
+                    file.write(
+                        f"{to_skyrl_row(task, policies[task.domain], references[task.domain]).model_dump_json()}\n"
+                    )
+            rows_to_parquet(rows, made)
+            os.replace(made, self.path)
+            rows.unlink()
 
 
 async def write_new_tasks(
@@ -156,11 +180,6 @@ def _too_few(output: TaskOutput, counts: Counter[str], config: SynthesisConfig, 
     whose, there = " and ".join(source.name for source in output.sources), counts["kept"]
     then = f"repeat the command with --resume --count {there}" if there else "choose another split or families"
     return f"{whose}: only {there} of {config.count} {config.split} tasks can be generated; {then}"
-
-
-def _row_encoder(references: Mapping[str, str], sources: Sequence[TaskSource]) -> Callable[[Task], Record]:
-    policies = {source.name: source.domain_policy for source in sources}
-    return lambda task: to_skyrl_row(task, policies[task.domain], absolute_reference(references[task.domain]))
 
 
 def write_spec_samples(specs: Path, out: Path, track: ProgressTracker, resume: bool) -> int:

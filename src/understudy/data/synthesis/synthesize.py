@@ -8,6 +8,7 @@ any other source   by rules and by a model: a request and calls, whose results f
 import asyncio
 import itertools
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
@@ -37,6 +38,8 @@ from understudy.envs.task_source import StatefulSource, TaskSource
 T = TypeVar("T")
 MAX_MODEL_CALLS, MAX_MODEL_MESSAGES = 12, 24
 """Limits of a model's tasks if none are set."""
+MAX_UNPLANNED = 5
+"""A difficulty that was not asked for is given up after this many draws that yield no plan."""
 MAX_ADDITIONS = 16
 """Largest number of requests that are tried for one long task of a domain."""
 
@@ -131,8 +134,10 @@ async def _call_tasks(source: TaskSource, config: SynthesisConfig) -> AsyncItera
     for wrong in sorted(set(config.families) - set(FAMILIES)):
         raise ConfigError(f"{source.name}: unknown family {wrong!r}; by rules: {', '.join(FAMILIES)}")
     similar, found = NearDuplicateIndex(), _Explorations(source, config.seed)
-    splits, levels = _cycles(config)
-    for number, (split, level) in enumerate(zip(splits, levels, strict=False)):
+    splits, _ = _cycles(config)
+    shares, kept, unplanned = dict(config.call_difficulties), Counter[str](), Counter[str]()
+    for number, split in enumerate(splits):
+        level = min(shares, key=lambda each: (kept[each] + 1) / shares[each])
         exploration = await found.get(split)
         name = f"{source.name}/{split}/{config.seed}/{number}"
         rng, phrases = random.Random(name), PhraseSampler(name, split)
@@ -141,6 +146,9 @@ async def _call_tasks(source: TaskSource, config: SynthesisConfig) -> AsyncItera
         planned = plan_by_rules(exploration, level, families, config.min_reads, most, rng, phrases)
         if planned is None:
             yield RowError(f"task {number}", "", f"what the tools show yields no {level} task", "no plan")
+            unplanned[level] += 1
+            if unplanned[level] == MAX_UNPLANNED and not config.difficulties and len(shares) > 1:
+                del shares[level]
             continue
         family, plan = planned
         identity = f"{source.name}/{split}/{family}/{level}/rules-{config.seed}-{number}"
@@ -150,6 +158,7 @@ async def _call_tasks(source: TaskSource, config: SynthesisConfig) -> AsyncItera
             yield RowError(f"task {number}", issue.field, issue.problem, issue.kind)
         elif isinstance(task, Task):
             similar.add(task)
+            kept[level] += 1
             yield task
 
 
