@@ -13,10 +13,10 @@ import pytest
 
 from support.data_kit import retail_tasks, run_data_command, write_lines
 from understudy.core.items import Item, RowError
-from understudy.core.messages import Message
+from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Task
 from understudy.data.plots import bar_chart, histogram, render_plots
-from understudy.data.stats import DatasetStats, compute_stats, format_stats, measure_tokens
+from understudy.data.stats import DatasetStats, compute_stats, format_stats, measure_evidence, measure_tokens
 from understudy.data.verify import DomainRegistry
 from understudy.engines.models import find_model
 from understudy.envs.domains.retail import DOMAIN
@@ -110,7 +110,46 @@ def test_stats_command_prints_text_and_json(tmp_path: Path) -> None:
     assert re.search(r"\b0 near-duplicates, 0 rows\b", text)
     path = write_lines(tmp_path / "t.jsonl", TASKS)
     found = DatasetStats.model_validate_json(run_data_command("stats", path, "--json")[1])
-    assert found == compute_stats(items(*TASKS), DomainRegistry())
+    assert found.replace(evidence={}) == compute_stats(items(*TASKS), DomainRegistry())
+
+
+def count_writes(task: Task) -> int:
+    """Return how many of the gold calls change the database, by comparing it before and after each."""
+    state, writes = DOMAIN.initial_state(task), 0
+    kit = DOMAIN.toolkit(state)
+    for call in task.gold_calls:
+        before = state.changes().get("orders"), state.changes().get("users")
+        kit.call_sync(call)
+        writes += before != (state.changes().get("orders"), state.changes().get("users"))
+    return writes
+
+
+def test_stats_tell_reads_and_writes_by_family(tmp_path: Path) -> None:
+    tasks = [task for task in TASKS if task.family in ("cancel", "price")]
+    path = write_lines(tmp_path / "t.jsonl", tasks)
+    code, out, _ = run_data_command("stats", path, "--json", "--model", "tiny")
+    found = DatasetStats.model_validate_json(out).evidence
+    assert (code, found.keys()) == (0, {"cancel", "price"})
+    for family, evidence in found.items():
+        writes = [count_writes(task) for task in tasks if task.family == family]
+        calls = [len(task.gold_calls) for task in tasks if task.family == family]
+        assert evidence.tasks == len(writes)
+        assert evidence.writes == pytest.approx(mean(writes))
+        assert evidence.reads == pytest.approx(mean(calls) - mean(writes))
+        assert 0 < evidence.needed_reads <= evidence.reads
+        assert evidence.tokens is not None
+        assert evidence.tokens > evidence.words > 0
+        if sum(writes):
+            assert evidence.reads_per_write == pytest.approx((sum(calls) - sum(writes)) / sum(writes))
+    lines = run_data_command("stats", path)[1].splitlines()
+    assert any(line.split()[:1] == ["cancel"] and f"{found['cancel'].reads:.1f}" in line for line in lines)
+
+
+def test_evidence_leaves_out_gold_that_fails() -> None:
+    refused = ToolCall(name="cancel_order", arguments={"order_id": "W0", "reason": "x"})
+    broken = TASKS[0].replace(id="broken", gold=(Message(role="assistant", tool_calls=(refused,)),))
+    found = compute_stats(items(TASKS[0], broken), DomainRegistry(), evidence=measure_evidence(DomainRegistry()))
+    assert (found.tasks, sum(e.tasks for e in found.evidence.values())) == (2, 1)
 
 
 def test_stats_count_bad_rows_and_fail_without_valid_ones(tmp_path: Path) -> None:

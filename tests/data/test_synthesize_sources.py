@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import re
 import sys
 from collections import Counter
@@ -19,16 +20,18 @@ from support.endpoint import Answer, make_completion, serve_answers
 from support.replica.loopback import serve_replicas
 from understudy.core.errors import ConfigError
 from understudy.core.items import RowError
-from understudy.core.messages import Message, ToolCall
+from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Task, read_tasks
 from understudy.data.check import check, score_agent
 from understudy.data.evidence import find_evidence, play_evidence
 from understudy.data.synthesis.call_plan import CallPlan, TaskLabels, build_planned_task, read_fact
+from understudy.data.synthesis.explore import Exploration
 from understudy.data.synthesis.limits import SynthesisConfig
 from understudy.data.synthesis.synthesize import make_tasks
 from understudy.data.verify import TaskIssue
 from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
-from understudy.envs.mcp.source import MCPTaskSource
+from understudy.envs.mcp.config import MCPEnvironmentConfig, MCPServerConfig
+from understudy.envs.mcp.source import MCPEnvironmentResources, MCPTaskSource
 from understudy.envs.rewards import states_fact
 from understudy.envs.sources import load_source
 from understudy.envs.task_source import Slice, TaskSource
@@ -169,6 +172,36 @@ def test_server_without_known_reads_is_an_error_that_names_the_key(servers: Mapp
     assert "slack_list_channels" in err
     assert err.count("\n") == 1
     assert not (tmp_path / "t.jsonl.partial").exists()
+
+
+def test_resources_of_a_server_are_read() -> None:
+    async def read(source: MCPTaskSource) -> list[str]:
+        return await source.read_resources(5)
+
+    with _serving("retail") as url:
+        server = MCPServerConfig(url=url, state_per_session=True, warm_sessions=0)
+        config = MCPEnvironmentConfig(name="shop", servers={"shop": server})
+        texts = asyncio.run(read(MCPTaskSource(MCPEnvironmentResources(config))))
+    assert [json.loads(text) for text in texts] == [{}], "the server's only resource is its changes, which are none"
+
+
+def test_values_of_resources_and_results_become_arguments() -> None:
+    found = Exploration(PRODUCTS, "train")
+    found.add(['{"orders": ["W1"], "members": [{"id": "U7", "name": "Ada"}], "city": "Oslo", "orderCount": 3}'])
+    spec = ToolSpec(name="t", description="", parameters={})
+
+    def known(name: str, **schema: Any) -> list[Any]:
+        return found.candidates(spec, name, schema, random.Random(0))
+
+    assert known("order_id", type="string") == ["W1"]
+    assert known("member_id", type="string") == ["U7"]
+    assert known("memberId", type="string", pattern="^X") == []
+    assert known("city", type="string") == ["Oslo"]
+    assert known("order_count", type="integer") == [3]
+    assert known("query", type="string") == ["Ada"]
+    assert known("unit", enum=["C", "F"]) == ["C", "F"]
+    assert known("age", type="integer", minimum=4, maximum=4) == [4]
+    assert known("street", type="string") == []
 
 
 # A model's proposals
