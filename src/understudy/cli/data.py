@@ -487,13 +487,13 @@ def _sliced_sources(
     names: list[str], families: "tuple[str, ...]", difficulties: "tuple[Difficulty, ...]", by_model: bool
 ) -> "list[TaskSource]":
     """Return the sources. A domain makes tasks of its families; a model gets examples of a source's families."""
-    from understudy.envs.domains.base import Domain
+    from understudy.data.synthesis.synthesize import is_domain
     from understudy.envs.sources import load_source
     from understudy.envs.task_source import Slice
 
     sources = []
     for source in map(load_source, names):
-        if isinstance(source, Domain):
+        if is_domain(source):
             source = source.slice(Slice(families=families, difficulties=difficulties))
         elif by_model and families:
             source = source.slice(Slice(families=families))

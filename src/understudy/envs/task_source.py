@@ -1,6 +1,7 @@
 """TaskSource: the protocol of a source of tasks and episodes, and `Slice`, a subset of its tasks and tools."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from understudy.core.errors import ConfigError, did_you_mean
@@ -107,6 +108,22 @@ class WriteReportingSource(Protocol):
 
     def gold_writes(self, task: Task) -> tuple[ToolCall, ...]:
         """Return the agent's gold calls that change the state, or may change it, in order."""
+
+
+@runtime_checkable
+class ResourceSource(Protocol):
+    """Protocol of a task source whose servers have resources: texts beside the results of tools."""
+
+    async def read_resources(self, limit: int) -> list[str]:
+        """Return the texts of up to `limit` resources of each server."""
+
+
+@runtime_checkable
+class FolderSource(Protocol):
+    """Protocol of a task source that can be written as a folder of its own with other tasks."""
+
+    def write_folder(self, folder: Path, tasks: Sequence[Task]) -> None:
+        """Write the folder, which must not exist."""
 
 
 @runtime_checkable

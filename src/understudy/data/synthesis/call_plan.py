@@ -16,9 +16,7 @@ from understudy.core.items import RowErrorKind
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Scenario, Split, Task
-from understudy.data.evidence import gold_writes
 from understudy.data.verify import TaskIssue
-from understudy.envs.benchmarks.tau_bench import TauBench
 from understudy.envs.rewards import states_fact
 from understudy.envs.task_source import TaskSource
 
@@ -116,7 +114,7 @@ def _task(
     answer: str,
 ) -> Task:
     turns = (Message(role="assistant", tool_calls=(call,)) for call in calls)
-    task = Task(
+    return Task(
         id=labels.id,
         domain=source.name,
         split=labels.split,
@@ -126,9 +124,6 @@ def _task(
         gold=(*turns, Message(role="assistant", content=answer)),
         outputs=tuple(dict.fromkeys(facts)),
     )
-    if isinstance(source, TauBench):  # whose families say what the reward reads
-        return task.replace(family="change" if gold_writes(source, task) else "tell")
-    return task
 
 
 async def run_calls(source: TaskSource, calls: Sequence[ToolCall], split: Split) -> list[str | TaskIssue]:

@@ -20,8 +20,7 @@ from understudy.core.tasks import Split, assign_splits
 from understudy.data.evidence import gold_writes
 from understudy.data.synthesis.call_plan import Path, fact_text, probe_task, read_result, run_calls
 from understudy.data.verify import TaskIssue
-from understudy.envs.mcp.source import MCPTaskSource
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_source import ResourceSource, TaskSource
 
 ROUNDS = 3
 CALLS_PER_TOOL = 12
@@ -148,7 +147,7 @@ async def explore(source: TaskSource, split: Split, seed: int) -> Exploration:
     for task in source.tasks(split):
         for call in task.gold_calls:
             found._examples.setdefault(call.name, []).append(call.arguments)
-    if isinstance(source, MCPTaskSource):
+    if isinstance(source, ResourceSource):
         found.add(await source.read_resources(MAX_RESOURCES))
     await _divide(found, source)
     done = set[str]()
@@ -202,7 +201,7 @@ def _draw_calls(found: Exploration, rng: random.Random) -> Iterator[ToolCall]:
 
 def _nothing_to_read(source: TaskSource) -> str:
     names = ", ".join(spec.name for spec in source.tool_specs) or "none"
-    if isinstance(source, MCPTaskSource):
+    if isinstance(source, ResourceSource):
         return (
             f"{source.name}: no tool is known to change nothing, and tasks are made from what tools show; set "
             f'read_only_tools = ["get_*"] (or isolation = "shared") in its TOML file; its tools: {names}'

@@ -22,8 +22,8 @@ from understudy.core.tasks import Difficulty
 from understudy.data.synthesis.call_plan import CallPlan, FactPlace, PlannedCall, call_range
 from understudy.data.synthesis.explore import Exploration, Leaf, Observation, is_free_text, words
 from understudy.envs.authoring.task_builder import PhraseSampler
-from understudy.envs.domains.tool_dataset import ToolDataset
 from understudy.envs.rewards import states_fact
+from understudy.envs.task_source import WriteReportingSource
 
 FAMILIES: Mapping[str, tuple[Difficulty, ...]] = {
     "lookup": ("easy",),
@@ -93,7 +93,8 @@ class _Maker:
             "write": lambda reads: self._write(),
             "report": self._report,
         }
-        self._bare = isinstance(found.source, ToolDataset)  # whose rewards compare the answer itself
+        # a source that reports no writes is a data set, whose reward compares the answer itself
+        self._bare = not isinstance(found.source, WriteReportingSource)
 
     def _gather(self, reads: int) -> CallPlan | None:
         units = self._draw_units(reads)

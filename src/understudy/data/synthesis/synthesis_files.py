@@ -19,7 +19,6 @@ from understudy.core.readers import read_rows, require_module
 from understudy.core.tasks import Task, read_tasks
 from understudy.data.skyrl_rows import to_skyrl_row
 from understudy.data.synthesis.limits import SynthesisConfig
-from understudy.data.synthesis.mcp_folder import write_environment
 from understudy.data.synthesis.specs import build_samples
 from understudy.data.synthesis.synthesize import ChatClient, make_tasks, propose_tasks
 from understudy.data.verify import absolute_reference
@@ -31,8 +30,7 @@ from understudy.data.writer import (
     rows_to_parquet,
     validate_output_path,
 )
-from understudy.envs.mcp.source import MCPTaskSource
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_source import FolderSource, TaskSource
 
 if TYPE_CHECKING:
     from understudy.clients.chat import ChatModel
@@ -99,7 +97,7 @@ class TaskOutput:
                 f"{self.path}: unknown suffix {self.path.suffix!r}; give a name that ends in .jsonl or .parquet, or a "
                 "folder (no suffix) for the tasks of one MCP environment"
             )
-        if self.is_folder and not (len(self.sources) == 1 and isinstance(self.sources[0], MCPTaskSource)):
+        if self.is_folder and not (len(self.sources) == 1 and isinstance(self.sources[0], FolderSource)):
             raise ConfigError(
                 f"{self.path} is a folder, and only the tasks of one MCP environment (mcp:FILE) make a folder; give a "
                 "name that ends in .jsonl or .parquet"
@@ -119,8 +117,8 @@ class TaskOutput:
             return
         if self.is_folder:
             source = self.sources[0]
-            assert isinstance(source, MCPTaskSource)
-            write_environment(source, read_tasks(tasks), self.path)
+            assert isinstance(source, FolderSource)
+            source.write_folder(self.path, read_tasks(tasks))
         else:
             self._write_rows(tasks)
         tasks.unlink()

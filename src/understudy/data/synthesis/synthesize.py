@@ -10,7 +10,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeGuard, TypeVar
 
 from understudy.core.errors import ConfigError
 from understudy.core.items import RowError
@@ -51,6 +51,11 @@ class ChatClient(Protocol):
         """Return the text of the model's reply."""
 
 
+def is_domain(source: TaskSource) -> TypeGuard[Domain]:
+    """Return whether a source has a database, from whose rows its generator makes tasks: only a `Domain` has one."""
+    return isinstance(source, StatefulSource)
+
+
 def generate_tasks(domains: Sequence[Domain], config: SynthesisConfig) -> Iterator[Task]:
     """Yield tasks of the domains' generators in turn, until one has no more."""
     streams = (_stream(domain, config, config.split or "train") for domain in domains)
@@ -73,8 +78,7 @@ async def make_tasks(sources: Sequence[TaskSource], config: SynthesisConfig) -> 
     source has no more tasks. The same settings yield the same tasks.
     """
     streams = [
-        _domain_tasks(source, config) if isinstance(source, Domain) else _call_tasks(source, config)
-        for source in sources
+        _domain_tasks(source, config) if is_domain(source) else _call_tasks(source, config) for source in sources
     ]
     count = attempts = 0
     for stream in itertools.cycle(streams):
@@ -230,9 +234,7 @@ async def _find_issue(
     """Return the first problem of a new task, or None."""
     if issue := find_limit_issue(task, config):
         return issue
-    issue = await (
-        _find_stateful_issue(source, task) if isinstance(source, Domain) else find_reward_issue(source, task)
-    )
+    issue = await (_find_stateful_issue(source, task) if is_domain(source) else find_reward_issue(source, task))
     if issue is None:
         issue = await find_evidence_issue(source, task, config.min_reads)
     if issue is None and similar.find(task):
@@ -252,20 +254,20 @@ async def _requests(
     explored = {
         (source.name, split): await explore(source, split, config.seed)
         for source in sources
-        if not isinstance(source, Domain)
+        if not is_domain(source)
         for split in splits
     }
 
     def requests() -> Iterator[ProposalRequest | CallProposalRequest]:
         streams = [
-            iter(generate_tasks([source], config)) if isinstance(source, Domain) else _examples(source, config)
+            iter(generate_tasks([source], config)) if is_domain(source) else _examples(source, config)
             for source in sources
         ]
         cycles = [_cycles(config) for _ in sources]
         for number in itertools.count():
             place = number % len(sources)
             source, (of_splits, levels) = sources[place], cycles[place]
-            if isinstance(source, Domain):
+            if is_domain(source):
                 example = next(streams[place], None)
                 if example is None:
                     return

@@ -22,6 +22,7 @@ from understudy.envs.mcp.catalog import CatalogEntry, ServerTools, ToolCatalog, 
 from understudy.envs.mcp.checks import CallPattern
 from understudy.envs.mcp.config import MCPCall, MCPEnvironmentConfig, MCPServerConfig, load_environment_config
 from understudy.envs.mcp.environment import MCPEnvironment
+from understudy.envs.mcp.folder import write_environment
 from understudy.envs.mcp.pool import SessionPools, SessionStarter
 from understudy.envs.mcp.tasks import DEFAULT_FAMILY, MCPTask, read_mcp_tasks
 from understudy.envs.mcp.tool_result import ToolResult
@@ -221,8 +222,12 @@ class MCPTaskSource:
                 await session.wait_closed()
         return texts
 
-    def to_mcp_task(self, task: Task) -> MCPTask:
-        """Return an unlisted task of this environment as a line of its task file. Raise `TaskError` if it is none."""
+    def write_folder(self, folder: Path, tasks: Sequence[Task]) -> None:
+        """Write a folder with this environment, in which these tasks of it are listed instead of its own."""
+        write_environment(self.resources.config, map(self._unlisted, tasks), folder)
+
+    def _unlisted(self, task: Task) -> MCPTask:
+        """Return a task that the environment's file does not list. Raise `TaskError` if it cannot be played."""
         if task.domain != self.name:
             raise TaskError(f"task {task.id} is of the domain {task.domain!r}, and {self.name} cannot play it")
         if unknown := [call.name for call in task.gold_calls if call.name not in self._catalog.all_entries]:
