@@ -121,6 +121,15 @@ def test_strict_reward_is_product_and_shaped_reward_is_partial() -> None:
     assert cut_off.parts == {"within_limits": 0.0, "answer_match": 0.0, "tool_calls_match": 1.0}
 
 
+def test_told_outputs_count_in_reward_and_progress() -> None:
+    check = TaskCheck(calls=CallsCheck(required=(CallPattern(tool="a"),)))
+    half = EpisodeEvidence("x", True, [server_call("a")], told=(True, False))
+    assert score_checks(check, half, RewardConfig()).parts["facts_told"] == 0.0
+    assert score_checks(check, half, SHAPED).reward == pytest.approx(0.4 * 2 / 3)
+    full = EpisodeEvidence("x", True, [server_call("a")], told=(True, True))
+    assert score_checks(check, full, RewardConfig()).reward == 1.0
+
+
 def test_state_true_at_start_gives_no_progress() -> None:
     check = TaskCheck(state=(StateCheck(tool="x", not_contains="a"), StateCheck(tool="x", not_contains="b")))
     assert (

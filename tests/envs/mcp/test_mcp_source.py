@@ -12,7 +12,7 @@ from support.mcp_environment import TASKS, write_environment
 from support.mcp_kit import UNRULY, run_async, running_servers
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.messages import Message, ToolCall, ToolSpec
-from understudy.core.tasks import Task
+from understudy.core.tasks import Scenario, Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.data.check import check
 from understudy.envs.environment import StepResult
@@ -25,7 +25,7 @@ from understudy.envs.task_source import Slice
 from understudy.evaluation.evaluate import evaluate
 from understudy.formats.parsing.parse import parse_reply
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
-from understudy.rollouts.rollout import EpisodeLimits, play_episode, play_group
+from understudy.rollouts.rollout import EpisodeLimits, play_episode, play_group, rollout
 
 
 class FixedCallsAgent:
@@ -244,6 +244,38 @@ def test_missing_or_damaged_cassette_is_named(tmp_path: Path) -> None:
     (tmp_path / "tapes" / "all.jsonl").write_text('{"tools": {}}\n{}\n')
     with pytest.raises(TaskError, match=r"all\.jsonl:2"):
         load_source(f"mcp:{path}").tasks("train")
+
+
+def test_unlisted_task_needs_its_outputs_shown_and_its_writes_made() -> None:
+    source = load_source("mcp:slack-replay")
+    listing = Message(role="assistant", tool_calls=(ToolCall(name="slack_list_channels", arguments={}),))
+    sent = {"channel": "C0LUNCH", "message": "Hello."}
+    writing = Message(role="assistant", tool_calls=(ToolCall(name="slack_send_message", arguments=sent),))
+    answer = Message(role="assistant", content="It is C0GENERAL.")
+    scenario = Scenario(instructions="Which id has general?", opening="Which id has general?")
+    asked = Task(id="new", domain="slack", scenario=scenario, gold=(listing, answer), outputs=("C0GENERAL",))
+
+    async def score(task: Task) -> dict[str, float]:
+        episode = await rollout(task, source.environment(task), GoldAgent(), EpisodeLimits())
+        assert episode.score is not None
+        return {**episode.score.parts, "reward": episode.score.reward}
+
+    assert run_async(score(asked))["reward"] == 1.0
+    guessed = run_async(score(asked.replace(gold=(answer,))))
+    assert (guessed["facts_told"], guessed["reward"]) == (0.0, 0.0), "no tool has shown it"
+    told = asked.replace(id="told", gold=(listing, writing, answer))
+    assert source.gold_writes(told) == writing.tool_calls  # type: ignore[attr-defined]
+    mine = source.environment(told)._task.check.calls  # type: ignore[attr-defined]
+    assert [(c.tool, c.arguments) for c in mine.required] == [("slack.slack_send_message", sent)]
+    assert {c.tool for c in mine.allowed} >= {"slack.slack_list_channels"}
+    assert "slack.slack_send_message" not in {c.tool for c in mine.allowed}
+    for wrong, match in (
+        (asked.replace(domain="other"), "'other'"),
+        (asked.replace(outputs=()), "does nothing"),
+        (asked.replace(gold=(listing.replace(tool_calls=(ToolCall(name="shout"),)), answer)), "'shout'"),
+    ):
+        with pytest.raises(TaskError, match=match):
+            source.environment(wrong)
 
 
 @pytest.mark.parametrize(

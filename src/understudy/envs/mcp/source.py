@@ -191,7 +191,7 @@ class MCPTaskSource:
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> MCPEnvironment:
         """Return a new episode of `task`. A task that the environment's file does not list is played by `from_task`."""
-        mine = self.resources.tasks.get(task.id) or self.to_mcp_task(task)
+        mine = self.resources.tasks.get(task.id) or self._unlisted(task)
         made = user or (
             self.user_factory(task.scenario, seed, None) if self.user_factory else OpeningOnlyUser(mine.prompt)
         )
