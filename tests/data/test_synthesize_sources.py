@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mcp_tasks.make import _environment, _serving
-from support.checkouts import TAU_BENCH, write_checkout
+from support.checkouts import TAU2, TAU_BENCH, write_checkout
 from support.data_kit import run_data_command
 from support.endpoint import Answer, make_completion, serve_answers
 from support.replica.loopback import serve_replicas
@@ -363,6 +363,18 @@ def test_model_makes_tasks_of_a_benchmark(kiosk: str, tmp_path: Path) -> None:
     assert (change.outputs, tell.outputs) == ((), ("apple",))
     assert [len(load_source(kiosk).gold_writes(task)) for task in (change, tell)] == [1, 0]  # type: ignore[attr-defined]
     assert run_data_command("validate", tmp_path / "t.jsonl", "--domain", kiosk)[0] == 0
+
+
+def test_source_that_plays_only_its_own_tasks_is_refused(tmp_path: Path) -> None:
+    source = f"tau2:{write_checkout(tmp_path / 'checkout', TAU2)}#lamp"
+    try:
+        code, out, err = run_data_command("synthesize", source, "--out", tmp_path / "t.jsonl", "--count", 1)
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "tau2"]:
+            del sys.modules[name]
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "tau2-lamp" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["checkout"]
 
 
 class Times(ToolEpisode):
