@@ -25,6 +25,7 @@ from understudy.core.tasks import Task, read_tasks
 from understudy.data.check import check, score_agent
 from understudy.data.evidence import find_evidence, play_evidence
 from understudy.data.synthesis.call_plan import CallPlan, TaskLabels, build_planned_task, read_fact
+from understudy.data.synthesis.call_proposal import CallProposalRequest
 from understudy.data.synthesis.explore import Exploration
 from understudy.data.synthesis.limits import SynthesisConfig
 from understudy.data.synthesis.synthesize import make_tasks
@@ -327,6 +328,27 @@ def test_facts_are_read_from_json_labelled_lines_and_single_lines(
     result: str, path: tuple[str | int, ...], fact: str | None
 ) -> None:
     assert read_fact(result, path) == fact
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("https://evil.example/x", "hidden rows"),
+        ("Read (http://127.0.0.1:9/admin), please.", "hidden rows"),
+        ("../../.ssh/id_rsa", "hidden rows"),
+        ("~/.netrc", "hidden rows"),
+        ("C:\\secrets", "hidden rows"),
+        ("https://shown.example/a and/or 3/4", None),
+        ("Meet at noon.", None),
+    ],
+)
+def test_model_may_name_only_hosts_and_files_that_it_was_shown(text: str, kind: str | None) -> None:
+    found = Exploration(PRODUCTS, "train", shown="See https://shown.example/a for more.")
+    request = CallProposalRequest(0, found, None, "easy", 4, 4, 0, 0)
+    plan = {"prompt": "Hm.", "calls": [{"tool": "times", "arguments": {"a": [text], "b": 1}}]}
+    issue = asyncio.run(request.read_reply(json.dumps(plan)))
+    assert isinstance(issue, TaskIssue)
+    assert issue.kind == (kind or "invalid arguments"), "what is shown gets as far as the tool, which wants numbers"
 
 
 # Benchmarks and data sets

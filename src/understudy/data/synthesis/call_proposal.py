@@ -25,8 +25,8 @@ FAMILY = "proposed"
 """The family of tasks that a model proposes for a source whose tasks have no families of their own."""
 MAX_OBSERVATIONS = 24
 MAX_OBSERVATION_CHARACTERS = 700
-_PLACE = re.compile(r"^\s*(?:[\w+.-]+://|[/~]|\.\.?[/\\]|[A-Za-z]:[\\/])")
-"""Texts that name a host or a file."""
+_PLACE = re.compile(r"://|^(?:[/~]|\.\.?[/\\]|[A-Za-z]:[\\/])")
+"""Words that name a host or a file."""
 
 _ASK = """\
 You write tasks that train an assistant which talks to users and calls tools. A program runs every call of your task on
@@ -116,9 +116,9 @@ class CallProposalRequest:
         for number, call in enumerate(plan.calls):
             if call.tool not in allowed_tools:
                 return TaskIssue("unknown tool", f"calls.{number}", f"{call.tool!r} is none of the assistant's tools")
-            for text in leaf_texts(call.arguments):
-                if _PLACE.match(text) and text not in self.exploration.shown:
-                    return TaskIssue("hidden rows", f"calls.{number}", f"it names {text!r}, which was not shown")
+            for word in (word.strip("\"'(),.;") for text in leaf_texts(call.arguments) for word in text.split()):
+                if _PLACE.search(word) and word not in self.exploration.shown:
+                    return TaskIssue("hidden rows", f"calls.{number}", f"it names {word!r}, which was not shown")
         return None
 
     def _labels(self) -> TaskLabels:

@@ -17,7 +17,7 @@ from jsonschema.validators import validator_for
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.tasks import Split, assign_splits
-from understudy.data.evidence import gold_writes
+from understudy.data.evidence import gold_writes, leaf_texts
 from understudy.data.synthesis.call_plan import Path, fact_text, probe_task, read_result, run_calls
 from understudy.data.verify import TaskIssue
 from understudy.envs.task_source import ResourceSource, TaskSource
@@ -147,6 +147,7 @@ async def explore(source: TaskSource, split: Split, seed: int) -> Exploration:
     for task in source.tasks(split):
         for call in task.gold_calls:
             found._examples.setdefault(call.name, []).append(call.arguments)
+            found.shown += "".join(f"{text}\n" for text in leaf_texts(call.arguments))
     if isinstance(source, ResourceSource):
         found.add(await source.read_resources(MAX_RESOURCES))
     await _divide(found, source)
