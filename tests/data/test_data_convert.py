@@ -29,13 +29,13 @@ from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import Item, RowError
 from understudy.core.tasks import Task, read_tasks, write_tasks
 from understudy.data.check import score_agent
-from understudy.data.near_duplicates import gold_content_key
-from understudy.data.skyrl_rows import SkyRLRow, from_skyrl_row, to_skyrl_row
 from understudy.data.task_input import open_task_input
 from understudy.data.verify import DomainRegistry, find_gold_call_issue, play_tasks, validate_gold_calls
 from understudy.data.writer import open_output
 from understudy.envs.domains.retail import DOMAIN
 from understudy.envs.sources import load_source
+from understudy.envs.task_files.near_duplicates import gold_content_key
+from understudy.envs.task_files.skyrl_rows import SkyRLRow, from_skyrl_row, to_skyrl_row
 
 TASK = retail_tasks(1)[0]
 

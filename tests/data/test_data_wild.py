@@ -15,12 +15,12 @@ from understudy.core.items import Item, RowError
 from understudy.core.tasks import Task
 from understudy.data.conversations.conversations import read_conversations
 from understudy.data.plots import render_plots
-from understudy.data.skyrl_rows import to_skyrl_row
 from understudy.data.stats import compute_stats, format_stats
 from understudy.data.synthesis.specs import build_samples
 from understudy.data.task_input import open_task_input
 from understudy.data.tool_examples import read_tool_examples
 from understudy.data.verify import DomainRegistry, play_tasks
+from understudy.envs.task_files.skyrl_rows import to_skyrl_row
 
 VALID_VALUES = [
     *(json.loads(t.model_dump_json(exclude_defaults=True)) for t in retail_tasks(28)),

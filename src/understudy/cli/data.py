@@ -151,8 +151,8 @@ def convert(
     """
     from understudy.data.conversations.conversations import is_conversation_input
     from understudy.data.convert import split_names
-    from understudy.data.splits import ExactGroups
     from understudy.data.writer import FILE_SUFFIXES
+    from understudy.envs.task_files.splits import ExactGroups
 
     if is_conversation_input(Path(dataset)):
         validate_unused_options(ctx, _OF_TASKS)
@@ -230,7 +230,7 @@ def split(
     The splits are stratified by family and difficulty. Near-duplicates stay in one split.
     """
     from understudy.data.convert import split_names
-    from understudy.data.splits import NearDuplicateGroups
+    from understudy.envs.task_files.splits import NearDuplicateGroups
 
     shares = _numbers(ratios)
     source, domains = _source(dataset, domain, skip_validation, None)

@@ -11,9 +11,8 @@ from understudy.core.errors import TaskError
 from understudy.core.event_loop import run_async
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Score, Split, Task
-from understudy.data.near_duplicates import NearDuplicateIndex
-from understudy.envs.domains.mixture import find_source
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_files.near_duplicates import NearDuplicateIndex
+from understudy.envs.task_source import TaskSource, find_source
 from understudy.envs.users import gives_consent
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from understudy.core.items import Item, RowError, row_error_from_validation
 from understudy.core.readers import SUFFIXES, read_rows
 from understudy.core.tasks import SPLITS, Split, Task, require_stored_fields
-from understudy.data.skyrl_rows import SkyRLRow, from_skyrl_row
-from understudy.data.tau_tasks import TauTask, from_tau_task
 from understudy.envs.sources import load_source
+from understudy.envs.task_files.skyrl_rows import SkyRLRow, from_skyrl_row
+from understudy.envs.task_files.tau_rows import TauTask, from_tau_task
 from understudy.envs.task_source import TaskSource
 from understudy.runs.targets import find_target
 

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from understudy.core.dataset_files import DATASET_SUFFIXES, has_data_files, read_dataset
 from understudy.core.errors import TaskError
 from understudy.core.items import Item, RowError, row_error_from_validation
 from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair
 from understudy.data.conversations.row_messages import InvalidRow, Row, normalize_messages, normalize_tools
 from understudy.data.conversations.shapes import Use, find_shape
-from understudy.data.dataset_files import DATASET_SUFFIXES, has_data_files, read_dataset
 from understudy.data.writer import open_output, validate_output_path
 
 TrainingExample = Demonstration | PreferencePair | LabeledExample
