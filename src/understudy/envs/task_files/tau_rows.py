@@ -1,7 +1,8 @@
 """Convert tau-style tasks: `{user_id, instruction, actions: [{name, kwargs}], outputs, domain, complexity}`.
 
 Such a task has no conversation. Its instruction becomes the opening and the prompt of a simulated user; its actions
-become the gold calls, and its outputs one gold text after them. It has no goals, so no scripted user can play it.
+become the gold calls, and its outputs one gold text after them. It has no goals, so a scripted user says everything at
+once, and needs to confirm nothing.
 """
 
 from typing import Any
@@ -11,6 +12,9 @@ from pydantic import Field
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Scenario, Task
+
+DEFAULT_ANSWER = "Done."
+"""The gold text of tasks without outputs."""
 
 _NAMED: dict[str, Difficulty] = {
     "1": "easy",
@@ -51,7 +55,7 @@ def from_tau_task(tau: TauTask, task_id: str, domain: str) -> Task:
     complexity = "" if tau.complexity is None else str(tau.complexity).casefold()
     calls = (ToolCall(name=action.name, arguments=action.kwargs) for action in tau.actions)
     gold = [Message(role="assistant", tool_calls=(call,)) for call in calls]
-    answer = [Message(role="assistant", content=" ".join(tau.outputs))] if tau.outputs else []
+    answer = [Message(role="assistant", content=" ".join(tau.outputs) or DEFAULT_ANSWER)]
     return Task(
         id=task_id,
         domain=domain,
