@@ -1,0 +1,1 @@
+"""Tasks from files: readers of rows, and the sources that play them."""
