@@ -78,9 +78,12 @@ class MCPEnvironment(ToolEnvironment):
         return score_checks(self._task.check, evidence, self._reward)
 
 
-async def run_setup_calls(toolkit: MCPToolkit, task: str, calls: Sequence[MCPCall]) -> None:
-    """Make calls that must succeed."""
+async def run_setup_calls(toolkit: MCPToolkit, task: str, calls: Sequence[MCPCall]) -> list[ToolResult]:
+    """Make calls that must succeed, and return their results."""
+    results = list[ToolResult]()
     for call in calls:
         reply = await toolkit.call_internal(call)
         if reply.is_error:
             raise TaskError(f"task {task}: the call {call.tool}({call.arguments}) failed: {reply.text[:300]}")
+        results.append(reply)
+    return results

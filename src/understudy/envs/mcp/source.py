@@ -13,18 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from understudy.core.errors import ConfigError, TaskError
+from understudy.core.errors import ConfigError, TaskError, did_you_mean
 from understudy.core.event_loop import LoopLocal
 from understudy.core.messages import ToolSpec
 from understudy.core.tasks import Split, Task, assign_splits, filter_tasks, iterate_epochs
 from understudy.envs.mcp.cassette import Cassette
 from understudy.envs.mcp.catalog import ServerTools, ToolCatalog, sanitized_specs
-from understudy.envs.mcp.config import MCPEnvironmentConfig, MCPServerConfig, load_environment_config
+from understudy.envs.mcp.config import MCPCall, MCPEnvironmentConfig, MCPServerConfig, load_environment_config
 from understudy.envs.mcp.environment import MCPEnvironment, run_setup_calls
 from understudy.envs.mcp.pool import SessionPools, SessionStarter
-from understudy.envs.mcp.tasks import MCPTask, read_mcp_tasks
+from understudy.envs.mcp.tasks import MCPTask, from_sequence, read_mcp_tasks
 from understudy.envs.mcp.tool_result import ToolResult
 from understudy.envs.mcp.toolkit import MCPToolkit
+from understudy.envs.task_files.call_sequences import CallSequence
+from understudy.envs.task_files.step_references import resolve_references
 from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
 from understudy.envs.users import OpeningOnlyUser, User, UserFactory
 
@@ -48,13 +50,50 @@ class MCPEnvironmentResources:
     def __init__(self, config: MCPEnvironmentConfig) -> None:
         self.config = config
         self.pools = SessionPools(config.servers)
+        self.added: dict[str, MCPTask] = {}
+        """Tasks of other files, by id."""
         self._goals: dict[str, Sequence[ToolResult | None]] = {}
         self._locks = LoopLocal[defaultdict[str, asyncio.Lock]](lambda: defaultdict(asyncio.Lock))
 
     @functools.cached_property
     def tasks(self) -> dict[str, MCPTask]:
-        """The tasks by id."""
-        return {task.id: task for task in read_mcp_tasks(Path(self.config.tasks))}
+        """The tasks by id. References in their gold calls are values."""
+        return {task.id: task for task in self.resolve(read_mcp_tasks(Path(self.config.tasks), self.config.servers))}
+
+    def resolve(self, tasks: Sequence[MCPTask]) -> list[MCPTask]:
+        """Return the tasks with values in place of references in gold calls. For this, the gold calls are made.
+
+        Raise `TaskError` if a call fails, or its result lacks a field that is referred to.
+        """
+        if not any(task.has_references for task in tasks):
+            return list(tasks)
+        catalog = ToolCatalog(self.server_tools, self.config.servers, self.config.tool_naming)
+        return _apart(self._resolve(tasks, catalog))
+
+    async def _resolve(self, tasks: Sequence[MCPTask], catalog: ToolCatalog) -> list[MCPTask]:
+        pools = SessionPools(self.config.servers)  # of the loop that this coroutine runs in
+        found = [
+            task.with_gold(await self._resolved(task, catalog, pools)) if task.has_references else task
+            for task in tasks
+        ]
+        return found
+
+    async def _resolved(self, task: MCPTask, catalog: ToolCatalog, pools: SessionPools) -> list[MCPCall]:
+        calls, results = list[MCPCall](), list[Any]()
+        async with self.toolkit(task, catalog, pools) as kit:
+            await run_setup_calls(kit, task.id, task.setup)
+            for call in task.gold:
+                try:
+                    calls.append(call.replace(arguments=resolve_references(call.arguments, results)))
+                except ValueError as e:
+                    raise TaskError(f"task {task.id}: {call.tool}: {e}") from e
+                (result,) = await run_setup_calls(kit, task.id, calls[-1:])
+                results.append(result.value)
+        return calls
+
+    def find_task(self, task_id: str) -> MCPTask | None:
+        """Return the task with this id, or None."""
+        return self.added.get(task_id) or self.tasks.get(task_id)
 
     @functools.cached_property
     def server_tools(self) -> ServerTools:
@@ -74,13 +113,13 @@ class MCPEnvironmentResources:
         """The recorded answers."""
         return None if self.config.cassette.mode == "off" else Cassette(Path(self.config.cassette.file))
 
-    def toolkit(self, task: MCPTask, catalog: ToolCatalog) -> MCPToolkit:
-        """Return the tools of one episode."""
+    def toolkit(self, task: MCPTask, catalog: ToolCatalog, pools: SessionPools | None = None) -> MCPToolkit:
+        """Return the tools of one episode. `pools` replace those of the environment."""
         return MCPToolkit(
             self.config.servers,
             limits=self.config.limits.override(task.limits),
             catalog=catalog,
-            pools=self.pools,
+            pools=pools or self.pools,
             cassette=self.cassette.task(task.id) if self.cassette else None,
             mode=self.config.cassette.mode,
         )
@@ -117,7 +156,8 @@ class MCPTaskSource:
     @property
     def families(self) -> tuple[str, ...]:
         """The families of the tasks."""
-        return tuple(dict.fromkeys(task.family for task in self.resources.tasks.values()))
+        tasks = (*self.resources.tasks.values(), *self.resources.added.values())
+        return tuple(dict.fromkeys(task.family for task in tasks))
 
     @property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
@@ -141,9 +181,29 @@ class MCPTaskSource:
         )
         return dataclasses.replace(self, task_slice=task_slice)
 
+    def to_task(self, id: str, split: Split, raw: Mapping[str, Any]) -> Task:
+        """Convert a `CallSequence` of another file to a task that this environment plays from then on.
+
+        Raise `TaskError` if it calls a tool that no server has, if a reference has no value, or if a task of this
+        environment has the id.
+        """
+        task = from_sequence(
+            CallSequence.model_validate(raw).replace(id=id, split=split), self.resources.config.servers
+        )
+        for call in task.gold:
+            if call.tool not in self._catalog.all_entries:
+                raise TaskError(
+                    f"task {id}: no server of {self.name} has a tool {did_you_mean(call.tool, self._names)}"
+                )
+        if id in self.resources.tasks:
+            raise TaskError(f"task {id}: {self.resources.config.tasks} has a task with this id; rename one of them")
+        (task,) = self.resources.resolve([task])
+        self.resources.added[id] = task
+        return task.to_task(self.name, split, self._names)
+
     def tasks(self, split: Split) -> list[Task]:
         """Return the tasks of a split that the slice selects."""
-        names = {name: entry.spec.name for name, entry in self._catalog.all_entries.items()}
+        names = self._names
         rows = self.resources.tasks
         splits = assign_splits({key: row.split for key, row in rows.items()})
         tasks = [row.to_task(self.name, splits[key], names) for key, row in rows.items()]
@@ -161,7 +221,7 @@ class MCPTaskSource:
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> MCPEnvironment:
         """Return a new episode of `task`."""
-        mine = self.resources.tasks.get(task.id)
+        mine = self.resources.find_task(task.id)
         if mine is None:
             raise TaskError(
                 f"task {task.id} is not a task of {self.name}, whose tasks are in {self.resources.config.tasks}"
@@ -176,6 +236,11 @@ class MCPTaskSource:
         return MCPEnvironment(
             mine, kit, mine.domain_policy or self.domain_policy, made, goal, self.resources.config.reward
         )
+
+    @property
+    def _names(self) -> dict[str, str]:
+        """The name that the agent sees of each tool, by both of its names."""
+        return {name: entry.spec.name for name, entry in self._catalog.all_entries.items()}
 
     @functools.cached_property
     def _catalog(self) -> ToolCatalog:
