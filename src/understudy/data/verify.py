@@ -59,6 +59,10 @@ class DomainRegistry:
                 "or --skip-validation to check only the form of its tasks"
             )
 
+    def add(self, sources: Iterable[TaskSource]) -> None:
+        """Add the sources of tasks that were read from a file."""
+        self._found |= {source.name: source for source in sources}
+
     def get(self, name: str) -> TaskSource | None:
         """Return a domain by its name, or None if it is unknown."""
         if name not in self._found and name in list_domains():
@@ -131,7 +135,7 @@ def find_gold_call_issue(domain: StatefulSource, task: Task) -> TaskIssue | None
 
 async def find_play_issue(domain: TaskSource, task: Task) -> TaskIssue | None:
     """Return the first problem that playing a task shows, or None. A task without goals is not played: no user can."""
-    return await find_reward_issue(domain, task) if task.scenario.goals else None
+    return await find_reward_issue(domain, task)
 
 
 async def find_reward_issue(domain: TaskSource, task: Task) -> TaskIssue | None:

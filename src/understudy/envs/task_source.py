@@ -1,7 +1,7 @@
 """TaskSource: the protocol of a source of tasks and episodes, and `Slice`, a subset of its tasks and tools."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from understudy.core.errors import ConfigError, TaskError, did_you_mean
 from understudy.core.messages import ToolSpec
@@ -11,6 +11,9 @@ from understudy.envs.environment import Environment
 from understudy.envs.state import State
 from understudy.envs.task_files.summary import FileSummary
 from understudy.envs.users import User, UserFactory
+
+if TYPE_CHECKING:
+    from understudy.envs.task_files.call_sequences import CallSequence
 
 
 class Slice(Record):
@@ -116,6 +119,14 @@ class RowSource(Protocol):
 
     def to_task(self, id: str, split: Split, raw: Mapping[str, Any]) -> Task:
         """Convert a row."""
+
+
+@runtime_checkable
+class SequenceSource(Protocol):
+    """Protocol of a task source that plays sequences of calls from other files."""
+
+    def add_task(self, sequence: "CallSequence", split: Split) -> Task:
+        """Convert a sequence to a task that the source plays from then on. Raise `TaskError` if it cannot."""
 
 
 @runtime_checkable

@@ -44,7 +44,7 @@ def test_each_row_has_its_own_kind(tmp_path: Path) -> None:
     (summary,) = list_file_summaries(source)
     assert summary.rows == {"tasks": 3, "SkyRL rows": 1, "tau tasks": 2, "prompts": 1}
     assert summary.played_by == {"retail": 4}
-    assert summary.refused == {"other domain": 1, "malformed": 2}
+    assert summary.refused == {"no reward": 1, "malformed": 2}
     assert [text.split(": ")[0].rpartition(":")[2] for text in summary.refusals] == ["5", "6", "7"]
     assert "data.reward" in summary.refusals[0]
 
@@ -98,5 +98,5 @@ def test_row_cannot_choose_code(tmp_path: Path) -> None:
     write_lines(path, rows)
     with pytest.raises(ConfigError, match=r"data\.sources=toy:DOMAIN"):
         load_source(str(path))
-    with pytest.raises(ConfigError, match="toy has no tool 'find_user'"):
+    with pytest.raises(ConfigError, match="toy: unknown tool 'find_user'"):
         load_source(str(path), DataConfig(sources=("toy:DOMAIN",)))

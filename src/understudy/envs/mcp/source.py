@@ -181,15 +181,14 @@ class MCPTaskSource:
         )
         return dataclasses.replace(self, task_slice=task_slice)
 
-    def to_task(self, id: str, split: Split, raw: Mapping[str, Any]) -> Task:
-        """Convert a `CallSequence` of another file to a task that this environment plays from then on.
+    def add_task(self, sequence: CallSequence, split: Split) -> Task:
+        """Convert a sequence of another file to a task that this environment plays from then on.
 
         Raise `TaskError` if it calls a tool that no server has, if a reference has no value, or if a task of this
         environment has the id.
         """
-        task = from_sequence(
-            CallSequence.model_validate(raw).replace(id=id, split=split), self.resources.config.servers
-        )
+        id = sequence.id
+        task = from_sequence(sequence.replace(split=split), self.resources.config.servers)
         for call in task.gold:
             if call.tool not in self._catalog.all_entries:
                 raise TaskError(

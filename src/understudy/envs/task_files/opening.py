@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,8 +11,9 @@ from understudy.core.items import Item, RowError
 from understudy.core.tasks import SPLITS, Split, Task
 from understudy.envs.domains.mixture import Mixture, parse_weight
 from understudy.envs.sources import load_source
+from understudy.envs.task_files.call_matching import CallMatching
 from understudy.envs.task_files.config import NO_DATA, DataConfig
-from understudy.envs.task_files.files import digest_row_files, is_task_file, list_row_files
+from understudy.envs.task_files.files import RowFile, digest_row_files, is_task_file, list_row_files
 from understudy.envs.task_files.players import Players
 from understudy.envs.task_files.rows import ReadRow, TaskRow, read_task_rows
 from understudy.envs.task_files.source import TaskFile
@@ -89,43 +91,70 @@ def open_task_files(
     Rows may also name the sources `beside`. With `rest`, the splits that are not given are those of this source. Raise
     `ConfigError` if a file is missing, or if no row has a task that can be played.
     """
-    allowed = [*beside, *(load_source(reference) for reference in data.sources)]
     files = [(split, file) for split, names in given.items() for each in names for file in list_row_files(each)]
+    read = read_files(name, files, data, beside)
+    tasks = [item.value for item in read.items if isinstance(item, Item)]
+    refused, refusals = count_refusals(item for item in read.items if isinstance(item, RowError))
+    if not tasks:
+        first = refusals[0] if refusals else "there are no rows"
+        raise ConfigError(f"{name}: no row has a task that can be played; {first}")
+    taken = [] if rest or data.validation else _choose_validation(tasks)
+    tasks = [task.replace(split="validation") if task.id in taken else task for task in tasks]
+    by_split = {split: [task for task in tasks if task.split == split] for split in SPLITS}
+    taken_note = f"no row names validation tasks, so {len(taken)} training tasks are validation tasks"
+    summary = FileSummary(
+        name=name,
+        digest=digest_row_files([file for _, file in files]),
+        rows=read.kinds,
+        played_by=dict(Counter(task.domain for task in tasks)),
+        splits={split: len(listed) for split, listed in by_split.items() if listed},
+        refused=refused,
+        refusals=refusals,
+        notes=(*((taken_note,) if taken else ()), *read.notes),
+    )
+    known = list_sources(rest) if rest else ()
+    sources = [*((rest,) if rest else ()), *(source for source in read.sources if source not in known)]
+    named = {split for split in given if split} if rest else {*SPLITS}
+    kept = {split: listed for split, listed in by_split.items() if split in named}
+    return TaskFile(name, Mixture(tuple(sources), (1.0,) * len(sources)), kept, summary, bool(taken))
+
+
+@dataclass(frozen=True)
+class ReadFiles:
+    """The tasks of files, in the order of their rows."""
+
+    items: Sequence[Item[Task] | RowError]
+    """The task of each row as its source has it, or why it is refused."""
+    kinds: dict[str, int]
+    """Number of rows by kind."""
+    sources: Sequence[TaskSource]
+    """The sources that play the tasks."""
+    notes: tuple[str, ...] = ()
+    """What these sources say of themselves."""
+
+
+def read_files(
+    name: str,
+    files: Iterable[tuple[Split | None, RowFile]],
+    data: DataConfig = NO_DATA,
+    beside: Sequence[TaskSource] = (),
+) -> ReadFiles:
+    """Read the tasks of files, each with the split that the user gives to its tasks, or None. See `open_task_files`."""
     rows, labels = list[ReadRow](), list[_SplitLabels]()
     for split, file in files:
         for row in read_task_rows(file.rows(), Path(file.name).stem):
             rows.append(row)
             labels.append(_SplitLabels(split, file.split))
-    players = Players(allowed, data, name)
-    found = list(_without_repeated_ids(players.assign(rows)))
-    tasks = [
-        item.value.task.replace(split=label.choose(item.value.split))
-        for item, label in zip(found, labels, strict=True)
-        if isinstance(item, Item)
+    players = Players([*beside, *(load_source(reference) for reference in data.sources)], data, name)
+    items = [
+        item
+        if isinstance(item, RowError)
+        else Item(item.location, item.value.task.replace(split=label.choose(item.value.split)))
+        for item, label in zip(_without_repeated_ids(players.assign(rows)), labels, strict=True)
     ]
-    refused, refusals = count_refusals(item for item in found if isinstance(item, RowError))
-    if not tasks:
-        first = refusals[0] if refusals else "there are no rows"
-        raise ConfigError(f"{name}: no row has a task that can be played; {first}")
-    named = {split for split in given if split} or set(SPLITS)
-    shares_rows = rest is None and not data.validation and not any(task.split == "validation" for task in tasks)
-    if shares_rows:
-        tasks = _with_validation_share(tasks)
-    by_split = {split: [task for task in tasks if task.split == split] for split in SPLITS}
-    summary = FileSummary(
-        name=name,
-        digest=digest_row_files([file for _, file in files]),
-        rows=dict(Counter(row.kind.name for row in rows)),
-        played_by=dict(Counter(task.domain for task in tasks)),
-        splits={split: len(listed) for split, listed in by_split.items() if listed},
-        refused=refused,
-        refusals=refusals,
-        notes=_notes(by_split, shares_rows),
-    )
-    known = () if rest is None else list_sources(rest)
-    sources = ([] if rest is None else [rest]) + [each for each in players.used.values() if each not in known]
-    kept = {split: listed for split, listed in by_split.items() if rest is None or split in named}
-    return TaskFile(name, Mixture(tuple(sources), (1.0,) * len(sources)), kept, summary, shares_rows)
+    sources = list(players.used.values())
+    notes = tuple(note for source in sources if isinstance(source, CallMatching) for note in source.notes())
+    return ReadFiles(items, dict(Counter(row.kind.name for row in rows)), sources, notes)
 
 
 class _SplitLabels(NamedTuple):
@@ -153,20 +182,16 @@ def _without_repeated_ids(items: Iterable[Item[TaskRow] | RowError]) -> Iterator
         yield item
 
 
-def _with_validation_share(tasks: Sequence[Task]) -> list[Task]:
-    """Return the tasks with a share of the training tasks as validation tasks. Near-duplicates stay together."""
+def _choose_validation(tasks: Sequence[Task]) -> set[str]:
+    """Return the ids of training tasks to validate on; none if there are validation tasks.
+
+    Near-duplicates stay together.
+    """
     groups, training = NearDuplicateGroups(), [task for task in tasks if task.split == "train"]
-    if len(training) < 2:
-        return list(tasks)
+    if len(training) < 2 or any(task.split == "validation" for task in tasks):
+        return set()
     for task in training:
         groups.add(task)
     share = max(VALIDATION_SHARE, 1 / len(training))
     parts = assign_splits(groups, (1 - share, share), 0)
-    chosen = {task.id for task, part in zip(training, parts, strict=True) if part}
-    return [task.replace(split="validation") if task.id in chosen else task for task in tasks]
-
-
-def _notes(by_split: Mapping[Split, Sequence[Task]], shares_rows: bool) -> tuple[str, ...]:
-    if not shares_rows or not by_split["validation"]:
-        return ()
-    return (f"no row names validation tasks, so {len(by_split['validation'])} training tasks are validation tasks",)
+    return {task.id for task, part in zip(training, parts, strict=True) if part}

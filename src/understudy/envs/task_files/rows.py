@@ -6,6 +6,10 @@ the first kind that it matches.
     tasks           understudy's own tasks, as `understudy data synthesize` writes them
     SkyRL rows      tasks as rows for SkyRL, as `understudy data convert` writes them
     tau tasks       tasks of tau-bench and its descendants: an instruction, actions and outputs
+    tau2 tasks      tasks of tau2-bench: a user scenario and evaluation criteria
+    call rows       an instruction, actions and outputs in other shapes, such as the rows of other trainers
+    sequences       sequences of calls on MCP servers, as rows for SkyRL's MCP environment
+    specs           dependent specs: scenarios whose tasks are sequences of calls
     prompts         questions with or without answers, which a reward function scores
 """
 
@@ -17,9 +21,17 @@ from pydantic import ValidationError
 
 from understudy.core.items import Item, RowError, row_error_from_validation
 from understudy.core.tasks import Split, Task, require_stored_fields
+from understudy.envs.task_files.call_rows import is_call_row, read_call_row
+from understudy.envs.task_files.call_sequences import (
+    CallSequence,
+    is_sequence_row,
+    is_spec_row,
+    read_sequence_row,
+    read_spec_row,
+)
 from understudy.envs.task_files.prompt_rows import is_prompt_row, to_tool_example
-from understudy.envs.task_files.skyrl_rows import SkyRLRow, from_skyrl_row
-from understudy.envs.task_files.tau_rows import TauTask, from_tau_task
+from understudy.envs.task_files.skyrl_rows import SkyRLRow, from_skyrl_row, is_skyrl_row
+from understudy.envs.task_files.tau_rows import TauTask, from_tau2_task, from_tau_task
 
 PlayedBy = Literal["source", "calls", "reward"]
 """Who plays the tasks of a kind.
@@ -41,7 +53,7 @@ class TaskRow:
     """The reference of the source that plays the task, if the row has one. A reference is never opened: the source of
     the task's `domain` plays it, if the user allows that source."""
     content: Any = None
-    """The validated row, for sources that convert it themselves."""
+    """What the row has besides the task: a `CallTask`, a `CallSequence`, a `ToolExample` or a row of tau2-bench."""
 
 
 Reader = Callable[[Item[Mapping[str, Any]], str], Iterator[Item[TaskRow] | RowError]]
@@ -79,8 +91,13 @@ def read_task_rows(items: Iterator[Item[Any] | RowError], stem: str) -> Iterator
 
 def find_kind(value: Any) -> RowKind:
     """Return the kind of a row. A row without a known kind is read as a task, whose reader says what it lacks."""
+    return match_kind(value) or OWN_TASKS
+
+
+def match_kind(value: Any) -> RowKind | None:
+    """Return the kind of a row, or None if it has none."""
     columns = {name: each for name, each in value.items() if each is not None} if isinstance(value, dict) else {}
-    return next((kind for kind in ROW_KINDS if kind.matches(columns)), OWN_TASKS)
+    return next((kind for kind in ROW_KINDS if kind.matches(columns)), None)
 
 
 def _without_null_columns(item: Item[Any]) -> Item[Any]:
@@ -115,7 +132,41 @@ def _read_skyrl(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[T
 def _read_tau(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[TaskRow] | RowError]:
     row = TauTask.model_validate(item.value)
     task = from_tau_task(row, f"{row.domain}/{identity}".lstrip("/"), row.domain)
-    yield Item(item.location, TaskRow(task, content=row))
+    yield Item(item.location, TaskRow(task))
+
+
+def _read_tau2(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[TaskRow] | RowError]:
+    yield Item(item.location, TaskRow(from_tau2_task(item.value, identity), content=item.value))
+
+
+def _read_calls(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[TaskRow] | RowError]:
+    for found in read_call_row(item, identity):
+        if isinstance(found, RowError):
+            yield found
+            continue
+        row = found.value
+        yield Item(found.location, TaskRow(row.task, row.task.split if row.has_split else None, content=row))
+
+
+def _read_sequence(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[TaskRow] | RowError]:
+    return _sequence_rows(read_sequence_row(item, identity))
+
+
+def _read_spec(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[TaskRow] | RowError]:
+    return _sequence_rows(read_spec_row(item, identity))
+
+
+def _sequence_rows(items: Iterator[Item[CallSequence] | RowError]) -> Iterator[Item[TaskRow] | RowError]:
+    for found in items:
+        if isinstance(found, RowError):
+            yield found
+            continue
+        try:
+            task = found.value.to_call_task().task
+        except ValueError as e:
+            yield RowError(found.location, "tool_sequence", str(e))
+            continue
+        yield Item(found.location, TaskRow(task, found.value.split, content=found.value))
 
 
 def _read_prompt(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[TaskRow] | RowError]:
@@ -128,9 +179,30 @@ def _read_prompt(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[
     yield Item(item.location, TaskRow(task, example.split, content=example))
 
 
-OWN_TASKS = RowKind("tasks", lambda row: "scenario" in row, _read_own)
-SKYRL_ROWS = RowKind("SkyRL rows", lambda row: "reward_spec" in row, _read_skyrl)
-TAU_TASKS = RowKind("tau tasks", lambda row: "instruction" in row, _read_tau, "calls")
+def _is_tau_task(row: Mapping[str, Any]) -> bool:
+    """Return whether a row has the form of tau-bench, and no results of its actions."""
+    actions = row.get("actions", ())
+    listed = actions if isinstance(actions, list | tuple) else ()
+    recorded = any(isinstance(action, dict) and "result" in action for action in listed)
+    return "instruction" in row and "reward_spec" not in row and "results" not in row and not recorded
+
+
+OWN_TASKS = RowKind("tasks", lambda row: "scenario" in row and "gold" in row, _read_own)
+SKYRL_ROWS = RowKind("SkyRL rows", is_skyrl_row, _read_skyrl)
+SPECS = RowKind("tasks of specs", is_spec_row, _read_spec, "calls")
+SEQUENCES = RowKind("sequences", is_sequence_row, _read_sequence, "calls")
+TAU_TASKS = RowKind("tau tasks", _is_tau_task, _read_tau, "calls")
+TAU2_TASKS = RowKind("tau2 tasks", lambda row: "evaluation_criteria" in row, _read_tau2, "calls")
+CALL_ROWS = RowKind("call rows", is_call_row, _read_calls, "calls")
 PROMPTS = RowKind("prompts", is_prompt_row, _read_prompt, "reward")
 UNREADABLE = RowKind("unreadable rows", lambda row: False, _read_own)
-ROW_KINDS: tuple[RowKind, ...] = (OWN_TASKS, SKYRL_ROWS, TAU_TASKS, PROMPTS)
+ROW_KINDS: tuple[RowKind, ...] = (
+    OWN_TASKS,
+    SKYRL_ROWS,
+    SPECS,
+    SEQUENCES,
+    TAU_TASKS,
+    TAU2_TASKS,
+    CALL_ROWS,
+    PROMPTS,
+)

@@ -5,6 +5,7 @@ become the gold calls, and its outputs one gold text after them. It has no goals
 once, and needs to confirm nothing.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
@@ -66,6 +67,30 @@ def from_tau_task(tau: TauTask, task_id: str, domain: str) -> Task:
         gold=(*gold, *answer),
         outputs=tau.outputs,
     )
+
+
+def from_tau2_task(row: Mapping[str, Any], identity: str) -> Task:
+    """Convert a task of tau2-bench, `{id, user_scenario, evaluation_criteria: {actions, communicate_info}}`.
+
+    Actions of the user are left out.
+    """
+    criteria, user = row.get("evaluation_criteria") or {}, row.get("user_scenario") or {}
+    instructions = user.get("instructions", user) if isinstance(user, dict) else user
+    parts = instructions.items() if isinstance(instructions, dict) else ()
+    text = "\n".join(f"{name}: {part}" for name, part in parts if part) or str(instructions)
+    actions = [each for each in criteria.get("actions") or () if each.get("requestor", "assistant") == "assistant"]
+    tau = TauTask(
+        instruction=text,
+        actions=tuple(TauAction(name=each["name"], kwargs=each.get("arguments") or {}) for each in actions),
+        outputs=tuple(criteria.get("communicate_info") or ()),
+    )
+    return from_tau_task(tau, str(row.get("id", identity)), "").replace(family="tau2")
+
+
+def to_tau_values(task: Task) -> dict[str, Any]:
+    """Return the instruction, actions and outputs of a task, as tau-bench has them."""
+    actions = [{"name": call.name, "kwargs": call.arguments} for call in task.gold_calls]
+    return {"instruction": task.scenario.instructions, "actions": actions, "outputs": list(task.outputs)}
 
 
 def _difficulty(complexity: str, calls: int) -> Difficulty:
