@@ -12,7 +12,8 @@ from understudy.core.event_loop import run_async
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Score, Split, Task
 from understudy.envs.task_files.near_duplicates import NearDuplicateIndex
-from understudy.envs.task_source import TaskSource, find_source
+from understudy.envs.task_files.summary import FileSummary
+from understudy.envs.task_source import TaskSource, find_source, list_file_summaries
 from understudy.envs.users import gives_consent
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
@@ -47,6 +48,8 @@ class DomainReport(Record):
     """One sentence for each problem, with the task's id. A sound domain has none."""
     warnings: tuple[str, ...] = ()
     """One sentence for each thing that may be intended."""
+    files: tuple[FileSummary, ...] = ()
+    """What was read from files of tasks, and what was refused. Refused rows are among the problems."""
 
 
 def check(domain: TaskSource) -> DomainReport:
@@ -57,13 +60,20 @@ def check(domain: TaskSource) -> DomainReport:
 async def check_async(domain: TaskSource) -> DomainReport:
     """Play all frozen tasks of the domain's slice with gold and noop, and compare the tasks with each other."""
     tasks: TasksBySplit = {split: domain.tasks(split) for split in SPLITS}
-    problems = [*_duplicates(tasks), *_leaks(domain, tasks)]
+    files = tuple(list_file_summaries(domain))
+    refused = [refusal for summary in files for refusal in summary.refusals]
+    problems = [*refused, *_duplicates(tasks), *_leaks(domain, tasks)]
     splits = [await _played(domain, split, tasks[split], problems) for split in SPLITS]
     called = {call.name for split in SPLITS for task in tasks[split] for call in task.gold_calls}
     unused = tuple(spec.name for spec in domain.tool_specs if spec.name not in called)
     warnings = () if domain.domain_policy else ("the domain policy is empty, so the agent gets no instructions",)
     return DomainReport(
-        domain=domain.name, splits=tuple(splits), unused_tools=unused, problems=tuple(problems), warnings=warnings
+        domain=domain.name,
+        splits=tuple(splits),
+        unused_tools=unused,
+        problems=tuple(problems),
+        warnings=warnings,
+        files=files,
     )
 
 
