@@ -19,7 +19,8 @@ def resolve_epochs(config: TrainConfig) -> tuple[TrainConfig, str]:
     count = count_train_tasks(source, config.seed)
     groups = config.algorithm.groups_per_batch
     steps = math.ceil(config.epochs * count / groups)
-    line = f"epochs = {config.epochs:g} over {count} training tasks, with algorithm.groups_per_batch = {groups}: {steps} steps"
+    batches = f"with algorithm.groups_per_batch = {groups}: {steps} steps"
+    line = f"epochs = {config.epochs:g} over {count} training tasks, {batches}"
     return config.replace(steps=steps, epochs=0.0), line
 
 
