@@ -66,10 +66,16 @@ class MCPTask(Record):
         return any(True for call in self.gold for _ in find_references(call.arguments))
 
     def with_gold(self, gold: Sequence[MCPCall]) -> "MCPTask":
-        """Return the task of a sequence with other arguments in its calls, and in the checks that require them."""
-        checks = self.check.calls or CallsCheck()
-        required = (*_patterns(gold), *checks.required[len(self.gold) :])
-        return self.replace(gold=tuple(gold), check=self.check.replace(calls=checks.replace(required=required)))
+        """Return the task with other arguments in its gold calls, and in the checks that require these calls."""
+        resolved = list(zip(self.gold, gold, strict=True))
+        required = [
+            next(
+                (pattern.replace(arguments=new.arguments) for old, new in resolved if _requires(pattern, old)), pattern
+            )
+            for pattern in (self.check.calls.required if self.check.calls else ())
+        ]
+        calls = self.check.calls and self.check.calls.replace(required=tuple(required))
+        return self.replace(gold=tuple(gold), check=self.check.replace(calls=calls))
 
     @property
     def max_turns(self) -> int:
@@ -141,6 +147,10 @@ def _read(item: Item[Any] | RowError, identity: str, servers: Collection[str]) -
             yield Item(item.location, MCPTask.model_validate(item.value))
     except ValidationError as e:
         yield row_error_from_validation(item.location, e)
+
+
+def _requires(pattern: CallPattern, call: MCPCall) -> bool:
+    return pattern.tool == call.tool and pattern.arguments == call.arguments
 
 
 def _patterns(calls: Iterable[MCPCall]) -> Iterator[CallPattern]:
