@@ -11,8 +11,8 @@ import pytest
 from support.mcp_environment import TASKS, write_environment
 from support.mcp_kit import UNRULY, run_async, running_servers
 from understudy.core.errors import ConfigError, TaskError
-from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.items import Item
+from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import SPLITS, Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.data.check import check
@@ -349,7 +349,7 @@ def test_sequences_of_other_files_are_played(tmp_path: Path) -> None:
 
     assert run_async(rewards()) == [1.0, 0.0]
     other = {**item.value.model_dump(), "steps": [{"server": "tally", "tool": "ad", "params": {}}]}
-    with pytest.raises(TaskError, match="'tally.add'"):
+    with pytest.raises(TaskError, match=r"'tally\.add'"):
         source.to_task("spec/2", "train", other)
     with pytest.raises(TaskError, match="count/1"):
         source.to_task("count/1", "train", item.value.model_dump())

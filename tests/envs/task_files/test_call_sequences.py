@@ -108,8 +108,7 @@ def test_columns_may_be_json_text_and_steps_in_any_order() -> None:
 
 def test_row_of_a_sequence_is_read_back() -> None:
     for sequence in (read_row(row()), read_spec(spec())):
-        again = read_row(to_sequence_row(sequence))
-        assert again.replace(must_call=()) == sequence.replace(must_call=())
+        assert read_row(to_sequence_row(sequence).model_dump()) == sequence
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,7 @@ from understudy.core.tasks import Difficulty, Scenario, Split, Task
 from understudy.envs.mcp.checks import CallPattern, CallsCheck, TaskCheck
 from understudy.envs.mcp.config import MCPCall, MCPLimits
 from understudy.envs.task_files.call_rows import difficulty_of
-from understudy.envs.task_files.call_sequences import (
-    CallSequence,
-    is_sequence_row,
-    is_spec_row,
-    read_sequence_row,
-    read_spec_row,
-)
+from understudy.envs.task_files.call_sequences import CallSequence, is_sequence, read_sequences
 from understudy.envs.task_files.step_references import find_references
 
 MAX_TURNS: Mapping[Difficulty, int] = {"easy": 5, "medium": 8, "hard": 10}
@@ -135,14 +129,13 @@ def _read(item: Item[Any] | RowError, identity: str, servers: Collection[str]) -
     if isinstance(item, RowError):
         yield item
         return
-    is_object = isinstance(item.value, dict)
-    reader = read_spec_row if is_object and is_spec_row(item.value) else read_sequence_row
     try:
-        if is_object and (reader is read_spec_row or is_sequence_row(item.value)):
-            for found in reader(item, identity):
-                yield (
-                    found if isinstance(found, RowError) else Item(found.location, from_sequence(found.value, servers))
-                )
+        if isinstance(item.value, dict) and is_sequence(item.value):
+            for found in read_sequences(item, identity):
+                if isinstance(found, RowError):
+                    yield found
+                else:
+                    yield Item(found.location, from_sequence(found.value, servers))
         else:
             yield Item(item.location, MCPTask.model_validate(item.value))
     except ValidationError as e:
