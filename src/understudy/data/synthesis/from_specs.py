@@ -76,14 +76,16 @@ async def _prove(
     if not isinstance(source, SequenceSource):
         raise ConfigError(f"{reference!r} is no MCP environment; the calls of specs run on mcp:FILE, or on no server")
     for item in sequences:
-        yield await _prove_on_servers(item, source)
+        yield await _prove_on_servers(item, source, source)
 
 
-async def _prove_on_servers(item: Item[CallSequence], source: TaskSource) -> Item[CallSequence] | RowError:
-    assert isinstance(source, SequenceSource)
+async def _prove_on_servers(
+    item: Item[CallSequence], source: TaskSource, servers: SequenceSource
+) -> Item[CallSequence] | RowError:
+    """Make the calls on the servers of `source`, which is given by both of its protocols, and play the task."""
     try:
-        recorded = await source.record_sequence(item.value)
-        task = source.to_task(recorded.id, recorded.split or "train", recorded.model_dump())
+        recorded = await servers.record_sequence(item.value)
+        task = servers.to_task(recorded.id, recorded.split or "train", recorded.model_dump())
     except TaskError as e:
         return RowError(item.location, "tool_sequence", str(e), "gold refused")
     issue = await find_reward_issue(source, task)
