@@ -64,7 +64,6 @@ def collect(
     given.
     """
     from understudy.data.collect import collect as collecting
-    from understudy.envs.sources import load_source
     from understudy.runs.endpoints import cost_limit_of
     from understudy.runs.episodes import validate_no_partial
     from understudy.runs.targets import resolve
@@ -79,7 +78,7 @@ def collect(
     )
     collecting.validate_output_files(outputs.values())
     resolved = resolve(target or ())
-    source = load_source(resolved.config.domain).slice(resolved.config.slice)
+    source = resolved.config.open_source()
     first_output = next(iter(outputs.values()))
     usage: Mapping[str, ModelUsage] = {}
     plays = bool(agent) or resolved.target.kind != "run"

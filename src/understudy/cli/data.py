@@ -164,8 +164,8 @@ def convert(
     """
     from understudy.data.conversations.conversations import is_conversation_input
     from understudy.data.convert import split_names
-    from understudy.data.splits import ExactGroups
     from understudy.data.writer import FILE_SUFFIXES
+    from understudy.envs.task_files.splits import ExactGroups
 
     if is_conversation_input(Path(dataset)):
         validate_unused_options(ctx, _OF_TASKS)
@@ -243,7 +243,7 @@ def split(
     The splits are stratified by family and difficulty. Near-duplicates stay in one split.
     """
     from understudy.data.convert import split_names
-    from understudy.data.splits import NearDuplicateGroups
+    from understudy.envs.task_files.splits import NearDuplicateGroups
 
     shares = _numbers(ratios)
     source, domains = _source(dataset, domain, skip_validation, None)
@@ -384,7 +384,10 @@ def _source(
 
     found = open_task_input(dataset, split=split)
     domains = DomainRegistry(found.name if found.domain and not domain else domain, skip_validation)
-    return open_task_input(dataset, domains.requested, split), domains
+    requested = domains.get(domains.requested)
+    found = open_task_input(dataset, [requested] if requested and not found.domain else [], split)
+    domains.add(found.sources)
+    return found, domains
 
 
 def _convert_output(
@@ -409,8 +412,8 @@ def _convert_output(
         raise ConfigError(
             f"{out} is one file, but each split gets its own; give a folder, such as {out.with_suffix('')}"
         )
-    if not one and not parts and form == "tau":
-        raise ConfigError("tau-style tasks have no split; give --train-ratio, or one output file")
+    if not one and not parts and form == "other" and not source.has_several_splits:
+        raise ConfigError(f"the rows of {source.name} name no splits; give --train-ratio, or one output file")
     form_of_files = out.suffix[1:] if one else "jsonl" if to == "tasks" else format
     if to == "tasks" and form_of_files == "parquet":
         raise ConfigError(

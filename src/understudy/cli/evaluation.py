@@ -206,7 +206,7 @@ def _folder(spec: "EvalSpec", out: Path | None) -> Path | None:
         return out
     if spec.agent in SCRIPTED_AGENTS:
         return None
-    return next_run_folder(re.sub(r"[^\w.]+", "-", f"{spec.config.domain}-{spec.name}").strip("-"), Path("evals"))
+    return next_run_folder(re.sub(r"[^\w.]+", "-", f"{spec.config.domain_text}-{spec.name}").strip("-"), Path("evals"))
 
 
 def _resumed(folder: Path, arguments: list[str]) -> "EvalSpec":

@@ -92,7 +92,7 @@ def check(
     """
     from understudy.core.event_loop import run_async
     from understudy.data.check import DomainReport, check_async
-    from understudy.envs.sources import list_domains, load_source
+    from understudy.envs.sources import list_domains
     from understudy.runs.targets import has_target, resolve
 
     given = target or []
@@ -100,7 +100,7 @@ def check(
     configs = [resolve(each).config for each in ([given] if one else [[name, *given] for name in list_domains()])]
 
     async def check_all() -> list[DomainReport]:
-        return [await check_async(load_source(config.domain).slice(config.slice)) for config in configs]
+        return [await check_async(config.open_source()) for config in configs]
 
     reports = run_async(check_all())
     dumped = [report.model_dump() for report in reports]
@@ -134,7 +134,6 @@ def play(
 ) -> None:
     """Play an episode as the agent or the user, or watch one."""
     from understudy.cli import play as plays
-    from understudy.envs.sources import load_source
     from understudy.envs.users import UserSimulatorFactory
     from understudy.evaluation import forks
     from understudy.evaluation.evaluate import replace_users
@@ -151,7 +150,7 @@ def play(
     resolved = resolve([*(target or ()), *([f"model={model}"] if model else ())])
     left = forks.resolve_fork(resolved.target, fork, resolved.config, task) if fork else None
     config = left.config if left else resolved.config
-    source = load_source(config.domain).slice(config.slice)
+    source = config.open_source()
     domain = replace_users(source, UserSimulatorFactory(config.user, config.endpoints))
     played = left.task if left else plays.select_task(domain, task, split)
     checkpoint = target_weights(resolved).checkpoint if agent == "model" and not model and not plays_agent else None

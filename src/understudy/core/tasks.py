@@ -179,6 +179,11 @@ def task_fingerprint(task: Task) -> str:
     return hashlib.sha256(task.model_dump_json().encode()).hexdigest()[:16]
 
 
+def gold_digest(task: Task) -> bytes:
+    """Return a digest of what decides the goal state of a task: its setup and its gold messages."""
+    return hashlib.blake2b(task.model_dump_json(include={"setup", "gold"}).encode(), digest_size=16).digest()
+
+
 def read_tasks(path: Path) -> list[Task]:
     """Read the tasks of a JSONL file.
 

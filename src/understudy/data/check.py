@@ -11,9 +11,8 @@ from understudy.core.errors import TaskError
 from understudy.core.event_loop import run_async
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Score, Split, Task
-from understudy.data.near_duplicates import NearDuplicateIndex
-from understudy.envs.domains.mixture import find_source
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_files.near_duplicates import NearDuplicateIndex
+from understudy.envs.task_source import TaskSource, find_source
 from understudy.envs.users import gives_consent
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
@@ -73,6 +72,8 @@ async def _played(domain: TaskSource, split: Split, tasks: Sequence[Task], probl
     for task in tasks:
         try:
             problems += find_task_problems(find_source(domain, task.domain), split, task)
+            if task.family not in domain.families:
+                problems.append(f"task {task.id}: {domain.name} has no family {task.family!r}")
             gold, noop = await score_agent(domain, task, GoldAgent()), await score_agent(domain, task, NoopAgent())
         except TaskError as e:
             problems.append(str(e))
@@ -113,8 +114,6 @@ def find_task_problems(domain: TaskSource, split: Split, task: Task) -> Iterator
         yield f"task {task.id}: a gold turn calls {name}, which is not one of the agent's tools"
     if (task.domain, task.split) != (domain.name, split):
         yield f"task {task.id}: it is stored in {domain.name}/{split}, but its fields say {task.domain}/{task.split}"
-    if task.family not in domain.families:
-        yield f"task {task.id}: the domain has no family {task.family!r}"
     for text in filter(gives_consent, _user_texts(task)):
         yield f"task {task.id}: the user's text {text!r} would count as consent to a change"
 

@@ -12,11 +12,11 @@ from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import Item, RowError
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Split, Task
-from understudy.data.skyrl_rows import to_skyrl_row
-from understudy.data.splits import TaskGroups, assign_splits
 from understudy.data.task_input import TaskInput
 from understudy.data.verify import DomainRegistry, validate_gold_calls
 from understudy.data.writer import FileFormat, open_output, validate_output_path
+from understudy.envs.task_files.skyrl_rows import to_skyrl_row
+from understudy.envs.task_files.splits import TaskGroups, assign_splits
 
 ProgressTracker = Callable[[Iterable[Item[Task] | RowError], str], Iterable[Item[Task] | RowError]]
 """Passes items through and shows progress. The text names the step."""

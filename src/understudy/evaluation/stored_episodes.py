@@ -8,8 +8,7 @@ from pathlib import Path
 from understudy.core.errors import ConfigError
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory, read_numbered_trajectories
-from understudy.envs.sources import load_source
-from understudy.envs.task_source import Slice, TaskSource
+from understudy.envs.task_source import TaskSource
 from understudy.runs.config import TrainConfig
 from understudy.runs.eval_spec import is_eval_folder, read_spec
 from understudy.runs.resumption import OOD_SUFFIX
@@ -60,7 +59,7 @@ class StoredEpisodes:
     @property
     def source(self) -> TaskSource:
         """The slice of the domain that they were played in. Raise ConfigError if it cannot be loaded."""
-        return _source(self.config.domain, self.config.slice)
+        return _source(self.config.model_dump_json(include={"domain", "data", "slice"}))
 
     def episode(self, number: int) -> Trajectory:
         """Return an episode. Raise ConfigError if it does not exist or its line is damaged."""
@@ -126,5 +125,5 @@ def _read_as_it_is(file: Path, changed: int, size: int) -> NumberedEpisodes:
 
 
 @lru_cache(maxsize=8)
-def _source(name: str, part: Slice) -> TaskSource:
-    return load_source(name).slice(part)
+def _source(config_json: str) -> TaskSource:
+    return TrainConfig.model_validate_json(config_json).open_source()

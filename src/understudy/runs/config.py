@@ -34,7 +34,9 @@ from understudy.engines.base import SamplingParams
 from understudy.engines.config import EngineConfig
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.reference_config import ReferenceConfig
-from understudy.envs.task_source import Slice
+from understudy.envs.sources import load_source
+from understudy.envs.task_files.config import NO_DATA, DataConfig
+from understudy.envs.task_source import Slice, TaskSource
 from understudy.envs.users import UserConfig
 from understudy.formats import FormatConfig
 from understudy.rollouts.curriculum import CurriculumConfig
@@ -197,8 +199,10 @@ class TrainConfig(Record):
 
     other_names: ClassVar[Mapping[str, tuple[str, ...]]] = OTHER_NAMES
 
-    domain: str = "retail"
-    """A shipped domain, your own as `module:attribute`, or a benchmark's, such as `tau-bench:PATH#retail`."""
+    domain: str | tuple[str, ...] = "retail"
+    """A shipped domain, your own as `module:attribute`, a benchmark's, such as `tau-bench:PATH#retail`, or a file of
+    tasks. A list is a mixture, with weights if they are given: `["retail*2", "tasks.jsonl", "mcp:notes.toml"]`."""
+    data: DataConfig = NO_DATA
     slice: Slice = Slice()
     ood_slice: Slice = Slice()
     """The slice of the domains of `eval.ood_domains`."""
@@ -254,6 +258,15 @@ class TrainConfig(Record):
     def total_steps(self) -> int:
         """Steps of all phases."""
         return self.steps_before_rl + self.steps
+
+    @property
+    def domain_text(self) -> str:
+        """The domain in one word, for tables and names of folders."""
+        return self.domain if isinstance(self.domain, str) else f"mix:{','.join(self.domain)}"
+
+    def open_source(self) -> TaskSource:
+        """Return the slice of the source that `domain` and `data` name. Raise ConfigError if it cannot be loaded."""
+        return load_source(self.domain, self.data).slice(self.slice)
 
     @property
     def resolved_engine(self) -> EngineConfig:

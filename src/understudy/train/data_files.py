@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from understudy.algorithms.preference_config import PreferenceConfig
+from understudy.core.dataset_files import digest_dataset
 from understudy.core.errors import ConfigError
 from understudy.core.trajectory import Trajectory
-from understudy.data.dataset_files import digest_dataset
 from understudy.envs.task_source import TaskSource
 from understudy.formats import ChatFormat
 from understudy.runs.config import SFTConfig, TrainConfig

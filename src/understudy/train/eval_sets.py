@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from understudy.core.errors import ConfigError
 from understudy.core.tasks import Task
-from understudy.envs.domains.mixture import Mixture, list_sources
+from understudy.envs.domains.mixture import Mixture
 from understudy.envs.sources import load_source
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_source import TaskSource, list_sources
 from understudy.evaluation.evaluate import eval_tasks, select_tasks
 from understudy.evaluation.result import ResultRow
 from understudy.runs.config import TrainConfig

@@ -11,7 +11,6 @@ from understudy.clients.cost import CostTracker, validate_prices
 from understudy.core.errors import ConfigError
 from understudy.engines.models import find_model
 from understudy.engines.unsupported import raise_unsupported
-from understudy.envs.sources import load_source
 from understudy.envs.task_source import TaskSource
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.evaluate import validate_noop_reward
@@ -58,7 +57,7 @@ async def prepare_run(
     judge. Raise ConfigError if a setting is invalid, or TaskError if doing nothing solves tasks.
     """
     folder = find_model(config.model)
-    domain = load_source(config.domain).slice(config.slice)
+    domain = config.open_source()
     eval_sets = make_eval_sets(config, domain)
     if config.user.kind == "human":
         raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")

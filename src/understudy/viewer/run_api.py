@@ -39,7 +39,7 @@ def run_summary(folder: Path) -> dict[str, Any]:
     return {
         "folder": str(folder),
         "name": folder.name,
-        "domain": config.domain if config else "",
+        "domain": config.domain_text if config else "",
         "model": config.model if config else "",
         "steps": _total_steps(config) if config else 0,
         "step": last.get("step", 0),

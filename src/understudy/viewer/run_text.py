@@ -72,7 +72,7 @@ def _head(folder: Path, config: TrainConfig) -> str:
     sft, preferences, algorithm = config.sft, config.preferences, config.algorithm
     lines = {
         "run": str(folder),
-        "domain": " ".join([config.domain, *config.slice.families, *config.slice.difficulties]),
+        "domain": " ".join([config.domain_text, *config.slice.families, *config.slice.difficulties]),
         "model": f"{config.model}, {config.engine.finetune}, seed {config.seed}",
         "SFT": f"{sft.steps} steps of {sft.batch_size} demonstrations, learning rate {sft.learning_rate:g}",
         "preferences": f"{preferences.steps} steps of {preferences.kind}, {preferences.dataset_file}"

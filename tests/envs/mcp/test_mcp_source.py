@@ -21,7 +21,7 @@ from understudy.envs.mcp.cassette import EMPTY_HISTORY, Cassette
 from understudy.envs.mcp.source import MCPTaskSource
 from understudy.envs.mcp.tool_result import ToolResult
 from understudy.envs.sources import load_source
-from understudy.envs.task_files.call_sequences import read_spec_row
+from understudy.envs.task_files.call_sequences import SequenceStep, read_spec_row
 from understudy.envs.task_source import Slice
 from understudy.evaluation.evaluate import evaluate
 from understudy.rollouts.agent import GoldAgent, NoopAgent
@@ -339,7 +339,7 @@ def test_sequences_of_other_files_are_played(tmp_path: Path) -> None:
     assert isinstance(source, MCPTaskSource)
     (item,) = read_spec_row(Item("specs:1", counting_spec("It is ${step2.count}.")), "specs/0")
     assert isinstance(item, Item)
-    task = source.to_task("spec/1", "train", item.value.model_dump())
+    task = source.add_task(item.value, "train")
     assert (task.domain, task.family, task.gold_calls[2].arguments) == (source.name, "counting", {"text": "It is 3."})
     assert "counting" in source.families
 
@@ -348,9 +348,9 @@ def test_sequences_of_other_files_are_played(tmp_path: Path) -> None:
         return [(await play_episode(source, task, agent, EpisodeLimits(), seed=0)).reward for agent in agents]
 
     assert run_async(rewards()) == [1.0, 0.0]
-    other = {**item.value.model_dump(), "steps": [{"server": "tally", "tool": "ad", "params": {}}]}
+    other = item.value.replace(id="spec/2", steps=(SequenceStep(server="tally", tool="ad"),))
     with pytest.raises(TaskError, match=r"'tally\.add'"):
-        source.to_task("spec/2", "train", other)
+        source.add_task(other, "train")
     with pytest.raises(TaskError, match="count/1"):
-        source.to_task("count/1", "train", item.value.model_dump())
+        source.add_task(item.value.replace(id="count/1"), "train")
     assert not running_servers()

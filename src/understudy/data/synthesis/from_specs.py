@@ -18,8 +18,8 @@ from understudy.data.verify import find_reward_issue
 from understudy.data.writer import open_output, validate_output_path
 from understudy.envs.sources import load_source
 from understudy.envs.task_files.call_matching import match_calls
-from understudy.envs.task_files.call_sequences import CallSequence, SequenceSource, read_sequences, to_sequence_row
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_files.call_sequences import CallSequence, read_sequences, to_sequence_row
+from understudy.envs.task_source import SequenceSource, TaskSource
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ async def _prove_on_servers(
     """Make the calls on the servers of `source`, which is given by both of its protocols, and play the task."""
     try:
         recorded = await servers.record_sequence(item.value)
-        task = servers.to_task(recorded.id, recorded.split or "train", recorded.model_dump())
+        task = servers.add_task(recorded, recorded.split or "train")
     except TaskError as e:
         return RowError(item.location, "tool_sequence", str(e), "gold refused")
     issue = await find_reward_issue(source, task)

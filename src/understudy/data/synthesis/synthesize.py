@@ -12,10 +12,10 @@ from understudy.core.items import RowError
 from understudy.core.messages import Message
 from understudy.core.records import Record
 from understudy.core.tasks import Split, Task
-from understudy.data.near_duplicates import NearDuplicateIndex
 from understudy.data.synthesis.proposal import ProposalRequest
 from understudy.data.verify import TaskIssue, find_gold_call_issue, find_play_issue
 from understudy.envs.domains.base import Domain
+from understudy.envs.task_files.near_duplicates import NearDuplicateIndex
 
 T = TypeVar("T")
 
@@ -58,7 +58,6 @@ async def propose_tasks(
     `existing_tasks` are the tasks of an earlier attempt with the same options; they are yielded first, and count. The
     iterator ends after `config.count` tasks, or after `config.count * config.max_attempts` proposals.
     """
-    domains = [domain.without_cached_goals() for domain in domains]
     similar, known, count = NearDuplicateIndex(), {_number(task): task for task in existing_tasks}, 0
     requests = itertools.islice(_requests(domains, config), config.count * config.max_attempts)
     for request in itertools.islice(requests, max(known, default=-1) + 1):

@@ -22,6 +22,7 @@ from understudy.core.tasks import (
     Split,
     Task,
     filter_tasks,
+    gold_digest,
     iterate_epochs,
     read_tasks,
     split_from_id,
@@ -174,7 +175,7 @@ class Domain:
         Raise `TaskError` if the task has user actions and the domain has no user tools.
         """
         transcript = list[Message]()
-        gate = ConsentGate(self.toolkit(state), state, transcript, required=self.confirm_writes)
+        gate = ConsentGate(self.toolkit(state), state, transcript, required=self._requires_consent(task))
         grade = functools.partial(self.grade or score_episode, task, state, self.gold_changes(task), gate)
         user_tools = self.user_tools(state) if self.user_tools else None
         if task.scenario.user_actions and not user_tools:
@@ -194,11 +195,12 @@ class Domain:
 
     def gold_changes(self, task: Task) -> Mapping[str, Any]:
         """Return the changes that the task's gold calls make, cached. Raise `TaskError` if a gold call is refused."""
-        if task.id not in self._gold_changes:
+        key = gold_digest(task)
+        if key not in self._gold_changes:
             if len(self._gold_changes) >= MAX_CACHED_GOLD_CHANGES:
                 self._gold_changes.clear()
-            self._gold_changes[task.id] = self.gold_state(task).changes()
-        return self._gold_changes[task.id]
+            self._gold_changes[key] = self.gold_state(task).changes()
+        return self._gold_changes[key]
 
     def split_row_keys(self, task: Task) -> list[tuple[str, str]]:
         """Return the rows `(table, id)` of the task's setup and of its gold calls' arguments, without shared tables.
@@ -229,10 +231,6 @@ class Domain:
         """Return the brief version of the domain policy."""
         return self._policies["brief"]
 
-    def without_cached_goals(self) -> "Domain":
-        """Return this domain without cached gold changes, for tasks that reuse the ids of others."""
-        return dataclasses.replace(self)
-
     def gold_state(self, task: Task) -> State:
         """Return the state after the gold calls of agent and user. Raise `TaskError` if a tool rejects one."""
         state = self.initial_state(task)
@@ -247,6 +245,10 @@ class Domain:
             except ToolError as e:
                 raise TaskError(f"task {task.id}: the gold call {call.name}({call.arguments}) is refused: {e}") from e
         return state
+
+    def _requires_consent(self, task: Task) -> bool:
+        """Return whether the user must confirm writes. A user without goals has ordered them in the opening."""
+        return self.confirm_writes and bool(task.scenario.goals)
 
     def _find_tasks(self, split: Split) -> list[Task]:
         if self.task_list:
@@ -316,7 +318,7 @@ class Domain:
         return self.build_world()
 
     @functools.cached_property
-    def _gold_changes(self) -> dict[str, Mapping[str, Any]]:
+    def _gold_changes(self) -> dict[bytes, Mapping[str, Any]]:
         return {}
 
     @functools.cached_property

@@ -191,13 +191,14 @@ class MCPTaskSource:
         )
         return dataclasses.replace(self, task_slice=task_slice)
 
-    def to_task(self, id: str, split: Split, raw: Mapping[str, Any]) -> Task:
-        """Convert a `CallSequence` of another file to a task that this environment plays from then on.
+    def add_task(self, sequence: CallSequence, split: Split) -> Task:
+        """Convert a sequence of another file to a task that this environment plays from then on.
 
         Raise `TaskError` if it calls a tool that no server has, if a reference has no value, or if a task of this
         environment has the id.
         """
-        task = self._to_mcp_task(CallSequence.model_validate(raw).replace(id=id, split=split))
+        id = sequence.id
+        task = self._to_mcp_task(sequence.replace(split=split))
         if id in self.resources.tasks:
             raise TaskError(f"task {id}: {self.resources.config.tasks} has a task with this id; rename one of them")
         (task,) = self.resources.resolve([task])
