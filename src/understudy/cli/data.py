@@ -86,7 +86,11 @@ def synthesize(
     max_turns: Annotated[int, typer.Option(min=1, help="The largest number of gold messages of a proposed task.")] = 24,
     max_attempts: Annotated[int, typer.Option(min=1, help="Give up after this many proposals times --count.")] = 10,
     from_specs: Annotated[
-        Path | None, typer.Option(help="Write samples of this JSON file of dependent specs, instead of new tasks.")
+        Path | None,
+        typer.Option(
+            help="Write the tasks of this JSON file of dependent specs. Their calls run on the MCP environment that is "
+            "given as DOMAIN (mcp:FILE). Without one they are compared with the agent's calls."
+        ),
     ] = None,
     resume: ResumeOption = False,
 ) -> None:
@@ -96,12 +100,8 @@ def synthesize(
 
     synthesis_files.validate_jsonl_path(out)
     if from_specs is not None:
-        validate_unused_options(
-            ctx, ("domains", "model", "count", "split", "seed", "families", "difficulties", *_OF_A_MODEL)
-        )
-        with _progress_display() as watch:
-            made = synthesis_files.write_spec_samples(from_specs, out, watch, resume)
-        return _print_written(out, made)
+        validate_unused_options(ctx, ("model", "count", "split", "seed", "families", "difficulties", *_OF_A_MODEL))
+        return _write_spec_rows(from_specs, domains or [], out, resume)
     chosen = _domains(domains or [], families, difficulties)
     if not model:
         validate_unused_options(ctx, _OF_A_MODEL)
@@ -116,6 +116,19 @@ def synthesize(
         proposal_counts = run_async(synthesis_files.write_proposed_tasks(chat, chosen, out, wanted, watch, resume))
     print(synthesis_files.format_proposal_counts(proposal_counts))
     _print_written(out, proposal_counts["kept"])
+
+
+def _write_spec_rows(specs: Path, references: list[str], out: Path, resume: bool) -> None:
+    from understudy.data.synthesis.from_specs import write_spec_rows
+
+    if len(references) > 1:
+        raise ConfigError(f"{', '.join(references)}: specs are played by one MCP environment, or by none; give one")
+    with _progress_display() as watch:
+        done = run_async(write_spec_rows(specs, next(iter(references), ""), out, watch, resume))
+    for error in done.refused:
+        _report(error)
+    print(done)
+    _print_written(out, done.written)
 
 
 @app.command()

@@ -128,6 +128,13 @@ class SequenceSource(Protocol):
     def add_task(self, sequence: "CallSequence", split: Split) -> Task:
         """Convert a sequence to a task that the source plays from then on. Raise `TaskError` if it cannot."""
 
+    async def record_sequence(self, sequence: "CallSequence") -> "CallSequence":
+        """Return a sequence with values in place of references, and the results of its calls.
+
+        Raise `TaskError` if it calls a tool that the source does not have, if a call fails, or if a reference has no
+        value.
+        """
+
 
 @runtime_checkable
 class RegeneratingSource(Protocol):

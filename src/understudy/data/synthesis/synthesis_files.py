@@ -1,4 +1,4 @@
-"""Write synthesized tasks to files: from a generator, from a language model, or from specs."""
+"""Write synthesized tasks to files: from a generator or from a language model."""
 
 import itertools
 from collections import Counter
@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from understudy.core.errors import ConfigError, TaskError
-from understudy.core.items import RowError, items_or_raise
+from understudy.core.items import RowError
 from understudy.core.messages import Message
-from understudy.core.readers import read_rows
 from understudy.core.tasks import Split, Task
-from understudy.data.synthesis.specs import build_samples
 from understudy.data.synthesis.synthesize import ChatClient, SynthesisConfig, generate_tasks, propose_tasks
 from understudy.data.writer import open_output, read_partial_lines, validate_output_path
 from understudy.envs.domains.base import Domain
@@ -96,17 +94,6 @@ async def write_proposed_tasks(
                 "repeat the command with --resume and more --max-attempts"
             )
     return counts
-
-
-def write_spec_samples(specs: Path, out: Path, track: ProgressTracker, resume: bool) -> int:
-    """Write the samples of dependent specs. Raise TaskError and write nothing if one is invalid."""
-    validate_output_path(out, resume)
-    if not sum(1 for _ in items_or_raise(build_samples(track(read_rows(specs), "checking")))):
-        raise TaskError(f"{specs} holds no tasks")
-    with open_output(out, resume=resume) as made:
-        for item in items_or_raise(build_samples(track(read_rows(specs), "writing"))):
-            made.write(item.value)
-    return sum(made.counts.values())
 
 
 def format_proposal_counts(counts: Mapping[str, int]) -> str:

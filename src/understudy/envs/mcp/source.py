@@ -67,29 +67,39 @@ class MCPEnvironmentResources:
         """
         if not any(task.has_references for task in tasks):
             return list(tasks)
-        catalog = ToolCatalog(self.server_tools, self.config.servers, self.config.tool_naming)
-        return _apart(self._resolve(tasks, catalog))
+        _ = self._full_catalog  # which must not be made in the other thread
+        return _apart(self._resolve(tasks))
 
-    async def _resolve(self, tasks: Sequence[MCPTask], catalog: ToolCatalog) -> list[MCPTask]:
-        pools = SessionPools(self.config.servers)  # of the loop that this coroutine runs in
-        found = [
-            task.with_gold(await self._resolved(task, catalog, pools)) if task.has_references else task
-            for task in tasks
-        ]
-        return found
+    async def _resolve(self, tasks: Sequence[MCPTask]) -> list[MCPTask]:
+        resolved, pools = list[MCPTask](), SessionPools(self.config.servers)  # of the loop that this coroutine runs in
+        for task in tasks:
+            made = await self.make_gold_calls(task, pools) if task.has_references else []
+            resolved.append(task.with_gold([call for call, _ in made]) if made else task)
+        return resolved
 
-    async def _resolved(self, task: MCPTask, catalog: ToolCatalog, pools: SessionPools) -> list[MCPCall]:
-        calls, results = list[MCPCall](), list[Any]()
-        async with self.toolkit(task, catalog, pools) as kit:
+    async def make_gold_calls(
+        self, task: MCPTask, pools: SessionPools | None = None
+    ) -> list[tuple[MCPCall, ToolResult]]:
+        """Make the gold calls of a task once, with values in place of references, and return them with their results.
+
+        Raise `TaskError` if a call fails, or its result lacks a field that is referred to.
+        """
+        made = list[tuple[MCPCall, ToolResult]]()
+        async with self.toolkit(task, self._full_catalog, pools) as kit:
             await run_setup_calls(kit, task.id, task.setup)
             for call in task.gold:
                 try:
-                    calls.append(call.replace(arguments=resolve_references(call.arguments, results)))
+                    arguments = resolve_references(call.arguments, [result.value for _, result in made])
                 except ValueError as e:
                     raise TaskError(f"task {task.id}: {call.tool}: {e}") from e
-                (result,) = await run_setup_calls(kit, task.id, calls[-1:])
-                results.append(result.value)
-        return calls
+                call = call.replace(arguments=arguments)
+                (result,) = await run_setup_calls(kit, task.id, [call])
+                made.append((call, result))
+        return made
+
+    @functools.cached_property
+    def _full_catalog(self) -> ToolCatalog:
+        return ToolCatalog(self.server_tools, self.config.servers, self.config.tool_naming)
 
     def find_task(self, task_id: str) -> MCPTask | None:
         """Return the task with this id, or None."""
@@ -188,17 +198,32 @@ class MCPTaskSource:
         environment has the id.
         """
         id = sequence.id
-        task = from_sequence(sequence.replace(split=split), self.resources.config.servers)
-        for call in task.gold:
-            if call.tool not in self._catalog.all_entries:
-                raise TaskError(
-                    f"task {id}: no server of {self.name} has a tool {did_you_mean(call.tool, self._names)}"
-                )
+        task = self._to_mcp_task(sequence.replace(split=split))
         if id in self.resources.tasks:
             raise TaskError(f"task {id}: {self.resources.config.tasks} has a task with this id; rename one of them")
         (task,) = self.resources.resolve([task])
         self.resources.added[id] = task
         return task.to_task(self.name, split, self._names)
+
+    async def record_sequence(self, sequence: CallSequence) -> CallSequence:
+        """Return a sequence with values in place of references, and the results of its calls on the servers.
+
+        Raise `TaskError` if it calls a tool that no server has, if a call fails, or if a reference has no value.
+        """
+        made = await self.resources.make_gold_calls(self._to_mcp_task(sequence))
+        steps = (
+            step.replace(params=call.arguments, result=result.text)
+            for step, (call, result) in zip(sequence.steps, made, strict=True)
+        )
+        return sequence.replace(steps=tuple(steps))
+
+    def _to_mcp_task(self, sequence: CallSequence) -> MCPTask:
+        task = from_sequence(sequence, self.resources.config.servers)
+        for call in task.gold:
+            if call.tool not in self._catalog.all_entries:
+                known = did_you_mean(call.tool, self._catalog.all_entries)
+                raise TaskError(f"task {task.id}: no server of {self.name} has a tool {known}")
+        return task
 
     def tasks(self, split: Split) -> list[Task]:
         """Return the tasks of a split that the slice selects."""

@@ -24,13 +24,7 @@ from understudy.core.tasks import Difficulty, Scenario, Split, Task
 from understudy.envs.mcp.checks import CallPattern, CallsCheck, TaskCheck
 from understudy.envs.mcp.config import MCPCall, MCPLimits
 from understudy.envs.task_files.call_rows import difficulty_of
-from understudy.envs.task_files.call_sequences import (
-    CallSequence,
-    is_sequence_row,
-    is_spec_row,
-    read_sequence_row,
-    read_spec_row,
-)
+from understudy.envs.task_files.call_sequences import CallSequence, is_sequence, read_sequences
 from understudy.envs.task_files.step_references import find_references
 
 MAX_TURNS: Mapping[Difficulty, int] = {"easy": 5, "medium": 8, "hard": 10}
@@ -66,10 +60,16 @@ class MCPTask(Record):
         return any(True for call in self.gold for _ in find_references(call.arguments))
 
     def with_gold(self, gold: Sequence[MCPCall]) -> "MCPTask":
-        """Return the task of a sequence with other arguments in its calls, and in the checks that require them."""
-        checks = self.check.calls or CallsCheck()
-        required = (*_patterns(gold), *checks.required[len(self.gold) :])
-        return self.replace(gold=tuple(gold), check=self.check.replace(calls=checks.replace(required=required)))
+        """Return the task with other arguments in its gold calls, and in the checks that require these calls."""
+        resolved = list(zip(self.gold, gold, strict=True))
+        required = [
+            next(
+                (pattern.replace(arguments=new.arguments) for old, new in resolved if _requires(pattern, old)), pattern
+            )
+            for pattern in (self.check.calls.required if self.check.calls else ())
+        ]
+        calls = self.check.calls and self.check.calls.replace(required=tuple(required))
+        return self.replace(gold=tuple(gold), check=self.check.replace(calls=calls))
 
     @property
     def max_turns(self) -> int:
@@ -129,18 +129,21 @@ def _read(item: Item[Any] | RowError, identity: str, servers: Collection[str]) -
     if isinstance(item, RowError):
         yield item
         return
-    is_object = isinstance(item.value, dict)
-    reader = read_spec_row if is_object and is_spec_row(item.value) else read_sequence_row
     try:
-        if is_object and (reader is read_spec_row or is_sequence_row(item.value)):
-            for found in reader(item, identity):
-                yield (
-                    found if isinstance(found, RowError) else Item(found.location, from_sequence(found.value, servers))
-                )
+        if isinstance(item.value, dict) and is_sequence(item.value):
+            for found in read_sequences(item, identity):
+                if isinstance(found, RowError):
+                    yield found
+                else:
+                    yield Item(found.location, from_sequence(found.value, servers))
         else:
             yield Item(item.location, MCPTask.model_validate(item.value))
     except ValidationError as e:
         yield row_error_from_validation(item.location, e)
+
+
+def _requires(pattern: CallPattern, call: MCPCall) -> bool:
+    return pattern.tool == call.tool and pattern.arguments == call.arguments
 
 
 def _patterns(calls: Iterable[MCPCall]) -> Iterator[CallPattern]:

@@ -83,7 +83,7 @@ class CallTask(Record):
 
 
 @dataclass(frozen=True)
-class RecordedCalls:
+class GoldCalls:
     """The gold calls of a task, and what each call shows."""
 
     reads: tuple[ToolCall, ...]
@@ -183,7 +183,7 @@ class CallMatching:
         if row is None:
             raise TaskError(f"task {task.id} is not one of the {len(self.rows)} tasks of {self.name}")
         calls = record_calls(task, self.write_tools)
-        tools = RecordedTools(self.all_specs, self.write_tools, calls, self._informative, row.limits)
+        tools = GoldCallToolkit(self.all_specs, self.write_tools, calls, self._informative, row.limits)
         policy = row.domain_policy or self.domain_policy
         return CallMatchingEnvironment(
             policy, tools, user or self._user(task, seed), task, calls, self.tool_specs, row.limits.max_turns
@@ -207,14 +207,14 @@ class CallMatching:
         return self.user_factory is None and task.scenario.user_kind not in (None, "scripted")
 
 
-class RecordedTools:
+class GoldCallToolkit:
     """The tools of one episode, which answer from the gold calls of its task."""
 
     def __init__(
         self,
         specs: Sequence[ToolSpec],
         write_tools: Collection[str],
-        calls: RecordedCalls,
+        calls: GoldCalls,
         informative: Collection[str],
         limits: MCPLimits,
     ) -> None:
@@ -266,10 +266,10 @@ class CallMatchingEnvironment(ToolEnvironment):
     def __init__(
         self,
         domain_policy: str,
-        tools: RecordedTools,
+        tools: GoldCallToolkit,
         user: User,
         task: Task,
-        calls: RecordedCalls,
+        calls: GoldCalls,
         visible_tools: Sequence[ToolSpec],
         max_turns: int | None,
     ) -> None:
@@ -326,7 +326,7 @@ def match_calls(
     )
 
 
-def record_calls(task: Task, write_tools: Collection[str]) -> RecordedCalls:
+def record_calls(task: Task, write_tools: Collection[str]) -> GoldCalls:
     """Return the gold calls of a task with the results that they show."""
     pairs = _recorded_results(task)
     texts = [text for _, text in pairs if text is not None]
@@ -339,7 +339,7 @@ def record_calls(task: Task, write_tools: Collection[str]) -> RecordedCalls:
         results[key] = (*results.get(key, ()), shown)
     calls = tuple(comparable_call(call) for call, _ in pairs)
     failures = (f"{call.name}: {text[:100]}" for call, text in pairs if text and text.startswith(ERROR_PREFIX.strip()))
-    return RecordedCalls(
+    return GoldCalls(
         reads=tuple(call for call in calls if call.name not in write_tools),
         writes=tuple(call for call in calls if call.name in write_tools),
         results=results,
@@ -349,7 +349,7 @@ def record_calls(task: Task, write_tools: Collection[str]) -> RecordedCalls:
 
 
 def score_calls(
-    task: Task, calls: RecordedCalls, writes: Sequence[ToolCall], transcript: Sequence[Message], ended: bool
+    task: Task, calls: GoldCalls, writes: Sequence[ToolCall], transcript: Sequence[Message], ended: bool
 ) -> Score:
     """Return the score of an episode; the module docstring has the parts.
 
@@ -418,7 +418,7 @@ def find_refusal(item: Item[CallTask], specs: Sequence[ToolSpec], write_tools: C
     most = row.limits.max_turns
     if most is not None and len(task.gold_turns) > most:
         return refuse("gold", f"it has {len(task.gold_turns)} replies, but limits.max_turns is {most}", "too long")
-    tools = RecordedTools(specs, write_tools, calls, calls.informative_tools, row.limits)
+    tools = GoldCallToolkit(specs, write_tools, calls, calls.informative_tools, row.limits)
     try:
         gold = score_calls(task, calls, tools.writes, _gold_transcript(task, tools), ended=True)
     except ToolError as e:
@@ -473,7 +473,7 @@ def first_alternative(output: str) -> str:
     return next(filter(None, output.split("|")), output)
 
 
-def _gold_transcript(task: Task, tools: RecordedTools) -> list[Message]:
+def _gold_transcript(task: Task, tools: GoldCallToolkit) -> list[Message]:
     transcript = list[Message]()
     for turn in task.gold_turns:
         transcript.append(turn)
@@ -481,7 +481,7 @@ def _gold_transcript(task: Task, tools: RecordedTools) -> list[Message]:
     return transcript
 
 
-def _explain_untold(task: Task, calls: RecordedCalls) -> str:
+def _explain_untold(task: Task, calls: GoldCalls) -> str:
     """Return why the gold texts do not tell an output."""
     shown = "\n".join(text for results in calls.results.values() for text in results)
     missing = missing_facts(_gold_texts(task, shown), task.outputs)

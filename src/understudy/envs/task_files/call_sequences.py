@@ -43,6 +43,7 @@ from understudy.envs.task_files.step_references import (
     StepReference,
     find_references,
     parse_reference,
+    parse_result,
     resolve_references,
 )
 
@@ -194,6 +195,19 @@ def is_spec_row(row: Mapping[str, Any]) -> bool:
     return "scenario" in row and isinstance(row.get("tasks"), list)
 
 
+def is_sequence(row: Mapping[str, Any]) -> bool:
+    """Return whether a row has sequences of calls, in one of the two shapes."""
+    return is_spec_row(row) or is_sequence_row(row)
+
+
+def read_sequences(item: Item[Any], identity: str) -> Iterator[Item[CallSequence] | RowError]:
+    """Yield the sequences of a row of either shape, or what is wrong. `identity` is the id of one without an id."""
+    if not isinstance(item.value, dict):
+        yield RowError(item.location, "", f"{item.value!r:.80} is not an object")
+    else:
+        yield from (read_sequence_row if is_sequence_row(item.value) else read_spec_row)(item, identity)
+
+
 def read_sequence_row(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[CallSequence] | RowError]:
     """Yield the sequence of a row, or what is wrong with it. `identity` is the id of a row without one."""
     row = decode_columns(item.value)
@@ -269,24 +283,34 @@ def _of_spec(where: str, spec: _Spec, task: _SpecTask) -> Item[CallSequence] | R
     return Item(where, CallSequence.model_validate({"id": task.task_id, "prompt": "\n".join(said), **values}))
 
 
-def to_sequence_row(sequence: CallSequence) -> dict[str, Any]:
-    """Return a sequence as a row for SkyRL's MCP environment, which `read_sequence_row` reads back as an equal one."""
+class SequenceRow(Record):
+    """A sequence as a row for SkyRL's MCP environment."""
+
+    data_source: str
+    env_class: str
+    prompt: tuple[dict[str, str], ...]
+    reward_spec: dict[str, Any]
+    extra_info: dict[str, Any] = {}
+
+
+def to_sequence_row(sequence: CallSequence) -> SequenceRow:
+    """Return a sequence as a row, which `read_sequence_row` reads back as an equal one."""
     system = [{"role": "system", "content": sequence.domain_policy}] if sequence.domain_policy else []
     steps = (step.model_dump(exclude_defaults=True) for step in sequence.steps)
     truth = {
         "task_id": sequence.id,
         "complexity": sequence.complexity,
-        "success": {"must_call_tool": list(sequence.must_call or (sequence.steps[-1].name,))},
+        "success": {"must_call_tool": list(sequence.must_call)},
         "tool_sequence": [{"step": number, **step} for number, step in enumerate(steps, 1)],
         "limits": sequence.limits.model_dump(exclude_none=True),
     }
-    return {
-        "data_source": sequence.family,
-        "env_class": MCP_ENV_CLASS,
-        "prompt": [*system, {"role": "user", "content": sequence.prompt}],
-        "reward_spec": {"method": "rule", "ground_truth": truth},
-        "extra_info": {"split": sequence.split} if sequence.split else {},
-    }
+    return SequenceRow(
+        data_source=sequence.family,
+        env_class=MCP_ENV_CLASS,
+        prompt=(*system, {"role": "user", "content": sequence.prompt}),
+        reward_spec={"method": "rule", "ground_truth": truth},
+        extra_info={"split": sequence.split} if sequence.split else {},
+    )
 
 
 def _truth(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -322,7 +346,8 @@ def _with_value(made: Any, path: tuple[str, ...], value: Any) -> Any:
 
 def _single_fact(result: Any) -> Iterator[str]:
     """Yield a recorded result if it is one short value, or an object with only one."""
-    value = next(iter(result.values())) if isinstance(result, dict) and len(result) == 1 else result
+    parsed = parse_result(result)
+    value = next(iter(parsed.values())) if isinstance(parsed, dict) and len(parsed) == 1 else parsed
     is_fact = isinstance(value, str | int | float) and not isinstance(value, bool)
     if is_fact and 0 < len(str(value)) <= MAX_FACT_CHARACTERS:
         yield str(value)

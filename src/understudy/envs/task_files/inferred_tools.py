@@ -1,7 +1,7 @@
 """Infer tools from recorded calls: JSON schemas, and which tools only read.
 
 An argument has the types of its recorded values, and is required if every call of the tool has it. A text argument has
-an enum only if that gives nothing away: at least `MIN_ENUM_VALUES` recorded values, at most `MAX_ENUM_CHOICES`
+an enum only if that gives nothing away: at least `MIN_ENUM_VALUES` recorded values, two to `MAX_ENUM_CHOICES`
 distinct ones, each recorded at least `MIN_ENUM_REPEATS` times, in lower case, without digits and not longer than
 `MAX_ENUM_CHARACTERS`. So no ids, names and addresses are listed.
 
@@ -115,7 +115,7 @@ def _enum(values: Sequence[str]) -> list[str]:
     counts = Counter(values)
     safe = (
         len(values) >= MIN_ENUM_VALUES
-        and len(counts) <= MAX_ENUM_CHOICES
+        and 2 <= len(counts) <= MAX_ENUM_CHOICES
         and min(counts.values()) >= MIN_ENUM_REPEATS
         and not any(len(value) > MAX_ENUM_CHARACTERS or _SPECIFIC.search(value) for value in counts)
     )

@@ -58,11 +58,21 @@ def resolve_references(value: Any, results: Sequence[Any]) -> Any:
     return _ANY.sub(lambda found: _as_text(_look_up(found[0], results)), value)
 
 
+def parse_result(result: Any) -> Any:
+    """Return a result as a value: JSON text is read, any other text is itself."""
+    if not isinstance(result, str):
+        return result
+    try:
+        return json.loads(result)
+    except ValueError:
+        return result
+
+
 def _look_up(text: str, results: Sequence[Any]) -> Any:
     step, path = parse_reference(text)
     if not 1 <= step <= len(results):
         raise ValueError(f"{text} does not refer to an earlier step")
-    found = _parsed(results[step - 1])
+    found = parse_result(results[step - 1])
     for part in path:
         if isinstance(found, list) and not part.isdigit() and len(found) == 1:
             (found,) = found
@@ -74,15 +84,6 @@ def _look_up(text: str, results: Sequence[Any]) -> Any:
             has = ", ".join(found) if isinstance(found, dict) else f"a {type(found).__name__}"
             raise ValueError(f"{text}: the result of step {step} has no {part!r} there; it has {has:.200}")
     return found
-
-
-def _parsed(result: Any) -> Any:
-    if not isinstance(result, str):
-        return result
-    try:
-        return json.loads(result)
-    except ValueError:
-        return result
 
 
 def _as_text(value: Any) -> str:
