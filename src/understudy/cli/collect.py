@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from understudy.cli.arguments import TargetArguments
+from understudy.cli.arguments import TargetArguments, print_file_summaries
 from understudy.cli.data import validate_unused_options
 from understudy.core.errors import ConfigError
 
@@ -79,6 +79,7 @@ def collect(
     collecting.validate_output_files(outputs.values())
     resolved = resolve(target or ())
     source = resolved.config.open_source()
+    print_file_summaries(source)
     first_output = next(iter(outputs.values()))
     usage: Mapping[str, ModelUsage] = {}
     plays = bool(agent) or resolved.target.kind != "run"

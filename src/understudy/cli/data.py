@@ -420,6 +420,7 @@ def _convert_output(
             f"{out}: tasks are written as JSONL; give a name that ends in .jsonl, or --to skyrl for parquet rows"
         )
     text = _text(domain_policy) if domain_policy else ""
+    domains.play_rows_from(out)
     encode = make_row_encoder(domains, text) if to == "skyrl" else lambda task: task
     of_folder = parts or ((source.split,) if source.split else SPLITS)
     return ConvertOutput(

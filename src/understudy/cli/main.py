@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from understudy.cli import data, env_file, evaluation, mcp, new
-from understudy.cli.arguments import JsonOption, SettingsArgument, SettingsCommand, TargetArguments
+from understudy.cli.arguments import (
+    JsonOption,
+    SettingsArgument,
+    SettingsCommand,
+    TargetArguments,
+    print_file_summaries,
+)
 from understudy.cli.collect import collect
 from understudy.cli.view import view
 from understudy.core.errors import ConfigError, RolloutError, TaskError
@@ -99,8 +105,12 @@ def check(
     one = has_target(given)
     configs = [resolve(each).config for each in ([given] if one else [[name, *given] for name in list_domains()])]
 
+    sources = [config.open_source() for config in configs]
+    for source in sources:
+        print_file_summaries(source)
+
     async def check_all() -> list[DomainReport]:
-        return [await check_async(config.open_source()) for config in configs]
+        return [await check_async(source) for source in sources]
 
     reports = run_async(check_all())
     dumped = [report.model_dump() for report in reports]
@@ -151,6 +161,7 @@ def play(
     left = forks.resolve_fork(resolved.target, fork, resolved.config, task) if fork else None
     config = left.config if left else resolved.config
     source = config.open_source()
+    print_file_summaries(source)
     domain = replace_users(source, UserSimulatorFactory(config.user, config.endpoints))
     played = left.task if left else plays.select_task(domain, task, split)
     checkpoint = target_weights(resolved).checkpoint if agent == "model" and not model and not plays_agent else None

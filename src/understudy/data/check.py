@@ -12,7 +12,8 @@ from understudy.core.event_loop import run_async
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Score, Split, Task
 from understudy.envs.task_files.near_duplicates import NearDuplicateIndex
-from understudy.envs.task_source import TaskSource, find_source
+from understudy.envs.task_files.summary import FileSummary
+from understudy.envs.task_source import TaskSource, find_source, list_file_summaries
 from understudy.envs.users import gives_consent
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
@@ -47,6 +48,8 @@ class DomainReport(Record):
     """One sentence for each problem, with the task's id. A sound domain has none."""
     warnings: tuple[str, ...] = ()
     """One sentence for each thing that may be intended."""
+    files: tuple[FileSummary, ...] = ()
+    """What was read from files of tasks, and what was refused. Refused rows are among the problems."""
 
 
 def check(domain: TaskSource) -> DomainReport:
@@ -57,13 +60,33 @@ def check(domain: TaskSource) -> DomainReport:
 async def check_async(domain: TaskSource) -> DomainReport:
     """Play all frozen tasks of the domain's slice with gold and noop, and compare the tasks with each other."""
     tasks: TasksBySplit = {split: domain.tasks(split) for split in SPLITS}
-    problems = [*_duplicates(tasks), *_leaks(domain, tasks)]
+    files = tuple(list_file_summaries(domain))
+    refused = [refusal for summary in files for refusal in summary.refusals]
+    similar = list(_near_duplicates(tasks))
+
+    def is_problem(first: Task, task: Task) -> bool:
+        return not files or first.split != task.split  # a file may repeat a task, to train on it more often
+
+    own = [f"task {task.id}: it is nearly the same as {first.id}" for first, task in similar if is_problem(first, task)]
+    problems = [*refused, *_repeated_ids(tasks), *own, *_leaks(domain, tasks)]
     splits = [await _played(domain, split, tasks[split], problems) for split in SPLITS]
     called = {call.name for split in SPLITS for task in tasks[split] for call in task.gold_calls}
     unused = tuple(spec.name for spec in domain.tool_specs if spec.name not in called)
-    warnings = () if domain.domain_policy else ("the domain policy is empty, so the agent gets no instructions",)
+    warnings = [detail for summary in files for detail in summary.details]
+    if not domain.domain_policy:
+        warnings.append("the domain policy is empty, so the agent gets no instructions")
+    if alike := [(first, task) for first, task in similar if not is_problem(first, task)]:
+        first, task = alike[0]
+        warnings.append(
+            f"{len(alike)} pairs of tasks of one split are nearly the same, such as {task.id} and {first.id}"
+        )
     return DomainReport(
-        domain=domain.name, splits=tuple(splits), unused_tools=unused, problems=tuple(problems), warnings=warnings
+        domain=domain.name,
+        splits=tuple(splits),
+        unused_tools=unused,
+        problems=tuple(problems),
+        warnings=tuple(warnings),
+        files=files,
     )
 
 
@@ -114,7 +137,7 @@ def find_task_problems(domain: TaskSource, split: Split, task: Task) -> Iterator
         yield f"task {task.id}: a gold turn calls {name}, which is not one of the agent's tools"
     if (task.domain, task.split) != (domain.name, split):
         yield f"task {task.id}: it is stored in {domain.name}/{split}, but its fields say {task.domain}/{task.split}"
-    for text in filter(gives_consent, _user_texts(task)):
+    for text in filter(gives_consent, _user_texts(task) if task.scenario.goals else ()):
         yield f"task {task.id}: the user's text {text!r} would count as consent to a change"
 
 
@@ -132,13 +155,17 @@ def _user_texts(task: Task) -> Iterator[str]:
     yield from (fact.text for facts in (scenario.facts, *(goal.facts for goal in scenario.goals)) for fact in facts)
 
 
-def _duplicates(tasks: TasksBySplit) -> Iterator[str]:
-    """Yield repeated ids and near-duplicates, within a split and across splits."""
+def _repeated_ids(tasks: TasksBySplit) -> Iterator[str]:
+    """Yield repeated ids, within a split and across splits."""
     for first, second in _pairs((t for split in SPLITS for t in tasks[split]), lambda task: task.id):
         yield f"task {second.id}: the id is also that of a task in {first.split}"
+
+
+def _near_duplicates(tasks: TasksBySplit) -> Iterator[tuple[Task, Task]]:
+    """Yield near-duplicates, within a split and across splits."""
     similar, known = NearDuplicateIndex(), list[Task]()
     for task in (t for split in SPLITS for t in tasks[split] if t.scenario.opening):
-        yield from (f"task {task.id}: it is nearly the same as {known[n].id}" for n in similar.add(task))
+        yield from ((known[n], task) for n in similar.add(task))
         known.append(task)
 
 

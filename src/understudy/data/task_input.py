@@ -10,7 +10,7 @@ from understudy.core.tasks import SPLITS, Split, Task
 from understudy.envs.sources import load_source
 from understudy.envs.task_files.files import RowFile, is_task_file, list_row_files
 from understudy.envs.task_files.opening import ReadFiles, read_files
-from understudy.envs.task_files.rows import SKYRL_ROWS, TaskRow, find_kind, read_task_rows
+from understudy.envs.task_files.rows import SKYRL_ROWS, TaskRow, find_kind, is_whole_task, read_task_rows
 from understudy.envs.task_source import TaskSource
 from understudy.runs.targets import find_target
 
@@ -68,8 +68,8 @@ class TaskInput:
     @functools.cached_property
     def _read(self) -> ReadFiles | None:
         """The tasks, if they have to be read together; else None."""
-        kinds = (find_kind(item.value) for file in self.files for item in file.rows() if isinstance(item, Item))
-        if all(kind.played_by == "source" for kind in kinds):
+        values = (item.value for file in self.files for item in file.rows() if isinstance(item, Item))
+        if all(map(is_whole_task, values)):
             return None
         return read_files(self.name, [(None, file) for file in self.files], beside=self.beside)
 

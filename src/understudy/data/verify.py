@@ -18,6 +18,7 @@ from understudy.core.items import Item, RowError, RowErrorKind
 from understudy.core.tasks import Task
 from understudy.data.check import find_task_problems, score_agent
 from understudy.envs.sources import SOURCE_MODULES, list_domains, load_source
+from understudy.envs.task_files.call_matching import is_call_matching
 from understudy.envs.task_source import StatefulSource, TaskSource, list_sources
 from understudy.rollouts.agent import GoldAgent, NoopAgent
 
@@ -62,6 +63,14 @@ class DomainRegistry:
     def add(self, sources: Iterable[TaskSource]) -> None:
         """Add the sources of tasks that were read from a file."""
         self._found |= {source.name: source for source in sources}
+
+    def play_rows_from(self, path: Path) -> None:
+        """Let rows of tasks without a database name the file or folder that holds all of them.
+
+        Their source is made of these tasks, so it is opened from there.
+        """
+        names = [name for name in self._found if is_call_matching(name)]
+        self._references |= dict.fromkeys(names, str(path.absolute()))
 
     def get(self, name: str) -> TaskSource | None:
         """Return a domain by its name, or None if it is unknown."""

@@ -11,8 +11,7 @@ from understudy.core.trajectory import Trajectory, read_numbered_trajectories
 from understudy.envs.task_source import TaskSource
 from understudy.runs.config import TrainConfig
 from understudy.runs.eval_spec import is_eval_folder, read_spec
-from understudy.runs.resumption import OOD_SUFFIX
-from understudy.runs.run import episode_file, episode_files, list_run_evaluations, read_run_config
+from understudy.runs.run import episode_file, episode_files, eval_set_of, list_run_evaluations, read_run_config
 from understudy.runs.storage.episode_store import EPISODES_FILE
 from understudy.runs.storage.task_store import read_stored_tasks
 
@@ -47,9 +46,9 @@ class StoredEpisodes:
         return f"step {self.name}" if self.step is not None else self.name
 
     @property
-    def is_ood(self) -> bool:
-        """True if they were played on `eval.ood_domains`."""
-        return self.name.endswith(OOD_SUFFIX)
+    def eval_set(self) -> str:
+        """Name of the eval set if they are of `eval.ood_domains` or `data.tests`; else empty."""
+        return eval_set_of(self.name)
 
     @property
     def scripted_users(self) -> bool:
@@ -99,9 +98,9 @@ def open_stored_episodes(folder: Path, name: str = "") -> StoredEpisodes:
 def list_stored_names(folder: Path) -> list[str]:
     """Return the names of a run's evaluations and of its steps with stored episodes.
 
-    The order is: evaluations, evaluations on `eval.ood_domains`, steps. Within each kind the last comes first.
+    The order is: evaluations, evaluations on other eval sets, steps. Within each kind the last comes first.
     """
-    evaluations = sorted(list_run_evaluations(folder), key=lambda each: (each.is_ood, -each.step))
+    evaluations = sorted(list_run_evaluations(folder), key=lambda each: (bool(each.eval_set), -each.step))
     steps = sorted(episode_files(folder), reverse=True)
     return [*(each.name for each in evaluations), *map(str, steps)]
 

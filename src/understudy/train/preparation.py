@@ -11,7 +11,7 @@ from understudy.clients.cost import CostTracker, validate_prices
 from understudy.core.errors import ConfigError
 from understudy.engines.models import find_model
 from understudy.engines.unsupported import raise_unsupported
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_source import TaskSource, list_file_summaries
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.evaluate import validate_noop_reward
 from understudy.formats import ChatFormat, chat_format_from_config
@@ -56,6 +56,8 @@ async def prepare_run(
     `today` is the date that chat templates print. `cost_tracker` counts the cost of the user model and the reward
     judge. Raise ConfigError if a setting is invalid, or TaskError if doing nothing solves tasks.
     """
+    if config.epochs:
+        raise ConfigError(f"epochs = {config.epochs:g}: call runs.epochs.resolve_epochs(config) first")
     folder = find_model(config.model)
     domain = config.open_source()
     eval_sets = make_eval_sets(config, domain)
@@ -73,7 +75,9 @@ async def prepare_run(
     if config.steps and config.algorithm.shaping.progress_weight:
         await _validate_progress_scores(config, domain)
     format = chat_format_from_config(folder, config.format, today)
-    files = read_data_files(config, domain, format, done_steps)
+    sources = (domain, *(each.source for each in eval_sets))
+    summaries = [summary for source in sources for summary in list_file_summaries(source)]
+    files = read_data_files(config, domain, format, done_steps, summaries)
     return PreparedRun(folder, format, domain, eval_sets, users, noop_reward, files, reward_judge, cost_tracker)
 
 

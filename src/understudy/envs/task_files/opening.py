@@ -110,7 +110,8 @@ def open_task_files(
         splits={split: len(listed) for split, listed in by_split.items() if listed},
         refused=refused,
         refusals=refusals,
-        notes=(*((taken_note,) if taken else ()), *read.notes),
+        notes=((taken_note,) if taken else ()) + _no_database_note(read.sources),
+        details=read.notes,
     )
     known = list_sources(rest) if rest else ()
     sources = [*((rest,) if rest else ()), *(source for source in read.sources if source not in known)]
@@ -180,6 +181,12 @@ def _without_repeated_ids(items: Iterable[Item[TaskRow] | RowError]) -> Iterator
         if isinstance(item, Item):
             seen.add(item.value.task.id)
         yield item
+
+
+def _no_database_note(sources: Iterable[TaskSource]) -> tuple[str, ...]:
+    names = [source.name for source in sources if isinstance(source, CallMatching)]
+    listed = f"no database behind {', '.join(names)}: calls are compared with the gold calls, and nothing is executed"
+    return (listed,) if names else ()
 
 
 def _choose_validation(tasks: Sequence[Task]) -> set[str]:

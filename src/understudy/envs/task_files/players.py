@@ -24,8 +24,8 @@ from understudy.envs.task_files.rows import ReadRow, TaskRow
 from understudy.envs.task_files.tau_rows import to_tau_values
 from understudy.envs.task_source import RowSource, SequenceSource, TaskSource
 
-MIN_TOOL_SHARE = 0.5
-"""A source plays tau tasks if it has at least this share of the tools that their gold calls use."""
+MIN_PLAYABLE_SHARE = 0.5
+"""A source plays rows of a domain if it has all tools of at least this share of them. It refuses the others."""
 
 
 @dataclass
@@ -79,16 +79,16 @@ class Players:
         return None, f"{domain!r} is not a shipped domain; to play it, name its source: data.sources={named}"
 
     def _with_tools(self, rows: Sequence[TaskRow]) -> TaskSource | None:
-        """Return the source that has most of the tools of the gold calls, or None if none has enough of them."""
+        """Return the source that has the tools of most rows, or None if none has those of enough rows."""
         named = rows[0].task.domain
         domains = [name for name in list_domains() if name == named or not named]
-        tools = {_plain_name(call.name) for row in rows for call in row.task.gold_calls}
-        best, best_share = None, MIN_TOOL_SHARE
+        used = [{_plain_name(call.name) for call in row.task.gold_calls} for row in rows]
+        best, most = None, MIN_PLAYABLE_SHARE * len(rows)
         for source in (*self.allowed, *map(load_source, domains)):
             known = {_plain_name(spec.name) for spec in source.tool_specs}
-            share = len(tools & known) / max(1, len(tools))
-            if tools and (share > best_share or (share == best_share and best is None)):
-                best, best_share = source, share
+            playable = sum(bool(tools) and tools <= known for tools in used)
+            if playable > most or (playable == most and best is None):
+                best, most = source, playable
         return best
 
     def _play(self, item: Item[TaskRow], source: TaskSource) -> Item[TaskRow] | RowError:

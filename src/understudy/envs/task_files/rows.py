@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from understudy.core.items import Item, RowError, row_error_from_validation
 from understudy.core.tasks import Split, Task, require_stored_fields
+from understudy.envs.task_files.call_matching import CallTask, is_call_matching
 from understudy.envs.task_files.call_rows import is_call_row, read_call_row
 from understudy.envs.task_files.call_sequences import (
     CallSequence,
@@ -100,6 +101,15 @@ def match_kind(value: Any) -> RowKind | None:
     return next((kind for kind in ROW_KINDS if kind.matches(columns)), None)
 
 
+def is_whole_task(value: Any) -> bool:
+    """Return whether a row says by itself which source plays it. For others this depends on all rows of the file."""
+    if find_kind(value).played_by != "source" or not isinstance(value, dict):
+        return not isinstance(value, dict)
+    labels = value.get("extra_info")
+    domain = labels.get("domain") if isinstance(labels, dict) else value.get("domain")
+    return not (isinstance(domain, str) and is_call_matching(domain))
+
+
 def _without_null_columns(item: Item[Any]) -> Item[Any]:
     """Return the row without columns that are null, which tables give to rows that lack a value."""
     if not isinstance(item.value, dict):
@@ -125,8 +135,10 @@ def _read_skyrl(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[T
     if isinstance(found, RowError):
         yield found
         return
-    source = row.extra_info.source
-    yield Item(item.location, TaskRow(found.value, found.value.split, source if source != found.value.domain else ""))
+    task, source = found.value, row.extra_info.source
+    calls = CallTask(task=task, has_split=True, domain_policy=row.prompt[0].content)
+    content = calls if is_call_matching(task.domain) else None
+    yield Item(item.location, TaskRow(task, task.split, source if source != task.domain else "", content))
 
 
 def _read_tau(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[TaskRow] | RowError]:
