@@ -34,6 +34,10 @@ def test_types_and_required_arguments_follow_from_all_calls() -> None:
 def test_mixed_types_are_all_allowed() -> None:
     (tool,) = infer_tools(ToolCall(name="get", arguments={"x": value}) for value in ("a", 1, [2]))
     assert tool.parameters["properties"]["x"] == {"type": ["string", "integer", "array"]}
+    (tool,) = infer_tools([ToolCall(name="get", arguments={"x": ["a", None], "y": [{"z": [None]}]})])
+    x, y = tool.parameters["properties"]["x"], tool.parameters["properties"]["y"]
+    assert x["items"] == {"type": ["string", "null"]}
+    assert y["items"]["properties"]["z"]["items"] == {"type": "null"}
 
 
 @pytest.mark.parametrize(

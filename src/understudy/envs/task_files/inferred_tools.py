@@ -37,7 +37,15 @@ MAX_ENUM_CHARACTERS = 40
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _SPECIFIC = re.compile(r"\d|[A-Z]|[^\w\s-]")
 _WRITES_ALTHOUGH = frozenset((("check", "in"), ("check", "out")))
-_JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+_JSON_TYPES = {
+    type(None): "null",
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "array",
+    dict: "object",
+}
 
 
 def infer_tools(calls: Iterable[ToolCall]) -> tuple[ToolSpec, ...]:
@@ -94,7 +102,7 @@ def _object_schema(objects: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _schema(values: Sequence[Any]) -> dict[str, Any]:
-    types = list(dict.fromkeys(_JSON_TYPES[type(value)] for value in values if value is not None))
+    types = list(dict.fromkeys(_JSON_TYPES[type(value)] for value in values))
     if set(types) == {"integer", "number"}:
         types = ["number"]
     if len(types) != 1:
