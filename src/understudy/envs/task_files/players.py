@@ -5,7 +5,7 @@ A row never chooses code, files or hosts. Its tasks are played by a shipped doma
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
@@ -82,11 +82,10 @@ class Players:
         """Return the source that has the tools of most rows, or None if none has those of enough rows."""
         named = rows[0].task.domain
         domains = [name for name in list_domains() if name == named or not named]
-        used = [{_plain_name(call.name) for call in row.task.gold_calls} for row in rows]
+        used = [{call.name for call in row.task.gold_calls} for row in rows]
         best, most = None, MIN_PLAYABLE_SHARE * len(rows)
         for source in (*self.allowed, *map(load_source, domains)):
-            known = {_plain_name(spec.name) for spec in source.tool_specs}
-            playable = sum(bool(tools) and tools <= known for tools in used)
+            playable = sum(bool(tools) and _has_tools(source, tools) for tools in used)
             if playable > most or (playable == most and best is None):
                 best, most = source, playable
         return best
@@ -154,6 +153,12 @@ def _call_task(row: TaskRow) -> CallTask:
     if isinstance(row.content, CallSequence):
         return row.content.to_call_task(row.task.domain)
     return row.content if isinstance(row.content, CallTask) else CallTask(task=row.task)
+
+
+def _has_tools(source: TaskSource, names: Collection[str]) -> bool:
+    known = {_plain_name(spec.name) for spec in source.tool_specs}
+    missing = [name for name in names if _plain_name(name) not in known]
+    return not missing or (isinstance(source, SequenceSource) and all(map(source.has_tool, missing)))
 
 
 def _plain_name(tool: str) -> str:
