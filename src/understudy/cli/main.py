@@ -381,6 +381,12 @@ def _format_domain_report(report: "DomainReport") -> str:
     ]
     unused = [f"tools that no gold episode calls: {', '.join(report.unused_tools)}"] if report.unused_tools else []
     verdict = f"{len(report.problems)} problems" if report.problems else "sound: gold earns 1.0 and doing nothing 0.0"
+    if report.unsound:
+        loaded, reasons = (
+            sum(s.tasks for s in report.splits),
+            ", ".join(f"{n} {kind}" for kind, n in report.unsound.items()),
+        )
+        verdict += f"; {loaded - sum(report.unsound.values())} of {loaded} tasks are sound, not sound are: {reasons}"
     more = len(report.problems) - MAX_PROBLEMS
     cut = [f"… and {more} more; --json lists all"] if more > 0 else []
     warnings = [f"warning: {text}" for text in report.warnings]

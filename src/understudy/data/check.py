@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 
 from understudy.core.errors import TaskError
 from understudy.core.event_loop import run_async
+from understudy.core.items import RowErrorKind
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Score, Split, Task
 from understudy.envs.task_files.near_duplicates import NearDuplicateIndex
@@ -48,6 +49,8 @@ class DomainReport(Record):
     """One sentence for each problem, with the task's id. A sound domain has none."""
     warnings: tuple[str, ...] = ()
     """One sentence for each thing that may be intended."""
+    unsound: dict[str, int] = {}
+    """Number of tasks that are not sound, by reason. They are among the problems."""
     files: tuple[FileSummary, ...] = ()
     """What was read from files of tasks, and what was refused. Refused rows are among the problems."""
 
@@ -69,7 +72,8 @@ async def check_async(domain: TaskSource) -> DomainReport:
 
     own = [f"task {task.id}: it is nearly the same as {first.id}" for first, task in similar if is_problem(first, task)]
     problems = [*refused, *_repeated_ids(tasks), *own, *_leaks(domain, tasks)]
-    splits = [await _played(domain, split, tasks[split], problems) for split in SPLITS]
+    unsound = Counter[RowErrorKind]()
+    splits = [await _played(domain, split, tasks[split], problems, unsound) for split in SPLITS]
     called = {call.name for split in SPLITS for task in tasks[split] for call in task.gold_calls}
     unused = tuple(spec.name for spec in domain.tool_specs if spec.name not in called)
     warnings = [detail for summary in files for detail in summary.details]
@@ -86,21 +90,28 @@ async def check_async(domain: TaskSource) -> DomainReport:
         unused_tools=unused,
         problems=tuple(problems),
         warnings=tuple(warnings),
+        unsound=dict(unsound),
         files=files,
     )
 
 
-async def _played(domain: TaskSource, split: Split, tasks: Sequence[Task], problems: list[str]) -> SplitReport:
+async def _played(
+    domain: TaskSource, split: Split, tasks: Sequence[Task], problems: list[str], unsound: Counter[RowErrorKind]
+) -> SplitReport:
     noop_reward, gold_reward = 0.0, 0.0
     for task in tasks:
         try:
-            problems += find_task_problems(find_source(domain, task.domain), split, task)
+            found = list(find_task_problems(find_source(domain, task.domain), split, task))
             if task.family not in domain.families:
-                problems.append(f"task {task.id}: {domain.name} has no family {task.family!r}")
+                found.append(f"task {task.id}: {domain.name} has no family {task.family!r}")
+            problems += found
             gold, noop = await score_agent(domain, task, GoldAgent()), await score_agent(domain, task, NoopAgent())
         except TaskError as e:
             problems.append(str(e))
+            unsound["gold fails"] += 1
             continue
+        if kind := _unsound_kind(gold, noop) or ("malformed" if found else None):
+            unsound[kind] += 1
         problems += _reward_problems(task, gold, noop)
         gold_reward, noop_reward = gold_reward + gold.reward, noop_reward + noop.reward
     count = max(1, len(tasks))
@@ -120,6 +131,10 @@ async def score_agent(domain: TaskSource, task: Task, agent: Agent) -> Score:
     if episode.score is None:
         raise TaskError(f"task {task.id}: its episode failed ({episode.fault}): {episode.error}")
     return episode.score
+
+
+def _unsound_kind(gold: Score, noop: Score) -> RowErrorKind | None:
+    return "gold fails" if gold.reward < 1.0 else "does nothing" if noop.reward > 0.0 else None
 
 
 def _reward_problems(task: Task, gold: Score, noop: Score) -> Iterator[str]:

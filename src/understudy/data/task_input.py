@@ -9,7 +9,7 @@ from understudy.core.items import Item, RowError
 from understudy.core.tasks import SPLITS, Split, Task
 from understudy.envs.sources import load_source
 from understudy.envs.task_files.files import RowFile, is_task_file, list_row_files
-from understudy.envs.task_files.opening import ReadFiles, read_files
+from understudy.envs.task_files.opening import ReadFiles, name_files, read_files
 from understudy.envs.task_files.rows import SKYRL_ROWS, TaskRow, find_kind, is_whole_task, read_task_rows
 from understudy.envs.task_source import TaskSource
 from understudy.runs.targets import find_target
@@ -71,7 +71,7 @@ class TaskInput:
         values = (item.value for file in self.files for item in file.rows() if isinstance(item, Item))
         if all(map(is_whole_task, values)):
             return None
-        return read_files(self.name, [(None, file) for file in self.files], beside=self.beside)
+        return read_files(name_files([self.name]), [(None, file) for file in self.files], beside=self.beside)
 
 
 def open_task_input(dataset: str, beside: Sequence[TaskSource] = (), split: Split | None = None) -> TaskInput:

@@ -70,13 +70,17 @@ def open_data(domain: str | Sequence[str], data: DataConfig) -> TaskSource:
     if data.validation:
         given["validation"] = data.validation
     names = [name for listed in given.values() for name in listed]
-    name = "+".join(dict.fromkeys(Path(each).stem for each in names))
-    return open_task_files(name, given, data, list_sources(base), None if data.train else base)
+    return open_task_files(name_files(names), given, data, list_sources(base), None if data.train else base)
 
 
 def open_task_file(name: str, data: DataConfig = NO_DATA, beside: Sequence[TaskSource] = ()) -> TaskFile:
     """Return the tasks of a file, a folder or a data set. See `open_task_files`."""
-    return open_task_files(Path(name.partition("#")[0]).stem, {None: [name]}, data, beside)
+    return open_task_files(name_files([name]), {None: [name]}, data, beside)
+
+
+def name_files(names: Sequence[str]) -> str:
+    """Return the name of the tasks of files: the names of the files without folders and suffixes."""
+    return "+".join(dict.fromkeys(Path(name.partition("#")[0]).stem for name in names))
 
 
 def open_task_files(
