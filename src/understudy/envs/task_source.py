@@ -148,6 +148,14 @@ class RegeneratingSource(Protocol):
 
 
 @runtime_checkable
+class TaskPolicySource(Protocol):
+    """Protocol of a task source whose tasks may have system messages of their own."""
+
+    def task_policy(self, task: Task) -> str:
+        """Return the system message of a task."""
+
+
+@runtime_checkable
 class BriefPolicySource(Protocol):
     """Protocol of a task source that has a brief policy: `slice.domain_policy=brief`."""
 
@@ -171,6 +179,12 @@ def find_source(source: TaskSource, domain: str) -> TaskSource:
         if leaf.name == domain:
             return leaf
     raise TaskError(f"a task has domain {domain!r}, which is not in {source.name}")
+
+
+def find_policy(source: TaskSource, task: Task) -> str:
+    """Return the system message of a task of `source`."""
+    player = find_source(source, task.domain)
+    return player.task_policy(task) if isinstance(player, TaskPolicySource) else player.domain_policy
 
 
 def find_tool_specs(source: TaskSource, domain: str) -> Sequence[ToolSpec]:

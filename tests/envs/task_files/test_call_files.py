@@ -1,5 +1,6 @@
 """Test files of rows with calls and no world: every shape in every kind of file is read, played and proved."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from support.call_rows import ACTIONS, SHAPES, tau_row
+from support.call_rows import ACTIONS, SHAPES, skyrl_row, tau_row
+from support.data_kit import run_data_command
 from understudy.core.tasks import SPLITS
 from understudy.data.check import check
 from understudy.envs.sources import load_source
-from understudy.envs.task_source import list_file_summaries
+from understudy.envs.task_files.call_matching import DOMAIN_POLICY
+from understudy.envs.task_source import find_policy, list_file_summaries
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -61,3 +64,14 @@ def test_refused_rows_are_counted_by_reason_and_listed(tmp_path: Path) -> None:
     assert [number for number in range(1, 7) if any(f":{number}: " in text for text in summary.refusals)] == [
         2, 3, 4, 5, 6,
     ]  # fmt: skip
+
+
+def test_rows_keep_their_own_policy_when_they_are_converted(tmp_path: Path) -> None:
+    path, out = write(tmp_path / "rows.jsonl", [skyrl_row("retail"), tau_row("airline")]), tmp_path / "out.jsonl"
+    code, _, err = run_data_command("convert", path, out)
+    assert (code, "Traceback" in err) == (0, False)
+    first, again = load_source(str(path)), load_source(str(out))
+    for task in first.tasks("train") + first.tasks("validation"):
+        policy = asyncio.run(again.environment(task).start()).messages[0].content
+        assert policy == find_policy(first, task) == find_policy(again, task)
+        assert policy == ("You serve retail." if task.domain == "retail-calls" else DOMAIN_POLICY)

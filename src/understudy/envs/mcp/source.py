@@ -180,6 +180,11 @@ class MCPTaskSource:
         own = (task.domain_policy for task in self.resources.tasks.values() if task.domain_policy)
         return self.resources.config.domain_policy or next(own, "")
 
+    def task_policy(self, task: Task) -> str:
+        """Return the rules of a task: its own, or the environment's."""
+        mine = self.resources.find_task(task.id)
+        return (mine.domain_policy if mine else "") or self.domain_policy
+
     def with_users(self, user_factory: UserFactory) -> "MCPTaskSource":
         """Return this environment with user simulators from `user_factory`."""
         return dataclasses.replace(self, user_factory=user_factory)
@@ -262,9 +267,7 @@ class MCPTaskSource:
             self.resources.toolkit(mine, self._catalog),
             functools.partial(self.resources.expected_states, mine, self._catalog),
         )
-        return MCPEnvironment(
-            mine, kit, mine.domain_policy or self.domain_policy, made, goal, self.resources.config.reward
-        )
+        return MCPEnvironment(mine, kit, self.task_policy(task), made, goal, self.resources.config.reward)
 
     @property
     def _names(self) -> dict[str, str]:
