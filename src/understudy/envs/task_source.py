@@ -125,6 +125,9 @@ class RowSource(Protocol):
 class SequenceSource(Protocol):
     """Protocol of a task source that plays sequences of calls from other files."""
 
+    def has_tool(self, name: str) -> bool:
+        """Return whether the agent can call a tool by this name, with or without its server."""
+
     def add_task(self, sequence: "CallSequence", split: Split) -> Task:
         """Convert a sequence to a task that the source plays from then on. Raise `TaskError` if it cannot."""
 
@@ -142,6 +145,14 @@ class RegeneratingSource(Protocol):
 
     def regenerate(self, task_id: str) -> Task | None:
         """Return the generated task, or None if no task of the source has this id."""
+
+
+@runtime_checkable
+class TaskPolicySource(Protocol):
+    """Protocol of a task source whose tasks may have system messages of their own."""
+
+    def task_policy(self, task: Task) -> str:
+        """Return the system message of a task."""
 
 
 @runtime_checkable
@@ -168,6 +179,12 @@ def find_source(source: TaskSource, domain: str) -> TaskSource:
         if leaf.name == domain:
             return leaf
     raise TaskError(f"a task has domain {domain!r}, which is not in {source.name}")
+
+
+def find_policy(source: TaskSource, task: Task) -> str:
+    """Return the system message of a task of `source`."""
+    player = find_source(source, task.domain)
+    return player.task_policy(task) if isinstance(player, TaskPolicySource) else player.domain_policy
 
 
 def find_tool_specs(source: TaskSource, domain: str) -> Sequence[ToolSpec]:

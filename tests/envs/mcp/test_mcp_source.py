@@ -22,6 +22,7 @@ from understudy.envs.mcp.source import MCPTaskSource
 from understudy.envs.mcp.tool_result import ToolResult
 from understudy.envs.sources import load_source
 from understudy.envs.task_files.call_sequences import SequenceStep, read_spec_row
+from understudy.envs.task_files.config import DataConfig
 from understudy.envs.task_source import Slice
 from understudy.evaluation.evaluate import evaluate
 from understudy.rollouts.agent import GoldAgent, NoopAgent
@@ -353,4 +354,18 @@ def test_sequences_of_other_files_are_played(tmp_path: Path) -> None:
         source.add_task(other, "train")
     with pytest.raises(TaskError, match="count/1"):
         source.add_task(item.value.replace(id="count/1"), "train")
+    assert not running_servers()
+
+
+@pytest.mark.slow
+def test_file_of_specs_is_played_on_the_servers_that_the_user_names(tmp_path: Path) -> None:
+    environment = write_environment(tmp_path)
+    specs = tmp_path / "specs.json"
+    specs.write_text(json.dumps({"dependent_dataset": [counting_spec("It is ${step2.count}.")]}))
+    source = load_source(str(specs), DataConfig(sources=(f"mcp:{environment}",)))
+    (task,) = source.tasks("train")
+    assert (task.domain, task.gold_calls[2].arguments) == ("tally", {"text": "It is 3."})
+    assert [call.name for call in task.gold_calls] == ["add", "count", "say"]
+    assert check(source).problems == ()
+    assert load_source(str(specs)).tasks("train")[0].domain == "specs-calls"
     assert not running_servers()

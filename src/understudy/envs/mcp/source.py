@@ -180,6 +180,11 @@ class MCPTaskSource:
         own = (task.domain_policy for task in self.resources.tasks.values() if task.domain_policy)
         return self.resources.config.domain_policy or next(own, "")
 
+    def task_policy(self, task: Task) -> str:
+        """Return the rules of a task: its own, or the environment's."""
+        mine = self.resources.find_task(task.id)
+        return (mine.domain_policy if mine else "") or self.domain_policy
+
     def with_users(self, user_factory: UserFactory) -> "MCPTaskSource":
         """Return this environment with user simulators from `user_factory`."""
         return dataclasses.replace(self, user_factory=user_factory)
@@ -190,6 +195,11 @@ class MCPTaskSource:
             self.name, task_slice, self.families, [spec.name for spec in self.tool_specs] if task_slice.tools else []
         )
         return dataclasses.replace(self, task_slice=task_slice)
+
+    def has_tool(self, name: str) -> bool:
+        """Return whether the agent can call a tool by this name, with or without its server."""
+        shown = {spec.name for spec in self.tool_specs}
+        return self._names.get(name) in shown
 
     def add_task(self, sequence: CallSequence, split: Split) -> Task:
         """Convert a sequence of another file to a task that this environment plays from then on.
@@ -257,9 +267,7 @@ class MCPTaskSource:
             self.resources.toolkit(mine, self._catalog),
             functools.partial(self.resources.expected_states, mine, self._catalog),
         )
-        return MCPEnvironment(
-            mine, kit, mine.domain_policy or self.domain_policy, made, goal, self.resources.config.reward
-        )
+        return MCPEnvironment(mine, kit, self.task_policy(task), made, goal, self.resources.config.reward)
 
     @property
     def _names(self) -> dict[str, str]:

@@ -136,6 +136,11 @@ class CallMatching:
         """The system message of tasks without their own. It says that there is no database."""
         return DOMAIN_POLICY
 
+    def task_policy(self, task: Task) -> str:
+        """Return the system message of a task: its row's, or the source's."""
+        row = self.rows.get(task.id)
+        return (row.domain_policy if row else "") or self.domain_policy
+
     def notes(self) -> tuple[str, ...]:
         """Return what a user should know: that there is no database, which tools write, and which users are missing."""
         names = [spec.name for spec in self.all_specs]
@@ -184,10 +189,8 @@ class CallMatching:
             raise TaskError(f"task {task.id} is not one of the {len(self.rows)} tasks of {self.name}")
         calls = record_calls(task, self.write_tools)
         tools = GoldCallToolkit(self.all_specs, self.write_tools, calls, self._informative, row.limits)
-        policy = row.domain_policy or self.domain_policy
-        return CallMatchingEnvironment(
-            policy, tools, user or self._user(task, seed), task, calls, self.tool_specs, row.limits.max_turns
-        )
+        policy, player = self.task_policy(task), user or self._user(task, seed)
+        return CallMatchingEnvironment(policy, tools, player, task, calls, self.tool_specs, row.limits.max_turns)
 
     def _user(self, task: Task, seed: int) -> User:
         scenario = task.scenario

@@ -296,7 +296,7 @@ class SequenceRow(Record):
 def to_sequence_row(sequence: CallSequence) -> SequenceRow:
     """Return a sequence as a row, which `read_sequence_row` reads back as an equal one."""
     system = [{"role": "system", "content": sequence.domain_policy}] if sequence.domain_policy else []
-    steps = (step.model_dump(exclude_defaults=True) for step in sequence.steps)
+    steps = (step.model_dump(exclude_none=True) for step in sequence.steps)
     truth = {
         "task_id": sequence.id,
         "complexity": sequence.complexity,
