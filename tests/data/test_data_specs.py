@@ -1,4 +1,4 @@
-"""Test `data synthesize --from-specs`: each task of a spec becomes one sample, and errors name their location."""
+"""Test `data synthesize --from-specs`: specs become rows that are proved, on MCP servers and without servers."""
 
 import json
 from pathlib import Path
@@ -7,41 +7,25 @@ from typing import Any
 import pytest
 
 from support.data_kit import run_data_command
+from support.mcp_environment import write_environment
+from support.mcp_kit import running_servers
 from understudy.core.items import Item
-from understudy.data.synthesis.specs import CallSequenceSample, SampleCall, SpecLimits, build_samples
+from understudy.data.check import check
+from understudy.envs.sources import load_source
+from understudy.envs.task_files.call_matching import match_calls
+from understudy.envs.task_files.call_sequences import CallSequence, read_sequences
 
 
-def make_step(number: int | None = 1, **changes: Any) -> dict[str, Any]:
-    return {"step": number, "server": "finance", "tool": "get_price", "params": {"ticker": "SPY"}, **changes}
+def make_spec(*steps: dict[str, Any], task_id: str = "a", **changes: Any) -> dict[str, Any]:
+    told = [{"role": "user", "message": f"I am {task_id}. Add three and say the count."}]
+    numbered = [{"step": number, "server": "tally", **step} for number, step in enumerate(steps, 1)]
+    task = {"task_id": task_id, "complexity": 1, "conversation": told, "solution": {"tool_sequence": numbered}}
+    return {"scenario": "counting", "turns": 4, "tasks": [task], **changes}
 
 
-SEND = make_step(2, server="slack", tool="send", params={"to": ["@me"], "text": {"close": "it is ${step1.close} now"}})
-
-
-def make_task(**changes: Any) -> dict[str, Any]:
-    dialogue = [{"role": "user", "message": "Get SPY."}, {"role": "assistant", "content": "Where to?"}]
-    dialogue.append({"role": "user", "content": "Me."})
-    defaults = {
-        "task_id": "a",
-        "complexity": "simple",
-        "conversation": dialogue,
-        "solution": {"tool_sequence": [make_step(), SEND]},
-    }
-    return {**defaults, **changes}
-
-
-def make_spec(*tasks: Any, **changes: Any) -> dict[str, Any]:
-    return {
-        "scenario": "demo",
-        "turns": 4,
-        "limits": {"max_tools": 5, "max_servers": 2},
-        "tasks": list(tasks),
-        **changes,
-    }
-
-
-def task_with_steps(*steps: Any) -> dict[str, Any]:
-    return make_task(solution={"tool_sequence": list(steps)})
+ADD = {"tool": "add", "params": {"amount": 3}}
+COUNT = {"tool": "count", "params": {}}
+SAY = {"tool": "say", "params": {"text": "It is ${step2.count}."}}
 
 
 def write_specs(path: Path, *specs: Any) -> Path:
@@ -49,78 +33,86 @@ def write_specs(path: Path, *specs: Any) -> Path:
     return path
 
 
-def test_spec_task_becomes_one_sample(tmp_path: Path) -> None:
+def read_rows_of(path: Path) -> list[CallSequence]:
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    items = [item for row in found for item in read_sequences(Item("r", row), "r/0")]
+    return [item.value for item in items if isinstance(item, Item)]
+
+
+def test_specs_without_servers_become_rows_that_are_proved(tmp_path: Path) -> None:
+    only_reads = make_spec({"tool": "get_time", "params": {}, "result": "a very long time " * 9}, task_id="c")
+    path = write_specs(
+        tmp_path / "s.json", make_spec(ADD, COUNT, SAY), make_spec(ADD, ADD, SAY, task_id="b"), only_reads
+    )
+    out = tmp_path / "out.jsonl"
+    code, text, err = run_data_command("synthesize", "--from-specs", path, "--out", out)
+    assert (code, text) == (0, f"kept 2 of 3 tasks; refused: does nothing 1\n{out}: 2\n")
+    assert err.startswith(f"{path}: dependent_dataset[2].tasks[0]: gold: ")
+    first, second = read_rows_of(out)
+    assert (first.id, first.limits.max_turns, first.family, second.id) == ("a", 4, "counting", "b")
+    made = match_calls("out", [Item(each.id, each.to_call_task("out")) for each in (first, second)])
+    assert (made.refused, check(made).problems) == ((), ())
+
+
+@pytest.mark.slow
+def test_specs_on_servers_become_rows_with_the_values_of_the_servers(tmp_path: Path) -> None:
+    environment = f"mcp:{write_environment(tmp_path)}"
     path = write_specs(
         tmp_path / "s.json",
-        make_spec(make_task(), make_task(task_id="b")),
-        make_spec(make_task(task_id="c", complexity=2), limits={}),
+        make_spec(ADD, COUNT, SAY),
+        make_spec({"tool": "ad", "params": {}}, task_id="unknown"),
+        make_spec({"tool": "fail", "params": {"reason": "closed"}}, task_id="fails"),
+        make_spec(ADD, COUNT, {"tool": "say", "params": {"text": "${step2.total}"}}, task_id="no field"),
     )
-    code, text, _ = run_data_command("synthesize", "--from-specs", path, "--out", tmp_path / "out.jsonl")
-    assert (code, text) == (0, f"{tmp_path / 'out.jsonl'}: 3\n")
-    first, second, third = map(
-        CallSequenceSample.model_validate_json, (tmp_path / "out.jsonl").read_text().splitlines()
-    )
-    assert first == CallSequenceSample(
-        id="a",
-        scenario="demo",
-        complexity="simple",
-        first_message="Get SPY.",
-        later_messages=("Me.",),
-        max_turns=4,
-        limits=SpecLimits(max_tools=5, max_servers=2),
-        calls=(
-            SampleCall(tool="finance.get_price", arguments={"ticker": "SPY"}),
-            SampleCall(tool="slack.send", arguments=SEND["params"], depends_on=(1,)),
-        ),
-    )
-    assert second == first.replace(id="b")
-    assert (third.id, third.complexity, third.limits) == ("c", "2", SpecLimits())
+    out = tmp_path / "out.jsonl"
+    code, text, err = run_data_command("synthesize", environment, "--from-specs", path, "--out", out)
+    assert (code, text) == (0, f"kept 1 of 4 tasks; refused: gold refused 3\n{out}: 1\n")
+    assert ["'tally.ad'" in err, "closed" in err, "${step2.total}" in err] == [True, True, True]
+    (row,) = read_rows_of(out)
+    assert [step.params for step in row.steps] == [{"amount": 3}, {}, {"text": "It is 3."}]
+    assert [step.result for step in row.steps] == ["the count is 3", '{\n  "count": 3\n}', "It is 3."]
+    toml = Path(environment.removeprefix("mcp:"))
+    toml.write_text(toml.read_text().replace("tasks.jsonl", "out.jsonl"))
+    assert check(load_source(environment)).problems == ()
+    assert not running_servers()
 
 
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        (make_spec(make_task(), turns=0), "[0]: turns: "),
-        (make_spec(make_task(), extra=1), "[0]: extra: "),
+        (make_spec(ADD, turns=0), "[0]: turns: "),
+        (make_spec(ADD, extra=1), "[0]: extra: "),
         ({"tasks": []}, "[0]: scenario: "),
-        (make_spec("x"), "[0]: tasks.0: "),
-        (make_spec(make_task(), make_task(task_id="")), "[0].tasks[1]: task_id: "),
-        (make_spec(make_task(solution={})), "[0].tasks[0]: solution.tool_sequence: "),
-        (make_spec(task_with_steps()), "[0].tasks[0]: solution.tool_sequence: "),
-        (make_spec(make_task(conversation=[])), "[0].tasks[0]: conversation: "),
-        (make_spec(make_task(conversation=[{"role": "user"}])), "[0].tasks[0]: conversation.0.message: "),
-        (make_spec(task_with_steps(make_step(2))), "[0].tasks[0]: solution.tool_sequence.0: "),
-        (make_spec(task_with_steps(SEND | {"step": 1})), "solution.tool_sequence.0: ${step1.close} "),
-        (make_spec(task_with_steps(make_step(params={"x": "${().__class__}"}))), "sequence.0: ${().__class__} "),
-        (
-            make_spec(task_with_steps(*(make_step(n) for n in range(1, 7)))),
-            "limits.max_tools",
-        ),
-        (make_spec(make_task(), limits={"max_servers": 1}), "limits.max_servers"),
-        (make_spec(make_task(), make_task()), "[0].tasks[1]: task_id: 'a' "),
+        (make_spec(ADD, task_id=""), "[0].tasks[0]: task_id: "),
+        (make_spec({"tool": "say", "params": {"text": "${().__class__}"}}), "${().__class__}"),
+        (make_spec(ADD, limits={"max_servers": 0}), "limits.max_servers"),
+        (make_spec(*[ADD] * 5), "max_turns"),
+        ([], "not an object"),
     ],
 )
 def test_invalid_spec_error_names_its_location(tmp_path: Path, value: Any, problem: str) -> None:
     path = write_specs(tmp_path / "s.json", value)
     code, out, err = run_data_command("synthesize", "--from-specs", path, "--out", tmp_path / "out.jsonl")
-    assert (code, out) == (2, "")
-    assert err.startswith(f"understudy: {path}: dependent_dataset[0]")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{path}: dependent_dataset[0]" in err
     assert problem in err
     assert [p.name for p in tmp_path.iterdir()] == ["s.json"]
 
 
-def test_valid_tasks_are_built_beside_invalid_ones() -> None:
-    found = list(
-        build_samples(
-            iter([Item("here", make_spec(make_task(), make_task(task_id="b", solution=1), make_task(task_id="c")))])
-        )
-    )
-    first, second, third = (item.value.id if isinstance(item, Item) else str(item) for item in found)
-    assert (first, third) == ("a", "c")
-    assert second.startswith("here.tasks[1]: solution: ")
+def test_repeated_id_is_refused(tmp_path: Path) -> None:
+    path = write_specs(tmp_path / "s.json", make_spec(ADD), make_spec(ADD))
+    _, out, _ = run_data_command("synthesize", "--from-specs", path, "--out", tmp_path / "o.jsonl")
+    assert out.startswith("kept 1 of 2 tasks; refused: duplicate 1\n")
 
 
 def test_spec_file_without_tasks_is_rejected(tmp_path: Path) -> None:
     path = write_specs(tmp_path / "s.json")
     code, _, err = run_data_command("synthesize", "--from-specs", path, "--out", tmp_path / "o.jsonl")
     assert (code, err.count("\n"), str(path) in err) == (2, 1, True)
+
+
+@pytest.mark.parametrize("domains", [["retail"], ["mcp:a.toml", "mcp:b.toml"]])
+def test_specs_are_played_by_one_mcp_environment(tmp_path: Path, domains: list[str]) -> None:
+    path = write_specs(tmp_path / "s.json", make_spec(ADD))
+    code, _, err = run_data_command("synthesize", *domains, "--from-specs", path, "--out", tmp_path / "o.jsonl")
+    assert (code, err.count("\n"), "mcp:" in err) == (2, 1, True)

@@ -10,17 +10,20 @@ from xml.etree import ElementTree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.call_rows import SHAPES
 from support.data_kit import json_values, make_address_task, make_tau_task, retail_tasks, write_lines
 from understudy.core.items import Item, RowError
 from understudy.core.tasks import Task
 from understudy.data.conversations.conversations import read_conversations
 from understudy.data.plots import render_plots
-from understudy.data.skyrl_rows import to_skyrl_row
 from understudy.data.stats import compute_stats, format_stats
-from understudy.data.synthesis.specs import build_samples
 from understudy.data.task_input import open_task_input
 from understudy.data.tool_examples import read_tool_examples
 from understudy.data.verify import DomainRegistry, play_tasks
+from understudy.envs.task_files.call_matching import CallTask, match_calls
+from understudy.envs.task_files.call_sequences import CallSequence, read_sequences, to_sequence_row
+from understudy.envs.task_files.rows import read_task_rows
+from understudy.envs.task_files.skyrl_rows import to_skyrl_row
 
 VALID_VALUES = [
     *(json.loads(t.model_dump_json(exclude_defaults=True)) for t in retail_tasks(28)),
@@ -59,6 +62,27 @@ SPEC = {
         }
     ],
 }
+SEQUENCE_ROW: dict[str, Any] = {
+    "data_source": "synthetic",
+    "env_class": "MCPToolEnv",
+    "prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "Go."}],
+    "reward_spec": {
+        "method": "rule",
+        "ground_truth": {
+            "task_id": "a",
+            "complexity": "simple",
+            "max_turns": 4,
+            "success": {"must_call_tool": "s.t"},
+            "tool_sequence": [
+                {"step": 1, "server": "s", "tool": "get", "params": {"x": [1]}},
+                {"step": 2, "server": "s", "tool": "set", "params": {"x": "${step1.y}"}, "result": {"ok": True}},
+            ],
+            "limits": {"max_tools": 5},
+        },
+    },
+    "extra_info": {"split": "train"},
+}
+CALL_ROWS: list[Any] = [make(domain) for make in SHAPES.values() for domain in ("retail", "doordash")]
 fuzz_settings = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -117,8 +141,20 @@ def test_fuzzed_bytes_give_items_or_errors(tmp_path: Path, data: bytes) -> None:
     assert all(isinstance(item, Item | RowError) for item in open_task_input(str(path)).items())
 
 
-@given(json_values | mutated_values([SPEC]))
+@given(json_values | mutated_values([SPEC, SEQUENCE_ROW, *CALL_ROWS]))
 @fuzz_settings
-def test_fuzzed_spec_gives_located_items(value: Any) -> None:
-    for item in build_samples(iter([Item("here", value)])):
-        assert item.location.startswith("here")
+def test_fuzzed_row_of_calls_gives_tasks_or_located_errors(value: Any) -> None:
+    for row in read_task_rows(iter([Item("here", value)]), "rows"):
+        assert row.item.location.startswith("here")
+        if isinstance(row.item, RowError):
+            assert row.item.problem
+            continue
+        content = row.item.value.content
+        if isinstance(content, CallSequence):
+            assert [read.value for read in read_sequences(Item("", to_sequence_row(content).model_dump()), "")] == [
+                content
+            ]
+            content = content.to_call_task()
+        if isinstance(content, CallTask):
+            made = match_calls("calls", [Item("here", content)])
+            assert len(made.rows) + len(made.refused) == 1

@@ -564,6 +564,15 @@ def test_user_kind_is_selected_by_config(kind: str) -> None:
         UserSimulatorFactory(UserConfig(kind=kind), {"default": EndpointConfig()})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_task_selects_its_user_if_a_model_may_play(kind: Any) -> None:
+    config = parse_config("", ["user.kind=llm", "endpoints.default.model=m"])
+    users = UserSimulatorFactory(config.user, config.endpoints)
+    assert type(users(SCENARIO.replace(user_kind=kind), 0)) is KINDS[kind]
+    assert type(users(SCENARIO.replace(user_kind="scripted"), 0)) is ScriptedUser
+    assert type(UserSimulatorFactory(UserConfig())(SCENARIO.replace(user_kind=kind), 0)) is ScriptedUser
+
+
 def test_eval_uses_configured_user_and_reports_its_cost() -> None:
     with serve_answers(lambda _: make_completion(STOP_TOKEN, tokens=(10, 1))) as endpoint:
         settings = ["domain=toy:DOMAIN", "eval.tasks=6", "user.kind=llm", "endpoints.default.model=m"]

@@ -8,9 +8,16 @@ import pytest
 
 from understudy.core.errors import ConfigError, TaskError
 from understudy.data.check import check
-from understudy.envs.domains.mixture import Mixture, find_tool_specs
+from understudy.envs.domains.mixture import Mixture
 from understudy.envs.sources import load_domain, load_source
-from understudy.envs.task_source import BriefPolicySource, RegeneratingSource, Slice, StatefulSource, find_task
+from understudy.envs.task_source import (
+    BriefPolicySource,
+    RegeneratingSource,
+    Slice,
+    StatefulSource,
+    find_task,
+    find_tool_specs,
+)
 from understudy.evaluation.evaluate import evaluate, select_tasks
 from understudy.evaluation.report import EvalReport
 from understudy.evaluation.result import ResultRow

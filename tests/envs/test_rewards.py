@@ -9,8 +9,12 @@ from understudy.core.records import Record
 from understudy.envs.rewards import (
     MAX_DIGIT_RUNS,
     MAX_EXTRA_NUMBERS,
+    call_key,
+    calls_match,
+    calls_progress,
     extract_numbers,
     facts_told,
+    missing_facts,
     product_score,
     state_match,
     states_fact,
@@ -151,3 +155,38 @@ def test_reward_is_product_of_parts() -> None:
     assert product_score({"a": 1.0, "b": 1.0}).reward == 1.0
     assert product_score({"a": 1.0, "b": 0.0}).reward == 0.0
     assert product_score({}).reward == 1.0
+
+
+def test_number_may_have_to_be_shown_before_it_is_told() -> None:
+    told, shown = Message(role="assistant", content="It is 12."), Message(role="tool", content='{"total": 12.0}')
+    assert missing_facts([told], ["12"]) == []
+    assert missing_facts([told], ["12"], shown_numbers=["12"]) == ["12"]
+    assert missing_facts([told, shown], ["12"], shown_numbers=["12"]) == ["12"]
+    assert missing_facts([shown, told], ["12"], shown_numbers=["12"]) == []
+
+
+def test_calls_match_as_a_multiset() -> None:
+    a, b = ToolCall(name="a", arguments={"x": 1}, id="1"), ToolCall(name="b", arguments={"y": "Z"})
+    assert calls_match([b, a, a], [a, b, a]) == 1.0
+    assert calls_match([a, b], [a, b, a]) == calls_match([a, b, b], [a, b, a]) == calls_match([], [a]) == 0.0
+    assert calls_progress([a, b, b], [a, b, a]) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "equal"),
+    [
+        ({"x": 1}, {"x": 1.0}, True),
+        ({"x": 1}, {"x": True}, False),
+        ({"x": 1}, {"x": "1"}, False),
+        ({"x": 0.5}, {"x": 0.50000001}, False),
+        ({"x": "No  longer needed "}, {"x": "no longer needed"}, True),
+        ({"x": "W17"}, {"x": "W18"}, False),
+        ({"x": None, "y": 1}, {"y": 1}, True),
+        ({"x": [1, 2]}, {"x": [2, 1]}, False),
+        ({"x": {"a": [{"b": 2}], "c": None}}, {"x": {"a": [{"b": 2.0}]}}, True),
+        ({}, {"x": ""}, False),
+    ],
+)
+def test_arguments_are_equal_by_value(left: dict[str, object], right: dict[str, object], equal: bool) -> None:
+    keys = [call_key(ToolCall(name="t", arguments=each)) for each in (left, right)]
+    assert (keys[0] == keys[1]) == equal

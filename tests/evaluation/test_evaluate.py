@@ -249,7 +249,7 @@ def test_run_report_is_written_to_the_run_folder(tmp_path: Path) -> None:
 
 def test_ood_results_are_reported_separately(tmp_path: Path) -> None:
     run, held_out, ood = Run.create(tmp_path / "run", TrainConfig()), make_report(**RESULTS), make_report(**AGENTS)
-    result = RunReport(held_out=held_out, ood=ood)
+    result = RunReport(held_out=held_out, others={"ood": ood})
     result.write(run)
     assert json.loads((run.folder / "result.json").read_text())["ood"] == ood.to_dict()
     own, head, others = (run.folder / "result.md").read_text().partition(f"## {OOD_TITLE}")

@@ -195,7 +195,7 @@ def test_fork_of_an_ood_episode_uses_the_ood_domain(tmp_path: Path) -> None:
     run, task = Run.create(tmp_path / "run", config), DOMAIN.tasks("test")[0]
     ood = config.replace(domain="mix:toy:DOMAIN", slice=config.ood_slice)
     write_run_evaluation(
-        run, 0, "base", episodes=[play(DOMAIN, task, GoldAgent())], tasks=[task], is_ood=True, config=ood
+        run, 0, "base", episodes=[play(DOMAIN, task, GoldAgent())], tasks=[task], eval_set="ood", config=ood
     )
     left = resolve_fork(find_target(str(run.folder)), "000000 base ood/1@2", config)
     assert (left.task, left.config.domain, left.config.slice) == (task, "mix:toy:DOMAIN", config.ood_slice)

@@ -243,8 +243,8 @@ def test_resume_with_other_steps_renames_evaluations(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", config)
     for step, name in ((0, "base"), (1, "sft"), (2, "step 2"), (4, "rl")):
         save_checkpoint(run, step)
-        for is_ood in (False, True):
-            write_run_evaluation(run, step, name, is_ood=is_ood)
+        for eval_set in ("", "ood", "hard"):
+            write_run_evaluation(run, step, name, eval_set=eval_set)
     begin = ["000000 base", "000001 sft"]
     for steps, names in ((5, ["000002 step 2", "000004 step 4"]), (3, ["000002 step 2", "000004 rl"])):
         run.write_file("result.json", "{}")
@@ -252,11 +252,13 @@ def test_resume_with_other_steps_renames_evaluations(tmp_path: Path) -> None:
         assert (run.folder / "result.json").exists()
         Run.resume(run.folder, config_with_steps(run.folder, steps))
         assert not (run.folder / "result.json").exists(), "it has not ended"
-        every = [f"{name}{suffix}" for name in (*begin, *names) for suffix in ("", " ood")]
+        every = [f"{name}{suffix}" for name in (*begin, *names) for suffix in ("", " hard", " ood")]
         found = list_run_evaluations(run.folder)
         assert sorted(path.name for path in (run.folder / "evaluations").iterdir()) == every
         assert [each.name for each in found] == every
-        assert [each.stage for each in found if each.is_ood] == [name.partition(" ")[2] for name in (*begin, *names)]
+        for eval_set in ("", "ood", "hard"):
+            stages = [each.stage for each in found if each.eval_set == eval_set]
+            assert stages == [name.partition(" ")[2] for name in (*begin, *names)]
 
 
 def test_resume_rejects_steps_that_schedules_depend_on(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ ORDER = {"name": "get_order", "kwargs": {"order_id": "W9201"}}
 def make_tau_task(**changes: Any) -> dict[str, Any]:
     """Return a valid tau-style task of retail that only reads and reports a status."""
     task = {"user_id": "tina", "instruction": "You are Tina. Ask how W9201 is.", "actions": [FIND, ORDER]}
-    return {**task, "outputs": ["pending"], "domain": "retail", "complexity": 1, **changes}
+    return {**task, "outputs": ["shipped"], "domain": "retail", "complexity": 1, **changes}
 
 
 def make_address_task(number: int) -> dict[str, Any]:

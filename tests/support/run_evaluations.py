@@ -24,11 +24,11 @@ def write_run_evaluation(
     result: EvalResult = NO_RESULT,
     episodes: Sequence[Trajectory] = (),
     tasks: Sequence[Task] = (),
-    is_ood: bool = False,
+    eval_set: str = "",
     config: TrainConfig | None = None,
 ) -> Path:
     """Write an evaluation of the weights after a step, as the training loop does. Return its folder."""
-    folder = run.evaluation_folder(step, stage, is_ood)
+    folder = run.evaluation_folder(step, stage, eval_set)
     spec = EvalSpec(name=f"step {step}", agent="model", config=config or run.config)
     store = EpisodeStore(folder, spec)
     for episode in episodes:
@@ -38,7 +38,7 @@ def write_run_evaluation(
     return folder
 
 
-def run_results(run: Path, is_ood: bool = False) -> dict[str, EvalResult]:
+def run_results(run: Path, eval_set: str = "") -> dict[str, EvalResult]:
     """Return the result of each evaluation of a run, by the name of its folder."""
-    evaluations = [each for each in list_run_evaluations(run) if each.is_ood is is_ood]
+    evaluations = [each for each in list_run_evaluations(run) if each.eval_set == eval_set]
     return {each.name: read_report(each.folder).agent_rows[-1].result for each in evaluations}

@@ -588,17 +588,17 @@ def test_ood_domains_have_their_own_result_table(tiny: Path, tmp_path: Path) -> 
         tiny_config(tiny, "domain=support.tiny_runs:WATTS", "sft.steps=1", "steps=0", *others, *OOD_SLICE),
     )
     result = train(run.config, run, ignore_progress)
-    assert result.ood
+    assert [*result.others] == ["ood"]
     names = ["noop", "gold", "base", "sft"]
-    assert [row.name for row in result.held_out.rows] == [row.name for row in result.ood.rows] == names
-    noop, gold, *_ = (row.result for row in result.ood.rows)
+    assert [row.name for row in result.held_out.rows] == [row.name for row in result.others["ood"].rows] == names
+    noop, gold, *_ = (row.result for row in result.others["ood"].rows)
     assert [(r.domain, r.family) for r in gold.task_results] == [("retail", "cancel")] * 2 + [
         ("telecom", "suspend")
     ] * 2
     assert (noop.success_rate.mean, gold.success_rate.mean) == (0.0, 1.0)
     stages = ["000000 base", "000000 base ood", "000001 sft", "000001 sft ood"]
     assert [each.name for each in list_run_evaluations(run.folder)] == stages
-    for stage, row in zip(stages[1::2], result.ood.rows[2:], strict=True):
+    for stage, row in zip(stages[1::2], result.others["ood"].rows[2:], strict=True):
         stored = open_stored_episodes(run.folder, stage)
         earned = [reward for result in row.result.task_results for reward in result.rewards]
         rewards = {number: episode.reward for number, episode in stored.episodes.items()}

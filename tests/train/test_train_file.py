@@ -20,7 +20,6 @@ from understudy.core.items import Item
 from understudy.core.messages import Message, ToolCall
 from understudy.core.trajectory import Trajectory
 from understudy.data.conversations.examples import Demonstration
-from understudy.envs.domains.mixture import open_domain
 from understudy.envs.sources import load_source
 from understudy.envs.task_source import Slice
 from understudy.runs.config import SFTConfig
@@ -166,9 +165,9 @@ def test_mismatches_between_file_and_domain_are_reported(demos: Path) -> None:
 
 def test_file_that_matches_one_domain_of_a_mixture_is_accepted(demos: Path) -> None:
     item = Item("demos.jsonl:1", Demonstration.model_validate_json(demos.read_text()))
-    mixture = open_domain("toy:DOMAIN,retail").slice(Slice(domain_policy="brief", tools=("toy/switch_lamp",)))
+    mixture = load_source("mix:toy:DOMAIN,retail").slice(Slice(domain_policy="brief", tools=("toy/switch_lamp",)))
     assert list(prompt_mismatch_notes([item], mixture)) == []
-    assert len(list(prompt_mismatch_notes([item], open_domain("toy:DOMAIN,retail")))) == 2
+    assert len(list(prompt_mismatch_notes([item], load_source("mix:toy:DOMAIN,retail")))) == 2
 
 
 @pytest.mark.parametrize(

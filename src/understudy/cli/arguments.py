@@ -2,16 +2,19 @@
 
 import difflib
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
+if TYPE_CHECKING:
+    from understudy.envs.task_source import TaskSource
+
 TARGET_HELP = (
-    "WHAT is a preset, a domain (also module:attribute, mcp:FILE, tau-bench:PATH#NAME, tau2:PATH#NAME, mix:A,B), a "
-    "config file, or the folder of a run, a checkpoint or an evaluation. domain=NAME without WHAT is the same as NAME. "
-    "If a name is also a path, write ./NAME for the path. Presets, algorithms and config files may follow WHAT; their "
-    "keys win. KEY=VALUE sets a key of the config, such as seed=1."
+    "WHAT is a preset, a domain (also module:attribute, mcp:FILE, tau-bench:PATH#NAME, tau2:PATH#NAME, hf:OWNER/NAME, "
+    "mix:A,B), a file or folder of tasks, a config file, or the folder of a run, a checkpoint or an evaluation. "
+    "domain=NAME without WHAT is the same as NAME. If a name is also a path, write ./NAME for the path. Presets, "
+    "algorithms and config files may follow WHAT; their keys win. KEY=VALUE sets a key of the config, such as seed=1."
 )
 """Help of the argument WHAT, shared by every verb that takes it."""
 TargetArguments = Annotated[list[str] | None, typer.Argument(metavar="WHAT|KEY=VALUE", help=TARGET_HELP)]
@@ -20,6 +23,15 @@ SettingsArgument = Annotated[
     typer.Argument(metavar="CONFIG|KEY=VALUE", help="Configs, and settings, such as seed=1."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def print_file_summaries(source: "TaskSource") -> None:
+    """Print to stderr what was read from files of tasks, and what was refused."""
+    from understudy.envs.task_source import list_file_summaries
+
+    for summary in list_file_summaries(source):
+        for line in summary.lines():
+            typer.echo(line, err=True)
 
 
 class SettingsCommand(TyperCommand):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from understudy.cli.arguments import TargetArguments
+from understudy.cli.arguments import TargetArguments, print_file_summaries
 from understudy.cli.data import validate_unused_options
 from understudy.core.errors import ConfigError
 
@@ -64,7 +64,6 @@ def collect(
     given.
     """
     from understudy.data.collect import collect as collecting
-    from understudy.envs.sources import load_source
     from understudy.runs.endpoints import cost_limit_of
     from understudy.runs.episodes import validate_no_partial
     from understudy.runs.targets import resolve
@@ -79,7 +78,8 @@ def collect(
     )
     collecting.validate_output_files(outputs.values())
     resolved = resolve(target or ())
-    source = load_source(resolved.config.domain).slice(resolved.config.slice)
+    source = resolved.config.open_source()
+    print_file_summaries(source)
     first_output = next(iter(outputs.values()))
     usage: Mapping[str, ModelUsage] = {}
     plays = bool(agent) or resolved.target.kind != "run"

@@ -64,7 +64,7 @@ FileFormatOption = Annotated[
 _OF_A_MODEL = ("base_url", "api_key_var", "temperature")
 """Options of `synthesize` that have an effect only with --model."""
 _OF_NEW_TASKS = (
-    *("sources", "model", "count", "split", "seed", "families", "difficulties", "max_calls", "max_tools", "max_turns"),
+    *("model", "count", "split", "seed", "families", "difficulties", "max_calls", "max_tools", "max_turns"),
     *("min_reads", "max_attempts"),
 )
 """Options of `synthesize` that have no effect on --from-specs."""
@@ -122,11 +122,15 @@ def synthesize(
     ] = None,
     max_attempts: Annotated[int, typer.Option(min=1, help="Give up after this many proposals times --count.")] = 10,
     from_specs: Annotated[
-        Path | None, typer.Option(help="Write samples of this JSON file of dependent specs, instead of new tasks.")
+        Path | None,
+        typer.Option(
+            help="Write the tasks of this JSON file of dependent specs. Their calls run on the MCP environment that is "
+            "given as DOMAIN (mcp:FILE). Without one they are compared with the agent's calls."
+        ),
     ] = None,
     resume: ResumeOption = False,
 ) -> None:
-    """Write new tasks by rules or by a language model, or samples of specs.
+    """Write new tasks by rules or by a language model, or the tasks of dependent specs.
 
     Each task is played before it is kept: gold earns 1.0 and doing nothing 0.0.
     """
@@ -136,9 +140,7 @@ def synthesize(
     if from_specs is not None:
         synthesis_files.validate_jsonl_path(out)
         validate_unused_options(ctx, (*_OF_NEW_TASKS, *_OF_A_MODEL))
-        with progress_display() as watch:
-            made = synthesis_files.write_spec_samples(from_specs, out, watch, resume)
-        return _print_written(out, made)
+        return _write_spec_rows(from_specs, sources or [], out, resume)
     if not model:
         validate_unused_options(ctx, _OF_A_MODEL)
     names, shares, wanted = _source_names(sources or []), _shares(difficulties), tuple(sorted(_words(families)))
@@ -161,6 +163,19 @@ def synthesize(
     if model or counts.total() > counts["kept"]:
         print(synthesis_files.format_proposal_counts(counts))
     _print_written(out, counts["kept"])
+
+
+def _write_spec_rows(specs: Path, references: list[str], out: Path, resume: bool) -> None:
+    from understudy.data.synthesis.from_specs import write_spec_rows
+
+    if len(references) > 1:
+        raise ConfigError(f"{', '.join(references)}: specs are played by one MCP environment, or by none; give one")
+    with progress_display() as watch:
+        done = run_async(write_spec_rows(specs, next(iter(references), ""), out, watch, resume))
+    for error in done.refused:
+        _report(error)
+    print(done)
+    _print_written(out, done.written)
 
 
 @app.command()
@@ -196,8 +211,8 @@ def convert(
     """
     from understudy.data.conversations.conversations import is_conversation_input
     from understudy.data.convert import split_names
-    from understudy.data.splits import ExactGroups
     from understudy.data.writer import FILE_SUFFIXES
+    from understudy.envs.task_files.splits import ExactGroups
 
     if is_conversation_input(Path(dataset)):
         validate_unused_options(ctx, _OF_TASKS)
@@ -275,7 +290,7 @@ def split(
     The splits are stratified by family and difficulty. Near-duplicates stay in one split.
     """
     from understudy.data.convert import split_names
-    from understudy.data.splits import NearDuplicateGroups
+    from understudy.envs.task_files.splits import NearDuplicateGroups
 
     shares = _numbers(ratios)
     source, domains = _source(dataset, domain, skip_validation, None)
@@ -420,7 +435,10 @@ def _source(
 
     found = open_task_input(dataset, split=split)
     domains = DomainRegistry(found.name if found.domain and not domain else domain, skip_validation)
-    return open_task_input(dataset, domains.requested, split), domains
+    requested = domains.get(domains.requested)
+    found = open_task_input(dataset, [requested] if requested and not found.domain else [], split)
+    domains.add(found.sources)
+    return found, domains
 
 
 def _convert_output(
@@ -445,14 +463,15 @@ def _convert_output(
         raise ConfigError(
             f"{out} is one file, but each split gets its own; give a folder, such as {out.with_suffix('')}"
         )
-    if not one and not parts and form == "tau":
-        raise ConfigError("tau-style tasks have no split; give --train-ratio, or one output file")
+    if not one and not parts and form == "other" and not source.has_several_splits:
+        raise ConfigError(f"the rows of {source.name} name no splits; give --train-ratio, or one output file")
     form_of_files = out.suffix[1:] if one else "jsonl" if to == "tasks" else format
     if to == "tasks" and form_of_files == "parquet":
         raise ConfigError(
             f"{out}: tasks are written as JSONL; give a name that ends in .jsonl, or --to skyrl for parquet rows"
         )
     text = _text(domain_policy) if domain_policy else ""
+    domains.play_rows_from(out)
     encode = make_row_encoder(domains, text) if to == "skyrl" else lambda task: task
     of_folder = parts or ((source.split,) if source.split else SPLITS)
     return ConvertOutput(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from understudy.cli.arguments import JsonOption, SettingsArgument, TargetArguments
+from understudy.cli.arguments import JsonOption, SettingsArgument, TargetArguments, print_file_summaries
 from understudy.core.errors import ConfigError
 from understudy.core.event_loop import run_async
 from understudy.core.files import RETRY_HINT, os_errors_as_config_errors, write_text
@@ -214,7 +214,7 @@ def _folder(spec: "EvalSpec", out: Path | None) -> Path | None:
         return out
     if spec.agent in SCRIPTED_AGENTS:
         return None
-    return next_run_folder(re.sub(r"[^\w.]+", "-", f"{spec.config.domain}-{spec.name}").strip("-"), Path("evals"))
+    return next_run_folder(re.sub(r"[^\w.]+", "-", f"{spec.config.domain_text}-{spec.name}").strip("-"), Path("evals"))
 
 
 def _resumed(folder: Path, arguments: list[str]) -> "EvalSpec":
@@ -246,6 +246,7 @@ def _play(
         context = prepare_eval(
             spec, folder, cost_limit, concurrency or spec.config.engine.max_num_seqs, human, baseline
         )
+        print_file_summaries(context.source)
         try:
             return run_async(run_eval(spec, context, folder, _progress))
         except (KeyboardInterrupt, PersonLeft) as e:

@@ -21,6 +21,7 @@ from understudy.engines.models import find_model
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup, RankInfo, init_rank
 from understudy.runs.agents import missing_package_error
 from understudy.runs.config import TrainConfig, parse_config
+from understudy.runs.epochs import resolve_epochs
 from understudy.runs.run import Run, next_run_folder, read_run_config, validate_new_folder
 from understudy.runs.scratch_run import make_scratch_run
 from understudy.runs.storage.locking import folder_lock
@@ -162,15 +163,17 @@ def dry_run(
     if resume is not None:
         raise ConfigError(f"--dry-run works for new runs only; leave out --resume, or give {resume} as WHAT")
     resolved = resolve(settings)
-    config, folder = resolved.config, out or next_run_folder(resolved.name)
+    (config, length), folder = resolve_epochs(resolved.config), out or next_run_folder(resolved.name)
     if out is not None:
         validate_new_folder(out)
     try:
         if config.engine.kind == "skyrl":
             from understudy.train.skyrl.train import preflight_on_skyrl as on_ray
 
-            return run_async(on_ray(config, folder))
-        return run_async(run_preflight(config, folder, processes))
+            found = run_async(on_ray(config, folder))
+        else:
+            found = run_async(run_preflight(config, folder, processes))
+        return found.replace(notes=(length, *found.notes)) if length else found
     except ModuleNotFoundError as e:
         raise missing_package_error(e, "training") from e
 
@@ -225,11 +228,12 @@ def open_run(settings: Sequence[str], out: Path | None, resume: Path | None, pro
     """
     if resume is None:
         resolved = resolve(settings)
-        fitted = _fit_to_memory(resolved.config, processes)
+        config, length = resolve_epochs(resolved.config)
+        fitted = _fit_to_memory(config, processes)
         if fitted.misfit:
             raise ConfigError(fitted.misfit)
         run = Run.create(out or next_run_folder(resolved.name), fitted.config)
-        run.warnings += [fitted.changes] if fitted.changes else []
+        run.warnings += [line for line in (length, fitted.changes) if line]
         return run
     if out is not None:
         raise ConfigError("--resume and --out exclude each other; give one of them")
@@ -238,6 +242,7 @@ def open_run(settings: Sequence[str], out: Path | None, resume: Path | None, pro
     own = read_run_config(resume)
     names, overrides = split_arguments(settings)
     config = resolve(settings).config if names else parse_config(dump_toml(own), overrides)
+    config, _ = resolve_epochs(config)
     return Run.resume(resume, config)
 
 

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from understudy.cli import data, env_file, evaluation, mcp, new
-from understudy.cli.arguments import JsonOption, SettingsArgument, SettingsCommand, TargetArguments
+from understudy.cli.arguments import (
+    JsonOption,
+    SettingsArgument,
+    SettingsCommand,
+    TargetArguments,
+    print_file_summaries,
+)
 from understudy.cli.collect import collect
 from understudy.cli.view import view
 from understudy.core.errors import ConfigError, RolloutError, TaskError
@@ -93,15 +99,18 @@ def check(
     """
     from understudy.core.event_loop import run_async
     from understudy.data.check import DomainReport, check_async
-    from understudy.envs.sources import list_domains, load_source
+    from understudy.envs.sources import list_domains
     from understudy.runs.targets import has_target, resolve
 
     given = target or []
     one = has_target(given)
     configs = [resolve(each).config for each in ([given] if one else [[name, *given] for name in list_domains()])]
 
+    sources = [config.open_source() for config in configs]
+    for source in sources:
+        print_file_summaries(source)
+
     async def check_all(track: "ProgressTracker") -> list[DomainReport]:
-        sources = (load_source(config.domain).slice(config.slice) for config in configs)
         return [await check_async(source, track) for source in sources]
 
     with data.progress_display(writes=False) as track:
@@ -137,7 +146,6 @@ def play(
 ) -> None:
     """Play an episode as the agent or the user, or watch one."""
     from understudy.cli import play as plays
-    from understudy.envs.sources import load_source
     from understudy.envs.users import UserSimulatorFactory
     from understudy.evaluation import forks
     from understudy.evaluation.evaluate import replace_users
@@ -154,7 +162,8 @@ def play(
     resolved = resolve([*(target or ()), *([f"model={model}"] if model else ())])
     left = forks.resolve_fork(resolved.target, fork, resolved.config, task) if fork else None
     config = left.config if left else resolved.config
-    source = load_source(config.domain).slice(config.slice)
+    source = config.open_source()
+    print_file_summaries(source)
     domain = replace_users(source, UserSimulatorFactory(config.user, config.endpoints))
     played = left.task if left else plays.select_task(domain, task, split)
     checkpoint = target_weights(resolved).checkpoint if agent == "model" and not model and not plays_agent else None
@@ -408,7 +417,13 @@ def _format_domain_report(report: "DomainReport") -> str:
 
 def _verdict(report: "DomainReport") -> str:
     if report.problems:
-        return f"{len(report.problems)} problems in {len(report.problem_groups)} groups; --json lists each task"
+        found = f"{len(report.problems)} problems in {len(report.problem_groups)} groups; --json lists each task"
+        if not report.unsound:
+            return found
+        loaded = sum(split.tasks for split in report.splits)
+        reasons = ", ".join(f"{count} {kind}" for kind, count in report.unsound.items())
+        num_sound = loaded - sum(report.unsound.values())
+        return f"{found}; {num_sound} of {loaded} tasks are sound, not sound are: {reasons}"
     sound = "sound: gold earns 1.0 and doing nothing 0.0"
     if not report.probe_episodes:
         return f"{sound}; no unusual calls were tried"

@@ -14,6 +14,7 @@ RowErrorKind = Literal[
     "unreadable",
     "malformed",
     "other domain",
+    "no reward",
     "unknown tool",
     "invalid arguments",
     "gold refused",

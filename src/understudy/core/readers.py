@@ -24,7 +24,7 @@ from understudy.core.items import Item, RowError
 from understudy.core.python_literals import read_python_literals
 
 SUFFIXES = (".json", ".jsonl", ".parquet", ".py")
-"""Suffixes of files of tasks. Files of conversations: `data.dataset_files`."""
+"""Suffixes of files of tasks. Files of conversations: `core.dataset_files`."""
 JSON_LIST_PATHS = {
     "": "item",
     "data": "data.item",
@@ -147,11 +147,11 @@ def _batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
     """Yield the rows of a record batch, a slice at a time, so that few are Python objects at once."""
     for start in range(0, batch.num_rows, _BATCH):
         for row in batch.slice(start, _BATCH).to_pylist():
-            yield {name: _without_nulls(value) for name, value in row.items()}
+            yield {name: without_nulls(value) for name, value in row.items()}
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
     """Return a value whose objects have no nulls. Nulls in lists stay."""
     if isinstance(value, dict):
-        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value

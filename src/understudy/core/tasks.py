@@ -2,7 +2,8 @@
 
 `gold` holds the assistant's turns of a perfect episode, calls and texts. If the user has tools, it also holds the
 user's calls between these turns, as messages with the role user. The calls, executed on a fresh state, define the goal
-state. The assistant's turns, played against the user, are the reference solution that SFT imitates.
+state. The assistant's turns, played against the user, are the reference solution that SFT imitates. Tasks that have no
+state, because nothing but their calls was recorded, hold the recorded results as messages with the role tool.
 """
 
 import hashlib
@@ -19,6 +20,7 @@ from pydantic import (
     ValidationError,
     model_serializer,
 )
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import InitErrorDetails
 
 from understudy.core.errors import TaskError
@@ -30,6 +32,8 @@ Difficulty = Literal["easy", "medium", "hard"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 DIFFICULTIES: tuple[Difficulty, ...] = ("easy", "medium", "hard")
 Persona = Literal["plain", "chatty", "terse"]
+UserKind = Literal["scripted", "llm", "react", "verify", "reflection"]
+"""Kinds of user simulators that a task may ask for. All but the first are played by a model."""
 STORED_FIELDS = ("id", "domain", "split", "family", "difficulty")
 """Fields of a task that a file always has. A `Domain` sets most of them for the tasks that it makes."""
 
@@ -112,6 +116,8 @@ class Scenario(Record):
     """How the scripted user talks. It does not change what the user says about the task."""
     patience: int = Field(default=3, ge=1)
     """Number of unhelpful agent turns after which the user leaves."""
+    user_kind: SkipJsonSchema[UserKind | None] = Field(default=None, exclude_if=lambda kind: kind is None)
+    """The user simulator of this task if a model may play users. None means the one that the config names."""
 
 
 class Task(Record):
@@ -132,7 +138,8 @@ class Task(Record):
     setup: dict[str, dict[str, Any]] = {}
     """Changes to the initial state of this task only: `{table: {id: fields}}`, as JSON merge patches (RFC 7386)."""
     gold: tuple[Message, ...]
-    """The agent's turns of a perfect episode, in order, and between them the calls of the user's own tools."""
+    """The agent's turns of a perfect episode, in order, and between them the calls of the user's own tools. In tasks
+    without a state, also the recorded results of the calls."""
     outputs: tuple[str, ...] = ()
     """Facts that the agent must tell the user; "available|in stock" accepts either."""
 
@@ -170,6 +177,11 @@ class Score(Record):
 def task_fingerprint(task: Task) -> str:
     """Return 16 hexadecimal digits of the task's SHA-256, to recognize a changed task with the same id."""
     return hashlib.sha256(task.model_dump_json().encode()).hexdigest()[:16]
+
+
+def gold_digest(task: Task) -> bytes:
+    """Return a digest of what decides the goal state of a task: its setup and its gold messages."""
+    return hashlib.blake2b(task.model_dump_json(include={"setup", "gold"}).encode(), digest_size=16).digest()
 
 
 def read_tasks(path: Path) -> list[Task]:

@@ -12,13 +12,14 @@ from typing import Any, Literal
 
 from understudy.core.errors import TaskError
 from understudy.core.event_loop import run_async
+from understudy.core.items import RowErrorKind
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Score, Split, Task
 from understudy.core.trajectory import Trajectory
-from understudy.data.near_duplicates import NearDuplicateIndex
 from understudy.data.probe import ProbeResult, exception_places, probe
-from understudy.envs.domains.mixture import find_source, list_sources
-from understudy.envs.task_source import ExternalSource, TaskSource
+from understudy.envs.task_files.near_duplicates import NearDuplicateIndex
+from understudy.envs.task_files.summary import FileSummary
+from understudy.envs.task_source import ExternalSource, TaskSource, find_source, list_file_summaries, list_sources
 from understudy.envs.users import gives_consent
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
@@ -27,13 +28,21 @@ TasksBySplit = Mapping[Split, Sequence[Task]]
 ProgressTracker = Callable[[Iterable[Any], str], Iterable[Any]]
 """Passes items through and shows progress. The text names the step."""
 ProblemKind = Literal[
-    "lost_episode", "noop_rewarded", "gold_fails", "gold_not_rewarded", "shared_by_splits", "duplicate", "malformed"
+    "lost_episode",
+    "noop_rewarded",
+    "gold_fails",
+    "gold_not_rewarded",
+    "refused_row",
+    "shared_by_splits",
+    "duplicate",
+    "malformed",
 ]
 PROBLEM_TITLES: Mapping[ProblemKind, str] = {
     "lost_episode": "an episode ends without a reward",
     "noop_rewarded": "doing nothing is rewarded",
     "gold_fails": "the gold calls fail",
     "gold_not_rewarded": "gold earns less than 1.0",
+    "refused_row": "a row of a file is refused",
     "shared_by_splits": "splits share rows or scenarios",
     "duplicate": "a task repeats another one",
     "malformed": "a task has a wrong field",
@@ -99,6 +108,10 @@ class DomainReport(Record):
     """Number of invented calls that were made: unknown ids, empty and huge values, wrong types."""
     probe_episodes: int = 0
     """Number of episodes with invented calls, garbled replies or a random agent."""
+    unsound: dict[str, int] = {}
+    """Number of tasks that are not sound, by reason. They are among the problems."""
+    files: tuple[FileSummary, ...] = ()
+    """What was read from files of tasks, and what was refused. Refused rows are among the problems."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +134,15 @@ class _PlayedTask:
     gold: Score | None = None
     noop: Score | None = None
 
+    @property
+    def unsound_kind(self) -> RowErrorKind | None:
+        """Why the task is not sound, or None."""
+        if self.gold is None or self.gold.reward < 1.0:
+            return "gold fails"
+        if self.noop is None or self.noop.reward > 0.0:
+            return "does nothing"
+        return "malformed" if self.problems else None
+
 
 def check(domain: TaskSource) -> DomainReport:
     """Run `check_async` in its own event loop. Raise RuntimeError if one is running."""
@@ -136,24 +158,37 @@ async def check_async(domain: TaskSource, track: ProgressTracker = lambda items,
     played = await _play_tasks(domain, tasks, track)
     probes = [await _probe(source, played, track) for source in list_sources(domain)]
     every = [each for split in SPLITS for each in played[split]]
+    files = tuple(list_file_summaries(domain))
+    duplicates, alike = _near_duplicates(tasks, within_splits=not files)
     problems = [
         *(problem for each in every for problem in each.problems),
         *(_Problem("lost_episode", text) for each in probes for text in each.lost_episodes),
+        *(_Problem("refused_row", text) for summary in files for text in summary.refusals),
         *_leaks(domain, tasks),
-        *_duplicates(tasks),
+        *_repeated_ids(tasks),
+        *duplicates,
     ]
     problems.sort(key=lambda problem: list(PROBLEM_TITLES).index(problem.kind))
     called = {call.name for each in every for call in each.task.gold_calls}
-    silent = () if domain.domain_policy else ("the domain policy is empty, so the agent gets no instructions",)
+    warnings = [detail for summary in files for detail in summary.details]
+    if not domain.domain_policy:
+        warnings.append("the domain policy is empty, so the agent gets no instructions")
+    if alike:
+        first, task = alike[0]
+        warnings.append(
+            f"{len(alike)} pairs of tasks of one split are nearly the same, such as {task.id} and {first.id}"
+        )
     return DomainReport(
         domain=domain.name,
         splits=tuple(_report_split(split, played[split]) for split in SPLITS),
         unused_tools=tuple(spec.name for spec in domain.tool_specs if spec.name not in called),
         problems=tuple(problem.text for problem in problems),
         problem_groups=tuple(_group_problems(problems, Counter(each.task.family for each in every))),
-        warnings=(*silent, *(text for each in probes for text in each.tool_exceptions)),
+        warnings=(*warnings, *(text for each in probes for text in each.tool_exceptions)),
         probe_calls=sum(each.num_calls for each in probes),
         probe_episodes=sum(each.num_episodes for each in probes),
+        unsound=dict(Counter(kind for each in every if (kind := each.unsound_kind))),
+        files=files,
     )
 
 
@@ -188,6 +223,8 @@ async def _play_task(domain: TaskSource, split: Split, task: Task) -> _PlayedTas
     try:
         texts = find_task_problems(find_source(domain, task.domain), split, task)
         problems += (_Problem("malformed", text, task) for text in texts)
+        if task.family not in domain.families:
+            problems.append(_Problem("malformed", f"task {task.id}: {domain.name} has no family {task.family!r}", task))
         # noop first: it changes nothing, so that a server can serve the gold episode too
         noop, gold = await _play(domain, task, NoopAgent()), await _play(domain, task, GoldAgent())
     except TaskError as e:
@@ -276,9 +313,7 @@ def find_task_problems(domain: TaskSource, split: Split, task: Task) -> Iterator
         yield f"task {task.id}: a gold turn calls {name}, which is not one of the agent's tools"
     if (task.domain, task.split) != (domain.name, split):
         yield f"task {task.id}: it is stored in {domain.name}/{split}, but its fields say {task.domain}/{task.split}"
-    if task.family not in domain.families:
-        yield f"task {task.id}: the domain has no family {task.family!r}"
-    for text in filter(gives_consent, _user_texts(task)):
+    for text in filter(gives_consent, _user_texts(task) if task.scenario.goals else ()):
         yield f"task {task.id}: the user's text {text!r} would count as consent to a change"
 
 
@@ -296,15 +331,30 @@ def _user_texts(task: Task) -> Iterator[str]:
     yield from (fact.text for facts in (scenario.facts, *(goal.facts for goal in scenario.goals)) for fact in facts)
 
 
-def _duplicates(tasks: TasksBySplit) -> Iterator[_Problem]:
-    """Yield repeated ids and near-duplicates, within a split and across splits."""
+def _repeated_ids(tasks: TasksBySplit) -> Iterator[_Problem]:
+    """Yield repeated ids, within a split and across splits."""
     for first, second in _pairs((t for split in SPLITS for t in tasks[split]), lambda task: task.id):
         yield _Problem("duplicate", f"task {second.id}: the id is also that of a task in {first.split}", second)
+
+
+def _near_duplicates(
+    tasks: TasksBySplit, within_splits: bool
+) -> tuple[Sequence[_Problem], Sequence[tuple[Task, Task]]]:
+    """Return the near-duplicates across splits as problems, and those within a split as problems or as pairs.
+
+    They are problems if `within_splits`: a file may repeat a task, to train on it more often.
+    """
+    problems, pairs = list[_Problem](), list[tuple[Task, Task]]()
     similar, known = NearDuplicateIndex(), list[Task]()
     for task in (t for split in SPLITS for t in tasks[split] if t.scenario.opening):
-        for number in similar.add(task):
-            yield _Problem("duplicate", f"task {task.id}: it is nearly the same as {known[number].id}", task)
+        for first in (known[number] for number in similar.add(task)):
+            if within_splits or first.split != task.split:
+                text = f"task {task.id}: it is nearly the same as {first.id}"
+                problems.append(_Problem("duplicate", text, task))
+            else:
+                pairs.append((first, task))
         known.append(task)
+    return problems, pairs
 
 
 def _pairs(tasks: Iterable[Task], key: Callable[[Task], Hashable]) -> Iterator[tuple[Task, Task]]:

@@ -12,11 +12,12 @@ from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import Item, RowError
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Split, Task
-from understudy.data.skyrl_rows import to_skyrl_row
-from understudy.data.splits import TaskGroups, assign_splits
 from understudy.data.task_input import TaskInput
 from understudy.data.verify import DomainRegistry, validate_gold_calls
 from understudy.data.writer import FileFormat, open_output, validate_output_path
+from understudy.envs.task_files.skyrl_rows import to_skyrl_row
+from understudy.envs.task_files.splits import TaskGroups, assign_splits
+from understudy.envs.task_source import find_policy
 
 ProgressTracker = Callable[[Iterable[Item[Task] | RowError], str], Iterable[Item[Task] | RowError]]
 """Passes items through and shows progress. The text names the step."""
@@ -108,7 +109,8 @@ def make_row_encoder(domains: DomainRegistry, domain_policy: str = "") -> RowEnc
             raise ConfigError(
                 f"the domain policy of {task.domain!r} is not known, and a row's prompt needs it; give --domain-policy"
             )
-        return to_skyrl_row(task, domain.domain_policy if domain else domain_policy, domains.reference(task.domain))
+        policy = find_policy(domain, task) if domain else domain_policy
+        return to_skyrl_row(task, policy, domains.reference(task.domain))
 
     return encode
 

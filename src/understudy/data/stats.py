@@ -13,8 +13,8 @@ from understudy.core.messages import Message
 from understudy.core.records import Record
 from understudy.core.tasks import Split, Task
 from understudy.data.evidence import Evidence, play_evidence
-from understudy.data.near_duplicates import NearDuplicateIndex, semantic_key, user_words
 from understudy.data.verify import DomainRegistry
+from understudy.envs.task_files.near_duplicates import NearDuplicateIndex, semantic_key, user_words
 from understudy.formats import ChatFormat
 
 MAX_LEAKS = 20

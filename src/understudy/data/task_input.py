@@ -1,22 +1,20 @@
 """Streams of tasks from files or from a domain's frozen tasks. They can be read repeatedly."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import ValidationError
-
-from understudy.core.items import Item, RowError, row_error_from_validation
-from understudy.core.readers import SUFFIXES, read_rows
-from understudy.core.tasks import SPLITS, Split, Task, require_stored_fields
-from understudy.data.skyrl_rows import SkyRLRow, from_skyrl_row
-from understudy.data.tau_tasks import TauTask, from_tau_task
+from understudy.core.items import Item, RowError
+from understudy.core.tasks import SPLITS, Split, Task
 from understudy.envs.sources import load_source
+from understudy.envs.task_files.files import RowFile, is_task_file, list_row_files
+from understudy.envs.task_files.opening import ReadFiles, name_files, read_files
+from understudy.envs.task_files.rows import SKYRL_ROWS, TaskRow, find_kind, is_whole_task, read_task_rows
 from understudy.envs.task_source import TaskSource
 from understudy.runs.targets import find_target
 
-InputForm = Literal["tasks", "skyrl", "tau"]
+InputForm = Literal["tasks", "skyrl", "other"]
 
 
 @dataclass(frozen=True)
@@ -24,71 +22,68 @@ class TaskInput:
     """A source of tasks: files or a domain."""
 
     name: str
-    paths: tuple[Path, ...] = ()
+    files: tuple[RowFile, ...] = ()
     domain: TaskSource | None = None
-    default_domain: str = ""
-    """The domain of tau-style tasks that name none."""
+    beside: Sequence[TaskSource] = ()
+    """Sources that the rows of the files may name."""
     split: Split | None = None
     """If set, only tasks of this split."""
 
     def items(self) -> Iterator[Item[Task] | RowError]:
-        """Yield all tasks from the beginning."""
+        """Yield all tasks from the beginning.
+
+        Rows that hold whole tasks are streamed. Other rows are read together, because it depends on all of them which
+        source plays them.
+        """
         for item in self._items():
             if self.split is None or isinstance(item, RowError) or item.value.split == self.split:
                 yield item
 
     def detect_form(self) -> InputForm:
-        """Return the kind of the first readable value."""
-        values = (item.value for path in self.paths for item in read_rows(path) if isinstance(item, Item))
-        return _form(next(values, None))
+        """Return the kind of the first readable row."""
+        rows = (item.value for file in self.files for item in file.rows() if isinstance(item, Item))
+        kind = find_kind(next(rows, {"scenario": {}, "gold": ()}))
+        return "skyrl" if kind is SKYRL_ROWS else "tasks" if kind.played_by == "source" else "other"
+
+    @property
+    def has_several_splits(self) -> bool:
+        """Whether the tasks are in more than one split."""
+        return len({item.value.split for item in self.items() if isinstance(item, Item)}) > 1
+
+    @property
+    def sources(self) -> Sequence[TaskSource]:
+        """The sources of tasks that are not streamed."""
+        return self._read.sources if self._read else ()
 
     def _items(self) -> Iterator[Item[Task] | RowError]:
         if self.domain is not None:
             for split in SPLITS if self.split is None else (self.split,):
                 yield from (Item(task.id, task) for task in self.domain.tasks(split))
-        for path in self.paths:
-            yield from (_task(item, f"{path.stem}/{n}", self.default_domain) for n, item in enumerate(read_rows(path)))
+        elif self._read:
+            yield from self._read.items
+        else:
+            rows = (row.item for file in self.files for row in read_task_rows(file.rows(), file.name))
+            yield from (row if isinstance(row, RowError) else _own_task(row) for row in rows)
+
+    @functools.cached_property
+    def _read(self) -> ReadFiles | None:
+        """The tasks, if they have to be read together; else None."""
+        values = (item.value for file in self.files for item in file.rows() if isinstance(item, Item))
+        if all(map(is_whole_task, values)):
+            return None
+        return read_files(name_files([self.name]), [(None, file) for file in self.files], beside=self.beside)
 
 
-def open_task_input(dataset: str, default_domain: str = "", split: Split | None = None) -> TaskInput:
-    """Open the tasks of a domain, of a file or of a folder's files.
+def open_task_input(dataset: str, beside: Sequence[TaskSource] = (), split: Split | None = None) -> TaskInput:
+    """Open the tasks of a domain, of a file, of a folder's files or of a data set.
 
-    `default_domain` is the domain of tasks in a file that name none. Raise ConfigError for any other `dataset`.
+    Rows of files may also name the sources `beside`. Raise ConfigError for any other `dataset`.
     """
     target = find_target(dataset, ("domain", "tasks"))
-    if target.kind == "domain":
+    if target.kind == "domain" and not is_task_file(target.text):
         return TaskInput(target.text, domain=load_source(target.text), split=split)
-    paths = _files(target.path) if target.path.is_dir() else (target.path,)
-    return TaskInput(dataset, paths, default_domain=default_domain, split=split)
+    return TaskInput(dataset, tuple(list_row_files(target.text)), beside=beside, split=split)
 
 
-def _files(folder: Path) -> tuple[Path, ...]:
-    return tuple(path for path in sorted(folder.iterdir()) if path.suffix in SUFFIXES)
-
-
-def _form(value: Any) -> InputForm:
-    keys = value.keys() if isinstance(value, dict) else ()
-    return "skyrl" if "reward_spec" in keys else "tau" if "instruction" in keys else "tasks"
-
-
-def _task(item: Item[Any] | RowError, identity: str, default_domain: str) -> Item[Task] | RowError:
-    """Convert a value to a task: one of our tasks, a row, or a tau-style task."""
-    if isinstance(item, RowError):
-        return item
-    try:
-        match _form(item.value):
-            case "skyrl":
-                return from_skyrl_row(Item(item.location, SkyRLRow.model_validate(item.value)))
-            case "tasks":
-                return Item(item.location, require_stored_fields(Task.model_validate(item.value)))
-            case "tau":
-                return _from_tau(Item(item.location, TauTask.model_validate(item.value)), identity, default_domain)
-    except ValidationError as e:
-        return row_error_from_validation(item.location, e)
-
-
-def _from_tau(item: Item[TauTask], identity: str, default_domain: str) -> Item[Task] | RowError:
-    domain = item.value.domain or default_domain
-    if not domain:
-        return RowError(item.location, "domain", "it is missing; give --domain")
-    return Item(item.location, from_tau_task(item.value, f"{domain}/{identity}", domain))
+def _own_task(row: Item[TaskRow]) -> Item[Task]:
+    return Item(row.location, row.value.task)

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from understudy.core.dataset_files import read_dataset
 from understudy.core.items import Item, RowError, items_or_raise
 from understudy.data.conversations.row_messages import InvalidRow, normalize_messages
 from understudy.data.conversations.shapes import find_shape
-from understudy.data.dataset_files import read_dataset
 from understudy.envs.domains.tool_dataset import ToolExample
 
 

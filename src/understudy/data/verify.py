@@ -17,9 +17,9 @@ from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.items import Item, RowError, RowErrorKind
 from understudy.core.tasks import Task
 from understudy.data.check import find_task_problems, score_agent
-from understudy.envs.domains.mixture import list_sources
 from understudy.envs.sources import SOURCE_MODULES, list_domains, load_source
-from understudy.envs.task_source import StatefulSource, TaskSource
+from understudy.envs.task_files.call_matching import is_call_matching
+from understudy.envs.task_source import StatefulSource, TaskSource, list_sources
 from understudy.rollouts.agent import GoldAgent, NoopAgent
 
 _KINDS: dict[str, RowErrorKind] = {
@@ -52,7 +52,7 @@ class DomainRegistry:
             self.requested = (domain := load_source(requested)).name
             if list_sources(domain) != (domain,):
                 raise ConfigError(f"{requested!r} is a mixture; give one of its domains ({domain.name})")
-            self._found[self.requested] = _without_cached_goals(domain)
+            self._found[self.requested] = domain
             self._references[self.requested] = absolute_reference(requested)
         elif requested and not skip_validation:
             raise ConfigError(
@@ -60,10 +60,22 @@ class DomainRegistry:
                 "or --skip-validation to check only the form of its tasks"
             )
 
+    def add(self, sources: Iterable[TaskSource]) -> None:
+        """Add the sources of tasks that were read from a file."""
+        self._found |= {source.name: source for source in sources}
+
+    def play_rows_from(self, path: Path) -> None:
+        """Let rows of tasks without a database name the file or folder that holds all of them.
+
+        Their source is made of these tasks, so it is opened from there.
+        """
+        names = [name for name in self._found if is_call_matching(name)]
+        self._references |= dict.fromkeys(names, str(path.absolute()))
+
     def get(self, name: str) -> TaskSource | None:
         """Return a domain by its name, or None if it is unknown."""
         if name not in self._found and name in list_domains():
-            self._found[name] = _without_cached_goals(load_source(name))
+            self._found[name] = load_source(name)
         return self._found.get(name)
 
     def reference(self, name: str) -> str:
@@ -132,7 +144,7 @@ def find_gold_call_issue(domain: StatefulSource, task: Task) -> TaskIssue | None
 
 async def find_play_issue(domain: TaskSource, task: Task) -> TaskIssue | None:
     """Return the first problem that playing a task shows, or None. A task without goals is not played: no user can."""
-    return await find_reward_issue(domain, task) if task.scenario.goals else None
+    return await find_reward_issue(domain, task)
 
 
 async def find_reward_issue(domain: TaskSource, task: Task) -> TaskIssue | None:
@@ -150,11 +162,6 @@ async def find_reward_issue(domain: TaskSource, task: Task) -> TaskIssue | None:
         failed = ", ".join(name for name, part in gold.parts.items() if part < 1.0)
         return TaskIssue("gold fails", "gold", f"its turns earn {gold.reward:g} instead of 1.0; failed: {failed}")
     return TaskIssue("does nothing", "gold", f"doing nothing earns {noop.reward:g}") if noop.reward > 0.0 else None
-
-
-def _without_cached_goals(source: TaskSource) -> TaskSource:
-    """Return the source without cached goals. They are cached by task id, and two files may use an id twice."""
-    return source.without_cached_goals() if isinstance(source, StatefulSource) else source
 
 
 def absolute_reference(reference: str) -> str:

@@ -6,16 +6,20 @@ Graders read the live final state; they replay no calls. The reward is the produ
     word       a tool must have shown it before the agent says it, and the text has at most `MAX_DIGIT_RUNS` different
                runs of digits;
     number     the text has at most `MAX_EXTRA_NUMBERS` numbers beyond the numeric outputs of the task.
+
+`calls_match` compares calls instead of states. It is for tasks without a database.
 """
 
+import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, SupportsFloat
 
 from understudy.core.errors import RolloutError
-from understudy.core.messages import Message
+from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Score
 from understudy.envs.state import State
 
@@ -41,11 +45,45 @@ def facts_told(transcript: Sequence[Message], outputs: Sequence[str]) -> float:
     return float(not missing_facts(transcript, outputs))
 
 
-def missing_facts(transcript: Sequence[Message], outputs: Sequence[str]) -> list[str]:
-    """Return the outputs that the agent did not tell the user."""
-    limit = sum(_is_number(output) for output in outputs) + MAX_EXTRA_NUMBERS
+def missing_facts(
+    transcript: Sequence[Message], outputs: Sequence[str], shown_numbers: Collection[str] = ()
+) -> list[str]:
+    """Return the outputs that the agent did not tell the user.
+
+    A number in `shown_numbers` is only told if a tool had shown it before, as words must be.
+    """
+    limit = sum(is_number(output) for output in outputs) + MAX_EXTRA_NUMBERS
     texts = list(_user_texts(transcript)) if outputs else []
-    return [output for output in outputs if not any(_is_told(text, shown, output, limit) for text, shown in texts)]
+    return [
+        output
+        for output in outputs
+        if not any(_is_told(text, shown, output, limit, output in shown_numbers) for text, shown in texts)
+    ]
+
+
+def calls_match(made: Iterable[ToolCall], gold: Iterable[ToolCall]) -> float:
+    """Return 1.0 if the calls made are the gold calls, each as often and in any order, else 0.0."""
+    return float(count_calls(made) == count_calls(gold))
+
+
+def calls_progress(made: Iterable[ToolCall], gold: Iterable[ToolCall]) -> tuple[int, int]:
+    """Return how many gold calls were made, and the number of calls that are gold, made or both."""
+    actual, expected = count_calls(made), count_calls(gold)
+    return (actual & expected).total(), (actual | expected).total()
+
+
+def count_calls(calls: Iterable[ToolCall]) -> Counter[str]:
+    """Return how often each call occurs. Equal calls have the same key, see `call_key`."""
+    return Counter(map(call_key, calls))
+
+
+def call_key(call: ToolCall) -> str:
+    """Return a text that is the same for equal calls.
+
+    Calls are equal if their names are, and their arguments. Numbers are compared by value, texts ignore case and the
+    amount of white space, an argument that is null counts as left out, and the order of a list matters.
+    """
+    return json.dumps([call.name, _normalized(call.arguments)], sort_keys=True)
 
 
 def task_progress(
@@ -83,11 +121,11 @@ def _user_texts(transcript: Sequence[Message]) -> Iterator[tuple[str, str]]:
             yield message.content, shown
 
 
-def _is_told(text: str, shown: str, output: str, limit: int) -> bool:
+def _is_told(text: str, shown: str, output: str, limit: int, must_be_shown: bool) -> bool:
     if not states_fact(output, text):
         return False
-    if _is_number(output):
-        return len(extract_numbers(text)) <= limit
+    if is_number(output):
+        return len(extract_numbers(text)) <= limit and (not must_be_shown or states_fact(output, shown))
     return states_fact(output, shown) and len(set(_DIGITS.findall(text))) <= MAX_DIGIT_RUNS
 
 
@@ -99,7 +137,7 @@ def states_fact(fact: str | float, text: str) -> bool:
     """
     if not isinstance(fact, str):
         return fact in extract_numbers(text)
-    if _is_number(fact):
+    if is_number(fact):
         return _value(fact) in extract_numbers(text)
     return _words(fact).search(text.casefold()) is not None
 
@@ -133,8 +171,19 @@ def product_score(parts: Mapping[str, float], extra_parts: Mapping[str, float] |
     return Score(reward=math.prod(parts.values()), parts={**parts, **(extra_parts or {})})
 
 
-def _is_number(fact: str) -> bool:
+def is_number(fact: str) -> bool:
+    """Return whether a fact is a number, such as "1,200.50"."""
     return _NUMBER.fullmatch(fact) is not None
+
+
+def _normalized(value: Any) -> Any:
+    if isinstance(value, str):
+        return " ".join(value.casefold().split())
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _normalized(inner) for key, inner in value.items() if inner is not None}
+    return [_normalized(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _value(number: str) -> float:

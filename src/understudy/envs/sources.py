@@ -1,19 +1,21 @@
 """`load_source` returns a task source by its name.
 
 A name is the folder name of a shipped domain, `module:attribute` for any other `TaskSource`, `tau-bench:PATH#domain` or
-`tau2:PATH#domain` for a benchmark in your own checkout, `mcp:file.toml` for an MCP environment, or `mix:a,b` for a
-mixture.
+`tau2:PATH#domain` for a benchmark in your own checkout, `mcp:file.toml` for an MCP environment, the path of a file or
+folder of tasks, `hf:owner/name` for a data set, or `mix:a,b` for a mixture, which a list of names means too.
 """
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.imports import import_object
 from understudy.envs import domains
 from understudy.envs.domains.base import Domain
 from understudy.envs.domains.validation import validate_domain
+from understudy.envs.task_files.config import NO_DATA, DataConfig
+from understudy.envs.task_files.files import is_task_file
 from understudy.envs.task_source import TaskSource
 
 BENCHMARK_MODULES: Mapping[str, str] = {
@@ -24,9 +26,8 @@ BENCHMARK_MODULES: Mapping[str, str] = {
 SOURCE_MODULES: Mapping[str, str] = {
     **BENCHMARK_MODULES,
     "mcp": "understudy.envs.mcp.source",
-    "mix": "understudy.envs.domains.mixture",
 }
-"""The module for each prefix that `load_source` accepts: the benchmarks, `mcp:` and `mix:`."""
+"""The module whose `open_domain` opens a source, for each prefix: the benchmarks and `mcp:`."""
 
 
 _MEMBERS = {name for name in vars(TaskSource) if not name.startswith("_")}
@@ -37,12 +38,23 @@ def list_domains() -> list[str]:
     return sorted(m.name for m in pkgutil.iter_modules(domains.__path__) if m.ispkg)
 
 
-def load_source(name: str) -> TaskSource:
+def load_source(name: str | Sequence[str], data: DataConfig = NO_DATA) -> TaskSource:
     """Return the task source called `name`; the module docstring lists the forms of names.
 
-    Raise `ConfigError` for an unknown name, and for an attribute that is no `TaskSource`.
+    `data` says which sources the rows of files may name, how prompts are scored, and which files replace splits. Raise
+    `ConfigError` for an unknown name, and for an attribute that is no `TaskSource`.
     """
+    from understudy.envs.task_files import opening  # it calls `load_source`
+
+    if data.train or data.validation:
+        return opening.open_data(name, data)
+    if not isinstance(name, str):
+        return opening.open_mixture(name, data) if len(name) > 1 else load_source(name[0], data)
     module, _, attribute = name.partition(":")
+    if module == "mix":
+        return opening.open_mixture(attribute.split(","), data)
+    if is_task_file(name):
+        return opening.open_task_file(name, data)
     if module in SOURCE_MODULES:
         opened: TaskSource = importlib.import_module(SOURCE_MODULES[module]).open_domain(attribute)
         return opened

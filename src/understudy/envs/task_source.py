@@ -2,15 +2,19 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from understudy.core.errors import ConfigError, did_you_mean
+from understudy.core.errors import ConfigError, TaskError, did_you_mean
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Difficulty, Split, Task
 from understudy.envs.environment import Environment
 from understudy.envs.state import State
+from understudy.envs.task_files.summary import FileSummary
 from understudy.envs.users import User, UserFactory
+
+if TYPE_CHECKING:
+    from understudy.envs.task_files.call_sequences import CallSequence
 
 
 class Slice(Record):
@@ -98,8 +102,42 @@ class StatefulSource(Protocol):
     def gold_changes(self, task: Task) -> Mapping[str, Any]:
         """Return the changes that the task's gold calls make. Raise `TaskError` if a gold call is refused."""
 
-    def without_cached_goals(self) -> "TaskSource":
-        """Return this source without cached gold changes, for tasks that reuse the ids of others."""
+
+@runtime_checkable
+class CompositeSource(Protocol):
+    """Protocol of a task source whose tasks are played by other sources: a mixture, or files of tasks."""
+
+    def leaf_sources(self) -> Sequence[TaskSource]:
+        """Return the sources that play the tasks, none of which is composite. Their names differ."""
+
+    def file_summaries(self) -> Sequence[FileSummary]:
+        """Return what was read from each file of tasks."""
+
+
+@runtime_checkable
+class RowSource(Protocol):
+    """Protocol of a task source that converts rows of its own benchmark to tasks."""
+
+    def to_task(self, id: str, split: Split, raw: Mapping[str, Any]) -> Task:
+        """Convert a row."""
+
+
+@runtime_checkable
+class SequenceSource(Protocol):
+    """Protocol of a task source that plays sequences of calls from other files."""
+
+    def has_tool(self, name: str) -> bool:
+        """Return whether the agent can call a tool by this name, with or without its server."""
+
+    def add_task(self, sequence: "CallSequence", split: Split) -> Task:
+        """Convert a sequence to a task that the source plays from then on. Raise `TaskError` if it cannot."""
+
+    async def record_sequence(self, sequence: "CallSequence") -> "CallSequence":
+        """Return a sequence with values in place of references, and the results of its calls.
+
+        Raise `TaskError` if it calls a tool that the source does not have, if a call fails, or if a reference has no
+        value.
+        """
 
 
 @runtime_checkable
@@ -147,11 +185,53 @@ class ExternalSource(Protocol):
 
 
 @runtime_checkable
+class TaskPolicySource(Protocol):
+    """Protocol of a task source whose tasks may have system messages of their own."""
+
+    def task_policy(self, task: Task) -> str:
+        """Return the system message of a task."""
+
+
+@runtime_checkable
 class BriefPolicySource(Protocol):
     """Protocol of a task source that has a brief policy: `slice.domain_policy=brief`."""
 
     def brief_policy(self) -> str:
         """Return the brief version of the domain policy."""
+
+
+def list_sources(source: TaskSource) -> Sequence[TaskSource]:
+    """Return the sources that play the tasks of `source`: its leaves, or itself if it is not composite."""
+    return source.leaf_sources() if isinstance(source, CompositeSource) else (source,)
+
+
+def find_source(source: TaskSource, domain: str) -> TaskSource:
+    """Return the source that plays the tasks of `domain`: `source` itself, or one of its leaves.
+
+    Raise `TaskError` if a composite source has none of this name.
+    """
+    if not isinstance(source, CompositeSource):
+        return source
+    for leaf in source.leaf_sources():
+        if leaf.name == domain:
+            return leaf
+    raise TaskError(f"a task has domain {domain!r}, which is not in {source.name}")
+
+
+def find_policy(source: TaskSource, task: Task) -> str:
+    """Return the system message of a task of `source`."""
+    player = find_source(source, task.domain)
+    return player.task_policy(task) if isinstance(player, TaskPolicySource) else player.domain_policy
+
+
+def find_tool_specs(source: TaskSource, domain: str) -> Sequence[ToolSpec]:
+    """Return the tools that the agent sees in tasks of `domain`."""
+    return find_source(source, domain).tool_specs
+
+
+def list_file_summaries(source: TaskSource) -> Sequence[FileSummary]:
+    """Return what was read from each file of tasks of a source."""
+    return source.file_summaries() if isinstance(source, CompositeSource) else ()
 
 
 def find_task(source: TaskSource, task_id: str) -> Task | None:

@@ -179,9 +179,10 @@ async def validate_noop_reward(domain: TaskSource, seed: int = 0, allow_noop_sol
 
 
 def select_tasks(domain: TaskSource, split: Split, count: int, seed: int = 0) -> list[Task]:
-    """Return up to `count` different tasks of a split: first the frozen ones, then generated ones."""
-    generated = itertools.islice(domain.stream(split, seed), 20 * count)
-    return list(itertools.islice(_unique_tasks(itertools.chain(domain.tasks(split), generated)), count))
+    """Return up to `count` tasks of a split: first all frozen ones, then generated ones that differ from all others."""
+    frozen = domain.tasks(split)
+    generated = itertools.islice(domain.stream(split, seed), 20 * count) if len(frozen) < count else ()
+    return list(itertools.islice(itertools.chain(frozen, _new_tasks(generated, frozen)), count))
 
 
 def eval_tasks(domain: TaskSource, config: EvalConfig) -> list[Task]:
@@ -194,11 +195,14 @@ def eval_tasks(domain: TaskSource, config: EvalConfig) -> list[Task]:
     return tasks
 
 
-def _unique_tasks(tasks: Iterable[Task]) -> Iterator[Task]:
-    """Yield the tasks without those whose id or content equals that of an earlier one."""
-    seen: set[str] = set()
+def _new_tasks(tasks: Iterable[Task], known: Iterable[Task]) -> Iterator[Task]:
+    """Yield the tasks whose id and content differ from those of `known` and of earlier tasks."""
+    seen = {name for task in known for name in (task.id, _content(task))}
     for task in tasks:
-        content = task.model_dump_json(exclude={"id"})
-        if not seen & {task.id, content}:
+        if not seen & {task.id, _content(task)}:
             yield task
-        seen |= {task.id, content}
+        seen |= {task.id, _content(task)}
+
+
+def _content(task: Task) -> str:
+    return task.model_dump_json(exclude={"id"})

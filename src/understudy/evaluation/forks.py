@@ -23,7 +23,7 @@ class ForkPoint:
     fork: Fork
     task: Task
     config: TrainConfig
-    """The given config. For an episode on `eval.ood_domains`, with the domain and slice of that episode."""
+    """The given config. For an episode of another eval set, with the domain, data and slice of that episode."""
 
 
 def resolve_fork(target: Target, reference: str, config: TrainConfig, task: str = "") -> ForkPoint:
@@ -45,7 +45,7 @@ def resolve_fork(target: Target, reference: str, config: TrainConfig, task: str 
         raise ConfigError(
             f"{target.text} does not store the task {episode.task_id}, so an episode of it cannot be forked"
         )
-    where = {"domain": stored.config.domain, "slice": stored.config.slice} if stored.is_ood else {}
+    where = {name: getattr(stored.config, name) for name in ("domain", "data", "slice")} if stored.eval_set else {}
     own = (stored.config.model, stored.config.format) == (config.model, config.format)
     fork = fork_at(episode, turn, UserSimulatorFactory(config.user, config.endpoints), own)
     return ForkPoint(fork, found, config.replace(**where))

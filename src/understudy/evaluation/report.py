@@ -26,10 +26,13 @@ from understudy.evaluation.failures.causes import FAILURE_KINDS, EpisodeFailure
 from understudy.evaluation.noise import NoiseEstimate
 from understudy.evaluation.result import EvalResult, ResultRow, TaskResult, success_gain
 from understudy.evaluation.statistics import MeanEstimate, describe_difference
+from understudy.runs.resumption import OOD_SET
 from understudy.runs.run import Run, RunEvaluation, find_run, is_run_folder, list_run_evaluations
 from understudy.runs.storage.episode_store import EPISODES_FILE, REPORT_FILE
 
 OOD_TITLE = "Domains that were not trained on"
+TEST_TITLE = "Test set"
+"""Title of the results of a test set of `data.tests`, before its name."""
 MAX_HARDEST_TASKS = 10
 """Number of tasks in the table of the hardest ones."""
 MAX_EXAMPLE_CHARS = 160
@@ -212,22 +215,24 @@ class RunReport(Record):
     """The results of a training run: noop, gold, and the model at each stage."""
 
     held_out: EvalReport
-    ood: EvalReport | None = None
-    """Results on `eval.ood_domains`. None if there are none."""
+    others: dict[str, EvalReport] = {}
+    """Results on other eval sets: `ood` for `eval.ood_domains`, and the test sets of `data.tests`."""
 
     def format_table(self) -> str:
         """Return the results as text for a terminal."""
-        own = self.held_out.format_table()
-        return f"{own}\n\n{OOD_TITLE}\n{self.ood.format_table()}" if self.ood else own
+        others = (f"{title_eval_set(name)}\n{report.format_table()}" for name, report in self.others.items())
+        return "\n\n".join([self.held_out.format_table(), *others])
 
     def format_markdown(self) -> str:
         """Return the results as Markdown."""
-        own = self.held_out.format_markdown()
-        return f"{own}\n## {OOD_TITLE}\n\n{self.ood.format_markdown()}" if self.ood else own
+        others = (f"## {title_eval_set(name)}\n\n{report.format_markdown()}" for name, report in self.others.items())
+        return "\n".join([self.held_out.format_markdown(), *others])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the results as JSON-compatible values."""
-        return self.held_out.to_dict() | ({"ood": self.ood.to_dict()} if self.ood else {})
+        others = {name: report.to_dict() for name, report in self.others.items()}
+        ood = {OOD_SET: others.pop(OOD_SET)} if OOD_SET in others else {}
+        return self.held_out.to_dict() | ood | ({"tests": others} if others else {})
 
     def write(self, run: Run) -> None:
         """Write result.json and result.md into the run's folder."""
@@ -254,7 +259,7 @@ def are_same_report(one: Path, other: Path) -> bool:
 
 
 def _last_evaluation(run: Path) -> RunEvaluation:
-    held_out = [evaluation for evaluation in list_run_evaluations(run) if not evaluation.is_ood]
+    held_out = [evaluation for evaluation in list_run_evaluations(run) if not evaluation.eval_set]
     if not held_out:
         raise ConfigError(f"{run} is a run without an evaluation yet; resume it by: understudy train --resume {run}")
     return held_out[-1]
@@ -263,8 +268,14 @@ def _last_evaluation(run: Path) -> RunEvaluation:
 def read_run_report(run: Path) -> RunReport:
     """Read the results of a run from its evaluations: noop, gold, and the model at each stage."""
     evaluations = list_run_evaluations(run)
-    held_out, ood = ([each for each in evaluations if each.is_ood is is_ood] for is_ood in (False, True))
-    return RunReport(held_out=_join_stages(held_out), ood=_join_stages(ood) if ood else None)
+    names = sorted({each.eval_set for each in evaluations if each.eval_set}, key=lambda name: (name != OOD_SET, name))
+    reports = {name: _join_stages([each for each in evaluations if each.eval_set == name]) for name in ("", *names)}
+    return RunReport(held_out=reports.pop(""), others=reports)
+
+
+def title_eval_set(name: str) -> str:
+    """Return the title of the results of an eval set; empty for held-out tasks."""
+    return OOD_TITLE if name == OOD_SET else f"{TEST_TITLE} {name}" if name else ""
 
 
 def _read_report_file(path: Path) -> EvalReport:

@@ -13,7 +13,6 @@ from understudy.core.records import Record
 from understudy.core.settings import dump_toml
 from understudy.core.tasks import SPLITS, Task, task_fingerprint
 from understudy.core.trajectory import Trajectory
-from understudy.envs.sources import load_source
 from understudy.envs.task_source import TaskSource
 from understudy.evaluation.report import EvalReport
 from understudy.evaluation.result import EvalResult, ResultRow, TaskResult, common_split
@@ -74,7 +73,7 @@ async def rescore_episodes(folder: Path, settings: Sequence[str] = ()) -> Rescor
     config, episodes = _stored(folder)
     if settings:
         config = parse_config(dump_toml(config), settings)
-    source = load_source(config.domain).slice(config.slice)
+    source = config.open_source()
     tasks = _unchanged_tasks(folder, source, dict.fromkeys(episode.task_id for episode in episodes))
     scripted = config.user.kind == "scripted"
     scored = [await _rescore_episode(source, tasks[episode.task_id], episode, scripted) for episode in episodes]

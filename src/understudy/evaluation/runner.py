@@ -34,7 +34,6 @@ from understudy.core.files import RETRY_HINT, atomic_write, os_errors_as_config_
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
-from understudy.envs.sources import load_source
 from understudy.envs.task_source import TaskSource
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.comparison import validate_comparable
@@ -198,7 +197,7 @@ def validate_new_eval_folder(folder: Path) -> None:
 
 def load_eval_tasks(config: TrainConfig) -> tuple[TaskSource, list[Task]]:
     """Return the domain of a config, and the tasks of an evaluation there."""
-    source = load_source(config.domain).slice(config.slice)
+    source = config.open_source()
     return source, eval_tasks(source, config.eval)
 
 

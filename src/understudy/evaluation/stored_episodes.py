@@ -8,12 +8,10 @@ from pathlib import Path
 from understudy.core.errors import ConfigError
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory, read_numbered_trajectories
-from understudy.envs.sources import load_source
-from understudy.envs.task_source import Slice, TaskSource
+from understudy.envs.task_source import TaskSource
 from understudy.runs.config import TrainConfig
 from understudy.runs.eval_spec import is_eval_folder, read_spec
-from understudy.runs.resumption import OOD_SUFFIX
-from understudy.runs.run import episode_file, episode_files, list_run_evaluations, read_run_config
+from understudy.runs.run import episode_file, episode_files, eval_set_of, list_run_evaluations, read_run_config
 from understudy.runs.storage.episode_store import EPISODES_FILE
 from understudy.runs.storage.task_store import read_stored_tasks
 
@@ -53,9 +51,9 @@ class StoredEpisodes:
         return f"step {self.name}" if self.step is not None else self.name
 
     @property
-    def is_ood(self) -> bool:
-        """True if they were played on `eval.ood_domains`."""
-        return self.name.endswith(OOD_SUFFIX)
+    def eval_set(self) -> str:
+        """Name of the eval set if they are of `eval.ood_domains` or `data.tests`; else empty."""
+        return eval_set_of(self.name)
 
     @property
     def scripted_users(self) -> bool:
@@ -65,7 +63,7 @@ class StoredEpisodes:
     @property
     def source(self) -> TaskSource:
         """The slice of the domain that they were played in. Raise ConfigError if it cannot be loaded."""
-        return _source(self.config.domain, self.config.slice)
+        return _source(self.config.model_dump_json(include={"domain", "data", "slice"}))
 
     def episode(self, number: int) -> Trajectory:
         """Return an episode. Raise ConfigError if it does not exist or its line is damaged."""
@@ -105,9 +103,9 @@ def open_stored_episodes(folder: Path, name: str = "") -> StoredEpisodes:
 def list_stored_names(folder: Path) -> list[str]:
     """Return the names of a run's evaluations and of its steps with stored episodes.
 
-    The order is: evaluations, evaluations on `eval.ood_domains`, steps. Within each kind the last comes first.
+    The order is: evaluations, evaluations on other eval sets, steps. Within each kind the last comes first.
     """
-    evaluations = sorted(list_run_evaluations(folder), key=lambda each: (each.is_ood, -each.step))
+    evaluations = sorted(list_run_evaluations(folder), key=lambda each: (bool(each.eval_set), -each.step))
     steps = sorted(episode_files(folder), reverse=True)
     return [*(each.name for each in evaluations), *map(str, steps)]
 
@@ -131,5 +129,5 @@ def _read_as_it_is(file: Path, changed: int, size: int) -> NumberedEpisodes:
 
 
 @lru_cache(maxsize=8)
-def _source(name: str, part: Slice) -> TaskSource:
-    return load_source(name).slice(part)
+def _source(config_json: str) -> TaskSource:
+    return TrainConfig.model_validate_json(config_json).open_source()

@@ -13,10 +13,9 @@ from understudy.core.errors import RolloutError
 from understudy.core.messages import Message
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.envs.domains.mixture import find_source
 from understudy.envs.environment import Environment, StepResult
 from understudy.envs.state import State
-from understudy.envs.task_source import StatefulSource, TaskSource
+from understudy.envs.task_source import StatefulSource, TaskSource, find_source
 from understudy.envs.users import ReplayUser
 
 _LEFT_OPEN = "…"

@@ -34,7 +34,11 @@ from understudy.engines.base import SamplingParams
 from understudy.engines.config import EngineConfig
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.reference_config import ReferenceConfig
-from understudy.envs.task_source import Slice
+from understudy.envs.domains.mixture import parse_weight
+from understudy.envs.sources import load_source
+from understudy.envs.task_files.config import NO_DATA, DataConfig
+from understudy.envs.task_files.files import is_task_file
+from understudy.envs.task_source import Slice, TaskSource
 from understudy.envs.users import UserConfig
 from understudy.formats import FormatConfig
 from understudy.rollouts.curriculum import CurriculumConfig
@@ -203,8 +207,10 @@ class TrainConfig(Record):
 
     other_names: ClassVar[Mapping[str, tuple[str, ...]]] = OTHER_NAMES
 
-    domain: str = "retail"
-    """A shipped domain, your own as `module:attribute`, or a benchmark's, such as `tau-bench:PATH#retail`."""
+    domain: str | tuple[str, ...] = "retail"
+    """A shipped domain, your own as `module:attribute`, a benchmark's, such as `tau-bench:PATH#retail`, or a file of
+    tasks. A list is a mixture, with weights if they are given: `["retail*2", "tasks.jsonl", "mcp:notes.toml"]`."""
+    data: DataConfig = NO_DATA
     slice: Slice = Slice()
     ood_slice: Slice = Slice()
     """The slice of the domains of `eval.ood_domains`."""
@@ -214,6 +220,9 @@ class TrainConfig(Record):
     """The same seed gives the same run."""
     steps: int = Field(default=12, ge=0)
     """RL steps."""
+    epochs: float = Field(default=0.0, ge=0.0)
+    """Passes over the training tasks, in place of `steps`: each step uses `algorithm.groups_per_batch` tasks. Only for
+    sources with a fixed number of tasks, such as files. 0 means `steps`."""
     save_every: int = Field(default=5, ge=0)
     """Steps between checkpoints. 0 saves only at the end. Evaluated steps are saved too."""
     keep_checkpoints: int = Field(default=2, ge=0)
@@ -260,6 +269,22 @@ class TrainConfig(Record):
     def total_steps(self) -> int:
         """Steps of all phases."""
         return self.steps_before_rl + self.steps
+
+    @property
+    def domain_text(self) -> str:
+        """The domain in one word, for tables and names of folders."""
+        return self.domain if isinstance(self.domain, str) else f"mix:{','.join(self.domain)}"
+
+    @property
+    def source_references(self) -> tuple[str, ...]:
+        """The sources that `domain` names, without files. Rows of files may name them too."""
+        names = [self.domain] if isinstance(self.domain, str) else self.domain
+        parts = [part for name in names for part in name.removeprefix("mix:").split(",")]
+        return tuple(name for name in (parse_weight(part.strip())[0] for part in parts) if not is_task_file(name))
+
+    def open_source(self) -> TaskSource:
+        """Return the slice of the source that `domain` and `data` name. Raise ConfigError if it cannot be loaded."""
+        return load_source(self.domain, self.data).slice(self.slice)
 
     @property
     def resolved_engine(self) -> EngineConfig:
@@ -317,7 +342,35 @@ def parse_config(
     pairs = [override.partition("=") for override in overrides]
     chosen = [value.strip() for key, _, value in pairs if key.strip() == "algorithm.preset"]
     above += _algorithm_layer(chosen[-1] if chosen else None)
+    if _is_steps_above_epochs([(where, parse_values(text, where)), *above], pairs):
+        overrides = [*overrides, "epochs=0"]
     return parse_toml(TrainConfig, text, overrides, where, above)
+
+
+def _is_steps_above_epochs(
+    layers: Sequence[tuple[str, Mapping[str, Any]]], overrides: Sequence[tuple[str, str, str]]
+) -> bool:
+    """Return whether a layer sets `steps` and one below it `epochs`; the higher one wins.
+
+    Raise ConfigError if one layer sets both.
+    """
+    settings = {key.strip(): value.strip() for key, _, value in overrides}
+    winner = ""
+    for source, values in (*layers, ("the settings", settings)):
+        given = [
+            key for key in ("steps", "epochs") if key in values and not (key == "epochs" and _is_zero(values[key]))
+        ]
+        if len(given) > 1:
+            raise ConfigError(
+                f"{source}: steps = {values['steps']} and epochs = {values['epochs']} both set the length of the run; "
+                "give one of them"
+            )
+        winner = "".join(given) or winner
+    return winner == "steps"
+
+
+def _is_zero(value: object) -> bool:
+    return str(value) in ("0", "0.0")
 
 
 def _algorithm_layer(preset: object) -> list[tuple[str, Mapping[str, Any]]]:

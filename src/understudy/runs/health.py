@@ -318,7 +318,7 @@ def _faults(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthCon
 
 def _initial_success(line: StepMetrics, config: HealthConfig) -> CheckVerdict:
     found = {name: _number(line, name) for name in line if name.endswith("/success_rate")}
-    rates = [rate for name, rate in found.items() if rate is not None and not name.startswith("eval/ood/")]
+    rates = [rate for name, rate in found.items() if rate is not None and name.count("/") == 2]
     if not rates:
         return None
     best = max(rates)

@@ -5,6 +5,7 @@
     train/              loss, learning rate, gradient norm, entropy, KL, ratios
     eval/<domain>/      success_rate, reward, noop_success_rate
     eval/ood/<domain>/  the same on the domains of `eval.ood_domains`
+    eval/<name>/<domain>/  the same on a test set of `data.tests`
     test/<domain>/      the same if `eval.split` is test
     time/               seconds, tokens per second, peak memory
     health/<check>      1 if the check found an issue, else 0

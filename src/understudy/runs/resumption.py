@@ -55,10 +55,11 @@ sampler change which replies are sampled, but not their probabilities. For `step
 """
 TRAINED_NAME = "rl"
 """Name of the weights after the last RL step."""
-OOD_SUFFIX = " ood"
-"""Suffix of the folders of evaluations on `eval.ood_domains`."""
+OOD_SET = "ood"
+"""Name of the eval set of `eval.ood_domains`. Those of `data.tests` have their names there; that of held-out tasks has
+none."""
 _ENDPOINT_KEY = re.compile(r"endpoints\.(?P<name>[\w-]+)\.(?P<key>\w+)")
-_RL_EVALUATION = re.compile(rf"(?P<step>\d{{6,}}) (?:{TRAINED_NAME}|step \d+)(?P<suffix>(?:{OOD_SUFFIX})?)")
+_RL_EVALUATION = re.compile(rf"(?P<step>\d{{6,}}) (?:{TRAINED_NAME}|step \d+)(?P<suffix>(?: \S+)?)")
 
 
 def validate_resumed_config(folder: Path, stored: TrainConfig, config: TrainConfig, done_steps: int) -> None:

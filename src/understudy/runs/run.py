@@ -14,10 +14,12 @@
       trained/step_000010.jsonl          what they were trained with: reward, advantages, the trainer's logprobs
       evaluations/000010 sft/            an evaluation after a step, in the layout of `evaluation.runner`
       evaluations/000010 sft ood/        an evaluation on the domains of `eval.ood_domains`
+      evaluations/000010 sft NAME/       an evaluation on a test set of `data.tests`
       checkpoints/step_000010/           files of the engine and of the trainer, and manifest.json, written last
       checkpoints/latest                 a link to the last checkpoint
       demonstrations.sha256              the digest of the file of demonstrations, if there is one
       preferences.sha256                 the digest of the file of preferences, if there is one
+      task_files.sha256                  the digests of the files of tasks, if there are any
       model/                             the trained model (for LoRA its adapters), for transformers and peft
       result.json  result.md             the result table
       certify.txt                        the difference of sampler and trainer, if a certification failed
@@ -30,6 +32,7 @@ A failed write (a full disk, a read-only folder) raises ConfigError and leaves t
 import contextlib
 import json
 import math
+import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,7 +51,7 @@ from understudy.runs import metrics
 from understudy.runs.config import TrainConfig, load_config
 from understudy.runs.metrics import RecordKind
 from understudy.runs.provenance import Provenance, collect_provenance, provenance_changes
-from understudy.runs.resumption import OOD_SUFFIX, rename_evaluations, validate_resumed_config
+from understudy.runs.resumption import rename_evaluations, validate_resumed_config
 from understudy.runs.storage.checkpoints import (
     last_checkpoint,
     link_latest,
@@ -65,6 +68,8 @@ CONFIG_FILE, HEALTH_FILE, PROVENANCE_FILE = "config.toml", "health.jsonl", "prov
 MODEL_FOLDER = "model"
 """Folder of the trained model in a run, and of the exported model in a checkpoint of SkyRL."""
 _STARTS = TypeAdapter(Annotated[list[Provenance], Field(min_length=1)])
+_EVALUATION = re.compile(r"\d{6,} (?P<stage>step \d+|\S+)(?: (?P<eval_set>\S+))?")
+"""Name of the folder of an evaluation: its step, the name of the weights, and that of the eval set, if it has one."""
 _BY_STEP = ("trajectories", TRAINED_FOLDER, "evaluations", "checkpoints")
 
 
@@ -82,14 +87,15 @@ class RunEvaluation:
         return self.folder.name
 
     @property
-    def is_ood(self) -> bool:
-        """True if it is an evaluation on `eval.ood_domains`."""
-        return self.name.endswith(OOD_SUFFIX)
+    def eval_set(self) -> str:
+        """Name of the eval set: `ood`, or that of a test set of `data.tests`; empty for held-out tasks."""
+        return eval_set_of(self.name)
 
     @property
     def stage(self) -> str:
         """Name of the evaluated weights, such as `sft`."""
-        return self.name.partition(" ")[2].removesuffix(OOD_SUFFIX)
+        match = _EVALUATION.fullmatch(self.name)
+        return match["stage"] if match else self.name
 
 
 class Run:
@@ -174,9 +180,9 @@ class Run:
         with self._writing():
             atomic_write(trained_file(self.folder, step), text)
 
-    def evaluation_folder(self, step: int, stage: str, is_ood: bool = False) -> Path:
-        """Return the folder of an evaluation of the weights after `step`."""
-        return self.folder / "evaluations" / f"{step:06} {stage}{OOD_SUFFIX if is_ood else ''}"
+    def evaluation_folder(self, step: int, stage: str, eval_set: str = "") -> Path:
+        """Return the folder of an evaluation of the weights after `step`. The set of held-out tasks has no name."""
+        return self.folder / "evaluations" / " ".join(filter(None, (f"{step:06}", stage, eval_set)))
 
     @contextlib.contextmanager
     def write_checkpoint(self, step: int) -> Iterator[Path]:
@@ -327,6 +333,12 @@ def list_run_evaluations(folder: Path) -> list[RunEvaluation]:
     reports = sorted((folder / "evaluations").glob(f"*/{REPORT_FILE}"))
     found = [(path.parent, parse_step(path.parent)) for path in reports]
     return [RunEvaluation(path, step) for path, step in found if step is not None]
+
+
+def eval_set_of(name: str) -> str:
+    """Return the name of the eval set in the name of an evaluation's folder; empty for held-out tasks."""
+    match = _EVALUATION.fullmatch(name)
+    return (match["eval_set"] or "") if match else ""
 
 
 def find_run(evaluation: Path) -> Path | None:

@@ -2,12 +2,13 @@
 
     preset        the name of a preset (`understudy list`)
     domain        the name of a domain, `module:attribute`, `mcp:FILE`, `mix:A,B`, a benchmark such as `tau2:PATH#NAME`,
-                  or the path of an MCP environment's TOML file: all of its tasks, with the default of every key
+                  `hf:OWNER/NAME` (a data set of tasks), or the path of an MCP environment's TOML file: all of its
+                  tasks, with the default of every key
     config        the path of a TOML file
     run           the folder of a run
     checkpoint    RUN/checkpoints/STEP
     evaluation    the folder of an evaluation
-    tasks         a file of tasks, or a folder of such files
+    tasks         a file of tasks, or a folder of such files: used like a domain
     model         the folder of a model
 
 Presets, algorithms and config files may follow WHAT: `understudy train retail dapo mine.toml seed=1`. Later ones win.
@@ -39,7 +40,8 @@ from understudy.runs.run import CONFIG_FILE, PROVENANCE_FILE, is_run_folder
 TargetKind = Literal["preset", "domain", "config", "run", "checkpoint", "evaluation", "tasks", "model"]
 TARGET_KINDS: Mapping[TargetKind, str] = {
     "preset": "a preset",
-    "domain": "a domain (also module:attribute, mcp:FILE, tau-bench:PATH#NAME, tau2:PATH#NAME or mix:A,B)",
+    "domain": "a domain (also module:attribute, mcp:FILE, tau-bench:PATH#NAME, tau2:PATH#NAME, hf:OWNER/NAME or "
+    "mix:A,B)",
     "config": "a config file (.toml)",
     "run": "the folder of a run (with config.toml)",
     "checkpoint": "a checkpoint (RUN/checkpoints/STEP)",
@@ -48,7 +50,7 @@ TARGET_KINDS: Mapping[TargetKind, str] = {
     "model": "the folder of a model",
 }
 """Text of each kind in errors."""
-CONFIG_KINDS: tuple[TargetKind, ...] = ("preset", "domain", "config", "run", "checkpoint", "evaluation")
+CONFIG_KINDS: tuple[TargetKind, ...] = ("preset", "domain", "tasks", "config", "run", "checkpoint", "evaluation")
 """Kinds that have a config. Each command that takes WHAT takes all of them."""
 DEFAULT_PRESET = "default"
 """WHAT if neither WHAT nor `domain=` is given."""
@@ -88,6 +90,8 @@ class ResolvedTarget:
         if target.kind == "config":
             is_of_run = target.path.name == CONFIG_FILE and (target.path.parent / PROVENANCE_FILE).is_file()
             return target.path.parent.resolve().name if is_of_run else target.path.stem
+        if target.kind == "tasks":
+            return target.path.stem
         return re.sub(r"[^\w.]+", "-", target.text).strip("-")
 
 
@@ -102,10 +106,10 @@ def resolve(arguments: Sequence[str] = ()) -> ResolvedTarget:
     what, domain = "".join(names[:1]), _domain_setting(settings)
     layers = [read_layer(name, what) for name in names[1:]]
     if not what and domain:
-        target = find_target(domain, ("domain",))
+        target = find_target(domain, ("domain", "tasks"))
     else:
         target = find_target(what or DEFAULT_PRESET)
-        if target.kind == "domain" and domain not in ("", what, target.text):
+        if target.kind in ("domain", "tasks") and domain not in ("", what, target.text):
             raise ConfigError(f"{what} and domain={domain} name two domains; give one of them")
     return ResolvedTarget(target, _load_target_config(target, settings, layers))
 
@@ -200,7 +204,7 @@ def load(what: str, *settings: str) -> TaskSource:
     `load("mcp:notes.toml")`, `load("telecom_easy", "slice.difficulties=hard")`.
     """
     config = resolve([what, *settings]).config
-    source = load_source(config.domain)
+    source = load_source(config.domain, config.data)
     return source if config.slice == FULL_SLICE else source.slice(config.slice)
 
 
@@ -244,8 +248,9 @@ def _load_target_config(target: Target, settings: Sequence[str], layers: Sequenc
             return load_config(target.path.parent.parent / CONFIG_FILE, settings, layers)
         case "evaluation":
             return parse_config(dump_toml(read_spec(target.path).config), settings, layers=layers)
-        case "domain":
-            named = [f"domain={target.text}"] if _domain_setting(settings) else []
-            return parse_config(f"domain = {json.dumps(target.text)}", [*settings, *named], layers=layers)
-        case "tasks" | "model":
+        case "domain" | "tasks":
+            text = str(target.path.absolute()) if target.kind == "tasks" else target.text
+            named = [f"domain={text}"] if _domain_setting(settings) else []
+            return parse_config(f"domain = {json.dumps(text)}", [*settings, *named], layers=layers)
+        case "model":
             raise ConfigError(f"{target.text} is {TARGET_KINDS[target.kind]}, which has no config")

@@ -45,7 +45,7 @@ def _best_step(run: Run) -> list[int]:
     """
     saved, rates = {step for step, _ in list_checkpoints(run.folder)}, {}
     for evaluation in list_run_evaluations(run.folder):
-        if evaluation.step in saved and not evaluation.is_ood:
+        if evaluation.step in saved and not evaluation.eval_set:
             rate = read_report(evaluation.folder).agent_rows[-1].result.success_rate.mean
             if not math.isnan(rate):  # NaN if faults ended all episodes
                 rates[evaluation.step] = rate

@@ -1,13 +1,15 @@
 """The data files of a run. They must not change when it is resumed."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from understudy.algorithms.preference_config import PreferenceConfig
+from understudy.core.dataset_files import digest_dataset
 from understudy.core.errors import ConfigError
 from understudy.core.trajectory import Trajectory
-from understudy.data.dataset_files import digest_dataset
+from understudy.envs.task_files.summary import FileSummary
 from understudy.envs.task_source import TaskSource
 from understudy.formats import ChatFormat
 from understudy.runs.config import SFTConfig, TrainConfig
@@ -24,6 +26,8 @@ class DataFiles:
     preferences: list[PreferenceUnit]
     notes: tuple[str, ...]
     """Lines of text about the data, for the terminal."""
+    task_files: Mapping[str, str]
+    """The digest of each file of tasks, by its name."""
 
     def validate_unchanged(self, run: Run) -> None:
         """Store the digests of the files in the run's folder. If they are stored and differ, raise ConfigError."""
@@ -31,19 +35,33 @@ class DataFiles:
             _validate_digest(run, run.config.sft.dataset_file, "demonstrations")
         if self.preferences:
             _validate_digest(run, run.config.preferences.dataset_file, "preferences")
+        if self.task_files:
+            _validate_task_files(run, self.task_files)
 
 
-def read_data_files(config: TrainConfig, domain: TaskSource, format: ChatFormat, done_steps: int) -> DataFiles:
-    """Read the data files that a run needs after `done_steps` steps. Raise ConfigError or TaskError if invalid."""
-    handed_over, preferences, notes = list[Trajectory](), list[PreferenceUnit](), list[str]()
+def read_data_files(
+    config: TrainConfig,
+    domain: TaskSource,
+    format: ChatFormat,
+    done_steps: int,
+    task_files: Sequence[FileSummary] = (),
+) -> DataFiles:
+    """Read the data files that a run needs after `done_steps` steps. Raise ConfigError or TaskError if invalid.
+
+    `task_files` are those of its tasks, which are read already.
+    """
+    handed_over, preferences = list[Trajectory](), list[PreferenceUnit]()
+    notes = list(dict.fromkeys(line for summary in task_files for line in summary.lines()))
     if done_steps < config.sft.steps:
-        handed_over, notes = read_demonstrations(config.sft, config.limits.max_episode_tokens, domain, format)
+        handed_over, more = read_demonstrations(config.sft, config.limits.max_episode_tokens, domain, format)
+        notes += more
         if handed_over:
             notes.append(describe_epochs(config.sft, config.sft.num_demonstrations + len(handed_over)))
     if config.preferences.steps and done_steps < config.steps_before_rl:
         preferences = read_preferences(config, format)
         notes.append(describe_epochs(config.preferences, len(preferences)))
-    return DataFiles(handed_over, preferences, tuple(notes))
+    digests = {summary.name: summary.digest for summary in task_files}
+    return DataFiles(handed_over, preferences, tuple(notes), digests)
 
 
 def _validate_digest(run: Run, file: str, name: str) -> None:
@@ -53,6 +71,19 @@ def _validate_digest(run: Run, file: str, name: str) -> None:
         run.write_file(known.name, digest + "\n")
     elif known.read_text(encoding="utf-8").strip() != digest:
         raise ConfigError(f"{path} has changed since {run.folder} was started; restore the file, or start a new run")
+
+
+def _validate_task_files(run: Run, digests: Mapping[str, str]) -> None:
+    known, text = run.folder / "task_files.sha256", "".join(f"{digest}  {name}\n" for name, digest in digests.items())
+    if not known.exists():
+        run.write_file(known.name, text)
+        return
+    stored = set(known.read_text(encoding="utf-8").splitlines())
+    for name, digest in digests.items():
+        if f"{digest}  {name}" not in stored:
+            raise ConfigError(
+                f"the file of tasks {name} has changed since {run.folder} was started; restore it, or start a new run"
+            )
 
 
 def describe_epochs(phase: SFTConfig | PreferenceConfig, count: int) -> str:

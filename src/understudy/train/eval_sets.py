@@ -1,16 +1,21 @@
 """Eval sets: the tasks on which a model is evaluated during and after training."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from understudy.core.errors import ConfigError
-from understudy.core.tasks import Task
-from understudy.envs.domains.mixture import Mixture, list_sources
+from understudy.core.tasks import Split, Task
+from understudy.envs.domains.mixture import Mixture
 from understudy.envs.sources import load_source
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_files.config import DataConfig
+from understudy.envs.task_source import BriefPolicySource, Slice, TaskSource, list_sources
 from understudy.evaluation.evaluate import eval_tasks, select_tasks
 from understudy.evaluation.result import ResultRow
 from understudy.runs.config import TrainConfig
+from understudy.runs.resumption import OOD_SET
+
+_SET_NAME = re.compile(r"[\w.-]*[^\W\d][\w.-]*")
 
 
 @dataclass
@@ -21,23 +26,48 @@ class EvalSet:
     tasks: Sequence[Task]
     config: TrainConfig
     """The config whose domain and eval settings select `tasks` from `source`. It is stored with each evaluation."""
-    is_ood: bool = False
-    """True if the tasks are those of `eval.ood_domains`."""
+    name: str = ""
+    """`ood` for the tasks of `eval.ood_domains`, the name of a test set of `data.tests`, empty for held-out tasks."""
     baselines: tuple[ResultRow, ...] = ()
     """The results of noop and gold; empty until they are played."""
 
 
 def make_eval_sets(config: TrainConfig, domain: TaskSource) -> list[EvalSet]:
-    """Return the eval set of held-out tasks, and that of `eval.ood_domains` if this is set.
+    """Return the eval set of held-out tasks, that of `eval.ood_domains` if this is set, and those of `data.tests`.
 
-    Raise ConfigError if `eval.split` or one of `eval.ood_domains` has no tasks.
+    Raise ConfigError if `eval.split`, one of `eval.ood_domains` or a test set has no tasks.
     """
     found = [EvalSet(domain, eval_tasks(domain, config.eval), config)]
     if config.eval.ood_domains:
         ood = ood_source(config, domain)
         tasks = [task for part in ood.sources for task in _ood_tasks(config, part)]
-        found.append(EvalSet(ood, tasks, _ood_config(config, len(tasks)), is_ood=True))
-    return found
+        found.append(EvalSet(ood, tasks, _ood_config(config, len(tasks)), OOD_SET))
+    return [*found, *(_test_set(config, name) for name in config.data.tests)]
+
+
+def _test_set(config: TrainConfig, name: str) -> EvalSet:
+    """Return a test set of `data.tests`: its test tasks, or all tasks if none of them is a test task."""
+    if not _SET_NAME.fullmatch(name) or (name == OOD_SET and config.eval.ood_domains):
+        raise ConfigError(
+            f"data.tests: the name {name!r} cannot be used; allowed are letters, digits, '.', '-' and '_', but not "
+            f"{OOD_SET!r} beside eval.ood_domains"
+        )
+    data = DataConfig(sources=(*config.data.sources, *config.source_references), reward=config.data.reward)
+    found = load_source(config.data.tests[name], data)
+    tools = {spec.name for spec in found.tool_specs}
+    is_brief = any(isinstance(leaf, BriefPolicySource) for leaf in list_sources(found))
+    part = Slice(
+        tools=tuple(tool for tool in config.slice.tools if tool in tools),
+        domain_policy=config.slice.domain_policy if is_brief else "full",
+    )
+    test_config, source = config.replace(domain=config.data.tests[name], data=data, slice=part), found.slice(part)
+    split: Split = next((each for each in ("test", "validation", "train") if source.tasks(each)), "test")
+    tasks = source.tasks(split)
+    if not tasks:
+        raise ConfigError(f"data.tests.{name} = {config.data.tests[name]!r} has no tasks; name another file")
+    return EvalSet(
+        source, tasks, test_config.replace(eval=config.eval.replace(split=split, tasks=len(tasks))), name=name
+    )
 
 
 def _ood_config(config: TrainConfig, num_tasks: int) -> TrainConfig:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from understudy.clients.chat import ModelUsage
 from understudy.core.tasks import Split
@@ -19,8 +19,6 @@ from understudy.train.state import Metrics, TrainingContext
 
 POLL_SECONDS = 0.2  # seconds until Ctrl-C is noticed in an evaluation
 T = TypeVar("T")
-MetricPrefix = Literal["eval", "eval/ood", "test"]
-"""The prefix of the names of an evaluation's metrics."""
 
 
 async def evaluate_step(context: TrainingContext, step: int, stage: str) -> Metrics | None:
@@ -30,7 +28,7 @@ async def evaluate_step(context: TrainingContext, step: int, stage: str) -> Metr
     """
     found: Metrics = {}
     for eval_set in context.eval_sets:
-        folder = context.run.evaluation_folder(step, stage, eval_set.is_ood)
+        folder = context.run.evaluation_folder(step, stage, eval_set.name)
         if (folder / REPORT_FILE).is_file():
             report: EvalReport | None = read_report(folder)
         else:
@@ -43,7 +41,7 @@ async def evaluate_step(context: TrainingContext, step: int, stage: str) -> Metr
     return found
 
 
-def eval_metrics(eval_result: EvalResult, noop_result: EvalResult, prefix: MetricPrefix) -> Metrics:
+def eval_metrics(eval_result: EvalResult, noop_result: EvalResult, prefix: str) -> Metrics:
     """Return the success rate, the mean reward and the noop success rate of each domain.
 
     Their names are `<prefix>/<domain>/success_rate`, `…/reward` and `…/noop_success_rate`. A domain without a scored
@@ -61,10 +59,14 @@ def eval_metrics(eval_result: EvalResult, noop_result: EvalResult, prefix: Metri
     return found
 
 
-def _metric_prefix(eval_set: EvalSet, split: Split) -> MetricPrefix:
-    """Return `eval/ood` for `eval.ood_domains`, `test` for test tasks of the training domains, and else `eval`."""
-    if eval_set.is_ood:
-        return "eval/ood"
+def _metric_prefix(eval_set: EvalSet, split: Split) -> str:
+    """Return the prefix of an evaluation's metrics.
+
+    It is `test` for test tasks of the training domains, `eval` for other held-out tasks, and `eval/NAME` for other eval
+    sets.
+    """
+    if eval_set.name:
+        return f"eval/{eval_set.name}"
     return "test" if split == "test" else "eval"
 
 
@@ -81,7 +83,7 @@ async def _run_eval(
     )
     eval_set.baselines = eval_set.baselines or await play_baselines(eval_set.source, eval_set.tasks)
     eval_context = _make_eval_context(context, eval_set)
-    what = f"{stage} on {eval_set.source.name}" if eval_set.is_ood else stage
+    what = f"{stage} on {eval_set.name}" if eval_set.name else stage
     playing = play_eval(
         spec, eval_context, folder, lambda done, total: context.report(f"evaluate {what}", done, total, {})
     )

@@ -15,7 +15,7 @@ from understudy.engines.factory import open_engine
 from understudy.engines.local.gpu_usage import GPUUsage
 from understudy.engines.local.machine import detect_machine, peak_memory_bytes
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
-from understudy.envs.domains.mixture import find_tool_specs
+from understudy.envs.task_source import find_tool_specs
 from understudy.evaluation.report import RunReport, read_run_report
 from understudy.runs.config import TrainConfig
 from understudy.runs.health import check_initial_eval, check_step, health_metrics

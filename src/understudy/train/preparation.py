@@ -11,8 +11,7 @@ from understudy.clients.cost import CostTracker, validate_prices
 from understudy.core.errors import ConfigError
 from understudy.engines.models import find_model
 from understudy.engines.unsupported import raise_unsupported
-from understudy.envs.sources import load_source
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_source import TaskSource, list_file_summaries
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.evaluate import validate_noop_reward
 from understudy.formats import ChatFormat, chat_format_from_config
@@ -59,8 +58,10 @@ async def prepare_run(
     judge. Raise ConfigError if a setting is invalid, or TaskError if doing nothing solves tasks.
     """
     validate_trackers(config.trackers)
+    if config.epochs:
+        raise ConfigError(f"epochs = {config.epochs:g}: call runs.epochs.resolve_epochs(config) first")
     folder = find_model(config.model)
-    domain = load_source(config.domain).slice(config.slice)
+    domain = config.open_source()
     eval_sets = make_eval_sets(config, domain)
     if config.user.kind == "human":
         raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")
@@ -76,7 +77,9 @@ async def prepare_run(
     if config.steps and config.algorithm.shaping.progress_weight:
         await _validate_progress_scores(config, domain)
     format = chat_format_from_config(folder, config.format, today)
-    files = read_data_files(config, domain, format, done_steps)
+    sources = (domain, *(each.source for each in eval_sets))
+    summaries = [summary for source in sources for summary in list_file_summaries(source)]
+    files = read_data_files(config, domain, format, done_steps, summaries)
     return PreparedRun(folder, format, domain, eval_sets, users, noop_reward, files, reward_judge, cost_tracker)
 
 

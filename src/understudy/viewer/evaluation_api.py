@@ -16,7 +16,7 @@ from understudy.evaluation import comparison as comparing
 from understudy.evaluation import report
 from understudy.evaluation.explain_stored import find_stored_failures
 from understudy.evaluation.failures.causes import FAILURE_KINDS
-from understudy.evaluation.report import OOD_TITLE, EvalReport
+from understudy.evaluation.report import EvalReport, title_eval_set
 from understudy.evaluation.result import ResultRow
 from understudy.evaluation.stored_episodes import list_stored_names
 from understudy.runs.run import RunEvaluation, list_run_evaluations
@@ -139,8 +139,8 @@ def _read(path: Path, _: FileStamp) -> EvalReport:
 
 
 def _of_run(folder: Path) -> EvalReport:
-    """Return a run's evaluations as one report, ordered by step. Evaluations on other domains come last."""
-    evaluations = sorted(list_run_evaluations(folder), key=lambda each: each.is_ood)
+    """Return a run's evaluations as one report, ordered by step. Evaluations on other eval sets come last."""
+    evaluations = sorted(list_run_evaluations(folder), key=lambda each: each.eval_set)
     reports = [_read(each.folder, evaluation_stamp(each.folder)) for each in evaluations]
     baselines = [row for row in reports[0].rows if row.result.kind != "agent"] if reports else []
     agents = (
@@ -152,7 +152,8 @@ def _of_run(folder: Path) -> EvalReport:
 
 
 def _stage_name(evaluation: RunEvaluation) -> str:
-    where = f" {OOD_TITLE[0].lower()}{OOD_TITLE[1:]}" if evaluation.is_ood else ""
+    title = title_eval_set(evaluation.eval_set)
+    where = f" {title[0].lower()}{title[1:]}" if title else ""
     step = f"step {evaluation.step}"
     return f"{step if evaluation.stage == step else f'{evaluation.stage}, {step}'}{where}"
 

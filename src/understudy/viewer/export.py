@@ -83,8 +83,8 @@ class _PageData:
     def episode_adders(self) -> Iterator[Callable[[int], int]]:
         """Yield functions that add episodes to the file.
 
-        There is one for the training episodes of each run, one for each evaluation outside runs, and up to two for the
-        evaluations of each run: the last on its own domain and the last on other domains. A function takes the largest
+        There is one for the training episodes of each run, one for each evaluation outside runs, and one for each eval
+        set of each run: its last evaluation. A function takes the largest
         number of episodes to add, and returns the number added.
         """
         runs, evaluations = self._library.runs(), self._library.evaluations()
@@ -96,7 +96,7 @@ class _PageData:
         )
         for key, path in runs.items():
             found = [each for each in list_run_evaluations(path) if has_progress(each.folder)]
-            last = {evaluation.is_ood: evaluation.name for evaluation in found}
+            last = {evaluation.eval_set: evaluation.name for evaluation in found}
             if len(last) < len(found):
                 self.left_out.append(
                     f"{key}: of {len(found)} evaluations, this file includes episodes of the last one only"

@@ -45,7 +45,7 @@ def run_summary(folder: Path) -> dict[str, Any]:
     return {
         "folder": str(folder),
         "name": folder.name,
-        "domain": config.domain if config else "",
+        "domain": config.domain_text if config else "",
         "model": config.model if config else "",
         "steps": _total_steps(config) if config else 0,
         "step": last.get("step", 0),
@@ -69,8 +69,8 @@ def run_details(folder: Path) -> dict[str, Any]:
         "config": dict(_leaves(config.model_dump(mode="json"))) if config else {},
         "defaults": dict(_leaves(TrainConfig().model_dump(mode="json"))),
         "health": _health(folder),
-        "evaluations": _evaluations(folder, is_ood=False),
-        "ood_evaluations": _evaluations(folder, is_ood=True),
+        "evaluations": _evaluations(folder, held_out=True),
+        "other_evaluations": _evaluations(folder, held_out=False),
         "result": _json(folder / "result.json"),
         "starts": _json(folder / PROVENANCE_FILE) or [],
     }
@@ -170,15 +170,15 @@ def _health(folder: Path) -> list[dict[str, Any]]:
     return list(reversed(found.values()))
 
 
-def _evaluations(folder: Path, is_ood: bool) -> list[dict[str, Any]]:
+def _evaluations(folder: Path, held_out: bool) -> list[dict[str, Any]]:
     """Return the success of each evaluation of a run, in order. A damaged evaluation has a `problem` instead."""
-    found = (each for each in list_run_evaluations(folder) if each.is_ood is is_ood)
+    found = (each for each in list_run_evaluations(folder) if bool(each.eval_set) is not held_out)
     return [_evaluation(each, file_stamp(each.folder / REPORT_FILE)) for each in found]
 
 
 @lru_cache(maxsize=1024)
 def _evaluation(evaluation: RunEvaluation, stamp: FileStamp) -> dict[str, Any]:
-    head = {"step": evaluation.step, "name": evaluation.stage}
+    head = {"step": evaluation.step, "name": " ".join(filter(None, (evaluation.stage, evaluation.eval_set)))}
     try:
         return {**head, "success": read_report(evaluation.folder).agent_rows[-1].result.success_rate}
     except (ConfigError, IndexError):

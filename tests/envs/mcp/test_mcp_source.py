@@ -11,8 +11,9 @@ import pytest
 from support.mcp_environment import TASKS, write_environment
 from support.mcp_kit import UNRULY, run_async, running_servers
 from understudy.core.errors import ConfigError, TaskError
+from understudy.core.items import Item
 from understudy.core.messages import Message, ToolCall, ToolSpec
-from understudy.core.tasks import Scenario, Task
+from understudy.core.tasks import SPLITS, Scenario, Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.data.check import check
 from understudy.envs.environment import StepResult
@@ -21,6 +22,8 @@ from understudy.envs.mcp.session import MCPSession
 from understudy.envs.mcp.source import MCPTaskSource
 from understudy.envs.mcp.tool_result import ToolResult
 from understudy.envs.sources import load_source
+from understudy.envs.task_files.call_sequences import SequenceStep, read_spec_row
+from understudy.envs.task_files.config import DataConfig
 from understudy.envs.task_source import Slice
 from understudy.evaluation.evaluate import evaluate
 from understudy.formats.parsing.parse import parse_reply
@@ -403,3 +406,86 @@ def test_skyrl_rows_over_several_servers_form_environment(tmp_path: Path) -> Non
         {"tool": "say", "arguments": {"text": "three"}}, {"tool": "add", "arguments": {"amount": 3}}
     )
     assert run_async(play_episode(source, task, backwards, EpisodeLimits(), seed=0)).reward == 0.0
+
+
+def counting_spec(text: str, task_id: str = "spec/1") -> dict[str, Any]:
+    """Return a scenario in which the agent adds, reads the count and says it."""
+    steps = [
+        {"step": 1, "server": "tally", "tool": "add", "params": {"amount": 3}},
+        {"step": 2, "server": "tally", "tool": "count", "params": {}},
+        {"step": 3, "server": "tally", "tool": "say", "params": {"text": text}},
+    ]
+    told = [{"role": "user", "message": "Add three and say the count."}]
+    task = {"task_id": task_id, "complexity": 2, "conversation": told, "solution": {"tool_sequence": steps}}
+    return {"scenario": "counting", "turns": 4, "tasks": [task]}
+
+
+def write_spec_environment(folder: Path, text: str, rest: str = "") -> Path:
+    path = write_environment(folder, rest=rest)
+    path.write_text(path.read_text().replace("tasks.jsonl", "specs.json"))
+    (folder / "specs.json").write_text(json.dumps({"dependent_dataset": [counting_spec(text)]}))
+    return path
+
+
+@pytest.mark.slow
+def test_references_become_the_values_that_the_server_returns(tmp_path: Path) -> None:
+    rest = '[cassette]\nfile = "tape.jsonl"\nmode = "%s"'
+    path = write_spec_environment(tmp_path, "It is ${step2.count}.", rest % "record")
+    assert check(load_source(f"mcp:{path}")).problems == ()
+    write_spec_environment(tmp_path, "It is ${step2.count}.", rest % "replay")
+    source = load_source(f"mcp:{path}")
+    (task,) = [task for split in SPLITS for task in source.tasks(split)]
+    assert task.gold_calls[2].arguments == {"text": "It is 3."}
+    assert check(source).problems == ()
+    literal = FixedCallsAgent(
+        {"tool": "add", "arguments": {"amount": 3}},
+        {"tool": "count"},
+        {"tool": "say", "arguments": {"text": "It is 3."}},
+    )
+    assert run_async(play_episode(source, task, literal, EpisodeLimits(), seed=0)).reward == 1.0
+    assert not running_servers()
+
+
+@pytest.mark.slow
+def test_reference_to_a_field_that_the_server_does_not_return_is_named(tmp_path: Path) -> None:
+    source = load_source(f"mcp:{write_spec_environment(tmp_path, 'It is ${step2.total}.')}")
+    with pytest.raises(TaskError, match=r"spec/1.*total.*count"):
+        source.tasks("train")
+    assert not running_servers()
+
+
+@pytest.mark.slow
+def test_sequences_of_other_files_are_played(tmp_path: Path) -> None:
+    source = load_source(f"mcp:{write_environment(tmp_path)}")
+    assert isinstance(source, MCPTaskSource)
+    (item,) = read_spec_row(Item("specs:1", counting_spec("It is ${step2.count}.")), "specs/0")
+    assert isinstance(item, Item)
+    task = source.add_task(item.value, "train")
+    assert (task.domain, task.family, task.gold_calls[2].arguments) == (source.name, "counting", {"text": "It is 3."})
+    assert "counting" in source.families
+
+    async def rewards() -> list[float | None]:
+        agents = GoldAgent(), NoopAgent()
+        return [(await play_episode(source, task, agent, EpisodeLimits(), seed=0)).reward for agent in agents]
+
+    assert run_async(rewards()) == [1.0, 0.0]
+    other = item.value.replace(id="spec/2", steps=(SequenceStep(server="tally", tool="ad"),))
+    with pytest.raises(TaskError, match=r"'tally\.add'"):
+        source.add_task(other, "train")
+    with pytest.raises(TaskError, match="count/1"):
+        source.add_task(item.value.replace(id="count/1"), "train")
+    assert not running_servers()
+
+
+@pytest.mark.slow
+def test_file_of_specs_is_played_on_the_servers_that_the_user_names(tmp_path: Path) -> None:
+    environment = write_environment(tmp_path)
+    specs = tmp_path / "specs.json"
+    specs.write_text(json.dumps({"dependent_dataset": [counting_spec("It is ${step2.count}.")]}))
+    source = load_source(str(specs), DataConfig(sources=(f"mcp:{environment}",)))
+    (task,) = source.tasks("train")
+    assert (task.domain, task.gold_calls[2].arguments) == ("tally", {"text": "It is 3."})
+    assert [call.name for call in task.gold_calls] == ["add", "count", "say"]
+    assert check(source).problems == ()
+    assert load_source(str(specs)).tasks("train")[0].domain == "specs-calls"
+    assert not running_servers()

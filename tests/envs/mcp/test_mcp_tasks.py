@@ -67,14 +67,46 @@ def test_must_call_tool_is_added_to_required_calls(tmp_path: Path) -> None:
     assert [must.tool for must in task.check.calls.required][-1] == "tavily_search"
 
 
+def test_must_call_tool_may_be_a_server(tmp_path: Path) -> None:
+    row = json.loads(json.dumps(ROW))
+    row["reward_spec"]["ground_truth"]["success"]["must_call_tool"] = ["fmp", "tavily", "other"]
+    (task,) = read_mcp_tasks(write_rows(tmp_path / "rows.jsonl", row), ("fmp", "tavily"))
+    assert task.check.calls is not None
+    assert [must.tool for must in task.check.calls.required][2:] == ["tavily.*", "other"]
+
+
+def test_dependent_specs_and_columns_of_json_text_are_read(tmp_path: Path) -> None:
+    text = {name: json.dumps(value) if isinstance(value, dict | list) else value for name, value in ROW.items()}
+    assert read_mcp_tasks(write_rows(tmp_path / "a.jsonl", text)) == read_mcp_tasks(
+        write_rows(tmp_path / "b.jsonl", ROW)
+    )
+    steps = [
+        {"server": "fmp", "tool": "get_quote", "params": {"symbol": "AAPL"}},
+        {"server": "slack", "tool": "send", "params": {"text": "${step1.price}"}},
+    ]
+    told = [{"role": "user", "message": "Tell me Apple's price."}]
+    spec = {"task_id": "a", "complexity": "simple", "conversation": told, "solution": {"tool_sequence": steps}}
+    path = tmp_path / "specs.json"
+    path.write_text(json.dumps({"dependent_dataset": [{"scenario": "demo", "turns": 3, "tasks": [spec]}]}))
+    (task,) = read_mcp_tasks(path)
+    assert (task.id, task.prompt, task.family, task.max_turns) == ("a", "Tell me Apple's price.", "demo", 4)
+    assert task.has_references
+    resolved = task.with_gold([task.gold[0], task.gold[1].replace(arguments={"text": 5})])
+    assert not resolved.has_references
+    assert resolved.check.calls is not None
+    assert [must.arguments for must in resolved.check.calls.required] == [{"symbol": "AAPL"}, {"text": 5}]
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"complexity": "odd"}, "'odd'"),
         (
             {"tool_sequence": [{"step": 1, "server": "s", "tool": "t", "params": {"x": ["${step1.close}"]}}]},
             "step1",
         ),
+        ({"tool_sequence": [{"step": 1, "tool": "t", "params": {"x": "${x * 2}"}}]}, r"\$\{x \* 2\}"),
+        ({"tool_sequence": [{"step": 2, "tool": "t"}]}, "tool_sequence"),
+        ({"limits": {"max_tools": 0}}, "max_tools"),
         ({"tool_sequence": [], "success": {}}, r"rows\.jsonl:1: "),
     ],
 )

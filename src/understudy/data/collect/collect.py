@@ -21,8 +21,7 @@ from understudy.data.collect.build_examples import (
     build_preference_pairs,
 )
 from understudy.data.writer import open_output
-from understudy.envs.domains.mixture import find_tool_specs
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_source import TaskSource, find_tool_specs
 from understudy.evaluation.evaluate import ProgressCallback
 from understudy.evaluation.runner import play_eval, prepare_eval
 from understudy.runs.episodes import partial_folder, read_stored_episodes

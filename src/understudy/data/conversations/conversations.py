@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from understudy.core.dataset_files import DATASET_SUFFIXES, has_data_files, read_dataset
 from understudy.core.errors import TaskError
 from understudy.core.items import Item, RowError, row_error_from_validation
 from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair
 from understudy.data.conversations.row_messages import InvalidRow, Row, normalize_messages, normalize_tools
 from understudy.data.conversations.shapes import Use, find_shape
-from understudy.data.dataset_files import DATASET_SUFFIXES, has_data_files, read_dataset
 from understudy.data.writer import open_output, validate_output_path
+from understudy.envs.task_files.rows import PROMPTS, match_kind
 
 TrainingExample = Demonstration | PreferencePair | LabeledExample
 """A training conversation of any kind."""
@@ -25,7 +26,6 @@ ExampleT = TypeVar("ExampleT", bound=TrainingExample)
 ProgressTracker = Callable[[Iterable[Any], str], Iterable[Any]]
 
 _KINDS: Mapping[Use, type[TrainingExample]] = {"sft": Demonstration, "dpo": PreferencePair, "kto": LabeledExample}
-_TASK_KEYS = {"scenario", "reward_spec", "actions"}
 _MAX_REPORTED = 20
 
 
@@ -35,7 +35,7 @@ def is_conversation_input(path: Path) -> bool:
     if not is_file and not (path.is_dir() and has_data_files(path)):
         return False
     first = next((item.value for item in read_dataset(path) if isinstance(item, Item)), None)
-    return isinstance(first, dict) and not first.keys() & _TASK_KEYS
+    return isinstance(first, dict) and match_kind(first) in (None, PROMPTS)
 
 
 def read_conversations(path: Path) -> Iterator[Item[TrainingExample] | RowError]:

@@ -1,4 +1,4 @@
-"""Write synthesized tasks to files: by rules, by a language model, or from specs."""
+"""Write synthesized tasks to files: by rules, or by a language model."""
 
 import contextlib
 import itertools
@@ -13,23 +13,21 @@ from pydantic import ValidationError
 
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.files import RETRY_HINT, os_errors_as_config_errors
-from understudy.core.items import RowError, items_or_raise
+from understudy.core.items import RowError
 from understudy.core.messages import Message
-from understudy.core.readers import read_rows, require_module
+from understudy.core.readers import require_module
 from understudy.core.tasks import Task, read_tasks
-from understudy.data.skyrl_rows import to_skyrl_row
 from understudy.data.synthesis.limits import SynthesisConfig
-from understudy.data.synthesis.specs import build_samples
 from understudy.data.synthesis.synthesize import ChatClient, make_tasks, propose_tasks
 from understudy.data.verify import absolute_reference
 from understudy.data.writer import (
     FILE_SUFFIXES,
     JsonlWriter,
-    open_output,
     read_partial_lines,
     rows_to_parquet,
     validate_output_path,
 )
+from understudy.envs.task_files.skyrl_rows import to_skyrl_row
 from understudy.envs.task_source import FolderSource, TaskSource
 
 if TYPE_CHECKING:
@@ -178,17 +176,6 @@ def _too_few(output: TaskOutput, counts: Counter[str], config: SynthesisConfig, 
     whose, there = " and ".join(source.name for source in output.sources), counts["kept"]
     then = f"repeat the command with --resume --count {there}" if there else "choose another split or families"
     return f"{whose}: only {there} of {config.count} {config.split} tasks can be generated; {then}"
-
-
-def write_spec_samples(specs: Path, out: Path, track: ProgressTracker, resume: bool) -> int:
-    """Write the samples of dependent specs. Raise TaskError and write nothing if one is invalid."""
-    validate_output_path(out, resume)
-    if not sum(1 for _ in items_or_raise(build_samples(track(read_rows(specs), "checking")))):
-        raise TaskError(f"{specs} holds no tasks")
-    with open_output(out, resume=resume) as made:
-        for item in items_or_raise(build_samples(track(read_rows(specs), "writing"))):
-            made.write(item.value)
-    return sum(made.counts.values())
 
 
 def format_proposal_counts(counts: Mapping[str, int]) -> str:

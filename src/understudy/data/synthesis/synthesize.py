@@ -16,7 +16,6 @@ from understudy.core.errors import ConfigError
 from understudy.core.items import RowError
 from understudy.core.messages import Message
 from understudy.core.tasks import Difficulty, Split, Task
-from understudy.data.near_duplicates import NearDuplicateIndex
 from understudy.data.synthesis.call_plan import TaskLabels, build_planned_task
 from understudy.data.synthesis.call_proposal import CallProposalRequest
 from understudy.data.synthesis.explore import Exploration, explore
@@ -33,6 +32,7 @@ from understudy.data.verify import TaskIssue, find_gold_call_issue, find_play_is
 from understudy.envs.authoring.task_builder import PhraseSampler
 from understudy.envs.domains.base import Domain
 from understudy.envs.domains.mixture import Mixture
+from understudy.envs.task_files.near_duplicates import NearDuplicateIndex
 from understudy.envs.task_source import StatefulSource, TaskSource
 
 T = TypeVar("T")
@@ -188,7 +188,6 @@ async def propose_tasks(
     `existing_tasks` are the tasks of an earlier attempt with the same options; they are yielded first, and count. The
     iterator ends after `config.count` tasks, or after `config.count * config.max_attempts` proposals.
     """
-    sources = [source.without_cached_goals() if isinstance(source, StatefulSource) else source for source in sources]
     similar, known, count = NearDuplicateIndex(), {_number(task): task for task in existing_tasks}, 0
     requests = itertools.islice(await _requests(sources, config), config.count * config.max_attempts)
     for request in itertools.islice(requests, max(known, default=-1) + 1):

@@ -15,14 +15,14 @@ import inspect
 import itertools
 import json
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from understudy.core.errors import ConfigError, TaskError, ToolError
 from understudy.core.messages import Message, ToolCall, ToolSpec
-from understudy.core.tasks import Scenario, Split, Task, filter_tasks, iterate_epochs
+from understudy.core.tasks import SPLITS, Scenario, Split, Task, filter_tasks, iterate_epochs
 from understudy.envs.benchmarks.checkout import import_submodule, locate_domain, register_package
 from understudy.envs.benchmarks.forked_tables import FrozenTables, RowChanges
 from understudy.envs.benchmarks.gold_user import GoldUser
@@ -102,7 +102,8 @@ class Tau2Bench:
         return ToolEnvironment(policy, agent, player, grader.score, self.tool_specs)
 
     def to_task(self, id: str, split: Split, raw: Any) -> Task:
-        """Convert a task of tau2."""
+        """Convert a task of tau2: an object of tau2, a row of its tasks.json, or a row of tau-bench."""
+        raw = self._to_raw(id, raw) if isinstance(raw, Mapping) else raw
         self.raw_tasks[id] = raw
         criteria, history = raw.evaluation_criteria, self._history(raw)
         turns = tuple(_gold(raw))
@@ -138,7 +139,18 @@ class Tau2Bench:
         """Return tau2's policy of the domain without its instructions on turns and JSON."""
         return str(self._first.policy)
 
+    def _to_raw(self, id: str, row: Mapping[str, Any]) -> Any:
+        """Return the object of tau2 for a row."""
+        if "evaluation_criteria" not in row:  # a row of tau-bench
+            actions = [{"name": each["name"], "arguments": each["kwargs"]} for each in row["actions"]]
+            numbered = [{"action_id": f"{number}", **each} for number, each in enumerate(actions)]
+            criteria = {"actions": numbered, "communicate_info": row["outputs"]}
+            row = {"user_scenario": {"instructions": row["instruction"]}, "evaluation_criteria": criteria}
+        return import_submodule("tau2.data_model.tasks").Task.model_validate({**row, "id": id})
+
     def _raw(self, task: Task) -> Any:
+        for split in SPLITS if task.id not in self.raw_tasks else ():  # a task of a file
+            self._tasks(split)
         if task.id not in self.raw_tasks:
             raise TaskError(f"task {task.id} is not a task of {self.name}; use a task that its `tasks` returned")
         return self.raw_tasks[task.id]

@@ -21,7 +21,7 @@ from typing import Any
 
 from understudy.core.errors import ConfigError, ToolError, did_you_mean
 from understudy.core.messages import Message, ToolCall, ToolSpec
-from understudy.core.tasks import Difficulty, Scenario, Score, Split, Task, filter_tasks, iterate_epochs
+from understudy.core.tasks import Difficulty, Scenario, Score, Split, Task, filter_tasks, gold_digest, iterate_epochs
 from understudy.envs.benchmarks.checkout import import_submodule, locate_domain, register_package
 from understudy.envs.benchmarks.forked_tables import FrozenTables, RowChanges
 from understudy.envs.benchmarks.gold_user import GoldUser
@@ -119,9 +119,10 @@ class TauBench:
     def gold_changes(self, task: Task) -> RowChanges:
         """Return the changes that the gold calls make (cached). As in tau-bench, a gold call with an error changes
         nothing."""
-        if task.id not in self._goals:
-            self._goals[task.id] = self._run_gold(task.gold_calls)[0]
-        return self._goals[task.id]
+        key = gold_digest(task)
+        if key not in self._goals:
+            self._goals[key] = self._run_gold(task.gold_calls)[0]
+        return self._goals[key]
 
     def failed_gold_calls(self, task: Task) -> list[str]:
         """Return the errors of the task's gold calls. tau-bench ignores them."""
@@ -205,7 +206,7 @@ class TauBench:
         return FrozenTables(self._load("data").load_data(), tau_bench_canonical)
 
     @functools.cached_property
-    def _goals(self) -> dict[str, RowChanges]:
+    def _goals(self) -> dict[bytes, RowChanges]:
         return {}
 
     @functools.cached_property

@@ -22,6 +22,7 @@ from understudy.core.tasks import (
     Split,
     Task,
     filter_tasks,
+    gold_digest,
     iterate_epochs,
     read_tasks,
     split_from_id,
@@ -184,7 +185,7 @@ class Domain:
         Raise `TaskError` if the task has user actions and the domain has no user tools.
         """
         transcript = list[Message]()
-        gate = ConsentGate(self.toolkit(state), state, transcript, required=self.confirm_writes)
+        gate = ConsentGate(self.toolkit(state), state, transcript, required=self._requires_consent(task))
         grade = functools.partial(self.grade or score_episode, task, state, self.gold_changes(task), gate)
         user_tools = self.user_tools(state) if self.user_tools else None
         if task.scenario.user_actions and not user_tools:
@@ -204,11 +205,12 @@ class Domain:
 
     def gold_changes(self, task: Task) -> Mapping[str, Any]:
         """Return the changes that the task's gold calls make, cached. Raise `TaskError` if a gold call is refused."""
-        if task.id not in self._gold_changes:
+        key = gold_digest(task)
+        if key not in self._gold_changes:
             if len(self._gold_changes) >= MAX_CACHED_GOLD_CHANGES:
                 self._gold_changes.clear()
-            self._gold_changes[task.id] = self.gold_state(task).changes()
-        return self._gold_changes[task.id]
+            self._gold_changes[key] = self.gold_state(task).changes()
+        return self._gold_changes[key]
 
     def split_row_keys(self, task: Task) -> list[tuple[str, str]]:
         """Return the rows `(table, id)` of the task's setup and of its gold calls' arguments, without shared tables.
@@ -239,10 +241,6 @@ class Domain:
         """Return the brief version of the domain policy."""
         return self._policies["brief"]
 
-    def without_cached_goals(self) -> "Domain":
-        """Return this domain without cached gold changes, for tasks that reuse the ids of others."""
-        return dataclasses.replace(self)
-
     def gold_writes(self, task: Task) -> tuple[ToolCall, ...]:
         """Return the agent's gold calls that change the database. Raise `TaskError` if a tool rejects a gold call."""
         writes = list[ToolCall]()
@@ -269,6 +267,10 @@ class Domain:
             if writes is not None and role == "assistant" and state.tables_modified_since(before):
                 writes.append(call)
         return state
+
+    def _requires_consent(self, task: Task) -> bool:
+        """Return whether the user must confirm writes. A user without goals has ordered them in the opening."""
+        return self.confirm_writes and bool(task.scenario.goals)
 
     def _find_tasks(self, split: Split) -> list[Task]:
         if self.task_list:
@@ -338,7 +340,7 @@ class Domain:
         return self.build_world()
 
     @functools.cached_property
-    def _gold_changes(self) -> dict[str, Mapping[str, Any]]:
+    def _gold_changes(self) -> dict[bytes, Mapping[str, Any]]:
         return {}
 
     @functools.cached_property

@@ -1,4 +1,7 @@
-"""Mixture of several domains: `mix:retail*2,telecom` gives two retail tasks for each telecom task."""
+"""Mixture of several domains: `mix:retail*2,telecom` gives two retail tasks for each telecom task.
+
+The list `["retail*2", "telecom"]` means the same.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -6,12 +9,20 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeVar
 
-from understudy.core.errors import ConfigError, TaskError, did_you_mean
+from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.messages import ToolSpec
 from understudy.core.tasks import Split, Task
 from understudy.envs.environment import Environment
-from understudy.envs.sources import load_source
-from understudy.envs.task_source import BriefPolicySource, RegeneratingSource, Slice, TaskSource
+from understudy.envs.task_files.summary import FileSummary
+from understudy.envs.task_source import (
+    BriefPolicySource,
+    RegeneratingSource,
+    Slice,
+    TaskSource,
+    find_source,
+    list_file_summaries,
+    list_sources,
+)
 from understudy.envs.users import User, UserFactory
 
 T = TypeVar("T")
@@ -37,13 +48,13 @@ class Mixture:
 
     @property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
-        """The tools of all sources. In an episode the agent sees only those of its task's source (`source_of`)."""
-        return tuple(spec for source in self.sources for spec in source.tool_specs)
+        """The tools of all sources. In an episode the agent sees only those of its task's source (`find_source`)."""
+        return tuple(spec for source in self.leaf_sources() for spec in source.tool_specs)
 
     @property
     def domain_policy(self) -> str:
         """The domain policies of all sources. In an episode the agent sees only that of its task's source."""
-        return "\n\n".join(source.domain_policy for source in self.sources)
+        return "\n\n".join(source.domain_policy for source in self.leaf_sources())
 
     def with_users(self, user_factory: UserFactory) -> "Mixture":
         """Return this mixture with users made by `user_factory`."""
@@ -86,62 +97,34 @@ class Mixture:
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> Environment:
         """Return a new episode of `task` in its source."""
-        return self.source_of(task.domain).environment(task, user, seed)
+        return find_source(self, task.domain).environment(task, user, seed)
 
     def split_row_keys(self, task: Task) -> Sequence[tuple[str, str]]:
         """Return the rows `(source/table, id)` that `task` uses."""
-        return [(f"{task.domain}/{table}", row) for table, row in self.source_of(task.domain).split_row_keys(task)]
+        return [(f"{task.domain}/{table}", row) for table, row in find_source(self, task.domain).split_row_keys(task)]
 
     def regenerate(self, task_id: str) -> Task | None:
         """Make a generated task of one of the sources again from its id."""
         sources = (source for source in self.sources if isinstance(source, RegeneratingSource))
         return next(filter(None, (source.regenerate(task_id) for source in sources)), None)
 
-    def source_of(self, domain: str) -> TaskSource:
-        """Return the source called `domain`. Raise `TaskError` if there is none."""
-        for source in self.sources:
-            if source.name == domain:
-                return source
-        raise TaskError(f"a task has domain {domain!r}, which is not in the mixture {self.name}")
+    def leaf_sources(self) -> Sequence[TaskSource]:
+        """Return the sources that play the tasks."""
+        leaves = (leaf for source in self.sources for leaf in list_sources(source))
+        return tuple({leaf.name: leaf for leaf in leaves}.values())
+
+    def file_summaries(self) -> Sequence[FileSummary]:
+        """Return what was read from each file of tasks."""
+        return tuple(summary for source in self.sources for summary in list_file_summaries(source))
 
 
-def open_domain(text: str) -> Mixture:
-    """Return the mixture of comma-separated `NAME` or `NAME*WEIGHT` (the weight is 1 if not given).
-
-    Raise `ConfigError` if a weight is not positive or a source is listed twice.
-    """
-    named = [_parse_source(each.strip()) for each in text.split(",")]
-    parts = tuple(load_source(name) for name, _ in named)
-    names = [part.name for part in parts]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(
-                f"mix:{text}: {name} is listed {names.count(name)} times; list it once with a weight, {name}*2"
-            )
-    return Mixture(parts, tuple(weight for _, weight in named))
-
-
-def find_tool_specs(source: TaskSource, domain: str) -> Sequence[ToolSpec]:
-    """Return the tools that the agent sees in tasks of `domain`, which may be a part of a mixture."""
-    return find_source(source, domain).tool_specs
-
-
-def list_sources(source: TaskSource) -> tuple[TaskSource, ...]:
-    """Return the sources of a mixture, or `source` itself if it is not a mixture."""
-    return source.sources if isinstance(source, Mixture) else (source,)
-
-
-def find_source(source: TaskSource, domain: str) -> TaskSource:
-    """Return the source of a mixture called `domain`, or `source` itself if it is not a mixture."""
-    return source.source_of(domain) if isinstance(source, Mixture) else source
-
-
-def _parse_source(text: str) -> tuple[str, float]:
+def parse_weight(text: str) -> tuple[str, float]:
+    """Return the name and the weight of `NAME` or `NAME*WEIGHT`. Raise `ConfigError` if the weight is not positive."""
     match = _PART.fullmatch(text)
     weight = float(match["weight"] or 1) if match else 0.0
     if not match or not weight:
         raise ConfigError(
-            f"mix: {text!r} is not NAME or NAME*WEIGHT with weight > 0, such as retail, retail*2 or mcp:file.toml*0.5"
+            f"{text!r} is not NAME or NAME*WEIGHT with weight > 0, such as retail, retail*2 or mcp:file.toml*0.5"
         )
     return match["name"], weight
 

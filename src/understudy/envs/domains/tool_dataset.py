@@ -173,6 +173,10 @@ class ToolDataset:
         """Return no rows: a data set has no database."""
         return ()
 
+    def task_policy(self, task: Task) -> str:
+        """Return the system message of a task: its example's, or the data set's."""
+        return self.find_example(task).domain_policy or self.domain_policy
+
     def find_example(self, task: Task) -> ToolExample:
         """Return the example of a task. A task of this data set that is not in `examples` becomes an example.
 
@@ -191,7 +195,7 @@ class ToolDataset:
         if user is None:
             user = self.user_factory(task.scenario, seed, None) if self.user_factory else _EpisodeUser(episode)
         grade = functools.partial(_score, episode)
-        return ToolEnvironment(example.domain_policy or self.domain_policy, episode, user, grade, self.tool_specs)
+        return ToolEnvironment(self.task_policy(task), episode, user, grade, self.tool_specs)
 
     @functools.cached_property
     def _by_id(self) -> Mapping[str, tuple[Task, ToolExample]]:

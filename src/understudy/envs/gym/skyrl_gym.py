@@ -9,9 +9,9 @@ SkyRL's own function does the same:
 
     register(id="tau_bench", entry_point="understudy.envs.gym.skyrl_gym:TaskEnv", kwargs={"tool_format": "json"})
 
-A row names its source and holds its task; see `data.skyrl_rows`. SkyRL calls `init`, `step` and `close` in threads
-(`environment.skyrl_gym.max_env_workers`), and a thread blocks while the environment works. Asynchronous work (servers,
-users behind an endpoint) runs in one event loop in a separate thread.
+A row names its source and holds its task; see `envs.task_files.skyrl_rows`. SkyRL calls `init`, `step` and `close` in
+threads (`environment.skyrl_gym.max_env_workers`), and a thread blocks while the environment works. Asynchronous work
+(servers, users behind an endpoint) runs in one event loop in a separate thread.
 
 Stock SkyRL has two limits. An infrastructure fault (`RolloutError`) stops the step, because each episode of SkyRL needs
 a reward, and a fault must not be trained as 0. An episode whose context is full ends without a score, and SkyRL uses a

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from understudy.core.errors import ConfigError, TaskError
+from understudy.core.errors import ConfigError, TaskError, did_you_mean
 from understudy.core.event_loop import LoopLocal
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.tasks import Split, Task, assign_splits, filter_tasks, iterate_epochs
@@ -24,9 +24,11 @@ from understudy.envs.mcp.config import MCPCall, MCPEnvironmentConfig, MCPServerC
 from understudy.envs.mcp.environment import MCPEnvironment
 from understudy.envs.mcp.folder import write_environment
 from understudy.envs.mcp.pool import SessionPools, SessionStarter
-from understudy.envs.mcp.tasks import DEFAULT_FAMILY, MCPTask, read_mcp_tasks
+from understudy.envs.mcp.tasks import DEFAULT_FAMILY, MCPTask, from_sequence, read_mcp_tasks
 from understudy.envs.mcp.tool_result import ToolResult
 from understudy.envs.mcp.toolkit import MCPToolkit
+from understudy.envs.task_files.call_sequences import CallSequence
+from understudy.envs.task_files.step_references import resolve_references
 from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
 from understudy.envs.users import OpeningOnlyUser, User, UserFactory
 
@@ -55,13 +57,62 @@ class MCPEnvironmentResources:
     def __init__(self, config: MCPEnvironmentConfig) -> None:
         self.config = config
         self.pools = SessionPools(config.servers)
+        self.added: dict[str, MCPTask] = {}
+        """Tasks of other files, by id."""
         self._goals: dict[str, Sequence[ToolResult | None]] = {}
         self._locks = LoopLocal[defaultdict[str, asyncio.Lock]](lambda: defaultdict(asyncio.Lock))
 
     @functools.cached_property
     def tasks(self) -> dict[str, MCPTask]:
-        """The tasks by id."""
-        return {task.id: task for task in read_mcp_tasks(Path(self.config.tasks))} if self.config.tasks else {}
+        """The tasks by id. References in their gold calls are values."""
+        if not self.config.tasks:
+            return {}
+        return {task.id: task for task in self.resolve(read_mcp_tasks(Path(self.config.tasks), self.config.servers))}
+
+    def resolve(self, tasks: Sequence[MCPTask]) -> list[MCPTask]:
+        """Return the tasks with values in place of references in gold calls. For this, the gold calls are made.
+
+        Raise `TaskError` if a call fails, or its result lacks a field that is referred to.
+        """
+        if not any(task.has_references for task in tasks):
+            return list(tasks)
+        _ = self._full_catalog  # which must not be made in the other thread
+        return _apart(self._resolve(tasks))
+
+    async def _resolve(self, tasks: Sequence[MCPTask]) -> list[MCPTask]:
+        resolved, pools = list[MCPTask](), SessionPools(self.config.servers)  # of the loop that this coroutine runs in
+        for task in tasks:
+            made = await self.make_gold_calls(task, pools) if task.has_references else []
+            resolved.append(task.with_gold([call for call, _ in made]) if made else task)
+        return resolved
+
+    async def make_gold_calls(
+        self, task: MCPTask, pools: SessionPools | None = None
+    ) -> list[tuple[MCPCall, ToolResult]]:
+        """Make the gold calls of a task once, with values in place of references, and return them with their results.
+
+        Raise `TaskError` if a call fails, or its result lacks a field that is referred to.
+        """
+        made = list[tuple[MCPCall, ToolResult]]()
+        async with self.toolkit(task, self._full_catalog, pools) as kit:
+            await kit.set_up(task.setup)
+            for call in task.gold:
+                try:
+                    arguments = resolve_references(call.arguments, [result.value for _, result in made])
+                except ValueError as e:
+                    raise TaskError(f"task {task.id}: {call.tool}: {e}") from e
+                call = call.replace(arguments=arguments)
+                (result,) = await kit.run_calls([call])
+                made.append((call, result))
+        return made
+
+    @functools.cached_property
+    def _full_catalog(self) -> ToolCatalog:
+        return ToolCatalog(self.server_tools, self.config.servers, self.config.tool_naming)
+
+    def find_task(self, task_id: str) -> MCPTask | None:
+        """Return the task with this id, or None."""
+        return self.added.get(task_id) or self.tasks.get(task_id)
 
     @functools.cached_property
     def server_tools(self) -> ServerTools:
@@ -81,13 +132,13 @@ class MCPEnvironmentResources:
         """The recorded answers."""
         return None if self.config.cassette.mode == "off" else Cassette(Path(self.config.cassette.file))
 
-    def toolkit(self, task: MCPTask, catalog: ToolCatalog) -> MCPToolkit:
-        """Return the tools of one episode."""
+    def toolkit(self, task: MCPTask, catalog: ToolCatalog, pools: SessionPools | None = None) -> MCPToolkit:
+        """Return the tools of one episode. `pools` replace those of the environment."""
         return MCPToolkit(
             self.config.servers,
             limits=self.config.limits.override(task.limits),
             catalog=catalog,
-            pools=self.pools,
+            pools=pools or self.pools,
             cassette=self.cassette.task(task.id) if self.cassette else None,
             mode=self.config.cassette.mode,
         )
@@ -127,7 +178,8 @@ class MCPTaskSource:
     @property
     def families(self) -> tuple[str, ...]:
         """The families of the tasks; that of a task without one if there are no tasks yet."""
-        return tuple(dict.fromkeys(task.family for task in self.resources.tasks.values())) or (DEFAULT_FAMILY,)
+        tasks = (*self.resources.tasks.values(), *self.resources.added.values())
+        return tuple(dict.fromkeys(task.family for task in tasks)) or (DEFAULT_FAMILY,)
 
     @property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
@@ -140,6 +192,11 @@ class MCPTaskSource:
         own = (task.domain_policy for task in self.resources.tasks.values() if task.domain_policy)
         return self.resources.config.domain_policy or next(own, "")
 
+    def task_policy(self, task: Task) -> str:
+        """Return the rules of a task: its own, or the environment's."""
+        mine = self.resources.find_task(task.id)
+        return (mine.domain_policy if mine else "") or self.domain_policy
+
     def with_users(self, user_factory: UserFactory) -> "MCPTaskSource":
         """Return this environment with user simulators from `user_factory`."""
         return dataclasses.replace(self, user_factory=user_factory)
@@ -151,9 +208,48 @@ class MCPTaskSource:
         )
         return dataclasses.replace(self, task_slice=task_slice)
 
+    def has_tool(self, name: str) -> bool:
+        """Return whether the agent can call a tool by this name, with or without its server."""
+        shown = {spec.name for spec in self.tool_specs}
+        return self._names.get(name) in shown
+
+    def add_task(self, sequence: CallSequence, split: Split) -> Task:
+        """Convert a sequence of another file to a task that this environment plays from then on.
+
+        Raise `TaskError` if it calls a tool that no server has, if a reference has no value, or if a task of this
+        environment has the id.
+        """
+        id = sequence.id
+        task = self._to_mcp_task(sequence.replace(split=split))
+        if id in self.resources.tasks:
+            raise TaskError(f"task {id}: {self.resources.config.tasks} has a task with this id; rename one of them")
+        (task,) = self.resources.resolve([task])
+        self.resources.added[id] = task
+        return task.to_task(self.name, split, self._names)
+
+    async def record_sequence(self, sequence: CallSequence) -> CallSequence:
+        """Return a sequence with values in place of references, and the results of its calls on the servers.
+
+        Raise `TaskError` if it calls a tool that no server has, if a call fails, or if a reference has no value.
+        """
+        made = await self.resources.make_gold_calls(self._to_mcp_task(sequence))
+        steps = (
+            step.replace(params=call.arguments, result=result.text)
+            for step, (call, result) in zip(sequence.steps, made, strict=True)
+        )
+        return sequence.replace(steps=tuple(steps))
+
+    def _to_mcp_task(self, sequence: CallSequence) -> MCPTask:
+        task = from_sequence(sequence, self.resources.config.servers)
+        for call in task.gold:
+            if call.tool not in self._catalog.all_entries:
+                known = did_you_mean(call.tool, self._catalog.all_entries)
+                raise TaskError(f"task {task.id}: no server of {self.name} has a tool {known}")
+        return task
+
     def tasks(self, split: Split) -> list[Task]:
         """Return the tasks of a split that the slice selects."""
-        names = {name: entry.spec.name for name, entry in self._catalog.all_entries.items()}
+        names = self._names
         rows = self.resources.tasks
         splits = assign_splits({key: row.split for key, row in rows.items()})
         tasks = [row.to_task(self.name, splits[key], names) for key, row in rows.items()]
@@ -191,7 +287,7 @@ class MCPTaskSource:
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> MCPEnvironment:
         """Return a new episode of `task`. A task that the environment's file does not list is played by `from_task`."""
-        mine = self.resources.tasks.get(task.id) or self._unlisted(task)
+        mine = self.resources.find_task(task.id) or self._unlisted(task)
         made = user or (
             self.user_factory(task.scenario, seed, None) if self.user_factory else OpeningOnlyUser(mine.prompt)
         )
@@ -199,9 +295,12 @@ class MCPTaskSource:
             self.resources.toolkit(mine, self._catalog),
             functools.partial(self.resources.expected_states, mine, self._catalog),
         )
-        return MCPEnvironment(
-            mine, kit, mine.domain_policy or self.domain_policy, made, goal, self.resources.config.reward
-        )
+        return MCPEnvironment(mine, kit, self.task_policy(task), made, goal, self.resources.config.reward)
+
+    @property
+    def _names(self) -> dict[str, str]:
+        """The name that the agent sees of each tool, by both of its names."""
+        return {name: entry.spec.name for name, entry in self._catalog.all_entries.items()}
 
     def gold_writes(self, task: Task) -> tuple[ToolCall, ...]:
         """Return the gold calls that may change something: those of servers with state, beyond `read_only_tools`."""

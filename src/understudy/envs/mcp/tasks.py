@@ -3,17 +3,19 @@
     {"id": "notes/1", "prompt": "Write down: milk.", "gold": [{"tool": "add_note", "arguments": {"text": "milk"}}],
      "check": {"state": [{"tool": "list_notes", "contains": "milk"}]}}
 
-A row (`env_class: "MCPToolEnv"`, `reward_spec.method: "rule"`) lists the tools that the agent must call, in order. The
-tools of `success.must_call_tool` must be called too. Other fields, such as those for a judge, are ignored.
+Rows and dependent specs list the calls that the agent must make, in order (`task_files.call_sequences`). The tools and
+servers of `success.must_call_tool` must be called too. Arguments may refer to results of earlier calls; the environment
+makes the calls once, and then the references are values.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import ValidationError, model_validator
 
-from understudy.core.errors import TaskError, did_you_mean
+from understudy.core.errors import TaskError
 from understudy.core.items import Item, RowError, items_or_raise, row_error_from_validation
 from understudy.core.messages import Message, ToolCall
 from understudy.core.readers import read_rows
@@ -21,6 +23,9 @@ from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Scenario, Split, Task
 from understudy.envs.mcp.checks import CallPattern, CallsCheck, TaskCheck
 from understudy.envs.mcp.config import MCPCall, MCPLimits
+from understudy.envs.task_files.call_rows import difficulty_of
+from understudy.envs.task_files.call_sequences import CallSequence, is_sequence, read_sequences
+from understudy.envs.task_files.step_references import find_references
 
 MAX_TURNS: Mapping[Difficulty, int] = {"easy": 5, "medium": 8, "hard": 10}
 """Default of `max_turns`, by difficulty."""
@@ -30,16 +35,6 @@ DEFAULT_FAMILY = "task"
 """Default of `family`."""
 DEFAULT_ANSWER = "Done."
 """Default of `final_answer`."""
-_COMPLEXITY: Mapping[str, Difficulty] = {
-    "easy": "easy",
-    "simple": "easy",
-    "medium": "medium",
-    "moderate": "medium",
-    "unknown": "medium",
-    "hard": "hard",
-    "difficult": "hard",
-    "complex": "hard",
-}
 
 
 class MCPTask(Record):
@@ -99,6 +94,23 @@ class MCPTask(Record):
             raise TaskError(f"task {task.id}: {row_error_from_validation('', e).problem}") from e
 
     @property
+    def has_references(self) -> bool:
+        """Whether gold calls use results of earlier ones: `${step1.field}`."""
+        return any(True for call in self.gold for _ in find_references(call.arguments))
+
+    def with_gold(self, gold: Sequence[MCPCall]) -> "MCPTask":
+        """Return the task with other arguments in its gold calls, and in the checks that require these calls."""
+        resolved = list(zip(self.gold, gold, strict=True))
+        required = [
+            next(
+                (pattern.replace(arguments=new.arguments) for old, new in resolved if _requires(pattern, old)), pattern
+            )
+            for pattern in (self.check.calls.required if self.check.calls else ())
+        ]
+        calls = self.check.calls and self.check.calls.replace(required=tuple(required))
+        return self.replace(gold=tuple(gold), check=self.check.replace(calls=calls))
+
+    @property
     def max_turns(self) -> int:
         """The number of replies that the agent may give."""
         return self.limits.max_turns or MAX_TURNS[self.difficulty]
@@ -119,93 +131,31 @@ class MCPTask(Record):
         )
 
 
-class _Part(Record):
-    """A part of a row. Fields that are not named here are ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class _Step(_Part):
-    step: int
-    server: str
-    tool: str
-    params: dict[str, Any] = {}
-
-    @property
-    def call(self) -> MCPCall:
-        return MCPCall(tool=f"{self.server}.{self.tool}", arguments=self.params)
-
-
-class _Success(_Part):
-    must_call_tool: tuple[str, ...] = ()
-
-    @field_validator("must_call_tool", mode="before")
-    @classmethod
-    def _listed(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value or ()
+def from_sequence(sequence: CallSequence, servers: Collection[str] = ()) -> MCPTask:
+    """Return the task of a sequence of calls on `servers`. It allows one turn for each call and one for the answer."""
+    calls = tuple(MCPCall(tool=step.name, arguments=step.params) for step in sequence.steps)
+    missing = (CallPattern(tool=pattern) for pattern in sequence.missing_calls(servers))
+    return MCPTask(
+        id=sequence.id,
+        prompt=sequence.prompt,
+        family=sequence.family,
+        difficulty=difficulty_of(sequence.complexity, len(calls)),
+        split=sequence.split,
+        domain_policy=sequence.domain_policy,
+        gold=calls,
+        check=TaskCheck(calls=CallsCheck(required=(*_patterns(calls), *missing), ordered=True)),
+        limits=sequence.mcp_limits(),
+    )
 
 
-class _RowLimits(_Part):
-    max_turns: int | None = None
-    max_calls: int | None = None
-    max_tools: int | None = None
-    max_servers: int | None = None
+def read_mcp_tasks(path: Path, servers: Collection[str] = ()) -> list[MCPTask]:
+    """Read the tasks of a file. Raise `TaskError` with the line number for an invalid task or a repeated id.
 
-
-class _Truth(_Part):
-    task_id: str
-    complexity: str = "medium"
-    max_turns: int | None = Field(default=None, ge=1)
-    success: _Success = _Success()
-    tool_sequence: tuple[_Step, ...] = ()
-    limits: _RowLimits = _RowLimits()
-
-
-class _RewardSpec(_Part):
-    method: Literal["rule"]
-    ground_truth: _Truth
-
-
-class _Said(_Part):
-    role: Literal["system", "user"]
-    content: str
-
-
-class SkyRLMCPRow(_Part):
-    """A row; see the module's docstring."""
-
-    data_source: str = ""
-    env_class: Literal["MCPToolEnv"]
-    prompt: tuple[_Said, ...] = Field(min_length=1)
-    reward_spec: _RewardSpec
-    extra_info: dict[str, Any] = {}
-
-    def to_task(self) -> MCPTask:
-        """Convert the row to a task. It allows one turn for each gold call and one for the answer."""
-        truth = self.reward_spec.ground_truth
-        steps = [step.call for step in sorted(truth.tool_sequence, key=lambda step: step.step)]
-        given = truth.limits.max_turns or truth.max_turns
-        limits = truth.limits.model_dump(exclude_none=True) | ({"max_turns": given + 1} if given else {})
-        split = self.extra_info.get("split")
-        return MCPTask(
-            id=truth.task_id,
-            prompt=self._last("user"),
-            family=self.data_source or "row",
-            difficulty=_difficulty(truth),
-            split=split if split in ("train", "validation", "test") else None,
-            domain_policy=self._last("system"),
-            gold=tuple(steps),
-            check=TaskCheck(calls=CallsCheck(required=_musts(steps, truth.success.must_call_tool), ordered=True)),
-            limits=MCPLimits(**limits),
-        )
-
-    def _last(self, role: str) -> str:
-        return next((said.content for said in reversed(self.prompt) if said.role == role), "")
-
-
-def read_mcp_tasks(path: Path) -> list[MCPTask]:
-    """Read the tasks of a file. Raise `TaskError` with the line number for an invalid task or a repeated id."""
-    tasks = [item.value for item in items_or_raise(map(_item, read_rows(path)))]
+    `servers` are the names of the environment's servers.
+    """
+    rows = enumerate(read_rows(path))
+    found = itertools.chain.from_iterable(_read(item, f"{path.stem}/{number}", servers) for number, item in rows)
+    tasks = [item.value for item in items_or_raise(found)]
     seen: set[str] = set()
     for task in tasks:
         if task.id in seen:
@@ -214,43 +164,27 @@ def read_mcp_tasks(path: Path) -> list[MCPTask]:
     return tasks
 
 
-def _item(item: Item[Any] | RowError) -> Item[MCPTask] | RowError:
+def _read(item: Item[Any] | RowError, identity: str, servers: Collection[str]) -> Iterator[Item[MCPTask] | RowError]:
+    """Yield the tasks of a row."""
     if isinstance(item, RowError):
-        return item
-    is_row = isinstance(item.value, dict) and "reward_spec" in item.value
+        yield item
+        return
     try:
-        task = SkyRLMCPRow.model_validate(item.value).to_task() if is_row else MCPTask.model_validate(item.value)
+        if isinstance(item.value, dict) and is_sequence(item.value):
+            for found in read_sequences(item, identity):
+                if isinstance(found, RowError):
+                    yield found
+                else:
+                    yield Item(found.location, from_sequence(found.value, servers))
+        else:
+            yield Item(item.location, MCPTask.model_validate(item.value))
     except ValidationError as e:
-        return row_error_from_validation(item.location, e)
-    placeholder = next(_placeholders(task.gold), None)
-    if placeholder:
-        return RowError(
-            item.location, "tool_sequence", f"{placeholder!r} must be replaced by a value: gold calls are made as given"
-        )
-    return Item(item.location, task)
+        yield row_error_from_validation(item.location, e)
 
 
-def _difficulty(truth: _Truth) -> Difficulty:
-    if truth.complexity.lower() not in _COMPLEXITY:
-        raise TaskError(f"task {truth.task_id}: unknown complexity {did_you_mean(truth.complexity, _COMPLEXITY)}")
-    return _COMPLEXITY[truth.complexity.lower()]
+def _requires(pattern: CallPattern, call: MCPCall) -> bool:
+    return pattern.tool == call.tool and pattern.arguments == call.arguments
 
 
-def _musts(steps: Iterable[MCPCall], more: Iterable[str]) -> tuple[CallPattern, ...]:
-    """Return the steps with their arguments, and the required tools that are not steps."""
-    musts = [CallPattern(tool=step.tool, arguments=step.arguments) for step in steps]
-    names = {name for must in musts for name in (must.tool, must.tool.rpartition(".")[2])}
-    return (*musts, *(CallPattern(tool=tool) for tool in more if tool not in names))
-
-
-def _placeholders(calls: Iterable[MCPCall]) -> Iterator[str]:
-    """Yield texts such as `${step1.close}`, which stand for results that the file does not hold."""
-    values: list[Any] = [call.arguments for call in calls]
-    while values:
-        match values.pop():
-            case str() as text if "${" in text:
-                yield text
-            case dict() as inner:
-                values += inner.values()
-            case list() as inner:
-                values += inner
+def _patterns(calls: Iterable[MCPCall]) -> Iterator[CallPattern]:
+    return (CallPattern(tool=call.tool, arguments=call.arguments) for call in calls)

@@ -109,12 +109,15 @@ class MCPToolkit:
         await self.run_calls([call for call in calls if self._catalog.get_any(call.tool).server not in ready])
         self._is_set_up = True
 
-    async def run_calls(self, calls: Sequence[MCPCall]) -> None:
-        """Make calls of the environment that must succeed. Raise `TaskError` if one fails."""
+    async def run_calls(self, calls: Sequence[MCPCall]) -> list[ToolResult]:
+        """Make calls of the environment that must succeed, and return their results. Raise `TaskError` if one fails."""
+        results = list[ToolResult]()
         for call in calls:
             reply = await self.call_internal(call)
             if reply.is_error:
                 raise TaskError(f"the call {call.tool}({call.arguments}) failed: {reply.text[:300]}")
+            results.append(reply)
+        return results
 
     async def close(self) -> None:
         """Return the sessions to their pools and write what was recorded."""

@@ -8,12 +8,20 @@ from understudy.envs.users.factory import UserConfig, UserSimulatorFactory
 from understudy.envs.users.human import HumanUser
 from understudy.envs.users.llm import LLMUser, ReactUser, ReflectionUser, VerifyUser
 from understudy.envs.users.recorded import ReplayUser, SwitchingUser
-from understudy.envs.users.scripted import MAX_PROPOSAL_ITEMS, ScriptedUser, announces_transfer, is_refusal
+from understudy.envs.users.scripted import (
+    MAX_PROPOSAL_ITEMS,
+    InstructionUser,
+    ScriptedUser,
+    announces_transfer,
+    answer_text,
+    is_refusal,
+)
 from understudy.envs.users.user import OpeningOnlyUser, User, UserFactory
 
 __all__ = [
     "MAX_PROPOSAL_ITEMS",
     "HumanUser",
+    "InstructionUser",
     "LLMUser",
     "OpeningOnlyUser",
     "ReactUser",
@@ -27,6 +35,7 @@ __all__ = [
     "UserSimulatorFactory",
     "VerifyUser",
     "announces_transfer",
+    "answer_text",
     "asks_for_consent",
     "declines",
     "gives_consent",

@@ -55,11 +55,15 @@ class UserSimulatorFactory:
             self._model = open_chat_model(endpoints or {}, config.endpoint, "user.endpoint", "user", budget)
 
     def __call__(self, scenario: Scenario, seed: int, user_tools: UserTools | None = None) -> User:
-        """Return the user of one episode. `user_tools` are the user's own tools, or None if the domain has none."""
+        """Return the user of one episode. `user_tools` are the user's own tools, or None if the domain has none.
+
+        If a model plays the users, the kind of user is the scenario's `user_kind`, if it has one.
+        """
         if self._custom:
             return self._custom(scenario, seed, user_tools)
-        if self._model:
-            return _LANGUAGE[self._config.kind](scenario, self._model, seed, self._config.max_attempts, user_tools)
+        kind = scenario.user_kind or self._config.kind
+        if self._model and kind in _LANGUAGE:
+            return _LANGUAGE[kind](scenario, self._model, seed, self._config.max_attempts, user_tools)
         return (
             HumanUser(scenario, user_tools)
             if self._config.kind == "human"

@@ -25,6 +25,7 @@ _REFUSAL = re.compile(
     r"(?:not|\w+n't|no longer|not be) (?:possible|allowed|able|eligible|available|permitted)|"
     r"only\b.{1,60}\b(?:can|may) be)\b"
 )
+_ASKS_TO_TELL = re.compile(r"\b(?:please (?:provide|tell|give|share)|tell me|give me|need (?:your|to know))\b")
 _HARMLESS = re.compile(r"\b(?:undone|reversed|reverted|revoked|taken back)\b")
 _HANDOVER = re.compile(
     r"\bhuman agent\b|\btransfer\w*\b.{0,40}\b(?:human|agent|colleague|specialist|you)\b|"
@@ -47,6 +48,7 @@ _TERSE_YES = ("Yes.", "Yep.", "Sure.", "OK.", "Confirmed.")
 _NO = ("No.", "No, that's not what I asked for.", "No, that's not it.", "No, I want something else.")
 _NO_MORE = ("No, that is all.", "No, that's all I need.", "No, nothing else.", "No, I'm all set.")
 SILENCE_TEXTS = ("Are you still there?", "Hello? Are you there?", "Is anyone there?", "Are you still with me?")
+_WAITING = "All right, I am waiting."
 _OBJECTIONS = (
     "That's not good enough. Please make an exception.",
     "I really need this. Can't you make an exception?",
@@ -233,6 +235,43 @@ class ScriptedUser:
 
     def _in_persona(self, text: str) -> str:
         return self._random.choice(_CHATTY) + text if self._scenario.persona == "chatty" else text
+
+
+class InstructionUser:
+    """A user who says everything at once: for tasks that have an instruction and no goals.
+
+    If the agent's text                     the user
+        asks for consent                    says yes
+        asks anything else                  repeats the instruction
+        is empty, or announces something    asks whether the agent is still there, or says that they wait
+        is any other text                   leaves
+
+    Every answer costs patience. When it is used up, the user leaves.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+
+    async def reply(self, transcript: Sequence[Message]) -> str | None:
+        """Return the next message. It depends on the scenario and the transcript only."""
+        instruction = self._scenario.opening or self._scenario.instructions
+        if not transcript:
+            return instruction
+        answers = sum(message.role == "user" for message in transcript) - 1
+        return None if answers >= self._scenario.patience else answer_text(transcript[-1].content, instruction)
+
+
+def answer_text(text: str, instruction: str) -> str | None:
+    """Return what an `InstructionUser` answers to a text of the agent, or None if the user leaves."""
+    if not text.strip():
+        return SILENCE_TEXTS[0]
+    sentences = [s for s in _SENTENCE.split(text.casefold().strip()) if not _CLOSING.search(s)]
+    rest = " ".join(sentences)
+    if asks_for_consent(rest):
+        return _YES[1]
+    if any(sentence.endswith("?") or _ASKS_TO_TELL.search(sentence) for sentence in sentences):
+        return instruction
+    return _WAITING if _ANNOUNCES.search(rest) else None
 
 
 def is_refusal(sentence: str) -> bool:

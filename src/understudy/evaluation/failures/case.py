@@ -11,9 +11,8 @@ from typing import Any
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
-from understudy.envs.domains.mixture import find_source
 from understudy.envs.rewards import flatten_changes, missing_facts
-from understudy.envs.task_source import StatefulSource, TaskSource
+from understudy.envs.task_source import StatefulSource, TaskSource, find_source
 from understudy.rollouts.replay import ReplayedTurn, ReplayResult
 
 RowKey = tuple[str, ...]

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
-from understudy.envs.domains.mixture import find_source
-from understudy.envs.task_source import StatefulSource, TaskSource
+from understudy.envs.task_source import StatefulSource, TaskSource, find_source
 from understudy.evaluation.failures.case import build_case
 from understudy.evaluation.failures.causes import EpisodeFailure
 from understudy.evaluation.failures.rules import explain_failure

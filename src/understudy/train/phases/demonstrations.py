@@ -15,8 +15,7 @@ from understudy.core.tasks import Score
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.data.conversations.conversations import read_examples
 from understudy.data.conversations.examples import Demonstration
-from understudy.envs.domains.mixture import list_sources
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_source import TaskSource, list_sources
 from understudy.formats import ChatFormat
 from understudy.rollouts.supervised import build_supervised_example
 from understudy.runs.config import SFTConfig

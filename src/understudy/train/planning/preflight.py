@@ -62,7 +62,7 @@ class PreflightReport(Record):
     """Further lines of the report."""
 
     def __str__(self) -> str:
-        head = f"{self.config.model} on {self.config.domain}: {self.verdict}; folder of the run: {self.folder}"
+        head = f"{self.config.model} on {self.config.domain_text}: {self.verdict}; folder of the run: {self.folder}"
         lines = [*([self.misfit] if self.misfit else []), head, _sizes(self.gold_sizes, self.config)]
         if self.forecast:
             lines += [

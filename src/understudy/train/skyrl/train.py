@@ -14,7 +14,7 @@ from understudy.core.imports import import_object
 from understudy.core.interruption import interruptible
 from understudy.engines.base import Engine
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
-from understudy.envs.domains.mixture import find_tool_specs
+from understudy.envs.task_source import find_tool_specs
 from understudy.evaluation.report import RunReport, read_run_report
 from understudy.formats import FormatTokenizer
 from understudy.runs.config import TrainConfig

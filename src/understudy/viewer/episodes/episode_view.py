@@ -15,10 +15,9 @@ from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
-from understudy.envs.domains.mixture import find_source
 from understudy.envs.rewards import missing_facts
 from understudy.envs.state_diff import StateEdit, diff_states
-from understudy.envs.task_source import StatefulSource, TaskSource
+from understudy.envs.task_source import StatefulSource, TaskSource, find_source
 from understudy.evaluation.failures.case import build_case
 from understudy.evaluation.failures.causes import FAILURE_KINDS
 from understudy.evaluation.failures.rules import explain_failure

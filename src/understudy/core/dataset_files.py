@@ -44,6 +44,22 @@ def has_data_files(folder: Path) -> bool:
     return bool(_data_files(folder))
 
 
+def is_data_file(path: Path) -> bool:
+    """Return whether a file is neither hidden nor a description of the data files beside it."""
+    return path.is_file() and not path.name.startswith(".") and path.name not in _METADATA_FILES
+
+
+def list_saved_splits(path: Path) -> list[tuple[str, Path]]:
+    """Return the files of a folder that `datasets` has saved, each with the name of its split; nothing for others.
+
+    The split of a `Dataset` has the name of its folder.
+    """
+    folders = [path] if (path / _SAVED_DATASET).is_file() else []
+    if (path / _SAVED_DATASET_DICT).is_file():
+        folders = [child for child in sorted(path.iterdir()) if (child / _SAVED_DATASET).is_file()]
+    return [(folder.name, file) for folder in folders for file in _saved_files(folder)]
+
+
 def read_dataset(path: Path) -> Iterator[Item[Any] | RowError]:
     """Yield the rows of a file or folder.
 
@@ -59,13 +75,14 @@ def read_dataset(path: Path) -> Iterator[Item[Any] | RowError]:
 
 def digest_dataset(path: Path) -> str:
     """Return a SHA-256 digest of a file's content, or of the names and contents of a folder's data files."""
-    digests = [(file.name, _digest_file(file)) for file in list_dataset_files(path)]
+    digests = [(file.name, digest_file(file)) for file in list_dataset_files(path)]
     if not path.is_dir():
         return digests[0][1]
     return hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in digests).encode()).hexdigest()
 
 
-def _digest_file(path: Path) -> str:
+def digest_file(path: Path) -> str:
+    """Return the SHA-256 digest of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -89,8 +106,7 @@ def _saved_files(path: Path) -> tuple[Path, ...]:
 
 
 def _data_files(path: Path) -> tuple[Path, ...]:
-    files = (child for child in sorted(path.iterdir()) if child.is_file() and child.suffix in DATASET_SUFFIXES)
-    return tuple(file for file in files if not file.name.startswith(".") and file.name not in _METADATA_FILES)
+    return tuple(child for child in sorted(path.iterdir()) if child.suffix in DATASET_SUFFIXES and is_data_file(child))
 
 
 def _subfolder_hint(path: Path) -> str:

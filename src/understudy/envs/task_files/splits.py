@@ -15,7 +15,7 @@ from typing import Protocol
 
 from understudy.core.errors import ConfigError
 from understudy.core.tasks import Task
-from understudy.data.near_duplicates import NearDuplicateIndex, semantic_key
+from understudy.envs.task_files.near_duplicates import NearDuplicateIndex, semantic_key
 
 Stratum = tuple[str, str, str]
 

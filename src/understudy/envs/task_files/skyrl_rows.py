@@ -11,7 +11,8 @@ The ground truth is JSON text instead of nested columns, because a table would g
 others as nulls.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -60,6 +61,12 @@ class SkyRLRow(Record):
     prompt: tuple[PromptMessage, PromptMessage]
     reward_spec: RewardSpec
     extra_info: ExtraInfo
+
+
+def is_skyrl_row(row: Mapping[str, Any]) -> bool:
+    """Return whether a row has a task as text, rather than the ground truth of another trainer."""
+    spec = row.get("reward_spec")
+    return isinstance(spec, dict) and spec.get("method", "task") == "task" and "actions" not in row
 
 
 def to_skyrl_row(task: Task, domain_policy: str, source: str) -> SkyRLRow:

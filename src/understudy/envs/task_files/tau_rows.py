@@ -1,9 +1,11 @@
 """Convert tau-style tasks: `{user_id, instruction, actions: [{name, kwargs}], outputs, domain, complexity}`.
 
 Such a task has no conversation. Its instruction becomes the opening and the prompt of a simulated user; its actions
-become the gold calls, and its outputs one gold text after them. It has no goals, so no scripted user can play it.
+become the gold calls, and its outputs one gold text after them. It has no goals, so a scripted user says everything at
+once, and needs to confirm nothing.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
@@ -11,6 +13,9 @@ from pydantic import Field
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Scenario, Task
+
+DEFAULT_ANSWER = "Done."
+"""The gold text of tasks without outputs."""
 
 _NAMED: dict[str, Difficulty] = {
     "1": "easy",
@@ -51,7 +56,7 @@ def from_tau_task(tau: TauTask, task_id: str, domain: str) -> Task:
     complexity = "" if tau.complexity is None else str(tau.complexity).casefold()
     calls = (ToolCall(name=action.name, arguments=action.kwargs) for action in tau.actions)
     gold = [Message(role="assistant", tool_calls=(call,)) for call in calls]
-    answer = [Message(role="assistant", content=" ".join(tau.outputs))] if tau.outputs else []
+    answer = [Message(role="assistant", content=" ".join(tau.outputs) or DEFAULT_ANSWER)]
     return Task(
         id=task_id,
         domain=domain,
@@ -62,6 +67,30 @@ def from_tau_task(tau: TauTask, task_id: str, domain: str) -> Task:
         gold=(*gold, *answer),
         outputs=tau.outputs,
     )
+
+
+def from_tau2_task(row: Mapping[str, Any], identity: str) -> Task:
+    """Convert a task of tau2-bench, `{id, user_scenario, evaluation_criteria: {actions, communicate_info}}`.
+
+    Actions of the user are left out.
+    """
+    criteria, user = row.get("evaluation_criteria") or {}, row.get("user_scenario") or {}
+    instructions = user.get("instructions", user) if isinstance(user, dict) else user
+    parts = instructions.items() if isinstance(instructions, dict) else ()
+    text = "\n".join(f"{name}: {part}" for name, part in parts if part) or str(instructions)
+    actions = [each for each in criteria.get("actions") or () if each.get("requestor", "assistant") == "assistant"]
+    tau = TauTask(
+        instruction=text,
+        actions=tuple(TauAction(name=each["name"], kwargs=each.get("arguments") or {}) for each in actions),
+        outputs=tuple(criteria.get("communicate_info") or ()),
+    )
+    return from_tau_task(tau, str(row.get("id", identity)), "").replace(family="tau2")
+
+
+def to_tau_values(task: Task) -> dict[str, Any]:
+    """Return the instruction, actions and outputs of a task, as tau-bench has them."""
+    actions = [{"name": call.name, "kwargs": call.arguments} for call in task.gold_calls]
+    return {"instruction": task.scenario.instructions, "actions": actions, "outputs": list(task.outputs)}
 
 
 def _difficulty(complexity: str, calls: int) -> Difficulty:

@@ -1,0 +1,92 @@
+"""Make tasks of dependent specs: rows of call sequences that are proved, which every command takes.
+
+With an MCP environment, the calls of each task run on its servers: references become the values that the servers
+return, the results are stored in the rows, and gold must earn 1.0 and doing nothing 0.0. Without one, the tasks are
+those of a `CallMatching` source, with the recorded or made-up results.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from understudy.core.errors import ConfigError, TaskError
+from understudy.core.items import Item, RowError, items_or_raise
+from understudy.core.readers import read_rows
+from understudy.data.synthesis.synthesis_files import ProgressTracker
+from understudy.data.verify import find_reward_issue
+from understudy.data.writer import open_output, validate_output_path
+from understudy.envs.sources import load_source
+from understudy.envs.task_files.call_matching import match_calls
+from understudy.envs.task_files.call_sequences import CallSequence, read_sequences, to_sequence_row
+from understudy.envs.task_source import SequenceSource, TaskSource
+
+
+@dataclass(frozen=True)
+class SpecsResult:
+    """What became of the tasks of a file of specs."""
+
+    written: int
+    refused: Sequence[RowError]
+
+    def __str__(self) -> str:
+        """Return the counts in one line."""
+        counts = Counter(error.kind for error in self.refused)
+        reasons = f"; refused: {', '.join(f'{kind} {n}' for kind, n in counts.most_common())}" if counts else ""
+        return f"kept {self.written} of {self.written + len(self.refused)} tasks{reasons}"
+
+
+async def write_spec_rows(specs: Path, reference: str, out: Path, track: ProgressTracker, resume: bool) -> SpecsResult:
+    """Write the tasks of specs that are proved, as rows. `reference` is that of an MCP environment, or "".
+
+    Raise TaskError if an item of the file is invalid or if no task is proved, and write nothing.
+    """
+    validate_output_path(out, resume)
+    rows = (_read(item, f"{specs.stem}/{number}") for number, item in enumerate(read_rows(specs)))
+    sequences = list(items_or_raise(found for row in track(rows, "reading") for found in row))
+    if not sequences:
+        raise TaskError(f"{specs} holds no tasks")
+    progress = iter(track(sequences, "checking"))
+    proved = [each async for each in _prove(progress, reference, specs.stem)]
+    refused = [each for each in proved if isinstance(each, RowError)]
+    if len(refused) == len(proved):
+        raise TaskError(f"{specs}: none of {len(proved)} tasks can be played; the first: {refused[0]}")
+    with open_output(out, resume=resume) as made:
+        for each in proved:
+            if isinstance(each, Item):
+                made.write(to_sequence_row(each.value))
+    return SpecsResult(len(proved) - len(refused), refused)
+
+
+def _read(item: Item[object] | RowError, identity: str) -> Iterable[Item[CallSequence] | RowError]:
+    return (item,) if isinstance(item, RowError) else read_sequences(item, identity)
+
+
+async def _prove(
+    sequences: Iterable[Item[CallSequence]], reference: str, name: str
+) -> AsyncIterator[Item[CallSequence] | RowError]:
+    if not reference:
+        found = list(sequences)
+        tasks = [Item(item.location, item.value.to_call_task(name)) for item in found]
+        refused = {error.location: error for error in match_calls(name, tasks).refused}
+        for item in found:
+            yield refused.get(item.location, item)
+        return
+    source: TaskSource = load_source(reference)
+    if not isinstance(source, SequenceSource):
+        raise ConfigError(f"{reference!r} is no MCP environment; the calls of specs run on mcp:FILE, or on no server")
+    for item in sequences:
+        yield await _prove_on_servers(item, source, source)
+
+
+async def _prove_on_servers(
+    item: Item[CallSequence], source: TaskSource, servers: SequenceSource
+) -> Item[CallSequence] | RowError:
+    """Make the calls on the servers of `source`, which is given by both of its protocols, and play the task."""
+    try:
+        recorded = await servers.record_sequence(item.value)
+        task = servers.add_task(recorded, recorded.split or "train")
+    except TaskError as e:
+        return RowError(item.location, "tool_sequence", str(e), "gold refused")
+    issue = await find_reward_issue(source, task)
+    return RowError(item.location, issue.field, issue.problem, issue.kind) if issue else Item(item.location, recorded)

@@ -1,0 +1,17 @@
+"""Files of tasks as task sources: `load_source("tasks.jsonl")`.
+
+rows             kinds of rows, and the reader of each
+files            data files by path, folder or `hf:owner/name`
+source           `TaskFile`: the tasks of files as a `TaskSource`
+players          which task source plays the task of a row
+config           the config section `[data]`
+summary          what was read, and what was refused
+skyrl_rows       tasks as SkyRL's rows and back
+tau_rows         tasks of tau-bench
+call_rows        tasks that are an instruction, actions and outputs, in other shapes
+call_sequences   sequences of calls on MCP servers: rows, and dependent specs
+call_matching    plays tasks by comparing calls; inferred_tools, step_references
+prompt_rows      questions with answers, which a reward function scores
+near_duplicates  tasks that are nearly the same
+splits           assign tasks to splits
+"""

@@ -1,0 +1,31 @@
+"""DataConfig: the config section `[data]`, the files of tasks of a run."""
+
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+from understudy.core.records import Record
+
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+"""A list of names, or one name."""
+
+
+class DataConfig(Record):
+    """Files of tasks, besides those that `domain` names. See docs/data.md."""
+
+    train: Names = ()
+    """Files whose tasks are the training tasks, whatever split their rows name. `domain` then only plays them."""
+    validation: Names = ()
+    """Files whose tasks are the validation tasks, whatever split their rows name."""
+    tests: dict[str, str] = {}
+    """Test sets: a name of your choice -> a file or a domain. Each evaluation also plays their test tasks, or all tasks
+    if no row names a split, and reports them as `eval/NAME/…`. Nothing is trained on them."""
+    sources: Names = ()
+    """Sources that rows of files may name: `module:attribute`, `mcp:FILE` or a benchmark. A file alone cannot select
+    code to run; shipped domains need no entry."""
+    reward: str = ""
+    """`module:attribute` that scores rows with questions and answers: a function `reward(transcript, example)` that
+    returns a number from 0 to 1, or a subclass of `ToolEpisode`, whose methods are tools."""
+
+
+NO_DATA = DataConfig()
