@@ -29,6 +29,7 @@ def count_train_tasks(source: TaskSource, seed: int) -> int:
     listed = {task.id for task in source.tasks("train")}
     if not listed:
         raise ConfigError(f"{source.name} has no train tasks in this slice; set another slice")
-    if any(task.id not in listed for task in itertools.islice(source.stream("train", seed), len(listed))):
+    two_epochs = itertools.islice(source.stream("train", seed), 2 * len(listed) + 1)
+    if any(task.id not in listed for task in two_epochs):
         raise ConfigError(f"{source.name} generates training tasks without end, so it has no epochs; set steps instead")
     return len(listed)

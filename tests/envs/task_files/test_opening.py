@@ -1,0 +1,215 @@
+"""Which files and sources a config opens: mixtures, splits of files, test sets, benchmarks and MCP environments."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from support.checkouts import TAU2, TAU_BENCH, write_checkout
+from support.data_kit import write_lines
+from support.mcp_environment import write_environment
+from support.task_rows import call_rows, own_rows, prompt_rows, skyrl_rows, tasks, tau_rows, write_jsonl
+from toy import DOMAIN
+from understudy.core.errors import ConfigError
+from understudy.core.tasks import SPLITS, write_tasks
+from understudy.data.check import check
+from understudy.envs.sources import load_source
+from understudy.envs.task_files.config import DataConfig
+from understudy.envs.task_source import find_source, list_file_summaries, list_sources
+from understudy.evaluation.evaluate import select_tasks
+from understudy.runs.config import TrainConfig, parse_config
+from understudy.runs.epochs import resolve_epochs
+from understudy.train.eval_sets import make_eval_sets
+
+
+@pytest.fixture(autouse=True)
+def forget_checkout_modules() -> Iterator[None]:
+    """Remove the modules of a checkout after each test, so that the next test can import its own."""
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("tau_bench", "tau2")]:
+        del sys.modules[name]
+
+
+def test_list_of_domains_is_a_mixture_whose_files_may_name_its_sources(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path, skyrl_rows())
+    config = parse_config(f'domain = ["toy:DOMAIN*2", "{path}", "retail"]')
+    source = config.open_source()
+    assert [leaf.name for leaf in list_sources(source)] == ["toy", "retail"]
+    assert source.name == "toy+mine+retail"
+    assert find_source(source, "toy") == DOMAIN
+    drawn = [task.domain for task, _ in zip(source.stream("train"), range(8), strict=False)]
+    assert drawn.count("toy") == 6
+    assert config.domain_text == f"mix:toy:DOMAIN*2,{path},retail"
+    assert parse_config("", [f"domain={config.domain_text}"]).open_source().name == source.name
+
+
+def test_two_sources_of_one_name_cannot_be_mixed(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    paths = [write_jsonl(one, call_rows()), write_jsonl(two, call_rows()[3:]).rename(two / "other.jsonl")]
+    with pytest.raises(ConfigError, match="'airline-calls', and the two differ"):
+        load_source([*map(str, paths)])
+
+
+def test_files_replace_the_splits_of_a_run(tmp_path: Path) -> None:
+    train, validation = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    write_tasks(train, tasks()[8:])
+    write_tasks(validation, tasks()[:2])
+    both = load_source("toy:DOMAIN", DataConfig(train=(str(train),), validation=(str(validation),)))
+    assert [[task.id for task in both.tasks(split)] for split in SPLITS] == [
+        [task.id for task in tasks()[8:]],
+        [task.id for task in tasks()[:2]],
+        [],
+    ]
+    assert {task.split for task in both.tasks("train")} == {"train"}
+    only = load_source("toy:DOMAIN", DataConfig(validation=(str(validation),)))
+    assert only.tasks("train") == DOMAIN.tasks("train")
+    assert [task.id for task in only.tasks("validation")] == [task.id for task in tasks()[:2]]
+    assert next(only.stream("train", 3)) == next(DOMAIN.stream("train", 3))
+    alone = load_source("toy:DOMAIN", DataConfig(train=(str(validation),)))
+    assert [len(alone.tasks(split)) for split in SPLITS] == [1, 1, 0]
+
+
+def test_test_sets_are_evaluated_under_their_names(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path, own_rows())
+    settings = [f"data.tests.mine={path}", "data.tests.shop=retail", "slice.families=one"]
+    config = parse_config('domain = "toy:DOMAIN"', settings)
+    own, mine, shop = make_eval_sets(config, config.open_source())
+    assert [each.name for each in (own, mine, shop)] == ["", "mine", "shop"]
+    assert {task.split for task in mine.tasks} == {"validation"}, "no row names the test split"
+    assert {task.family for task in own.tasks} == {"one"}
+    assert len(shop.tasks) == 100
+    assert mine.config.open_source().tasks("validation") == list(mine.tasks), "its config loads its tasks again"
+    with pytest.raises(ConfigError, match=r"data\.tests: the name '7'"):
+        make_eval_sets(parse_config('domain = "toy:DOMAIN"', [*settings, f"data.tests.7={path}"]), DOMAIN)
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(1.0, 4), (0.5, 2), (3.0, 12), (0.01, 1)])
+def test_epochs_give_the_number_of_steps(tmp_path: Path, epochs: float, steps: int) -> None:
+    path = write_jsonl(tmp_path, own_rows())
+    config = parse_config(f'domain = "{path}"', ["data.sources=toy:DOMAIN", f"epochs={epochs}", "groups_per_batch=2"])
+    resolved, line = resolve_epochs(config)
+    assert (resolved.steps, resolved.epochs) == (steps, 0.0)
+    assert f"over 8 training tasks, with algorithm.groups_per_batch = 2: {steps} steps" in line
+
+
+def test_epochs_and_steps_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match="steps = 3 and epochs = 2 both"):
+        parse_config("", ["steps=3", "epochs=2"])
+    with pytest.raises(ConfigError, match=r"steps = 3 and epochs = 2\.0 both"):
+        parse_config("steps = 3\nepochs = 2.0")
+    assert parse_config("steps = 3", ["epochs=2"]).epochs == 2.0, "the settings win"
+    assert (parse_config("epochs = 2", ["steps=3"]).epochs, parse_config("epochs = 2", ["steps=3"]).steps) == (0.0, 3)
+    with pytest.raises(ConfigError, match="toy generates training tasks without end"):
+        resolve_epochs(TrainConfig(domain="toy:DOMAIN", epochs=1.0))
+
+
+def test_prompts_of_common_shapes_are_scored_by_a_function(tmp_path: Path) -> None:
+    rows = [
+        prompt_rows()[0],
+        {"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}], "answer": 4},
+        {"prompt": [{"role": "user", "content": "3+3?"}], "reward_model": {"style": "rule", "ground_truth": "6"}},
+    ]
+    path = str(write_lines(tmp_path / "sums.jsonl", rows))
+    source = load_source(path, DataConfig(reward="support.task_rows:reward_answer"))
+    assert check(source).problems == ()
+    assert list_file_summaries(source)[0].played_by == {"sums": 3}
+    with pytest.raises(ConfigError, match=r"data\.reward=module:attribute"):
+        load_source(path)
+    with pytest.raises(ConfigError, match="'toy:DOMAIN' is a Domain"):
+        load_source(path, DataConfig(reward="toy:DOMAIN"))
+
+
+def test_tau_tasks_are_played_in_the_users_checkout(tmp_path: Path) -> None:
+    checkout = f"tau-bench:{write_checkout(tmp_path / 'tau', TAU_BENCH)}#kiosk"
+    sale = {"name": "sell", "kwargs": {"good": "plum", "count": 1}}
+    wrong = {"name": "buy", "kwargs": {}}
+    rows = [{"instruction": f"Buy {n}.", "actions": [sale] * n, "outputs": [], "domain": "kiosk"} for n in (1, 2, 3)]
+    path = write_lines(tmp_path / "rows.jsonl", [*rows, {**rows[0], "instruction": "Sell.", "actions": [wrong]}])
+    source = load_source(str(path), DataConfig(sources=(checkout,)))
+    (summary,) = list_file_summaries(source)
+    assert (summary.played_by, summary.refused) == ({"tau-bench-kiosk": 3}, {"unknown tool": 1})
+    report = check(source)
+    assert (report.unsound, [each.gold_reward for each in report.splits[:2]]) == ({}, [1.0, 1.0])
+    assert report.problems == summary.refusals
+    (alone,) = list_file_summaries(load_source(str(path)))
+    assert alone.played_by == {"kiosk-calls": 4}, "without the checkout, calls are compared"
+
+
+def test_tau2_tasks_are_played_in_the_users_checkout(tmp_path: Path) -> None:
+    checkout = f"tau2:{write_checkout(tmp_path / 'tau2', TAU2)}#lamp"
+    power = {"name": "power", "arguments": {"lamp": "desk"}}
+    row = {"id": "mine", "user_scenario": "It is dark.", "evaluation_criteria": {"actions": [power]}}
+    source = load_source(str(write_lines(tmp_path / "tasks.jsonl", [row])), DataConfig(sources=(checkout,)))
+    assert list_file_summaries(source)[0].played_by == {"tau2-lamp": 1}
+    report = check(source)
+    assert (report.unsound, report.splits[0].gold_reward) == ({}, 1.0)
+
+
+def test_all_tasks_of_a_benchmark_are_selected_even_if_two_are_the_same(tmp_path: Path) -> None:
+    files = dict(TAU_BENCH)
+    files["tau_bench/envs/kiosk/tasks_test.py"] += "\n        TASKS_TEST = TASKS_TEST + TASKS_TEST[:1]\n"
+    source = load_source(f"tau-bench:{write_checkout(tmp_path, files)}#kiosk")
+    assert [task.id for task in select_tasks(source, "test", 100)] == [f"test-{number}" for number in range(5)]
+
+
+def test_check_counts_the_unsound_tasks_of_a_benchmark_by_reason(tmp_path: Path) -> None:
+    source = load_source(f"tau-bench:{write_checkout(tmp_path, TAU_BENCH)}#kiosk")
+    report = check(source)
+    loaded, unsound = sum(split.tasks for split in report.splits), sum(report.unsound.values())
+    assert (loaded, report.unsound) == (6, {"does nothing": 2, "gold fails": 1})
+    assert unsound <= len(report.problems)
+
+
+def test_sequences_are_played_by_the_users_mcp_environment(tmp_path: Path) -> None:
+    environment = f"mcp:{write_environment(tmp_path)}"
+    steps = [{"step": 1, "server": "tally", "tool": "add", "params": {"amount": 3}}]
+    truth = {"task_id": "three", "complexity": "simple", "tool_sequence": steps}
+    row = {
+        "prompt": [{"role": "user", "content": "Add three."}],
+        "reward_spec": {"method": "rule", "ground_truth": truth},
+    }
+    path = str(write_lines(tmp_path / "rows.jsonl", [{**row, "env_class": "MCPToolEnv", "data_source": "count"}]))
+    source = load_source([path, environment])
+    assert list_file_summaries(source)[0].played_by == {"tally": 1}
+    assert [task.id for task in source.tasks("train")][:1] == ["three"]
+    assert check(load_source(path, DataConfig(sources=(environment,)))).problems == ()
+
+
+def test_datasets_loads_a_data_set_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load_dataset(*name: str) -> dict[str, list[dict[str, object]]]:
+        asked.append(name)
+        if name == ("me/none",):
+            raise ValueError("no such\ndata set")
+        return {
+            "train": [*tau_rows()[:6]],
+            "dev": tau_rows()[6:8],
+            "test": [{**row, "split": None} for row in tau_rows()[8:]],
+        }
+
+    module, exceptions = ModuleType("datasets"), ModuleType("datasets.exceptions")
+    vars(module).update(load_dataset=load_dataset, exceptions=exceptions)
+    vars(exceptions).update(DatasetsError=type("DatasetsError", (Exception,), {}))
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    source = load_source("hf:me/lamps#small", DataConfig(sources=("toy:DOMAIN",)))
+    assert (source.name, [len(source.tasks(split)) for split in SPLITS]) == ("lamps", [6, 2, 4])
+    assert asked == [("me/lamps", "small")]
+    assert source.tasks("test")[0].id == "toy/test/0"
+    with pytest.raises(ConfigError, match="hf:me/none cannot be loaded: ValueError: no such data set"):
+        load_source("hf:me/none")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ConfigError, match="pip install datasets"):
+        load_source("hf:me/lamps")
+
+
+def test_a_row_of_the_file_wins_over_the_name_of_the_file(tmp_path: Path) -> None:
+    write_tasks(tmp_path / "test.jsonl", tasks()[:2])
+    (tmp_path / "val.json").write_text(json.dumps(tau_rows()[8:]))
+    source = load_source(str(tmp_path), DataConfig(sources=("toy:DOMAIN",)))
+    assert [len(source.tasks(split)) for split in SPLITS] == [2, 4, 0]
