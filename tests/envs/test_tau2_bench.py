@@ -218,11 +218,11 @@ def test_invalid_slice_or_checkout_raises_clear_error(tmp_path: Path, lamp: Tau2
         lamp.slice(Slice(domain_policy="brief"))
     with pytest.raises(ConfigError, match=r"tau2-lamp\b.*'press'"):
         lamp.slice(Slice(tools=("press",)))
-    (tmp_path / "data" / "tasks.json").unlink()
-    with pytest.raises(ConfigError, match=r"\blamp\b.*tasks\.json"):
-        lamp.tasks("test")
     with pytest.raises(TaskError, match=r"\bstray\b.*tau2-lamp"):
         lamp.environment(Task.model_construct(id="stray"))
+    (tmp_path / "data" / "tasks.json").unlink()
+    with pytest.raises(ConfigError, match=r"\blamp\b.*tasks\.json"):
+        load_source(f"tau2:{tmp_path}#lamp").tasks("test")
 
 
 def test_user_sees_only_user_tools(lamp: Tau2Bench) -> None:

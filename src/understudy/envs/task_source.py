@@ -125,6 +125,9 @@ class RowSource(Protocol):
 class SequenceSource(Protocol):
     """Protocol of a task source that plays sequences of calls from other files."""
 
+    def has_tool(self, name: str) -> bool:
+        """Return whether the agent can call a tool by this name, with or without its server."""
+
     def add_task(self, sequence: "CallSequence", split: Split) -> Task:
         """Convert a sequence to a task that the source plays from then on. Raise `TaskError` if it cannot."""
 

@@ -196,6 +196,11 @@ class MCPTaskSource:
         )
         return dataclasses.replace(self, task_slice=task_slice)
 
+    def has_tool(self, name: str) -> bool:
+        """Return whether the agent can call a tool by this name, with or without its server."""
+        shown = {spec.name for spec in self.tool_specs}
+        return self._names.get(name) in shown
+
     def add_task(self, sequence: CallSequence, split: Split) -> Task:
         """Convert a sequence of another file to a task that this environment plays from then on.
 

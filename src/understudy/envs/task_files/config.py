@@ -11,7 +11,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isi
 
 
 class DataConfig(Record):
-    """Files of tasks, besides those that `domain` names. See docs/tasks.md."""
+    """Files of tasks, besides those that `domain` names. See docs/data.md."""
 
     train: Names = ()
     """Files whose tasks are the training tasks, whatever split their rows name. `domain` then only plays them."""

@@ -92,8 +92,7 @@ class Players:
         used = [{call.name for call in row.task.gold_calls} for row in rows]
         best, most = None, MIN_PLAYABLE_SHARE * len(rows)
         for source in (*self.allowed, *map(load_source, domains)):
-            known = {_plain_name(spec.name) for spec in source.tool_specs}
-            playable = sum(bool(tools) and all(_is_known(tool, known) for tool in tools) for tools in used)
+            playable = sum(bool(tools) and _has_tools(source, tools) for tools in used)
             if playable > most or (playable == most and best is None):
                 best, most = source, playable
         return best
@@ -163,9 +162,10 @@ def _call_task(row: TaskRow) -> CallTask:
     return row.content if isinstance(row.content, CallTask) else CallTask(task=row.task)
 
 
-def _is_known(tool: str, known: Collection[str]) -> bool:
-    """Return whether a tool is one of the plain names, with or without its server."""
-    return _plain_name(tool) in known or _plain_name(tool.rpartition(".")[2]) in known
+def _has_tools(source: TaskSource, names: Collection[str]) -> bool:
+    known = {_plain_name(spec.name) for spec in source.tool_specs}
+    missing = [name for name in names if _plain_name(name) not in known]
+    return not missing or (isinstance(source, SequenceSource) and all(map(source.has_tool, missing)))
 
 
 def _plain_name(tool: str) -> str:
