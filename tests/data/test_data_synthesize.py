@@ -409,7 +409,7 @@ def test_proposals_come_from_an_http_endpoint(tmp_path: Path) -> None:
         (("retail", "--out", "folder"), "mcp:FILE"),
         (("retail,retail",), "retail"),
         (("mix:retail,telecom",), "retail,telecom"),
-        (("retail", "--from-specs", "x.json"), "sources"),
+        (("retail", "--from-specs", "x.json"), "'retail'"),
         (("--from-specs", "x.json", "--seed", "0"), "--seed"),
         (("retail", "--temperature", "0.7"), "--temperature"),
     ],
