@@ -1,4 +1,4 @@
-"""Test the harmony parser against openai-harmony: the same calls and texts, from the tokens that the library renders."""
+"""Test the harmony parser against openai-harmony: the same calls and texts from the same replies."""
 
 import json
 import sys

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,8 @@ INVALID_PARAMETERS: list[tuple[dict[str, Any], str, str | None]] = [
         "messages[0].content[0].type",
     ),
     ({"messages": [{"role": "user", "content": "x" * 4000}]}, rf"\b{CONTEXT}\b", "messages"),
-    ({"tool_choice": "required", "tools": TOOLS}, "tool_choice", "tool_choice"),
+    ({"tool_choice": "required"}, "tool_choice", "tool_choice"),
+    ({"tool_choice": "always", "tools": TOOLS}, "tool_choice", "tool_choice"),
     ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", "tool_choice"),
     ({"tools": [TOOLS[0], TOOLS[0]]}, "tools", "tools"),
     ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "strict", None),
@@ -64,7 +66,7 @@ INVALID_PARAMETERS: list[tuple[dict[str, Any], str, str | None]] = [
     ),
     ({"n": 5}, r"\bn: .*\b4\b.*\b5\b", "n"),
     ({"top_logprobs": 3}, "top_logprobs", "top_logprobs"),
-    ({"response_format": {"type": "json_object"}}, "response_format", "response_format"),
+    ({"response_format": {"type": "xml"}}, "response_format", "response_format"),
     ({"top_p": 1.5}, "top_p: .*1", "top_p"),
     ({"min_p": 1}, "min_p: .*1", "min_p"),
     ({"best_of": 2}, "best_of", "best_of"),
@@ -83,6 +85,26 @@ def test_invalid_parameter_is_rejected_with_its_name(
     assert refused.value.type == "invalid_request_error"
     if param:
         assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"tool_choice": "required", "tools": TOOLS}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}, "tools": TOOLS}, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+    ],
+)
+def test_constrained_reply_needs_llguidance(
+    url: str, more: dict[str, Any], param: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as refused:
+            request_completion(url, extra_body={**more, "stream": stream})
+        assert refused.value.param == param
+        assert re.search(r"llguidance.*\[guided\]", refused.value.message)
+        assert "\n" not in refused.value.message
 
 
 def test_neutral_parameters_are_accepted(url: str) -> None:

@@ -131,6 +131,39 @@ class StreamingSampler(Sampler, Protocol):
         """Free memory and stop subprocesses."""
 
 
+class TokenConstraint(Protocol):
+    """A grammar that limits the tokens of one reply."""
+
+    def allowed_tokens(self) -> bytes:
+        """Return one byte for each token id: 0 if the token must not be next. Ids beyond the end must not either."""
+
+    def accept(self, token: int) -> None:
+        """Advance by the sampled token, which was allowed."""
+
+
+@runtime_checkable
+class ConstrainedSampler(Protocol):
+    """Optional part of a streaming sampler: replies that follow a grammar."""
+
+    @property
+    def supports_constraints(self) -> bool:
+        """Whether `sample_constrained` can be called, as the sampler is configured."""
+
+    async def sample_constrained(
+        self,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        seed: int,
+        constraint: TokenConstraint,
+        stop_tokens: Collection[int] = (),
+        on_tokens: TokenCallback | None = None,
+    ) -> Completion:
+        """Sample like `StreamingSampler.sample`, from the allowed tokens only.
+
+        Log-probabilities are those of the whole softmax, as without a constraint.
+        """
+
+
 LogprobsCallback = Callable[[int, "Tensor"], None]
 """Receives the index of a minibatch and the log-probabilities [B, T] of its sampled tokens under the weights before its
 optimizer step. A row that was skipped is NaN."""

@@ -5,11 +5,13 @@ import hashlib
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
-from understudy.engines.base import StreamingSampler
+from understudy.engines.base import ConstrainedSampler, StreamingSampler, TokenConstraint
 from understudy.formats import ChatFormat, FormatTokenizer
+from understudy.serve.constraints import build_constraint
 from understudy.serve.conversation_cache import ConversationCache
 from understudy.serve.requests import ApiError, ChatCompletionRequest
 from understudy.serve.streaming_parser import ReplyEnd, StreamingParser
@@ -25,6 +27,8 @@ class ServedModel:
     vocabulary: FormatTokenizer
     sampler_note: str = ""
     """Which sampler is used, and why."""
+    tokenizer_file: Path | None = None
+    """The file of the tokenizer, which constrained replies need."""
     cache: ConversationCache = field(default_factory=ConversationCache)
 
 
@@ -48,6 +52,7 @@ def build_prompt(model: ServedModel, request: ChatCompletionRequest) -> list[int
     Raise ApiError if the chat template rejects the messages, the model cannot be sampled as requested, or the prompt
     and the reply exceed the context.
     """
+    _build_constraint(model, request)  # what cannot be constrained is refused before a stream begins
     messages, tools = request.conversation, request.callable_tools
     prefix, num_known = model.cache.find_prefix(messages, tools)
     new_messages = [_to_wire_calls(message) for message in messages[num_known:]]
@@ -88,8 +93,9 @@ async def generate_reply(
 ) -> None:
     """Sample one reply, pass its chunks to `on_chunk`, and store its tokens in the cache.
 
-    A stop string ends the sampling.
+    A stop string ends the sampling. Raise ApiError if the reply cannot be constrained as requested.
     """
+    constraint = _build_constraint(model, request)
     parser = StreamingParser(
         model.format, model.vocabulary, request.callable_tools, request.stop, request.parallel_tool_calls
     )
@@ -107,7 +113,12 @@ async def generate_reply(
 
     reply_tokens = request.max_reply_tokens or model.sampler.context_length - len(prompt)
     params = request.sampling(reply_tokens)
-    sampling = asyncio.ensure_future(model.sampler.sample(prompt, params, seed, model.format.stop_token_ids, on_tokens))
+    stops = model.format.stop_token_ids
+    if constraint and isinstance(model.sampler, ConstrainedSampler):
+        reply = model.sampler.sample_constrained(prompt, params, seed, constraint, stops, on_tokens)
+    else:
+        reply = model.sampler.sample(prompt, params, seed, stops, on_tokens)
+    sampling = asyncio.ensure_future(reply)
     try:
         await asyncio.wait([sampling])
     finally:
@@ -122,6 +133,10 @@ async def generate_reply(
     if reply_end.is_complete:
         model.cache.add([*request.conversation, reply_end.message], request.callable_tools, [*prompt, *parser.tokens])
     on_chunk(ReplyChunk(index, reply_end.remaining_text, (), (), reply_end))
+
+
+def _build_constraint(model: ServedModel, request: ChatCompletionRequest) -> TokenConstraint | None:
+    return build_constraint(model.format, model.vocabulary, model.tokenizer_file, model.sampler, request)
 
 
 def _with_call_ids(reply_end: ReplyEnd, tokens: Sequence[int]) -> ReplyEnd:

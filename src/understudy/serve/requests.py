@@ -1,7 +1,7 @@
 """Requests of the chat completions API, validated completely before anything is sampled.
 
 Source: https://platform.openai.com/docs/api-reference/chat. Errors have the API's format. Features that are not
-supported are refused and never ignored: forced calls, JSON modes, top log-probabilities. Parameters without an effect
+supported are refused and never ignored: top log-probabilities, penalties. Parameters without an effect
 here (`user`, `metadata`) are accepted.
 """
 
@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from understudy.core.errors import did_you_mean
 from understudy.core.messages import Message, ToolSpec, message_from_openai
 from understudy.core.records import Record
 from understudy.engines.base import SamplingParams
@@ -31,7 +32,6 @@ _NEUTRAL: Mapping[str, Sequence[Any]] = {
     "frequency_penalty": (0,),
     "logit_bias": ({},),
     "top_logprobs": (0,),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "store": (False,),
     "service_tier": ("auto", "default"),
@@ -162,6 +162,35 @@ class _StreamOptions(_Wire):
     include_obfuscation: Literal[False] = False
 
 
+class _FunctionName(_Wire):
+    name: str
+
+
+class _NamedTool(_Wire):
+    type: Literal["function"]
+    function: _FunctionName
+
+
+class _TextFormat(_Wire):
+    type: Literal["text"] = "text"
+
+
+class _ObjectFormat(_Wire):
+    type: Literal["json_object"]
+
+
+class _NamedSchema(_Wire):
+    name: str = ""
+    description: str = ""
+    json_schema: dict[str, Any] = Field(alias="schema")
+    strict: bool = True
+
+
+class _SchemaFormat(_Wire):
+    type: Literal["json_schema"]
+    json_schema: _NamedSchema
+
+
 class ChatCompletionRequest(_Wire):
     """A validated request, created by `parse_request`."""
 
@@ -171,7 +200,8 @@ class ChatCompletionRequest(_Wire):
         Field(min_length=1, max_length=4096),
     ]
     tools: Annotated[list[_Tool], Field(max_length=512)] = []
-    tool_choice: Literal["none", "auto"] = "auto"
+    tool_choice: Literal["none", "auto", "required"] | _NamedTool = "auto"
+    response_format: Annotated[_TextFormat | _ObjectFormat | _SchemaFormat, Field(discriminator="type")] = _TextFormat()
     parallel_tool_calls: bool = True
     n: int = Field(default=1, ge=1, le=128)
     temperature: float = Field(default=1.0, ge=0.0, le=2.0)
@@ -206,6 +236,26 @@ class ChatCompletionRequest(_Wire):
             repetition_penalty=self.repetition_penalty,
         )
 
+    @property
+    def forced_tool(self) -> str:
+        """The name of the tool that the reply must call; "" if it may choose."""
+        return self.tool_choice.function.name if isinstance(self.tool_choice, _NamedTool) else ""
+
+    @property
+    def response_schema(self) -> Mapping[str, Any] | None:
+        """The JSON schema that the text of the reply must match, or None."""
+        match self.response_format:
+            case _SchemaFormat(json_schema=named):
+                return named.json_schema
+            case _ObjectFormat():
+                return {"type": "object"}
+        return None
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the reply must be a call, or JSON."""
+        return bool(self.forced_tool) or self.tool_choice == "required" or self.response_schema is not None
+
     @cached_property
     def conversation(self) -> list[Message]:
         """The messages, each with its text parts joined."""
@@ -232,10 +282,6 @@ def _message(wire: dict[str, Any]) -> Message:
 def parse_request(body: bytes) -> ChatCompletionRequest:
     """Parse and validate the body of a request. Raise ApiError with the problem, its parameter and what is allowed."""
     wire = _object(body)
-    if wire.get("tool_choice") not in (None, "none", "auto"):
-        raise ApiError(
-            "tool_choice: calls cannot be forced, because replies are sampled freely; use auto or none", "tool_choice"
-        )
     for key, allowed in _NEUTRAL.items():
         if key in wire and wire.pop(key) not in (None, *allowed):
             raise ApiError(
@@ -323,6 +369,13 @@ def _check(request: ChatCompletionRequest) -> None:
         raise ApiError("tools: two tools have the same name; names must be unique", "tools", "invalid_value")
     if request.max_tokens is not None and request.max_completion_tokens not in (None, request.max_tokens):
         raise ApiError("give max_tokens or max_completion_tokens, not both", "max_tokens", "invalid_value")
+    names = [tool.name for tool in request.callable_tools]
+    if request.forced_tool and request.forced_tool not in names:
+        raise ApiError(f"tool_choice: no tool is named {did_you_mean(request.forced_tool, names)}", "tool_choice")
+    if request.tool_choice == "required" and not names:
+        raise ApiError("tool_choice: required needs at least one tool in tools", "tool_choice", "invalid_value")
+    if request.response_schema is not None and (request.forced_tool or request.tool_choice == "required"):
+        raise ApiError("response_format cannot be combined with a tool_choice that forces a call", "response_format")
     if request.stream_options and not request.stream:
         raise ApiError("stream_options is only allowed with stream=true", "stream_options", "invalid_value")
     open_calls: set[str] = set()

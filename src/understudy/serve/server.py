@@ -52,8 +52,8 @@ def load_served_model(weights: ModelWeights, config: ServeConfig) -> ServedModel
     """
     engine = weights.config.engine.replace(max_num_seqs=config.concurrency)
     sampler, format = open_model(weights.config, weights.checkpoint, engine)
-    vocabulary = FormatTokenizer.load(find_model(weights.config.model) / "tokenizer.json")
-    return ServedModel(weights.name, sampler, format, vocabulary, str(sampler.sampler_choice))
+    file = find_model(weights.config.model) / "tokenizer.json"
+    return ServedModel(weights.name, sampler, format, FormatTokenizer.load(file), str(sampler.sampler_choice), file)
 
 
 def make_serve_app(model: ServedModel, config: ServeConfig, key: str = "") -> ASGIApp:

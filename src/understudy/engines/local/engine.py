@@ -23,6 +23,7 @@ from understudy.engines.base import (
     LogprobTolerance,
     SamplingParams,
     TokenCallback,
+    TokenConstraint,
     context_full_completion,
 )
 from understudy.engines.local.config import LocalEngineConfig
@@ -151,12 +152,42 @@ class LocalEngine:
         on_tokens: TokenCallback | None = None,
     ) -> Completion:
         """Continue a prompt. Concurrent calls are batched. See `engines.base.StreamingSampler`."""
+        return await self._sample(prompt, sampling, seed, stop_tokens, on_tokens)
+
+    @property
+    def supports_constraints(self) -> bool:
+        """Whether replies can be constrained: not while vLLM samples."""
+        return isinstance(self._sampler, LocalSampler)
+
+    async def sample_constrained(
+        self,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        seed: int,
+        constraint: TokenConstraint,
+        stop_tokens: Collection[int] = (),
+        on_tokens: TokenCallback | None = None,
+    ) -> Completion:
+        """Continue a prompt with allowed tokens only. See `engines.base.ConstrainedSampler`."""
+        return await self._sample(prompt, sampling, seed, stop_tokens, on_tokens, constraint)
+
+    async def _sample(
+        self,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        seed: int,
+        stop_tokens: Collection[int],
+        on_tokens: TokenCallback | None,
+        constraint: TokenConstraint | None = None,
+    ) -> Completion:
         room = self.context_length - len(prompt)
         if room < 1:
             return context_full_completion(self.weights_version)
         if room < sampling.max_response_tokens:
             sampling = sampling.replace(max_response_tokens=room)
         with self._memory("engine.max_num_seqs", self._config.max_num_seqs):
+            if constraint and isinstance(self._sampler, LocalSampler):
+                return await self._sampler.sample(prompt, sampling, seed, stop_tokens, on_tokens, constraint)
             completion = await self._sampler.sample(prompt, sampling, seed, stop_tokens, on_tokens)
             if sampling.has_filters and self.sampler_choice.sampler == "vllm" and not completion.context_full:
                 return await self._with_unfiltered_logprobs(prompt, completion, sampling.temperature or 1.0)

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 
 from understudy.algorithms.batch import partition_by_prefix
-from understudy.engines.base import Completion, SamplingParams, TokenCallback
+from understudy.engines.base import Completion, SamplingParams, TokenCallback, TokenConstraint
 from understudy.engines.local.cpu import kernels
 from understudy.engines.local.model import LocalModel
 from understudy.engines.local.sampling import filters
@@ -45,9 +45,12 @@ class SampleRequest:
     """Prompt and sampled tokens."""
     on_tokens: TokenCallback | None = None
     stops: StopStrings | None = None
+    constraint: TokenConstraint | None = None
     slot: CacheSlot | None = None
     hit_stop_string: bool = False
     """True if the reply contains a complete stop string."""
+    masked_logprob: float = 0.0
+    """Log-probability of all allowed tokens of the next step. It is 0 without a constraint."""
     logprobs: list[float] = field(default_factory=list)
     _uniforms: list[float] = field(default_factory=list)
 
@@ -87,6 +90,8 @@ class SampleRequest:
         for i, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
             self.sequence.append(token)
             self.logprobs.append(logprob)
+            if self.constraint:
+                self.constraint.accept(token)
             self.hit_stop_string = bool(self.stops and self.stops.feed(token))
             if i == len(draft) or token != draft[i] or self.finish_reason:
                 return
@@ -134,8 +139,9 @@ class LocalSampler:
         seed: int,
         stop_tokens: Collection[int] = (),
         on_tokens: TokenCallback | None = None,
+        constraint: TokenConstraint | None = None,
     ) -> Completion:
-        """Continue a prompt. See `engines.base.StreamingSampler`."""
+        """Continue a prompt. See `engines.base.StreamingSampler` and `ConstrainedSampler`."""
         if not prompt:
             raise ValueError("the prompt is empty")
         loop = asyncio.get_running_loop()
@@ -143,7 +149,7 @@ class LocalSampler:
         stops = StopStrings(self._model.vocabulary, sampling.stop) if sampling.stop else None
         sequence = array(ARRAY_TYPECODE, prompt)
         request = SampleRequest(
-            list(prompt), sampling, stop_tokens, random.Random(seed), future, sequence, on_tokens, stops
+            list(prompt), sampling, stop_tokens, random.Random(seed), future, sequence, on_tokens, stops, constraint
         )
         self._queue.append(request)
         self._unanswered.add(request)
@@ -235,9 +241,12 @@ class LocalSampler:
         self._sample_next(rows, drafts, hidden)
 
     def _propose_drafts(self, rows: Sequence[SampleRequest]) -> list[list[int]]:
-        """Return draft tokens for each row, within the rows available in one pass."""
+        """Return draft tokens for each row, within the rows available in one pass; none for constrained rows."""
         most = min(MAX_DRAFT_TOKENS, self._rows // len(rows) - 1)
-        return [propose_tokens(r.sequence, self._replies, min(most, r.tokens_left - 1)) for r in rows]
+        return [
+            [] if r.constraint else propose_tokens(r.sequence, self._replies, min(most, r.tokens_left - 1))
+            for r in rows
+        ]
 
     def _sample_next(
         self, rows: Sequence[SampleRequest], drafts: Sequence[Sequence[int]], hidden: torch.Tensor
@@ -245,6 +254,9 @@ class LocalSampler:
         """Sample the token after each row and after each of its draft tokens, then finish complete replies."""
         logits = self._model.logits(hidden)
         spans = [0, *itertools.accumulate(len(draft) + 1 for draft in drafts)]
+        for row, start in zip(rows, spans[:-1], strict=True):
+            if row.constraint:
+                row.masked_logprob = _mask_logits(logits[start], row.constraint, row.sampling.temperature or 1.0)
         for kind in sorted({_kind(r.sampling) for r in rows}):
             chosen = [i for i, r in enumerate(rows) if _kind(r.sampling) == kind]
             index = [j for i in chosen for j in range(spans[i], spans[i + 1])]
@@ -257,7 +269,8 @@ class LocalSampler:
 
     def _take(self, row: SampleRequest, draft: Sequence[int], tokens: Iterator[int], logprobs: Iterator[float]) -> None:
         before, count = len(row.sequence), len(draft) + 1
-        row.append(draft, list(itertools.islice(tokens, count)), list(itertools.islice(logprobs, count)))
+        new = list(itertools.islice(tokens, count)), [x + row.masked_logprob for x in itertools.islice(logprobs, count)]
+        row.append(draft, *new)
         self._replies.add(row.sequence, before)
         if row.on_tokens and not row.future.done():
             row.on_tokens(row.sequence[before:].tolist(), row.logprobs[before - len(row.prompt) :])
@@ -272,6 +285,20 @@ class LocalSampler:
                 request.future.set_result(
                     Completion(request.tokens, request.logprobs, request.finish_reason, self.weights_version)
                 )
+
+
+def _mask_logits(logits: torch.Tensor, constraint: TokenConstraint, temperature: float) -> float:
+    """Set the logits [V] of forbidden tokens to minus infinity, in place.
+
+    Return the log-probability of the allowed tokens together. Added to the log-probability of a token among the allowed
+    ones, it gives the one of the whole softmax.
+    """
+    whole = torch.logsumexp(logits.double() / temperature, 0)
+    allowed = torch.frombuffer(bytearray(constraint.allowed_tokens()), dtype=torch.uint8)[: len(logits)]
+    forbidden = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
+    forbidden[: len(allowed)] = allowed.to(logits.device) == 0
+    logits[forbidden] = -torch.inf
+    return float(torch.logsumexp(logits.double() / temperature, 0) - whole)
 
 
 def _prefix(slot: CacheSlot) -> int:

@@ -1,0 +1,133 @@
+"""Constraints on replies: forced calls (`tool_choice`) and JSON (`response_format`), by llguidance.
+
+The grammar of a forced reply is what the chat format writes for it, with the arguments or the text replaced by a JSON
+schema. So it applies to every format that writes arguments as JSON. Tokens that are no text, such as `<tool_call>`, are
+allowed only as these tokens.
+
+Source: https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from understudy.core.errors import ConfigError, install_hint
+from understudy.core.messages import Message, ToolCall, ToolSpec
+from understudy.engines.base import ConstrainedSampler, TokenConstraint
+from understudy.formats import ChatFormat, FormatTokenizer
+from understudy.serve.requests import ApiError, ChatCompletionRequest
+
+_MARK = "c9a40d77e1"  # a random string, which no template contains
+_CONTENT = re.compile(_MARK)
+_ARGUMENTS = re.compile(rf'\{{\s*"x"\s*:\s*"{_MARK}"\s*\}}')
+
+
+class GrammarConstraint:
+    """The state of one reply's grammar."""
+
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher
+
+    def allowed_tokens(self) -> bytes:
+        """Return one byte for each token id, 0 if it is not allowed."""
+        allowed: bytes = self._matcher.compute_logit_bias()
+        return allowed
+
+    def accept(self, token: int) -> None:
+        """Advance by a sampled token."""
+        self._matcher.consume_token(token)
+
+
+def build_constraint(
+    format: ChatFormat,
+    vocabulary: FormatTokenizer,
+    tokenizer_file: Path | None,
+    sampler: object,
+    request: ChatCompletionRequest,
+) -> TokenConstraint | None:
+    """Return the constraint that the request asks for, or None.
+
+    Raise ApiError if llguidance is not installed, the sampler or the format cannot be constrained, or the schema has a
+    keyword that llguidance does not support.
+    """
+    if not request.is_constrained:
+        return None
+    param = "response_format" if request.response_schema is not None else "tool_choice"
+    constrainable = isinstance(sampler, ConstrainedSampler) and sampler.supports_constraints
+    if not constrainable or tokenizer_file is None:
+        raise ApiError(f"{param}: this sampler cannot constrain replies; serve with engine.sampler=local", param)
+    try:
+        from llguidance import LLMatcher
+    except ModuleNotFoundError as error:
+        raise ApiError(f"{param}: constrained replies need llguidance; {install_hint('guided')}", param) from error
+    try:
+        grammar, stop_token = _write_grammar(format, vocabulary, request)
+    except (ConfigError, ValueError) as error:
+        raise ApiError(f"{param}: the model's chat format cannot be constrained: {error}", param) from error
+    matcher = LLMatcher(_load_tokenizer(tokenizer_file, stop_token), grammar, log_level=0)
+    if problem := matcher.get_error():
+        raise ApiError(f"{param}: the schema is not supported: {' '.join(problem.split())[:300]}", param)
+    return GrammarConstraint(matcher)
+
+
+@lru_cache(maxsize=4)
+def _load_tokenizer(file: Path, stop_token: int) -> Any:
+    from llguidance import LLTokenizer
+
+    return LLTokenizer(str(file), eos_token=stop_token)
+
+
+def _write_grammar(format: ChatFormat, vocabulary: FormatTokenizer, request: ChatCompletionRequest) -> tuple[str, int]:
+    """Return the grammar of the reply, and the token that ends it.
+
+    Raise ValueError if the format does not write arguments as JSON.
+    """
+    if request.response_schema is not None:
+        forms = [(Message(role="assistant", content=_MARK), request.response_schema)]
+    else:
+        forms = [(_call_of(tool), tool.parameters) for tool in _forced_tools(request)]
+    mark = _CONTENT if request.response_schema is not None else _ARGUMENTS
+    replies = [format.encode_reply(reply) for reply, _ in forms]
+    rules = [
+        _write_rule(vocabulary, number, tokens[:-1], mark, schema)
+        for number, (tokens, (_, schema)) in enumerate(zip(replies, forms, strict=True))
+    ]
+    start = f"start: {' | '.join(f'reply{number}' for number in range(len(rules)))}"
+    return "\n".join([start, *rules]), replies[0][-1]
+
+
+def _forced_tools(request: ChatCompletionRequest) -> Sequence[ToolSpec]:
+    name = request.forced_tool
+    return [tool for tool in request.callable_tools if not name or tool.name == name]
+
+
+def _call_of(tool: ToolSpec) -> Message:
+    return Message(role="assistant", tool_calls=(ToolCall(name=tool.name, arguments={"x": _MARK}),))
+
+
+def _write_rule(
+    vocabulary: FormatTokenizer, number: int, tokens: Sequence[int], mark: re.Pattern[str], schema: Mapping[str, Any]
+) -> str:
+    """Return the rule of one reply, whose text has a value of the schema in place of the mark."""
+    added, parts, text = set(vocabulary.added_tokens.values()), list[str](), list[int]()
+    found = 0
+    for token in [*tokens, None]:
+        if token is not None and token not in added:
+            text.append(token)
+            continue
+        before, *after = mark.split(vocabulary.decode(text), maxsplit=1)
+        found += len(after)
+        parts += [_literal(before), *([f"value{number}", _literal(after[0])] if after else [])]
+        parts += [] if token is None else [f"<[{token}]>"]
+        text = []
+    if found != 1:
+        raise ValueError("it does not write the arguments of calls as JSON")
+    options = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+    return f"reply{number}: {' '.join(filter(None, parts))}\nvalue{number}: %json {json.dumps({**schema, **options})}"
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False) if text else ""
