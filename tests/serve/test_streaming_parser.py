@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.chat_templates import CODER
+from support.tool_families import FAMILIES, FIRST, SECOND
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.engines.models import tiny_model
 from understudy.formats import ChatFormat, ChatML, FormatTokenizer
@@ -150,6 +151,17 @@ def test_text_is_held_back_where_a_call_may_begin() -> None:
     assert "".join(streamed) == ending.message.content == "One moment."
     assert ending.message.tool_calls == (CALL, CALL)
     assert ending.finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_calls_of_every_family_are_held_back(family: str) -> None:
+    """Cases of vLLM's streaming tests: text before and after calls, and no part of a call in any streamed text."""
+    reply = f"Sure. {FAMILIES[family]}\nDone."
+    streamed, ending, _ = stream_reply(FORMATS["hermes"], VOCABULARY.encode(reply))
+    assert "".join(streamed) == "Sure."
+    assert ending.message.content == "Sure.\nDone."
+    assert [call.name for call in ending.message.tool_calls] == [FIRST[0], SECOND[0]]
+    assert (ending.finish_reason, ending.remaining_text) == ("tool_calls", "\nDone.")
 
 
 def test_thinking_is_not_streamed_and_text_after_it_is() -> None:

@@ -20,7 +20,7 @@ _LISTS = r"(?:｜DSML｜|[a-z][\w-]{0,15}+:)?(?:tool_calls|function_calls)(?::\w
 _SINGLE = r"(?:[a-z]{1,16}:|[a-z]{1,16}_)tool_call>|TOOLCALL>"
 OPENINGS = (
     ("<", rf"/?(?:{_LISTS}|{_SINGLE})"),
-    ("<", r"\|/?tool_calls?\|>|\|(?:START|END)_(?:ACTION|RESPONSE)\|>"),
+    ("<", r"\|/?tool_calls?\|>|\|(?:START|END)_(?:ACTION|RESPONSE)\|>|\|(?:answer|outer)_(?:prefix|suffix)\|>"),
     ("<", r"\|action_(?:start|end)\|>(?:\s*+<\|plugin\|>)?"),
     ("<", r"｜tool_calls?_(?:begin|end)｜>(?:function<｜tool_sep｜>)?"),
 )
@@ -35,6 +35,9 @@ def read_calls(scan: ReplyScan, mark: re.Match[str]) -> int:
     if mark[0].startswith("</"):
         scan.add_break()
         _close(scan, mark[0])
+        return mark.end()
+    if mark[0][1] in "|｜" and "DSML" not in mark[0]:  # tokens such as <|tool_call|> have no closing tag
+        scan.add_break()
         return mark.end()
     scan.open_wrappers.append((len(scan.text_parts), len(scan.calls)))
     scan.text_parts.append(mark[0] if _WORD.fullmatch(mark[0]) else None)
