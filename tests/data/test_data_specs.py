@@ -99,6 +99,14 @@ def test_invalid_spec_error_names_its_location(tmp_path: Path, value: Any, probl
     assert [p.name for p in tmp_path.iterdir()] == ["s.json"]
 
 
+def test_reference_that_a_recorded_result_lacks_is_refused(tmp_path: Path) -> None:
+    wrong = make_spec(ADD, COUNT | {"result": {"total": 3}}, SAY, task_id="b")
+    path = write_specs(tmp_path / "s.json", make_spec(ADD), wrong)
+    code, out, err = run_data_command("synthesize", "--from-specs", path, "--out", tmp_path / "o.jsonl")
+    assert (code, "${step2.count}" in err) == (0, True)
+    assert out.startswith("kept 1 of 2 tasks; refused: malformed 1\n")
+
+
 def test_repeated_id_is_refused(tmp_path: Path) -> None:
     path = write_specs(tmp_path / "s.json", make_spec(ADD), make_spec(ADD))
     _, out, _ = run_data_command("synthesize", "--from-specs", path, "--out", tmp_path / "o.jsonl")

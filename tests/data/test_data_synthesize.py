@@ -408,7 +408,7 @@ def test_proposals_come_from_an_http_endpoint(tmp_path: Path) -> None:
         (("retail", "--families", "cancl"), "'cancel'"),
         (("retail", "--difficulties", "esay"), "easy, medium, hard"),
         (("retail", "--out", "t.parquet"), ".jsonl"),
-        (("retail", "--from-specs", "x.json"), "domain"),
+        (("retail", "--from-specs", "x.json"), "'retail'"),
         (("--from-specs", "x.json", "--seed", "0"), "--seed"),
         (("retail", "--max-calls", "3"), "--max-calls"),
     ],

@@ -6,7 +6,7 @@ those of a `CallMatching` source, with the recorded or made-up results.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from understudy.data.synthesis.synthesis_files import ProgressTracker
 from understudy.data.verify import find_reward_issue
 from understudy.data.writer import open_output, validate_output_path
 from understudy.envs.sources import load_source
-from understudy.envs.task_files.call_matching import match_calls
+from understudy.envs.task_files.call_matching import CallTask, match_calls
 from understudy.envs.task_files.call_sequences import CallSequence, read_sequences, to_sequence_row
 from understudy.envs.task_source import SequenceSource, TaskSource
 
@@ -42,12 +42,16 @@ async def write_spec_rows(specs: Path, reference: str, out: Path, track: Progres
     Raise TaskError if an item of the file is invalid or if no task is proved, and write nothing.
     """
     validate_output_path(out, resume)
+    source = _open_servers(reference) if reference else None
     rows = (_read(item, f"{specs.stem}/{number}") for number, item in enumerate(read_rows(specs)))
     sequences = list(items_or_raise(found for row in track(rows, "reading") for found in row))
     if not sequences:
         raise TaskError(f"{specs} holds no tasks")
-    progress = iter(track(sequences, "checking"))
-    proved = [each async for each in _prove(progress, reference, specs.stem)]
+    progress = track(sequences, "checking")
+    if source is None:
+        proved = _prove_by_calls(list(progress), specs.stem)
+    else:
+        proved = [await _prove_on_servers(item, *source) for item in progress]
     refused = [each for each in proved if isinstance(each, RowError)]
     if len(refused) == len(proved):
         raise TaskError(f"{specs}: none of {len(proved)} tasks can be played; the first: {refused[0]}")
@@ -62,21 +66,24 @@ def _read(item: Item[object] | RowError, identity: str) -> Iterable[Item[CallSeq
     return (item,) if isinstance(item, RowError) else read_sequences(item, identity)
 
 
-async def _prove(
-    sequences: Iterable[Item[CallSequence]], reference: str, name: str
-) -> AsyncIterator[Item[CallSequence] | RowError]:
-    if not reference:
-        found = list(sequences)
-        tasks = [Item(item.location, item.value.to_call_task(name)) for item in found]
-        refused = {error.location: error for error in match_calls(name, tasks).refused}
-        for item in found:
-            yield refused.get(item.location, item)
-        return
-    source: TaskSource = load_source(reference)
+def _open_servers(reference: str) -> tuple[TaskSource, SequenceSource]:
+    """Return an MCP environment, by both of its protocols. Raise ConfigError for any other source."""
+    source = load_source(reference)
     if not isinstance(source, SequenceSource):
         raise ConfigError(f"{reference!r} is no MCP environment; the calls of specs run on mcp:FILE, or on no server")
+    return source, source
+
+
+def _prove_by_calls(sequences: Sequence[Item[CallSequence]], name: str) -> list[Item[CallSequence] | RowError]:
+    """Return each task, or why it cannot be played by comparing calls."""
+    tasks, refused = list[Item[CallTask]](), dict[str, RowError]()
     for item in sequences:
-        yield await _prove_on_servers(item, source, source)
+        try:
+            tasks.append(Item(item.location, item.value.to_call_task(name)))
+        except ValueError as e:  # a recorded result lacks a field that a later call refers to
+            refused[item.location] = RowError(item.location, "tool_sequence", str(e))
+    refused |= {error.location: error for error in match_calls(name, tasks).refused}
+    return [refused.get(item.location, item) for item in sequences]
 
 
 async def _prove_on_servers(

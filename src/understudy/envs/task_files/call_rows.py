@@ -33,6 +33,13 @@ from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Difficulty, Scenario, Split, Task, UserKind
 from understudy.envs.task_files.call_matching import CallTask, with_answer
 
+ROW_COLUMNS = frozenset(
+    (
+        *("id", "task_id", "split", "tools", "results", "user_strategy"),
+        *("prompt", "data_source", "env_class", "extra_info", "reward_spec", "reward_model"),
+    )
+)
+"""Columns that tasks of tau-bench do not have."""
 RESPOND_ACTION = "respond"
 """The action in tau-bench's data that means a text to the user."""
 _SPLITS: Mapping[str, Split] = {

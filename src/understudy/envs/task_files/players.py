@@ -17,7 +17,7 @@ from understudy.core.messages import Message
 from understudy.core.tasks import Task
 from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 from understudy.envs.sources import list_domains, load_source
-from understudy.envs.task_files.call_matching import CallTask, is_call_matching, match_calls
+from understudy.envs.task_files.call_matching import CallTask, is_call_matching, match_calls, source_name
 from understudy.envs.task_files.call_sequences import CallSequence, SequenceStep
 from understudy.envs.task_files.config import DataConfig
 from understudy.envs.task_files.rows import ReadRow, TaskRow
@@ -49,13 +49,20 @@ class Players:
                 found[number] = row.item
             else:
                 groups.setdefault(_group_key(row, row.item.value), []).append((number, row.item))
-        for (played_by, _, _), group in groups.items():
-            items = [item for _, item in group]
-            assigned = self._assign_group(played_by, items)
-            found |= {number: each for (number, _), each in zip(group, assigned, strict=True)}
+        calls: dict[str, list[tuple[int, Item[TaskRow]]]] = {}
+        for (played_by, domain, _), group in groups.items():
+            assigned = self._assign_group(played_by, [item for _, item in group])
+            if assigned is None:
+                calls.setdefault(source_name(domain or self.name), []).extend(group)
+            else:
+                found |= {number: each for (number, _), each in zip(group, assigned, strict=True)}
+        for group in calls.values():
+            matched = self._match_calls([item for _, item in group])
+            found |= {number: each for (number, _), each in zip(group, matched, strict=True)}
         return [found[number] for number in range(len(rows))]
 
-    def _assign_group(self, played_by: str, items: Sequence[Item[TaskRow]]) -> list[Item[TaskRow] | RowError]:
+    def _assign_group(self, played_by: str, items: Sequence[Item[TaskRow]]) -> list[Item[TaskRow] | RowError] | None:
+        """Return the rows of a group with their tasks, or None if they must be played by comparing calls."""
         rows = [item.value for item in items]
         if played_by == "reward":
             return self._score_prompts(items)
@@ -65,7 +72,7 @@ class Players:
                 return [RowError(item.location, "domain", problem, "other domain") for item in items]
             return [self._play(item, source) for item in items]
         source = None if is_call_matching(rows[0].task.domain) else self._with_tools(rows)
-        return [self._play(item, source) for item in items] if source else self._match_calls(items)
+        return [self._play(item, source) for item in items] if source else None
 
     def _named(self, row: TaskRow) -> tuple[TaskSource | None, str]:
         """Return the source of a task's domain, or what the user must name."""

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from understudy.core.items import Item, RowError, row_error_from_validation
 from understudy.core.tasks import Split, Task, require_stored_fields
 from understudy.envs.task_files.call_matching import CallTask, is_call_matching
-from understudy.envs.task_files.call_rows import is_call_row, read_call_row
+from understudy.envs.task_files.call_rows import ROW_COLUMNS, is_call_row, read_call_row
 from understudy.envs.task_files.call_sequences import (
     CallSequence,
     is_sequence_row,
@@ -192,11 +192,11 @@ def _read_prompt(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[
 
 
 def _is_tau_task(row: Mapping[str, Any]) -> bool:
-    """Return whether a row has the form of tau-bench, and no results of its actions."""
+    """Return whether a row has the form of tau-bench: no columns of other trainers, and no results of its actions."""
     actions = row.get("actions", ())
     listed = actions if isinstance(actions, list | tuple) else ()
     recorded = any(isinstance(action, dict) and "result" in action for action in listed)
-    return "instruction" in row and "reward_spec" not in row and "results" not in row and not recorded
+    return "instruction" in row and not row.keys() & ROW_COLUMNS and not recorded
 
 
 OWN_TASKS = RowKind("tasks", lambda row: "scenario" in row and "gold" in row, _read_own)
