@@ -33,7 +33,7 @@ def evaluations(folder: Path) -> Iterator[tuple[int, MeanEstimate]]:
     """Yield the step and the success rate of each evaluation of the run, except those on other domains."""
     for evaluation in list_run_evaluations(folder):
         success = read_report(evaluation.folder).agent_rows[-1].result.success_rate
-        if success.tasks and not evaluation.is_ood:
+        if success.tasks and not evaluation.eval_set:
             yield evaluation.step, success
 
 

@@ -28,7 +28,8 @@ COMMANDS = """
     list
     check toy:DOMAIN
     eval toy:DOMAIN --agent gold --tasks 2 --split train --out mine
-    compare mine mine
+    eval toy:DOMAIN --agent noop --tasks 2 --split train --out other
+    compare mine other
     data synthesize retail --count 3 --out tasks.jsonl
     data stats tasks.jsonl
     data validate tasks.jsonl

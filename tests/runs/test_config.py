@@ -147,7 +147,7 @@ def test_easy_presets_differ_from_default_only_in_slice_and_limits(name: str) ->
 
 def test_dumped_toml_documents_keys_in_comments() -> None:
     text = dump_toml(TrainConfig())
-    assert 'such as `tau-bench:PATH#retail`.\ndomain = "retail"' in text
+    assert '"mcp:notes.toml"]`.\ndomain = "retail"' in text
     assert "\n[algorithm.loss]\n" in text
 
 

@@ -129,7 +129,6 @@ def test_current_folder_resolves_as_a_run(target_folder: Path, monkeypatch: pyte
         (["domain=telecom_easy"], ["telecom_easy", "preset"]),
         (["retail", "domain=telecom"], ["retail", "domain=telecom"]),
         (["retail", "telecom"], ["'retail'", "'telecom'", "key=value"]),
-        (["tasks.jsonl"], ["tasks.jsonl", "file of tasks"]),
         (["model"], ["model"]),
         (["empty"], ["empty", "config.toml"]),
         (["gone.toml"], ["gone.toml"]),

@@ -123,9 +123,6 @@ def _train(run: Run, process_group: ProcessGroup, debug: bool) -> str:
         with StatusRecorder(run.folder, run.step) as status, RunLog(run.folder, debug) as log:
             run_all = _find_trainer(run.config)
             with LiveView(run.config.total_steps, str(run.folder), done_steps=run.step) as live:
-                for warning in run.warnings:
-                    live.note(warning)
-                    log.report(warning, 0, 0, {})
 
                 def report(activity: str, done: int, total: int, metrics: Mapping[str, float]) -> None:
                     live.report(activity, done, total, metrics)

@@ -284,7 +284,10 @@ def doctor(
     from understudy.cli import doctor as doctors
     from understudy.runs.targets import resolve
 
-    findings = doctors.run_checks(resolve(target or ()).config)
+    resolved = resolve(target or ())
+    if resolved.target.kind == "tasks":
+        print_file_summaries(resolved.config.open_source())
+    findings = doctors.run_checks(resolved.config)
     dumped = [finding.model_dump() for finding in findings]
     print(json.dumps(dumped, indent=1) if as_json else doctors.format_checks(findings))
     raise typer.Exit(0 if doctors.all_required_passed(findings) else 1)

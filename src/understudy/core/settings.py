@@ -348,6 +348,8 @@ def _value(annotation: Any, text: str) -> Any:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
+    if str in get_args(annotation) and get_origin(annotation) in (Union, UnionType) and not isinstance(value, list):
+        return text
     if get_origin(annotation) in (tuple, list) and not isinstance(value, list):
         return [part.strip() for part in str(value).split(",") if part.strip()]
     return value

@@ -224,7 +224,7 @@ async def _play_task(domain: TaskSource, split: Split, task: Task) -> _PlayedTas
         texts = find_task_problems(find_source(domain, task.domain), split, task)
         problems += (_Problem("malformed", text, task) for text in texts)
         if task.family not in domain.families:
-            problems.append(_Problem("malformed", f"task {task.id}: {domain.name} has no family {task.family!r}", task))
+            problems.append(_Problem("malformed", f"task {task.id}: the domain has no family {task.family!r}", task))
         # noop first: it changes nothing, so that a server can serve the gold episode too
         noop, gold = await _play(domain, task, NoopAgent()), await _play(domain, task, GoldAgent())
     except TaskError as e:

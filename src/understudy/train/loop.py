@@ -55,7 +55,12 @@ async def train_async(
     prepared.data_files.validate_unchanged(run)
     machine = detect_machine(config.engine.local_engine_config)
     planned = memory.plan_run_memory(config, prepared.model_folder, machine, process_group.world_size)
-    for line in (*config_warnings(config), *prepared.data_files.notes, *map(memory.format_memory_plan, planned)):
+    for line in (
+        *run.warnings,
+        *config_warnings(config),
+        *prepared.data_files.notes,
+        *map(memory.format_memory_plan, planned),
+    ):
         report(line, 0, 0, {})
     engine = open_engine(prepared.model_folder, config.resolved_engine, config.seed, process_group)
     tracker_names = config.trackers if process_group.rank == 0 else ()

@@ -3,7 +3,7 @@
 rows             kinds of rows, and the reader of each
 files            data files by path, folder or `hf:owner/name`
 source           `TaskFile`: the tasks of files as a `TaskSource`
-players          which task source plays the task of a row
+source_matching  which task source plays the task of a row
 config           the config section `[data]`
 summary          what was read, and what was refused
 skyrl_rows       tasks as SkyRL's rows and back

@@ -14,9 +14,9 @@ from understudy.envs.sources import load_source
 from understudy.envs.task_files.call_matching import CallMatching
 from understudy.envs.task_files.config import NO_DATA, DataConfig
 from understudy.envs.task_files.files import RowFile, digest_row_files, is_task_file, list_row_files
-from understudy.envs.task_files.players import Players
 from understudy.envs.task_files.rows import ReadRow, TaskRow, read_task_rows
 from understudy.envs.task_files.source import TaskFile
+from understudy.envs.task_files.source_matching import SourceMatcher
 from understudy.envs.task_files.splits import NearDuplicateGroups, assign_splits
 from understudy.envs.task_files.summary import FileSummary, count_refusals
 from understudy.envs.task_source import TaskSource, list_sources
@@ -150,14 +150,14 @@ def read_files(
         for row in read_task_rows(file.rows(), Path(file.name).stem):
             rows.append(row)
             labels.append(_SplitLabels(split, file.split))
-    players = Players([*beside, *(load_source(reference) for reference in data.sources)], data, name)
+    matcher = SourceMatcher([*beside, *(load_source(reference) for reference in data.sources)], data, name)
     items = [
         item
         if isinstance(item, RowError)
         else Item(item.location, item.value.task.replace(split=label.choose(item.value.split)))
-        for item, label in zip(_without_repeated_ids(players.assign(rows)), labels, strict=True)
+        for item, label in zip(_without_repeated_ids(matcher.assign(rows)), labels, strict=True)
     ]
-    sources = list(players.used.values())
+    sources = list(matcher.used.values())
     notes = tuple(note for source in sources if isinstance(source, CallMatching) for note in source.notes())
     return ReadFiles(items, dict(Counter(row.kind.name for row in rows)), sources, notes)
 

@@ -14,10 +14,10 @@ from understudy.envs.users import User, UserFactory
 
 @dataclass(frozen=True)
 class TaskFile:
-    """A `TaskSource` with the tasks of files. Its `players` play them; `task_slice` narrows it."""
+    """A `TaskSource` with the tasks of files. The sources of `mixture` play them; `task_slice` narrows it."""
 
     name: str
-    players: Mixture
+    mixture: Mixture
     """The sources that play the tasks."""
     split_tasks: Mapping[Split, Sequence[Task]]
     """The tasks by split. A split that is missing here is that of the first player."""
@@ -31,28 +31,28 @@ class TaskFile:
     def families(self) -> tuple[str, ...]:
         """The distinct families of the tasks."""
         listed = (task.family for tasks in self.split_tasks.values() for task in tasks)
-        others = self.players.sources[0].families if len(self.split_tasks) < len(SPLITS) else ()
+        others = self.mixture.sources[0].families if len(self.split_tasks) < len(SPLITS) else ()
         return tuple(dict.fromkeys([*listed, *others]))
 
     @property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
-        """The tools of all players. In an episode the agent sees only those of its task's player."""
-        return self.players.tool_specs
+        """The tools of all its sources. In an episode the agent sees only those of its task's source."""
+        return self.mixture.tool_specs
 
     @property
     def domain_policy(self) -> str:
-        """The domain policies of all players. In an episode the agent sees only that of its task's player."""
-        return self.players.domain_policy
+        """The domain policies of all its sources. In an episode the agent sees only that of its task's source."""
+        return self.mixture.domain_policy
 
     def with_users(self, user_factory: UserFactory) -> "TaskFile":
         """Return these tasks with users made by `user_factory`."""
-        return replace(self, players=self.players.with_users(user_factory))
+        return replace(self, mixture=self.mixture.with_users(user_factory))
 
     def slice(self, task_slice: Slice) -> "TaskFile":
         """Return these tasks narrowed to `task_slice`. Raise `ConfigError` for unknown names."""
         validate_slice(self.name, task_slice.replace(tools=(), domain_policy="full"), self.families, ())
-        players = self.players.slice(task_slice.replace(families=(), difficulties=()))
-        return replace(self, players=players, task_slice=task_slice)
+        mixture = self.mixture.slice(task_slice.replace(families=(), difficulties=()))
+        return replace(self, mixture=mixture, task_slice=task_slice)
 
     def tasks(self, split: Split) -> list[Task]:
         """Return the tasks of a split that are in the slice."""
@@ -67,21 +67,21 @@ class TaskFile:
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> Environment:
         """Return a new episode of `task` in the source that plays it."""
-        return self.players.environment(task, user, seed)
+        return self.mixture.environment(task, user, seed)
 
     def split_row_keys(self, task: Task) -> Sequence[tuple[str, str]]:
         """Return the rows `(source/table, id)` that `task` uses; none if the splits may share rows."""
-        return () if self.shares_rows else self.players.split_row_keys(task)
+        return () if self.shares_rows else self.mixture.split_row_keys(task)
 
     def leaf_sources(self) -> Sequence[TaskSource]:
         """Return the sources that play the tasks."""
-        return self.players.leaf_sources()
+        return self.mixture.leaf_sources()
 
     def file_summaries(self) -> Sequence[FileSummary]:
         """Return what was read."""
-        return (self.summary, *self.players.file_summaries())
+        return (self.summary, *self.mixture.file_summaries())
 
     @property
     def _rest(self) -> TaskSource:
         """The source of the splits without files."""
-        return self.players.sources[0].slice(self.task_slice)
+        return self.mixture.sources[0].slice(self.task_slice)

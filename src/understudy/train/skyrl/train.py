@@ -52,7 +52,7 @@ def train_on_skyrl(
     keys = to_skyrl_keys(config, prepared.model_folder, run.folder.absolute(), policy.checkpoint)
     sampler.max_context_tokens = int(keys[MAX_MODEL_LEN_KEY])
     cfg = build_skyrl_config(keys)
-    for line in (*config_warnings(config), _cluster_summary(cfg)):
+    for line in (*run.warnings, *config_warnings(config), _cluster_summary(cfg)):
         report(line, 0, 0, {})
     with (
         interruptible() as is_interrupted,

@@ -29,7 +29,7 @@ MIN_PLAYABLE_SHARE = 0.5
 
 
 @dataclass
-class Players:
+class SourceMatcher:
     """The sources that may play rows."""
 
     allowed: Sequence[TaskSource]
