@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 
+from support import pages
 from support.data_kit import (
     FIND,
     ORDER,
@@ -27,11 +28,13 @@ from support.data_kit import (
 from support.mcp_environment import write_environment
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import Item, RowError
-from understudy.core.tasks import Task, read_tasks, write_tasks
+from understudy.core.tasks import SPLITS, Task, read_tasks, write_tasks
 from understudy.data.check import score_agent
+from understudy.data.convert import measure_prompt_bytes
 from understudy.data.task_input import open_task_input
 from understudy.data.verify import DomainRegistry, find_gold_call_issue, play_tasks, validate_gold_calls
 from understudy.data.writer import open_output
+from understudy.engines.models import find_model
 from understudy.envs.domains.retail import DOMAIN
 from understudy.envs.sources import load_source
 from understudy.envs.task_files.near_duplicates import gold_content_key
@@ -515,3 +518,52 @@ def test_mixture_of_domains_is_rejected(tmp_path: Path) -> None:
     code, _, err = run_data_command("convert", "mix:retail,telecom", tmp_path / "rows.jsonl")
     assert code == 2
     assert "retail+telecom" in err
+
+
+def documented_max_prompt_length() -> int:
+    """Return the value in the command for stock SkyRL of docs/cluster.md."""
+    (value,) = re.findall(r"trainer\.max_prompt_length=(\d+)", (pages.ROOT / "docs" / "cluster.md").read_text())
+    return int(value)
+
+
+def skyrl_prompt_length(row: SkyRLRow, tokenizer: Any) -> int:
+    """Return what SkyRL's `PromptDataset` compares with `trainer.max_prompt_length`."""
+    messages = [message.model_dump() for message in row.prompt]
+    return len(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+
+
+@pytest.mark.parametrize("domain", ["retail", "telecom", "airline", "doordash", "healthcare"])
+def test_documented_prompt_length_drops_no_row(domain: str) -> None:
+    source = load_source(domain)
+    rows = [to_skyrl_row(task, source.domain_policy, domain) for split in SPLITS for task in source.tasks(split)]
+    longest = max(rows, key=measure_prompt_bytes)
+    assert measure_prompt_bytes(longest) <= documented_max_prompt_length()
+    folder = find_model("tiny")
+    tokenizer = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(folder)  # one token for each byte
+    assert 512 < skyrl_prompt_length(longest, tokenizer) <= documented_max_prompt_length()
+
+
+def test_convert_prints_the_prompt_length_with_which_skyrl_keeps_all_rows(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    write_tasks(tmp_path / "tasks.jsonl", retail_tasks(8))
+    printed = {}
+    for model in ("", "tiny"):
+        options = ("--model", model) if model else ()
+        code, text, err = run_data_command("convert", tmp_path / "tasks.jsonl", tmp_path / f"r{model}.jsonl", *options)
+        assert (code, err) == (0, "")
+        printed[model] = int(text.partition("trainer.max_prompt_length=")[2])
+    lines = (tmp_path / "r.jsonl").read_text().splitlines()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(find_model("tiny"))
+    lengths = [skyrl_prompt_length(SkyRLRow.model_validate_json(line), tokenizer) for line in lines]
+    assert printed["tiny"] == max(lengths) > min(lengths)
+    assert printed["tiny"] <= printed[""] < printed["tiny"] + 512
+
+
+def test_prompt_length_is_not_printed_for_tasks(tmp_path: Path) -> None:
+    write_tasks(tmp_path / "tasks.jsonl", retail_tasks(2))
+    assert run_data_command("convert", tmp_path / "tasks.jsonl", tmp_path / "rows.jsonl")[0] == 0
+    back = ("convert", tmp_path / "rows.jsonl", tmp_path / "back.jsonl")
+    code, text, _ = run_data_command(*back)
+    assert (code, "max_prompt_length" in text) == (0, False)
+    code, _, err = run_data_command(*back[:2], tmp_path / "b.jsonl", "--model", "tiny")
+    assert (code, "--model" in err) == (2, True)

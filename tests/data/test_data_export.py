@@ -294,8 +294,13 @@ def test_export_command_writes_data_and_training_configs(tmp_path: Path) -> None
     out = tmp_path / "out"
     code, text, err = run_data_command("export", "llamafactory", *files, "--model", "Qwen/Qwen3-8B", "--out", out)
     assert (code, text, err) == (0, "dpo.jsonl: 1\nkto.jsonl: 3\nsft.jsonl: 1\n", "")
-    ways = {"sft_lora", "sft_full", "sft_qlora", "dpo_lora", "kto_lora", "sft_merge", "dpo_merge", "kto_merge"}
-    assert {path.stem for path in out.glob("*.yaml")} == ways
+    every_stage = {f"{stage}_{how}" for stage in ("sft", "dpo", "rm", "kto") for how in ("lora", "merge", "infer")}
+    assert {path.stem for path in out.glob("*.yaml")} == every_stage | {"sft_full", "sft_qlora"}
+    reward_model = (out / "rm_lora.yaml").read_text().splitlines()
+    assert {'stage: "rm"', 'dataset: "understudy_dpo"', 'output_dir: "saves/rm_lora"'} <= {*reward_model}
+    assert not any(line.startswith("pref_") for line in reward_model)
+    assert 'adapter_name_or_path: "saves/rm_lora"' in (out / "rm_infer.yaml").read_text().splitlines()
+    assert not re.search("^stage:", (out / "dpo_infer.yaml").read_text(), re.MULTILINE)  # it could not chat
     info = json.loads((out / "dataset_info.json").read_text())
     assert {entry["file_name"] for entry in info.values()} == {"sft.jsonl", "dpo.jsonl", "kto.jsonl"}
     qlora = (out / "sft_qlora.yaml").read_text()

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 pytest.importorskip("torch")
 
 from safetensors.torch import load_file
 
-from support import llamafactory_cli
+from support import llamafactory_cli, pages
 from support.conversing import TOOLS
 from support.data_kit import run_data_command
 from understudy.core.errors import ConfigError
@@ -36,7 +37,15 @@ pytestmark = [
     pytest.mark.llamafactory,
     pytest.mark.skipif(bool(llamafactory_cli.unsupported_reason()), reason=llamafactory_cli.unsupported_reason()),
 ]
-QUICK = ("max_steps=2", "bf16=false", "use_cpu=true", "gradient_accumulation_steps=1", "logging_steps=1")
+PAGE = pages.ROOT / "docs" / "data.md"
+COMMANDS = [
+    line
+    for block in pages.blocks(PAGE, language="sh")
+    for line in block.text.replace("\\\n", " ").splitlines()
+    if "llamafactory-cli" in line
+]
+"""LLaMA-Factory's commands on the page."""
+QUICK = ("max_steps=2", "gradient_accumulation_steps=1", "logging_steps=1")
 IGNORED = -100
 TEXT_AND_CALLS = Demonstration(
     task="aside",
@@ -190,12 +199,29 @@ def _resolve_or_empty(name: str) -> str:
         return ""
 
 
+def train_on_cpu(exported: Exported, stage: str, *settings: str) -> Path:
+    """Run the page's command that trains a stage without a GPU, and return the folder of the adapters."""
+    (command,) = (line for line in COMMANDS if f"train {stage}_lora.yaml" in line and "use_cpu=true" in line)
+    assert f"Without a GPU: {command}" in (exported.folder / f"{stage}_lora.yaml").read_text()
+    llamafactory_cli.run_llamafactory(*command.split(), *QUICK, *settings, cwd=exported.folder)
+    return exported.folder / "saves" / f"{stage}_lora"
+
+
+def documented_server(program: str) -> str:
+    """Return the page's command that starts a server, with `{port}` as its port."""
+    (command,) = (line for line in COMMANDS if line.endswith(program))
+    assert "=127.0.0.1 " in command
+    return re.sub(r"(?<=_PORT=)\d+", "{port}", command)
+
+
+def read_log(adapters: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (adapters / "trainer_log.jsonl").read_text().splitlines()]
+
+
 @pytest.mark.parametrize("stage", ["sft", "dpo"])
 def test_model_trained_by_llamafactory_trains_here(exported: Exported, stage: str, tmp_path: Path) -> None:
-    llamafactory_cli.run_llamafactory("llamafactory-cli", "train", f"{stage}_lora.yaml", *QUICK, cwd=exported.folder)
-    steps = (exported.folder / "saves" / f"{stage}_lora" / "trainer_log.jsonl").read_text().splitlines()
-    assert [json.loads(line).get("current_steps") for line in steps][:2] == [1, 2]
-    adapters = exported.folder / "saves" / f"{stage}_lora"
+    adapters = train_on_cpu(exported, stage)
+    assert [line.get("current_steps") for line in read_log(adapters)][:2] == [1, 2]
     with pytest.raises(ConfigError, match=re.escape(str(adapters))):
         find_model(str(adapters))
     llamafactory_cli.run_llamafactory("llamafactory-cli", "export", f"{stage}_merge.yaml", cwd=exported.folder)
@@ -206,6 +232,55 @@ def test_model_trained_by_llamafactory_trains_here(exported: Exported, stage: st
     sft, rl = train_one_step_each(merged, tmp_path)
     assert sft[prefixed_name("grad_norm")] > 0.0
     assert rl[prefixed_name("episodes")] >= 6
+    if stage == "sft":
+        assert_trained_model_chats(exported)
+
+
+def assert_trained_model_chats(exported: Exported) -> None:
+    """Run the page's chat and API server on the model of `sft_lora.yaml`."""
+    (chat,) = (line for line in COMMANDS if " chat " in line)
+    given, _, command = chat.partition(" | ")
+    (text,) = re.findall(r"printf '(.*)'", given)
+    words = [*command.split(), "max_new_tokens=8"]
+    printed = llamafactory_cli.run_llamafactory(*words, cwd=exported.folder, stdin=text.replace("\\n", "\n"))
+    assert printed.count("User:") == 2
+    assert "Assistant:" in printed
+    (request,) = (json.loads(block.text) for block in pages.blocks(PAGE, language="json") if "tools" in block.text)
+    with llamafactory_cli.serve_llamafactory(
+        documented_server("api sft_infer.yaml"), "/v1/models", exported.folder
+    ) as address:
+        found = {
+            name: httpx2.post(f"{address}/v1/chat/completions", json=request | more, timeout=60).json()
+            for name, more in (("tools", {}), ("none", {"tools": None}))
+        }
+    (choice,) = found["tools"]["choices"]
+    assert choice["message"]["role"] == "assistant"
+    assert 0 < found["tools"]["usage"]["completion_tokens"] <= request["max_tokens"]
+    tokens = [found[name]["usage"]["prompt_tokens"] for name in ("tools", "none")]
+    assert tokens[0] > tokens[1] + len("get_order"), "the model saw the tool"
+
+
+def test_kto_trains(exported: Exported) -> None:
+    assert read_log(train_on_cpu(exported, "kto", "max_steps=1"))[0]["loss"] > 0.0
+
+
+def test_reward_model_trains_and_scores(exported: Exported) -> None:
+    adapters = train_on_cpu(exported, "rm", "max_steps=1")
+    assert read_log(adapters)[0]["loss"] > 0.0
+    assert "v_head.summary.weight" in load_file(adapters / "value_head.safetensors")
+    with llamafactory_cli.serve_llamafactory(
+        documented_server("api rm_infer.yaml"), "/v1/models", exported.folder
+    ) as address:
+        body = {"model": "rm", "messages": ["Hello", "Goodbye"]}
+        found = httpx2.post(f"{address}/v1/score/evaluation", json=body, timeout=60).json()
+    assert len(found["scores"]) == 2
+    assert found["scores"][0] != found["scores"][1]
+
+
+def test_web_ui_starts_on_loopback(exported: Exported) -> None:
+    with llamafactory_cli.serve_llamafactory(documented_server("webui"), "/", exported.folder) as address:
+        config = httpx2.get(f"{address}/config", timeout=60).json()
+    assert "LLaMA" in config["title"]
 
 
 def train_one_step_each(model: Path, folder: Path) -> list[dict[str, Any]]:

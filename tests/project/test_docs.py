@@ -15,7 +15,7 @@ import click
 import pytest
 import typer
 
-from support import pages
+from support import pages, skyrl_venv
 from support.shell import shell_environment
 from understudy.cli import main as cli
 from understudy.core.records import Record
@@ -28,8 +28,20 @@ from understudy.runs.metrics import PREFIXES
 from understudy.runs.targets import resolve
 
 LANGUAGES = {"python", "sh", "toml", "json", "yaml", "text"}
-PROGRAMS = {"accelerate", "cd", "echo", "export", "git", "hf", "llamafactory-cli", "make", "pip", "python", "torchrun"}
-PROGRAMS |= {"ray", "source", "understudy", "uv", "vllm", "~/skyrl/bin/pip", "~/skyrl/bin/python", "~/vllm/bin/pip"}
+PROGRAMS = {"accelerate", "cd", "curl", "echo", "export", "git", "hf", "llamafactory-cli", "make", "pip"}
+PROGRAMS |= {
+    "printf",
+    "python",
+    "ray",
+    "source",
+    "torchrun",
+    "understudy",
+    "uv",
+    "vllm",
+    "~/skyrl/bin/pip",
+    "~/skyrl/bin/python",
+    "~/vllm/bin/pip",
+}
 UNRUN = {
     "a benchmark": 2,
     "a file of your own": 1,
@@ -38,7 +50,7 @@ UNRUN = {
     "an endpoint": 9,
     "an installation": 2,
     "another package": 9,
-    "another trainer": 1,
+    "another trainer": 6,
     "minutes": 12,
     "minutes with a model": 4,
     "npm": 1,
@@ -258,3 +270,27 @@ def check_extras(packages: Sequence[str]) -> None:
     for name in packages:
         if found := re.match(r"\.\[(.*)\]", name):
             assert set(found[1].split(",")) <= project["optional-dependencies"].keys(), name
+
+
+def test_skyrl_install_commands_match_the_tested_environment() -> None:
+    shell = [
+        command
+        for block in pages.blocks(pages.ROOT / "docs" / "cluster.md", language="sh")
+        for command in pages.commands(block)
+    ]
+    page = [set(packages) for packages in map(_installed_packages, shell) if packages]
+    server, trainer = skyrl_venv.SERVER, skyrl_venv.TRAINER
+    version = f"skyrl=={skyrl_venv.VERSION}"
+    assert {skyrl_venv.TORCH} in page
+    assert {version, "aiohttp", *trainer} in page, "SkyRL's trainer without a GPU"
+    assert {skyrl_venv.TORCH, *server} in page, "a server of the Tinker API"
+
+
+def _installed_packages(command: list[str]) -> list[str]:
+    """Return the packages of an index that a command of pip or uv installs."""
+    if "install" not in command:
+        return []
+    words = command[command.index("install") + 1 :]
+    if words[:1] == ["-e"]:
+        return []
+    return words[: words.index("--index-url")] if "--index-url" in words else words

@@ -1,16 +1,25 @@
 """LLaMA-Factory on the CPU, in its own environment in the user's cache.
 
-    PYTHONPATH=tests python -m support.llamafactory_cli      creates the environment (1.6 GB, a few minutes; once)
+    PYTHONPATH=tests python -m support.llamafactory_cli      creates the environment (1.9 GB, a few minutes; once)
 
 LLaMA-Factory pins versions that conflict with the project's, so it runs as a process and is never imported. It is
-installed without its requirements for images, audio and its web page. The requirements of training are listed below,
-in compatible versions. LLaMA-Factory always imports torchaudio, whose compiled part is built for CUDA and is left out.
+installed without its requirements for images, audio and video. The requirements of training, the API server and the web
+UI are listed below, in compatible versions. LLaMA-Factory always imports torchaudio, whose compiled part is built for
+CUDA and is left out.
 """
 
 import os
 import platform
+import signal
+import socket
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import httpx2
 
 from support.machine import ELSEWHERE
 from support.venvs import Pip, make_venv, run_command
@@ -30,6 +39,11 @@ NEEDED = (
     "psutil",
     "scipy",
     "sentencepiece",
+    "fastapi",
+    "sse-starlette",
+    "uvicorn",
+    "gradio==5.50.0",
+    "matplotlib",
 )
 
 
@@ -42,7 +56,7 @@ def unsupported_reason() -> str:
 
 def install() -> Path:
     """Return the environment's folder of programs. The environment is created if it is missing or incomplete."""
-    return make_venv(f"llamafactory-{VERSION}", TORCH, *NEEDED, PACKAGE, fill=_fill) / "bin"
+    return make_venv(f"llamafactory-{VERSION}-2", TORCH, *NEEDED, PACKAGE, fill=_fill) / "bin"
 
 
 def _fill(python: Path, pip: Pip) -> None:
@@ -53,12 +67,59 @@ def _fill(python: Path, pip: Pip) -> None:
         compiled.unlink()
 
 
-def run_llamafactory(*arguments: str, cwd: Path, timeout: float = 1500.0) -> str:
+def run_llamafactory(*arguments: str, cwd: Path, timeout: float = 1500.0, stdin: str = "") -> str:
     """Return the output of a program of the environment. Raise RuntimeError with the end of the output if it fails."""
-    programs = install()
-    offline = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "2"}
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | offline
-    return run_command(str(programs / arguments[0]), *arguments[1:], cwd=cwd, env=environment, timeout=timeout)
+    program = str(install() / arguments[0])
+    return run_command(program, *arguments[1:], cwd=cwd, env=_environment(), timeout=timeout, input=stdin)
+
+
+@contextmanager
+def serve_llamafactory(command: str, path: str, cwd: Path, timeout: float = 120.0) -> Iterator[str]:
+    """Yield the address of a server that a shell command of docs/data.md starts, once it answers at `path`.
+
+    `{port}` in the command stands for a free port. Fail with the server's output if it ends or does not answer.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    programs, log = install(), cwd / "server.log"
+    environment = _environment() | {"PATH": f"{programs}:{os.environ['PATH']}", "BROWSER": "true"}
+    with log.open("w") as output:
+        server = subprocess.Popen(
+            ["bash", "-c", f"exec env {command.format(port=port)}"],
+            cwd=cwd,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + timeout
+        while not _answers(address + path):
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"no answer from {command}\n{log.read_text()[-4000:]}")
+            time.sleep(0.2)
+        yield address
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx2.get(url, timeout=5).status_code == 200
+    except httpx2.HTTPError:
+        return False
+
+
+def _environment() -> dict[str, str]:
+    offline = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1"}
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | offline
 
 
 if __name__ == "__main__":

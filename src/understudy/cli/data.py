@@ -7,6 +7,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -68,7 +69,7 @@ _OF_NEW_TASKS = (
     *("min_reads", "max_attempts"),
 )
 """Options of `synthesize` that have no effect on --from-specs."""
-_OF_TASKS = ("domain", "split", "train_ratio", "seed", "to", "format", "domain_policy", "skip_validation")
+_OF_TASKS = ("domain", "split", "train_ratio", "seed", "to", "format", "domain_policy", "model", "skip_validation")
 """Options of `convert` that have no effect on conversations."""
 
 
@@ -200,6 +201,7 @@ def convert(
     ] = None,
     format: FileFormatOption = "parquet",
     domain_policy: DomainPolicyOption = None,
+    model: Annotated[str, typer.Option(help="Count the longest prompt's tokens with this model's chat template.")] = "",
     skip_validation: SkipValidationOption = False,
     skip_invalid: SkipInvalidOption = False,
     resume: ResumeOption = False,
@@ -207,11 +209,13 @@ def convert(
     """Convert tasks to SkyRL rows or back, or conversations.
 
     Conversations in the format of another trainer are converted to understudy's. The gold calls of every task are run
-    first; a task that rewards doing nothing is an error.
+    first; a task that rewards doing nothing is an error. For SkyRL rows, the length of the longest prompt is printed,
+    and the setting with which SkyRL drops no row.
     """
     from understudy.data.conversations.conversations import is_conversation_input
-    from understudy.data.convert import split_names
+    from understudy.data.convert import LongestPrompt, measure_prompt_bytes, measure_prompt_tokens, split_names
     from understudy.data.writer import FILE_SUFFIXES
+    from understudy.engines.models import find_model
     from understudy.envs.task_files.splits import ExactGroups
 
     if is_conversation_input(Path(dataset)):
@@ -228,7 +232,14 @@ def convert(
     groups = None if train_ratio is None else ExactGroups()
     ratios = () if train_ratio is None else (train_ratio, 1 - train_ratio)
     output = _convert_output(out, source, domains, to, format, domain_policy, split_names(2) if groups else (), resume)
-    _convert(source, output, domains, skip_invalid, groups=groups, ratios=ratios, seed=seed)
+    if to == "tasks" or (to is None and source.detect_form() == "skyrl"):
+        validate_unused_options(ctx, ("model",))
+    longest = LongestPrompt(measure_prompt_tokens(find_model(model)) if model else measure_prompt_bytes)
+    output = replace(output, encode=longest.measuring(output.encode))
+    refused = _convert(source, output, domains, skip_invalid, groups=groups, ratios=ratios, seed=seed)
+    if longest.length:
+        print(longest)
+    raise typer.Exit(1 if refused else 0)
 
 
 @app.command()
@@ -296,7 +307,8 @@ def split(
     source, domains = _source(dataset, domain, skip_validation, None)
     to: Literal["skyrl", "tasks"] = "skyrl" if source.detect_form() == "skyrl" else "tasks"
     output = _convert_output(out, source, domains, to, format, domain_policy, split_names(len(shares)), resume)
-    _convert(source, output, domains, skip_invalid, groups=NearDuplicateGroups(), ratios=shares, seed=seed)
+    refused = _convert(source, output, domains, skip_invalid, groups=NearDuplicateGroups(), ratios=shares, seed=seed)
+    raise typer.Exit(1 if refused else 0)
 
 
 @app.command()
@@ -413,7 +425,8 @@ def _convert_conversations(source: Path, out: Path, skip_invalid: bool, resume: 
 
 def _convert(
     source: "TaskInput", output: "ConvertOutput", domains: "DomainRegistry", skip_invalid: bool, **dealing: Any
-) -> None:
+) -> int:
+    """Write the tasks, print the counts, and return the number of invalid tasks."""
     from understudy.data.convert import convert_tasks
 
     with progress_display() as watch:
@@ -424,7 +437,7 @@ def _convert(
         _print_written(output.path / f"{part}.{output.format}" if part else output.path, count)
     if refused:
         print(f"{refused} left out")
-        raise typer.Exit(1)
+    return refused
 
 
 def _source(

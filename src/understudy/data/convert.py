@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from understudy.core.errors import ConfigError, TaskError
+from understudy.core.errors import ConfigError, TaskError, install_hint
 from understudy.core.items import Item, RowError
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Split, Task
 from understudy.data.task_input import TaskInput
 from understudy.data.verify import DomainRegistry, validate_gold_calls
 from understudy.data.writer import FileFormat, open_output, validate_output_path
-from understudy.envs.task_files.skyrl_rows import to_skyrl_row
+from understudy.envs.task_files.skyrl_rows import SkyRLRow, to_skyrl_row
 from understudy.envs.task_files.splits import TaskGroups, assign_splits
 from understudy.envs.task_source import find_policy
 
@@ -23,6 +23,8 @@ ProgressTracker = Callable[[Iterable[Item[Task] | RowError], str], Iterable[Item
 """Passes items through and shows progress. The text names the step."""
 
 RowEncoder = Callable[[Task], Record]
+_TEMPLATE_BYTES = 256
+"""Upper bound of the tokens that a chat template adds to a policy and an opening."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,64 @@ def make_row_encoder(domains: DomainRegistry, domain_policy: str = "") -> RowEnc
         return to_skyrl_row(task, policy, domains.reference(task.domain))
 
     return encode
+
+
+PromptMeasure = Callable[[SkyRLRow], int]
+
+
+def measure_prompt_bytes(row: SkyRLRow) -> int:
+    """Return an upper bound of a prompt's tokens for every model: its bytes, and an allowance for a chat template."""
+    return sum(len(message.content.encode()) for message in row.prompt) + _TEMPLATE_BYTES
+
+
+def measure_prompt_tokens(folder: Path) -> PromptMeasure:
+    """Return SkyRL's measure of prompts: tokens of the model's chat template with its default settings, without tools.
+
+    Raise ConfigError if transformers is missing, or cannot read or apply the template.
+    """
+    try:
+        from jinja2 import TemplateError
+        from transformers import AutoTokenizer
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"counting tokens needs {error.name}; {install_hint('train')}") from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder} has no tokenizer that transformers reads: {error}") from error
+
+    def measure(row: SkyRLRow) -> int:
+        messages = [message.model_dump() for message in row.prompt]
+        try:
+            return len(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+        except (TemplateError, ValueError) as error:
+            raise ConfigError(f"the chat template of {folder} fails: {error}") from error
+
+    return measure
+
+
+@dataclass
+class LongestPrompt:
+    """The longest prompt of the rows. SkyRL drops rows whose prompt is longer than `trainer.max_prompt_length`."""
+
+    measure: PromptMeasure
+    length: int = 0
+
+    def measuring(self, encode: RowEncoder) -> RowEncoder:
+        """Return an encoder that also measures the rows for SkyRL."""
+
+        def encode_and_measure(task: Task) -> Record:
+            row = encode(task)
+            if isinstance(row, SkyRLRow):
+                self.length = max(self.length, self.measure(row))
+            return row
+
+        return encode_and_measure
+
+    def __str__(self) -> str:
+        """Return the length, and the setting of SkyRL with which no row is dropped."""
+        bound = self.measure is measure_prompt_bytes
+        found = f"at most {self.length:,} tokens (--model counts them)" if bound else f"{self.length:,} tokens"
+        return f"longest prompt: {found}; for SkyRL: trainer.max_prompt_length={self.length}"
 
 
 def split_names(count: int) -> tuple[Split, ...]:

@@ -1,4 +1,4 @@
-"""LLaMA-Factory: ShareGPT files, `dataset_info.json`, and a YAML for each kind of training (tested with version 0.9.5).
+"""LLaMA-Factory: ShareGPT files, `dataset_info.json`, and a YAML for each command (tested with version 0.9.5).
 
 Turns alternate between `human` or `observation` and `gpt` or `function_call`; policy and tools are columns. A
 `function_call` is JSON of one call or a list. If the reply also has text, the text comes first and the JSON is enclosed
@@ -67,6 +67,12 @@ _WHOLE = re.compile(r"(?<=^\d)e")
 _AROUND = 64  # maximum number of bytes that a template puts around a turn
 
 Tag = Literal["human", "gpt", "function_call", "observation"]
+Stage = Literal["sft", "dpo", "rm", "kto"]
+_STAGES: Mapping[str, tuple[Stage, ...]] = {SFT_FILE: ("sft",), DPO_FILE: ("dpo", "rm"), KTO_FILE: ("kto",)}
+"""LLaMA-Factory's stages that train on a file."""
+_FILES: Mapping[Stage, str] = {stage: name for name, stages in _STAGES.items() for stage in stages}
+WITHOUT_GPU = "bf16=false use_cpu=true"
+"""Arguments of `llamafactory-cli train` that replace settings of a YAML for a machine without a GPU."""
 
 
 class ShareGPTMessage(Record):
@@ -122,14 +128,18 @@ class LlamaFactoryTarget:
             yield name, row
 
     def files(self, counts: Mapping[str, int]) -> Mapping[str, str]:
-        """Return `dataset_info.json`, and a YAML for each kind of training with a file."""
+        """Return `dataset_info.json`, and YAMLs to train, merge and infer for each stage with a file.
+
+        Pairs have two stages: `dpo`, and `rm`, a reward model.
+        """
         info = {_dataset(name): _info(name) for name in (SFT_FILE, DPO_FILE, KTO_FILE) if name in counts}
         made = {"dataset_info.json": json.dumps(info, indent=2) + "\n"}
         cutoff = self.cutoff_len or -(-self.longest // 256) * 256
-        for name in counts:
-            for how in ("lora", "full", "qlora") if name == SFT_FILE else ("lora",):
-                made[f"{_stage(name)}_{how}.yaml"] = self._training(name, how, cutoff)
-            made[f"{_stage(name)}_merge.yaml"] = self._merging(name)
+        for stage in (stage for name in counts for stage in _STAGES[name]):
+            for how in ("lora", "full", "qlora") if stage == "sft" else ("lora",):
+                made[f"{stage}_{how}.yaml"] = self._training(stage, how, cutoff)
+            made[f"{stage}_merge.yaml"] = self._merging(stage)
+            made[f"{stage}_infer.yaml"] = self._inference(stage)
         return made
 
     def notes(self) -> Sequence[str]:
@@ -207,8 +217,7 @@ class LlamaFactoryTarget:
             yield _reply(message.replace(content="" if place else message.content, tool_calls=(call,)))
             yield ShareGPTMessage(from_="observation", value=result)
 
-    def _training(self, name: str, how: str, cutoff: int) -> str:
-        stage = _stage(name)
+    def _training(self, stage: Stage, how: str, cutoff: int) -> str:
         values = {
             "model_name_or_path": self.model,
             "stage": stage,
@@ -216,17 +225,17 @@ class LlamaFactoryTarget:
             "finetuning_type": "full" if how == "full" else "lora",
             **({} if how == "full" else {"lora_rank": 32, "lora_alpha": 64, "lora_target": "all"}),
             **({"quantization_bit": 4, "quantization_method": "bnb"} if how == "qlora" else {}),
-            **({} if name == SFT_FILE else {"pref_beta": 0.1}),
-            **({"pref_loss": "sigmoid"} if name == DPO_FILE else {}),
+            **({"pref_beta": 0.1} if stage in ("dpo", "kto") else {}),
+            **({"pref_loss": "sigmoid"} if stage == "dpo" else {}),
             "dataset_dir": ".",
-            "dataset": _dataset(name),
+            "dataset": _dataset(_FILES[stage]),
             "template": self.template,
             "enable_thinking": False,
             "cutoff_len": cutoff,
             "output_dir": f"saves/{stage}_{how}",
             "per_device_train_batch_size": 1,
             "gradient_accumulation_steps": 8,
-            "learning_rate": {"full": 1e-5}.get(how, 1e-4 if name == SFT_FILE else 5e-6),
+            "learning_rate": {"full": 1e-5}.get(how, 5e-6 if stage in ("dpo", "kto") else 1e-4),
             "num_train_epochs": 3.0,
             "lr_scheduler_type": "cosine",
             "bf16": True,
@@ -234,17 +243,33 @@ class LlamaFactoryTarget:
             "save_steps": 500,
             "report_to": "none",
         }
-        return _yaml(f"llamafactory-cli train {stage}_{how}.yaml", values)
+        command = f"llamafactory-cli train {stage}_{how}.yaml"
+        return _yaml(values, command, *([] if how == "qlora" else [f"Without a GPU: {command} {WITHOUT_GPU}"]))
 
-    def _merging(self, name: str) -> str:
+    def _merging(self, stage: Stage) -> str:
         values = {
-            "model_name_or_path": self.model,
-            "adapter_name_or_path": f"saves/{_stage(name)}_lora",
-            "template": self.template,
-            "export_dir": f"saves/{_stage(name)}_merged",
+            **self._trained(stage),
+            "export_dir": f"saves/{stage}_merged",
             "export_device": "cpu",
         }
-        return _yaml(f"llamafactory-cli export {_stage(name)}_merge.yaml", values)
+        return _yaml(values, f"llamafactory-cli export {stage}_merge.yaml")
+
+    def _inference(self, stage: Stage) -> str:
+        values = {**self._trained(stage), "enable_thinking": False, "infer_backend": "huggingface"}
+        api = f"API_HOST=127.0.0.1 API_PORT=8000 llamafactory-cli api {stage}_infer.yaml"
+        return _yaml(values, *([] if stage == "rm" else [f"llamafactory-cli chat {stage}_infer.yaml"]), api)
+
+    def _trained(self, stage: Stage) -> dict[str, Any]:
+        """Return the settings that open the model with the adapters of `STAGE_lora.yaml`.
+
+        A reward model needs its stage. LLaMA-Factory generates text in its default stage `sft` only.
+        """
+        return {
+            "model_name_or_path": self.model,
+            "adapter_name_or_path": f"saves/{stage}_lora",
+            **({"stage": stage} if stage == "rm" else {}),
+            "template": self.template,
+        }
 
 
 def resolve_template(model: str, template: str = "") -> tuple[str, str]:
@@ -289,11 +314,7 @@ def _reply(message: Message) -> ShareGPTMessage:
 
 
 def _dataset(name: str) -> str:
-    return f"understudy_{_stage(name)}"
-
-
-def _stage(name: str) -> str:
-    return name.removesuffix(".jsonl")
+    return f"understudy_{name.removesuffix('.jsonl')}"
 
 
 def _info(name: str) -> dict[str, Any]:
@@ -305,7 +326,10 @@ def _info(name: str) -> dict[str, Any]:
     return {"file_name": name, "formatting": "sharegpt", **ranking, "columns": columns}
 
 
-def _yaml(command: str, values: Mapping[str, Any]) -> str:
-    """Write a flat YAML. JSON scalars are valid YAML, except numbers such as 1e-05, which YAML 1.1 reads as text."""
+def _yaml(values: Mapping[str, Any], *commands: str) -> str:
+    """Write a flat YAML, below the commands that read it.
+
+    JSON scalars are valid YAML, except numbers such as 1e-05, which YAML 1.1 reads as text.
+    """
     lines = (f"{key}: {_WHOLE.sub('.0e', json.dumps(value))}" for key, value in values.items())
-    return "\n".join([f"# In this folder: {command}", *lines]) + "\n"
+    return "\n".join(["# In this folder:", *(f"#   {command}" for command in commands), *lines]) + "\n"
