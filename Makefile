@@ -12,7 +12,7 @@
 # make test-families      chat formats against the tokenizers and templates of many families (60 MB)
 # make test-vllm          vLLM on the CPU (3 GB)
 # make test-qlora         4-bit weights with bitsandbytes on the CPU (45 MB)
-# make test-llamafactory  LLaMA-Factory on the CPU (1.6 GB)
+# make test-llamafactory  LLaMA-Factory on the CPU (1.9 GB)
 # make test-skyrl         SkyRL on the CPU (3 GB)
 # make test-trackers      wandb, TensorBoard, MLflow and trackio (500 MB)
 # make test-inspect       evaluation logs read by Inspect (150 MB)

@@ -246,7 +246,8 @@ def test_update_without_advantages_trains_only_the_head(tiny: Path) -> None:
     assert all_metrics[-1]["value_mse"] < (1 - CRITIC.value_clip) ** 2 + 0.05, "the clip stops the gradient"
     assert all_metrics[-1]["value_clip_fraction"] > 0.5
     assert all_metrics[0].keys() == {
-        "value_loss", "value_mse", "value_clip_fraction", "value_grad_norm", "computed_tokens", "trained_tokens",
+        "value_loss", "value_mse", "value_clip_fraction", "value_grad_norm", "computed_tokens", "distinct_tokens",
+        "trained_tokens",
     }  # fmt: skip
     with pytest.raises(ValueError, match="advantages"):
         run(engine.update([dataclasses.replace(batch, returns=None)], LossConfig(), RATE))

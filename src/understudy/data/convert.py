@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from understudy.core.errors import ConfigError, TaskError, install_hint
+from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import Item, RowError
+from understudy.core.messages import Message
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Split, Task
 from understudy.data.task_input import TaskInput
@@ -18,6 +19,8 @@ from understudy.data.writer import FileFormat, open_output, validate_output_path
 from understudy.envs.task_files.skyrl_rows import SkyRLRow, to_skyrl_row
 from understudy.envs.task_files.splits import TaskGroups, assign_splits
 from understudy.envs.task_source import find_policy
+from understudy.formats import FormatTokenizer
+from understudy.formats.jinja import compile_template, read_chat_template
 
 ProgressTracker = Callable[[Iterable[Item[Task] | RowError], str], Iterable[Item[Task] | RowError]]
 """Passes items through and shows progress. The text names the step."""
@@ -128,24 +131,17 @@ def measure_prompt_bytes(row: SkyRLRow) -> int:
 def measure_prompt_tokens(folder: Path) -> PromptMeasure:
     """Return SkyRL's measure of prompts: tokens of the model's chat template with its default settings, without tools.
 
-    Raise ConfigError if transformers is missing, or cannot read or apply the template.
+    Raise ConfigError if the folder has no chat template, or it fails.
     """
-    try:
-        from jinja2 import TemplateError
-        from transformers import AutoTokenizer
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"counting tokens needs {error.name}; {install_hint('train')}") from error
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder} has no tokenizer that transformers reads: {error}") from error
+    render = compile_template(folder, read_chat_template(folder), enable_thinking=None)
+    FormatTokenizer.load(folder / "tokenizer.json")  # raises ConfigError if it cannot be read
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))  # reads the template's special tokens as tokens
 
     def measure(row: SkyRLRow) -> int:
-        messages = [message.model_dump() for message in row.prompt]
-        try:
-            return len(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
-        except (TemplateError, ValueError) as error:
-            raise ConfigError(f"the chat template of {folder} fails: {error}") from error
+        text = render([Message(role=m.role, content=m.content) for m in row.prompt])
+        return len(tokenizer.encode(text, add_special_tokens=False).ids)
 
     return measure
 

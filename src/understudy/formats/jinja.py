@@ -41,15 +41,15 @@ def compile_template(
     folder: Path,
     source: str,
     *,
-    enable_thinking: bool = False,
+    enable_thinking: bool | None = False,
     arguments_as_text: bool = False,
     today: date | None = None,
 ) -> ChatTemplate:
     """Compile a chat template to a function. The function raises ConfigError if the template fails.
 
-    `enable_thinking` is passed under the two names that templates use. With `arguments_as_text`, the template gets the
-    arguments of calls as JSON text, as in the API, for templates that do not accept an object. `today` is the date for
-    templates that write it.
+    `enable_thinking` is passed under the two names that templates use; None leaves the template's default. With
+    `arguments_as_text`, the template gets the arguments of calls as JSON text, as in the API, for templates that do not
+    accept an object. `today` is the date for templates that write it.
     """
     try:
         from jinja2 import TemplateError
@@ -64,7 +64,8 @@ def compile_template(
     jinja = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     jinja.filters["tojson"] = _tojson
     jinja.globals.update(raise_exception=raise_template_error, strftime_now=(today or date.today()).strftime)
-    variables = read_special_tokens(folder) | {"enable_thinking": enable_thinking, "thinking": enable_thinking}
+    thinking = {} if enable_thinking is None else {"enable_thinking": enable_thinking, "thinking": enable_thinking}
+    variables: dict[str, Any] = {**read_special_tokens(folder), **thinking}
     try:
         template = jinja.from_string(source)
     except TemplateError as error:
