@@ -41,6 +41,8 @@ def fake_training(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Replace `understudy.train.loop` by a version without torch: two steps, two checkpoints, one result row."""
 
     def train(config: TrainConfig, run: Run, report: Callable[..., None], process_group: ProcessGroup) -> RunReport:
+        for line in run.warnings:
+            report(line, 0, 0, {})
         for step in range(run.step + 1, 3):
             run.log_metrics(step, {"rollout/reward": step / 2})
             report("train", step, 2, {"rollout/reward": step / 2})
