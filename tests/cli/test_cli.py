@@ -1,5 +1,6 @@
 """Test the command line: every command once, and one error line with exit code 2 for invalid arguments."""
 
+import importlib.util
 import io
 import json
 import re
@@ -8,7 +9,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -283,6 +284,24 @@ def test_preset_smoke_trains_evaluates_and_resumes(call: Call, tmp_path: Path, m
     assert sum("rollout/reward" in step and step["train/grad_norm"] > 0 for step in read_metrics(run, "train")) == 3
     rows = json.loads((run / "result.json").read_text())["rows"]
     assert {"base", "sft", "rl"} <= {row["name"] for row in rows}
+
+
+def test_wandb_is_the_default_tracker_where_it_is_installed_and_has_a_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    find_spec = importlib.util.find_spec
+    found = SimpleNamespace(origin="wandb/__init__.py")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found if name == "wandb" else find_spec(name))
+    settings = ["toy:DOMAIN", "model=tiny"]
+    assert launch.open_run(settings, None, None).config.trackers == ()
+    monkeypatch.setenv("WANDB_API_KEY", "k")
+    run = launch.open_run(settings, None, None)
+    assert run.config.trackers == ("wandb",)
+    assert any("wandb" in line and "trackers=[]" in line for line in run.warnings)
+    assert launch.open_run([*settings, "trackers=[]"], None, None).config.trackers == ()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wandb" else find_spec(name))
+    assert launch.open_run(settings, None, None).config.trackers == ()
 
 
 def test_print_config_prints_toml_that_parses(call: Call) -> None:

@@ -28,6 +28,7 @@ from understudy.runs.storage.locking import folder_lock
 from understudy.runs.storage.run_log import RunLog
 from understudy.runs.storage.status import StatusRecorder
 from understudy.runs.targets import detect_target, resolve, split_arguments
+from understudy.runs.trackers import default_trackers
 from understudy.train.planning import bench, fitting
 from understudy.train.planning.preflight import PreflightReport, run_preflight
 
@@ -226,11 +227,12 @@ def open_run(settings: Sequence[str], out: Path | None, resume: Path | None, pro
     if resume is None:
         resolved = resolve(settings)
         config, length = resolve_epochs(resolved.config)
+        config, tracked = _with_default_trackers(config)
         fitted = _fit_to_memory(config, processes)
         if fitted.misfit:
             raise ConfigError(fitted.misfit)
         run = Run.create(out or next_run_folder(resolved.name), fitted.config)
-        run.warnings += [line for line in (length, fitted.changes) if line]
+        run.warnings += [line for line in (length, tracked, fitted.changes) if line]
         return run
     if out is not None:
         raise ConfigError("--resume and --out exclude each other; give one of them")
@@ -241,6 +243,15 @@ def open_run(settings: Sequence[str], out: Path | None, resume: Path | None, pro
     config = resolve(settings).config if names else parse_config(dump_toml(own), overrides)
     config, _ = resolve_epochs(config)
     return Run.resume(resume, config)
+
+
+def _with_default_trackers(config: TrainConfig) -> tuple[TrainConfig, str]:
+    """Return the config with the default trackers unless it sets `trackers`, and a line that says which they are."""
+    names = () if "trackers" in config.model_fields_set else default_trackers()
+    if not names:
+        return config, ""
+    said = f"the metrics are sent to {', '.join(names)}, whose key is set; trackers=[] turns this off"
+    return config.replace(trackers=names), said
 
 
 def _fit_to_memory(config: TrainConfig, processes: int) -> fitting.FittedRun:

@@ -257,7 +257,8 @@ class TrainConfig(Record):
     certify: CertifyConfig = CertifyConfig()
     health: HealthConfig = HealthConfig()
     trackers: tuple[TrackerName, ...] = ()
-    """Experiment trackers that get the metrics too: wandb, tensorboard, mlflow, trackio."""
+    """Experiment trackers that get the metrics too: wandb, tensorboard, mlflow, trackio. If this key is not set, wandb
+    is used where it is installed and `WANDB_API_KEY` is set."""
     tracking: TrackingConfig = TrackingConfig()
 
     @property

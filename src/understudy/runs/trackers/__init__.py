@@ -8,6 +8,7 @@ from understudy.runs.trackers.config import (
     TrackerName,
     TrackerRunInfo,
     TrackingConfig,
+    default_trackers,
     tracker_module,
     validate_trackers,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "TrackerProcesses",
     "TrackerRunInfo",
     "TrackingConfig",
+    "default_trackers",
     "tracker_module",
     "validate_trackers",
 ]

@@ -4,6 +4,7 @@ Addresses and API keys are read from the environment only.
 """
 
 import importlib.util
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -27,11 +28,21 @@ def validate_trackers(names: Iterable[TrackerName]) -> None:
     """Raise ConfigError if the module of a tracker is not installed."""
     for name in names:
         module = tracker_module(name)
-        found = importlib.util.find_spec(module)
-        if found is None or found.origin is None:  # a folder that a tracker wrote here has no origin
+        if not _is_installed(module):
             raise ConfigError(
                 f"trackers: the package {module} is not installed; {install_hint(name)}, or leave {name} out"
             )
+
+
+def default_trackers() -> tuple[TrackerName, ...]:
+    """Return the trackers of a run whose config does not set `trackers`: wandb if it is installed and has a key."""
+    has_wandb = bool(os.environ.get("WANDB_API_KEY")) and _is_installed(tracker_module("wandb"))
+    return ("wandb",) if has_wandb else ()
+
+
+def _is_installed(module: str) -> bool:
+    found = importlib.util.find_spec(module)
+    return found is not None and found.origin is not None  # a folder that a tracker wrote here has no origin
 
 
 class TrackingConfig(Record):
