@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,13 @@ from understudy.core.messages import Message, ToolCall, message_from_openai
 from understudy.core.tasks import Task
 from understudy.data.check import check
 from understudy.envs.benchmarks.forked_tables import FrozenTables, LazyTable
-from understudy.envs.benchmarks.tau_bench import TauBench, open_domain, outputs_told, tau_bench_canonical
+from understudy.envs.benchmarks.tau_bench import (
+    TauBench,
+    TauBenchTools,
+    open_domain,
+    outputs_told,
+    tau_bench_canonical,
+)
 from understudy.envs.environment import StepResult
 from understudy.envs.sources import load_source
 from understudy.envs.task_source import Slice
@@ -122,6 +129,12 @@ def test_reward_requires_state_and_outputs(kiosk: TauBench) -> None:
     assert score_parts(play_steps(kiosk, cheap, text_message("An APPLE costs 1000."))[-1])["facts_told"] == 0.0, (
         "commas go from what is said and not from what is to be said"
     )
+
+
+def test_answer_of_a_tool_may_be_none() -> None:
+    """A tool of tau-bench's airline returns None for some arguments."""
+    tools = TauBenchTools({"idle": SimpleNamespace(invoke=lambda data: None)}, (), {})
+    assert tools.call_sync(ToolCall(name="idle", arguments={})) == "None"
 
 
 def test_failed_call_returns_error_and_keeps_its_writes(kiosk: TauBench) -> None:

@@ -253,12 +253,12 @@ class TauBenchTools:
         validate_expression(call)
         arguments = copy.deepcopy(call.arguments)  # tools may store them in the data and change them there
         try:
-            answer = self._tools[call.name].invoke(data=self._data, **arguments)
+            answer = str(self._tools[call.name].invoke(data=self._data, **arguments))  # a tool may answer None
         except TOOL_EXCEPTIONS as e:
             raise ToolError(str(e)) from e
         if answer.startswith("Error: "):
             raise ToolError(answer.removeprefix("Error: "))
-        return str(answer)
+        return answer
 
 
 def validate_expression(call: ToolCall) -> None:
