@@ -42,7 +42,25 @@ def make_eval_sets(config: TrainConfig, domain: TaskSource) -> list[EvalSet]:
         ood = ood_source(config, domain)
         tasks = [task for part in ood.sources for task in _ood_tasks(config, part)]
         found.append(EvalSet(ood, tasks, _ood_config(config, len(tasks)), OOD_SET))
-    return [*found, *(_test_set(config, name) for name in config.data.tests)]
+    test_sets = [_test_set(config, name) for name in config.data.tests]
+    for test_set in test_sets:
+        _validate_held_out(config, domain, test_set)
+    return [*found, *test_sets]
+
+
+def _validate_held_out(config: TrainConfig, domain: TaskSource, test_set: EvalSet) -> None:
+    """Raise ConfigError if a test set has test tasks of the domain, and the run is validated on other tasks of it.
+
+    They would be seen at every evaluation, and could guide choices that only validation tasks may guide.
+    """
+    if config.eval.split == "test":
+        return
+    held_out = {(task.domain, task.id) for task in domain.tasks("test")}
+    if shared := [task for task in test_set.tasks if (task.domain, task.id) in held_out]:
+        raise ConfigError(
+            f"data.tests.{test_set.name} has {len(shared)} test tasks of {domain.name}, such as {shared[0].id}, and "
+            f"eval.split = {config.eval.split!r}; name tasks of another source, or set eval.split=test at the end"
+        )
 
 
 def _test_set(config: TrainConfig, name: str) -> EvalSet:

@@ -74,6 +74,18 @@ def test_files_replace_the_splits_of_a_run(tmp_path: Path) -> None:
     assert [len(alone.tasks(split)) for split in SPLITS] == [1, 1, 0]
 
 
+def test_test_tasks_of_the_validated_domain_are_no_test_set(tmp_path: Path) -> None:
+    write_tasks(tmp_path / "held.jsonl", DOMAIN.tasks("test")[:3])
+    write_tasks(tmp_path / "seen.jsonl", DOMAIN.tasks("validation")[:3])
+    for held in ("toy:DOMAIN", str(tmp_path / "held.jsonl")):
+        settings = ["domain=toy:DOMAIN", f"data.tests.final={held}", "data.sources=toy:DOMAIN"]
+        with pytest.raises(ConfigError, match=r"data\.tests\.final\b.*test tasks of toy.*eval\.split"):
+            make_eval_sets(parse_config("", settings), DOMAIN)
+        assert len(make_eval_sets(parse_config("", [*settings, "eval.split=test"]), DOMAIN)) == 2
+    seen = ["domain=toy:DOMAIN", f"data.tests.seen={tmp_path / 'seen.jsonl'}", "data.sources=toy:DOMAIN"]
+    assert len(make_eval_sets(parse_config("", seen), DOMAIN)[1].tasks) == 3
+
+
 def test_test_sets_are_evaluated_under_their_names(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path, own_rows())
     settings = [f"data.tests.mine={path}", "data.tests.shop=retail", "slice.families=one"]
