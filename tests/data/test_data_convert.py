@@ -502,6 +502,7 @@ def test_mcp_environment_rows_name_the_environment(tmp_path: Path, monkeypatch: 
     assert run_data_command("validate", "rows.jsonl", "--domain", "mcp:tally.toml")[1] == "rows.jsonl: 2 sound, 0 bad\n"
 
 
+@pytest.mark.slow
 def test_mcp_task_that_rewards_doing_nothing_is_rejected(tmp_path: Path) -> None:
     idle = {"id": "idle", "prompt": "Hello.", "gold": [], "check": {"state": {"tool": "count", "equals": {"count": 0}}}}
     path = write_environment(tmp_path, [idle])

@@ -270,6 +270,7 @@ def test_model_proposals_are_run_checked_and_counted(tmp_path: Path) -> None:
     assert run_data_command("validate", out, "--domain", REPLAY)[0] == 0
 
 
+@pytest.mark.slow
 def test_resumed_proposals_are_not_asked_for_again(tmp_path: Path) -> None:
     texts = ("What did it close at last?", "I need the price of the end of the day.", "Tell me how high trading ended.")
     good = [proposal(f"{text} I mean {t}.", t) for text, t in zip(texts, ("KESS", "ORCO", "PINS"), strict=True)]

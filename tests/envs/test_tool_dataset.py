@@ -205,6 +205,7 @@ def test_eval_set_without_tasks_is_rejected() -> None:
         eval_sets.make_eval_sets(parse_config("", tests), load_source("retail"))
 
 
+@pytest.mark.slow
 def test_a_run_trains_on_a_tool_dataset(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     settings = [

@@ -201,6 +201,7 @@ BODY = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=BODY)
 def test_fuzzed_body_gives_a_reply_or_an_error(url: str, body: Mapping[str, Any]) -> None:

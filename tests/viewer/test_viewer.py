@@ -310,6 +310,7 @@ def test_cross_origin_request_is_rejected(viewer_client: httpx2.Client, site: st
         assert viewer_client.get("/api/overview", headers={"Sec-Fetch-Site": own}).status_code == 200
 
 
+@pytest.mark.slow
 def test_wild_parameters_are_answered_with_400_or_404(viewer_client: httpx2.Client) -> None:
     draw = random.Random(0)
     values = [
@@ -478,6 +479,7 @@ def test_exported_file_contains_the_servers_answers(
     assert answer["rows"]["two"] == viewer_client.get("/api/runs/two/episodes?limit=500").json()["rows"]
 
 
+@pytest.mark.slow
 def test_exported_file_has_a_strict_content_security_policy(library: RunLibrary, tmp_path: Path) -> None:
     export_page(library, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
@@ -528,6 +530,7 @@ def test_every_view_option_is_documented() -> None:
     assert options <= set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", documentation))
 
 
+@pytest.mark.slow
 def test_view_command_prints_json_and_exports_a_file(folder: Path, tmp_path: Path) -> None:
     verb = [sys.executable, "-m", "understudy", "view", str(folder / "one")]
     answer = json.loads(subprocess.run([*verb, "--json"], capture_output=True, text=True, check=True).stdout)

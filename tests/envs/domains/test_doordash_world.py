@@ -219,6 +219,7 @@ def test_reading_out_records_earns_low_reward() -> None:
     )
 
 
+@pytest.mark.slow
 def test_opening_does_not_reveal_whether_request_is_granted() -> None:
     """The most predictive word of easy openings is nearly as frequent in granted as in refused requests."""
     families = (

@@ -235,6 +235,7 @@ def test_file_descriptors_are_not_inherited(python: RunningInterpreter, tmp_path
     assert len(found.split()) == 1  # the pipe of requests
 
 
+@pytest.mark.slow
 def test_time_memory_and_output_are_limited() -> None:
     limits = SandboxLimits(cpu_seconds=2, memory_bytes=256 << 20, max_file_bytes=1 << 20, max_open_files=16)
     with contextlib.closing(RunningInterpreter(60.0, limits)) as small:

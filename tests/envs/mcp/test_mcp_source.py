@@ -301,6 +301,7 @@ def test_invalid_toml_raises_config_error(tmp_path: Path, text: str, match: str)
 ALIASES = '[aliases]\nadd = {number = "amount", amount = "amount"}\n"tally.say" = {words = "text"}'
 
 
+@pytest.mark.slow
 def test_aliases_of_the_toml_file_reach_the_server_under_the_parameters_names(tmp_path: Path) -> None:
     source = load_source(f"mcp:{write_environment(tmp_path, server=ALIASES)}")
     shown = {spec.name: spec for spec in source.tool_specs}

@@ -97,6 +97,7 @@ def test_own_server_lists_the_aliases_of_its_arguments() -> None:
     assert "python_code" in both
 
 
+@pytest.mark.slow
 def test_failing_server_is_fault_with_reason() -> None:
     hasty = unruly_config(call_timeout=2)
 
@@ -141,6 +142,7 @@ def test_tool_timeout_is_returned_to_agent_with_on_timeout_error() -> None:
     assert next_one == "the count is 1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"reset": {"tool": "reset"}}], ids=["fresh", "reset"])
 def test_blocked_server_is_replaced_for_next_episode(
     settings: dict[str, object],
@@ -161,6 +163,7 @@ def test_blocked_server_is_replaced_for_next_episode(
     assert not same
 
 
+@pytest.mark.slow
 def test_timeout_on_shared_server_affects_one_episode() -> None:
     config = unruly_config(isolation="shared", max_sessions=1)
     pools = SessionPools({"u": config})
@@ -181,6 +184,7 @@ def test_timeout_on_shared_server_affects_one_episode() -> None:
     assert same
 
 
+@pytest.mark.slow
 def test_blocked_shared_server_is_replaced() -> None:
     config = unruly_config(isolation="shared", max_sessions=1, call_timeout=3.0, tool_timeouts={"block": 0.3})
     pools = SessionPools({"u": config})
@@ -196,6 +200,7 @@ def test_blocked_shared_server_is_replaced() -> None:
     assert not same
 
 
+@pytest.mark.slow
 def test_max_seconds_limits_episode_time() -> None:
     async def episode() -> tuple[str, str]:
         async with MCPToolkit({"u": unruly_config()}, limits=MCPLimits(max_seconds=3.0)) as kit:
@@ -279,6 +284,7 @@ def test_sixteen_concurrent_episodes_are_isolated(tmp_path: Path) -> None:
     assert not running_servers()
 
 
+@pytest.mark.slow
 def test_lingering_server_is_killed_when_loop_ends() -> None:
     async def leaves() -> str:
         async with MCPToolkit({"u": unruly_config("lingers")}) as kit:
@@ -494,6 +500,7 @@ def test_failed_start_releases_acquired_servers() -> None:
     assert not running_servers()
 
 
+@pytest.mark.slow
 def test_replaced_shared_server_is_closed() -> None:
     """A running server whose tools have changed is replaced."""
 

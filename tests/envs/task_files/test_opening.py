@@ -177,6 +177,7 @@ def test_check_counts_the_unsound_tasks_of_a_benchmark_by_reason(tmp_path: Path)
     assert unsound <= len(report.problems)
 
 
+@pytest.mark.slow
 def test_sequences_are_played_by_the_users_mcp_environment(tmp_path: Path) -> None:
     environment = f"mcp:{write_environment(tmp_path)}"
     steps = [{"step": 1, "server": "tally", "tool": "add", "params": {"amount": 3}}]
