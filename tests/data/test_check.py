@@ -20,6 +20,7 @@ from understudy.envs.domains.base import Domain
 from understudy.envs.domains.retail import DOMAIN
 from understudy.envs.domains.retail.task_generator import make_task
 from understudy.envs.task_source import Slice
+from understudy.envs.tools import Toolkit
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,15 @@ def test_valid_tasks_have_no_problems() -> None:
     assert [split.tasks for split in others] == [0, 0]
     assert "get_product" in report.unused_tools
     assert "cancel_order" not in report.unused_tools
+
+
+def test_domain_without_tools_is_a_warning() -> None:
+    class NoTools(Toolkit):
+        """A toolkit without tools."""
+
+    silent = FixedTasksDomain(toy.__name__, toy.build_house, NoTools, toy.generate, ("one", "two"))
+    assert any("no tools" in text for text in check(silent).warnings)
+    assert not any("no tools" in text for text in check_tasks(TASK).warnings)
 
 
 def test_gold_call_refused_by_a_tool_is_reported() -> None:

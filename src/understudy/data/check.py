@@ -173,6 +173,8 @@ async def check_async(domain: TaskSource, track: ProgressTracker = lambda items,
     warnings = [detail for summary in files for detail in summary.details]
     if not domain.domain_policy:
         warnings.append("the domain policy is empty, so the agent gets no instructions")
+    if not domain.tool_specs:
+        warnings.append("the agent has no tools; if it should have some, add public methods with docstrings")
     if alike:
         first, task = alike[0]
         warnings.append(
