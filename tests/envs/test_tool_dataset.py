@@ -10,7 +10,7 @@ import pytest
 
 from support.shelves import GOLD, ROWS, SHELVES, FixedReplies, Shelf, call
 from understudy.cli import launch
-from understudy.core.errors import ConfigError, RolloutError, TaskError
+from understudy.core.errors import ConfigError, RolloutError, TaskError, ToolError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.data.check import check
@@ -231,3 +231,36 @@ def test_a_run_trains_on_a_tool_dataset(tmp_path: Path) -> None:
         ("shelves", SHELVES.tasks("train")[0].id)
     }
     assert len(played) == 2
+
+
+class Doubling(ToolEpisode):
+    def double(self, n: int) -> int:
+        """Double a number."""
+        if n > 1000:
+            raise ToolError("too large")
+        return 2 * n
+
+    def reward(self, transcript: Sequence[Message]) -> float:
+        return float(transcript[-1].content == self.example.answer)
+
+
+@pytest.mark.parametrize(
+    ("argument", "first", "sound", "text"),
+    [
+        ("n", 1, True, ""),
+        ("number", 1, False, "invalid_arguments"),
+        ("n", 5000, True, "refuses calls of 12 gold episodes"),
+    ],
+)
+def test_gold_calls_that_fail_are_reported_although_gold_earns_1(
+    argument: str, first: int, sound: bool, text: str
+) -> None:
+    examples = [
+        ToolExample(
+            prompt=f"Double {n}.", answer=str(2 * n), gold_calls=(ToolCall(name="double", arguments={argument: n}),)
+        )
+        for n in range(first, first + 12)
+    ]
+    report = check(ToolDataset("doubling", "Use the tool.", examples, Doubling))
+    assert (report.problems == ()) == sound
+    assert text in " ".join((*report.problems, *report.warnings))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from understudy.core.errors import TaskError
+from understudy.core.errors import TaskError, ToolErrorKind
 from understudy.core.event_loop import run_async
 from understudy.core.items import RowErrorKind
 from understudy.core.records import Record
@@ -50,6 +50,8 @@ PROBLEM_TITLES: Mapping[ProblemKind, str] = {
 """The kinds of problems, the worst first."""
 MAX_CONCURRENT_TASKS = 4
 """Number of tasks that are played at once if their episodes start servers."""
+_WRONG_CALLS: tuple[ToolErrorKind, ...] = ("unknown_tool", "invalid_arguments", "malformed", "tool_exception")
+"""Errors of a gold call that no environment intends. A refusal may be intended: gold of tau-bench has some."""
 _LIMITS = EpisodeLimits(max_turns=100, max_retries=0)
 
 
@@ -129,6 +131,8 @@ class _PlayedTask:
     problems: Sequence[_Problem]
     runs: bool = False
     """Whether an environment of the task could be made."""
+    refused_calls: int = 0
+    """Calls of the gold episode that a tool refused."""
     places: frozenset[tuple[str, ...]] = frozenset()
     """The places of the exceptions in its episodes."""
     gold: Score | None = None
@@ -173,6 +177,10 @@ async def check_async(domain: TaskSource, track: ProgressTracker = lambda items,
     warnings = [detail for summary in files for detail in summary.details]
     if not domain.domain_policy:
         warnings.append("the domain policy is empty, so the agent gets no instructions")
+    if refused := [each for each in every if each.refused_calls]:
+        warnings.append(
+            f"a tool refuses calls of {len(refused)} gold episodes, such as {refused[0].task.id}; SFT imitates them"
+        )
     if not domain.tool_specs:
         warnings.append("the agent has no tools; if it should have some, add public methods with docstrings")
     if alike:
@@ -235,8 +243,12 @@ async def _play_task(domain: TaskSource, split: Split, task: Task) -> _PlayedTas
     problems += (_Problem("lost_episode", text, task) for text in failed)
     if gold.score and noop.score:
         problems += _reward_problems(task, gold.score, noop.score)
+    if wrong := [kind for kind in _WRONG_CALLS if kind in gold.event_counts]:
+        text = f"task {task.id}: calls fail in its gold episode ({', '.join(wrong)}), and SFT would imitate them"
+        problems.append(_Problem("gold_fails", text, task))
     places = frozenset((*exception_places(gold), *exception_places(noop)))
-    return _PlayedTask(task, problems, True, places, gold.score, noop.score)
+    refused = gold.event_counts.get("refused", 0)
+    return _PlayedTask(task, problems, True, refused, places, gold.score, noop.score)
 
 
 async def _probe(
