@@ -264,3 +264,8 @@ def test_gold_calls_that_fail_are_reported_although_gold_earns_1(
     report = check(ToolDataset("doubling", "Use the tool.", examples, Doubling))
     assert (report.problems == ()) == sound
     assert text in " ".join((*report.problems, *report.warnings))
+
+
+def test_example_of_another_type_is_named() -> None:
+    with pytest.raises(TaskError, match=r"example 1 of sums is a dict\b.*ToolExample"):
+        ToolDataset("sums", "", [ToolExample(prompt="1"), {"prompt": "2"}], Doubling)  # type: ignore[list-item]

@@ -137,6 +137,15 @@ class ToolDataset:
     """Makes users who answer the agent's texts; None means `ToolEpisode.env_response`."""
     task_slice: Slice = FULL_SLICE
 
+    def __post_init__(self) -> None:
+        given: Sequence[object] = self.examples
+        for number, example in enumerate(given):
+            if not isinstance(example, ToolExample):
+                raise TaskError(
+                    f"example {number} of {self.name} is a {type(example).__name__}, not a ToolExample; write "
+                    "ToolExample(prompt=…, answer=…), or read rows with understudy.data.tool_examples"
+                )
+
     @property
     def families(self) -> tuple[str, ...]:
         """The distinct families of the examples."""
