@@ -20,7 +20,7 @@ class TaskFile:
     mixture: Mixture
     """The sources that play the tasks."""
     split_tasks: Mapping[Split, Sequence[Task]]
-    """The tasks by split. A split that is missing here is that of the first player."""
+    """The tasks by split. A split that is missing here is that of the first source of `mixture`."""
     summary: FileSummary
     """What was read and what was refused."""
     shares_rows: bool = False
