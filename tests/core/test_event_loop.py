@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from pydantic import BaseModel, field_serializer
 
 from understudy.core.event_loop import BackgroundLoop, LoopLocal, run_async
 
@@ -40,6 +41,22 @@ def test_ctrl_c_ends_synchronous_code_at_once() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_async(load())
     assert not reached
+
+
+def test_ctrl_c_that_pydantic_replaces_by_its_own_error_is_still_ctrl_c() -> None:
+    class Row(BaseModel):
+        cell: int = 1
+
+        @field_serializer("cell")
+        def press(self, cell: int) -> int:
+            os.kill(os.getpid(), signal.SIGINT)
+            return cell
+
+    async def write() -> str:
+        return Row().model_dump_json()
+
+    with pytest.raises(KeyboardInterrupt):
+        run_async(write())
 
 
 def test_ctrl_c_cancels_waiting_coroutine_and_runs_its_cleanup() -> None:

@@ -41,13 +41,13 @@ def _is_loop_running() -> bool:
 async def _with_interrupts(main: Coroutine[Any, Any, T]) -> T:
     if threading.current_thread() is not threading.main_thread():
         return await main  # Python handles signals only in the main thread
-    loop, task, cancelled = asyncio.get_running_loop(), asyncio.current_task(), False
+    loop, task, cancelled, interrupted = asyncio.get_running_loop(), asyncio.current_task(), False, False
     assert task is not None
 
     def on_interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal cancelled
+        nonlocal cancelled, interrupted
         if cancelled or asyncio.current_task(loop) is task:
-            cancelled = False
+            cancelled, interrupted = False, True
             raise KeyboardInterrupt
         cancel()
 
@@ -70,6 +70,11 @@ async def _with_interrupts(main: Coroutine[Any, Any, T]) -> T:
         return await main
     except asyncio.CancelledError:
         if cancelled:
+            raise KeyboardInterrupt from None
+        raise
+    except Exception:
+        # An extension may replace KeyboardInterrupt by an error of its own, as pydantic does while it serializes.
+        if interrupted:
             raise KeyboardInterrupt from None
         raise
     finally:
