@@ -1,8 +1,6 @@
 """Start, poll and end the tracker processes of a run."""
 
 import contextlib
-import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -13,12 +11,11 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from understudy.core.errors import install_hint
+from understudy.core.secrets import mask_secrets
 from understudy.runs.trackers.config import TrackerName, TrackerRunInfo, TrackingConfig
 
 SHUTDOWN_TIMEOUT = 60.0
 """Seconds that a tracker has at the end of the run to send the remaining records."""
-_SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD")
-_LOGIN = re.compile(r"(?<=//)[^/@\s]+(?=@)")
 
 
 class TrackerProcesses:
@@ -90,18 +87,6 @@ def state_file(folder: Path, name: str) -> Path:
     return folder / "trackers" / f"{name}.json"
 
 
-def redact_secrets(text: str) -> str:
-    """Return the text without secrets.
-
-    They are the values of environment variables whose name contains KEY, TOKEN, SECRET or PASSWORD, and the logins in
-    URLs.
-    """
-    for name, value in os.environ.items():
-        if _SECRET.search(name.upper()) and len(value) >= 6:
-            text = text.replace(value, f"[{name}]")
-    return _LOGIN.sub("[login]", text)
-
-
 def _start_process(name: str, about: TrackerRunInfo) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
     errors = tempfile.TemporaryFile()  # noqa: SIM115  it stays open while the process runs
     command = [sys.executable, "-P", "-m", "understudy.runs.trackers", name]
@@ -123,7 +108,7 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
 
 def _dropped(name: str, why: str) -> str:
     missing = f"; {install_hint(name)}" if "No module named" in why else ""
-    return f"tracker {name} failed; the run continues without it: {redact_secrets(why)}{missing}"
+    return f"tracker {name} failed; the run continues without it: {mask_secrets(why)}{missing}"
 
 
 def _identity(folder: Path) -> str:

@@ -6,7 +6,6 @@ SkyRL's environment variables without secrets.
 
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,11 +13,10 @@ from typing import Any
 import ray
 
 from understudy.core.errors import ConfigError
+from understudy.core.secrets import is_secret_name
 from understudy.train.skyrl.compat import patch_typed_dict
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
-_SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD")
-"""Matches the names of secret variables. They are not passed to workers, because Ray logs the variables it passes."""
 
 
 @contextlib.contextmanager
@@ -64,8 +62,11 @@ def _about_tokens() -> str:
 
 
 def worker_environment(cfg: Any, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of the workers: `given` without secrets, and the path of their log."""
+    """Return the environment variables of the workers: `given` without secrets, and the path of their log.
+
+    Ray logs the variables that it passes.
+    """
     os.makedirs(cfg.trainer.log_path, exist_ok=True)
     passed = {name: os.environ[name] for name in ("HF_HUB_OFFLINE", "GLOO_SOCKET_IFNAME") if name in os.environ}
-    allowed = {name: value for name, value in given.items() if not _SECRET.search(name)}
+    allowed = {name: value for name, value in given.items() if not is_secret_name(name)}
     return {**allowed, **passed, "SKYRL_LOG_FILE": os.path.join(cfg.trainer.log_path, "workers.log")}

@@ -1,0 +1,103 @@
+"""Secrets are recognized by name and shape, refused in settings and masked in texts."""
+
+import time
+
+import pytest
+
+from understudy.core.errors import ConfigError
+from understudy.core.secrets import is_secret_name, mask_secrets, validate_no_secrets
+
+KEY = "sk-" + "a1B2c3D4e5" * 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["api_key", "apikey", "GITHUB_TOKEN", "x-auth-token", "tavilyApiKey", "PGPASSWORD", "Authorization", "key",
+     "--token", "AWS_SECRET_ACCESS_KEY", "Cookie", "client_secret", "passphrase", "DB_PASS", "X-API-Key", "HF_TOKEN",
+     "db.password"],
+)  # fmt: skip
+def test_name_of_secret(name: str) -> None:
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["api_key_var", "max_tokens", "MAX_TOKENS", "pad_token", "primary_key", "tokenizer", "author", "keyboard", "monkey",
+     "token_mean", "cache_key", "", "²", "password_file", "TOKENIZERS_PARALLELISM", "base_url", "keys"],
+)  # fmt: skip
+def test_name_of_other_setting(name: str) -> None:
+    assert not is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    ("values", "place"),
+    [
+        ({"extra_body": {"api_key": "hunter2"}}, "extra_body.api_key"),
+        ({"extra_body": {"deep": [{"x": {"Authorization": "abc"}}]}}, "extra_body.deep.0.x.Authorization"),
+        ({"user": {"note": f"use {KEY}"}}, "user.note"),
+        ({"url": "https://me:word@host/api"}, "url"),
+        ({"url": "https://token@host/api"}, "url"),
+        ({"url": "https://host/api?api_key=abcdefgh"}, "url"),
+        ({"url": "https://host/api?a=1&key=abcdefgh"}, "url"),
+        ({"db": "postgresql://me:word@host/db"}, "db"),
+        ({"command": ["server", "--api-key", "abcdefgh"]}, "command.2"),
+        ({"command": ["server", "--token=abcdefgh"]}, "command.1"),
+        ({"command": "server --token=abcdefgh"}, "command"),
+        ({"headers": {"X": "Bearer abcdefgh12345"}}, "headers.X"),
+        ({"args": ["-H", "X-Api-Key: abcdefgh12345"]}, "args.1"),
+        ({"env": {"GITHUB_TOKEN": "abcdef"}}, "env.GITHUB_TOKEN"),
+        ({"pem": "-----BEGIN RSA PRIVATE KEY-----\nMII"}, "pem"),
+    ],
+)
+def test_plain_secret_is_refused_without_its_value(values: dict[str, object], place: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        validate_no_secrets(values, "x.toml")
+    said = str(error.value)
+    assert said.startswith(f"x.toml: {place} holds ")
+    assert not any(secret in said for secret in (KEY, "hunter2", "abcdef", ":word", "token@", "MII"))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"env": {"GITHUB_TOKEN": "${GITHUB_TOKEN}", "MAX_TOKENS": "100000"}},
+        {"headers": {"Authorization": "Bearer ${KEY}"}},
+        {"url": "https://host/mcp?api_key=${KEY}"},
+        {"command": ["server", "--api-key", "${KEY}", "--token=${KEY}"]},
+        {"api_key_var": "OPENAI_API_KEY", "model": "sk-learn-small-model-name-of-mine"},
+        {"extra_body": {"stop_token": "<|im_end|>", "max_tokens": 12, "token": 5, "key": None}},
+        {"policy": "The basic authentication of a bearer is described elsewhere. sorted(x, key=lambda a: a)"},
+        {"source": "git+ssh://git@host/repository"},
+    ],
+)
+def test_references_and_other_settings_are_allowed(values: dict[str, object]) -> None:
+    validate_no_secrets(values, "x.toml")
+
+
+def test_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SERVICE_TOKEN", "open/sesame!")
+    monkeypatch.setenv("SHORT_KEY", "abc")
+    assert mask_secrets("401 for open/sesame!") == "401 for [MY_SERVICE_TOKEN]"
+    assert mask_secrets("401 for open%2Fsesame%21 abc") == "401 for [MY_SERVICE_TOKEN] abc"
+    assert mask_secrets("401 for blue-house", "blue-house") == "401 for [secret]"
+    assert mask_secrets("GET https://me:word@host/api?x=1&api_key=abcdefgh&y=2") == (
+        "GET https://[login]@host/api?x=1&api_key=[secret]&y=2"
+    )
+    assert mask_secrets("Authorization: Bearer abcdefgh12345") == "Authorization: Bearer [secret]"
+    assert mask_secrets(f"Incorrect key {KEY}.") == "Incorrect key [secret]."
+    plain = "max_tokens=100000 token_mean learning_rate=0.00001 key=lambda: the bearer authenticates https://host/a@b"
+    assert mask_secrets(plain) == plain
+
+
+@pytest.mark.parametrize(
+    "unit", ["a", "//", "a=", "sk-", "Bearer ", "x:y@", "-----BEGIN ", "eyJaaaaaaaaa.", "token=aaaaaaa1&"]
+)
+def test_masking_is_linear(unit: str) -> None:
+    def seconds(count: int) -> float:
+        text = unit * (count // len(unit))
+        began = time.process_time()
+        mask_secrets(text)
+        return time.process_time() - began
+
+    seconds(1000)
+    assert seconds(200_000) < 1.0
