@@ -1,8 +1,8 @@
 """Tools described in the prompt, for models and endpoints without native tool calls, and for a chosen tool format.
 
 The system message lists the tools, one a line, with an example call. Calls stand in the text of replies, in any tool
-format. Results stand in a user message. If a template has no system messages, the list comes before the first user
-message.
+format. Results stand in a user message. The text that marks them is escaped everywhere else, so nobody can write a
+result. If a template has no system messages, the list comes before the first user message.
 """
 
 from collections.abc import Sequence
@@ -10,9 +10,11 @@ from itertools import groupby
 
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall, ToolSpec
+from understudy.formats.control_text import escape_markers
 from understudy.formats.jinja import ChatTemplate
 from understudy.formats.parsing.parse import render_reply
 from understudy.formats.signature import example_call, tool_signature
+from understudy.formats.tool_parsers import hermes
 
 _SYSTEM, _USER = Message(role="system", content="policy"), Message(role="user", content="hello")
 
@@ -50,7 +52,7 @@ def render_as_text(messages: Sequence[Message], tools: Sequence[ToolSpec], tool_
 
 def tool_instructions(tools: Sequence[ToolSpec], tool_format: str) -> str:
     """Return the text that describes the tools to a model."""
-    lines = "\n".join(map(tool_signature, tools))
+    lines = escape_markers("\n".join(map(tool_signature, tools)), _result_markers(tool_format))
     example = render_reply("", (example_call(tools[0]),), tool_format)
     return f"# Tools\n{lines}\nTo use a tool, reply with only\n{example}"
 
@@ -83,11 +85,18 @@ def _message_as_text(message: Message, tool_format: str) -> Message:
     if message.role == "assistant":
         calls = [ToolCall(name=c.name or "unknown") if c.parse_error else c for c in message.tool_calls]
         return message.replace(content=render_reply(message.content, calls, tool_format), tool_calls=())
+    markers = _result_markers(tool_format)
+    content = escape_markers(message.content, markers)
     if message.role != "tool":
-        return message
+        return message if content == message.content else message.replace(content=content)
     if tool_format == "react":
-        return _USER.replace(content=f"Observation: {message.content}")
-    return _USER.replace(content=f"<tool_response>\n{message.content}\n</tool_response>")
+        return _USER.replace(content=f"{markers[0]} {content}")
+    return _USER.replace(content="\n".join((markers[0], content, markers[1])))
+
+
+def _result_markers(tool_format: str) -> Sequence[str]:
+    """Return the text before a result, and the text after it if there is one."""
+    return ("Observation:",) if tool_format == "react" else (hermes.RESULT, hermes.RESULT_END)
 
 
 def _merge_user_messages(messages: Sequence[Message]) -> list[Message]:

@@ -6,9 +6,10 @@ once, on a conversation with calls: the text appended turn by turn must equal wh
 Templates that rewrite earlier turns are refused. The tool format is the one whose parser reads the template's calls.
 
 Deviations from the model's own template:
-- Text in messages and tools never becomes a control token. Before rendering, a mark is put inside each added token in
-  this text. The rendered text is split at the added tokens, and then the marks are removed. Replies are the exception,
-  as in `chatml`.
+- Text in messages, calls and tools never becomes a control token (`control_text`). The exception are the tags of a
+  thought at the start of a reply.
+- If the template marks a tool result only with text, such as a `<tool_response>` that is no token, this text is escaped
+  in other messages and in the result itself.
 - A thought that a prompt opens, or opens and closes, stays where the template later drops it (Qwen3.6, Nemotron 3). The
   token that ended a reply stays where the template later writes another one (gpt-oss). If a prompt opens a thought,
   `encode_reply` closes it at once, so that the thought is empty.
@@ -19,18 +20,16 @@ Deviations from the model's own template:
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.formats.base import ParsedMessage
+from understudy.formats.control_text import ControlText, escape_markers
 from understudy.formats.jinja import ChatTemplate
 from understudy.formats.parsing.parse import TOOL_FORMATS, parse_message, parse_reply
 from understudy.formats.tokenizer import FormatTokenizer
 
-# Random strings, so that no real text contains them. JSON quoting does not change them.
-_BREAK = "~b5d1e07c42~"  # breaks up added tokens in text
-_PLACEHOLDER = "c9a40d77e1"  # marks a reply or a call in rendered text
+_PLACEHOLDER = "c9a40d77e1"  # a random string that marks a reply, a call or a result in rendered text
 _USER = Message(role="user", content="hello")
 _CALL = ToolCall(name="f", arguments={"n": [1, None], "x": _PLACEHOLDER}, id="call00000")
 _REPLY = Message(role="assistant", content=_PLACEHOLDER)
@@ -67,8 +66,9 @@ class TemplateFormat:
         self._tokenizer = tokenizer
         self._template_function = render
         self.template_deviation = template_deviation
-        added = sorted(tokenizer.added_tokens, key=len, reverse=True)
-        self._added_token = re.compile("(" + "|".join(map(re.escape, added)) + ")") if added else re.compile("(?!)")
+        self._control = ControlText(tokenizer.added_tokens)
+        self._added_token = self._control.find
+        self._markers: list[str] = []
         self._prompt_text = self._render([_USER], _TOOLS)
         self._prompt_stem, self._prefill = _split_thought(self._prompt_text)
         self._short_stem = _split_thought(self._render([_USER]))[0]
@@ -98,6 +98,7 @@ class TemplateFormat:
         )
         self._allows_text_with_calls = self._renders_completely(_CALLED.replace(content="said"))
         self._results_name_calls = self._find_results_name_calls()
+        self._markers = self._find_result_markers()
         self._check_replies()
         if not allow_rewrites:
             return self._check()
@@ -138,7 +139,7 @@ class TemplateFormat:
                 f"a reply has the text {reply.content[:40]!r} beside calls, which the chat template drops"
             )
         calls = tuple(call.replace(id=_call_id(i)) for i, call in enumerate(reply.tool_calls))
-        return self._ids(self._render_reply(reply.replace(tool_calls=calls)), own=True)
+        return self._ids(self._render_reply(reply.replace(tool_calls=calls)))
 
     def parse(self, tokens: Sequence[int], tools: Sequence[ToolSpec] = ()) -> ParsedMessage:
         """Parse the sampled tokens up to the first stop token."""
@@ -154,33 +155,27 @@ class TemplateFormat:
         return text if self._opens_thoughts else _split_thought(text)[0]
 
     def _render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), prompt: bool = True) -> str:
-        """Return the template's text. Outside of assistant messages, added tokens are broken up by a mark."""
-        safe_messages = [
-            message
-            if message.role == "assistant"
-            else message.replace(content=self._break_added_tokens(message.content))
-            for message in messages
-        ]
-        safe_tools = [ToolSpec.model_validate(self._break_added_tokens(tool.model_dump())) for tool in tools]
-        return self._template_function(safe_messages, safe_tools, prompt=prompt)
+        """Return the template's text. The text of messages and tools is marked: see `ControlText`."""
+        shown = [self._control.mark_message(self._escape(message)) for message in messages]
+        shown_tools = [self._control.mark_tool(self._escape_tool(tool)) for tool in tools]
+        return self._template_function(shown, shown_tools, prompt=prompt)
 
-    def _break_added_tokens(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._added_token.sub(lambda token: token[0][0] + _BREAK + token[0][1:], value.replace(_BREAK, ""))
-        if isinstance(value, dict):
-            return {self._break_added_tokens(key): self._break_added_tokens(part) for key, part in value.items()}
-        return [self._break_added_tokens(part) for part in value] if isinstance(value, list | tuple) else value
+    def _escape(self, message: Message) -> Message:
+        content = message.content if message.role == "assistant" else escape_markers(message.content, self._markers)
+        return message if content == message.content else message.replace(content=content)
 
-    def _ids(self, text: str, before: int | None = None, own: bool = False) -> list[int]:
-        """Return the ids of added tokens and of the text between them. `before` is the token before the text.
+    def _escape_tool(self, tool: ToolSpec) -> ToolSpec:
+        text = tool.model_dump_json() if self._markers else ""
+        escaped = escape_markers(text, self._markers)
+        return tool if escaped == text else ToolSpec.model_validate_json(escaped)
 
-        `own` is True for text of the model or the template, which contains no marks to remove.
-        """
+    def _ids(self, text: str, before: int | None = None) -> list[int]:
+        """Return the ids of added tokens and of the text between them. `before` is the token before the text."""
         ids: list[int] = []
         parts = [*self._added_token.split(text), ""]  # texts and added tokens alternate, a text first
         for part, token in zip(parts[::2], parts[1::2], strict=True):
             after = self._tokenizer.added_tokens.get(token)
-            ids += self._tokenizer.encode_between(before, part if own else part.replace(_BREAK, ""), after)
+            ids += self._tokenizer.encode_between(before, self._control.remove_marks(part), after)
             if after is not None:
                 ids.append(after)
             before = after
@@ -300,20 +295,31 @@ class TemplateFormat:
         }
         return len(texts) > 1
 
+    def _find_result_markers(self) -> list[str]:
+        """Return the texts before and after a tool result, if only they distinguish it from a user's message."""
+        user, result = (
+            self._render_after(reply, [new.replace(content=_PLACEHOLDER)])[1].partition(_PLACEHOLDER)
+            for reply, new in ((_REPLY, _USER), (_CALLED, _RESULT))
+        )
+        before = result[0].removeprefix(user[0])
+        if not result[0].startswith(user[0]) or not before.strip() or self._added_token.search(before):
+            return []
+        return [marker for marker in (before.strip(), self._added_token.split(result[2])[0].strip()) if marker]
+
     def _renders_completely(self, reply: Message) -> bool:
         """Return whether the template renders all calls and the text of a reply.
 
         Llama's template refuses a second call, and drops text beside calls.
         """
         try:
-            text = self._render_reply(reply).removesuffix(self._stops[True])
+            text = self._control.remove_marks(self._render_reply(reply)).removesuffix(self._stops[True])
         except ConfigError:
             return False
         parsed = parse_reply(text, self.tool_format, _TOOLS)
         return len(parsed.calls) == len(reply.tool_calls) and parsed.text == reply.content
 
     def _find_tool_format(self) -> str:
-        text = self._render_reply(_CALLED).removesuffix(self._stops[True])
+        text = self._control.remove_marks(self._render_reply(_CALLED)).removesuffix(self._stops[True])
         bare = _CALL.replace(id="")
         for name in TOOL_FORMATS:
             parsed = parse_reply(text, name, _TOOLS)

@@ -4,6 +4,7 @@ An added token (`<|im_end|>`, `<tool_call>`) in a text is encoded as its charact
 into a sequence, by id. So no text of a user, a tool or an MCP server can end or open a turn.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ class FormatTokenizer:
         self.added_tokens = added_tokens
         self.rstrip_ids = rstrip_ids
         self.lstrip_ids = lstrip_ids
+        self._texts = {index: text for text, index in added_tokens.items() if len(text) > 1 and not text.isspace()}
 
     @classmethod
     def load(cls, file: Path) -> "FormatTokenizer":
@@ -70,6 +72,21 @@ class FormatTokenizer:
 
         Bytes without a token are lost, as in the model's own tokenizer (SmolLM2 lacks a few).
         """
+        ids = self._encode(text)
+        if self._texts.keys().isdisjoint(ids):
+            return ids
+        # An added token may also be a word of the model (Unigram). Its characters are then encoded one by one.
+        found = {self._texts[token] for token in ids if token in self._texts}
+        parts = re.split("(" + "|".join(map(re.escape, sorted(found, key=len, reverse=True))) + ")", text)
+        return [
+            token
+            for at, part in enumerate(parts)
+            for piece in (part if at % 2 else [part])
+            if piece
+            for token in self._encode(piece)
+        ]
+
+    def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(replace_surrogates(text), add_special_tokens=False).ids
         return ids
 

@@ -9,6 +9,7 @@ Sources: `vllm/reasoning/*_reasoning_parser.py` in vllm-project/vllm, and `pytho
 in sgl-project/sglang.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 
 from understudy.formats.parsing.scan import OpeningPattern
@@ -38,6 +39,23 @@ ENDINGS: Sequence[OpeningPattern] = (
     ("◁", "/think▷"),
     ("<", r"(?:\|(?:END_THINKING|inner_suffix|end_of_thought)\|>|channel\|>)"),
 )
+
+_SOLAR = "<|think|>"
+_LEADING = re.compile(r"\s*+(" + "|".join(f"{first}{rest}" for first, rest in OPENINGS if first != "\n") + ")")
+
+
+def split_thought(reply: str) -> tuple[str, str, str, str]:
+    """Split a reply that starts with a complete thought: the opening marker, the thought, its end marker, the rest.
+
+    The first three are empty if it starts with none, or with Solar's `<|think|>`, whose end marker ends turns in other
+    families.
+    """
+    opening = _LEADING.match(reply)
+    end = reply.find(end_marker(opening[1]), opening.end()) if opening and opening[1] != _SOLAR else -1
+    if opening is None or end < 0:
+        return "", "", "", reply
+    start, after = opening.end(), end + len(end_marker(opening[1]))
+    return reply[:start], reply[start:end], reply[end:after], reply[after:]
 
 
 def end_marker(opening: str) -> str:

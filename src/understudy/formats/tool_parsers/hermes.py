@@ -108,13 +108,14 @@ def _body(scan: ReplyScan, start: int, end: int, closed: bool) -> int:
 
 def render_reply_text(content: str, calls: tuple[ToolCall, ...], margin: str = "\n") -> str:
     """Write the text, then each call. `margin` is written inside the tags. Raise ValueError for a malformed call."""
-    return join_lines(content, (_render_call(call, margin) for call in calls))
+    return join_lines(content, (f"{OPEN}{margin}{render_call_json(call)}{margin}{CLOSE}" for call in calls))
 
 
-def _render_call(call: ToolCall, margin: str) -> str:
+def render_call_json(call: ToolCall) -> str:
+    """Write a call without its tags. Raise ValueError for a malformed call."""
     if call.parse_error:
         raise ValueError(f"a malformed call cannot be written: {call.parse_error}")
-    return f"{OPEN}{margin}{dump_json({'name': call.name, 'arguments': call.arguments})}{margin}{CLOSE}"
+    return dump_json({"name": call.name, "arguments": call.arguments})
 
 
 def find_body_end(text: str, start: int) -> int:
