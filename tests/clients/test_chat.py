@@ -2,10 +2,12 @@
 
 import asyncio
 import email.utils
+import gzip
 import json
 import logging
 import re
 import time
+from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.endpoint import KEY, Answer, Endpoint, make_completion, serve_answers
+from understudy.clients import endpoint as endpoint_module
 from understudy.clients.chat import POOL_SIZE, ChatModel, EndpointConfig, ModelUsage
-from understudy.clients.completions import ChatCompletion
+from understudy.clients.completions import ChatCompletion, read_cache_entry, write_cache_entry
 from understudy.clients.cost import CostTracker
-from understudy.core.errors import ConfigError, RolloutError
+from understudy.core.errors import ConfigError, Fault, RolloutError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.settings import dump_toml
 from understudy.runs.config import TrainConfig, parse_config
@@ -131,9 +134,22 @@ FAILURES = {
     "not UTF-8": Answer(b'{"choices": [{"message": {"content": "\xff\xfe"}}]}'),
     "half a character": Answer('{"choices": [{"message": {"content": "\\ud800"}}]}'),
     "broken connection": Answer("x" * 1000, cut=True),
+    "an unusual encoding": Answer("x", headers={"Content-Type": "application/json; charset=zlib"}),
+    "negative usage": make_completion("Hi.", tokens=(-100, 10)),
+    "negative completion usage": make_completion("Hi.", tokens=(100, -10)),
+    "absurd usage": make_completion("Hi.", tokens=(10**12, 10)),
+    "usage is text": Answer('{"choices": [{"message": {"content": "a"}}], "usage": {"prompt_tokens": "many"}}'),
+    "usage is a fraction": make_completion("Hi.", tokens=(0.5, 10)),  # type: ignore[arg-type]
+    "usage is infinite": Answer('{"choices": [{"message": {"content": "a"}}], "usage": {"prompt_tokens": 1e999}}'),
+    "too large": Answer("x" * 300_000),
     "bad encoding": Answer("plain", headers={"Content-Encoding": "gzip"}),
     "silence": Answer("", delay=0.6),
 }
+
+
+@pytest.fixture(autouse=True)
+def limit_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint_module, "MAX_BODY_BYTES", 200_000)
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -195,6 +211,49 @@ def test_retry_after_header_is_honored(form: str) -> None:
         assert 0.9 < endpoint.times[1] - endpoint.times[0] < 4.0
 
 
+ABSURD_WAITS = [
+    "Fri, 31 Dec 9999 23:59:59 GMT",
+    "Fri, 31 Dec 9999 23:59:59 -2359",
+    "Mon, 01 Jan 0001 00:00:00 -0000",
+    "Mon, 01 Jan 0001 00:00:00 +2359",
+    "Fri, 31 Dec 99999999999999999999 23:59:59 GMT",
+    "Fri, 99 Dec 2025 99:99:99 GMT",
+    "Thu, 01 Jan 1970 00:00:00 GMT",
+    "9" * 400,
+    "1e308",
+    "-5",
+    "NaN",
+    "soon",
+    ",",
+    "",
+]
+
+
+@pytest.mark.parametrize("header", ABSURD_WAITS)
+def test_absurd_retry_after_is_ignored(header: str) -> None:
+    """The wait is then that of `backoff`, which is 0.01 s here."""
+    with serve_answers([Answer("", 429, {"Retry-After": header}), make_completion("Hi.")]) as endpoint:
+        assert send(make_chat_model(endpoint.url)).message.content == "Hi."
+        assert endpoint.times[1] - endpoint.times[0] < 1.0
+
+
+@given(
+    st.text(st.characters(codec="latin-1")) | st.from_regex(r"\w\w\w, \d+ Dec \d+ \d+:\d+:\d+ [+-]\d+", fullmatch=True)
+)
+def test_any_retry_after_header_gives_a_bounded_wait(header: str) -> None:
+    wait = endpoint_module.parse_retry_after(header)
+    assert wait is None or 0.0 <= wait <= 366 * 86400
+
+
+def test_large_response_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compressed body of 50 KB unfolds to 50 MB."""
+    monkeypatch.setattr(endpoint_module, "MAX_BODY_BYTES", 1 << 20)
+    bomb = Answer(gzip.compress(b" " * 50_000_000), headers={"Content-Encoding": "gzip"})
+    with serve_answers([bomb]) as endpoint, pytest.raises(RolloutError, match=r"\b1,048,576\b") as caught:
+        send(make_chat_model(endpoint.url, max_retries=0))
+    assert caught.value.fault == "user"
+
+
 def test_long_retry_after_fails_at_once() -> None:
     with serve_answers([Answer("quota", 429, {"Retry-After": "7200"})]) as endpoint:
         with pytest.raises(RolloutError, match=r"\b429\b.*quota.*\b1\b"):
@@ -216,6 +275,67 @@ def test_permanent_failure_is_not_retried(status: int) -> None:
 def test_wrong_key_or_url_raises_config_error(status: int, said: str) -> None:
     with serve_answers([Answer(f"bad key {KEY}", status)]) as endpoint, pytest.raises(ConfigError, match=said):
         send(make_chat_model(endpoint.url, api_key_var="MY_KEY"))
+
+
+@pytest.mark.parametrize("status", [401, 404])
+def test_passing_401_or_404_is_retried_before_it_ends_the_run(status: int) -> None:
+    passing = Answer("no such model", status)
+    with serve_answers([make_completion("Hi."), passing, passing, make_completion("Hi."), *[passing] * 3]) as endpoint:
+        chat = make_chat_model(endpoint.url)
+        send(chat)
+        assert send(chat).message.content == "Hi."
+        with pytest.raises(ConfigError, match=rf"\b{status}\b.*endpoints\.default\b.*\b3\b"):
+            send(chat)
+        assert len(endpoint.requests) == 7
+
+
+EMPTY_REPLIES = {
+    "filtered": make_completion("I ca", "content_filter"),
+    "filtered without a text": make_completion(None, "content_filter"),  # type: ignore[arg-type]
+    "null": make_completion(None),  # type: ignore[arg-type]
+    "no content": Answer({"choices": [{"message": {"role": "assistant"}, "finish_reason": "stop"}]}),
+    "failed": make_completion("I ca", "error"),
+    "aborted": make_completion("", "abort"),
+    "out of capacity": make_completion("I ca", "insufficient_system_resource"),
+}
+
+
+@pytest.mark.parametrize("fault", ["agent", "user", "grader"])
+@pytest.mark.parametrize("name", EMPTY_REPLIES)
+def test_filtered_or_missing_reply_is_a_paid_fault_of_the_endpoint(name: str, fault: Fault) -> None:
+    empty = EMPTY_REPLIES[name]
+    with serve_answers([empty, make_completion("Hi."), *[empty] * 3]) as endpoint:
+        config = EndpointConfig(model="m", base_url=endpoint.url, backoff=0.01, max_retries=2)
+        chat = ChatModel(config, fault)
+        assert send(chat).message.content == "Hi."
+        assert chat.usage.requests == 2
+        with pytest.raises(RolloutError) as caught:
+            send(chat)
+        assert (caught.value.fault, chat.usage.requests) == (fault, 5)
+
+
+THOUGHT = {"role": "assistant", "content": None, "reasoning_content": "Hm."}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        make_completion(None, "length"),  # type: ignore[arg-type]
+        Answer({"choices": [{"message": THOUGHT, "finish_reason": "stop"}]}),
+        make_completion(""),
+    ],
+)
+def test_empty_reply_of_the_model_itself_is_no_failure(answer: Answer) -> None:
+    with serve_answers([answer]) as endpoint:
+        assert send(make_chat_model(endpoint.url)).message.content == ""
+
+
+def test_filtered_reply_in_the_cache_is_requested_again(tmp_path: Path) -> None:
+    with serve_answers([make_completion("a"), make_completion("b")]) as endpoint:
+        send(make_chat_model(endpoint.url, cache_dir=str(tmp_path)))
+        (entry,) = tmp_path.rglob("*.json")
+        write_cache_entry(entry, read_cache_entry(entry).replace(finish_reason="content_filter"))  # type: ignore[union-attr]
+        assert send(make_chat_model(endpoint.url, cache_dir=str(tmp_path))).message.content == "b"
 
 
 def test_max_concurrency_limits_simultaneous_requests() -> None:
@@ -459,9 +579,9 @@ def test_concurrent_requests_are_spread_over_pools(monkeypatch: pytest.MonkeyPat
     used_clients: list[httpx2.AsyncClient] = []
 
     class RecordingClient(httpx2.AsyncClient):
-        async def post(self, *arguments: Any, **named: Any) -> httpx2.Response:
+        def stream(self, *arguments: Any, **named: Any) -> AbstractAsyncContextManager[httpx2.Response]:
             used_clients.append(self)
-            return await super().post(*arguments, **named)
+            return super().stream(*arguments, **named)
 
     monkeypatch.setattr(httpx2, "AsyncClient", RecordingClient)
 

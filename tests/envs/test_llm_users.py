@@ -224,7 +224,6 @@ def test_repeated_unusable_replies_raise_user_fault(kind: str, text: str) -> Non
     ("answer", "reminder"),
     [
         (make_completion(None, refusal="I cannot play a customer."), PROBLEM_REFUSAL),  # type: ignore[arg-type]
-        (make_completion("", "content_filter"), PROBLEM_REFUSAL),
         (make_completion("Yes, and furthermore", "length"), PROBLEM_TRUNCATED),
         (
             make_completion("", "tool_calls", tool_calls=[{"function": {"name": "x", "arguments": "{}"}}]),
@@ -236,6 +235,14 @@ def test_refused_or_truncated_response_is_requested_again(answer: Answer, remind
     with serve_answers([answer, make_completion("Yes.")]) as endpoint:
         assert get_reply(make_llm_user("llm", endpoint)) == "Yes."
         assert reminder in endpoint.requests[1]["messages"][0]["content"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("answer", [make_completion("I wa", "content_filter"), make_completion(None)])  # type: ignore[arg-type]
+def test_filtered_or_missing_reply_is_a_fault_of_the_user(kind: str, answer: Answer) -> None:
+    with serve_answers([answer]) as endpoint, pytest.raises(RolloutError) as caught:
+        get_reply(make_llm_user(kind, endpoint))
+    assert caught.value.fault == "user"
 
 
 @pytest.mark.parametrize(

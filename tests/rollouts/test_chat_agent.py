@@ -87,6 +87,14 @@ def test_reply_kinds_are_counted(answer: Answer, count: str, said: str) -> None:
         assert [m.content for m in episode.messages if m.role == "assistant"] == [said]
 
 
+@pytest.mark.parametrize("answer", [make_completion("I wi", "content_filter"), make_completion(None)])  # type: ignore[arg-type]
+def test_filtered_or_missing_reply_is_an_agent_fault_without_a_reward(answer: Answer) -> None:
+    with serve_answers(lambda _: answer) as endpoint:
+        episode = play_with_endpoint(endpoint, max_retries=1)
+        assert (episode.stop_reason, episode.fault, episode.score) == (StopReason.FAULT, "agent", None)
+        assert len(endpoint.requests) == 2
+
+
 def test_failing_endpoint_is_an_agent_fault() -> None:
     with serve_answers(lambda _: Answer("down", 503)) as endpoint:
         episode = play_with_endpoint(endpoint, max_retries=1)

@@ -2,9 +2,11 @@
 
 API agents, LLM user simulators and judges use it.
 
-Transient failures (429, 5xx, a lost connection, a timeout, an invalid body) are retried. If the retries fail too, the
-client raises a RolloutError with the `fault` of the ChatModel. If the first request is refused, or nothing listens at
-the address, the setup is wrong: the client raises a ConfigError at once.
+Transient failures (429, 5xx, a lost connection, a timeout, an invalid body, a filtered or missing reply) are retried.
+If the retries fail too, the client raises a RolloutError with the `fault` of the ChatModel. If the first request is
+refused, or nothing listens at the address, the setup is wrong: the client raises a ConfigError at once. Status 401 or
+404 after a first reply is retried too, because a key may be exchanged or a server may load its model again. If it
+remains, the client raises a ConfigError.
 
 The API key is read from an environment variable. It never appears in configs, the cache or error texts. `core.messages`
 cites the source of the wire format.
@@ -34,7 +36,15 @@ from understudy.clients.completions import (
     recover_unparsed_calls,
     write_cache_entry,
 )
-from understudy.clients.endpoint import HTTPPools, parse_retry_after, read_api_key, validate_url
+from understudy.clients.endpoint import (
+    HTTPPools,
+    HTTPResponse,
+    ResponseTooLargeError,
+    parse_retry_after,
+    read_api_key,
+    send_request,
+    validate_url,
+)
 from understudy.core.errors import ConfigError, Fault, RolloutError, did_you_mean
 from understudy.core.event_loop import LoopLocal
 from understudy.core.messages import Message, ToolSpec, message_to_openai, tool_to_openai
@@ -189,12 +199,13 @@ class Budget(Protocol):
 class _TransientError(Exception):
     """An attempt that failed but may succeed when repeated.
 
-    `wait` is the wait in seconds that the endpoint asks for.
+    `wait` is the wait in seconds that the endpoint asks for. `wrong_config` marks a failure that means a wrong setup if
+    no retry helps.
     """
 
-    def __init__(self, text: str, wait: float | None = None) -> None:
+    def __init__(self, text: str, wait: float | None = None, wrong_config: bool = False) -> None:
         super().__init__(text)
-        self.wait = wait
+        self.wait, self.wrong_config = wait, wrong_config
 
 
 class ChatModel:
@@ -313,33 +324,42 @@ class ChatModel:
                 await asyncio.sleep(wait)
             else:
                 break
+        if failure.wrong_config:
+            raise ConfigError(f"{self._name} {failure} (attempts: {attempt + 1})")
         raise RolloutError(f"{self._name}: {failure} (attempts: {attempt + 1})", self._fault)
 
     async def _attempt(self, http: httpx2.AsyncClient, body: Mapping[str, Any]) -> ChatCompletion:
         try:
             async with asyncio.timeout(self.config.timeout):
-                response = await http.post(f"{self.config.base_url}/chat/completions", json=body)
+                response = await send_request(http, "POST", f"{self.config.base_url}/chat/completions", body)
         except TimeoutError as e:
             raise _TransientError(f"no answer within {self.config.timeout:g} s") from e
         except httpx2.ConnectError as e:
             raise self._connect_error(e) from e
         except httpx2.RequestError as e:
             raise _TransientError(f"no connection ({type(e).__name__})") from e
+        except ResponseTooLargeError as e:
+            raise _TransientError(str(e)) from e
         self._check_status(response)
         try:
-            reply = parse_completion(response.content)
+            reply = parse_completion(response.body)
         except InvalidCompletionError as e:
             raise _TransientError(f"{e}{self._excerpt(response)}") from e
         self._count(self._usage_of(reply))
         if self._budget:
             self._validate_metering(reply)
+        if reply.failure:  # it is paid
+            raise _TransientError(reply.failure)
         return reply
 
-    def _check_status(self, response: httpx2.Response) -> None:
+    def _check_status(self, response: HTTPResponse) -> None:
         """Raise the error for a response whose status is not 200."""
-        status = response.status_code
+        status = response.status
         if status in _WRONG_CONFIG:
-            raise ConfigError(f"{self._name} answers {status}: {_WRONG_CONFIG[status]}; check section {self._section}")
+            said = f"answers {status}: {_WRONG_CONFIG[status]}; check section {self._section}"
+            if self.usage.requests:
+                raise _TransientError(said, parse_retry_after(response.headers.get("Retry-After", "")), True)
+            raise ConfigError(f"{self._name} {said}")
         if status in _TRANSIENT or status >= 500:
             raise _TransientError(
                 f"status {status}{self._excerpt(response)}", parse_retry_after(response.headers.get("Retry-After", ""))
@@ -373,10 +393,9 @@ class ChatModel:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         return ConfigError(f"{self._name} cannot be reached ({reason}); start it, or set {self._section}.base_url")
 
-    def _excerpt(self, response: httpx2.Response) -> str:
-        """Return the first 300 characters of the endpoint's answer, without the API key."""
-        text = " ".join(response.text.split())
-        return f": {text.replace(self._key, '…') if self._key else text}"[:300]
+    def _excerpt(self, response: HTTPResponse) -> str:
+        """Return the first characters of the endpoint's answer, without the API key."""
+        return f": {response.excerpt(self._key)}"
 
     def _usage_of(self, reply: ChatCompletion) -> ModelUsage:
         price = reply.prompt_tokens * self.config.prompt_price + reply.completion_tokens * self.config.completion_price

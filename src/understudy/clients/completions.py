@@ -3,10 +3,11 @@
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolSpec, message_from_openai
@@ -14,13 +15,25 @@ from understudy.core.records import Record
 from understudy.formats.base import mark_truncated_call
 from understudy.formats.parsing.parse import parse_message, parse_reply
 
+MAX_USAGE_TOKENS = 100_000_000
+"""Largest number of tokens that an endpoint can report for one request. No model has a context of this size."""
+_FAILED = {
+    "content_filter": "the endpoint's content filter stopped the reply",
+    "error": "the endpoint failed during the reply",
+    "abort": "the endpoint aborted the reply",
+    "insufficient_system_resource": "the endpoint had no capacity to complete the reply",
+}
+"""What went wrong at the endpoint, by the finish reason of a reply. The last one is DeepSeek's."""
+_THOUGHTS = ("reasoning_content", "reasoning")
+"""The keys of a message under which endpoints return a model's thoughts."""
+
 
 class ChatCompletion(Record):
     """One completion of an endpoint."""
 
     message: Message
     finish_reason: str = ""
-    """The endpoint's finish reason: stop, length, tool_calls or content_filter."""
+    """The endpoint's finish reason: stop, length or tool_calls, or that of a failure."""
     refusal: str = ""
     """The model's text if it refuses to answer."""
     repairs: dict[str, int] = {}
@@ -29,8 +42,10 @@ class ChatCompletion(Record):
     """Malformed calls in the text, counted by kind."""
     hallucinated_turn: bool = False
     """Whether the text continued with a turn of another role. It is cut there."""
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: int = Field(default=0, ge=0, le=MAX_USAGE_TOKENS)
+    completion_tokens: int = Field(default=0, ge=0, le=MAX_USAGE_TOKENS)
+    failure: str = ""
+    """What went wrong at the endpoint, if it gave no reply of the model or only a part of it. Empty if nothing did."""
 
 
 class InvalidCompletionError(Exception):
@@ -52,13 +67,32 @@ def parse_completion(content: bytes) -> ChatCompletion:
             refusal=message.get("refusal") or "",
             prompt_tokens=usage.get("prompt_tokens") or 0,
             completion_tokens=usage.get("completion_tokens") or 0,
+            failure=_failure(choice, message),
         )
         reply.model_dump_json()  # raises ValueError for a lone surrogate, which could not be written to disk
         return reply
     except IndexError as e:
         raise InvalidCompletionError("the response has no choice") from e
+    except ValidationError as e:
+        first = e.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InvalidCompletionError(f"the response is not a completion ({where}: {first['msg']})") from e
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:  # not JSON, or another structure
         raise InvalidCompletionError(f"the response is not a completion ({type(e).__name__})") from e
+
+
+def _failure(choice: Mapping[str, Any], message: Mapping[str, Any]) -> str:
+    """Return what went wrong at the endpoint, or "".
+
+    A reply without any content is not the model's, unless the token limit or the model's thoughts explain it.
+    """
+    reason = choice.get("finish_reason") or ""
+    if reason in _FAILED:
+        return f"{_FAILED[reason]} (finish_reason {reason})"
+    is_null = message.get("content") is None and not message.get("tool_calls") and not message.get("refusal")
+    if is_null and reason != "length" and not any(message.get(key) for key in _THOUGHTS):
+        return "the reply has neither content nor calls (content is null)"
+    return ""
 
 
 def parse_text_calls(reply: ChatCompletion, tools: Sequence[ToolSpec], tool_format: str) -> ChatCompletion:
@@ -87,12 +121,13 @@ def recover_unparsed_calls(reply: ChatCompletion, tools: Sequence[ToolSpec]) -> 
 
 
 def read_cache_entry(entry: Path) -> ChatCompletion | None:
-    """Return the reply in a cache file, or None if the file is missing or damaged."""
+    """Return the reply in a cache file, or None if the file is missing or damaged, or the endpoint had failed."""
     try:
         digest, _, text = entry.read_text(encoding="utf-8").partition("\n")
-        return ChatCompletion.model_validate_json(text) if digest == _digest(text) else None
+        reply = ChatCompletion.model_validate_json(text) if digest == _digest(text) else None
     except (OSError, UnicodeDecodeError, ValidationError):
         return None
+    return None if reply and reply.finish_reason in _FAILED else reply
 
 
 def write_cache_entry(entry: Path, reply: ChatCompletion) -> None:

@@ -1,17 +1,59 @@
-"""Helpers of HTTP clients: connection pools, URL and key validation, and the Retry-After header."""
+"""Helpers of HTTP clients: connection pools, bounded responses, URL and key validation, the Retry-After header."""
 
 import email.utils
 import itertools
 import os
 import re
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import httpx2
 
 from understudy.core.errors import ConfigError
 
+MAX_BODY_BYTES = 64 << 20
+"""Size limit of a response, after decompression. The largest replies of models have a few MiB."""
+_LONGEST_WAIT = 366 * 86400.0
+"""Seconds. A longer wait in a Retry-After header is a mistake of the server."""
 _ADDRESS = r"https?://(?:[\w.-]+|\[[\da-fA-F:]+\])(?::\d{1,5})?(?:/[\w./~%+-]*)?"
+
+
+class ResponseTooLargeError(Exception):
+    """The body of a response has more than `MAX_BODY_BYTES` bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class HTTPResponse:
+    """The response to a request, read whole."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Their names ignore case."""
+    body: bytes
+
+    def excerpt(self, secret: str = "") -> str:
+        """Return the first 300 characters of the body in one line, without the secret.
+
+        The body is read as UTF-8, whatever encoding the server names.
+        """
+        text = " ".join(self.body[:4096].decode(errors="replace").split())
+        return (text.replace(secret, "…") if secret else text)[:300]
+
+
+async def send_request(http: httpx2.AsyncClient, method: str, url: str, body: Any) -> HTTPResponse:
+    """Send a request with a JSON body and return the response.
+
+    Raise ResponseTooLargeError if its body is too large, and httpx2.RequestError if the connection fails.
+    """
+    async with http.stream(method, url, json=body) as response:
+        content = bytearray()
+        async for chunk in response.aiter_bytes():
+            content += chunk
+            if len(content) > MAX_BODY_BYTES:
+                raise ResponseTooLargeError(f"the response has more than {MAX_BODY_BYTES:,} bytes")
+        return HTTPResponse(response.status_code, response.headers, bytes(content))
 
 
 class HTTPPools:
@@ -62,11 +104,16 @@ def read_api_key(variable: str) -> str:
 
 
 def parse_retry_after(header: str) -> float | None:
-    """Return the seconds to wait that a Retry-After header asks for, as a number or a date; None if it is neither."""
+    """Return the seconds to wait that a Retry-After header asks for, as a number or a date.
+
+    Return None if it is neither, or if the wait is longer than a year.
+    """
     text = header.strip()
     if re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
-        return float(text)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except ValueError:
-        return None
+        wait = float(text)
+    else:
+        try:
+            wait = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, OverflowError, OSError, TypeError, IndexError):  # what the parser raises for other texts
+            return None
+    return max(0.0, wait) if wait <= _LONGEST_WAIT else None

@@ -84,7 +84,7 @@ def _failure(reply: ChatCompletion) -> str:
     """Return the problem of a reply that was refused, has tool calls or reached the token limit. Return "" for
     others.
     """
-    if reply.refusal or reply.finish_reason == "content_filter":
+    if reply.refusal:
         return PROBLEM_REFUSAL
     if reply.message.tool_calls:
         return PROBLEM_TOOL_CALL
