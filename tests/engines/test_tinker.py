@@ -38,7 +38,7 @@ from understudy.engines.factory import open_engine  # noqa: E402
 from understudy.engines.local.config import LocalEngineConfig, LoraConfig  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.models import make_tiny_model  # noqa: E402
-from understudy.engines.tinker import adapters, client  # noqa: E402
+from understudy.engines.tinker import adapters, client, wire  # noqa: E402
 from understudy.engines.tinker.client import TinkerClient  # noqa: E402
 from understudy.engines.tinker.config import TinkerEngineConfig  # noqa: E402
 from understudy.engines.tinker.engine import TinkerEngine  # noqa: E402
@@ -171,6 +171,33 @@ def test_tinker_rows_match_hand_computed_values() -> None:
     assert to_logprobs(batch, [row], [[-7.0, -8.0, -9.0]]).tolist() == [[0, 0, -8, -9, 0]]
     with pytest.raises(RolloutError, match=r"\b2\b.*\b3\b"):
         to_logprobs(batch, [row], [[-7.0, -8.0]])
+    for bad in (math.nan, math.inf, -math.inf):
+        with pytest.raises(RolloutError) as caught:
+            to_logprobs(batch, [row], [[-7.0, bad, -9.0]])
+        assert caught.value.fault == "engine"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "logprobs"),
+    [([5], [math.nan]), ([5], [None]), ([10**6], [-0.1]), ([5, 6], [-0.1]), ([], []), ([5], None)],
+)
+def test_reply_that_cannot_be_trained_on_is_an_engine_fault(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, tokens: list[int], logprobs: Any
+) -> None:
+    for name in ("to_sampling_params", "to_model_input"):
+        monkeypatch.setattr(wire, name, lambda *_: None)
+    sequence = SimpleNamespace(tokens=tokens, logprobs=logprobs)
+
+    async def answer(*_: Any) -> Any:
+        return SimpleNamespace(sequences=[sequence])
+
+    engine = open_engine(tiny, config().engine)
+    assert isinstance(engine, TinkerEngine)
+    engine._sampler = SimpleNamespace(sample=lambda *_: None)
+    engine._server.wait_async = answer  # type: ignore[method-assign]
+    with pytest.raises(RolloutError) as caught:
+        asyncio.run(engine.sample([1], SamplingParams(), 0))
+    assert caught.value.fault == "engine"
 
 
 SHAPES = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 5)), min_size=1, max_size=5)

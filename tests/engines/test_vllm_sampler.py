@@ -119,7 +119,9 @@ class SamplerCase:
     def __init__(self, folder: Path, vllm: FakeVllm, lora: bool = False, **settings: Any) -> None:
         self.vllm, self.folder = vllm, folder
         weights = WeightSync(self._write, folder, lora=lora)
-        self.sampler = VllmSampler(vllm, weights, VllmConfig(restart_backoff=0.0, **settings), unused_tokenizer, 64)
+        self.sampler = VllmSampler(
+            vllm, weights, VllmConfig(restart_backoff=0.0, **settings), unused_tokenizer, 64, vocab_size=256
+        )
 
     def _write(self, folder: Path) -> None:
         folder.mkdir()
@@ -166,6 +168,10 @@ class ConstantVllm(FakeVllm):
         super().__init__()
         self._text, self.params = text, dict[str, Any]()
 
+    async def start(self) -> None:
+        await super().start()
+        self.context_length = 1 + len(self._text)
+
     async def generate(self, model: str, prompt: Sequence[int], params: Mapping[str, Any]) -> VllmCompletion:
         self.params = dict(params)
         tokens = list(self._text.encode())
@@ -180,7 +186,7 @@ def test_reply_is_cut_after_the_token_that_completes_a_stop_string(
 ) -> None:
     weights = WeightSync(lambda folder: None, tmp_path, lora=False)
     vocabulary = FormatTokenizer.load(tiny_model() / "tokenizer.json")
-    sampler = VllmSampler(ConstantVllm("one two three"), weights, VllmConfig(), lambda: vocabulary, 64)
+    sampler = VllmSampler(ConstantVllm("one two three"), weights, VllmConfig(), lambda: vocabulary, 64, vocab_size=256)
     reply = run(lambda: sampler.sample([1], SamplingParams(max_response_tokens=13, stop=stop), 0))
     assert bytes(reply.tokens).decode() == kept
     assert reply.logprobs == [-float(i) for i in range(len(kept))]
@@ -190,7 +196,7 @@ def test_reply_is_cut_after_the_token_that_completes_a_stop_string(
 def test_only_enabled_filters_are_sent_to_vllm(tmp_path: Path) -> None:
     vllm = ConstantVllm("x")
     sampler = VllmSampler(
-        vllm, WeightSync(lambda folder: None, tmp_path, lora=False), VllmConfig(), unused_tokenizer, 64
+        vllm, WeightSync(lambda folder: None, tmp_path, lora=False), VllmConfig(), unused_tokenizer, 64, vocab_size=256
     )
     filters = {"top_p": 0.9, "top_k": 3, "min_p": 0.1, "repetition_penalty": 1.5}
     run(lambda: sampler.sample([1], SamplingParams(**filters), 0))  # type: ignore[arg-type]
@@ -219,7 +225,7 @@ class CountingVllm(FakeVllm):
 def test_concurrent_requests_are_limited(tmp_path: Path) -> None:
     vllm = CountingVllm()
     weights = WeightSync(lambda folder: None, tmp_path, lora=False)
-    sampler = VllmSampler(vllm, weights, VllmConfig(), unused_tokenizer, 3)
+    sampler = VllmSampler(vllm, weights, VllmConfig(), unused_tokenizer, 3, vocab_size=256)
 
     async def sample_many() -> list[Completion]:
         return await asyncio.gather(*(sampler.sample([1], SAMPLING, seed) for seed in range(20)))
@@ -366,7 +372,9 @@ def test_error_of_a_failing_server_start_quotes_its_log(tmp_path: Path) -> None:
     python.chmod(0o755)
     config = VllmConfig(python=str(python), max_restarts=0)
     server = VllmServer(tmp_path, [], config, tmp_path)
-    sampler = VllmSampler(server, WeightSync(Path.mkdir, tmp_path, lora=False), config, unused_tokenizer, 64)
+    sampler = VllmSampler(
+        server, WeightSync(Path.mkdir, tmp_path, lora=False), config, unused_tokenizer, 64, vocab_size=256
+    )
     with pytest.raises(ConfigError, match=r"\b3\b.*ValueError: no such model") as error:
         asyncio.run(sampler.sample([1], SAMPLING, 0))
     assert str(server.log_path) in str(error.value).partition("\n")[0]
@@ -439,7 +447,12 @@ def test_endpoint_that_rejects_the_key_raises(tmp_path: Path) -> None:
     config = VllmConfig(restart_backoff=0.0)
     endpoint = VllmHttpClient(config, f"http://127.0.0.1:{http.server_port}")
     sampler = VllmSampler(
-        endpoint, WeightSync(lambda folder: folder.mkdir(), tmp_path, lora=True), config, unused_tokenizer, 1
+        endpoint,
+        WeightSync(lambda folder: folder.mkdir(), tmp_path, lora=True),
+        config,
+        unused_tokenizer,
+        1,
+        vocab_size=256,
     )
     try:
         with pytest.raises(ConfigError, match=r"\b401\b.*no key"):

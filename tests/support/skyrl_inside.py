@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.core.errors import ConfigError
+from understudy.engines.models.folder import read_vocab_size
 from understudy.formats import FormatTokenizer
 from understudy.runs.config import TrainConfig, load_config, parse_config
 from understudy.runs.run import Run
@@ -92,7 +93,7 @@ def make_generator(
     config = parse_config("", [f"model={model}", *SETTINGS, *settings])
     run, prepared = Run.create(folder, config), asyncio.run(prepare_run(config))
     sampler = SkyRLSampler(lambda: FormatTokenizer.load(model / "tokenizer.json"), ())
-    sampler.client, sampler.max_context_tokens = client, 8192
+    sampler.client, sampler.max_context_tokens, sampler.vocab_size = client, 8192, read_vocab_size(model)
     trackers = TrackerProcesses((), config.tracking, folder, {})
     context = make_context(config, run, prepared, SkyRLEngineAdapter(sampler), trackers, lambda *_: None, lambda: False)
     progress = TrainingProgress()

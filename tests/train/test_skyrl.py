@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import inspect
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -394,7 +395,7 @@ def make_sampler(
 ) -> tuple[SkyRLSampler, FakeClient]:
     made = SkyRLSampler(lambda: FormatTokenizer.load(tiny / "tokenizer.json"), (EngineUnavailable,))
     client = FakeClient(reply)
-    made.client, made.max_context_tokens, made.model = client, context, "policy"
+    made.client, made.max_context_tokens, made.model, made.vocab_size = client, context, "policy", 264
     return made, client
 
 
@@ -429,11 +430,11 @@ def test_replies_of_an_episode_share_one_session(tiny: Path) -> None:
 
 
 def test_replies_are_limited_by_context_and_cut_at_stop_strings(tiny: Path) -> None:
-    made, client = make_sampler(tiny, reply_with(list(b"abcd"), [-1.0] * 4), context=12)
+    made, client = make_sampler(tiny, reply_with(list(b"abcd"), [-1.0] * 4), context=14)
     found = asyncio.run(made.sample([1] * 10, SamplingParams(max_response_tokens=9, stop=("bc",)), 0))
-    assert client.requests[0][0]["sampling_params"]["max_tokens"] == 2
+    assert client.requests[0][0]["sampling_params"]["max_tokens"] == 4
     assert (bytes(found.tokens), found.logprobs, found.finish_reason) == (b"abc", [-1.0] * 3, "stop")
-    assert asyncio.run(made.sample([1] * 12, SamplingParams(), 0)).context_full
+    assert asyncio.run(made.sample([1] * 14, SamplingParams(), 0)).context_full
     assert len(client.requests) == 1, "what has no room is not asked for"
 
 
@@ -444,9 +445,31 @@ def test_cache_salt_is_the_weights_version(tiny: Path) -> None:
     assert client.requests[0][0]["cache_salt"] == "3"
 
 
-@pytest.mark.parametrize(("tokens", "logprobs"), [([65], None), ([65, 66], [-0.1]), ([], [])])
+@pytest.mark.parametrize(
+    ("tokens", "logprobs"),
+    [
+        ([65], None),
+        ([65, 66], [-0.1]),
+        ([], []),
+        ([264], [-0.1]),
+        ([-1], [-0.1]),
+        ([65.0], [-0.1]),
+        (None, None),
+        *(([65], [bad]) for bad in (math.nan, math.inf, -math.inf, -9999.0, 1.0, None, "-0.1", True)),
+    ],
+)
 def test_malformed_reply_is_an_engine_fault(tiny: Path, tokens: list[int], logprobs: Any) -> None:
     made, _ = make_sampler(tiny, reply_with(tokens, logprobs))
+    with pytest.raises(RolloutError) as caught:
+        asyncio.run(made.sample([1], SamplingParams(), 0))
+    assert caught.value.fault == "engine"
+
+
+@pytest.mark.parametrize(
+    "reply", [{}, {"response_ids": []}, {"response_ids": [[65]], "response_logprobs": []}, None, []]
+)
+def test_answer_without_a_reply_is_an_engine_fault(tiny: Path, reply: Any) -> None:
+    made, _ = make_sampler(tiny, lambda: reply)
     with pytest.raises(RolloutError) as caught:
         asyncio.run(made.sample([1], SamplingParams(), 0))
     assert caught.value.fault == "engine"

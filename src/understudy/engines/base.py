@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol, runtime_checkabl
 from pydantic import Field
 
 from understudy.algorithms.config import CriticConfig, LossConfig
-from understudy.core.errors import ConfigError
+from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.records import Record
 from understudy.engines.reference_config import FROZEN_REFERENCE, ReferenceConfig
 
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from understudy.algorithms.batch import Batch
+
+_LOWEST_LOGPROB = -9999.0
+"""vLLM sends this in place of minus infinity."""
+_HIGHEST_LOGPROB = 0.01
+"""Rounding can raise the log-probability of a certain token above 0."""
 
 
 class SamplingParams(Record):
@@ -76,6 +81,32 @@ class Completion:
 def context_full_completion(weights_version: int) -> Completion:
     """Return the completion of a prompt that fills the context."""
     return Completion([], [], "length", weights_version)
+
+
+def validate_reply(source: str, tokens: object, logprobs: object, *, max_tokens: int, vocab_size: int) -> None:
+    """Raise RolloutError unless a reply of another program can be trained on. `source` names that program.
+
+    `tokens` are 1 to `max_tokens` ids below `vocab_size`, and `logprobs` as many finite log-probabilities. A server
+    that could not compute a log-probability sends null, NaN, infinity, or -9999 (vLLM).
+    """
+    problem = _find_reply_problem(tokens, logprobs, max_tokens, vocab_size)
+    if problem:
+        raise RolloutError(f"{source} gave a reply that cannot be used: {problem}", "engine")
+
+
+def _find_reply_problem(tokens: object, logprobs: object, max_tokens: int, vocab_size: int) -> str:
+    if not isinstance(tokens, list) or not isinstance(logprobs, list):
+        return f"its tokens and log-probabilities are {type(tokens).__name__} and {type(logprobs).__name__}, not lists"
+    if len(tokens) != len(logprobs) or not 1 <= len(tokens) <= max_tokens:
+        return f"{len(tokens)} tokens with {len(logprobs)} log-probabilities, not 1 to {max_tokens} of each"
+    for token in tokens:
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab_size:
+            return f"the token id {token!r:.40}, not an integer from 0 to {vocab_size - 1}"
+    for logprob in logprobs:
+        is_number = isinstance(logprob, int | float) and not isinstance(logprob, bool)
+        if not is_number or not _LOWEST_LOGPROB < logprob <= _HIGHEST_LOGPROB:
+            return f"the log-probability {logprob!r:.40}, not a finite number up to 0"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,14 @@ def make_vllm_sampler(model: LocalModel, folder: Path, config: LocalEngineConfig
     shared.mkdir(parents=True, exist_ok=True)
     vllm = _vllm(model, folder, config, own)
     weights = WeightSync(model.save, shared, lora=model.peft_model is not None)
-    sampler = VllmSampler(vllm, weights, config.vllm, lambda: model.vocabulary, config.max_num_seqs)
+    sampler = VllmSampler(
+        vllm,
+        weights,
+        config.vllm,
+        lambda: model.vocabulary,
+        config.max_num_seqs,
+        vocab_size=int(model.config.vocab_size),
+    )
     weakref.finalize(sampler, _end, vllm, {own, shared})
     return sampler
 

@@ -33,6 +33,12 @@ def cache_folder() -> Path:
     return (Path(xdg) if xdg else Path.home() / ".cache") / "understudy"
 
 
+def read_vocab_size(folder: Path) -> int:
+    """Return the number of token ids of the model in a folder, from its `config.json`."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return int(config.get("text_config", config)["vocab_size"])
+
+
 def build_cached(name: str, sources: Iterable[Path], build: Callable[[Path], object]) -> Path:
     """Return the cache's folder `models/<name>`. If it is missing or damaged, call `build` with an empty folder first.
 

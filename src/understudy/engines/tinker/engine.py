@@ -26,10 +26,12 @@ from understudy.engines.base import (
     SamplingParams,
     TokenCallback,
     context_full_completion,
+    validate_reply,
 )
 from understudy.engines.local.config import OptimizerConfig
 from understudy.engines.local.engine import TOLERANCE
 from understudy.engines.local.update_metrics import reduce_metrics
+from understudy.engines.models.folder import read_vocab_size
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.engines.reference_config import FROZEN_REFERENCE, ReferenceConfig
 from understudy.engines.tinker import adapters, wire
@@ -101,6 +103,10 @@ class TinkerEngine:
         config = json.loads((self._folder / "config.json").read_text(encoding="utf-8"))
         return int(config.get("text_config", config)["max_position_embeddings"])
 
+    @cached_property
+    def _vocab_size(self) -> int:
+        return read_vocab_size(self._folder)
+
     @property
     def tolerance(self) -> LogprobTolerance:
         """Tolerance for the dtype of the weights."""
@@ -124,13 +130,13 @@ class TinkerEngine:
         if room < 1:
             return context_full_completion(self.weights_version)
         sampler, version = self._fresh_sampler(), self.weights_version
-        wanted = wire.to_sampling_params(sampling, min(sampling.max_response_tokens, room), seed % _SEEDS, stop_tokens)
+        most = min(sampling.max_response_tokens, room)
+        wanted = wire.to_sampling_params(sampling, most, seed % _SEEDS, stop_tokens)
         answer = await self._server.wait_async(sampler.sample(wire.to_model_input(prompt), 1, wanted), "a reply")
+        if not answer.sequences:
+            raise RolloutError(f"{self._server} returned no reply", "engine")
         tokens, logprobs = list(answer.sequences[0].tokens), list(answer.sequences[0].logprobs or ())
-        if not tokens or len(tokens) != len(logprobs):
-            raise RolloutError(
-                f"{self._server} returned {len(tokens)} tokens with {len(logprobs)} log-probabilities", "engine"
-            )
+        validate_reply(str(self._server), tokens, logprobs, max_tokens=most, vocab_size=self._vocab_size)
         count = self._end(tokens, sampling)
         whole = count is None
         ended: Literal["stop", "length"] = "stop" if not whole or tokens[-1] in stop_tokens else "length"

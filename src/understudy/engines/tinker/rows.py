@@ -7,6 +7,7 @@ Some servers average losses: a row of N trained tokens among B rows has weight 1
 by N B, so that the loss is a sum.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -62,6 +63,8 @@ def to_logprobs(batch: Batch, rows: Sequence[TinkerRow], logprobs: Sequence[Sequ
         if len(values) != len(row.targets):
             text = f"the server returned {len(values)} log-probabilities for {len(row.targets)} tokens"
             raise RolloutError(text, "engine")
+        if not all(map(math.isfinite, values)):
+            raise RolloutError("the server returned a log-probability that is not finite", "engine")
         found[row.row, 1 : len(values) + 1] = torch.tensor(values)
     return found * batch.mask
 

@@ -5,6 +5,7 @@ labels them. Each reply carries the label of the weights that sampled it.
 """
 
 import asyncio
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 
 import httpx2
 
-from understudy.clients.endpoint import HTTPPools
+from understudy.clients.endpoint import HTTPPools, HTTPResponse, ResponseTooLargeError, send_request
 from understudy.core.errors import RolloutError
 from understudy.core.event_loop import LoopLocal
 from understudy.engines.vllm.config import VllmConfig
@@ -35,7 +36,10 @@ class VllmTimeout(VllmUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class VllmCompletion:
-    """A reply of vLLM. `weight_version` is its label of the weights, empty if they changed during the reply."""
+    """A reply of vLLM, whose numbers nothing has validated.
+
+    `weight_version` is its label of the weights, empty if they changed during the reply.
+    """
 
     tokens: list[int]
     logprobs: list[float]
@@ -96,7 +100,7 @@ class VllmHttpClient:
     async def is_healthy(self) -> bool:
         """Return True if `/health` answers with status 200."""
         try:
-            return (await self._request("GET", "/health", None, within=30.0)).status_code == 200
+            return (await self._request("GET", "/health", None, within=30.0)).status == 200
         except VllmUnavailable:
             return False
 
@@ -116,7 +120,8 @@ class VllmHttpClient:
     async def reload_weights(self, folder: Path, weight_version: str) -> None:
         """Replace all weights and reset the prefix cache."""
         await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
-        if not (await self._post("/reset_prefix_cache", None))["success"]:
+        answer = await self._post("/reset_prefix_cache", None)
+        if not isinstance(answer, dict) or answer.get("success") is not True:
             raise VllmUnavailable(f"{self} did not reset its prefix cache after new weights")
         await self._post("/update_weight_version", {"new_version": weight_version})
 
@@ -132,9 +137,12 @@ class VllmHttpClient:
     async def _context(self) -> int:
         response = await self._request("GET", "/v1/models", None, within=60.0)
         try:
-            return int(response.json()["data"][0]["max_model_len"])
-        except (ValueError, LookupError, TypeError) as e:  # not vLLM, or vLLM with an API key
+            length = json.loads(response.body)["data"][0]["max_model_len"]
+        except (ValueError, LookupError, TypeError, RecursionError) as e:  # not vLLM, or vLLM with an API key
             raise VllmUnavailable(f"{self} gave an unexpected answer to /v1/models: {_said(response)}") from e
+        if type(length) is not int or length < 1:
+            raise VllmUnavailable(f"{self} gave an unexpected answer to /v1/models: max_model_len is {length!r:.40}")
+        return length
 
     async def _post(self, path: str, body: Any, within: float | None = None) -> Any:
         """Send a request and return its JSON, or its text if it is not JSON."""
@@ -143,21 +151,28 @@ class VllmHttpClient:
         except VllmTimeout:
             self.stop()
             raise
-        if response.status_code == 404 or response.status_code >= 500:
+        if response.status == 404 or response.status >= 500:
             raise VllmUnavailable(f"{self} failed at {path}: {_said(response)}")
-        if response.status_code != 200:
+        if response.status != 200:
             raise RolloutError(f"{self} rejected {path}: {_said(response)}", "engine")
-        return response.json() if "json" in response.headers.get("content-type", "") else response.text
+        if "json" not in response.headers.get("content-type", ""):
+            return response.body.decode(errors="replace")
+        try:
+            return json.loads(response.body)
+        except (ValueError, RecursionError) as e:  # cut off, not UTF-8 or too deep
+            raise VllmUnavailable(f"{self} gave an answer to {path} that is not JSON: {_said(response)}") from e
 
-    async def _request(self, method: str, path: str, body: Any, within: float) -> httpx2.Response:
+    async def _request(self, method: str, path: str, body: Any, within: float) -> HTTPResponse:
         http = await self._connections.get().next_client()
         try:
             async with asyncio.timeout(within):
-                return await http.request(method, path, json=body)
+                return await send_request(http, method, path, body)
         except TimeoutError as e:
             raise VllmTimeout(f"{self} gave no answer to {path} within {within:g} s") from e
         except httpx2.RequestError as e:
             raise VllmUnavailable(f"{self} cannot be reached ({type(e).__name__})") from e
+        except ResponseTooLargeError as e:
+            raise VllmUnavailable(f"{self} at {path}: {e}") from e
 
 
 def _connections(url: str, socket: Path | None) -> HTTPPools:
@@ -172,7 +187,7 @@ def _reply(answer: Any) -> VllmCompletion:
         ended, tokens = choice["finish_reason"], choice["token_ids"]
         labels = {span["version"] for span in choice["weight_versions"]}
         logprobs = [position["logprob"] for position in choice["logprobs"]["content"]]
-    except (KeyError, IndexError, TypeError) as e:
+    except (LookupError, TypeError) as e:
         raise RolloutError(
             f"unexpected format of vLLM's reply (expected that of vLLM 0.32): {str(answer)[:200]}", "engine"
         ) from e
@@ -181,5 +196,5 @@ def _reply(answer: Any) -> VllmCompletion:
     return VllmCompletion(tokens, logprobs, labels.pop() if len(labels) == 1 else "")
 
 
-def _said(response: httpx2.Response) -> str:
-    return f"status {response.status_code}: {' '.join(response.text.split())[:300]}"
+def _said(response: HTTPResponse) -> str:
+    return f"status {response.status}: {response.excerpt()}"

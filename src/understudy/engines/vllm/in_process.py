@@ -66,7 +66,8 @@ class InProcessVllm:
             if self._engine is engine:  # otherwise it was restarted meanwhile
                 self.stop()
             raise VllmTimeout(f"vLLM in this process gave no reply within {self._patience:g} s") from e
-        logprobs = [at[token].logprob for at, token in zip(reply.logprobs, reply.token_ids, strict=True)]
+        # `validate_reply` refuses what is missing here.
+        logprobs = [at[token].logprob for at, token in zip(reply.logprobs or (), reply.token_ids, strict=False)]
         labels = {span.version for span in reply.weight_versions or ()}
         return VllmCompletion(list(reply.token_ids), logprobs, labels.pop() if len(labels) == 1 else "")
 

@@ -13,7 +13,13 @@ from typing import Any, Literal
 
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.event_loop import LoopLocal
-from understudy.engines.base import Completion, SamplingParams, TokenCallback, context_full_completion
+from understudy.engines.base import (
+    Completion,
+    SamplingParams,
+    TokenCallback,
+    context_full_completion,
+    validate_reply,
+)
 from understudy.engines.vllm.client import VllmBackend, VllmCompletion, VllmUnavailable
 from understudy.engines.vllm.config import VllmConfig
 from understudy.engines.vllm.weight_sync import WeightSync
@@ -38,8 +44,14 @@ class VllmSampler:
         config: VllmConfig,
         vocabulary: Callable[[], FormatTokenizer],
         max_num_seqs: int,
+        *,
+        vocab_size: int,
     ) -> None:
-        """`vocabulary` is called only for stop strings. vLLM samples up to `max_num_seqs` replies concurrently."""
+        """`vocabulary` is called only for stop strings. vLLM samples up to `max_num_seqs` replies concurrently.
+
+        `vocab_size` is the number of token ids of the model.
+        """
+        self._vocab_size = vocab_size
         self._vllm, self._weights, self._config, self._sequences = vllm, weight_sync, config, max_num_seqs
         self._vocabulary = vocabulary
         self._failures = 0  # consecutive failures without a reply
@@ -80,6 +92,8 @@ class VllmSampler:
 
         Replies arrive whole, so `on_tokens` is never called. A reply is cut at its first stop string here, since vLLM
         gets no tokenizer. With filters, the log-probabilities are those of the filtered distribution.
+
+        Raise RolloutError if vLLM fails, or if its reply cannot be trained on.
         """
         if not prompt:
             raise ValueError("the prompt is empty")
@@ -120,6 +134,9 @@ class VllmSampler:
         reply = await self._vllm.generate(self._weights.model_name, prompt, params)
         if reply.weight_version != expected:
             raise VllmUnavailable(f"vLLM has the weights {reply.weight_version!r}, expected {expected!r}")
+        validate_reply(
+            "vLLM", reply.tokens, reply.logprobs, max_tokens=params["max_tokens"], vocab_size=self._vocab_size
+        )
         return reply
 
     def _end(self, tokens: Sequence[int], sampling: SamplingParams) -> int | None:

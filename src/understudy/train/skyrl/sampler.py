@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from understudy.core.errors import RolloutError
-from understudy.engines.base import Completion, SamplingParams, context_full_completion
+from understudy.engines.base import Completion, SamplingParams, context_full_completion, validate_reply
 from understudy.formats import FormatTokenizer
 from understudy.formats.detokenizer import StopStrings
 from understudy.rollouts.agent import TURN_SEED_STRIDE
@@ -33,6 +33,8 @@ class SkyRLSampler:
     """It is set when SkyRL has started its engines."""
     max_context_tokens: int
     """The maximum sequence length of the engines, in tokens."""
+    vocab_size: int
+    """The number of token ids of the model."""
 
     def __init__(self, vocabulary: Callable[[], FormatTokenizer], client_errors: tuple[type[Exception], ...]) -> None:
         """`vocabulary` loads the tokenizer. `client_errors` are the exceptions of a client whose engine has died."""
@@ -48,12 +50,12 @@ class SkyRLSampler:
         """Sample a reply. See `engines.base.Sampler`.
 
         All requests of an episode have one session id, so that the router sends them to the engine with the cached
-        prefix. Raise RolloutError if the engine fails or returns no log-probabilities.
+        prefix. Raise RolloutError if the engine fails, or if its reply cannot be trained on.
         """
         version = self.client.weight_version
         if len(prompt) >= self.max_context_tokens:
             return context_full_completion(version)
-        asked = {
+        asked: dict[str, Any] = {
             "prompt_token_ids": [list(prompt)],
             "sampling_params": self._params(len(prompt), sampling, seed, stop_tokens),
             "session_ids": [session_id(seed // TURN_SEED_STRIDE)],
@@ -61,12 +63,14 @@ class SkyRLSampler:
         }
         with self._attributed():
             found = await self.client.generate(asked, model=self.model)
-        tokens, logprobs = found["response_ids"][0], (found["response_logprobs"] or [None])[0]
-        if logprobs is None or len(logprobs) != len(tokens) or not tokens:
-            given = "no" if logprobs is None else str(len(logprobs))
+        try:
+            tokens, logprobs = found["response_ids"][0], found["response_logprobs"][0]
+        except (LookupError, TypeError) as e:
             raise RolloutError(
-                f"the inference engine returned {len(tokens)} tokens and {given} log-probabilities", "engine"
-            )
+                f"unexpected format of the inference engine's reply: {str(found)[:200]}", "engine"
+            ) from e
+        most = asked["sampling_params"]["max_tokens"]
+        validate_reply("the inference engine", tokens, logprobs, max_tokens=most, vocab_size=self.vocab_size)
         count = self._end(tokens, sampling)
         stopped = count is not None or tokens[-1] in stop_tokens
         return Completion(list(tokens[:count]), list(logprobs[:count]), "stop" if stopped else "length", version)

@@ -13,6 +13,7 @@ from understudy.core.event_loop import run_async
 from understudy.core.imports import import_object
 from understudy.core.interruption import interruptible
 from understudy.engines.base import Engine
+from understudy.engines.models.folder import read_vocab_size
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.envs.task_source import find_tool_specs
 from understudy.evaluation.report import RunReport, read_run_report
@@ -50,7 +51,10 @@ def train_on_skyrl(
     policy = SkyRLEngineAdapter(sampler)
     progress = load_checkpoint(run, cast(Engine, policy))
     keys = to_skyrl_keys(config, prepared.model_folder, run.folder.absolute(), policy.checkpoint)
-    sampler.max_context_tokens = int(keys[MAX_MODEL_LEN_KEY])
+    sampler.max_context_tokens, sampler.vocab_size = (
+        int(keys[MAX_MODEL_LEN_KEY]),
+        read_vocab_size(prepared.model_folder),
+    )
     cfg = build_skyrl_config(keys)
     for line in (*run.warnings, *config_warnings(config), _cluster_summary(cfg)):
         report(line, 0, 0, {})
