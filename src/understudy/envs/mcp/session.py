@@ -6,6 +6,7 @@ When the event loop ends, that asyncio task is cancelled and the server's proces
 
 import asyncio
 import logging
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -17,7 +18,6 @@ import httpx2
 from mcp import Client, MCPError
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import (
-    CONNECTION_CLOSED,
     CallToolResult,
     TextContent,
     TextResourceContents,
@@ -30,8 +30,14 @@ from understudy.core.errors import ConfigError, RolloutError
 from understudy.envs.mcp.cassette import EMPTY_HISTORY
 from understudy.envs.mcp.config import MCPServerConfig
 from understudy.envs.mcp.secrets import Secrets
-from understudy.envs.mcp.tool_result import ToolResult, sanitize_text, to_tool_result
-from understudy.envs.mcp.transport import KILL_GRACE_SECONDS, PlaceholderResolver, ServerLog, open_transport
+from understudy.envs.mcp.tool_result import ToolResult, result_size, sanitize_text, to_tool_result
+from understudy.envs.mcp.transport import (
+    KILL_GRACE_SECONDS,
+    MAX_MESSAGE_BYTES,
+    PlaceholderResolver,
+    ServerLog,
+    open_transport,
+)
 
 SESSION_FOLDER = "/episode"
 """The agent's name for `{folder}`, which differs in each session."""
@@ -39,8 +45,28 @@ MAX_MESSAGES = 5000
 """Notifications and invalid lines that a server may send during one call."""
 MAX_PAGES = 100
 """The largest number of pages in a list of tools."""
+CONNECTION_ERRORS = re.compile(
+    "Connection closed$|SSE stream (failed|ended)|Failed to parse (SSE message|JSON response)|Unexpected content type"
+    "|Server returned an error response$|Session terminated$|Redirect to .* not followed"
+    "|server answered a request with 202 Accepted$"
+)
+"""The SDK's messages when a connection or an answer over HTTP fails. Servers use its codes for their own errors too."""
 CLOSED_MESSAGE = "Connection closed"
-"""The SDK's message when the connection ends. Servers may use the same code for their own errors."""
+"""The SDK's message when the connection has ended."""
+END_NOTICE_SECONDS = 1.0
+"""Seconds until the end of a process is noticed after its connection failed."""
+CONNECTION_ENDS = (
+    RolloutError,
+    MCPError,
+    ValidationError,
+    RuntimeError,
+    OSError,
+    httpx2.HTTPError,
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+    BaseExceptionGroup,
+)
+"""The errors that end a connection."""
 
 # The SDK logs a traceback for each line that is no message. A flood of them is a fault here, and told once.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
@@ -113,9 +139,11 @@ class MCPSession:
         except TimeoutError:
             result = await self._late(tool, seconds)
         except MCPError as e:
-            result = self._refusal(tool, e)
+            result = await self._refusal(tool, e)
         except (ValidationError, RuntimeError, OSError, httpx2.HTTPError, anyio.BrokenResourceError) as e:
             raise await self._failed(f"answered {tool} with an invalid result: {self.sanitize(str(e))[:300]}") from e
+        if result_size(result) > MAX_MESSAGE_BYTES:
+            raise await self._failed(f"answered {tool} with more than {MAX_MESSAGE_BYTES} bytes")
         return to_tool_result(result, self.sanitize, self.config.max_result_characters)
 
     async def list_tools(self) -> tuple[Tool, ...]:
@@ -127,9 +155,9 @@ class MCPSession:
             async with asyncio.timeout(self.config.call_timeout):
                 self.tools = await _listed(self._client)
         except (MCPError, ValidationError, TimeoutError, RuntimeError, OSError, httpx2.HTTPError) as e:
-            raise self._fault(
-                f"failed to list its tools: {self.sanitize(str(e))[:300] or 'too slow'}", ends=True
-            ) from e
+            ended = await self._process_end() or self.broken
+            why = ended or f"failed to list its tools: {self.sanitize(str(e))[:300] or 'too slow'}"
+            raise self._fault(why, ends=True) from e
         return self.tools
 
     async def read_resources(self, limit: int) -> list[str]:
@@ -164,7 +192,13 @@ class MCPSession:
         return sanitize_text(text.replace(self._folder, SESSION_FOLDER) if self._folder else text)
 
     async def _hold(self) -> None:
-        """Keep the connection open until `close`."""
+        """Keep the connection open until `close`. Keep the error that ends it, which asyncio would print otherwise."""
+        try:
+            await self._connected()
+        except (ConfigError, *CONNECTION_ENDS) as e:
+            self._error = _first(e)
+
+    async def _connected(self) -> None:
         async with AsyncExitStack() as stack:
             self._log = ServerLog()
             transport = await stack.enter_async_context(open_transport(self.config, self._filled(stack), self._log))
@@ -210,11 +244,23 @@ class MCPSession:
             if self._owner is not None:
                 self._owner.cancel()
 
-    def _refusal(self, tool: str, error: MCPError) -> CallToolResult:
-        """Convert a server's error into a result, unless the connection has ended."""
-        if error.code == CONNECTION_CLOSED and error.message == CLOSED_MESSAGE:
-            raise self._fault(self.broken or f"died during {tool}{self._said()}", ends=True) from error
-        return _failure(error.message)
+    async def _refusal(self, tool: str, error: MCPError) -> CallToolResult:
+        """Convert a server's error into a result, unless the connection has failed."""
+        if not CONNECTION_ERRORS.match(error.message):
+            return _failure(error.message)
+        if ended := await self._process_end() or self.broken:
+            raise self._fault(f"died during {tool} ({ended}){self._said()}", ends=True) from error
+        if error.message == CLOSED_MESSAGE:
+            raise self._fault(f"died during {tool}{self._said()}", ends=True) from error
+        raise await self._failed(f"failed to answer {tool}: {self.sanitize(error.message)[:300]}") from error
+
+    async def _process_end(self) -> str:
+        """Return how a process that serves HTTP ended, or "". It tells more than the end of the connection."""
+        if self._log is not None and self.config.url and self.config.command:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_NOTICE_SECONDS):
+                    await self._log.has_ended.wait()
+        return self._log.end_reason if self._log else ""
 
     async def _late(self, tool: str, seconds: float) -> CallToolResult:
         """Handle a timeout: an error for the agent, or a fault."""
@@ -231,7 +277,11 @@ class MCPSession:
         """
         if self.config.isolation == "shared":
             changed = self.tools_changed
-            await self.list_tools()
+            try:
+                await self.list_tools()
+            except RolloutError:
+                self.broken = f"{what}, and has not answered since"
+                return self._fault(self.broken)
             self.tools_changed = self.tools_changed or changed
         return self._fault(what, ends=self.config.isolation == "episode")
 
@@ -243,7 +293,7 @@ class MCPSession:
 
     def _said(self) -> str:
         """Return the end of the server's log."""
-        text = self.sanitize(self._log.tail) if self._log else ""
+        text = " ".join(self.sanitize(self._log.tail).split()) if self._log else ""
         return f"; its log ends with: {text[-400:]}" if text else ""
 
     def _inside(self, value: Any) -> Any:
@@ -256,7 +306,8 @@ class MCPSession:
 
     def _ended(self, owner: "asyncio.Task[None]") -> None:
         self._closing.set()
-        self._error = None if owner.cancelled() else _first(owner.exception())
+        if not owner.cancelled() and owner.exception():
+            self._error = _first(owner.exception())
         if not self.broken:
             self.broken = self.sanitize(str(self._error) or type(self._error).__name__) if self._error else "is closed"
 

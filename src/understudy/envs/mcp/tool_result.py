@@ -78,6 +78,13 @@ def to_tool_result(result: CallToolResult, clean: Sanitizer, max_characters: int
     )
 
 
+def result_size(result: CallToolResult) -> int:
+    """Return the length of the result's texts and of its structured value, in characters."""
+    structured = result.structured_content
+    size = 0 if structured is None else len(json.dumps(structured, ensure_ascii=False))
+    return max(size, sum(len(_block(block)) for block in result.content))
+
+
 def sanitize_text(text: str) -> str:
     """Remove control characters, and rewrite everything that could be read as a turn or a call."""
     text = _CONTROL.sub("", _ESCAPE.sub("", text.replace("\r\n", "\n")))

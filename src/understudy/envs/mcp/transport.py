@@ -5,12 +5,13 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
@@ -37,6 +38,13 @@ _GIVEN = deque[int](maxlen=100)
 """Recently assigned ports, whose servers may not listen yet."""
 LAUNCHER_SCRIPT = 'echo $$ >&2; exec "$@"'
 """Launcher that reports the server's process id, which the SDK does not expose."""
+HTTP_LAUNCHER_SCRIPT = 'exec 3<&0 </dev/null; (trap "" TERM; cat <&3; kill -KILL -$$) >/dev/null 2>&1 & ' + (
+    'exec 3<&-; echo $$ >&2; exec "$@"'
+)
+"""Launcher of a server that listens on a port. It kills the server's process group when standard input ends, which is
+when this process ends, even if it was killed. A server over standard input and output reads that end itself."""
+MAX_MESSAGE_BYTES = 32 << 20
+"""Largest message of a server, in bytes. A larger one is the server's fault, over HTTP and over standard output."""
 
 
 class PlaceholderResolver:
@@ -65,6 +73,8 @@ class ServerLog:
     def __init__(self) -> None:
         self.process = 0
         """The process id, which is also the id of its group."""
+        self.has_ended, self.end_reason = asyncio.Event(), ""
+        """Whether and how a process that serves HTTP ended on its own."""
         self._tail = deque[bytes](maxlen=8)
         self._reading, writing = os.pipe()
         self.file = os.fdopen(writing, "w")
@@ -126,15 +136,49 @@ async def open_transport(config: MCPServerConfig, fill: PlaceholderResolver, log
         async with AsyncExitStack() as stack:
             url = fill(config.url)
             if config.command:
-                process = await stack.enter_async_context(_started(_launched(config, fill), log.file))
+                process = await stack.enter_async_context(_started(_launched(config, fill), log))
                 await _listening(process, url)
-                await stack.enter_async_context(_watched(process))
+                await stack.enter_async_context(_watched(process, log))
             timeout = httpx2.Timeout(30.0, read=None)  # how long a call may take is the session's matter
-            headers = fill.resolve_all(config.headers)
-            client = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
-            yield streamable_http_client(url, http_client=client)
+            headers = {"accept-encoding": "identity"} | fill.resolve_all(config.headers)
+            hooks: dict[str, list[Callable[..., Awaitable[None]]]] = {"response": [_limit_body]}
+            client = await stack.enter_async_context(
+                httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks)
+            )
+            yield streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES)
     finally:
         await log.end()
+
+
+class LimitedBody(httpx2.AsyncByteStream):
+    """The body of a response that is no event stream, up to `MAX_MESSAGE_BYTES`. The SDK would read it without a limit.
+
+    A compressed body is refused: it was not asked for, and its size is unknown.
+    """
+
+    def __init__(self, body: httpx2.AsyncByteStream, encoding: str) -> None:
+        self._body, self._encoding = body, encoding
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yield the parts of the body. Raise `StreamError` if it is too large or compressed."""
+        if self._encoding not in ("", "identity"):
+            raise httpx2.StreamError(f"it is compressed ({self._encoding}), which was not asked for")
+        size = 0
+        async for part in self._body:
+            size += len(part)
+            if size > MAX_MESSAGE_BYTES:
+                raise httpx2.StreamError(f"it exceeded the {MAX_MESSAGE_BYTES} byte limit")
+            yield part
+
+    async def aclose(self) -> None:
+        """Close the connection's stream."""
+        await self._body.aclose()
+
+
+async def _limit_body(response: httpx2.Response) -> None:
+    if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = LimitedBody(response.stream, response.headers.get("content-encoding", ""))
 
 
 def _launched(config: MCPServerConfig, fill: PlaceholderResolver) -> StdioServerParameters:
@@ -147,22 +191,21 @@ def _launched(config: MCPServerConfig, fill: PlaceholderResolver) -> StdioServer
     path = (get_default_environment() | env).get("PATH")
     if not shutil.which(str(Path(cwd, words[0])) if "/" in words[0] else words[0], path=path):
         raise ConfigError(f"the program {words[0]!r} of an MCP server does not exist; install it, or give its path")
-    return StdioServerParameters(
-        command="/bin/sh", args=["-c", LAUNCHER_SCRIPT, "sh", *words], env=env, cwd=cwd or None
-    )
+    script = HTTP_LAUNCHER_SCRIPT if config.url else LAUNCHER_SCRIPT
+    return StdioServerParameters(command="/bin/sh", args=["-c", script, "sh", *words], env=env, cwd=cwd or None)
 
 
 @asynccontextmanager
-async def _started(server: StdioServerParameters, log: TextIO) -> AsyncIterator[Process]:
-    """Run a server that listens on a port while the context is open."""
+async def _started(server: StdioServerParameters, log: ServerLog) -> AsyncIterator[Process]:
+    """Run a server that listens on a port while the context is open. It ends with this process."""
     environment = get_default_environment() | (server.env or {})
     process = await anyio.open_process(
         [server.command, *server.args],
         env=environment,
         cwd=server.cwd,
-        stdin=None,
-        stdout=log,
-        stderr=log,
+        stdin=subprocess.PIPE,
+        stdout=log.file,
+        stderr=log.file,
         start_new_session=True,
     )
     try:
@@ -186,18 +229,20 @@ async def _listening(process: Process, url: str) -> None:
 
 
 @asynccontextmanager
-async def _watched(process: Process) -> AsyncIterator[None]:
+async def _watched(process: Process, log: ServerLog) -> AsyncIterator[None]:
     """Raise `RolloutError` in the block if the server's process ends, because another process may then use its
     address.
     """
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_outlive, process)
+        tasks.start_soon(_outlive, process, log)
         yield
         tasks.cancel_scope.cancel()
 
 
-async def _outlive(process: Process) -> None:
-    raise RolloutError(f"ended with code {await process.wait()}", "mcp")
+async def _outlive(process: Process, log: ServerLog) -> None:
+    log.end_reason = f"ended with code {await process.wait()}"
+    log.has_ended.set()
+    raise RolloutError(log.end_reason, "mcp")
 
 
 def _free_port() -> int:
