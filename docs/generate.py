@@ -49,6 +49,7 @@ EXIT_CODES = """\
 | 1 | done or stopped, and something is bad: an unsound task, a failed check, rows left out, a run that health ended |
 | 2 | a mistake in what was asked for: one line says what, and what is allowed; nothing was changed |
 | 130 | ended by Ctrl-C; what was done is kept, and the line says how to go on |
+| 143 | ended by SIGTERM, as by Ctrl-C |
 
 A traceback is a bug of ours: please report it.
 

@@ -20,6 +20,8 @@ import typer
 
 import understudy
 from understudy.cli import main as cli
+from understudy.runs.storage.checkpoints import list_checkpoints
+from understudy.runs.storage.status import read_run_status
 
 ARGUMENTS = {
     "list": (),
@@ -183,9 +185,45 @@ def test_ctrl_c_exits_with_130_and_no_traceback(command: str, after: float, tmp_
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [("check", 143), ("eval retail --agent gold --tasks 5000", 143), ("serve tiny", 0)],
+)
+def test_sigterm_stops_a_command_without_a_traceback(command: str, status: int, tmp_path: Path) -> None:
+    running = start_program(tmp_path, *command.split())
+    assert running.stdout is not None
+    assert running.stdout.readline() == "here\n"
+    time.sleep(1.5 if status else 10.0)
+    running.send_signal(signal.SIGTERM)
+    code = running.wait(timeout=120)
+    out, err = running.communicate()
+    assert code == status, (out, err)
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_sigterm_stops_training_with_a_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    running = start_program(tmp_path, "train", "smoke", "--out", str(folder))
+    until = time.monotonic() + 120
+    while not (folder / "status.json").exists() or not read_run_status(folder).step:
+        assert running.poll() is None, running.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    running.send_signal(signal.SIGTERM)
+    _, err = running.communicate(timeout=120)
+    status = read_run_status(folder)
+    assert running.returncode == 128 + signal.SIGTERM
+    assert status.state == "stopped"
+    assert f"--resume {folder}" in status.reason
+    assert list_checkpoints(folder)[-1][0] == status.step
+    assert "Traceback" not in err
+
+
 def test_help_documents_the_exit_codes() -> None:
     exit_code_help = " ".join((typer.main.get_command(cli.app).epilog or "").split())
-    for code in ("0", "1", "2", "130"):
+    for code in ("0", "1", "2", "130", "143"):
         assert re.search(rf"\b{code}\b", exit_code_help), code
 
 

@@ -29,7 +29,7 @@ def test_end_is_recorded_with_its_reason(tmp_path: Path) -> None:
         pass
     assert (read_run_status(tmp_path).state, read_run_status(tmp_path).step) == ("finished", 3)
     assert end_with(tmp_path, KeyboardInterrupt("stopped after step 2")) == ("stopped", "stopped after step 2")
-    assert end_with(tmp_path, KeyboardInterrupt()) == ("stopped", "Ctrl-C")
+    assert end_with(tmp_path, KeyboardInterrupt()) == ("stopped", "Ctrl-C or SIGTERM")
     assert end_with(tmp_path, RunStoppedError("the limit", "user")) == ("stopped", "the limit")
     assert end_with(tmp_path, RolloutError("the server\nis gone", "engine")) == ("crashed", "the server is gone")
     assert end_with(tmp_path, ConfigError("no such file")) == ("crashed", "no such file")

@@ -16,8 +16,10 @@ from understudy.cli.arguments import (
     print_file_summaries,
 )
 from understudy.cli.collect import collect
+from understudy.cli.processes import TERMINATED_STATUS
 from understudy.cli.view import view
 from understudy.core.errors import ConfigError, RolloutError, TaskError
+from understudy.core.interruption import handle_sigterm_as_interrupt
 from understudy.core.version import __version__
 
 if TYPE_CHECKING:
@@ -28,9 +30,11 @@ Settings are key=value, the keys of a config file: slice.families=cancel,return 
 `understudy train --print-config` prints and explains every key.
 
 Exit codes: 0 success; 1 a problem was found (an unsound task, a failed check) or the run was stopped (health, faults, a
-limit); 2 a wrong argument or setting, in one line; 130 Ctrl-C.
+limit); 2 a wrong argument or setting, in one line; 130 Ctrl-C; 143 SIGTERM, which stops as Ctrl-C does.
 """
 
+INTERRUPTED_STATUS = 130
+"""The exit status of a command that Ctrl-C ended."""
 MAX_PROBLEMS = 20
 """The largest number of groups of problems of a domain that are printed."""
 
@@ -388,9 +392,14 @@ app.command()(view)
 
 
 def main() -> None:
-    """Run the program. A mistake of the user is printed as one line with exit code 2; Ctrl-C exits with 130."""
+    """Run the program. A mistake of the user is printed as one line with exit code 2.
+
+    Ctrl-C exits with 130. SIGTERM stops a command as Ctrl-C does, and exits with 143.
+    """
+    is_terminated = handle_sigterm_as_interrupt()
     try:
-        sys.exit(app(prog_name="understudy", standalone_mode=False) or 0)  # the exit code; None at the end of a command
+        status = app(prog_name="understudy", standalone_mode=False) or 0  # None at the end of a command
+        sys.exit(TERMINATED_STATUS if is_terminated() and status == INTERRUPTED_STATUS else status)
     except typer.TyperException as e:  # a wrong option or argument; without a subcommand, the help
         text, context = e.format_message().rstrip("."), vars(e).get("ctx")
         help_hint = f"; see {context.command_path} --help" if context else ""
@@ -402,7 +411,7 @@ def main() -> None:
         sys.exit(1 if isinstance(e, RolloutError) else 2)
     except KeyboardInterrupt:  # Ctrl-C before a command handles it, such as during imports
         typer.secho("understudy: stopped", fg="red", err=True)
-        sys.exit(130)
+        sys.exit(TERMINATED_STATUS if is_terminated() else INTERRUPTED_STATUS)
 
 
 def _format_domain_report(report: "DomainReport") -> str:

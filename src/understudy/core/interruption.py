@@ -1,7 +1,11 @@
-"""Handling of Ctrl-C: the first one asks to stop at the next safe point, the second one stops at once."""
+"""Handling of Ctrl-C: the first one asks to stop at the next safe point, the second one stops at once.
+
+A command treats SIGTERM, which schedulers and containers send, as Ctrl-C.
+"""
 
 import contextlib
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -21,3 +25,22 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         yield lambda: interrupted
     finally:
         signal.signal(signal.SIGINT, previous_handler)
+
+
+def handle_sigterm_as_interrupt() -> Callable[[], bool]:
+    """Let SIGTERM do what Ctrl-C does at the time. Return a function that tells whether SIGTERM was received.
+
+    Where Ctrl-C is ignored, as in a background job of a shell script, SIGTERM ends the process.
+    """
+    terminated = False
+
+    def on_terminate(number: int, frame: FrameType | None) -> None:
+        nonlocal terminated
+        terminated = True
+        handler = signal.getsignal(signal.SIGINT)
+        if not callable(handler):
+            sys.exit(128 + number)
+        handler(signal.SIGINT, frame)
+
+    signal.signal(signal.SIGTERM, on_terminate)
+    return lambda: terminated

@@ -36,7 +36,7 @@ class RunStatus(Record):
     """The status of a run."""
 
     state: RunState
-    """`stopped`: by Ctrl-C, a limit or a health check; `crashed`: by an error, or the process was killed."""
+    """`stopped`: by Ctrl-C, SIGTERM, a limit or a health check; `crashed`: by an error, or the process was killed."""
     reason: str = ""
     """Why the run stopped or crashed, in one line."""
     step: int = 0
@@ -146,7 +146,7 @@ def _end_of_run(error: BaseException | None) -> tuple[RunState, str]:
         return "finished", ""
     text = " ".join(str(error).split())[:MAX_REASON_CHARS]
     if isinstance(error, KeyboardInterrupt):
-        return "stopped", text or "Ctrl-C"
+        return "stopped", text or "Ctrl-C or SIGTERM"
     if isinstance(error, SystemExit):
         return "stopped", f"the process was ended with status {text}"
     if isinstance(error, RunStoppedError):
