@@ -9,11 +9,13 @@ from understudy.core.records import Record
 from understudy.envs.rewards import (
     MAX_DIGIT_RUNS,
     MAX_EXTRA_NUMBERS,
+    FactRules,
     call_key,
     calls_match,
     calls_progress,
     extract_numbers,
     facts_told,
+    find_fact_rules,
     missing_facts,
     product_score,
     state_match,
@@ -96,14 +98,10 @@ def test_word_counts_only_after_tool_has_shown_it() -> None:
     assert facts_told(late, ("delivered",)) == 0.0
 
 
-def test_number_counts_without_being_shown() -> None:
-    assert score_text("20.00 + 9.90 is 29.90.", ("29.90",), shown="20.00 9.90") == 1.0
-
-
 @given(st.integers(0, 40))
 def test_a_number_in_a_long_list_does_not_count(others: int) -> None:
     text = "It is 29.90. " + " ".join(str(100 + n) for n in range(others))
-    assert score_text(text, ("29.90",)) == float(others <= MAX_EXTRA_NUMBERS)
+    assert score_text(text, ("29.90",), shown="29.90") == float(others <= MAX_EXTRA_NUMBERS)
 
 
 @given(st.integers(0, 40))
@@ -114,7 +112,7 @@ def test_a_word_among_many_numbers_does_not_count(others: int) -> None:
 
 def test_outputs_may_be_stated_in_separate_messages() -> None:
     transcript = [
-        Message(role="tool", content="delivered"),
+        Message(role="tool", content="delivered, 12.00, 5"),
         Message(role="assistant", content="It is delivered."),
         Message(role="user", content="And the price? 5?"),
         Message(role="assistant", content="It was 12.00."),
@@ -157,12 +155,114 @@ def test_reward_is_product_of_parts() -> None:
     assert product_score({}).reward == 1.0
 
 
-def test_number_may_have_to_be_shown_before_it_is_told() -> None:
+def read(text: str, result: str, error: bool = False, **arguments: object) -> list[Message]:
+    """Return a call with its result, and then a text of the agent."""
+    call = Message(role="assistant", tool_calls=(ToolCall(name="f", arguments=arguments),))
+    answer = Message(role="tool", content=f"Error: {result}" if error else result)
+    return [call, answer, Message(role="assistant", content=text)]
+
+
+def test_number_must_be_shown_before_it_is_told() -> None:
     told, shown = Message(role="assistant", content="It is 12."), Message(role="tool", content='{"total": 12.0}')
-    assert missing_facts([told], ["12"]) == []
-    assert missing_facts([told], ["12"], shown_numbers=["12"]) == ["12"]
-    assert missing_facts([told, shown], ["12"], shown_numbers=["12"]) == ["12"]
-    assert missing_facts([shown, told], ["12"], shown_numbers=["12"]) == []
+    assert missing_facts([told], ["12"]) == missing_facts([told, shown], ["12"]) == ["12"]
+    assert missing_facts([shown, told], ["12"]) == []
+
+
+@pytest.mark.parametrize("fact", ["delivered", "12.50"])
+def test_errors_and_echoes_show_nothing(fact: str) -> None:
+    text = f"It is {fact}."
+    assert missing_facts(read(text, f"it is {fact}"), [fact]) == []
+    assert missing_facts(read(text, f"unknown tool {fact}", error=True), [fact]) == [fact]
+    assert missing_facts(read(text, f"noted: {fact}", note=f"{fact}, or so"), [fact]) == [fact]
+    assert missing_facts(read(text, f"noted: {fact}", deep=[{"note": fact}]), [fact]) == [fact]
+    assert missing_facts(read(text, f"it is {fact}", note="something else"), [fact]) == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "value", "missing"),
+    [
+        ("20.00 + 9.90", "29.90", []),
+        ("(9.90 + 4.95 + 0.10) * 2", "29.90", ["29.90"]),
+        ("29.90", "29.90", ["29.90"]),
+        ("29.90 + 0", "29.90", ["29.90"]),
+        ("8 * 3 + 5 + 9/10", "29.90", ["29.90"]),
+        ("29.80 + 0.10", "29.90", ["29.90"]),
+    ],
+)
+def test_calculation_shows_its_result_if_its_terms_are_known(expression: str, value: str, missing: list[str]) -> None:
+    prices = [Message(role="tool", content='{"items": [{"price": "20.00"}, {"price": "9.90"}]}')]
+    assert missing_facts([*prices, *read("It is 29.90.", value, expression=expression)], ["29.90"]) == missing
+
+
+def test_number_that_gold_calculates_may_be_worked_out_from_its_terms() -> None:
+    prices = [Message(role="tool", content="20.00 and 9.90")]
+    rules = find_fact_rules([*prices, *read("It is 29.90.", "29.90", expression="20.00 + 9.90")], ["29.90"])
+    assert rules.evidence == {"29.90": ("20", "9.9")}
+    told = Message(role="assistant", content="20.00 + 9.90 is 29.90.")
+    assert missing_facts([*prices, told], ["29.90"], rules) == []
+    assert missing_facts([Message(role="tool", content="20.00"), told], ["29.90"], rules) == ["29.90"]
+
+
+def test_number_of_the_policy_needs_some_successful_call() -> None:
+    gold = [Message(role="tool", content="suspended"), Message(role="assistant", content="At most 90 days.")]
+    rules = find_fact_rules(gold, ["90"])
+    assert missing_facts(gold, ["90"], rules) == []
+    assert missing_facts(gold[1:], ["90"], rules) == ["90"]
+    assert missing_facts([Message(role="tool", content="Error: no 90"), gold[1]], ["90"], rules) == ["90"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("It is not delivered.", False),
+        ("It hasn't been delivered.", False),
+        ("It was never delivered.", False),
+        ("It's not pending, it is delivered.", True),
+        ("It cannot be cancelled because it is delivered.", True),
+        ("It was not only delivered but also unpacked.", True),
+        ("I can't cancel it: delivered.", True),
+    ],
+)
+def test_denied_word_is_not_told(text: str, told: bool) -> None:
+    assert (missing_facts(read(text, "delivered"), ["delivered"]) == []) == told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("It is not 12.50.", False),
+        ("It isn't $12.50", False),
+        ("It is 12.50, not 13.50.", True),
+        ("It does not cost more than 12.50.", True),
+        ("It can't exceed 12.50", True),
+    ],
+)
+def test_denied_number_is_not_told(text: str, told: bool) -> None:
+    assert (missing_facts(read(text, "12.50"), ["12.50"]) == []) == told
+
+
+def test_what_gold_denies_is_told_by_denying_it() -> None:
+    gold = read("It is not available, so I cannot change it.", "available: false")
+    rules = find_fact_rules(gold, ["available|in stock"])
+    assert missing_facts(gold, ["available|in stock"], rules) == []
+    for negative in ("no telehealth", "not on file"):
+        assert missing_facts(read(f"There is {negative} visit.", negative), [negative]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("It is pending, shipped, delivered or cancelled.", False),
+        ("It is pending. It is shipped. It is delivered. It is cancelled.", False),
+        ("It can be pending, it can be shipped, it can be delivered, it can be cancelled.", False),
+        ("It was shipped and is delivered. Only a pending order can be cancelled, I am sorry.", True),
+        ("It is delivered.", True),
+    ],
+)
+def test_list_of_candidates_tells_none(text: str, told: bool) -> None:
+    candidates = ("pending", "shipped", "delivered", "cancelled|canceled")
+    transcript = read(text, "pending shipped delivered cancelled")
+    assert (missing_facts(transcript, ["delivered"], FactRules(candidates=candidates)) == []) == told
 
 
 def test_calls_match_as_a_multiset() -> None:

@@ -11,6 +11,8 @@ from understudy.core.json_values import parse_json
 from understudy.core.records import Record
 
 Role = Literal["system", "user", "assistant", "tool"]
+ERROR_PREFIX = "Error: "
+"""Prefix of the tool message for a failed call."""
 
 
 class ToolCall(Record):

@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from understudy.core.errors import ExceptionReport, RolloutError, ToolError, did_you_mean
-from understudy.core.messages import Message, ToolCall, ToolSpec
+from understudy.core.messages import ERROR_PREFIX, Message, ToolCall, ToolSpec
 from understudy.core.tasks import Score
 from understudy.core.user_code import user_code
-from understudy.envs.rewards import to_score
+from understudy.envs.rewards import SHOWN_ONLY, FactRules, to_score
 from understudy.envs.state import Snapshot, State
 from understudy.envs.tools import Toolkit, ToolProvider
 from understudy.envs.users import User, asks_for_consent, gives_consent
 
-ERROR_PREFIX = "Error: "
-"""Prefix of the tool message for a failed call."""
 _NOT_CONFIRMED = "the user has not confirmed this; say what you will do and ask the user to confirm first"
 _ONE_CHANGE = "the user confirmed one change, and it is made; ask the user to confirm the next one"
 
@@ -162,12 +160,21 @@ class ConsentGate:
     no consent, and only calls that a tool refuses as `forbidden` break the policy.
     """
 
-    def __init__(self, toolkit: Toolkit, state: State, transcript: Sequence[Message], required: bool = True) -> None:
+    def __init__(
+        self,
+        toolkit: Toolkit,
+        state: State,
+        transcript: Sequence[Message],
+        required: bool = True,
+        fact_rules: FactRules = SHOWN_ONLY,
+    ) -> None:
         self._toolkit = toolkit
         self._state = state
         self._transcript = transcript
         self._required = required
         self._used_consent: int | None = None
+        self.fact_rules = fact_rules
+        """What counts as telling the outputs of the task, for the grader."""
         self.policy_violations = 0
         """Number of calls that broke the policy: writes without consent, and access to records of other users."""
 

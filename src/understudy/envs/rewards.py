@@ -1,11 +1,13 @@
 """Graders: pure functions of the final state, the gold changes and the transcript. Each returns a number in [0, 1].
 
 Graders read the live final state; they replay no calls. The reward is the product of the strict parts. The rules for
-`facts_told` give no reward for guesses and for reading out complete records:
+`facts_told` give no reward for guesses, denials, lists of candidates and for reading out complete records:
 
-    word       a tool must have shown it before the agent says it, and the text has at most `MAX_DIGIT_RUNS` different
-               runs of digits;
-    number     the text has at most `MAX_EXTRA_NUMBERS` numbers beyond the numeric outputs of the task.
+    every fact the text affirms it, and a result has shown it before. The result of a failed call shows nothing, and no
+               result shows what the arguments of its call state;
+    word       the text has at most `MAX_DIGIT_RUNS` different runs of digits, and does not list other candidates;
+    number     the text has at most `MAX_EXTRA_NUMBERS` numbers beyond the numeric outputs of the task. A calculation
+               shows its result if its terms are known.
 
 `calls_match` compares calls instead of states. It is for tasks without a database.
 """
@@ -15,12 +17,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, SupportsFloat
 
-from understudy.core.errors import RolloutError
-from understudy.core.messages import Message, ToolCall
+from understudy.core.errors import RolloutError, ToolError
+from understudy.core.messages import ERROR_PREFIX, Message, ToolCall
 from understudy.core.tasks import Score
+from understudy.envs.authoring.calculator import evaluate_expression
 from understudy.envs.state import State
 
 MAX_EXTRA_NUMBERS = 2
@@ -29,7 +33,23 @@ MAX_EXTRA_NUMBERS = 2
 MAX_DIGIT_RUNS = 12
 """Maximum number of different runs of digits in a text that states a word. Two dates with times have ten."""
 
+MAX_OTHER_CANDIDATES = 2
+"""Maximum number of other candidates in a text that states a word. "It was shipped and is delivered, and not pending"
+names two."""
+
+MAX_FREE_TERM = 12
+"""Largest whole number that a calculation may contain although nothing has shown it: months, and numbers of persons."""
+
 _DIGITS = re.compile(r"\d+")
+_OPERATOR = re.compile(r"[-+*/()$]")
+_PASSIVE = re.compile(r"\bbe \w+", re.IGNORECASE)
+_DENIAL = re.compile(
+    r"(?:\b(?:not|never|neither|nor|no longer|cannot)|n['\N{RIGHT SINGLE QUOTATION MARK}]t)\s+"
+    r"(?!only\b|just\b|(?:\w+ )?(?:more|over|above|than|exceeds?|beyond|past|until|before|after|later)\b)"
+    r"(?:(?:be|been|yet|a|an|the|in|actually|really|currently|at|for|is|it)\s+){0,2}\$?[\w.,:-]*\w",
+    re.IGNORECASE,
+)
+"""A negation with the word or number that it denies."""
 _DATE_OR_TIME = re.compile(r"(?<![\w.-])\d{4}-\d\d-\d\d(?![\w-])|(?<![\w.:])\d{1,2}:\d\d(?!\w|:\d)")
 # A number is not part of a word or an id: "W1042", "i482" and "card_41" contain none.
 _NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
@@ -40,25 +60,74 @@ def state_match(state: State, gold: Mapping[str, Any]) -> float:
     return float(state.changes() == gold)
 
 
-def facts_told(transcript: Sequence[Message], outputs: Sequence[str]) -> float:
+@dataclass(frozen=True)
+class FactRules:
+    """What counts as telling the outputs of one task."""
+
+    evidence: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The facts that results must show before an output may be told, see `find_fact_rules`. An output that is not in it
+    must be shown itself."""
+    candidates: Collection[str] = ()
+    """Outputs that the task could have had instead. A text that lists them beside the right one tells none."""
+    denied: Collection[str] = ()
+    """Outputs that are told by denying them, see `find_denied`."""
+
+
+SHOWN_ONLY = FactRules()
+"""Every output must be shown."""
+
+
+def facts_told(transcript: Sequence[Message], outputs: Sequence[str], rules: FactRules = SHOWN_ONLY) -> float:
     """Return 1.0 if the agent told the user every output, else 0.0. The module docstring has the rules."""
-    return float(not missing_facts(transcript, outputs))
+    return float(not missing_facts(transcript, outputs, rules))
 
 
-def missing_facts(
-    transcript: Sequence[Message], outputs: Sequence[str], shown_numbers: Collection[str] = ()
-) -> list[str]:
-    """Return the outputs that the agent did not tell the user.
-
-    A number in `shown_numbers` is only told if a tool had shown it before, as words must be.
-    """
-    limit = sum(is_number(output) for output in outputs) + MAX_EXTRA_NUMBERS
-    texts = list(_user_texts(transcript)) if outputs else []
+def missing_facts(transcript: Sequence[Message], outputs: Sequence[str], rules: FactRules = SHOWN_ONLY) -> list[str]:
+    """Return the outputs that the agent did not tell the user."""
+    if not outputs:
+        return []
+    num_numbers = sum(map(is_number, outputs))
+    others = [word for word in rules.candidates if word not in outputs and not is_number(word)]
+    texts, results = _read_transcript(transcript)
     return [
         output
         for output in outputs
-        if not any(_is_told(text, shown, output, limit, output in shown_numbers) for text, shown in texts)
+        if not any(
+            (states_fact if output in rules.denied else affirms_fact)(output, text)
+            and _is_no_list(output, text, num_numbers, others)
+            and _is_supported(output, results[:count], rules.evidence)
+            for text, count in texts
+        )
     ]
+
+
+def find_fact_rules(
+    transcript: Sequence[Message], outputs: Sequence[str], candidates: Collection[str] = ()
+) -> FactRules:
+    """Return the rules for a task from the transcript of its gold turns.
+
+    The evidence of an output is the output itself if it is a word, or if a gold result shows it before the agent tells
+    it. It is the terms of a calculation if only this gives a number, and nothing if no gold result does, because the
+    agent knows the number from the domain policy or works it out. Some call must have succeeded even then.
+    """
+    texts, results = _read_transcript(transcript)
+    evidence = dict[str, tuple[str, ...]]()
+    for output in outputs:
+        count = next((count for text, count in reversed(texts) if states_fact(output, text)), len(results))
+        giving = [result for result in results[:count] if states_fact(output, result.content)]
+        expressions = [expression for result in giving if (expression := _calculation(result))]
+        if not is_number(output) or any(_shows(output, result) for result in giving if _calculation(result) is None):
+            evidence[output] = (output,)
+        else:
+            terms = {f"{term:.15g}" for expression in expressions[:1] for term in _terms(expression)}
+            evidence[output] = tuple(sorted(term for term in terms if any(_shows(term, r) for r in results[:count])))
+    return FactRules(evidence, candidates, find_denied((text for text, _ in texts), outputs))
+
+
+def find_denied(texts: Iterable[str], outputs: Sequence[str]) -> list[str]:
+    """Return the outputs that gold's texts state in negations only, such as "available" in "it is not available"."""
+    said = list(texts)
+    return [output for output in outputs if not any(affirms_fact(output, text) for text in said)]
 
 
 def calls_match(made: Iterable[ToolCall], gold: Iterable[ToolCall]) -> float:
@@ -87,7 +156,11 @@ def call_key(call: ToolCall) -> str:
 
 
 def task_progress(
-    state: State, gold: Mapping[str, Any], transcript: Sequence[Message], outputs: Sequence[str]
+    state: State,
+    gold: Mapping[str, Any],
+    transcript: Sequence[Message],
+    outputs: Sequence[str],
+    rules: FactRules = SHOWN_ONLY,
 ) -> float:
     """Return the share of gold changes and outputs that the agent has made or told, in [0, 1].
 
@@ -99,7 +172,7 @@ def task_progress(
     expected = flatten_changes(gold)
     matching = sum(key in actual and actual[key] == row for key, row in expected.items())
     total = len(actual.keys() | expected.keys()) + len(outputs)
-    num_told = len(outputs) - len(missing_facts(transcript, outputs))
+    num_told = len(outputs) - len(missing_facts(transcript, outputs, rules))
     return (matching + num_told) / total if total else 0.0
 
 
@@ -111,22 +184,117 @@ def flatten_changes(changes: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
     return rows | {(name,): value for name, value in changes.items() if not isinstance(value, Mapping)}
 
 
-def _user_texts(transcript: Sequence[Message]) -> Iterator[tuple[str, str]]:
-    """Yield every text sent to the user, with the output of all earlier tool calls."""
-    shown = ""
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """The result of a successful call."""
+
+    content: str
+    arguments: str
+    """The values of the call's arguments, one a line."""
+    known: frozenset[float]
+    """The numbers of the system message, of the user's texts and of the results before this one."""
+
+
+def is_failure(message: Message) -> bool:
+    """Return whether a tool message says that its call failed.
+
+    A result that begins like a failure is one: tools of other frameworks return their errors as texts.
+    """
+    return message.role == "tool" and message.content.startswith(ERROR_PREFIX)
+
+
+def _read_transcript(transcript: Sequence[Message]) -> tuple[list[tuple[str, int]], list[_Result]]:
+    """Return each text sent to the user with the number of results before it, and the results of successful calls."""
+    texts, results = list[tuple[str, int]](), list[_Result]()
+    calls, known = list[ToolCall](), frozenset[float]()
     for message in transcript:
+        if message.role == "assistant":
+            calls = list(message.tool_calls)
+            if message.content and not calls:
+                texts.append((message.content, len(results)))
+            continue
+        call = calls.pop(0) if message.role == "tool" and calls else None
+        if is_failure(message):
+            continue
         if message.role == "tool":
-            shown += f"{message.content}\n"
-        elif message.role == "assistant" and message.content and not message.tool_calls:
-            yield message.content, shown
+            arguments = "\n".join(_argument_texts(call.arguments)) if call else ""
+            results.append(_Result(message.content, arguments, known))
+        if message.role != "tool" or not _calculation(results[-1]):
+            known |= extract_numbers(message.content)
+    return texts, results
 
 
-def _is_told(text: str, shown: str, output: str, limit: int, must_be_shown: bool) -> bool:
-    if not states_fact(output, text):
+def _argument_texts(value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for inner in value:
+            yield from _argument_texts(inner)
+    else:
+        yield str(value)
+
+
+def _is_supported(output: str, results: Sequence[_Result], evidence: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether earlier results show an output, or the facts that it follows from."""
+    if any(_shows(output, result) for result in results):
+        return True
+    facts = evidence.get(output, (output,))
+    return bool(results) and output not in facts and all(any(_shows(fact, r) for r in results) for fact in facts)
+
+
+def _shows(fact: str, result: _Result) -> bool:
+    if not states_fact(fact, result.content) or states_fact(fact, result.arguments):
         return False
+    expression = _calculation(result)
+    if expression is None:
+        return True
+    named = {term for term in _terms(expression) if not (term.is_integer() and term <= MAX_FREE_TERM)}
+    return bool(named) and named <= result.known
+
+
+def _terms(expression: str) -> set[float]:
+    return extract_numbers(_OPERATOR.sub(" ", expression))
+
+
+def _calculation(result: _Result) -> str | None:
+    """Return the expression that a call has calculated, or None if it has not calculated."""
+    return _calculated(result.arguments, result.content) if is_number(result.content.strip()) else None
+
+
+@lru_cache(maxsize=1024)
+def _calculated(arguments: str, content: str) -> str | None:
+    for text in arguments.splitlines():
+        try:
+            if _value(evaluate_expression(text)) == round(_value(content.strip()), 2):
+                return text
+        except ToolError:
+            continue
+    return None
+
+
+def affirms_fact(fact: str, text: str) -> bool:
+    """Return whether a text states a fact and does not deny it: "it is not 12.50" states 12.50 and denies it."""
+    if not states_fact(fact, text):
+        return False
+    return _is_negative(fact) or not _DENIAL.search(text) or states_fact(fact, _DENIAL.sub(" ", text))
+
+
+def _is_negative(fact: str) -> bool:
+    """Return whether a fact is itself a negation, such as "no telehealth" or "not on file"."""
+    return any(_DENIAL.match(f"{word} x") for word in fact.split("|"))
+
+
+def _is_no_list(output: str, text: str, num_numbers: int, others: Sequence[str]) -> bool:
+    """Return whether a text is short of numbers, and does not list other candidates beside the output."""
     if is_number(output):
-        return len(extract_numbers(text)) <= limit and (not must_be_shown or states_fact(output, shown))
-    return states_fact(output, shown) and len(set(_DIGITS.findall(text))) <= MAX_DIGIT_RUNS
+        return len(extract_numbers(text)) <= num_numbers + MAX_EXTRA_NUMBERS
+    if len(set(_DIGITS.findall(text))) > MAX_DIGIT_RUNS:
+        return False
+    stated = [word for word in others if states_fact(word, text)]
+    if len(stated) <= MAX_OTHER_CANDIDATES:
+        return True
+    plain = _PASSIVE.sub(" ", text)
+    return sum(states_fact(word, plain) for word in stated) <= MAX_OTHER_CANDIDATES and states_fact(output, plain)
 
 
 def states_fact(fact: str | float, text: str) -> bool:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Hashable, Iterator, Sequence
 
 from understudy.core.messages import Message, ToolCall
-from understudy.envs.environment import ERROR_PREFIX
+from understudy.envs.rewards import is_failure
 from understudy.rollouts.group import Group
 
 
@@ -30,7 +30,7 @@ def anchor_states(messages: Sequence[Message]) -> Iterator[Hashable]:
             continue
         latest.append((message.role, message.content))
         call = asked.get(message.tool_call_id) if message.role == "tool" else None
-        if call and not message.content.startswith(ERROR_PREFIX):
+        if call and not is_failure(message):
             done |= {json.dumps([call.name, call.arguments, message.content], sort_keys=True)}
 
 

@@ -8,7 +8,8 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ from understudy.envs.domains.generation import (
 )
 from understudy.envs.domains.grading import GradeEpisode, score_episode
 from understudy.envs.environment import ConsentGate, ToolEnvironment
+from understudy.envs.rewards import FactRules, find_fact_rules, is_number
 from understudy.envs.state import State
 from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
 from understudy.envs.tools import Toolkit
@@ -54,12 +56,30 @@ FROZEN_TASK_COUNTS: Mapping[Split, int] = {"train": 500, "validation": 100, "tes
 """Number of tasks in each frozen split of a shipped domain."""
 GENERATED_TASK_COUNTS: Mapping[Split, int] = {"train": 100, "validation": 20, "test": 40}
 """Largest number of tasks in each split of a domain without frozen tasks."""
-MAX_CACHED_GOLD_CHANGES = 20_000
-"""Largest number of tasks whose gold changes a domain caches. Without it, a run that generates tasks would use more and
-more memory."""
+MAX_CACHED_GOLD_RUNS = 20_000
+"""Largest number of tasks for which a domain caches what their gold calls do. Without it, a run that generates tasks
+would use more and more memory."""
 _GENERATED_ID = re.compile(
     r"(?P<domain>[^/]+)/(?P<split>\w+)/(?P<family>.+)/(?P<difficulty>\w+)/(?P<seed>\d+)-(?P<number>\d+)"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _GoldResult:
+    """A gold call of the agent, what it returned, and whether it changed the database."""
+
+    call: ToolCall
+    text: str
+    writes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _GoldRun:
+    """What the gold calls of a task do."""
+
+    changes: Mapping[str, Any]
+    writes: tuple[ToolCall, ...]
+    fact_rules: FactRules
 
 
 @dataclass(frozen=True)
@@ -185,7 +205,9 @@ class Domain:
         Raise `TaskError` if the task has user actions and the domain has no user tools.
         """
         transcript = list[Message]()
-        gate = ConsentGate(self.toolkit(state), state, transcript, required=self._requires_consent(task))
+        gate = ConsentGate(
+            self.toolkit(state), state, transcript, self._requires_consent(task), self._run_gold(task).fact_rules
+        )
         grade = functools.partial(self.grade or score_episode, task, state, self.gold_changes(task), gate)
         user_tools = self.user_tools(state) if self.user_tools else None
         if task.scenario.user_actions and not user_tools:
@@ -205,12 +227,7 @@ class Domain:
 
     def gold_changes(self, task: Task) -> Mapping[str, Any]:
         """Return the changes that the task's gold calls make, cached. Raise `TaskError` if a gold call is refused."""
-        key = gold_digest(task)
-        if key not in self._gold_changes:
-            if len(self._gold_changes) >= MAX_CACHED_GOLD_CHANGES:
-                self._gold_changes.clear()
-            self._gold_changes[key] = self.gold_state(task).changes()
-        return self._gold_changes[key]
+        return self._run_gold(task).changes
 
     def split_row_keys(self, task: Task) -> list[tuple[str, str]]:
         """Return the rows `(table, id)` of the task's setup and of its gold calls' arguments, without shared tables.
@@ -243,14 +260,12 @@ class Domain:
 
     def gold_writes(self, task: Task) -> tuple[ToolCall, ...]:
         """Return the agent's gold calls that change the database. Raise `TaskError` if a tool rejects a gold call."""
-        writes = list[ToolCall]()
-        self.gold_state(task, writes)
-        return tuple(writes)
+        return self._run_gold(task).writes
 
-    def gold_state(self, task: Task, writes: list[ToolCall] | None = None) -> State:
+    def gold_state(self, task: Task, results: list[_GoldResult] | None = None) -> State:
         """Return the state after the gold calls of agent and user. Raise `TaskError` if a tool rejects one.
 
-        The agent's calls that change the database are appended to `writes`.
+        The agent's calls and their results are appended to `results`.
         """
         state = self.initial_state(task)
         user_toolkit = self.user_tools(state) if self.user_tools else None
@@ -261,12 +276,31 @@ class Domain:
                 raise TaskError(f"task {task.id}: the user calls {call.name}, but {self.name} has no user_tools")
             before = state.snapshot()
             try:
-                toolkit.call_sync(call)
+                text = toolkit.call_sync(call)
             except ToolError as e:
                 raise TaskError(f"task {task.id}: the gold call {call.name}({call.arguments}) is refused: {e}") from e
-            if writes is not None and role == "assistant" and state.tables_modified_since(before):
-                writes.append(call)
+            if results is not None and role == "assistant":
+                results.append(_GoldResult(call, text, bool(state.tables_modified_since(before))))
         return state
+
+    def _run_gold(self, task: Task) -> _GoldRun:
+        """Return what the gold calls do, cached. Raise `TaskError` if a tool rejects one."""
+        key = gold_digest(task)
+        if key not in self._gold_runs:
+            if len(self._gold_runs) >= MAX_CACHED_GOLD_RUNS:
+                self._gold_runs.clear()
+            results = list[_GoldResult]()
+            changes = self.gold_state(task, results).changes()
+            texts = iter(results)
+            transcript = [
+                message
+                for turn in task.gold_turns
+                for message in (turn, *(Message(role="tool", content=next(texts).text) for _ in turn.tool_calls))
+            ]
+            rules = find_fact_rules(transcript, task.outputs, self._family_words.get(task.family, ()))
+            writes = tuple(result.call for result in results if result.writes)
+            self._gold_runs[key] = _GoldRun(changes, writes, rules)
+        return self._gold_runs[key]
 
     def _requires_consent(self, task: Task) -> bool:
         """Return whether the user must confirm writes. A user without goals has ordered them in the opening."""
@@ -340,8 +374,24 @@ class Domain:
         return self.build_world()
 
     @functools.cached_property
-    def _gold_changes(self) -> dict[bytes, Mapping[str, Any]]:
+    def _gold_runs(self) -> dict[bytes, _GoldRun]:
         return {}
+
+    @functools.cached_property
+    def _family_words(self) -> Mapping[str, Collection[str]]:
+        """The words that are outputs of several tasks, by family."""
+        counts = Counter(
+            (task.family, output)
+            for split in SPLITS
+            for task in dataclasses.replace(self, task_slice=FULL_SLICE).tasks(split)
+            for output in task.outputs
+            if not is_number(output)
+        )
+        words = dict[str, list[str]]()
+        for (family, output), count in counts.items():
+            if count > 1:
+                words.setdefault(family, []).append(output)
+        return words
 
     @functools.cached_property
     def _all_specs(self) -> tuple[ToolSpec, ...]:

@@ -47,7 +47,7 @@ def score_episode(
     """
     strict = {
         "state_match": state_match(state, gold_changes),
-        "facts_told": facts_told(transcript, task.outputs),
+        "facts_told": facts_told(transcript, task.outputs, gate.fact_rules),
         "within_limits": float(ended),
     }
     turns = sum(message.role == "assistant" for message in transcript)
@@ -55,4 +55,5 @@ def score_episode(
         "policy_compliance": float(not gate.policy_violations),
         "turn_efficiency": min(1.0, len(task.gold_turns) / max(1, turns)),
     }
-    return product_score(strict, extra).replace(progress=task_progress(state, gold_changes, transcript, task.outputs))
+    progress = task_progress(state, gold_changes, transcript, task.outputs, gate.fact_rules)
+    return product_score(strict, extra).replace(progress=progress)

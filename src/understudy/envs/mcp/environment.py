@@ -12,7 +12,7 @@ from understudy.envs.mcp.config import RewardConfig
 from understudy.envs.mcp.tasks import MCPTask
 from understudy.envs.mcp.tool_result import ToolResult
 from understudy.envs.mcp.toolkit import MCPToolkit
-from understudy.envs.rewards import missing_facts
+from understudy.envs.rewards import FactRules, find_denied, missing_facts
 from understudy.envs.users import User
 
 ExpectedStates = Callable[[], Awaitable[Sequence[ToolResult | None]]]
@@ -77,7 +77,8 @@ class MCPEnvironment(ToolEnvironment):
     def _scored(self, transcript: Sequence[Message], ended: bool) -> Score:
         last = transcript[-1] if transcript else Message(role="user")
         answer = last.content if ended and last.role == "assistant" else ""
-        missing = missing_facts(transcript, self._task.outputs)
+        rules = FactRules(denied=find_denied([self._task.final_answer], self._task.outputs))
+        missing = missing_facts(transcript, self._task.outputs, rules)
         told = [output not in missing for output in self._task.outputs]
         evidence = EpisodeEvidence(answer, ended, self._kit.server_calls, self._states, self._before, told)
         return score_checks(self._task.check, evidence, self._reward)

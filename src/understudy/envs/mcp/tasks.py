@@ -56,7 +56,8 @@ class MCPTask(Record):
     final_answer: str = DEFAULT_ANSWER
     """The agent's last text in a perfect episode."""
     outputs: tuple[str, ...] = ()
-    """Facts that the agent must tell, as in `Task.outputs`: a tool must have shown a word before the agent says it."""
+    """Facts that the agent must tell, as in `Task.outputs`: a tool must have shown each before. For a
+    number that the agent works out, use `check.answer`."""
     check: TaskCheck = TaskCheck()
     limits: MCPLimits = MCPLimits()
 

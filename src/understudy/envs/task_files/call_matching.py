@@ -10,7 +10,7 @@ If a task has no recorded results, its last gold read shows the outputs that mus
 none looks something up). The reward is the product of strict parts, each 0.0 or 1.0:
 
     calls_match     the writes made are the gold writes: each as often, in any order. Reads do not count
-    facts_told      the agent told every output. An output that a result states must have been shown before, numbers too
+    facts_told      the agent told every output. An output that a recorded result states must have been shown before
     within_limits   no limit cut the episode off
 
 `call_key` says which arguments are equal. Of a call that hands the user over to a person only the name counts, because
@@ -35,15 +35,18 @@ from referencing.exceptions import Unresolvable
 
 from understudy.core.errors import TaskError, ToolError, did_you_mean
 from understudy.core.items import Item, RowError
-from understudy.core.messages import Message, ToolCall, ToolSpec
+from understudy.core.messages import ERROR_PREFIX, Message, ToolCall, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import Score, Split, Task, assign_splits, filter_tasks, iterate_epochs
-from understudy.envs.environment import ERROR_PREFIX, StepResult, ToolEnvironment
+from understudy.envs.environment import StepResult, ToolEnvironment
 from understudy.envs.mcp.config import MCPLimits
 from understudy.envs.rewards import (
+    FactRules,
     call_key,
     calls_match,
     calls_progress,
+    find_denied,
+    is_number,
     missing_facts,
     product_score,
     states_fact,
@@ -354,13 +357,13 @@ def record_calls(task: Task, write_tools: Collection[str]) -> GoldCalls:
 def score_calls(
     task: Task, calls: GoldCalls, writes: Sequence[ToolCall], transcript: Sequence[Message], ended: bool
 ) -> Score:
-    """Return the score of an episode; the module docstring has the parts.
-
-    Errors of calls show nothing, because they repeat the agent's own words.
-    """
+    """Return the score of an episode; the module docstring has the parts."""
     made = [comparable_call(call) for call in writes]
-    seen = [m for m in transcript if m.role != "tool" or not m.content.startswith(ERROR_PREFIX)]
-    missing = missing_facts(seen, task.outputs, calls.must_be_shown)
+    free = (output for output in task.outputs if is_number(output) and output not in calls.must_be_shown)
+    rules = FactRules(
+        dict.fromkeys(free, ()), denied=find_denied((turn.content for turn in task.gold_turns), task.outputs)
+    )
+    missing = missing_facts(transcript, task.outputs, rules)
     parts = {
         "calls_match": calls_match(made, calls.writes),
         "facts_told": float(not missing),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from understudy.core.messages import Message, ToolCall
+from understudy.core.messages import ERROR_PREFIX, Message, ToolCall
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
 from understudy.envs.rewards import flatten_changes, missing_facts
@@ -16,7 +16,6 @@ from understudy.envs.task_source import StatefulSource, TaskSource, find_source
 from understudy.rollouts.replay import ReplayedTurn, ReplayResult
 
 RowKey = tuple[str, ...]
-ERROR_PREFIX = "Error: "
 _KINDS = {
     "unknown tool ": "unknown_tool",
     "bad arguments for ": "invalid_arguments",
