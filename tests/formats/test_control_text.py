@@ -105,16 +105,28 @@ def make_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
     return cache(make)
 
 
+NAMES_IN_TAGS = CODER.replace("(tools | tojson)", "'<' + tools[0].function.name + '>' + (tools | tojson)")
 TINY = ["<|head|>", "<|/head|>", "<|eot|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "</think>"]
 
 
-@pytest.mark.parametrize("template", [LLAMA, CODER, ""])
+@pytest.mark.parametrize("template", [LLAMA, CODER, NAMES_IN_TAGS, ""])
 @generated
 @given(data=st.data())
 def test_no_text_becomes_a_control_token(make_folder: Callable[[str], Path], template: str, data: Any) -> None:
     folder = make_folder(template)
     format, vocabulary = cached_format(folder), cached_vocabulary(folder)
     assert_no_forgery(format, vocabulary, data.draw(all_places(TINY)))
+
+
+@pytest.mark.parametrize("text", ["think", "/think", " /think ", "<|eot|", "eot|", "|eot|", "head|>", "tool_call"])
+def test_template_text_completes_no_control_token(make_folder: Callable[[str], Path], text: str) -> None:
+    """Qwen3-Coder's template writes the unknown keys of a tool's schema between `<` and `>`."""
+    folder = make_folder(NAMES_IN_TAGS)
+    format, vocabulary = cached_format(folder), cached_vocabulary(folder)
+    for place in range(PLACES):
+        assert_no_forgery(format, vocabulary, [text if at == place else PLAIN for at in range(PLACES)])
+    whole = format.encode(*conversation([text] * PLACES), ())
+    assert f"<tools><{text}>" in vocabulary.decode(whole)
 
 
 @cache
