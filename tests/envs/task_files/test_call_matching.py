@@ -309,3 +309,23 @@ def test_row_of_json_text_has_the_results_of_its_calls() -> None:
     actions = json.dumps([{**ORDER, "output": "shipped"}, CANCEL])
     made = source(tau_row("retail", actions=actions, outputs='["shipped"]'))
     assert reward(made, ORDER, CANCEL, "shipped") == 1.0
+
+
+SLOW_TOOL = {
+    "name": "find_user",
+    "parameters": {"properties": {"email": {"type": "string", "pattern": "^(a+)+$"}}},
+}
+CIRCULAR_TOOL = {"name": "find_user", "parameters": {"properties": {"email": {"$ref": "#/properties/email"}}}}
+
+
+def test_call_whose_validation_does_not_end_is_a_fault_of_the_environment() -> None:
+    find, slow = ({"name": "find_user", "kwargs": {"email": email}} for email in ("aaa", "a" * 60 + "b"))
+    made = source(row(find, outputs=["aaa"], tools=[SLOW_TOOL]))
+    assert play(made, find, "The user is aaa.").reward == 1.0
+    episode = play(made, slow, "The user is aaa.")
+    assert (episode.stop_reason, episode.fault, episode.score) == (StopReason.FAULT, "environment", None)
+
+
+def test_task_whose_schema_refers_to_itself_is_refused() -> None:
+    made = source(row(FIND, outputs=["Mia"], tools=[CIRCULAR_TOOL]))
+    assert [error.field for error in made.refused] == ["tools"]

@@ -21,6 +21,7 @@ from understudy.data.evidence import gold_writes, leaf_texts
 from understudy.data.synthesis.call_plan import Path, fact_text, probe_task, read_result, run_calls
 from understudy.data.verify import TaskIssue
 from understudy.envs.task_source import ResourceSource, TaskSource
+from understudy.envs.validation_time import find_validation_problem
 
 ROUNDS = 3
 CALLS_PER_TOOL = 12
@@ -109,7 +110,9 @@ class Exploration:
             seen += [leaf.entity for leaf in self._leaves if leaf.entity]
         if "$ref" not in repr(schema):  # which a property alone cannot resolve
             valid = validator_for(schema)(schema)
-            seen = [value for value in seen if valid.is_valid(value)]
+            asked, named = {"properties": {name: schema}}, [{name: value} for value in seen]
+            unusable = any(find_validation_problem(asked, arguments) for arguments in named)
+            seen = [] if unusable else [value for value in seen if valid.is_valid(value)]
         found = [*used, *seen]
         if not found and kind in ("integer", "number"):
             least = int(schema.get("minimum", 1))

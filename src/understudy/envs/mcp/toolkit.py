@@ -5,10 +5,11 @@
         await kit.call(ToolCall(name="add_note", arguments={"text": "milk"}))
 
 A call that fails, or that is rejected here (unknown tool, bad arguments, limit reached), raises `ToolError`, which the
-model sees. A server that dies, hangs, sends too many or invalid messages, or changes its tools raises `RolloutError`
-with fault `mcp`.
+model sees. A server that dies, hangs, sends too many or invalid messages, has a schema that cannot be used, or changes
+its tools raises `RolloutError` with fault `mcp`.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -24,6 +25,7 @@ from understudy.envs.mcp.config import MCPCall, MCPLimits, MCPServerConfig
 from understudy.envs.mcp.pool import SessionPools
 from understudy.envs.mcp.session import MCPSession
 from understudy.envs.mcp.tool_result import ToolResult
+from understudy.envs.validation_time import find_validation_problem, may_be_slow
 
 CassetteMode = Literal["off", "record", "replay", "extend"]
 ToolProgressCallback = Callable[[float, float | None, str], None]
@@ -138,6 +140,7 @@ class MCPToolkit:
             await self._look_again(name)
         entry = self._catalog.get(call.name)
         arguments = entry.spec.resolve_aliases(call.arguments)
+        await self._validate_schema(entry, arguments)
         entry.validate_arguments(arguments)
         self._validate_limits(entry)
         reply = await self._answer(entry, arguments)
@@ -149,6 +152,17 @@ class MCPToolkit:
     async def call_internal(self, call: MCPCall) -> ToolResult:
         """Run a call of the environment. It counts for no limit and may use hidden tools."""
         return await self._answer(self._catalog.get_any(call.tool), call.arguments)
+
+    async def _validate_schema(self, entry: CatalogEntry, arguments: Mapping[str, Any]) -> None:
+        """Raise `RolloutError` if the tool's schema makes the validation of the arguments endless."""
+        schema = entry.spec.parameters
+        problem = await asyncio.to_thread(find_validation_problem, schema, arguments) if may_be_slow(schema) else ""
+        if problem:
+            raise RolloutError(
+                f"the schema of {entry.tool!r} of the MCP server {entry.server!r} cannot be used: {problem}; correct "
+                "it in the server, or deny the tool",
+                "mcp",
+            )
 
     def _validate_limits(self, entry: CatalogEntry) -> None:
         limits, tools = self._limits, self._tools | {(entry.server, entry.tool)}

@@ -21,6 +21,7 @@ A task is refused, with a reason, unless gold earns 1.0. It is also refused if i
 because then an agent that does nothing, or that reads once and says nothing, would earn 1.0.
 """
 
+import asyncio
 import functools
 import json
 import re
@@ -33,7 +34,7 @@ from jsonschema.exceptions import best_match
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from understudy.core.errors import TaskError, ToolError, did_you_mean
+from understudy.core.errors import RolloutError, TaskError, ToolError, did_you_mean
 from understudy.core.items import Item, RowError
 from understudy.core.messages import ERROR_PREFIX, Message, ToolCall, ToolSpec
 from understudy.core.records import Record
@@ -54,6 +55,7 @@ from understudy.envs.rewards import (
 from understudy.envs.task_files.inferred_tools import hands_over, infer_tools, looks_up, only_reads
 from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
 from understudy.envs.users import InstructionUser, User, UserFactory, answer_text
+from understudy.envs.validation_time import find_validation_problem, may_be_slow
 
 ACKNOWLEDGEMENT = '{"ok": true}'
 """The result of a call without a recorded result."""
@@ -239,6 +241,8 @@ class GoldCallToolkit:
         """Answer one call. Raise `ToolError` if it does not fit the tool's schema, is a read that was not recorded, or
         exceeds a limit.
         """
+        if any(may_be_slow(spec.parameters) for spec in self._specs if spec.name == call.name):
+            await asyncio.to_thread(validate_arguments, call, self._specs)
         return self.answer(call)
 
     def answer(self, call: ToolCall) -> str:
@@ -382,12 +386,19 @@ def comparable_call(call: ToolCall) -> ToolCall:
 
 
 def validate_arguments(call: ToolCall, specs: Sequence[ToolSpec]) -> None:
-    """Raise `ToolError` if the tool is unknown, or the arguments do not fit its schema."""
+    """Raise `ToolError` if the tool is unknown, or the arguments do not fit its schema.
+
+    Raise `RolloutError` if the schema makes the validation endless.
+    """
     spec = next((spec for spec in specs if spec.name == call.name), None)
     if spec is None:
         raise ToolError(f"unknown tool {did_you_mean(call.name, (spec.name for spec in specs))}", "unknown_tool")
     arguments = {key: value for key, value in call.arguments.items() if value is not None}
     properties, required = spec.parameters.get("properties", {}), spec.parameters.get("required", ())
+    if found := find_validation_problem(spec.parameters, arguments):
+        raise RolloutError(
+            f"the schema of {call.name} cannot be used: {found}; correct it in the task file", "environment"
+        )
     try:
         error = best_match(_validator(json.dumps(spec.parameters)).iter_errors(arguments))
     except Unresolvable as e:
@@ -429,6 +440,8 @@ def find_refusal(item: Item[CallTask], specs: Sequence[ToolSpec], write_tools: C
         gold = score_calls(task, calls, tools.writes, _gold_transcript(task, tools), ended=True)
     except ToolError as e:
         return refuse("gold", f"a gold call is refused: {e}", "gold refused")
+    except RolloutError as e:
+        return refuse("tools", str(e))
     if gold.reward < 1.0:
         return refuse("outputs", _explain_untold(task, calls), "gold fails")
     return None

@@ -1,0 +1,23 @@
+"""An MCP server over stdio without the SDK, whose one tool `say` has the JSON Schema of its first argument."""
+
+import json
+import sys
+from typing import Any
+
+
+def answer(method: str, params: Any) -> dict[str, Any]:
+    if method == "initialize":
+        about = {"name": "raw", "version": "1"}
+        return {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": about}
+    if method == "tools/list":
+        return {"tools": [{"name": "say", "description": "Say it.", "inputSchema": json.loads(sys.argv[1])}]}
+    if method == "tools/call":
+        return {"content": [{"type": "text", "text": "said"}], "isError": False}
+    return {}
+
+
+for line in sys.stdin:
+    request = json.loads(line)
+    if "id" in request:
+        result = answer(request["method"], request.get("params"))
+        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
