@@ -202,6 +202,19 @@ def test_extend_mode_brings_server_to_recorded_state(tmp_path: Path) -> None:
     assert shown(load_source(f"mcp:{write_environment(tmp_path, rest=tape % 'replay')}")) == extended
 
 
+@pytest.mark.slow
+def test_recording_of_an_only_server_replays_under_another_name_of_the_toml_file(tmp_path: Path) -> None:
+    tape = '[cassette]\nfile = "tape.jsonl"\nmode = "%s"'
+    tasks = TASKS[:1]
+    assert check(load_source(f"mcp:{write_environment(tmp_path, tasks, rest=tape % 'record')}")).problems == ()
+    copy = write_environment(tmp_path, tasks, rest=tape % "replay").rename(tmp_path / "copy.toml")
+    assert check(load_source(f"mcp:{copy}")).problems == ()
+    more = f"[servers.one]\ncommand = 'a'\n[servers.two]\ncommand = 'b'\n{tape % 'replay'}"
+    copy.write_text(f'tasks = "tasks.jsonl"\n{more}', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"tally.*one, two"):
+        load_source(f"mcp:{copy}").tool_specs  # noqa: B018
+
+
 def test_cassette_round_trips_unicode_line_separators(tmp_path: Path) -> None:
     said, tool = ToolResult(text="a\u2028b\u2029c\x85d\r\n"), ToolSpec(name="t", description="e\u2028f", parameters={})
     tape = Cassette(tmp_path / "tape.jsonl")

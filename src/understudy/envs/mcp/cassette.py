@@ -15,7 +15,7 @@ counts.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,15 @@ def history_digest(after: str, tool: str, arguments: Mapping[str, Any]) -> str:
 
 
 class Cassette:
-    """The lines of one file. Raise `TaskError` with the line number for a damaged line."""
+    """The lines of one file. Raise `TaskError` with the line number for a damaged line.
 
-    def __init__(self, path: Path) -> None:
+    `servers` are the names of the environment's servers. An only server is found under any name, because its name is by
+    default that of the TOML file.
+    """
+
+    def __init__(self, path: Path, servers: Collection[str] = ()) -> None:
         self.path = path
+        self._only_server = next(iter(servers)) if len(servers) == 1 else ""
         self._server_tools: RecordedTools | None = None
         self._answers: dict[tuple[str, str, str], RecordedCall] = {}
         self._any_answers: dict[tuple[str, str], RecordedCall] = {}
@@ -102,10 +107,21 @@ class Cassette:
 
     def _load(self, line: bytes, number: int) -> None:
         try:
-            self._keep(_LINE.validate_json(line))
+            self._keep(self._with_server_name(_LINE.validate_json(line)))
         except ValidationError as e:
             first = e.errors(include_url=False)[0]
             raise TaskError(f"{self.path}:{number}: invalid recorded answer: {first['msg']}; record it again") from e
+
+    def _with_server_name(self, line: RecordedCall | RecordedTools) -> RecordedCall | RecordedTools:
+        """Return a line under the environment's name of its only server."""
+        if not self._only_server:
+            return line
+        if isinstance(line, RecordedCall):
+            return line.replace(server=self._only_server)
+        if len(line.tools) != 1:
+            return line
+        (specs,) = line.tools.values()
+        return RecordedTools(tools={self._only_server: specs})
 
     def _keep(self, line: RecordedCall | RecordedTools) -> bool:
         """Store a line in memory. Return whether it is new."""

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from jsonschema import SchemaError
-from jsonschema.exceptions import best_match
 from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
 from mcp.types import Tool
@@ -21,6 +20,7 @@ from understudy.core.errors import ConfigError, RolloutError, ToolError, did_you
 from understudy.core.messages import ToolSpec
 from understudy.envs.mcp.config import MCPServerConfig
 from understudy.envs.mcp.tool_result import Sanitizer, map_texts, sanitize_text
+from understudy.envs.schemas import schema_difference, schema_error
 
 ToolNaming = Literal["flat", "server.tool"]
 ServerTools = Mapping[str, Sequence[ToolSpec]]
@@ -44,18 +44,15 @@ class CatalogEntry:
     def validate_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Raise `ToolError` if the arguments do not match the tool's schema."""
         try:
-            error = best_match(self.validator.iter_errors(arguments))
+            error = schema_error(self.validator, arguments)
         except Unresolvable as e:
             raise RolloutError(
                 f"the schema of {self.server}.{self.tool} refers to something that does not exist: {e}", "mcp"
             ) from e
-        if error is not None:
-            where = ".".join(map(str, error.absolute_path)) or "arguments"
+        if error:
             takes = ", ".join(self._parameters())
             name = self.spec.name
-            raise ToolError(
-                f"bad arguments for {name}: {where}: {error.message[:300]}; it takes ({takes})", "invalid_arguments"
-            )
+            raise ToolError(f"bad arguments for {name}: {error}; it takes ({takes})", "invalid_arguments")
 
     def _parameters(self) -> Iterable[str]:
         required = self.spec.parameters.get("required", ())
@@ -115,11 +112,17 @@ class ToolCatalog:
                     )
 
     def changed_tools(self, server: str, tools: Sequence[ToolSpec]) -> list[str]:
-        """Return the visible tools that a server has removed or changed."""
-        now = {spec.name: spec.replace(aliases={}) for spec in tools}
-        then = {spec.name: spec.replace(aliases={}) for spec in self.server_tools[server]}
-        mine = (entry.tool for entry in self.shown_entries if entry.server == server)
-        return [name for name in mine if now.get(name) != then[name]]
+        """Describe each visible tool that a server has removed, or whose arguments it has changed.
+
+        Descriptions, and the order of words and properties, do not change what a call does.
+        """
+        now = {spec.name: spec.parameters for spec in tools}
+        mine = [entry for entry in self.shown_entries if entry.server == server]
+        then = {spec.name: spec.parameters for spec in self.server_tools[server]}
+        gone = [f"{entry.tool} is gone" for entry in mine if entry.tool not in now]
+        both = [entry.tool for entry in mine if entry.tool in now and now[entry.tool] != then[entry.tool]]
+        found = ((name, schema_difference(then[name], now[name])) for name in both)
+        return gone + [f"{name}: {difference}" for name, difference in found if difference]
 
 
 def sanitized_specs(tools: Iterable[Tool], clean: Sanitizer) -> tuple[ToolSpec, ...]:

@@ -118,8 +118,14 @@ class MCPEnvironmentResources:
     def server_tools(self) -> ServerTools:
         """Return the servers' tools, from the recording or from servers started for this."""
         tape = self.config.cassette
-        if self.cassette and tape.mode != "record" and self.cassette.server_tools is not None:
-            return self.cassette.server_tools
+        recorded = self.cassette.server_tools if self.cassette and tape.mode != "record" else None
+        if recorded is not None:
+            if set(recorded) != set(self.config.servers):
+                raise ConfigError(
+                    f"{tape.file} is a recording of the servers {', '.join(sorted(recorded))}, but the environment has "
+                    f"{', '.join(sorted(self.config.servers))}; use the recorded names, or record again"
+                )
+            return recorded
         if tape.mode == "replay":
             raise ConfigError(f"there is no recording in {tape.file}; record one by cassette.mode = 'record'")
         server_tools = _apart(_listed(self.config.servers))
@@ -130,7 +136,8 @@ class MCPEnvironmentResources:
     @functools.cached_property
     def cassette(self) -> Cassette | None:
         """The recorded answers."""
-        return None if self.config.cassette.mode == "off" else Cassette(Path(self.config.cassette.file))
+        tape = self.config.cassette
+        return None if tape.mode == "off" else Cassette(Path(tape.file), self.config.servers)
 
     def toolkit(self, task: MCPTask, catalog: ToolCatalog, pools: SessionPools | None = None) -> MCPToolkit:
         """Return the tools of one episode. `pools` replace those of the environment."""

@@ -291,7 +291,7 @@ class MCPToolkit:
             server_tools = {**self._catalog.server_tools, session.name: specs}
             self._catalog = ToolCatalog(server_tools, self._servers, self._names)
         elif changed := self._catalog.changed_tools(session.name, specs):
-            session.broken = f"has changed its tools: {', '.join(changed)}"
+            session.broken = f"has changed its tools: {'; '.join(changed)}"[:1000]
             raise RolloutError(f"the MCP server {session.name!r} {session.broken}", "mcp")
 
     async def _progress(self, progress: float, total: float | None, message: str | None) -> None:

@@ -30,7 +30,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
@@ -52,6 +51,7 @@ from understudy.envs.rewards import (
     product_score,
     states_fact,
 )
+from understudy.envs.schemas import schema_error
 from understudy.envs.task_files.inferred_tools import hands_over, infer_tools, looks_up, only_reads
 from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
 from understudy.envs.users import InstructionUser, User, UserFactory, answer_text
@@ -400,18 +400,15 @@ def validate_arguments(call: ToolCall, specs: Sequence[ToolSpec]) -> None:
             f"the schema of {call.name} cannot be used: {found}; correct it in the task file", "environment"
         )
     try:
-        error = best_match(_validator(json.dumps(spec.parameters)).iter_errors(arguments))
+        error = schema_error(_validator(json.dumps(spec.parameters)), arguments)
     except Unresolvable as e:
         raise ToolError(f"the schema of {call.name} refers to something that does not exist", "tool_exception") from e
     unknown = next((key for key in arguments if key not in properties), None)
-    if error is None and unknown is None:
+    if not error and unknown is None:
         return
     takes = ", ".join(name if name in required else f"[{name}]" for name in properties)
-    where = ".".join(map(str, error.absolute_path)) if error else unknown
-    problem = error.message[:300] if error else "there is no such argument"
-    raise ToolError(
-        f"bad arguments for {call.name}: {where or 'arguments'}: {problem}; it takes ({takes})", "invalid_arguments"
-    )
+    problem = error or f"{unknown}: there is no such argument"
+    raise ToolError(f"bad arguments for {call.name}: {problem}; it takes ({takes})", "invalid_arguments")
 
 
 def find_refusal(item: Item[CallTask], specs: Sequence[ToolSpec], write_tools: Collection[str]) -> RowError | None:
