@@ -1,11 +1,17 @@
 """Secrets are recognized by name and shape, refused in settings and masked in texts."""
 
 import time
+from typing import Any
 
 import pytest
 
+from understudy.clients.chat import EndpointConfig
 from understudy.core.errors import ConfigError
+from understudy.core.records import Record
 from understudy.core.secrets import is_secret_name, mask_secrets, validate_no_secrets
+from understudy.core.settings import dump_toml, parse_toml
+from understudy.runs.config import TrainConfig
+from understudy.runs.trackers import TrackingConfig
 
 KEY = "sk-" + "a1B2c3D4e5" * 3
 
@@ -101,3 +107,37 @@ def test_masking_is_linear(unit: str) -> None:
 
     seconds(1000)
     assert seconds(200_000) < 1.0
+
+
+class Settings(Record):
+    """A config with free keys."""
+
+    extra: dict[str, Any] = {}
+    count: int = 0
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [
+        ("extra = {api_key = 'hunter2'}", []),
+        ("", ["extra.api_key=hunter2"]),
+        ("", ["extra.note=http://me:hunter2@host"]),
+        ("", ["api_key=hunter2"]),
+        ("", ["count=http://me:hunter2@host"]),
+        ("", ["count.password=hunter2"]),
+        ("count = 'Bearer hunter2hunter2'", []),
+    ],
+)
+def test_no_config_error_quotes_a_secret(text: str, overrides: list[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_toml(Settings, text, overrides)
+    assert "hunter2" not in str(error.value)
+
+
+def test_config_with_secret_is_not_written() -> None:
+    with pytest.raises(ConfigError, match=r"extra\.deep\.token"):
+        dump_toml(Settings(extra={"deep": {"token": "hunter2"}}))
+    with pytest.raises(ConfigError, match=r"extra_body: api_key"):
+        EndpointConfig(extra_body={"api_key": "hunter2"})
+    with pytest.raises(ConfigError, match=r"tracking\.name"):
+        TrainConfig(tracking=TrackingConfig(name=KEY))

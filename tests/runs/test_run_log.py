@@ -50,3 +50,10 @@ def test_log_on_a_lost_disk_does_not_end_the_run(tmp_path: Path, capsys: pytest.
     with RunLog(tmp_path / "missing") as log:
         log.report("text", 0, 0, {})
     assert capsys.readouterr().err == ""
+
+
+def test_log_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SERVICE_TOKEN", "open-sesame")
+    with RunLog(tmp_path) as log:
+        log.report("401 for open-sesame at https://me:word@host/api?api_key=abcdefgh", 0, 0, {})
+    assert lines(tmp_path) == ["INFO 401 for [MY_SERVICE_TOKEN] at https://[login]@host/api?api_key=[secret]"]

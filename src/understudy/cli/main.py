@@ -20,6 +20,7 @@ from understudy.cli.processes import TERMINATED_STATUS
 from understudy.cli.view import view
 from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.interruption import handle_sigterm_as_interrupt
+from understudy.core.secrets import mask_secrets
 from understudy.core.version import __version__
 
 if TYPE_CHECKING:
@@ -407,7 +408,7 @@ def main() -> None:
         typer.secho(text if is_help else f"understudy: {text}{help_hint}", fg=None if is_help else "red", err=True)
         sys.exit(e.exit_code)
     except (ConfigError, TaskError, RolloutError) as e:
-        typer.secho(f"understudy: {e}", fg="red", err=True)
+        typer.secho(f"understudy: {mask_secrets(str(e))}", fg="red", err=True)
         sys.exit(1 if isinstance(e, RolloutError) else 2)
     except KeyboardInterrupt:  # Ctrl-C before a command handles it, such as during imports
         typer.secho("understudy: stopped", fg="red", err=True)

@@ -49,6 +49,7 @@ from understudy.core.errors import ConfigError, Fault, RolloutError, did_you_mea
 from understudy.core.event_loop import LoopLocal
 from understudy.core.messages import Message, ToolSpec, message_to_openai, tool_to_openai
 from understudy.core.records import Record
+from understudy.core.secrets import validate_no_secrets
 from understudy.formats.parsing.parse import TOOL_FORMATS
 from understudy.formats.prompted_tools import render_as_text
 from understudy.formats.tool_names import ToolNameMap
@@ -120,6 +121,12 @@ class EndpointConfig(Record):
     def _plain_url(cls, value: str) -> str:
         # A ConfigError, because pydantic quotes the value of a ValueError, and this value may contain a secret.
         return validate_url(value, "base_url")
+
+    @field_validator("extra_body")
+    @classmethod
+    def _no_secrets(cls, value: dict[str, Any]) -> dict[str, Any]:
+        validate_no_secrets(value, "extra_body")
+        return value
 
     @field_validator("tool_format")
     @classmethod
@@ -394,7 +401,7 @@ class ChatModel:
         return ConfigError(f"{self._name} cannot be reached ({reason}); start it, or set {self._section}.base_url")
 
     def _excerpt(self, response: HTTPResponse) -> str:
-        """Return the first characters of the endpoint's answer, without the API key."""
+        """Return the first characters of the endpoint's answer, without the API key and other secrets."""
         return f": {response.excerpt(self._key)}"
 
     def _usage_of(self, reply: ChatCompletion) -> ModelUsage:

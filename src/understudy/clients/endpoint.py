@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 
 from understudy.core.errors import ConfigError
+from understudy.core.secrets import mask_secrets
 
 MAX_BODY_BYTES = 64 << 20
 """Size limit of a response, after decompression. The largest replies of models have a few MiB."""
@@ -34,12 +35,12 @@ class HTTPResponse:
     body: bytes
 
     def excerpt(self, secret: str = "") -> str:
-        """Return the first 300 characters of the body in one line, without the secret.
+        """Return the first 300 characters of the body in one line, without the secret and others.
 
         The body is read as UTF-8, whatever encoding the server names.
         """
         text = " ".join(self.body[:4096].decode(errors="replace").split())
-        return (text.replace(secret, "…") if secret else text)[:300]
+        return mask_secrets(text, secret)[:300]
 
 
 async def send_request(http: httpx2.AsyncClient, method: str, url: str, body: Any) -> HTTPResponse:

@@ -29,6 +29,7 @@ from pydantic import ValidationError
 
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.records import Record
+from understudy.core.secrets import MASK, is_secret_name, mask_secrets, validate_no_secrets
 
 C = TypeVar("C", bound=Record)
 _TABLE_NAME = "NAME"
@@ -52,14 +53,15 @@ def parse_toml(
     `source` names the text in errors. `layers` are further values, each with its source: a layer overrides the text
     and the layers before it, and `overrides` override all. A layer or an override that changes a section's `kind` drops
     the section's keys that the new kind does not have; overrides of a `kind` are applied before the others. Raise
-    ConfigError for invalid TOML, an unknown key or a wrong value.
+    ConfigError for invalid TOML, an unknown key, a wrong value or a secret in plain text.
     """
     values: dict[str, Any] = {}
     for name, layer in [(source, parse_values(text, source)), *layers]:
         _check_keys(_Section(config_type, config_type, name), _with_kinds(config_type, layer, values))
         values = merge_nested(_without_replaced_kinds(config_type, values, layer), layer)
     for override in sorted(overrides, key=lambda each: not _sets_kind(config_type, each)):
-        _override(_Section(config_type, config_type, f"override {override!r}"), values, override)
+        _override(_Section(config_type, config_type, f"override {_shown(override)}"), values, override)
+    validate_no_secrets(values, source)  # before the values, because the error for a wrong value quotes it
     try:
         return config_type.model_validate(values)
     except ValidationError as e:
@@ -81,7 +83,11 @@ def merge_nested(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str
 
 
 def dump_toml(config: Record) -> str:
-    """Return the config as TOML with a comment for every field. `parse_toml` reads it back to an equal record."""
+    """Return the config as TOML with a comment for every field. `parse_toml` reads it back to an equal record.
+
+    Raise ConfigError if a value holds a secret in plain text, because the text is stored or shown.
+    """
+    validate_no_secrets(config.model_dump(), "config")
     return "\n".join(_lines(config, ())).lstrip() + "\n"
 
 
@@ -259,7 +265,9 @@ def _override(section: _Section, values: dict[str, Any], override: str) -> None:
     name, equals, text = override.partition("=")
     *sections, key = name.strip().split(".")
     if not equals or not key:
-        raise ConfigError(f"override {override!r} is not of the form key=value, such as seed=1 or limits.max_turns=20")
+        raise ConfigError(
+            f"override {_shown(override)} is not of the form key=value, such as seed=1 or limits.max_turns=20"
+        )
     if _sets_kind(section.record, override):
         _set_kind(section, values, sections, text.strip())
         return
@@ -271,19 +279,27 @@ def _override(section: _Section, values: dict[str, Any], override: str) -> None:
             values, part = values.setdefault(part, {}), sections.pop(0)
         if inner is None and table_record(section.record, part):
             table = f"{section.path}{part}"
-            raise ConfigError(f"override {override!r}: {table} is a table of sections; set {table}.NAME.KEY=VALUE")
+            raise ConfigError(
+                f"override {_shown(override)}: {table} is a table of sections; set {table}.NAME.KEY=VALUE"
+            )
         if inner is None and _is_mapping(section.record, part):
             values.setdefault(part, {})[".".join([*sections, key])] = _value(Any, text.strip())
             return
         if inner is None:
-            raise ConfigError(f"override {override!r}: {section.path}{part} is a value, not a section")
+            raise ConfigError(f"override {_shown(override)}: {section.path}{part} is a value, not a section")
         section, values = inner, values.setdefault(part, {})
     section.check_key(key)
     if records := field_records(section.record, key):
         path = f"{section.path}{key}"
         hint = f"; did you mean {path}.preset={text.strip()}?" if "preset" in records[0].model_fields else ""
-        raise ConfigError(f"override {override!r}: {path} is a section, not a value{hint}")
+        raise ConfigError(f"override {_shown(override)}: {path} is a section, not a value{hint}")
     values[key] = _value(section.record.model_fields[key].annotation, text.strip())
+
+
+def _shown(override: str) -> str:
+    """Return an override as errors quote it, without secrets."""
+    name, equals, _ = override.partition("=")
+    return repr(f"{name}={MASK}" if equals and is_secret_name(name) else mask_secrets(override))
 
 
 def _set_kind(section: _Section, values: dict[str, Any], sections: Sequence[str], kind: str) -> None:

@@ -13,6 +13,7 @@ from pydantic import Field
 from understudy.algorithms.config import AdvantageEstimator
 from understudy.core.errors import RolloutError
 from understudy.core.records import Record
+from understudy.core.secrets import mask_secrets
 from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Stopwatch, Trajectory
 from understudy.core.user_code import user_code
@@ -238,7 +239,7 @@ def _new_trajectory(task: Task, seed: int) -> Trajectory:
 
 
 def _record_fault(episode: Trajectory, error: RolloutError) -> None:
-    episode.stop_reason, episode.fault, episode.error = StopReason.FAULT, error.fault, str(error)
+    episode.stop_reason, episode.fault, episode.error = StopReason.FAULT, error.fault, mask_secrets(str(error))
     episode.add_exceptions([error.report] if error.report else [])
 
 

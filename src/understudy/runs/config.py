@@ -28,6 +28,7 @@ from understudy.algorithms.presets import load_algorithm_preset
 from understudy.clients.chat import DEFAULT_ENDPOINT, EndpointConfig, Endpoints
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.records import Record
+from understudy.core.secrets import validate_no_secrets
 from understudy.core.settings import merge_nested, parse_toml, parse_values, read_text, with_full_key
 from understudy.core.tasks import Split
 from understudy.engines.base import SamplingParams
@@ -260,6 +261,11 @@ class TrainConfig(Record):
     """Experiment trackers that get the metrics too: wandb, tensorboard, mlflow, trackio. If this key is not set, wandb
     is used where it is installed and `WANDB_API_KEY` is set."""
     tracking: TrackingConfig = TrackingConfig()
+
+    @model_validator(mode="after")
+    def _hold_no_secret(self) -> Self:
+        validate_no_secrets(self.model_dump(), "config")  # it is stored with the run and sent to trackers
+        return self
 
     @property
     def steps_before_rl(self) -> int:

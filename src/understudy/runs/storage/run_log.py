@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from understudy.core.secrets import mask_secrets
+
 LOG_FILE = "run.log"
 _LOGGER = logging.getLogger("understudy")
 _STEP_METRICS = ("rollout/reward", "rollout/success_rate", "train/loss", "time/step_seconds")
@@ -22,7 +24,7 @@ class RunLog:
     def __init__(self, folder: Path, debug: bool = False) -> None:
         self._level = logging.DEBUG if debug else logging.INFO
         self._handler = _LogFile(folder / LOG_FILE, encoding="utf-8", delay=True)
-        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self._handler.setFormatter(_MaskedLine("%(asctime)s %(levelname)s %(message)s"))
 
     def __enter__(self) -> Self:
         self._level_before = _LOGGER.level
@@ -48,6 +50,13 @@ class RunLog:
             _LOGGER.info("step %d/%d %s", done, total, shown)
         else:
             _LOGGER.debug("%s %d/%d", activity, done, total)
+
+
+class _MaskedLine(logging.Formatter):
+    """Formats a line without secrets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return mask_secrets(super().format(record))
 
 
 class _LogFile(logging.FileHandler):

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from understudy.core.errors import ConfigError, RolloutError, RunStoppedError, TaskError
 from understudy.core.files import atomic_write
 from understudy.core.records import Record
+from understudy.core.secrets import mask_secrets
 from understudy.runs.storage.locking import is_locked
 
 STATUS_FILE = "status.json"
@@ -144,7 +145,7 @@ def _end_of_run(error: BaseException | None) -> tuple[RunState, str]:
     """Return the state after a run that ended with `error`, and the reason in one line."""
     if error is None:
         return "finished", ""
-    text = " ".join(str(error).split())[:MAX_REASON_CHARS]
+    text = mask_secrets(" ".join(str(error).split()))[:MAX_REASON_CHARS]
     if isinstance(error, KeyboardInterrupt):
         return "stopped", text or "Ctrl-C or SIGTERM"
     if isinstance(error, SystemExit):
