@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from understudy.envs.sandbox import landlock, syscalls
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 4, 24, 38, 47
+_CLONE_NEWNS, _CLONE_NEWUSER, _MS_NOSUID, _MS_NODEV = 0x20000, 0x10000000, 2, 4
 _PR_CAP_AMBIENT_CLEAR_ALL, _CAPSET, _CAPABILITY_VERSION_3, _SIGKILL = 4, 126, 0x20080522, 9
 _ZONES = "/usr/share/zoneinfo"
 
@@ -33,6 +34,9 @@ class SandboxLimits:
     max_file_bytes: int = 8 << 20
     """Bytes of one file."""
     max_open_files: int = 32
+    max_files: int = 200
+    max_disk_bytes: int = 64 << 20
+    """Bytes of all files, also of removed ones that are still open or mapped."""
 
 
 def die_with_parent() -> None:
@@ -57,10 +61,13 @@ def confine(scratch: str, limits: SandboxLimits, readable: Sequence[str] = ()) -
             "Landlock enabled"
         )
     try:
+        rights = landlock.SCRATCH_RIGHTS
+        if _mount_scratch(libc, scratch, limits):
+            rights |= landlock.REMOVE_FILE  # elsewhere a removed file that is mapped could not be counted
         _limit(limits)
         _drop_privileges(libc)
         packages = ((path, landlock.READ_RIGHTS) for path in readable)
-        landlock.apply_ruleset(libc, [(scratch, landlock.SCRATCH_RIGHTS), *_library(), *packages])
+        landlock.apply_ruleset(libc, [(scratch, rights), *_library(), *packages])
         syscalls.install_filter(libc)
     except OSError as e:
         raise SandboxUnavailable(
@@ -71,6 +78,29 @@ def confine(scratch: str, limits: SandboxLimits, readable: Sequence[str] = ()) -
 
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
+
+
+def _mount_scratch(libc: ctypes.CDLL, scratch: str, limits: SandboxLimits) -> bool:
+    """Mount a file system of limited size on the scratch folder, for this process only.
+
+    Return whether that is possible. It needs a user namespace, which some kernels and many containers refuse.
+    """
+    user, group = os.getuid(), os.getgid()
+    if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS):
+        return False
+    die_with_parent()  # new credentials reset it
+    try:
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+                file.write(text)
+    except OSError:
+        return False
+    # One more node is the folder itself.
+    options = f"size={limits.max_disk_bytes},nr_inodes={limits.max_files + 1},mode=700".encode()
+    if libc.mount(b"understudy", os.fsencode(scratch), b"tmpfs", _MS_NOSUID | _MS_NODEV, options):
+        return False
+    os.chdir(scratch)
+    return True
 
 
 def _limit(limits: SandboxLimits) -> None:
@@ -100,14 +130,21 @@ def _drop_privileges(libc: ctypes.CDLL) -> None:
 
 
 def _library() -> Iterator[tuple[str, int]]:
-    """Yield readable paths and their rights: Python's library without site-packages, and the time zones."""
-    for root in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}:
+    """Yield readable paths and their rights: Python's library without site-packages, and the time zones.
+
+    The library's own folder is not listed, because the right would include site-packages.
+    """
+    for root in library_roots():
         if os.path.isdir(root):
-            yield root, landlock.READ_DIR  # imports list it
             others = (entry for entry in os.scandir(root) if entry.name not in ("site-packages", "dist-packages"))
             yield from ((entry.path, landlock.READ_RIGHTS) for entry in others)
     if os.path.isdir(_ZONES):
         yield _ZONES, landlock.READ_RIGHTS
+
+
+def library_roots() -> set[str]:
+    """Return the folders of Python's library."""
+    return {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
 
 
 def _verify() -> None:

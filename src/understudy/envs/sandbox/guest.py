@@ -15,10 +15,10 @@ import linecache
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.machinery import ModuleSpec
+from importlib.machinery import FileFinder, ModuleSpec
 from types import ModuleType
 
-from understudy.envs.sandbox.confine import SandboxLimits, SandboxUnavailable, confine, die_with_parent
+from understudy.envs.sandbox.confine import SandboxLimits, SandboxUnavailable, confine, die_with_parent, library_roots
 
 TOKEN_BYTES = 32
 CODE_FILENAME = "<code>"
@@ -75,6 +75,15 @@ def _preload() -> None:
             importlib.import_module(name)
         except ImportError:
             continue
+
+
+def _list_library() -> None:
+    """List the folders of Python's library, which cannot be listed after confinement, for all later imports."""
+    for root in library_roots():
+        finder = sys.path_importer_cache.get(root)
+        if isinstance(finder, FileFinder):
+            finder.find_spec("no_such_module")  # lists the folder
+            finder.invalidate_caches = lambda: None  # type: ignore[method-assign]
 
 
 class PackageFinder:
@@ -136,6 +145,7 @@ def main() -> None:
     packages = json.loads(sys.argv[2])
     sys.path[:] = [path for path in sys.path if path.startswith(os.path.dirname(os.__file__))]
     _preload()
+    _list_library()
     if packages:
         _preload_system_libraries()
         sys.meta_path.append(PackageFinder(packages))

@@ -34,8 +34,8 @@ MAX_OUTPUT_CHARACTERS = 20_000
 """Characters of output that a call returns; longer output is cut in the middle."""
 MAX_OUTPUT_BYTES = 1_000_000
 """Bytes of output; a call that prints more is stopped."""
-MAX_FILES = 200
-MAX_DISK_BYTES = 64 << 20
+_EXIT_TIMEOUT = 1.0
+"""Seconds that a process has to end after it has closed its output."""
 PACKAGES = ("numpy", "pandas", "dateutil", "pytz", "six", "tzdata")
 """Packages outside Python's library that code may import where they are installed: numpy and pandas, and what they
 import."""
@@ -130,10 +130,17 @@ class Interpreter:
             except TimeoutError:
                 continue
             if not more:
-                return bytes(output), _exit_reason(await process.wait(), self.limits)
+                return bytes(output), await self._end_of_output(process)
             output += more
         trouble = self._overflow()
         return bytes(output[: -len(self._token)]), trouble
+
+    async def _end_of_output(self, process: asyncio.subprocess.Process) -> str:
+        """Return why a process has closed its output: it ended, or the code closed it and could run for ever."""
+        try:
+            return _exit_reason(await asyncio.wait_for(process.wait(), _EXIT_TIMEOUT), self.limits)
+        except TimeoutError:
+            return "the code closed its output and was stopped"
 
     def _trouble(self, output: bytearray) -> str:
         if len(output) > MAX_OUTPUT_BYTES:
@@ -141,15 +148,19 @@ class Interpreter:
         return self._overflow()
 
     def _overflow(self) -> str:
-        """Return the problem if the scratch folder, which is flat, exceeds its limits, else ""."""
+        """Return the problem if the scratch folder, which is flat, exceeds its limits, else "".
+
+        A file system of limited size is not visible here, and the code sees its errors.
+        """
         assert self._folder
         files = size = 0
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 files += 1
                 size += _size(entry)
-                if files > MAX_FILES or size > MAX_DISK_BYTES:
-                    return f"the code stored more than {MAX_FILES} files or {MAX_DISK_BYTES >> 20} MB and was stopped"
+                if files > self.limits.max_files or size > self.limits.max_disk_bytes:
+                    limit = f"{self.limits.max_files} files or {self.limits.max_disk_bytes >> 20} MB"
+                    return f"the code stored more than {limit} and was stopped"
         return ""
 
     async def _end(self) -> None:

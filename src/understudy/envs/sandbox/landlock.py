@@ -12,8 +12,8 @@ _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _VERSION_FLAG, _PATH_BENEATH = 1, 1
 WRITE_FILE, READ_FILE, READ_DIR, REMOVE_FILE, MAKE_REG, TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 5, 1 << 8, 1 << 14
 READ_RIGHTS = READ_FILE | READ_DIR
-SCRATCH_RIGHTS = READ_RIGHTS | WRITE_FILE | REMOVE_FILE | MAKE_REG | TRUNCATE
-"""Rights to use files, without creating folders, links, pipes, sockets or devices."""
+SCRATCH_RIGHTS = READ_RIGHTS | WRITE_FILE | MAKE_REG | TRUNCATE
+"""Rights to use files, without creating folders, links, pipes, sockets or devices, and without removing files."""
 _OF_FILES = WRITE_FILE | READ_FILE | TRUNCATE
 MIN_LANDLOCK_VERSION = 3
 """Oldest usable version. Before it, a process that may read a file can also empty it (O_TRUNC)."""

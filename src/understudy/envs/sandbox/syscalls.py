@@ -18,7 +18,7 @@ _ALLOWED = {
     "pread64": 17, "pwrite64": 18, "readv": 19, "writev": 20, "pipe": 22, "select": 23, "dup": 32, "dup2": 33,
     "fsync": 74, "fdatasync": 75, "ftruncate": 77, "getdents": 78, "getcwd": 79, "rename": 82, "unlink": 87,
     "getdents64": 217, "openat": 257, "newfstatat": 262, "unlinkat": 263, "renameat": 264, "pselect6": 270,
-    "ppoll": 271, "dup3": 292, "pipe2": 293, "renameat2": 316, "statx": 332,
+    "ppoll": 271, "dup3": 292, "pipe2": 293, "statx": 332,
     # Memory of the process itself.
     "mmap": 9, "mprotect": 10, "munmap": 11, "brk": 12, "mremap": 25, "madvise": 28, "futex": 202,
     # Signal handlers, time, ids and exit of the process itself.
@@ -28,7 +28,7 @@ _ALLOWED = {
     "getpid": 39, "uname": 63, "getuid": 102, "getgid": 104, "geteuid": 107, "getegid": 108, "gettid": 186,
     "exit": 60, "exit_group": 231,
 }  # fmt: skip
-_IOCTL, _FCNTL, _GET_AFFINITY, _PRLIMIT = 16, 72, 204, 302
+_IOCTL, _FCNTL, _GET_AFFINITY, _PRLIMIT, _RENAMEAT2 = 16, 72, 204, 302, 316
 _ONLY: tuple[tuple[int, Sequence[tuple[int, Sequence[int]]]], ...] = (
     # Syscall number, then `(offset, allowed values)` of each checked argument. 64-bit arguments take two entries.
     # TCGETS (is it a terminal), TIOCGWINSZ, FIONREAD, FIOCLEX, FIONCLEX; not TIOCSTI, not FIOSETOWN.
@@ -37,9 +37,15 @@ _ONLY: tuple[tuple[int, Sequence[tuple[int, Sequence[int]]]], ...] = (
     (_FCNTL, ((8, (0, 1, 2, 3, 4, 5, 6, 7, 1030)),)),
     (_GET_AFFINITY, ((0, (0,)),)),  # own process only
     (_PRLIMIT, ((0, (0,)), (16, (0,)), (20, (0,)))),  # own process only, read only
+    (_RENAMEAT2, ((32, (0,)),)),  # without flags: RENAME_WHITEOUT makes a device node, which Landlock does not block
 )
 
-_LOAD, _JUMP_EQUAL, _JUMP_FROM, _RETURN = 0x20, 0x15, 0x35, 0x06
+_OPEN_FLAGS = {2: 8, 257: 16}
+"""Offset of the flags among the arguments of open and openat."""
+_TMPFILE = 0x400000
+"""Bit of O_TMPFILE, a file without a name, whose size the server could not see."""
+
+_LOAD, _JUMP_EQUAL, _JUMP_FROM, _JUMP_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL_PROCESS, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
 _AUDIT_ARCH_X86_64, _X32_BIT = 0xC000003E, 0x40000000
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
@@ -66,6 +72,7 @@ def build_filter() -> list[Instruction]:
         (_LOAD, 0, 0, _NUMBER),
         (_JUMP_FROM, 0, 1, _X32_BIT),
         (_RETURN, 0, 0, _KILL_PROCESS),
+        *(step for number, offset in _OPEN_FLAGS.items() for step in _without_bit(number, offset, _TMPFILE)),
         *(step for number in _ALLOWED.values() for step in _if_equal(number)),
         *(step for number, arguments in _ONLY for step in _with_arguments(number, arguments)),
         (_RETURN, 0, 0, _REFUSE),
@@ -75,6 +82,17 @@ def build_filter() -> list[Instruction]:
 def _if_equal(value: int) -> Iterator[Instruction]:
     yield _JUMP_EQUAL, 0, 1, value
     yield _RETURN, 0, 0, _ALLOW
+
+
+def _without_bit(number: int, offset: int, bit: int) -> list[Instruction]:
+    """Return instructions that block a call if an argument has a bit, and otherwise leave the number loaded."""
+    return [
+        (_JUMP_EQUAL, 0, 4, number),
+        (_LOAD, 0, 0, _ARGUMENTS + offset),
+        (_JUMP_BITS, 0, 1, bit),
+        (_RETURN, 0, 0, _REFUSE),
+        (_LOAD, 0, 0, _NUMBER),
+    ]
 
 
 def _with_arguments(number: int, arguments: Sequence[tuple[int, Sequence[int]]]) -> list[Instruction]:
