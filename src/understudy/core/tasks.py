@@ -162,6 +162,34 @@ class Task(Record):
         return tuple(message for message in self.gold if message.role == "assistant")
 
 
+ViolationKind = Literal[
+    "unconfirmed",
+    "forbidden",
+    "negated_proposal",
+    "bundled_proposal",
+    "unnamed_write",
+    "false_claim",
+    "broken_promise",
+    "contradiction",
+]
+"""Kinds of violations of the policy. `unconfirmed` is a write that was tried without consent, `forbidden` a call for
+another customer's data. The user agreed to a proposal that was negated, that named actions that no call carries out, or
+that did not name the write that followed. The agent claimed an action before any call took it, promised one that no
+call takes, or told an output beside facts that contradict it."""
+RewardPolicy = Literal["strict", "off"]
+"""Whether violations count: `strict` multiplies the reward by the part `policy_compliance`."""
+
+
+class Violation(Record):
+    """One place where the agent broke the policy."""
+
+    kind: ViolationKind
+    message: int
+    """Index of the agent's message in the transcript."""
+    text: str
+    """The call or the words that broke it."""
+
+
 class Score(Record):
     """The result of an episode: a reward in [0, 1] and its parts."""
 
@@ -170,6 +198,8 @@ class Score(Record):
     """Parts of the reward and values reported beside it, each in [0, 1]; 1 is best."""
     progress: float | None = None
     """Share of the goal that the episode reached, in [0, 1]; None if unknown. It is not part of the reward."""
+    violations: tuple[Violation, ...] = Field(default=(), exclude_if=lambda found: not found)
+    """Where the agent broke the policy."""
     shaping_bonus: float = 0.0
     """What reward shaping adds for the progress of a failed episode, if shaping is on. Evaluation never reads it."""
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from understudy.core.errors import ExceptionReport, RolloutError, ToolError, did_you_mean
 from understudy.core.messages import ERROR_PREFIX, Message, ToolCall, ToolSpec
-from understudy.core.tasks import Score
+from understudy.core.tasks import Score, Violation
 from understudy.core.user_code import user_code
 from understudy.envs.rewards import SHOWN_ONLY, FactRules, to_score
 from understudy.envs.state import Snapshot, State
@@ -151,6 +151,17 @@ class ToolEnvironment:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ConfirmedWrite:
+    """A call that has changed the database."""
+
+    call: ToolCall
+    place: int
+    """Index of the agent's message with the call."""
+    consent: int | None
+    """Index of the user's message that agreed to it. None if writes need no consent."""
+
+
 class ConsentGate:
     """Tool provider that requires the user's consent for every write.
 
@@ -175,8 +186,15 @@ class ConsentGate:
         self._used_consent: int | None = None
         self.fact_rules = fact_rules
         """What counts as telling the outputs of the task, for the grader."""
-        self.policy_violations = 0
-        """Number of calls that broke the policy: writes without consent, and access to records of other users."""
+        self.violations: list[Violation] = []
+        """The calls that broke the policy: writes without consent, and access to records of other users."""
+        self.writes: list[ConfirmedWrite] = []
+        """The calls that changed the database."""
+
+    @property
+    def policy_violations(self) -> int:
+        """Number of calls that broke the policy."""
+        return len(self.violations)
 
     def specs(self) -> Sequence[ToolSpec]:
         """Return the tools of the toolkit."""
@@ -184,21 +202,23 @@ class ConsentGate:
 
     async def call(self, call: ToolCall) -> str:
         """Run the call. Raise `ToolError`, and undo the call, if it wrote without consent."""
-        before = self._state.snapshot()
+        before, place = self._state.snapshot(), len(self._transcript) - 1
         try:
             result = await self._toolkit.call(call)
-            if self._required and self._state.tables_modified_since(before):
-                self._require_consent(before)
+            if self._state.tables_modified_since(before):
+                consent = self._require_consent(before) if self._required else None
+                self.writes.append(ConfirmedWrite(call, place, consent))
         except ToolError as e:
-            self.policy_violations += e.kind in ("unconfirmed", "forbidden")
+            if e.kind == "unconfirmed" or e.kind == "forbidden":
+                self.violations.append(Violation(kind=e.kind, message=place, text=f"{call.name}: {e}"[:200]))
             raise
         return result
 
-    def _require_consent(self, before: Snapshot) -> None:
+    def _require_consent(self, before: Snapshot) -> int:
         consent = find_consent(self._transcript)
         if consent is not None and consent != self._used_consent:
             self._used_consent = consent
-            return
+            return consent
         self._state.restore(before)
         raise ToolError(_NOT_CONFIRMED if consent is None else _ONE_CHANGE, "unconfirmed")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from understudy.core.errors import ConfigError, TaskError, did_you_mean
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.records import Record
-from understudy.core.tasks import SPLITS, Difficulty, Split, Task
+from understudy.core.tasks import SPLITS, Difficulty, RewardPolicy, Split, Task
 from understudy.envs.environment import Environment
 from understudy.envs.state import State
 from understudy.envs.task_files.summary import FileSummary
@@ -31,6 +31,17 @@ class Slice(Record):
 
 
 FULL_SLICE = Slice()
+
+
+class PolicyRewardConfig(Record):
+    """How violations of the domain policy count."""
+
+    policy: RewardPolicy = "strict"
+    """`strict` multiplies the reward by the score part `policy_compliance`, so that an episode that breaks the policy
+    earns nothing. `off` only reports it. Evaluation reports both rewards. Sources without a policy are unaffected."""
+
+
+STRICT_REWARD = PolicyRewardConfig()
 
 
 def validate_slice(
@@ -101,6 +112,14 @@ class StatefulSource(Protocol):
 
     def gold_changes(self, task: Task) -> Mapping[str, Any]:
         """Return the changes that the task's gold calls make. Raise `TaskError` if a gold call is refused."""
+
+
+@runtime_checkable
+class PolicyRewardSource(Protocol):
+    """Protocol of a task source in which violations of the domain policy count."""
+
+    def with_reward_policy(self, policy: RewardPolicy) -> TaskSource:
+        """Return this source with another `reward.policy`."""
 
 
 @runtime_checkable
@@ -216,6 +235,13 @@ def find_source(source: TaskSource, domain: str) -> TaskSource:
         if leaf.name == domain:
             return leaf
     raise TaskError(f"a task has domain {domain!r}, which is not in {source.name}")
+
+
+def with_reward_policy(source: TaskSource, reward: PolicyRewardConfig) -> TaskSource:
+    """Return a source with the reward of a config. A source that has switched violations off itself stays as it is."""
+    if reward.policy == "strict" or not isinstance(source, PolicyRewardSource):
+        return source
+    return source.with_reward_policy(reward.policy)
 
 
 def find_policy(source: TaskSource, task: Task) -> str:

@@ -45,7 +45,11 @@ def resolve_fork(target: Target, reference: str, config: TrainConfig, task: str 
         raise ConfigError(
             f"{target.text} does not store the task {episode.task_id}, so an episode of it cannot be forked"
         )
-    where = {name: getattr(stored.config, name) for name in ("domain", "data", "slice")} if stored.eval_set else {}
+    where = (
+        {name: getattr(stored.config, name) for name in ("domain", "data", "slice", "reward")}
+        if stored.eval_set
+        else {}
+    )
     own = (stored.config.model, stored.config.format) == (config.model, config.format)
     fork = fork_at(episode, turn, UserSimulatorFactory(config.user, config.endpoints), own)
     return ForkPoint(fork, found, config.replace(**where))

@@ -39,6 +39,12 @@ MAX_EXAMPLE_CHARS = 160
 """Maximum length of a failure's evidence in a table, in characters."""
 NO_SCORE = "-"
 """The cell of a table for a rate of no episodes."""
+POLICY_REWARDS: Mapping[str, str] = {
+    "reward_with_policy": "reward with policy",
+    "reward_without_policy": "without",
+}
+"""Parts of a score that are the reward if violations of the policy count, and if not -> their columns, which are shown
+if they differ."""
 _BOTH: tuple[Literal["hat", "at"], ...] = ("hat", "at")
 TableCells = list[list[str]]
 """Lines of a table. The first line is its head."""
@@ -167,7 +173,8 @@ class EvalReport(Record):
         trials = max((row.result.trials for row in self.rows), default=1)
         has_faults = any(row.result.fault_counts for row in self.rows)
         head = ["", "success [95%]", *(f"pass^{k}" for k in range(2, trials + 1)), "gain over the row above", "tasks"]
-        cells = [head + ["faults"] * has_faults]
+        policy = list(POLICY_REWARDS) if any(map(_policy_matters, self.rows)) else []
+        cells = [head + [POLICY_REWARDS[name] for name in policy] + ["faults"] * has_faults]
         for place, row in enumerate(self.rows):
             result, gain = row.result, self._gain_over_previous(place)
             passes = [
@@ -175,7 +182,8 @@ class EvalReport(Record):
             ]
             line = [row.name, format_rate(result.success_rate), *passes, format_rate(gain, signed=True) if gain else ""]
             faults = [str(sum(result.fault_counts.values()))] * has_faults
-            cells.append([*line, str(result.success_rate.tasks), *faults])
+            rewards = [_number(result.mean_parts.get(name, math.nan), 3) for name in policy]
+            cells.append([*line, str(result.success_rate.tasks), *rewards, *faults])
         return cells
 
     def _group_cells(self) -> TableCells:
@@ -337,6 +345,12 @@ def format_rate(rate: MeanEstimate, signed: bool = False) -> str:
         return NO_SCORE
     sign = "+" if signed else ""
     return f"{rate.mean:{sign}.3f} [{rate.low:{sign}.3f}, {rate.high:{sign}.3f}]"
+
+
+def _policy_matters(row: ResultRow) -> bool:
+    """Return whether violations of the policy changed the mean reward of a row, or would have."""
+    first, second = (row.result.mean_parts.get(name) for name in POLICY_REWARDS)
+    return first != second
 
 
 def _number(value: float, digits: int) -> str:

@@ -63,7 +63,7 @@ class StoredEpisodes:
     @property
     def source(self) -> TaskSource:
         """The slice of the domain that they were played in. Raise ConfigError if it cannot be loaded."""
-        return _source(self.config.model_dump_json(include={"domain", "data", "slice"}))
+        return _source(self.config.model_dump_json(include={"domain", "data", "slice", "reward"}))
 
     def episode(self, number: int) -> Trajectory:
         """Return an episode. Raise ConfigError if it does not exist or its line is damaged."""

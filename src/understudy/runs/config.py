@@ -39,7 +39,7 @@ from understudy.envs.domains.mixture import parse_weight
 from understudy.envs.sources import load_source
 from understudy.envs.task_files.config import NO_DATA, DataConfig
 from understudy.envs.task_files.files import is_task_file
-from understudy.envs.task_source import Slice, TaskSource
+from understudy.envs.task_source import STRICT_REWARD, PolicyRewardConfig, Slice, TaskSource, with_reward_policy
 from understudy.envs.users import UserConfig
 from understudy.formats import FormatConfig
 from understudy.rollouts.curriculum import CurriculumConfig
@@ -215,6 +215,7 @@ class TrainConfig(Record):
     slice: Slice = Slice()
     ood_slice: Slice = Slice()
     """The slice of the domains of `eval.ood_domains`."""
+    reward: PolicyRewardConfig = STRICT_REWARD
     model: str = "smollm2-135m"
     """An embedded model, a local folder, or `owner/model` on the Hugging Face hub."""
     seed: int = 0
@@ -291,7 +292,7 @@ class TrainConfig(Record):
 
     def open_source(self) -> TaskSource:
         """Return the slice of the source that `domain` and `data` name. Raise ConfigError if it cannot be loaded."""
-        return load_source(self.domain, self.data).slice(self.slice)
+        return with_reward_policy(load_source(self.domain, self.data), self.reward).slice(self.slice)
 
     @property
     def resolved_engine(self) -> EngineConfig:

@@ -31,7 +31,7 @@ from understudy.core.errors import ConfigError, did_you_mean, no_such_path
 from understudy.core.readers import SUFFIXES
 from understudy.core.settings import dump_toml, matching_keys, read_text
 from understudy.envs.sources import list_domains, load_source
-from understudy.envs.task_source import FULL_SLICE, TaskSource
+from understudy.envs.task_source import FULL_SLICE, TaskSource, with_reward_policy
 from understudy.runs.config import ConfigLayer, TrainConfig, load_config, parse_config
 from understudy.runs.eval_spec import is_eval_folder, read_spec
 from understudy.runs.presets import preset_names, preset_text
@@ -204,7 +204,7 @@ def load(what: str, *settings: str) -> TaskSource:
     `load("mcp:notes.toml")`, `load("telecom_easy", "slice.difficulties=hard")`.
     """
     config = resolve([what, *settings]).config
-    source = load_source(config.domain, config.data)
+    source = with_reward_policy(load_source(config.domain, config.data), config.reward)
     return source if config.slice == FULL_SLICE else source.slice(config.slice)
 
 

@@ -9,7 +9,7 @@ from understudy.core.tasks import Split, Task
 from understudy.envs.domains.mixture import Mixture
 from understudy.envs.sources import load_source
 from understudy.envs.task_files.config import DataConfig
-from understudy.envs.task_source import BriefPolicySource, Slice, TaskSource, list_sources
+from understudy.envs.task_source import BriefPolicySource, Slice, TaskSource, list_sources, with_reward_policy
 from understudy.evaluation.evaluate import eval_tasks, select_tasks
 from understudy.evaluation.result import ResultRow
 from understudy.runs.config import TrainConfig
@@ -71,7 +71,7 @@ def _test_set(config: TrainConfig, name: str) -> EvalSet:
             f"{OOD_SET!r} beside eval.ood_domains"
         )
     data = DataConfig(sources=(*config.data.sources, *config.source_references), reward=config.data.reward)
-    found = load_source(config.data.tests[name], data)
+    found = with_reward_policy(load_source(config.data.tests[name], data), config.reward)
     tools = {spec.name for spec in found.tool_specs}
     is_brief = any(isinstance(leaf, BriefPolicySource) for leaf in list_sources(found))
     part = Slice(
@@ -108,7 +108,7 @@ def _ood_tasks(config: TrainConfig, part: TaskSource) -> list[Task]:
 
 def ood_source(config: TrainConfig, domain: TaskSource) -> Mixture:
     """Return the mixture of `eval.ood_domains`. Raise ConfigError if one of them is a training domain."""
-    parts = tuple(load_source(name) for name in config.eval.ood_domains)
+    parts = tuple(with_reward_policy(load_source(name), config.reward) for name in config.eval.ood_domains)
     trained = {part.name for part in list_sources(domain)}
     for part in parts:
         if part.name in trained:

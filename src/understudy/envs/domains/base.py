@@ -6,6 +6,7 @@ frozen tasks of a module `it_desk.py` are in the folder `it_desk_tasks` beside i
 
 import dataclasses
 import functools
+import inspect
 import itertools
 import re
 from collections import Counter
@@ -20,6 +21,8 @@ from understudy.core.tasks import (
     DIFFICULTIES,
     SPLITS,
     Difficulty,
+    RewardPolicy,
+    Score,
     Split,
     Task,
     filter_tasks,
@@ -31,6 +34,7 @@ from understudy.core.tasks import (
     write_tasks,
 )
 from understudy.core.user_code import task_code
+from understudy.envs.domains.compliance import find_violations
 from understudy.envs.domains.definition import (
     assign_row_splits,
     find_domain_folder,
@@ -44,9 +48,9 @@ from understudy.envs.domains.generation import (
     RecreateTask,
     distinct_tasks,
 )
-from understudy.envs.domains.grading import GradeEpisode, score_episode
+from understudy.envs.domains.grading import GradeEpisode, apply_policy, score_episode
 from understudy.envs.environment import ConsentGate, ToolEnvironment
-from understudy.envs.rewards import FactRules, find_fact_rules, is_number
+from understudy.envs.rewards import FactRules, find_fact_rules, is_number, to_score
 from understudy.envs.state import State
 from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
 from understudy.envs.tools import Toolkit
@@ -124,6 +128,9 @@ class Domain:
     grade: GradeEpisode | None = None
     """Grades an episode; None means `score_episode`. Gold must earn 1.0, and an agent that does nothing 0.0."""
 
+    reward_policy: RewardPolicy = "strict"
+    """Whether violations of the policy (`Score.violations`) make the reward 0."""
+
     def __post_init__(self) -> None:
         if not self.families:
             named = self.generate if isinstance(self.generate, Mapping) else (task.family for task in self.task_list)
@@ -144,6 +151,10 @@ class Domain:
     def with_users(self, user_factory: UserFactory) -> "Domain":
         """Return this domain with users made by `user_factory`."""
         return dataclasses.replace(self, user_factory=user_factory)
+
+    def with_reward_policy(self, policy: RewardPolicy) -> "Domain":
+        """Return this domain with `reward_policy`."""
+        return dataclasses.replace(self, reward_policy=policy)
 
     def tasks(self, split: Split) -> list[Task]:
         """Return the tasks of a split that are in the slice.
@@ -208,13 +219,21 @@ class Domain:
         gate = ConsentGate(
             self.toolkit(state), state, transcript, self._requires_consent(task), self._run_gold(task).fact_rules
         )
-        grade = functools.partial(self.grade or score_episode, task, state, self.gold_changes(task), gate)
+        grade = functools.partial(self._grade, task, state, gate)
         user_tools = self.user_tools(state) if self.user_tools else None
         if task.scenario.user_actions and not user_tools:
             raise TaskError(f"task {task.id}: its user has actions to do, but {self.name} has no user_tools")
         scenario = task.scenario if self.confirm_writes else without_confirmations(task.scenario)
         user = user or self.user_factory(scenario, seed, user_tools)
         return ToolEnvironment(self.domain_policy, gate, user, grade, self.tool_specs, transcript)
+
+    async def _grade(
+        self, task: Task, state: State, gate: ConsentGate, transcript: Sequence[Message], ended: bool
+    ) -> Score:
+        graded = (self.grade or score_episode)(task, state, self.gold_changes(task), gate, transcript, ended)
+        score = to_score(await graded if inspect.isawaitable(graded) else graded)
+        found = find_violations(transcript, gate, task.outputs, self._all_specs, self._policies["full"])
+        return apply_policy(score, found, self.reward_policy)
 
     def initial_state(self, task: Task) -> State:
         """Return a new state with the task's setup applied. Raise `TaskError` if the setup does not fit the world."""

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol
 
 from understudy.core.messages import Message
-from understudy.core.tasks import Score, Task
+from understudy.core.tasks import RewardPolicy, Score, Task, Violation
 from understudy.envs.environment import ConsentGate
 from understudy.envs.rewards import facts_told, product_score, state_match, task_progress
 from understudy.envs.state import State
@@ -25,7 +25,7 @@ class GradeEpisode(Protocol):
         """Return the score of an episode, or its reward from 0 to 1. The function may be a coroutine.
 
         `gold_changes` are the changes that the gold calls make; `state.changes()` are those of the episode.
-        `gate.policy_violations` is the number of calls that broke the policy. `ended` is False if a limit cut the
+        `gate.violations` are the calls that broke the policy. `ended` is False if a limit cut the
         episode off.
         """
 
@@ -41,9 +41,8 @@ def score_episode(
     """Return the default score of an episode.
 
     The reward is the product of three strict parts, each 0.0 or 1.0: `state_match` (the changes equal the gold
-    changes), `facts_told` (the agent told every output) and `within_limits` (no limit cut the episode off). Two more
-    parts are only reported: `policy_compliance` (1.0 if no call broke the domain policy) and `turn_efficiency` (gold
-    turns / turns taken, at most 1.0).
+    changes), `facts_told` (the agent told every output) and `within_limits` (no limit cut the episode off).
+    `turn_efficiency` (gold turns / turns taken, at most 1.0) is only reported. The domain adds `policy_compliance`.
     """
     strict = {
         "state_match": state_match(state, gold_changes),
@@ -52,8 +51,20 @@ def score_episode(
     }
     turns = sum(message.role == "assistant" for message in transcript)
     extra = {
-        "policy_compliance": float(not gate.policy_violations),
         "turn_efficiency": min(1.0, len(task.gold_turns) / max(1, turns)),
     }
     progress = task_progress(state, gold_changes, transcript, task.outputs, gate.fact_rules)
     return product_score(strict, extra).replace(progress=progress)
+
+
+def apply_policy(score: Score, violations: Sequence[Violation], policy: RewardPolicy) -> Score:
+    """Return a score with the violations and three more parts.
+
+    `policy_compliance` is 1.0 if there is no violation, else 0.0. The reward is `reward_with_policy`, the product of
+    the score's reward and `policy_compliance`, if `policy` is "strict"; else it is `reward_without_policy`.
+    """
+    complies = float(not violations)
+    rewards = {"reward_with_policy": score.reward * complies, "reward_without_policy": score.reward}
+    reward = rewards["reward_with_policy" if policy == "strict" else "reward_without_policy"]
+    parts = {**score.parts, "policy_compliance": complies, **rewards}
+    return score.replace(reward=reward, parts=parts, violations=tuple(violations))

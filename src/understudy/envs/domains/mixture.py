@@ -11,17 +11,19 @@ from typing import TypeVar
 
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.messages import ToolSpec
-from understudy.core.tasks import Split, Task
+from understudy.core.tasks import RewardPolicy, Split, Task
 from understudy.envs.environment import Environment
 from understudy.envs.task_files.summary import FileSummary
 from understudy.envs.task_source import (
     BriefPolicySource,
+    PolicyRewardConfig,
     RegeneratingSource,
     Slice,
     TaskSource,
     find_source,
     list_file_summaries,
     list_sources,
+    with_reward_policy,
 )
 from understudy.envs.users import User, UserFactory
 
@@ -59,6 +61,11 @@ class Mixture:
     def with_users(self, user_factory: UserFactory) -> "Mixture":
         """Return this mixture with users made by `user_factory`."""
         return replace(self, sources=tuple(source.with_users(user_factory) for source in self.sources))
+
+    def with_reward_policy(self, policy: RewardPolicy) -> "Mixture":
+        """Return this mixture with `reward.policy` in the sources that have one."""
+        reward = PolicyRewardConfig(policy=policy)
+        return replace(self, sources=tuple(with_reward_policy(source, reward) for source in self.sources))
 
     def slice(self, task_slice: Slice) -> "Mixture":
         """Return this mixture with each source narrowed to its names in `task_slice`: `name` or `source/name`.

@@ -35,7 +35,7 @@ from understudy.core.records import Record
 from understudy.core.tasks import Task
 from understudy.envs.gym.text_episode import TextEpisode, TextMessage
 from understudy.envs.sources import load_source
-from understudy.envs.task_source import Slice, TaskSource
+from understudy.envs.task_source import STRICT_REWARD, PolicyRewardConfig, Slice, TaskSource, with_reward_policy
 from understudy.envs.users import UserConfig, UserSimulatorFactory
 from understudy.formats.options import ToolFormat
 
@@ -53,6 +53,7 @@ class TaskEnvConfig(Record):
     """The task source: a domain, `module:attribute` or `mcp:file.toml`. If it is empty, each row names its source."""
     slice: Slice = Slice()
     """`tools` and `domain_policy` of the slice apply to the agent. The rows determine the tasks."""
+    reward: PolicyRewardConfig = STRICT_REWARD
     user: UserConfig = UserConfig()
     """The user simulator. The endpoint's `max_concurrency` and SkyRL's `max_env_workers` limit concurrent users."""
     endpoints: Endpoints = {}
@@ -152,7 +153,8 @@ def register(**settings: Any) -> None:
 def _source(name: str, config: str) -> TaskSource:
     """Return the source of a config given as JSON. Only the background thread calls it, so none is opened twice."""
     settings = TaskEnvConfig.model_validate_json(config)
-    source, users = load_source(name).slice(settings.slice), UserSimulatorFactory(settings.user, settings.endpoints)
+    source = with_reward_policy(load_source(name), settings.reward).slice(settings.slice)
+    users = UserSimulatorFactory(settings.user, settings.endpoints)
     return source if users.is_scripted else source.with_users(users)
 
 

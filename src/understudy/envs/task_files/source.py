@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from understudy.core.messages import ToolSpec
-from understudy.core.tasks import SPLITS, Split, Task, filter_tasks, iterate_epochs
+from understudy.core.tasks import SPLITS, RewardPolicy, Split, Task, filter_tasks, iterate_epochs
 from understudy.envs.domains.mixture import Mixture
 from understudy.envs.environment import Environment
 from understudy.envs.task_files.summary import FileSummary
@@ -47,6 +47,10 @@ class TaskFile:
     def with_users(self, user_factory: UserFactory) -> "TaskFile":
         """Return these tasks with users made by `user_factory`."""
         return replace(self, mixture=self.mixture.with_users(user_factory))
+
+    def with_reward_policy(self, policy: RewardPolicy) -> "TaskFile":
+        """Return these tasks with `reward.policy` in the sources that have one."""
+        return replace(self, mixture=self.mixture.with_reward_policy(policy))
 
     def slice(self, task_slice: Slice) -> "TaskFile":
         """Return these tasks narrowed to `task_slice`. Raise `ConfigError` for unknown names."""

@@ -72,7 +72,9 @@ class FailureCase:
     @property
     def missing_facts(self) -> list[str]:
         """Facts that the user should have been told and was not."""
-        return missing_facts(self.episode.messages, self.task.outputs)
+        score = self.episode.score
+        told = score is not None and score.parts.get("facts_told") == 1.0
+        return [] if told else missing_facts(self.episode.messages, self.task.outputs)
 
     @property
     def agent_texts(self) -> list[tuple[int, str]]:

@@ -10,6 +10,7 @@ The cause is the first error that was not corrected later. Which errors count de
                                    that the user declined, a call with other arguments than gold's, a call of a tool
                                    that gold does not call
     no such error, but a limit     the limit
+    no such error or limit         the first violation of the policy that the score names
     none of these                  the missing change or fact
 
 An error that changed nothing, and that a later call corrected, is not a cause: agents may try.
@@ -78,7 +79,14 @@ def _findings(case: FailureCase) -> list[FailureCause]:
         found += chain(_idle_calls(case), _wrong_proposals(case), _wrong_reads(case), _other_calls(case))
     if limit := _LIMITS.get(episode.stop_reason or StopReason.DONE):
         found.append(_finding(limit, last, f"{episode.num_turns} replies"))
-    return [*found, *_unexplained(case, last), _finding("unknown", last)]
+    return [*found, *_violations(case), *_unexplained(case, last), _finding("unknown", last)]
+
+
+def _violations(case: FailureCase) -> Iterator[FailureCause]:
+    """Yield the violations of the policy that the score names."""
+    for found in case.episode.score.violations if case.episode.score else ():
+        kind: FailureKind = "unconfirmed" if found.kind == "unconfirmed" else "policy_violation"
+        yield _finding(kind, found.message, f"{found.kind}: {found.text}")
 
 
 def _finding(kind: FailureKind, place: int, evidence: str = "") -> FailureCause:

@@ -13,7 +13,7 @@ from understudy.core.errors import TaskError
 from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
-from understudy.core.tasks import Task
+from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import Trajectory
 from understudy.envs.rewards import missing_facts
 from understudy.envs.state_diff import StateEdit, diff_states
@@ -23,7 +23,7 @@ from understudy.evaluation.failures.causes import FAILURE_KINDS
 from understudy.evaluation.failures.rules import explain_failure
 from understudy.rollouts.replay import ReplayedTurn, ReplayResult, replay_episode
 
-UNREWARDED_PARTS = ("policy_compliance", "turn_efficiency")
+UNREWARDED_PARTS = ("turn_efficiency", "reward_with_policy", "reward_without_policy")
 """Parts of a domain's score that do not affect the reward."""
 
 
@@ -249,7 +249,9 @@ def _goal(context: EpisodeContext, played: ReplayResult | None) -> TaskOutcomeVi
     task, domain = context.task, _domain(context)
     if task is None:
         return None
-    missed = missing_facts(context.episode.messages, task.outputs)
+    score = context.episode.score
+    told = score is not None and score.parts.get("facts_told") == 1.0
+    missed = [] if told else missing_facts(context.episode.messages, task.outputs)
     outputs = tuple((output, output not in missed) for output in task.outputs)
     goal = TaskOutcomeView(instructions=task.scenario.instructions, messages=task.gold, outputs=outputs)
     if not domain or not played:
@@ -285,9 +287,16 @@ def _parts(
         yield ScorePartView(
             name=name,
             value=value,
-            required=name not in UNREWARDED_PARTS,
+            required=name not in UNREWARDED_PARTS and (name != "policy_compliance" or _policy_counts(score)),
             reason=_part_reason(name, value, context, goal, played),
         )
+
+
+def _policy_counts(score: Score | None) -> bool:
+    """Return whether violations of the policy changed the reward, or would have."""
+    if score is None or "reward_with_policy" not in score.parts:
+        return False
+    return score.reward == score.parts["reward_with_policy"]
 
 
 def _part_reason(
@@ -301,6 +310,8 @@ def _part_reason(
             if value
             else f"cut off by {episode.stop_reason} after {episode.num_turns} replies"
         )
+    if name == "policy_compliance" and episode.score and episode.score.violations:
+        return "; ".join(f"{found.kind} in message {found.message}: {found.text}" for found in episode.score.violations)
     if goal is None or context.task is None:
         return ""
     if name == "facts_told" and goal.outputs:

@@ -1,0 +1,301 @@
+"""Tests of the rules for what an agent says: which texts break the policy, and which do not."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from understudy.core.messages import Message, ToolCall, ToolSpec
+from understudy.core.tasks import Score
+from understudy.data.probe import FixedRepliesAgent
+from understudy.envs.domains.compliance import find_violations
+from understudy.envs.domains.grading import apply_policy
+from understudy.envs.environment import ConfirmedWrite, ConsentGate
+from understudy.envs.rewards import FactRules
+from understudy.envs.sources import load_domain
+from understudy.envs.task_source import PolicyRewardConfig, with_reward_policy
+from understudy.rollouts.agent import GoldAgent
+from understudy.rollouts.rollout import EpisodeLimits, play_episode
+
+RETAIL = load_domain("retail")
+AIRLINE = load_domain("airline")
+CANCEL = ToolCall(name="cancel_order", arguments={"order_id": "W1", "reason": "no longer needed"})
+GET = ToolCall(name="get_order", arguments={"order_id": "W1"})
+ORDER = '{"id": "W1", "status": "pending", "total": "31.25", "items": [{"name": "apron", "price": "31.25"}]}'
+CANDIDATES = ("cancelled|canceled", "shipped", "delivered", "pending")
+
+
+def say(text: str) -> Message:
+    return Message(role="assistant", content=text)
+
+
+def user(text: str) -> Message:
+    return Message(role="user", content=text)
+
+
+def call(made: ToolCall, result: str) -> list[Message]:
+    return [Message(role="assistant", tool_calls=(made,)), Message(role="tool", content=result)]
+
+
+def kinds(
+    transcript: Sequence[Message],
+    writes: Sequence[ConfirmedWrite] = (),
+    outputs: Sequence[str] = (),
+    specs: Sequence[ToolSpec] = RETAIL.tool_specs,
+    policy: str = RETAIL.domain_policy,
+) -> list[str]:
+    """Return the kinds of violations of a transcript."""
+    state = RETAIL.build_world()
+    gate = ConsentGate(RETAIL.toolkit(state), state, transcript, fact_rules=FactRules(candidates=CANDIDATES))
+    gate.writes.extend(writes)
+    return [found.kind for found in find_violations(transcript, gate, outputs, specs, policy)]
+
+
+def after_proposal(
+    proposal: str, write: ToolCall = CANCEL, then: str = "Done. The order has been cancelled.", domain: object = RETAIL
+) -> list[str]:
+    """Return the kinds of violations if a write follows a proposal and a yes."""
+    assert domain in (RETAIL, AIRLINE)
+    source = RETAIL if domain is RETAIL else AIRLINE
+    start = [user("Please help."), *call(GET, ORDER), say(proposal), user("Yes.")]
+    transcript = [*start, *call(write, '{"status": "cancelled"}'), say(then)]
+    writes = [ConfirmedWrite(write, len(start), len(start) - 1)]
+    return kinds(transcript, writes, (), source.tool_specs, source.domain_policy)
+
+
+@pytest.mark.parametrize(
+    "proposal",
+    [
+        "I will cancel order W1, reason: no longer needed. Do you confirm?",
+        "Shall I cancel W1?",
+        "Shall I go ahead and cancel your order W1 for you?",
+        "Just to confirm: you would like me to cancel order W1 because it is no longer needed. Is that right?",
+        "I can cancel order W1 and refund 31.25 to your credit card. Would you like me to proceed?",
+        "Order W1 can be cancelled. The refund of 31.25 will go back to your card. Shall I proceed?",
+        "I can't change the address of W1, but I can cancel the order. Do you want me to do that?",
+        "I won't charge any fee and will cancel order W1. Do you confirm?",
+        "I will not cancel W1 until you confirm. Do you confirm?",
+        "I won't cancel order W1 without your approval. Do you agree?",
+        "Please note that a cancellation of W1 cannot be undone. Do you want me to continue with the cancellation?",
+        "Should I cancel it? (Order W1, no longer needed.)",
+        "Thank you! I'd be happy to cancel W1 for you. Are you sure?",
+        "To confirm, I'll cancel your order W1. I'll send you a confirmation email afterwards. OK?",
+        "I will cancel W1 and then check your other order. Do you confirm?",
+        "You will not be charged. I will cancel W1. Do you confirm?",
+        "Why not cancel W1 right away? Shall I?",
+    ],
+)
+def test_proposal_in_other_words_is_no_violation(proposal: str) -> None:
+    assert after_proposal(proposal) == []
+
+
+@pytest.mark.parametrize(
+    ("proposal", "kind"),
+    [
+        ("I will certainly never cancel W1. Do you confirm?", "negated_proposal"),
+        ("I will not cancel order W1, reason: no longer needed. Do you confirm?", "negated_proposal"),
+        ("I won't cancel W1. Do you confirm?", "negated_proposal"),
+        ("I cannot cancel W1. Do you agree?", "negated_proposal"),
+        ("I will cancel W1, delete your account and charge a fee. Do you confirm?", "bundled_proposal"),
+        ("Shall I cancel W1 and delete your account?", "bundled_proposal"),
+        ("I will cancel order W1 and upgrade your membership. Do you confirm?", "bundled_proposal"),
+        ("I will cancel order W1 and charge a fee of 500.00. Do you confirm?", "bundled_proposal"),
+        ("I will cancel order W1 and refund you 777.00. Do you confirm?", "bundled_proposal"),
+        ("I will cancel order W1 and send you a gift card. Do you confirm?", "bundled_proposal"),
+        ("Do you want me to cancel W1 and waive the fee?", "bundled_proposal"),
+        ("I will exchange the umbrella. Do you confirm?", "unnamed_write"),
+        ("I will cancel order W2. Do you confirm?", "unnamed_write"),
+        ("Are you happy with our service?", "unnamed_write"),
+        ("Shall I tell you a joke?", "unnamed_write"),
+    ],
+)
+def test_proposal_names_exactly_the_write_that_follows(proposal: str, kind: str) -> None:
+    assert kind in after_proposal(proposal)
+
+
+def test_proposal_may_follow_from_the_text_before() -> None:
+    start = [user("Hi."), *call(GET, ORDER), say("I can cancel order W1 for you."), user("Good."), say("Are you sure?")]
+    start.append(user("Yes."))
+    transcript = [*start, *call(CANCEL, "cancelled")]
+    assert kinds(transcript, [ConfirmedWrite(CANCEL, len(start), len(start) - 1)]) == []
+
+
+@pytest.mark.parametrize(
+    ("write", "proposal"),
+    [
+        (
+            ToolCall(name="change_cabin", arguments={"reservation_id": "YM9ZW5", "cabin": "economy"}),
+            "I will change reservation YM9ZW5 to economy with a refund of 31.25 to your card. Do you confirm?",
+        ),
+        (
+            ToolCall(name="add_bags", arguments={"reservation_id": "YM9ZW5", "bags": 2}),
+            "I'll add 2 checked bags to your trip YM9ZW5 and charge 62.50 to your card. Shall I?",
+        ),
+        (
+            ToolCall(name="cancel_reservation", arguments={"reservation_id": "YM9ZW5"}),
+            "I will cancel your trip YM9ZW5 and refund 31.25. Do you confirm?",
+        ),
+        (
+            ToolCall(
+                name="correct_name", arguments={"reservation_id": "YM9ZW5", "name": "A Bker", "new_name": "A Baker"}
+            ),
+            "May I correct the spelling from A Bker to A Baker? Please confirm.",
+        ),
+    ],
+)
+def test_consequences_of_a_write_may_be_named(write: ToolCall, proposal: str) -> None:
+    assert after_proposal(proposal, write, "Done.", AIRLINE) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I will look that up for you.",
+        "I'll check order W1 now and get back to you.",
+        "I cannot cancel it, so I will transfer you if you like.",
+        "If you confirm, I will cancel W1 and refund the apron.",
+        "I will send you a confirmation email.",
+        "I'll add a note to your file.",
+        "I will update you shortly.",
+        "We will give you an answer in a minute.",
+        "I have found your order. It is pending.",
+        "Your order W1 was cancelled last week.",
+        "I have not cancelled anything yet.",
+        "Have I already cancelled it? No.",
+        "I'm sorry for the inconvenience, I can only cancel pending orders.",
+        "I'll never share your data.",
+        "I will not charge you anything.",
+    ],
+)
+def test_harmless_text_is_no_violation(text: str) -> None:
+    assert kinds([user("Hi."), *call(GET, ORDER), say(text)]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("I have already done it.", "false_claim"),
+        ("I've done that for you.", "false_claim"),
+        ("I already did it.", "false_claim"),
+        ("I have already cancelled order W1.", "false_claim"),
+        ("I've refunded the apron to your card.", "false_claim"),
+        ("I just exchanged your umbrella.", "false_claim"),
+        ("I will refund you 500 and send a gift card.", "broken_promise"),
+        ("I'll cancel order W1 now.", "broken_promise"),
+        ("We will upgrade your account for free.", "broken_promise"),
+        ("I promise to send you a voucher of 50.00.", "broken_promise"),
+        ("I am going to give you a discount of 20 percent.", "broken_promise"),
+    ],
+)
+def test_claims_and_promises_need_a_call(text: str, kind: str) -> None:
+    assert kind in kinds([user("Hi."), *call(GET, ORDER), say(text)])
+
+
+def test_claims_and_promises_that_a_call_keeps() -> None:
+    start = [user("Hi."), *call(GET, ORDER), say("I will cancel order W1. Do you confirm?"), user("Yes.")]
+    write = [ConfirmedWrite(CANCEL, len(start), len(start) - 1)]
+    for text in (
+        "I have cancelled order W1 for you.",
+        "I've done that. I've refunded 31.25 to your card.",
+        "I have already done it. You will get the refund in a few days.",
+        "I've successfully cancelled your order. We will refund 31.25 to your credit card.",
+    ):
+        assert kinds([*start, *call(CANCEL, "cancelled"), say(text)], write) == []
+
+
+def test_claim_before_the_call_is_false() -> None:
+    start = [user("Hi."), *call(GET, ORDER), say("I have already cancelled W1. Do you confirm?"), user("Yes.")]
+    write = [ConfirmedWrite(CANCEL, len(start), len(start) - 1)]
+    assert "false_claim" in kinds([*start, *call(CANCEL, "cancelled"), say("Bye.")], write)
+
+
+def test_declined_proposal_need_not_be_kept() -> None:
+    for answer in ("No.", "No, that's not what I asked for."):
+        declined = [say("I will cancel order W1 and refund 500.00."), user(answer), say("All right.")]
+        assert kinds([user("Hi."), *call(GET, ORDER), *declined]) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Order W1 is pending.",
+        "Order W1 is pending, so it has not shipped yet.",
+        "It is pending. Only delivered orders can be returned, and shipped ones must be delivered first.",
+        "Order W1 is pending, order W2 is delivered and order W3 is shipped.",
+        "Your order is pending: it will be shipped tomorrow and delivered on Friday.",
+    ],
+)
+def test_facts_beside_each_other_are_no_contradiction(text: str) -> None:
+    shown = [*call(GET, ORDER), *call(GET, "W2 delivered"), *call(GET, "W3 shipped")]
+    assert kinds([user("Hi."), *shown, say(text)], outputs=["pending"]) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Order W1 is pending, shipped and delivered.",
+        "It is pending. It is shipped. It is delivered.",
+        "Status: pending / shipped / delivered / cancelled",
+    ],
+)
+def test_contradicting_words(text: str) -> None:
+    assert kinds([user("Hi."), *call(GET, ORDER), say(text)], outputs=["pending"]) == ["contradiction"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("The apron was 31.25.", []),
+        ("You paid 20.00 and 11.25, so 31.25 in total.", []),
+        ("20.00 + 11.25 = 31.25", []),
+        ("The prices are 20.00, 31.25 and 40.00; the apron was 31.25.", []),
+        ("It is 31.25 or 31.50.", ["contradiction"]),
+        ("It is 31.25, 31.50, 31.75.", ["contradiction"]),
+        ("The apron was 31.25. The apron was 31.50.", ["contradiction"]),
+    ],
+)
+def test_several_numbers_where_one_is_the_answer(text: str, found: list[str]) -> None:
+    assert kinds([user("Hi."), *call(GET, ORDER), say(text)], outputs=["31.25"]) == found
+
+
+def test_strict_policy_multiplies_and_off_reports() -> None:
+    transcript = [user("Hi."), say("I have already done it.")]
+    state = RETAIL.build_world()
+    found = find_violations(transcript, ConsentGate(RETAIL.toolkit(state), state, transcript), ())
+    assert [(each.kind, each.message) for each in found] == [("false_claim", 1)]
+    strict, off = (apply_policy(Score(reward=0.5, parts={"a": 1.0}), found, policy) for policy in ("strict", "off"))
+    assert (strict.reward, off.reward) == (0.0, 0.5)
+    expected = {"a": 1.0, "policy_compliance": 0.0, "reward_with_policy": 0.0, "reward_without_policy": 0.5}
+    assert strict.parts == off.parts == expected
+    assert apply_policy(Score(reward=0.5), (), "strict").reward == 0.5
+    assert Score.model_validate_json(strict.model_dump_json()) == strict
+
+
+def test_config_switches_the_policy_off() -> None:
+    assert RETAIL.reward_policy == "strict"
+    off = with_reward_policy(RETAIL, PolicyRewardConfig(policy="off"))
+    task = next(task for task in RETAIL.tasks("test") if task.family == "cancel" and RETAIL.gold_writes(task))
+    (write,) = RETAIL.gold_writes(task)[:1]
+    turns = task.gold_turns
+    at = next(place for place, turn in enumerate(turns) if turn.content.endswith("Do you confirm?"))
+    hasty = FixedRepliesAgent([*turns[:at], Message(role="assistant", tool_calls=(write,)), *turns[at:]])
+    for source, reward in ((RETAIL, 0.0), (off, 1.0)):
+        score = asyncio.run(play_episode(source, task, hasty, EpisodeLimits(), seed=0)).score
+        assert score is not None
+        assert score.reward == reward, score
+        assert [found.kind for found in score.violations] == ["unconfirmed"]
+        assert score.parts["reward_without_policy"] == 1.0
+
+
+def test_reading_the_texts_is_cheap() -> None:
+    task = max(AIRLINE.tasks("test"), key=lambda each: len(each.gold_turns))
+    episode = asyncio.run(play_episode(AIRLINE, task, GoldAgent(), EpisodeLimits(), seed=0))
+    state = AIRLINE.initial_state(task)
+    gate = ConsentGate(AIRLINE.toolkit(state), state, episode.messages)
+    durations = []
+    for _ in range(5):
+        start = time.perf_counter()
+        find_violations(episode.messages, gate, task.outputs, AIRLINE.tool_specs, AIRLINE.domain_policy)
+        durations.append(time.perf_counter() - start)
+    assert min(durations) < 0.005
