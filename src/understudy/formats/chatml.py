@@ -11,7 +11,7 @@ Deviations from the models' own templates:
 - Text in messages, calls and tools never becomes a control or markup token. With a template, `<|im_end|>` in a tool
   result becomes one. The exception are the tags of a thought at the start of a reply.
 - If the tokenizer has no token `<tool_response>`, this text and its end tag are escaped in other messages and in the
-  result itself (Qwen2.5).
+  result itself (Qwen2.5). This needs tools or results in the conversation.
 - Earlier tokens are never removed. Qwen3's template drops the thoughts of earlier turns, and the empty thought that
   opens a turn without thinking. Here both stay.
 - A reply may end at the length limit or with a token other than `<|im_end|>`. It is then closed with `<|im_end|>`.
@@ -31,7 +31,7 @@ from typing import Literal
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall, ToolSpec, tool_to_openai
 from understudy.formats.base import ParsedMessage
-from understudy.formats.control_text import escape_markers
+from understudy.formats.control_text import escape_markers, escape_results
 from understudy.formats.parsing.parse import parse_message
 from understudy.formats.parsing.thoughts import split_thought
 from understudy.formats.signature import example_call, tool_signature
@@ -93,7 +93,7 @@ class ChatML:
         markup = "|".join(map(re.escape, self._markup_ids))
         self._markup_pattern = re.compile(f"({markup})") if markup else None
         results_as_text = [text for text in (hermes.RESULT, hermes.RESULT_END) if text not in self._markup_ids]
-        self._escaped_markers = results_as_text if tool_style == "json" else []
+        self._result_markers = results_as_text if tool_style == "json" else []
         self._start = tokenizer.added_tokens[START]
         self._end = tokenizer.added_tokens[END]
         self.stop_token_ids = frozenset(
@@ -106,13 +106,15 @@ class ChatML:
 
     def encode(self, messages: Sequence[Message], tools: Sequence[ToolSpec], prefix: Sequence[int]) -> list[int]:
         """Return the tokens that append `messages` and open the assistant's turn. See `ChatFormat.encode`."""
+        messages = escape_results(messages, tools, self._result_markers)
         if prefix:
             ids = list(self._newline) if prefix[-1] == self._end else [self._end, *self._newline]
         else:
             system = self._system
             if messages and messages[0].role == "system":
-                system, messages = self._escape(messages[0].content), messages[1:]
-            ids = list(self._cached_opening(system, tuple(self._escape(tool_json(tool)) for tool in tools)))
+                system, messages = messages[0].content, messages[1:]
+            shown = tuple(escape_markers(tool_json(tool), self._result_markers) for tool in tools)
+            ids = list(self._cached_opening(system, shown))
         return [*ids, *self._ids(self._turns(messages)), *self._reply_start]
 
     def encode_reply(self, reply: Message) -> list[int]:
@@ -158,8 +160,7 @@ class ChatML:
                 yield from self._results(group)
                 continue
             for message in group:
-                body = self._reply(message) if role == "assistant" else [self._escape(message.content)]
-                yield from self._turn(role, body)
+                yield from self._turn(role, self._reply(message) if role == "assistant" else [message.content])
 
     def _turn(self, role: str, body: Iterable[TextOrToken]) -> list[TextOrToken]:
         return [self._start, f"{role}\n", *body, self._end, *self._newline]
@@ -169,7 +170,7 @@ class ChatML:
         yield from (self._start, "user")
         for message in messages:
             yield from self._with_markup(f"\n{hermes.RESULT}\n")
-            yield self._escape(message.content)
+            yield message.content
             yield from self._with_markup(f"\n{hermes.RESULT_END}")
         yield from (self._end, *self._newline)
 
@@ -185,9 +186,6 @@ class ChatML:
         margin = "\n" if self._style == "json" else ""
         body = f"{margin}{hermes.render_call_json(call)}{margin}"
         return [*self._with_markup(hermes.OPEN), body, *self._with_markup(hermes.CLOSE)]
-
-    def _escape(self, text: str) -> str:
-        return escape_markers(text, self._escaped_markers)
 
     def _with_markup(self, text: str) -> list[TextOrToken]:
         """Split text into plain text and the ids of markup tokens.

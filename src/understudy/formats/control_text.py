@@ -5,7 +5,8 @@ So a mark is put into the text of others first: inside each control token, and a
 complete to one. After the split, the marks are removed.
 
 Where a tool result is no control token but only text, such as `<tool_response>`, a person could write one.
-`escape_markers` replaces its brackets and colons with characters that look alike.
+`escape_markers` replaces its brackets and colons with characters that look alike. A conversation without tools is not
+escaped: its client may write results itself.
 """
 
 import re
@@ -96,6 +97,21 @@ def _insides(token: str) -> Iterable[str]:
         before, inside, after = parts.groups()
         for start in range(1, len(before) + 1):
             yield from (before[start:] + inside + after[:end] for end in range(len(after)))
+
+
+def escape_results(messages: Sequence[Message], tools: Sequence[ToolSpec], markers: Sequence[str]) -> list[Message]:
+    """Return the messages with the markers of results escaped, except in replies, if there are tools or results.
+
+    A reply cannot look like a result, because it stands in the assistant's turn.
+    """
+    if not markers or not (tools or any(message.role == "tool" for message in messages)):
+        return list(messages)
+    return [
+        message.replace(content=escape_markers(message.content, markers))
+        if message.role != "assistant" and any(marker in message.content for marker in markers)
+        else message
+        for message in messages
+    ]
 
 
 def escape_markers(text: str, markers: Sequence[str]) -> str:

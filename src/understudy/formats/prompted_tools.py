@@ -1,8 +1,8 @@
 """Tools described in the prompt, for models and endpoints without native tool calls, and for a chosen tool format.
 
 The system message lists the tools, one a line, with an example call. Calls stand in the text of replies, in any tool
-format. Results stand in a user message. The text that marks them is escaped everywhere else, so nobody can write a
-result. If a template has no system messages, the list comes before the first user message.
+format. Results stand in a user message; whoever renders escapes the text that marks them everywhere else
+(`control_text`). If a template has no system messages, the list comes before the first user message.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from itertools import groupby
 
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall, ToolSpec
-from understudy.formats.control_text import escape_markers
+from understudy.formats.control_text import escape_markers, escape_results
 from understudy.formats.jinja import ChatTemplate
 from understudy.formats.parsing.parse import render_reply
 from understudy.formats.signature import example_call, tool_signature
@@ -47,7 +47,8 @@ def template_with_listed_tools(render: ChatTemplate, tool_format: str) -> ChatTe
 
 def render_as_text(messages: Sequence[Message], tools: Sequence[ToolSpec], tool_format: str) -> list[Message]:
     """Return the conversation with tools, calls and results as text, for an endpoint without tool calls."""
-    return _with_tool_list(_without_calls(messages, tool_format), tools, tool_format)
+    shown = escape_results(messages, tools, _result_markers(tool_format))
+    return _with_tool_list(_without_calls(shown, tool_format), tools, tool_format)
 
 
 def tool_instructions(tools: Sequence[ToolSpec], tool_format: str) -> str:
@@ -85,13 +86,12 @@ def _message_as_text(message: Message, tool_format: str) -> Message:
     if message.role == "assistant":
         calls = [ToolCall(name=c.name or "unknown") if c.parse_error else c for c in message.tool_calls]
         return message.replace(content=render_reply(message.content, calls, tool_format), tool_calls=())
-    markers = _result_markers(tool_format)
-    content = escape_markers(message.content, markers)
     if message.role != "tool":
-        return message if content == message.content else message.replace(content=content)
-    if tool_format == "react":
-        return _USER.replace(content=f"{markers[0]} {content}")
-    return _USER.replace(content="\n".join((markers[0], content, markers[1])))
+        return message
+    before, *after = _result_markers(tool_format)
+    return _USER.replace(
+        content="\n".join((before, message.content, *after)) if after else f"{before} {message.content}"
+    )
 
 
 def _result_markers(tool_format: str) -> Sequence[str]:

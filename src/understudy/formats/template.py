@@ -9,7 +9,7 @@ Deviations from the model's own template:
 - Text in messages, calls and tools never becomes a control token (`control_text`). The exception are the tags of a
   thought at the start of a reply.
 - If the template marks a tool result only with text, such as a `<tool_response>` that is no token, this text is escaped
-  in other messages and in the result itself.
+  in other messages and in the result itself. This needs tools or results in the conversation.
 - A thought that a prompt opens, or opens and closes, stays where the template later drops it (Qwen3.6, Nemotron 3). The
   token that ended a reply stays where the template later writes another one (gpt-oss). If a prompt opens a thought,
   `encode_reply` closes it at once, so that the thought is empty.
@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.formats.base import ParsedMessage
-from understudy.formats.control_text import ControlText, escape_markers
+from understudy.formats.control_text import ControlText, escape_markers, escape_results
 from understudy.formats.jinja import ChatTemplate
 from understudy.formats.parsing.parse import TOOL_FORMATS, parse_message, parse_reply
 from understudy.formats.tokenizer import FormatTokenizer
@@ -113,6 +113,7 @@ class TemplateFormat:
 
     def encode(self, messages: Sequence[Message], tools: Sequence[ToolSpec], prefix: Sequence[int]) -> list[int]:
         """Return the tokens that append `messages` and open the assistant's turn. See `ChatFormat.encode`."""
+        messages = escape_results(messages, tools, self._markers)
         if not prefix:
             return self._ids(self._prompt(self._render(messages, tools)))
         reply = _REPLY
@@ -156,13 +157,9 @@ class TemplateFormat:
 
     def _render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), prompt: bool = True) -> str:
         """Return the template's text. The text of messages and tools is marked: see `ControlText`."""
-        shown = [self._control.mark_message(self._escape(message)) for message in messages]
+        shown = [self._control.mark_message(message) for message in messages]
         shown_tools = [self._control.mark_tool(self._escape_tool(tool)) for tool in tools]
         return self._template_function(shown, shown_tools, prompt=prompt)
-
-    def _escape(self, message: Message) -> Message:
-        content = message.content if message.role == "assistant" else escape_markers(message.content, self._markers)
-        return message if content == message.content else message.replace(content=content)
 
     def _escape_tool(self, tool: ToolSpec) -> ToolSpec:
         text = tool.model_dump_json() if self._markers else ""
