@@ -40,6 +40,11 @@ def url(folder: Path) -> Iterator[str]:
 INVALID_PARAMETERS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"temperature": 2.5}, "temperature: .*2", "temperature"),
     ({"temperature": "1"}, "temperature: ", "temperature"),
+    ({"temperature": 1e-300}, "temperature: .*greedy", "temperature"),
+    ({"repetition_penalty": 1e-300}, "repetition_penalty: .*0.01", "repetition_penalty"),
+    ({"repetition_penalty": 1e300}, "repetition_penalty: .*2", "repetition_penalty"),
+    ({"top_p": 5e-324}, "top_p: ", "top_p"),
+    ({"top_k": 10**30}, "top_k: ", "top_k"),
     ({"max_tokens": 0}, "max_tokens: .*1", "max_tokens"),
     ({"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens", "max_tokens"),
     ({"max_tokens": CONTEXT}, rf"\b{CONTEXT}\b", "messages"),

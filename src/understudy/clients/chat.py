@@ -86,7 +86,7 @@ class EndpointConfig(Record):
     """Name of the model at the endpoint."""
     api_key_var: str = ""
     """Name of the environment variable with the API key, such as OPENAI_API_KEY. Empty sends no key."""
-    temperature: float | None = Field(default=None, ge=0.0)
+    temperature: float | None = Field(default=None, ge=0.0, le=100.0)
     """Sampling temperature; unset uses the endpoint's default."""
     max_tokens: int = Field(default=1024, ge=0)
     """Largest number of tokens in a reply; 0 sends no limit."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol, runtime_checkable
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from understudy.algorithms.config import CriticConfig, LossConfig
 from understudy.core.errors import ConfigError, RolloutError
@@ -31,21 +31,39 @@ _HIGHEST_LOGPROB = 0.01
 """Rounding can raise the log-probability of a certain token above 0."""
 
 
-class SamplingParams(Record):
-    """Sampling parameters of a reply."""
+MAX_TOKEN_COUNT = 2**31 - 1
+"""Largest number that samplers accept where they expect a number of tokens."""
+MIN_TEMPERATURE = 1e-5
+"""Lowest temperature above 0 at which no logit overflows."""
 
-    max_response_tokens: int = Field(default=128, ge=1)
+
+def _validate_temperature(value: float) -> float:
+    if 0.0 < value < MIN_TEMPERATURE:
+        raise ValueError(f"allowed: 0, which is greedy decoding, or at least {MIN_TEMPERATURE:f}")
+    return value
+
+
+Temperature = Annotated[float, Field(ge=0.0, le=100.0), AfterValidator(_validate_temperature)]
+TopP = Annotated[float, Field(ge=1e-6, le=1.0)]
+TopK = Annotated[int, Field(le=MAX_TOKEN_COUNT)]
+MinP = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class SamplingParams(Record):
+    """Sampling parameters of a reply. Within their bounds, finite logits stay finite."""
+
+    max_response_tokens: int = Field(default=128, ge=1, le=MAX_TOKEN_COUNT)
     """Maximum number of tokens in a reply."""
-    temperature: float = Field(default=1.0, ge=0.0)
+    temperature: Temperature = 1.0
     """Sampling temperature. 0 is greedy decoding, with log-probabilities at temperature 1."""
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    top_p: TopP = 1.0
     """Nucleus sampling: use the fewest tokens whose probabilities sum to at least this. 1 disables it. See
     docs/finetuning.md."""
-    top_k: int = Field(default=0, ge=0)
+    top_k: Annotated[TopK, Field(ge=0)] = 0
     """Use only the k most likely tokens. 0 disables it."""
-    min_p: float = Field(default=0.0, ge=0.0, lt=1.0)
+    min_p: MinP = 0.0
     """Use only tokens with at least this fraction of the highest probability. 0 disables it."""
-    repetition_penalty: float = Field(default=1.0, gt=0.0)
+    repetition_penalty: float = Field(default=1.0, ge=0.01, le=100.0)
     """Repetition penalty: for tokens that occur in the prompt or the reply, divide positive logits by this and
     multiply negative ones by it. 1 disables it.
     """
@@ -166,10 +184,13 @@ class TokenConstraint(Protocol):
     """A grammar that limits the tokens of one reply."""
 
     def allowed_tokens(self) -> bytes:
-        """Return one byte for each token id: 0 if the token must not be next. Ids beyond the end must not either."""
+        """Return one byte for each token id: 0 if the token must not be next. Ids beyond the end must not either.
+
+        Raise RolloutError if the grammar fails. Only its own reply fails.
+        """
 
     def accept(self, token: int) -> None:
-        """Advance by the sampled token, which was allowed."""
+        """Advance by the sampled token, which was allowed. Raise RolloutError if the grammar fails."""
 
 
 @runtime_checkable

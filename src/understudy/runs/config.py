@@ -31,7 +31,7 @@ from understudy.core.records import Record
 from understudy.core.secrets import validate_no_secrets
 from understudy.core.settings import merge_nested, parse_toml, parse_values, read_text, with_full_key
 from understudy.core.tasks import Split
-from understudy.engines.base import SamplingParams
+from understudy.engines.base import SamplingParams, Temperature
 from understudy.engines.config import EngineConfig
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.reference_config import ReferenceConfig
@@ -170,7 +170,7 @@ class EvalConfig(Record):
     """Episodes of each task. pass^k is reported for k up to this."""
     every: int = Field(default=0, ge=0)
     """Steps between evaluations. 0 evaluates only before and after training."""
-    temperature: float = Field(default=0.0, ge=0.0)
+    temperature: Temperature = 0.0
     """Sampling temperature. 0 is greedy decoding."""
     seed: int = 0
     """Seed of generated tasks and of episodes. It is separate from the run's seed, so that runs with different seeds

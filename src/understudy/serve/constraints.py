@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from understudy.core.errors import ConfigError, install_hint
+from understudy.core.errors import ConfigError, RolloutError, install_hint
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.engines.base import ConstrainedSampler, TokenConstraint
 from understudy.formats import ChatFormat, FormatTokenizer
@@ -34,11 +34,18 @@ class GrammarConstraint:
     def allowed_tokens(self) -> bytes:
         """Return one byte for each token id, 0 if it is not allowed."""
         allowed: bytes = self._matcher.compute_logit_bias()
+        self._check()
         return allowed
 
     def accept(self, token: int) -> None:
         """Advance by a sampled token."""
         self._matcher.consume_token(token)
+        self._check()
+
+    def _check(self) -> None:
+        """Raise RolloutError if the matcher has failed, for example at its limit of states."""
+        if problem := self._matcher.get_error():
+            raise RolloutError(f"llguidance failed: {' '.join(problem.split())[:300]}", "engine")
 
 
 def build_constraint(

@@ -23,7 +23,7 @@ from pydantic import (
 from understudy.core.errors import did_you_mean
 from understudy.core.messages import Message, ToolSpec, message_from_openai
 from understudy.core.records import Record
-from understudy.engines.base import SamplingParams
+from understudy.engines.base import MinP, SamplingParams, Temperature, TopK, TopP
 
 MAX_DEPTH = 64
 """Largest nesting depth of a request's JSON."""
@@ -204,11 +204,11 @@ class ChatCompletionRequest(_Wire):
     response_format: Annotated[_TextFormat | _ObjectFormat | _SchemaFormat, Field(discriminator="type")] = _TextFormat()
     parallel_tool_calls: bool = True
     n: int = Field(default=1, ge=1, le=128)
-    temperature: float = Field(default=1.0, ge=0.0, le=2.0)
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    top_k: int = Field(default=0, ge=-1)
-    min_p: float = Field(default=0.0, ge=0.0, lt=1.0)
-    repetition_penalty: float = Field(default=1.0, gt=0.0, le=2.0)
+    temperature: Annotated[Temperature, Field(le=2.0)] = 1.0
+    top_p: TopP = 1.0
+    top_k: Annotated[TopK, Field(ge=-1)] = 0
+    min_p: MinP = 0.0
+    repetition_penalty: float = Field(default=1.0, ge=0.01, le=2.0)
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     stop: Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(max_length=4)] = []

@@ -285,7 +285,7 @@ def sample_tokens(logits: Tensor, temperature: float, uniforms: Tensor, min_p: f
     Tokens less than `min_p` times as likely as the most likely one are excluded. The token is the inverse of the
     cumulative distribution of the rest, in the vocabulary's order, at uniforms [S] in [0, 1). Its log-probability is
     that of the whole softmax. Temperature 0 takes the first most likely token, with its log-probability at temperature
-    1.
+    1. A row with NaN gets any token, with the log-probability NaN.
     """
     if kernels_accept(logits):
         tokens, logprobs = torch.empty(len(logits), dtype=torch.int64), torch.empty(len(logits))
@@ -298,7 +298,7 @@ def sample_tokens(logits: Tensor, temperature: float, uniforms: Tensor, min_p: f
         probs = every.exp()
         sums = probs.where(probs >= min_p * probs.amax(-1, keepdim=True), 0.0).cumsum(-1)
         below_one = uniforms.double().clamp(max=1 - 2**-24)[:, None]
-        tokens = torch.searchsorted(sums, below_one * sums[:, -1:], right=True)
+        tokens = torch.searchsorted(sums, below_one * sums[:, -1:], right=True).clamp_(max=logits.shape[-1] - 1)
     else:
         tokens = every.argmax(-1, keepdim=True)
     return tokens[:, 0], every.gather(-1, tokens)[:, 0].float()

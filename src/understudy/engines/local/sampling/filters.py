@@ -24,14 +24,15 @@ def sample_filtered(
     [S].
 
     `previous_tokens` are the token ids [n] (int64) before each row. The token is the inverse of the cumulative
-    distribution of the remaining tokens, in the vocabulary's order, at uniforms [S] in [0, 1).
+    distribution of the remaining tokens, in the vocabulary's order, at uniforms [S] in [0, 1). A row with NaN gets any
+    token, with the log-probability NaN.
     """
     wide = logits.double()
     temperature = _column([s.temperature or 1.0 for s in params], wide)
     filtered = _filter_scores(_penalized(wide, params, previous_tokens) / temperature, params)
     sums = filtered.cumsum(-1)
     drawn = uniforms.double().clamp(max=1 - 2**-24)[:, None]
-    tokens = torch.searchsorted(sums, drawn * sums[:, -1:], right=True)
+    tokens = torch.searchsorted(sums, drawn * sums[:, -1:], right=True).clamp_(max=wide.shape[-1] - 1)
     greedy = torch.tensor([s.temperature == 0 for s in params], device=wide.device)[:, None]
     tokens = torch.where(greedy, filtered.argmax(-1, keepdim=True), tokens)
     logprobs = (wide / temperature).log_softmax(-1).gather(-1, tokens)

@@ -126,6 +126,13 @@ class KVCache:
         self.prefixes.append(CachedPrefix(list(tokens), self._clock))
         return self.prefixes[-1]
 
+    def discard(self, slot: CacheSlot) -> None:
+        """Free a slot and overwrite its keys and values, which may be NaN and would reach a later sequence."""
+        slot.busy, slot.prefix, slot.tokens = False, None, []
+        for tensors in (self.keys, self.values):
+            for tensor in tensors:
+                tensor[:, slot.index] = 0
+
     def write(self, layer: int, slots: Tensor, columns: Tensor, k: Tensor, v: Tensor) -> None:
         """Store keys and values [N, H, d] at own positions `columns` [N] of `slots` [N]."""
         self.keys[layer][:, slots, columns] = k.transpose(0, 1)

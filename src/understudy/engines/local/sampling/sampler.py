@@ -5,10 +5,13 @@ the event loop: episodes with a complete reply step their environments and call 
 prefills new tokens, or decodes one token of every active reply plus its accepted draft tokens (see
 `ngram_speculation`). If environments do not wait for anything outside the process, the order is fixed, and results are
 equal bit for bit.
+
+A reply that fails by itself (NaN logits, a grammar that fails, an exception of `on_tokens`) fails for its caller alone.
 """
 
 import asyncio
 import itertools
+import math
 import random
 from array import array
 from collections.abc import Collection, Iterator, Sequence
@@ -18,6 +21,7 @@ from typing import Literal
 import torch
 
 from understudy.algorithms.batch import partition_by_prefix
+from understudy.core.errors import ConfigError, RolloutError
 from understudy.engines.base import Completion, SamplingParams, TokenCallback, TokenConstraint
 from understudy.engines.local.cpu import kernels
 from understudy.engines.local.model import LocalModel
@@ -43,10 +47,13 @@ class SampleRequest:
     future: "asyncio.Future[Completion]"
     sequence: "array[int]"
     """Prompt and sampled tokens."""
-    on_tokens: TokenCallback | None = None
+    updates: "asyncio.Queue[tuple[list[int], list[float]] | None] | None" = None
+    """New tokens and their log-probabilities for the caller, and None at the end."""
     stops: StopStrings | None = None
     constraint: TokenConstraint | None = None
     slot: CacheSlot | None = None
+    error: RolloutError | None = None
+    """Why the reply cannot be continued."""
     hit_stop_string: bool = False
     """True if the reply contains a complete stop string."""
     masked_logprob: float = 0.0
@@ -88,10 +95,17 @@ class SampleRequest:
         included.
         """
         for i, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
+            if math.isnan(logprob):
+                self.error = RolloutError("the model's logits are NaN, so no token can be sampled", "engine")
+                return
             self.sequence.append(token)
             self.logprobs.append(logprob)
             if self.constraint:
-                self.constraint.accept(token)
+                try:
+                    self.constraint.accept(token)
+                except RolloutError as error:
+                    self.error = error
+                    return
             self.hit_stop_string = bool(self.stops and self.stops.feed(token))
             if i == len(draft) or token != draft[i] or self.finish_reason:
                 return
@@ -142,21 +156,36 @@ class LocalSampler:
         constraint: TokenConstraint | None = None,
     ) -> Completion:
         """Continue a prompt. See `engines.base.StreamingSampler` and `ConstrainedSampler`."""
+        vocabulary_size = self._model.config.vocab_size
         if not prompt:
             raise ValueError("the prompt is empty")
+        if min(prompt) < 0 or max(prompt) >= vocabulary_size:
+            wrong = min(prompt) if min(prompt) < 0 else max(prompt)
+            raise ConfigError(
+                f"the prompt has token {wrong}, but the model's are 0 to {vocabulary_size - 1}; use its own tokenizer"
+            )
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
         stops = StopStrings(self._model.vocabulary, sampling.stop) if sampling.stop else None
         sequence = array(ARRAY_TYPECODE, prompt)
+        updates = asyncio.Queue[tuple[list[int], list[float]] | None]() if on_tokens else None
         request = SampleRequest(
-            list(prompt), sampling, stop_tokens, random.Random(seed), future, sequence, on_tokens, stops, constraint
+            list(prompt), sampling, stop_tokens, random.Random(seed), future, sequence, updates, stops, constraint
         )
+        if updates:
+            future.add_done_callback(lambda _: updates.put_nowait(None))
         self._queue.append(request)
         self._unanswered.add(request)
         if self._driver is None or self._driver.done():
             self._driver = loop.create_task(self._drive())
             self._driver.add_done_callback(self._ended)
-        return await request.future
+        if updates and on_tokens:
+            try:
+                while update := await updates.get():
+                    on_tokens(*update)
+            finally:
+                future.cancel()  # no effect on a complete reply; ends the sampling if `on_tokens` raises
+        return await future
 
     async def _drive(self) -> None:
         while self._queue or self._active:
@@ -253,16 +282,21 @@ class LocalSampler:
     ) -> None:
         """Sample the token after each row and after each of its draft tokens, then finish complete replies."""
         logits = self._model.logits(hidden)
+        broken = ~logits.amax(-1).isfinite()
         spans = [0, *itertools.accumulate(len(draft) + 1 for draft in drafts)]
         for row, start in zip(rows, spans[:-1], strict=True):
             if row.constraint:
-                row.masked_logprob = _mask_logits(logits[start], row.constraint, row.sampling.temperature or 1.0)
+                try:
+                    row.masked_logprob = _mask_logits(logits[start], row.constraint, row.sampling.temperature or 1.0)
+                except RolloutError as error:
+                    row.error = error
         for kind in sorted({_kind(r.sampling) for r in rows}):
             chosen = [i for i, r in enumerate(rows) if _kind(r.sampling) == kind]
             index = [j for i in chosen for j in range(spans[i], spans[i + 1])]
             part = logits if len(chosen) == len(rows) else logits[index]
-            drawn = _draw([rows[i] for i in chosen], [drafts[i] for i in chosen], part)
-            tokens, logprobs = (iter(x.tolist()) for x in drawn)
+            drawn, found = _draw([rows[i] for i in chosen], [drafts[i] for i in chosen], part)
+            found = found.masked_fill(broken if len(chosen) == len(rows) else broken[index], torch.nan)
+            tokens, logprobs = iter(drawn.tolist()), iter(found.tolist())
             for i in chosen:
                 self._take(rows[i], drafts[i], tokens, logprobs)
         self._finish_requests()
@@ -270,18 +304,24 @@ class LocalSampler:
     def _take(self, row: SampleRequest, draft: Sequence[int], tokens: Iterator[int], logprobs: Iterator[float]) -> None:
         before, count = len(row.sequence), len(draft) + 1
         new = list(itertools.islice(tokens, count)), [x + row.masked_logprob for x in itertools.islice(logprobs, count)]
+        if row.error:
+            return
         row.append(draft, *new)
         self._replies.add(row.sequence, before)
-        if row.on_tokens and not row.future.done():
-            row.on_tokens(row.sequence[before:].tolist(), row.logprobs[before - len(row.prompt) :])
+        if row.updates and not row.future.done() and len(row.sequence) > before:
+            row.updates.put_nowait((row.sequence[before:].tolist(), row.logprobs[before - len(row.prompt) :]))
 
     def _finish_requests(self) -> None:
-        """Return complete replies to their callers, and drop requests that were cancelled."""
-        for request in [r for r in self._active if r.finish_reason or r.future.done()]:
+        """Return complete replies and errors to their callers, and drop requests that were cancelled."""
+        for request in [r for r in self._active if r.error or r.finish_reason or r.future.done()]:
             self._active.remove(request)
             self._unanswered.discard(request)
             request.active_slot.busy = False
-            if request.finish_reason and not request.future.done():
+            if request.error:
+                self._cache.discard(request.active_slot)
+                if not request.future.done():
+                    request.future.set_exception(request.error)
+            elif request.finish_reason and not request.future.done():
                 request.future.set_result(
                     Completion(request.tokens, request.logprobs, request.finish_reason, self.weights_version)
                 )
@@ -291,12 +331,14 @@ def _mask_logits(logits: torch.Tensor, constraint: TokenConstraint, temperature:
     """Set the logits [V] of forbidden tokens to minus infinity, in place.
 
     Return the log-probability of the allowed tokens together. Added to the log-probability of a token among the allowed
-    ones, it gives the one of the whole softmax.
+    ones, it gives the one of the whole softmax. Raise RolloutError if no token is allowed.
     """
     whole = torch.logsumexp(logits.double() / temperature, 0)
     allowed = torch.frombuffer(bytearray(constraint.allowed_tokens()), dtype=torch.uint8)[: len(logits)]
     forbidden = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
     forbidden[: len(allowed)] = allowed.to(logits.device) == 0
+    if forbidden.all():
+        raise RolloutError("the grammar allows no token here", "engine")
     logits[forbidden] = -torch.inf
     return float(torch.logsumexp(logits.double() / temperature, 0) - whole)
 
