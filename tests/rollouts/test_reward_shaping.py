@@ -18,7 +18,7 @@ from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import Score, Task
-from understudy.core.trajectory import Trajectory
+from understudy.core.trajectory import StopReason, Trajectory
 from understudy.envs.environment import StepResult
 from understudy.envs.rewards import task_progress
 from understudy.envs.state import State, Table
@@ -247,7 +247,7 @@ def test_judge_score_adds_credit_and_judge_sees_task_and_transcript() -> None:
         make_completion("7/10"),
         make_completion("I give it 10"),
         make_completion(""),
-        Answer("no", status=500),
+        Answer("the prompt is too long: it exceeds the context length", status=400),
         make_completion("-1"),
     ],
 )
@@ -255,6 +255,21 @@ def test_invalid_judge_answer_gives_no_credit_and_is_counted(answer: Answer) -> 
     (played,), counted, _ = play_with_judge([answer])
     assert (played.reward, played.fault) == (0.0, None)
     assert (counted["rollout/judge/episodes"], counted["rollout/judge/unscored_episodes"]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer("no", status=500),
+        Answer("{"),
+        make_completion("7", "content_filter"),
+        make_completion(None),  # type: ignore[arg-type]
+        make_completion("7", tokens=(-5, 1)),
+    ],
+)
+def test_failed_request_to_the_judge_is_a_fault_of_the_grader(answer: Answer) -> None:
+    (played,), _, _ = play_with_judge([answer])
+    assert (played.stop_reason, played.fault, played.score) == (StopReason.FAULT, "grader", None)
 
 
 def test_judge_is_not_asked_about_a_success() -> None:

@@ -38,7 +38,7 @@ class ShapingConfig(Record):
     progress_weight: float = Field(default=0.0, ge=0.0, le=MAX_BONUS)
     """Weight of progress: the fraction of gold's changes and facts reached; changes beyond gold lower it."""
     judge_weight: float = Field(default=0.0, ge=0.0, le=MAX_BONUS)
-    """Weight of the mark that a judge gives a failed episode; a missing mark counts as 0. This judge changes rewards,
+    """Weight of the mark that a judge gives a failed episode; a reply without a mark counts as 0. This judge changes rewards,
     unlike the one of `eval --judge-failures`."""
     judge_endpoint: str = DEFAULT_ENDPOINT
     """Name of the endpoint (`endpoints.NAME`) whose model gives the mark."""
@@ -56,7 +56,8 @@ class ShapingConfig(Record):
 class RewardJudge:
     """A language model that scores episodes from 0 to 1.
 
-    A reply without a valid mark scores 0, and `rollout/judge/unscored_episodes` counts it.
+    A reply without a valid mark scores 0, and so does an episode that exceeds the judge's context.
+    `rollout/judge/unscored_episodes` counts both.
     """
 
     def __init__(self, model: ChatModel) -> None:
@@ -66,7 +67,10 @@ class RewardJudge:
         self._num_unscored = 0
 
     async def score(self, task: Task, transcript: Sequence[Message]) -> float:
-        """Return the judge's mark of a transcript from 0 to 1; 0 if the request fails or the reply is no mark."""
+        """Return the judge's mark of a transcript from 0 to 1; 0 if the reply is no mark.
+
+        Raise RolloutError if the judge's endpoint fails.
+        """
         self._num_episodes += 1
         mark = _MARK.fullmatch(await self._request_mark(task, transcript))
         if mark is None:
@@ -98,7 +102,9 @@ class RewardJudge:
             reply = await self._model.generate(
                 (Message(role="system", content=_JUDGE), Message(role="user", content=text))
             )
-        except RolloutError:
+        except RolloutError as e:
+            if not e.context_full:
+                raise
             return ""
         return reply.message.content
 
