@@ -20,6 +20,7 @@ from understudy.envs.sources import list_domains, load_source
 from understudy.evaluation.failures.case import build_case
 from understudy.evaluation.failures.causes import FAILURE_KINDS, EpisodeFailure
 from understudy.evaluation.failures.explain import find_failures
+from understudy.evaluation.failures.judge import parse_verdict
 from understudy.evaluation.failures.rules import explain_failure
 from understudy.rollouts.agent import Agent, GoldAgent, GoldCallsFirstAgent, NoopAgent, RefusingAgent
 from understudy.rollouts.replay import ReplayResult, replay_episode
@@ -255,3 +256,9 @@ def test_changed_episode_replays_with_a_divergence() -> None:
     assert str(len(longer.messages)) in asyncio.run(replay_episode(DOMAIN, ONE, longer)).divergence
     open_end = replace(episode, messages=episode.messages[:5])
     assert asyncio.run(replay_episode(DOMAIN, ONE, open_end)).divergence
+
+
+@pytest.mark.parametrize("message", ["9" * 5000, "1e999", "NaN", "[" * 5000 + "]" * 5000])
+def test_verdict_with_an_absurd_number_is_unknown(message: str) -> None:
+    verdict = f'{{"kind": "wrong_refusal", "message": {message}, "evidence": "it says no"}}'
+    assert parse_verdict(verdict, play_episode(RefusingAgent())).kind == "unknown"

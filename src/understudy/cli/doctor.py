@@ -234,7 +234,8 @@ def _endpoint(name: str, chat: EndpointConfig, required: bool) -> Iterator[Docto
 def _reached(name: str, url: str, key: str, fix: str, required: bool) -> DoctorCheck:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        status = httpx2.get(url, headers=headers, timeout=TIMEOUT_SECONDS).status_code
+        with httpx2.stream("GET", url, headers=headers, timeout=TIMEOUT_SECONDS) as response:
+            status = response.status_code  # the body is not read
     except httpx2.HTTPError as e:
         return DoctorCheck(name=name, passed=False, detail=f"{url}: {type(e).__name__}", fix=fix, required=required)
     refused = status in (401, 403)

@@ -38,8 +38,8 @@ class ShapingConfig(Record):
     progress_weight: float = Field(default=0.0, ge=0.0, le=MAX_BONUS)
     """Weight of progress: the fraction of gold's changes and facts reached; changes beyond gold lower it."""
     judge_weight: float = Field(default=0.0, ge=0.0, le=MAX_BONUS)
-    """Weight of the mark that a judge gives a failed episode; a reply without a mark counts as 0. This judge changes rewards,
-    unlike the one of `eval --judge-failures`."""
+    """Weight of the mark that a judge gives a failed episode; a reply without a mark counts as 0. This judge changes
+    rewards, unlike the one of `eval --judge-failures`."""
     judge_endpoint: str = DEFAULT_ENDPOINT
     """Name of the endpoint (`endpoints.NAME`) whose model gives the mark."""
 

@@ -149,7 +149,8 @@ class TinkerClient:
 def health_problem(config: TinkerEngineConfig) -> str:
     """Return what is wrong with the server's health, or an empty string."""
     try:
-        status = httpx2.get(config.base_url + HEALTH_PATH, timeout=HEALTH_INTERVAL).status_code
+        with httpx2.stream("GET", config.base_url + HEALTH_PATH, timeout=HEALTH_INTERVAL) as response:
+            status = response.status_code  # the body is not read
     except httpx2.HTTPError as e:
         return f"does not answer ({type(e).__name__})"
     return "" if status < 500 else f"answers {HEALTH_PATH} with status {status}"

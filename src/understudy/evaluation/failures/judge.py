@@ -89,7 +89,7 @@ def parse_verdict(text: str, episode: Trajectory) -> FailureCause:
     match = _OBJECT.search(text)
     try:
         said = json.loads(match[0]) if match else None
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # a number of more than 4300 digits is a ValueError, too
         said = None
     if not isinstance(said, dict) or set(said) != _KEYS:
         return _unknown(episode, f"the judge's reply is not a valid verdict: {text}")
