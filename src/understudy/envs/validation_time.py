@@ -1,4 +1,4 @@
-"""Find out whether the validation of arguments ends, in a process that can be killed.
+"""Find out whether the validation of a JSON value ends, in a process that can be killed.
 
 A schema comes from a server or a file. Its patterns may take exponential time, and its references may lead in a circle.
 Neither can be interrupted in a thread. So a schema with such keywords is first tried in another process, which has
@@ -27,14 +27,14 @@ _RECURSION_LIMIT = 700  # fewer calls than Python permits, because the caller's 
 _SLOW_KEYWORDS = {"pattern", "patternProperties", "uniqueItems", "$ref", "$dynamicRef", "$recursiveRef"}
 
 
-def find_validation_problem(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
-    """Return why the validation of arguments does not end or cannot be done, or "". This blocks for a short time.
+def find_validation_problem(schema: Mapping[str, Any], value: Any) -> str:
+    """Return why the validation of a JSON value does not end or cannot be done, or "". This blocks for a short time.
 
-    The fault is the schema's. Whether the arguments are valid is not the question.
+    The fault is the schema's. Whether the value is valid is not the question.
     """
     if not may_be_slow(schema):
         return ""
-    return _WORKER.ask(json.dumps([schema, arguments]))
+    return _WORKER.ask(json.dumps([schema, value]))
 
 
 def may_be_slow(schema: Mapping[str, Any]) -> bool:
@@ -128,11 +128,11 @@ def _serve() -> None:
 
     sys.setrecursionlimit(_RECURSION_LIMIT)
     for line in sys.stdin:
-        schema, arguments = json.loads(line)
+        schema, value = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # its signal ends the process
         problem = ""
         try:
-            for _ in validator_for(schema)(schema, registry=Registry()).iter_errors(arguments):
+            for _ in validator_for(schema)(schema, registry=Registry()).iter_errors(value):
                 pass
         except RecursionError:
             problem = "it refers to itself without end"

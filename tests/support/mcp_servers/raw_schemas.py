@@ -1,4 +1,7 @@
-"""An MCP server over stdio without the SDK, whose one tool `say` has the JSON Schema of its first argument."""
+"""An MCP server over stdio without the SDK. Its one tool `say` has the keys that are its first argument, as JSON.
+
+The tool returns the text of a call, also as structured content.
+"""
 
 import json
 import sys
@@ -10,9 +13,10 @@ def answer(method: str, params: Any) -> dict[str, Any]:
         about = {"name": "raw", "version": "1"}
         return {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": about}
     if method == "tools/list":
-        return {"tools": [{"name": "say", "description": "Say it.", "inputSchema": json.loads(sys.argv[1])}]}
+        return {"tools": [{"name": "say", "description": "Say it.", **json.loads(sys.argv[1])}]}
     if method == "tools/call":
-        return {"content": [{"type": "text", "text": "said"}], "isError": False}
+        content = [{"type": "text", "text": "said"}]
+        return {"content": content, "structuredContent": params["arguments"], "isError": False}
     return {}
 
 

@@ -38,6 +38,7 @@ from understudy.envs.mcp.transport import (
     ServerLog,
     open_transport,
 )
+from understudy.envs.validation_time import find_validation_problem, may_be_slow
 
 SESSION_FOLDER = "/episode"
 """The agent's name for `{folder}`, which differs in each session."""
@@ -205,9 +206,27 @@ class MCPSession:
             protocol = "legacy" if self.config.state_per_session else self.config.protocol
             client = await stack.enter_async_context(Client(transport, mode=protocol, message_handler=self._heard))
             self.tools, self._client = await _listed(client), client
+            self._limit_result_validation(client)
             await self._listen(client, stack)
             self._ready.set()
             await self._closing.wait()
+
+    def _limit_result_validation(self, client: Client) -> None:
+        """Let the SDK's validation of structured results end, whatever the output schema is.
+
+        The SDK validates in the event loop without a limit. A RuntimeError marks the result as invalid.
+        """
+        validate = client.session.validate_tool_result
+
+        async def validate_within_limit(name: str, result: CallToolResult) -> None:
+            schema = next((tool.output_schema for tool in self.tools if tool.name == name), None) or {}
+            if may_be_slow(schema):
+                problem = await asyncio.to_thread(find_validation_problem, schema, result.structured_content)
+                if problem:
+                    raise RuntimeError(f"the output schema of {name} cannot be used: {problem}")
+            await validate(name, result)
+
+        client.session.validate_tool_result = validate_within_limit  # type: ignore[method-assign]
 
     async def _watch_the_end(self) -> None:
         """Limit the time that the server may take to end. The SDK waits without a limit if the loop ends during
