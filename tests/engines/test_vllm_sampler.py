@@ -346,7 +346,9 @@ class HangingEngine:
         self.ended = True
 
 
-def test_silent_in_process_engine_is_shut_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _installed_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put stand-ins of the parts of vLLM that a request needs into its place."""
     errors = {name: type(name, (Exception,), {}) for name in ("EngineDeadError", "EngineGenerateError")}
     for name, members in {
         "vllm": {"SamplingParams": dict},
@@ -356,6 +358,10 @@ def test_silent_in_process_engine_is_shut_down(tmp_path: Path, monkeypatch: pyte
         "vllm.v1.engine.exceptions": errors,
     }.items():
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(**members))
+
+
+@pytest.mark.usefixtures("_installed_vllm")
+def test_silent_in_process_engine_is_shut_down(tmp_path: Path) -> None:
     inside, engine = InProcessVllm(tmp_path, [], VllmConfig(reply_timeout=0.05)), HangingEngine()
     inside._engine = engine
     with pytest.raises(VllmTimeout, match=r"0\.05"):
@@ -363,6 +369,23 @@ def test_silent_in_process_engine_is_shut_down(tmp_path: Path, monkeypatch: pyte
     assert engine.ended
     with pytest.raises(VllmUnavailable):
         asyncio.run(inside.generate(SERVED_MODEL_NAME, [1], {"max_tokens": 1}))
+
+
+LOGPROB = SimpleNamespace(logprob=-0.5)
+
+
+@pytest.mark.usefixtures("_installed_vllm")
+@pytest.mark.parametrize("logprobs", [None, [], [{6: LOGPROB}], [None], [{5: None}], [{5: LOGPROB}] * 2])
+def test_in_process_reply_without_logprobs_is_an_engine_fault(tmp_path: Path, logprobs: Any) -> None:
+    class Engine(HangingEngine):
+        async def generate(self, *_: object, **__: object) -> AsyncIterator[Any]:
+            yield SimpleNamespace(outputs=[SimpleNamespace(token_ids=[5], logprobs=logprobs, weight_versions=None)])
+
+    inside = InProcessVllm(tmp_path, [], VllmConfig())
+    inside._engine = Engine()
+    with pytest.raises(RolloutError) as caught:
+        asyncio.run(inside.generate(SERVED_MODEL_NAME, [1], {"max_tokens": 1}))
+    assert caught.value.fault == "engine"
 
 
 def test_error_of_a_failing_server_start_quotes_its_log(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from understudy.core.errors import RolloutError
 from understudy.engines.vllm.client import VllmCompletion, VllmTimeout, VllmUnavailable
 from understudy.engines.vllm.config import VllmConfig
 
@@ -59,15 +60,20 @@ class InProcessVllm:
         replies = engine.generate(tokens, wanted, name, lora_request=self._adapters.get(model))
         try:
             async with asyncio.timeout(self._patience):
-                (reply,) = [output.outputs[0] async for output in replies]
+                outputs = [output.outputs[0] async for output in replies]
         except (EngineDeadError, EngineGenerateError) as e:
             raise VllmUnavailable(str(e)) from e
         except TimeoutError as e:
             if self._engine is engine:  # otherwise it was restarted meanwhile
                 self.stop()
             raise VllmTimeout(f"vLLM in this process gave no reply within {self._patience:g} s") from e
-        # `validate_reply` refuses what is missing here.
-        logprobs = [at[token].logprob for at, token in zip(reply.logprobs or (), reply.token_ids, strict=False)]
+        if len(outputs) != 1:
+            raise VllmUnavailable(f"vLLM gave {len(outputs)} replies to one request")
+        (reply,) = outputs
+        try:
+            logprobs = [at[token].logprob for at, token in zip(reply.logprobs, reply.token_ids, strict=True)]
+        except (LookupError, TypeError, ValueError, AttributeError) as e:
+            raise RolloutError(f"vLLM gave no log-probability for a token ({type(e).__name__})", "engine") from e
         labels = {span.version for span in reply.weight_versions or ()}
         return VllmCompletion(list(reply.token_ids), logprobs, labels.pop() if len(labels) == 1 else "")
 
