@@ -241,6 +241,11 @@ def test_transient_errors_are_retried(replica_services: Replicas) -> None:
     assert len(replica_services.asked) == 3
 
 
+def test_absurd_retry_after_is_ignored(replica_services: Replicas) -> None:
+    queue_responses(replica_services, (429, TOO_MANY, {"Retry-After": "Fri, 31 Dec 99999999999999999999 23:59:59 GMT"}))
+    assert call_tool("polygon_get_market_status")["market"] == "open"
+
+
 def test_rate_limit_error_states_retry_time(replica_services: Replicas) -> None:
     queue_responses(replica_services, (429, TOO_MANY, {"Retry-After": "3600"}))
     said = refusal("polygon_get_market_status")
