@@ -3,6 +3,8 @@
 A tool can be called by `server.tool`. It can also be called by its own name if no other visible tool has it.
 """
 
+import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -22,6 +24,12 @@ from understudy.envs.mcp.config import MCPServerConfig
 from understudy.envs.mcp.tool_result import Sanitizer, map_texts, sanitize_text
 from understudy.envs.schemas import schema_difference, schema_error
 
+MAX_TOOLS = 1000
+"""The largest number of tools of a server."""
+MAX_NAME_CHARACTERS = 128
+"""The longest name of a tool, in characters: that of the protocol's specification."""
+MAX_TOOLS_CHARACTERS = 1_000_000
+"""The longest descriptions and schemas of all tools of a server, in characters."""
 ToolNaming = Literal["flat", "server.tool"]
 ServerTools = Mapping[str, Sequence[ToolSpec]]
 """The tools of each server, by server name. The tools have the server's own names."""
@@ -125,12 +133,29 @@ class ToolCatalog:
         return gone + [f"{name}: {difference}" for name, difference in found if difference]
 
 
-def sanitized_specs(tools: Iterable[Tool], clean: Sanitizer) -> tuple[ToolSpec, ...]:
-    """Return the tools' specifications with sanitized texts: nothing in them can be read as a turn or a call.
+def sanitized_specs(server: str, tools: Iterable[Tool], clean: Sanitizer) -> tuple[ToolSpec, ...]:
+    """Return the specifications of a server's tools, sanitized: nothing in them can be read as a turn or a call.
 
-    Raise `RolloutError` if a tool's name would have to change, because the server only knows the original name.
+    Raise `RolloutError` if a tool's name would have to change, because the server only knows the original name, if two
+    tools have one name, or if the tools are too many or too long for a prompt.
     """
-    return tuple(_spec(tool, clean) for tool in tools)
+    tools = tuple(tools)
+    if len(tools) > MAX_TOOLS:
+        raise RolloutError(
+            f"the MCP server {server!r} has {len(tools)} tools; at most {MAX_TOOLS} can be shown to a model", "mcp"
+        )
+    specs = tuple(_spec(server, tool, clean) for tool in tools)
+    names = Counter(spec.name for spec in specs)
+    if repeated := next((name for name, count in names.items() if count > 1), ""):
+        raise RolloutError(f"the MCP server {server!r} lists the tool {repeated!r} {names[repeated]} times", "mcp")
+    size = sum(len(spec.description) + len(json.dumps(spec.parameters, ensure_ascii=False)) for spec in specs)
+    if size > MAX_TOOLS_CHARACTERS:
+        raise RolloutError(
+            f"the descriptions and schemas of the tools of the MCP server {server!r} have {size:,} characters; at most "
+            f"{MAX_TOOLS_CHARACTERS:,} can be shown to a model",
+            "mcp",
+        )
+    return specs
 
 
 def is_allowed(config: MCPServerConfig, tool: str) -> bool:
@@ -144,10 +169,13 @@ def matches_any(tool: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(tool, pattern) for pattern in patterns)
 
 
-def _spec(tool: Tool, clean: Sanitizer) -> ToolSpec:
+def _spec(server: str, tool: Tool, clean: Sanitizer) -> ToolSpec:
     plain = sanitize_text(tool.name)
-    if plain != tool.name or not plain.strip() or "\n" in plain:
-        raise RolloutError(f"an MCP server has a tool whose name cannot be shown to a model: {plain[:80]!r}", "mcp")
+    if plain != tool.name or not plain.strip() or "\n" in plain or len(plain) > MAX_NAME_CHARACTERS:
+        shown = sanitize_text(repr(tool.name[:80]))
+        raise RolloutError(
+            f"the MCP server {server!r} has a tool whose name cannot be shown to a model: {shown}", "mcp"
+        )
     about = clean(tool.description or tool.title or "")
     listed = (tool.meta or {}).get(ALIASES_KEY)
     aliases = {alias: name for alias, name in listed.items() if isinstance(name, str)} if type(listed) is dict else {}

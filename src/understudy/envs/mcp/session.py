@@ -18,6 +18,7 @@ import httpx2
 from mcp import Client, MCPError
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import (
+    METHOD_NOT_FOUND,
     CallToolResult,
     TextContent,
     TextResourceContents,
@@ -142,7 +143,7 @@ class MCPSession:
         except MCPError as e:
             result = await self._refusal(tool, e)
         except (ValidationError, RuntimeError, OSError, httpx2.HTTPError, anyio.BrokenResourceError) as e:
-            raise await self._failed(f"answered {tool} with an invalid result: {self.sanitize(str(e))[:300]}") from e
+            raise await self._failed(f"answered {tool} with an invalid result: {self._reason(e)}") from e
         if result_size(result) > MAX_MESSAGE_BYTES:
             raise await self._failed(f"answered {tool} with more than {MAX_MESSAGE_BYTES} bytes")
         return to_tool_result(result, self.sanitize, self.config.max_result_characters)
@@ -157,7 +158,7 @@ class MCPSession:
                 self.tools = await _listed(self._client)
         except (MCPError, ValidationError, TimeoutError, RuntimeError, OSError, httpx2.HTTPError) as e:
             ended = await self._process_end() or self.broken
-            why = ended or f"failed to list its tools: {self.sanitize(str(e))[:300] or 'too slow'}"
+            why = ended or f"failed to list its tools: {self._reason(e)}"
             raise self._fault(why, ends=True) from e
         return self.tools
 
@@ -174,7 +175,7 @@ class MCPSession:
                     read = await self._client.read_resource(resource.uri)
                     texts += [part.text for part in read.contents if isinstance(part, TextResourceContents)]
         except (MCPError, ValidationError, TimeoutError, RuntimeError, OSError, httpx2.HTTPError) as e:
-            raise self._fault(f"failed to give its resources: {self.sanitize(str(e))[:300] or 'too slow'}") from e
+            raise self._fault(f"failed to give its resources: {self._reason(e)}") from e
         return [self.sanitize(text)[: self.config.max_result_characters] for text in texts]
 
     def close(self) -> None:
@@ -265,13 +266,16 @@ class MCPSession:
 
     async def _refusal(self, tool: str, error: MCPError) -> CallToolResult:
         """Convert a server's error into a result, unless the connection has failed."""
-        if not CONNECTION_ERRORS.match(error.message):
+        is_unknown_page = error.code == METHOD_NOT_FOUND and error.message == "Not Found"  # HTTP 404
+        if not is_unknown_page and not CONNECTION_ERRORS.match(error.message):
             return _failure(error.message)
-        if ended := await self._process_end() or self.broken:
+        if ended := await self._process_end() or (self._error and self.broken):
             raise self._fault(f"died during {tool} ({ended}){self._said()}", ends=True) from error
+        if self.broken:
+            raise self._fault(self.broken) from error
         if error.message == CLOSED_MESSAGE:
             raise self._fault(f"died during {tool}{self._said()}", ends=True) from error
-        raise await self._failed(f"failed to answer {tool}: {self.sanitize(error.message)[:300]}") from error
+        raise await self._failed(f"failed to answer {tool}: {self._reason(error)}") from error
 
     async def _process_end(self) -> str:
         """Return how a process that serves HTTP ended, or "". It tells more than the end of the connection."""
@@ -310,6 +314,17 @@ class MCPSession:
             self.close()
         return RolloutError(f"the MCP server {self.name!r} {what}", "mcp")
 
+    def _reason(self, error: BaseException) -> str:
+        """Return an error of the connection in one line."""
+        if isinstance(error, TimeoutError):
+            return "too slow"
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False)[0]
+            text = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        else:
+            text = str(error) or type(error).__name__
+        return " ".join(self.sanitize(text).split())[:300]
+
     def _said(self) -> str:
         """Return the end of the server's log."""
         text = " ".join(self.sanitize(self._log.tail).split()) if self._log else ""
@@ -328,7 +343,7 @@ class MCPSession:
         if not owner.cancelled() and owner.exception():
             self._error = _first(owner.exception())
         if not self.broken:
-            self.broken = self.sanitize(str(self._error) or type(self._error).__name__) if self._error else "is closed"
+            self.broken = self._reason(self._error) if self._error else "is closed"
 
 
 def _failure(text: str) -> CallToolResult:

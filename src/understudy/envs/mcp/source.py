@@ -360,7 +360,7 @@ class MCPTaskSource:
 async def _listed(servers: Mapping[str, MCPServerConfig]) -> dict[str, tuple[ToolSpec, ...]]:
     async def list_one(name: str, config: MCPServerConfig) -> tuple[ToolSpec, ...]:
         session = await SessionStarter(name, config).start()
-        tools = sanitized_specs(session.tools, session.sanitize)
+        tools = sanitized_specs(name, session.tools, session.sanitize)
         session.close()
         await session.wait_closed()
         return tools

@@ -286,7 +286,7 @@ class MCPToolkit:
 
     def _compare(self, session: MCPSession, tools: Sequence[Any]) -> None:
         """Follow the tools that a server lists, or fail if they differ from those that the agent was shown."""
-        specs = sanitized_specs(tools, session.sanitize)
+        specs = sanitized_specs(session.name, tools, session.sanitize)
         if self._follows:
             server_tools = {**self._catalog.server_tools, session.name: specs}
             self._catalog = ToolCatalog(server_tools, self._servers, self._names)
