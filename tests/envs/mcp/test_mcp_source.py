@@ -18,6 +18,7 @@ from understudy.core.trajectory import StopReason, Trajectory
 from understudy.data.check import check
 from understudy.envs.environment import StepResult
 from understudy.envs.mcp.cassette import EMPTY_HISTORY, Cassette
+from understudy.envs.mcp.config import MCPServerConfig
 from understudy.envs.mcp.session import MCPSession
 from understudy.envs.mcp.source import MCPTaskSource
 from understudy.envs.mcp.tool_result import ToolResult
@@ -504,3 +505,26 @@ def test_file_of_specs_is_played_on_the_servers_that_the_user_names(tmp_path: Pa
     assert check(source.slice(safe)).problems == ()
     assert load_source(str(specs)).tasks("train")[0].domain == "specs-calls"
     assert not running_servers()
+
+
+@pytest.mark.parametrize(
+    ("place", "server"),
+    [
+        ("command.2", {"command": "my-notes --api-key hunter2hunter2"}),
+        ("command.1", {"command": ["my-notes", "--token=hunter2hunter2"]}),
+        ("url", {"url": "https://bob:hunter2hunter2@notes.example/mcp"}),
+        ("url", {"url": "https://notes.example/mcp?api_key=hunter2hunter2"}),
+        ("headers.Authorization", {"url": "https://notes.example/mcp", "headers": {"Authorization": "hunter2hunter2"}}),
+        ("headers.X-Api-Key", {"url": "https://notes.example/mcp", "headers": {"X-Api-Key": "hunter2hunter2"}}),
+        ("env.NOTES_PASSWORD", {"command": "my-notes", "env": {"NOTES_PASSWORD": "hunter2hunter2"}}),
+    ],
+)
+def test_secret_in_plain_text_is_refused_by_its_place_and_may_be_a_variable(place: str, server: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as error:
+        MCPServerConfig.model_validate({"isolation": "shared", **server})
+    assert re.search(rf"\b{re.escape(place)}\b", str(error.value))
+    assert "hunter2" not in str(error.value)
+    allowed = json.loads(
+        json.dumps(server).replace("bob:hunter2hunter2", "${LOGIN}").replace("hunter2hunter2", "${KEY}")
+    )
+    MCPServerConfig.model_validate({"isolation": "shared", **allowed})

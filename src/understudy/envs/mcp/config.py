@@ -10,7 +10,6 @@ isolation = "episode"
 env = {NOTES_KEY = "${NOTES_KEY}"}
 """
 
-import re
 import shlex
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -19,10 +18,8 @@ from pydantic import Field, field_validator, model_validator
 
 from understudy.core.errors import ConfigError
 from understudy.core.records import Record
+from understudy.core.secrets import mask_secrets, validate_no_secrets
 from understudy.core.settings import parse_toml
-
-_SECRET_KEY = re.compile(r"key|token|secret|passw|auth|credential", re.IGNORECASE)
-_REFERENCE = re.compile(r"\$\{(\w+)\}")
 
 
 class MCPCall(Record):
@@ -98,7 +95,9 @@ class MCPServerConfig(Record):
         try:
             return tuple(shlex.split(value)) if isinstance(value, str) else value
         except ValueError as e:
-            raise ConfigError(f"the command {value!r} cannot be split into words: {str(e).lower()}") from e
+            raise ConfigError(
+                f"the command {mask_secrets(str(value))!r} cannot be split into words: {str(e).lower()}"
+            ) from e
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -109,10 +108,8 @@ class MCPServerConfig(Record):
                 "all episodes use the server at a url: set isolation = 'shared' if stateless, state_per_session = "
                 "true if each session has its own state, or reset = {tool = …} to the call that resets it"
             )
-        for kind, values in (("env", self.env), ("headers", self.headers)):
-            for key, value in values.items():
-                if _SECRET_KEY.search(key) and not _REFERENCE.search(value):
-                    raise ConfigError(f"{kind}.{key} is a secret in plain text; write '${{NAME}}' and set NAME outside")
+        texts = {"command": self.command, "url": self.url, "env": self.env, "cwd": self.cwd, "headers": self.headers}
+        validate_no_secrets(texts, "an MCP server")
         return self
 
     def uses_placeholder(self, place: str) -> bool:

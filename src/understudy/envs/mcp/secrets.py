@@ -6,9 +6,8 @@ import re
 from urllib.parse import quote
 
 from understudy.core.errors import ConfigError
+from understudy.core.secrets import MIN_SECRET_LENGTH
 
-MIN_SECRET_LENGTH = 6
-"""Shortest secret in characters. A shorter value would also be replaced where it occurs by chance."""
 _REFERENCE = re.compile(r"\$\{(\w+)\}")
 
 
