@@ -23,7 +23,7 @@ from mcp.server import Server, ServerRequestContext
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.stdio import stdio_server
 from mcp.types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from understudy.core.errors import ConfigError, ToolError, did_you_mean
 from understudy.core.messages import ToolCall, ToolSpec
@@ -33,8 +33,12 @@ from understudy.envs.tools import ToolProvider
 
 HOST = "127.0.0.1"
 PATH = "/mcp"
-MAX_SESSIONS = 64
+MAX_SESSIONS = 128
 """The largest number of HTTP sessions."""
+MAX_CLIENT_SESSIONS = 64
+"""The largest number of HTTP sessions of one client's address."""
+SPARE_SECONDS = 60.0
+"""Seconds without a request after which an HTTP session ends if a new one needs its place."""
 SESSION_IDLE_SECONDS = 1800.0
 """Seconds without a request after which an HTTP session ends."""
 SESSION_CHECK_SECONDS = 60.0
@@ -103,6 +107,8 @@ class _Sessions:
         self._open: dict[str, ServedSession] = {}
         self._requests = Counter[str]()
         self._used: dict[str, float] = {}
+        self._clients: dict[str, str] = {}
+        self._opening = Counter[str]()
 
     @contextmanager
     def request(self, name: str) -> Iterator[None]:
@@ -112,7 +118,44 @@ class _Sessions:
             yield
         finally:
             self._requests -= Counter([name])
-            self._used[name] = time.monotonic()
+            if name in self._clients or name in self._open:  # anyone may send a name that no session has
+                self._used[name] = time.monotonic()
+
+    @contextmanager
+    def opening(self, client: str) -> Iterator[Callable[[str], None]]:
+        """Count a request that may open a session of a client. Yield a function that takes the session's id."""
+        waiting = [client]
+        self._opening[client] += 1
+
+        def opened(name: str) -> None:
+            self._clients[name], self._used[name] = client, time.monotonic()
+            self._opening -= Counter(waiting)
+            waiting.clear()
+
+        try:
+            yield opened
+        finally:
+            self._opening -= Counter(waiting)
+
+    def full(self, client: str) -> str:
+        """Return which limit a new session of the client would exceed, or ""."""
+        if Counter(self._clients.values())[client] + self._opening[client] >= MAX_CLIENT_SESSIONS:
+            return f"at most {MAX_CLIENT_SESSIONS} sessions of one client may be open"
+        return f"at most {MAX_SESSIONS} sessions may be open" if self._count >= MAX_SESSIONS else ""
+
+    def spare(self, client: str) -> str:
+        """Return the session that has had no request for the longest time, at least `SPARE_SECONDS`, or "".
+
+        It is one of the client's own, or of any client if only the limit of all sessions is reached.
+        """
+        own = self._count < MAX_SESSIONS
+        idle = [n for n, of in self._clients.items() if not self._requests[n] and (of == client or not own)]
+        longest = min(idle, key=self._used.__getitem__, default="")
+        return longest if longest and time.monotonic() - self._used[longest] >= SPARE_SECONDS else ""
+
+    @property
+    def _count(self) -> int:
+        return len(self._clients) + self._opening.total()
 
     def find(self, name: str, parameters: Mapping[str, str]) -> ServedSession:
         """Return the `ServedSession` with this session id. Open one if the id is new."""
@@ -133,6 +176,7 @@ class _Sessions:
     async def end(self, name: str) -> None:
         """Close the session with this id, if it is open."""
         self._used.pop(name, None)
+        self._clients.pop(name, None)
         if session := self._open.pop(name, None):
             await session.close()
 
@@ -201,12 +245,48 @@ def build_http_app(offer: ServerDefinition) -> ASGIApp:
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         name = dict(scope.get("headers", ())).get(_SESSION.encode(), b"").decode("latin-1")
-        with sessions.request(name) if name else nullcontext():
-            await inner(scope, receive, send)
-        if name and scope.get("method") == "DELETE":
-            await sessions.end(name)
+        if name or scope["type"] != "http":
+            with sessions.request(name) if name else nullcontext():
+                await inner(scope, receive, send)
+            if scope.get("method") == "DELETE":
+                await sessions.end(name)
+            return
+        client = (scope.get("client") or ("",))[0]
+        if sessions.full(client) and (spare := sessions.spare(client)):
+            await inner(_end_request(scope, spare), receive, _discard)
+            await sessions.end(spare)
+        if reason := sessions.full(client):
+            await _refuse(send, reason)
+            return
+
+        with sessions.opening(client) as opened:
+
+            async def send_noting_session(message: Message) -> None:
+                if name := dict(message.get("headers", ())).get(_SESSION.encode()):
+                    opened(name.decode("latin-1"))
+                await send(message)
+
+            await inner(scope, receive, send_noting_session)
 
     return app
+
+
+def _end_request(scope: Scope, name: str) -> Scope:
+    """Return the request that ends a session, in place of another request."""
+    host = [(key, value) for key, value in scope["headers"] if key == b"host"]
+    return {**scope, "method": "DELETE", "headers": [*host, (_SESSION.encode(), name.encode("latin-1"))]}
+
+
+async def _discard(message: Message) -> None:
+    pass
+
+
+async def _refuse(send: Send, reason: str) -> None:
+    """Answer that no session can be opened, with an error that a client of the protocol shows."""
+    error = types.JSONRPCError(jsonrpc="2.0", id=None, error=types.ErrorData(code=types.INTERNAL_ERROR, message=reason))
+    headers = [(b"content-type", b"application/json"), (b"retry-after", str(int(SPARE_SECONDS)).encode())]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": error.model_dump_json(by_alias=True).encode()})
 
 
 async def serve_stdio(offer: ServerDefinition) -> None:
