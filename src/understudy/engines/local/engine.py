@@ -1,6 +1,7 @@
 """The local engine: trains with PyTorch, and samples with the same modules or through vLLM."""
 
 import contextlib
+import json
 import random
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -44,6 +45,8 @@ from understudy.engines.reference_config import FROZEN_REFERENCE, ReferenceConfi
 from understudy.engines.vllm.sampler import VllmSampler
 
 STATE_FILE = "optimizer.safetensors"
+_ABOUT = "about"
+"""Key of the metadata of a checkpoint: a JSON object with the `version` of the weights and the `reference`."""
 TOLERANCE = {torch.float32: LogprobTolerance(1e-3, 1e-4), torch.bfloat16: LogprobTolerance(1.0, 0.1)}
 """Tolerances by dtype. Measured for SmolLM2-135M (30 layers): maximum 3e-5 and 0.3, mean 4e-6 and 0.04."""
 _OUT_OF_MEMORY = re.compile("out of memory|allocate memory|not enough memory|ALLOC_FAILED")
@@ -263,30 +266,31 @@ class LocalEngine:
         The sampler's cache is cleared, so that this engine continues bit for bit like one that loads the checkpoint.
         """
         tensors = {key: value.contiguous() for key, value in self._optimizer.state_dict().items()}
-        about = {"version": str(self.weights_version)}
+        about: dict[str, Any] = {"version": self.weights_version}
         if self._reference is not None:
             tensors |= {f"reference.{name}": self._whole(name, x) for name, x in self._reference.state_dict().items()}
-            about["reference"] = self._reference.config.model_dump_json()
+            about["reference"] = self._reference.config.model_dump(mode="json")
         if self._critic is not None:
             tensors |= self._critic.state_dict()
         if self._process_group.rank == 0:
             with _safetensors_errors_as_os_errors():
-                save_file(tensors, path / STATE_FILE, about)
+                # One entry, because safetensors writes several in a random order.
+                save_file(tensors, path / STATE_FILE, {_ABOUT: json.dumps(about, sort_keys=True)})
         self._sampler.reset_prefix_cache()
 
     def load(self, path: Path) -> None:
         """Load a checkpoint that `save` wrote. An engine without an optimizer loads only the weights."""
         try:
             with safe_open(path / STATE_FILE, framework="pt") as file:
-                version = int(file.metadata()["version"])
+                about = _read_about(file.metadata())
                 if self._maybe_optimizer is None:
                     load_master_weights(file, self._model.trainable_parameters(), self._model.fsdp_shards)
                 else:
-                    self._restore(file)
+                    self._restore(file, about.get("reference"))
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as e:
             raise ConfigError(f"{path / STATE_FILE}: not a checkpoint of this model and engine.finetune: {e}") from e
         self._model.gather_weights()
-        self._sampler.set_weights_version(version)
+        self._sampler.set_weights_version(int(about["version"]))
 
     def load_adapters(self, folder: Path) -> None:
         """Load LoRA adapters that peft wrote. The optimizer's masters do not change, so do not train afterwards."""
@@ -343,21 +347,21 @@ class LocalEngine:
             raise ValueError("there is no reference; call set_reference first")
         return self._reference
 
-    def _restore(self, file: Any) -> None:
+    def _restore(self, file: Any, reference: Any) -> None:
         """Load optimizer, reference and critic from an open safetensors file."""
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         self._optimizer.load_state_dict(tensors)
-        self._restore_reference(file.metadata().get("reference"), tensors)
+        self._restore_reference(reference, tensors)
         if self._critic is not None:
             self._critic.load_state_dict(tensors)
 
-    def _restore_reference(self, config: str | None, tensors: Mapping[str, Tensor]) -> None:
+    def _restore_reference(self, config: Any, tensors: Mapping[str, Tensor]) -> None:
         device, head = self._model.device, "reference."
         named = {name.removeprefix(head): x.to(device) for name, x in tensors.items() if name.startswith(head)}
         shards = self._model.fsdp_shards
         weights = {name: shards.shard(name, x) if shards else x for name, x in named.items()}
         self._reference = (
-            restore_reference(ReferenceConfig.model_validate_json(config), weights, self._model, self._config)
+            restore_reference(ReferenceConfig.model_validate(config), weights, self._model, self._config)
             if config
             else None
         )
@@ -491,6 +495,14 @@ def _share(batch: Batch, process_group: ProcessGroup) -> Tensor:
     if process_group.world_size == 1:
         return torch.arange(len(batch))
     return torch.tensor(split_across_ranks(batch, process_group.world_size)[process_group.rank], dtype=torch.int64)
+
+
+def _read_about(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a checkpoint's metadata say. In those of earlier versions, each value has a key of its own."""
+    if _ABOUT in metadata:
+        return dict(json.loads(metadata[_ABOUT]))
+    reference = {"reference": json.loads(metadata["reference"])} if "reference" in metadata else {}
+    return {"version": metadata["version"], **reference}
 
 
 @contextlib.contextmanager
