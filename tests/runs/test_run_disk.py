@@ -54,7 +54,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 WRITES: dict[str, Callable[[Run], object]] = {
     "metrics": lambda run: run.log_metrics(2, {"reward": 1.0, "text": "x" * 5000}),
-    "health": lambda run: run.log_warning(2, {"text": "x" * 5000}),
+    "health": lambda run: run.log_warning(2, {"check": "loss", "text": "x" * 5000, "remedy": "y"}),
     "episodes": lambda run: run.save_groups(2, make_groups([episode()] * 50)),
     "a file": lambda run: run.write_file("result.md", "x" * 5000),
     "a checkpoint": lambda run: save_checkpoint(run, 2, "x" * 5000),
@@ -65,7 +65,7 @@ WRITES: dict[str, Callable[[Run], object]] = {
 def test_full_disk_gives_one_error_line_and_changes_nothing(tmp_path: Path, write: str) -> None:
     run = Run.create(tmp_path / "run", CONFIG)
     run.log_metrics(1, {"reward": 0.5})
-    run.log_warning(1, {"text": "x"})
+    run.log_warning(1, {"check": "loss", "text": "x", "remedy": "y"})
     run.save_groups(1, make_groups([episode()]))
     save_checkpoint(run, 1)
     before = read_files(run.folder)

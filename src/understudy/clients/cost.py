@@ -11,9 +11,11 @@ from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
 
+from pydantic_core import from_json
+
 from understudy.clients.chat import EndpointConfig, ModelUsage
 from understudy.core.errors import ConfigError
-from understudy.core.files import append_bytes, os_errors_as_config_errors
+from understudy.core.files import append_bytes, os_errors_as_config_errors, read_bytes
 
 COST_FILE = "cost.jsonl"
 """The file in the folder of a run or an evaluation."""
@@ -100,13 +102,19 @@ def validate_prices(cap: Decimal, configs: Iterable[EndpointConfig]) -> None:
 
 def _read(file: Path) -> dict[str, ModelUsage]:
     """Return the usage of each role in the file. A truncated last line is removed from the file."""
-    content = file.read_bytes()
+    content = read_bytes(file)
     complete = content[: content.rfind(b"\n") + 1]
     if complete != content:
         os.truncate(file, len(complete))
     usage_by_role: dict[str, ModelUsage] = {}
-    for line in complete.splitlines():
-        fields = json.loads(line)
-        role = fields.pop("role")
-        usage_by_role[role] = usage_by_role.get(role, ModelUsage()) + ModelUsage.model_validate(fields)
+    for number, line in enumerate(complete.splitlines(), 1):
+        try:
+            fields = from_json(line)
+            role = fields.pop("role")
+            usage = ModelUsage.model_validate(fields)
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            raise ConfigError(
+                f"{file}:{number} is damaged ({type(e).__name__}); remove that line, whose cost is then lost"
+            ) from e
+        usage_by_role[role] = usage_by_role.get(role, ModelUsage()) + usage
     return usage_by_role

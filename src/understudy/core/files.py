@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from understudy.core.errors import ConfigError
 
@@ -37,13 +38,33 @@ def append_bytes(file: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
-def repair_jsonl(file: Path) -> None:
-    """Create the file if it is missing, and remove a last line without a line end, which a crash cut off."""
+def repair_jsonl(file: Path) -> bool:
+    """Create the file if it is missing, and remove a last line without a line end, which a crash cut off.
+
+    Return whether a line was removed.
+    """
     file.touch()
     with file.open("rb") as lines:
         partial = next((len(line) for line in lines if not line.endswith(b"\n")), 0)
     if partial:
         os.truncate(file, file.stat().st_size - partial)  # a crash while rewriting would lose all lines
+    return partial > 0
+
+
+@contextlib.contextmanager
+def open_bytes(file: Path) -> Iterator[BinaryIO]:
+    """Open a file to read its bytes. Raise ConfigError if it cannot be read."""
+    try:
+        with file.open("rb") as opened:
+            yield opened
+    except OSError as e:
+        raise ConfigError(f"{file} cannot be read ({e.strerror or e}); fix that, then {RETRY_HINT}") from e
+
+
+def read_bytes(file: Path) -> bytes:
+    """Return the content of a file. Raise ConfigError if it cannot be read."""
+    with open_bytes(file) as opened:
+        return opened.read()
 
 
 def write_text(file: Path, text: str) -> None:
@@ -52,10 +73,10 @@ def write_text(file: Path, text: str) -> None:
         file.write_text(text, encoding="utf-8")
 
 
-def atomic_write(path: Path, text: str) -> None:
-    """Replace a file's text atomically. After a crash the file holds either the old or the new text."""
+def atomic_write(path: Path, content: str | bytes) -> None:
+    """Replace a file's content atomically. After a crash the file holds either the old or the new content."""
     with atomic_file(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager

@@ -32,6 +32,11 @@ from understudy.core.records import Record
 from understudy.core.secrets import MASK, is_secret_name, mask_secrets, validate_no_secrets
 
 C = TypeVar("C", bound=Record)
+MAX_DEPTH = 32
+"""Largest nesting depth of a TOML text."""
+_TOO_LARGE = 2**63
+_MAX_SHOWN = 200
+"""The largest number of characters of a value that an error text shows."""
 _TABLE_NAME = "NAME"
 """Stands for the name of an entry of a table of records in a dotted key."""
 
@@ -71,9 +76,34 @@ def parse_toml(
 def parse_values(text: str, source: str) -> dict[str, Any]:
     """Return the values of a TOML text. Raise ConfigError, which names `source`, if it is invalid."""
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as e:
+        return loads_toml(text)
+    except ValueError as e:
         raise ConfigError(f"{source}: not TOML: {e}") from e
+
+
+def loads_toml(text: str) -> dict[str, Any]:
+    """Return the values of a TOML text.
+
+    Raise ValueError if it is not TOML, is nested more than `MAX_DEPTH` deep, or has an integer of more than 64 bits,
+    which TOML does not have.
+    """
+    try:
+        values = tomllib.loads(text)
+        _check_values(values)
+    except RecursionError as e:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep") from e
+    return values
+
+
+def _check_values(value: Any, depth: int = 0) -> None:
+    if isinstance(value, int) and not -_TOO_LARGE <= value < _TOO_LARGE:
+        raise ValueError("an integer has more than 64 bits")
+    if not isinstance(value, dict | list):
+        return
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+    for inner in value.values() if isinstance(value, dict) else value:
+        _check_values(inner, depth + 1)
 
 
 def merge_nested(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,6 +143,18 @@ def config_differences(left: Record, right: Record) -> list[str]:
         for key in left_values | right_values
         if left_values.get(key) != right_values.get(key)
     ]
+
+
+def missing_keys(config: Record, values: Mapping[str, Any], path: str = "") -> list[str]:
+    """Return the dotted keys that have a value in the config but are not in the nested `values` of a TOML text."""
+    found = []
+    for key, value in config:
+        given = values.get(key)
+        if isinstance(value, Record) and given is not None:
+            found += missing_keys(value, given, f"{path}{key}.")
+        elif value is not None and given is None:
+            found.append(path + key)
+    return found
 
 
 def matching_keys(config_type: type[Record], name: str) -> list[str]:
@@ -361,8 +403,8 @@ def _value(annotation: Any, text: str) -> Any:
     if annotation is str:
         return text
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = loads_toml(f"value = {text}")["value"]
+    except ValueError:
         value = text
     if str in get_args(annotation) and get_origin(annotation) in (Union, UnionType) and not isinstance(value, list):
         return text
@@ -377,9 +419,13 @@ def _explain(config_type: type[Record], error: ValidationError) -> str:
     path = ".".join(_without_kinds(config_type, first["loc"]))
     if first["type"] == "literal_error":
         allowed = re.findall(r"'([^']*)'", first["ctx"]["expected"])
-        return f"{path}: unknown value {did_you_mean(str(first['input']), allowed)}"
+        return f"{path}: unknown value {did_you_mean(_shortened(str(first['input'])), allowed)}"
     reason = first["msg"].replace("Input should be", "it should be", 1)
-    return f"{path} = {first['input']!r}: {reason}"
+    return f"{path} = {_shortened(repr(first['input']))}: {reason}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 def _without_kinds(record: type[Record], location: Sequence[int | str]) -> list[str]:

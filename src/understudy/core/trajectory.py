@@ -5,7 +5,6 @@
 temperature. It is 0.0 where `mask` is False. `mask[0]` is always False.
 """
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,9 +12,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
+from pydantic_core import from_json
 
 from understudy.core.errors import ExceptionReport, Fault
+from understudy.core.files import open_bytes
 from understudy.core.messages import Message
 from understudy.core.tasks import Score
 
@@ -152,10 +153,10 @@ def read_trajectories(path: Path) -> tuple[list[Trajectory], list[str]]:
 def read_numbered_trajectories(path: Path) -> tuple[dict[int, Trajectory], dict[int, str]]:
     """Return the trajectories and the error texts of damaged lines, each by its line number from 1."""
     trajectories, errors = dict[int, Trajectory](), dict[int, str]()
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         for number, line in enumerate(file, 1):
             try:
-                trajectories[number] = _ADAPTER.validate_python(json.loads(line))
-            except (ValidationError, json.JSONDecodeError, UnicodeDecodeError) as e:
+                trajectories[number] = _ADAPTER.validate_python(from_json(line))
+            except ValueError as e:  # a ValidationError is one
                 errors[number] = f"{path}:{number}: not a trajectory: {str(e).splitlines()[0]}"
     return trajectories, errors

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -26,6 +27,7 @@ from understudy.evaluation.failures.causes import FAILURE_KINDS, EpisodeFailure
 from understudy.evaluation.noise import NoiseEstimate
 from understudy.evaluation.result import EvalResult, ResultRow, TaskResult, success_gain
 from understudy.evaluation.statistics import MeanEstimate, describe_difference
+from understudy.runs.eval_spec import is_eval_folder
 from understudy.runs.resumption import OOD_SET
 from understudy.runs.run import Run, RunEvaluation, find_run, is_run_folder, list_run_evaluations
 from understudy.runs.storage.episode_store import EPISODES_FILE, REPORT_FILE
@@ -289,17 +291,17 @@ def title_eval_set(name: str) -> str:
 def _read_report_file(path: Path) -> EvalReport:
     file = _report_file(path)
     try:
-        found = json.loads(file.read_bytes())
-    except OSError as e:
+        found = from_json(file.read_bytes())
+    except FileNotFoundError as e:
         raise ConfigError(f"there is no evaluation at {path}: {_missing_reason(path)}") from e
-    except (json.JSONDecodeError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{file} is not JSON: {e}") from e
+    except OSError as e:
+        raise ConfigError(f"{file} cannot be read ({e.strerror or e}); {_repair_hint(file)}") from e
+    except ValueError as e:
+        raise ConfigError(f"{file} is not JSON ({e}); {_repair_hint(file)}") from e
     try:
         return _parse_report(found)
     except (ValidationError, KeyError, TypeError) as e:
-        raise ConfigError(
-            f"{file} holds no evaluation ({type(e).__name__}); give a folder of eval --out, or output of eval --json"
-        ) from e
+        raise ConfigError(f"{file} holds no evaluation ({type(e).__name__}); {_repair_hint(file)}") from e
 
 
 def _report_file(path: Path) -> Path:
@@ -455,6 +457,15 @@ def _parse_report(found: Any) -> EvalReport:
     failures = tuple(EpisodeFailure.model_validate(failure) for failure in found["failures"])
     noise = NoiseEstimate.model_validate(found["noise"]) if found["noise"] else None
     return EvalReport(rows=rows, failures=failures, noise=noise)
+
+
+def _repair_hint(file: Path) -> str:
+    """Return what to do about a damaged report."""
+    if file.name == REPORT_FILE and find_run(file.parent):
+        return f'remove the folder "{file.parent}"; the run then goes on without this evaluation'
+    if file.name == REPORT_FILE and is_eval_folder(file.parent):
+        return f'write it again from its stored episodes: understudy eval --resume "{file.parent}"'
+    return "give a folder of eval --out, or output of eval --json"
 
 
 def _missing_reason(path: Path) -> str:

@@ -22,7 +22,7 @@ from understudy.runs.episodes import read_stored_episodes
 from understudy.runs.eval_spec import is_eval_folder, read_spec
 from understudy.runs.run import is_run_folder, read_run_config
 from understudy.runs.storage.episode_store import EPISODES_FILE, read_episodes
-from understudy.runs.storage.task_store import read_stored_tasks
+from understudy.runs.storage.task_store import TASKS_FILE, read_stored_tasks
 
 RESCORED_FILE = "rescored.json"
 MAX_SHOWN_CHANGES = 5
@@ -109,7 +109,7 @@ def _unchanged_tasks(folder: Path, source: TaskSource, names: Iterable[str]) -> 
     stored = read_stored_tasks(folder)
     current = {task.id: task for split in SPLITS for task in source.tasks(split)}
     if missing := [name for name in names if name not in stored]:
-        raise ConfigError(f"{folder} does not store the tasks of its episodes, such as {missing[0]}")
+        raise ConfigError(f"{folder / TASKS_FILE} is missing, or lacks tasks of the episodes, such as {missing[0]}")
     tasks = {name: stored[name] for name in names}
     changed = [
         name for name in names if name in current and task_fingerprint(current[name]) != task_fingerprint(tasks[name])

@@ -5,7 +5,7 @@ from pathlib import Path
 from understudy.core.records import Record
 from understudy.core.version import __version__
 from understudy.runs.config import TrainConfig
-from understudy.runs.storage.episode_store import SPEC_FILE, read_store_spec
+from understudy.runs.storage.episode_store import EPISODES_FILE, REPORT_FILE, SPEC_FILE, read_store_spec
 
 
 class EvalSpec(Record):
@@ -31,5 +31,6 @@ def read_spec(folder: Path) -> EvalSpec:
 
 
 def is_eval_folder(folder: Path) -> bool:
-    """Return whether the folder holds an evaluation, finished or not."""
-    return (folder / SPEC_FILE).is_file()
+    """Return whether the folder holds an evaluation, finished or not, even one whose spec is lost."""
+    is_finished = all((folder / name).is_file() for name in (EPISODES_FILE, REPORT_FILE))
+    return is_finished or (folder / SPEC_FILE).is_file()

@@ -44,6 +44,8 @@ class Provenance(Record):
     git: dict[str, GitCheckout]
     """Checkouts of the working folder and of the package's source."""
     seeds: dict[str, int]
+    config_sha256: str = ""
+    """Digest of the run's config.toml. Empty for starts by earlier versions."""
 
 
 def collect_provenance(seeds: dict[str, int]) -> Provenance:

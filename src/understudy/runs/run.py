@@ -30,6 +30,7 @@ A failed write (a full disk, a read-only folder) raises ConfigError and leaves t
 """
 
 import contextlib
+import itertools
 import json
 import math
 import re
@@ -41,10 +42,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
+from pydantic_core import from_json
 
+from understudy.core.dataset_files import digest_file
 from understudy.core.errors import ConfigError, no_such_path
-from understudy.core.files import append_bytes, atomic_file, atomic_folder, atomic_write, os_errors_as_config_errors
-from understudy.core.settings import dump_toml
+from understudy.core.files import (
+    append_bytes,
+    atomic_file,
+    atomic_folder,
+    atomic_write,
+    os_errors_as_config_errors,
+    read_bytes,
+)
+from understudy.core.settings import dump_toml, missing_keys, parse_values, read_text
 from understudy.core.trajectory import Trajectory, write_trajectories
 from understudy.rollouts.group import Group
 from understudy.runs import metrics
@@ -61,7 +71,7 @@ from understudy.runs.storage.checkpoints import (
     write_checkpoint,
 )
 from understudy.runs.storage.episode_store import REPORT_FILE
-from understudy.runs.storage.task_store import TaskStore
+from understudy.runs.storage.task_store import TASKS_FILE, TaskStore, read_stored_tasks
 from understudy.runs.storage.trained_episodes import TRAINED_FOLDER, EpisodeTrainingData, trained_file
 
 CONFIG_FILE, HEALTH_FILE, PROVENANCE_FILE = "config.toml", "health.jsonl", "provenance.json"
@@ -70,6 +80,10 @@ MODEL_FOLDER = "model"
 _STARTS = TypeAdapter(Annotated[list[Provenance], Field(min_length=1)])
 _EVALUATION = re.compile(r"\d{6,} (?P<stage>step \d+|\S+)(?: (?P<eval_set>\S+))?")
 """Name of the folder of an evaluation: its step, the name of the weights, and that of the eval set, if it has one."""
+_MAX_NAMED = 8
+"""The largest number of damaged lines that a warning names."""
+_RECORD_KEYS = {metrics.METRICS_FILE: ("kind",), HEALTH_FILE: ("check", "text", "remedy")}
+"""Keys, besides `step`, that each record of a file has. Their values are texts."""
 _BY_STEP = ("trajectories", TRAINED_FOLDER, "evaluations", "checkpoints")
 
 
@@ -139,6 +153,8 @@ class Run:
         run = cls(folder, config or own)
         run._find_checkpoint()
         validate_resumed_config(folder, own, run.config, run.step)
+        if _has_changed_config(folder):
+            run.warnings.append(f"{folder / CONFIG_FILE} was edited since the last start; its new values are used")
         with run._writing():
             for name in _BY_STEP:
                 (folder / name).mkdir(exist_ok=True)  # a copy of a run may lack empty folders
@@ -148,8 +164,11 @@ class Run:
                     path.unlink()
             if run.config != own:
                 atomic_write(folder / CONFIG_FILE, dump_toml(run.config))
+            if (folder / TASKS_FILE).exists():
+                run._tasks = TaskStore(folder)
             run._drop_later_steps()
             run._record_provenance()
+        run._warn_of_lost_records()
         return run
 
     def log_metrics(self, step: int, values: Mapping[str, Any], kind: RecordKind = "train") -> None:
@@ -242,7 +261,8 @@ class Run:
     def _record_provenance(self) -> None:
         """Add this start to provenance.json. Warn if versions or devices differ from those of the last start."""
         starts = [] if self._new else _starts(self.folder)
-        now = collect_provenance({"seed": self.config.seed, "eval.seed": self.config.eval.seed})
+        seeds = {"seed": self.config.seed, "eval.seed": self.config.eval.seed}
+        now = collect_provenance(seeds).replace(config_sha256=digest_file(self.folder / CONFIG_FILE))
         if starts and (changed := provenance_changes(starts[-1], now)):
             self.warnings.append(f"the results may differ from those of an uninterrupted run: {'; '.join(changed)}")
         atomic_write(self.folder / PROVENANCE_FILE, _STARTS.dump_json([*starts, now], indent=1).decode() + "\n")
@@ -256,28 +276,90 @@ class Run:
     def _drop_later_steps(self) -> None:
         """Remove what was written after the checkpoint, and what is incomplete."""
         for name in (metrics.METRICS_FILE, HEALTH_FILE):
-            lines = [line for line, step in _lines(self.folder / name) if step is not None and step <= self.step]
             if (self.folder / name).exists():
-                atomic_write(self.folder / name, "".join(line + "\n" for line in lines))
+                self._drop_later_lines(name)
+        evaluated = {record["step"] for record in read_metrics(self.folder, "eval")}
         for path in [path for name in _BY_STEP for path in (self.folder / name).glob("*")]:
             step = parse_step(path)
-            if step is None or step > self.step or _is_unfinished_evaluation(path):
+            if step is not None and step <= self.step and _is_unfinished_evaluation(path) and step in evaluated:
+                self.warnings.append(f"{path} has lost its {REPORT_FILE}; the results of the run are without it")
+            elif step is None or step > self.step or _is_unfinished_evaluation(path):
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         if self.last_checkpoint:
             link_latest(self.last_checkpoint)
 
+    def _drop_later_lines(self, name: str) -> None:
+        """Remove the lines after the checkpoint. Damaged lines are moved to another file.
+
+        An unreadable last line without a line end is removed, because a crash cut it off.
+        """
+        file = self.folder / name
+        lines = list(_lines(file))
+        damaged = [line.number for line in lines if line.record is None and not line.is_cut_off]
+        if damaged:
+            moved = file.with_name(f"{name}.damaged")
+            append_bytes(moved, b"".join(lines[number - 1].data + b"\n" for number in damaged))
+            numbers = ", ".join(map(str, damaged[:_MAX_NAMED])) + (", …" if len(damaged) > _MAX_NAMED else "")
+            self.warnings.append(f"{file}: {len(damaged)} damaged lines ({numbers}) are moved to {moved.name}")
+        kept = [line.data for line in lines if line.record is not None and line.record["step"] <= self.step]
+        atomic_write(file, b"".join(line + b"\n" for line in kept))
+
+    def _warn_of_lost_records(self) -> None:
+        """Warn if files lack records of steps and evaluations that came before the checkpoint."""
+        logged = {record["step"] for record in read_metrics(self.folder, "train")}
+        lost = [step for step in range(1, self.step + 1) if step not in logged]
+        if lost:
+            steps = f"{len(lost)} of the {self.step} steps, such as step {lost[0]}"
+            self.warnings.append(f"{self.folder / metrics.METRICS_FILE} has lost the metrics of {steps}")
+        if self._tasks and self._tasks.was_cut_off:
+            self.warnings.append(f"{self.folder / TASKS_FILE}: the last line was cut off and is removed")
+        tasks = read_stored_tasks(self.folder)
+        rl_files = [file for step, file in episode_files(self.folder).items() if step > self.config.steps_before_rl]
+        ids = {file.name: set(itertools.islice(_task_ids(file), 1)) for file in rl_files}
+        for file in rl_files[-1:]:  # the last tasks are lost first
+            ids[file.name] = set(_task_ids(file))
+        if without := [name for name, found in ids.items() if found - tasks.keys()]:
+            files = f"{len(without)} of {len(rl_files)} files of episodes, such as {without[0]}"
+            self.warnings.append(f"{self.folder / TASKS_FILE} has lost tasks of {files}")
+
 
 def is_run_folder(folder: Path) -> bool:
-    """Return whether the folder holds a run."""
-    return (folder / CONFIG_FILE).is_file()
+    """Return whether the folder holds a run, even one whose config is lost."""
+    return any((folder / name).is_file() for name in (CONFIG_FILE, PROVENANCE_FILE))
 
 
 def read_run_config(folder: Path) -> TrainConfig:
-    """Return the config of a run. Raise ConfigError if the folder holds none."""
+    """Return the config of a run. Raise ConfigError if the folder holds none, or a damaged one."""
     if not is_run_folder(folder):
         why = f"it has no {CONFIG_FILE}" if folder.exists() else no_such_path(str(folder))
         raise ConfigError(f"{folder} is not a run: {why}")
+    validate_config_file(folder)
     return load_config(folder / CONFIG_FILE)
+
+
+def validate_config_file(folder: Path) -> None:
+    """Raise ConfigError if the config file of a run has lost keys since the last start of the run.
+
+    A key that is missing has its default, so a file that is cut off would be read as another config.
+    """
+    file = folder / CONFIG_FILE
+    text = read_text(file)
+    if text.strip() and not _has_changed_config(folder):
+        return
+    if lost := missing_keys(load_config(file), parse_values(text, str(file))):
+        raise ConfigError(
+            f"{file} is damaged: it has lost {len(lost)} keys, such as {lost[0]!r}; restore it from a copy, "
+            "or start a new run with another --out"
+        )
+
+
+def _has_changed_config(folder: Path) -> bool:
+    """Return whether the config file differs from that of the run's last start, as far as this is known."""
+    try:
+        recorded = _STARTS.validate_json((folder / PROVENANCE_FILE).read_bytes())[-1].config_sha256
+    except (OSError, ValidationError):
+        return False
+    return bool(recorded) and recorded != digest_file(folder / CONFIG_FILE)
 
 
 def read_metrics(folder: Path, kind: RecordKind | None = None) -> list[dict[str, Any]]:
@@ -286,17 +368,27 @@ def read_metrics(folder: Path, kind: RecordKind | None = None) -> list[dict[str,
     Without `kind`, the records of training and evaluation of a step are merged. Damaged lines are left out.
     """
     found: dict[int, dict[str, Any]] = {}
-    for line, step in _lines(folder / metrics.METRICS_FILE):
-        if step is not None:
-            record = json.loads(line)
+    for line in _lines(folder / metrics.METRICS_FILE):
+        if line.record is not None:
+            record = dict(line.record)
             if record.pop("kind") == kind or kind is None:
-                found.setdefault(step, {}).update(record)
+                found.setdefault(record["step"], {}).update(record)
     return list(found.values())
 
 
 def read_warnings(folder: Path) -> list[dict[str, Any]]:
     """Return a run's health warnings in order: `step`, `check`, `text` and `remedy`. Damaged lines are left out."""
-    return [json.loads(line) for line, step in _lines(folder / HEALTH_FILE) if step is not None]
+    return [line.record for line in _lines(folder / HEALTH_FILE) if line.record is not None]
+
+
+def list_damaged_lines(folder: Path) -> list[str]:
+    """Return one text for each file of records that has damaged lines, with the numbers of lines."""
+    found = []
+    for name in (metrics.METRICS_FILE, HEALTH_FILE):
+        damaged = [str(line.number) for line in _lines(folder / name) if line.record is None and not line.is_cut_off]
+        if damaged:
+            found.append(f"{folder / name}: damaged lines are left out: {', '.join(damaged[:_MAX_NAMED])}")
+    return found
 
 
 def _starts(folder: Path) -> list[Provenance]:
@@ -366,14 +458,43 @@ def next_run_folder(name: str, root: Path = Path("runs")) -> Path:
     return root / next(f"{name}-{i:03}" for i in range(1, len(taken) + 2) if f"{name}-{i:03}" not in taken)
 
 
-def _lines(path: Path) -> Iterator[tuple[str, int | None]]:
-    """Yield each line of a JSONL file and its step, None for a damaged line."""
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
+@dataclass(frozen=True)
+class _Line:
+    """A line of metrics.jsonl or health.jsonl."""
+
+    number: int
+    """The number of the line, from 1."""
+    data: bytes
+    """The line without its end."""
+    record: dict[str, Any] | None
+    """The record, with its `step` and the keys of `_RECORD_KEYS`; None if the line is damaged."""
+    is_cut_off: bool = False
+    """True if the line has no end."""
+
+
+def _lines(file: Path) -> Iterator[_Line]:
+    """Yield the lines of metrics.jsonl or health.jsonl; none if there is no such file."""
+    *lines, rest = read_bytes(file).split(b"\n") if file.exists() else [b""]
+    for number, line in enumerate([*lines, rest] if rest else lines, 1):
         try:
-            step = json.loads(line)["step"]
-        except (ValueError, KeyError, TypeError):
-            step = None
-        yield line, step if isinstance(step, int) else None
+            record = from_json(line)
+        except ValueError:
+            record = None
+        yield _Line(number, line, record if _is_record(record, file.name) else None, number > len(lines))
+
+
+def _task_ids(file: Path) -> Iterator[str]:
+    """Yield the task ids of the episodes in a file up to the first that cannot be read."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError), file.open("rb") as lines:
+        for line in lines:
+            yield str(from_json(line)["task_id"])
+
+
+def _is_record(record: Any, name: str) -> bool:
+    """Return whether a value is a record of the file of this name."""
+    if not isinstance(record, dict) or type(record.get("step")) is not int:
+        return False
+    return all(isinstance(record.get(key), str) for key in _RECORD_KEYS[name])
 
 
 def _finite(value: Any) -> Any:

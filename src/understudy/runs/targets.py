@@ -20,7 +20,6 @@ A name wins over a file or folder of the same name; `./NAME` is always the file 
 import json
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,13 +28,13 @@ from typing import Literal
 from understudy.algorithms.presets import algorithm_preset_text, algorithm_presets
 from understudy.core.errors import ConfigError, did_you_mean, no_such_path
 from understudy.core.readers import SUFFIXES
-from understudy.core.settings import dump_toml, matching_keys, read_text
+from understudy.core.settings import dump_toml, loads_toml, matching_keys, read_text
 from understudy.envs.sources import list_domains, load_source
 from understudy.envs.task_source import FULL_SLICE, TaskSource, with_reward_policy
 from understudy.runs.config import ConfigLayer, TrainConfig, load_config, parse_config
 from understudy.runs.eval_spec import is_eval_folder, read_spec
 from understudy.runs.presets import preset_names, preset_text
-from understudy.runs.run import CONFIG_FILE, PROVENANCE_FILE, is_run_folder
+from understudy.runs.run import CONFIG_FILE, PROVENANCE_FILE, is_run_folder, validate_config_file
 
 TargetKind = Literal["preset", "domain", "config", "run", "checkpoint", "evaluation", "tasks", "model"]
 TARGET_KINDS: Mapping[TargetKind, str] = {
@@ -227,7 +226,7 @@ def _kind_of_path(path: Path) -> TargetKind | None:
 def _is_mcp_environment(path: Path) -> bool:
     """Return whether a TOML file has the keys of an MCP environment. A file that cannot be read has none."""
     try:
-        return bool({"server", "servers"} & tomllib.loads(path.read_text(encoding="utf-8")).keys())
+        return bool({"server", "servers"} & loads_toml(path.read_text(encoding="utf-8")).keys())
     except (OSError, ValueError):
         return False
 
@@ -243,8 +242,10 @@ def _load_target_config(target: Target, settings: Sequence[str], layers: Sequenc
         case "preset" | "config":
             return load_config(target.text, settings, layers)
         case "run":
+            validate_config_file(target.path)
             return load_config(target.path / CONFIG_FILE, settings, layers)
         case "checkpoint":
+            validate_config_file(target.path.parent.parent)
             return load_config(target.path.parent.parent / CONFIG_FILE, settings, layers)
         case "evaluation":
             return parse_config(dump_toml(read_spec(target.path).config), settings, layers=layers)

@@ -111,6 +111,7 @@ def _make_certifier(prepared: PreparedRun, config: TrainConfig, engine: Engine) 
 
 async def _train(context: TrainingContext, data_files: DataFiles) -> RunReport:
     config, run = context.config, context.run
+    read_run_report(run.folder)  # a damaged report of an earlier evaluation is named now, not after the last step
     progress = load_checkpoint(run, context.engine)
     if context.over_cost_limit:
         stop_run(context, progress, run.step)

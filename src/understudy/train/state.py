@@ -8,8 +8,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
+from pydantic_core import from_json
+
 from understudy.clients.cost import CostTracker
-from understudy.core.errors import RunStoppedError
+from understudy.core.errors import ConfigError, RunStoppedError
+from understudy.core.files import read_bytes
 from understudy.core.tasks import Task
 from understudy.engines.base import Engine
 from understudy.engines.local.gpu_usage import GPUUsage
@@ -139,5 +142,8 @@ class TrainingProgress:
         history = read_metrics(run.folder, "train")
         if run.last_checkpoint is None:
             return cls(history=history)
-        stored = json.loads((run.last_checkpoint / PROGRESS_FILE).read_text(encoding="utf-8"))
-        return cls(**stored, history=history)
+        file = run.last_checkpoint / PROGRESS_FILE
+        try:
+            return cls(**from_json(read_bytes(file)), history=history)
+        except (ValueError, TypeError) as e:
+            raise ConfigError(f"{file} holds no progress of this version of understudy ({e})") from e

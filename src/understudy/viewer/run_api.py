@@ -1,10 +1,11 @@
 """A run for the page: summary, metrics as columns, config, health and result."""
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import from_json
 
 from understudy.core.errors import ConfigError
 from understudy.evaluation.report import read_report
@@ -199,8 +200,8 @@ def _evaluation_stamps(folder: Path) -> list[FileStamp]:
 def _json(path: Path) -> Any:
     """Return the content of a JSON file; None if the file is missing or damaged."""
     try:
-        return json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
+        return from_json(path.read_bytes())
+    except (OSError, ValueError):
         return None
 
 

@@ -12,7 +12,14 @@ from understudy.core.trajectory import Trajectory, read_numbered_trajectories
 from understudy.envs.terminal import escape_control_characters
 from understudy.runs.config import TrainConfig
 from understudy.runs.phases import phase_spans
-from understudy.runs.run import episode_file, episode_files, read_metrics, read_run_config, read_warnings
+from understudy.runs.run import (
+    episode_file,
+    episode_files,
+    list_damaged_lines,
+    read_metrics,
+    read_run_config,
+    read_warnings,
+)
 from understudy.runs.storage.annotations import RUN_ITEM, read_annotations
 from understudy.runs.storage.status import RunStatus, read_run_status
 from understudy.viewer.progress import PHASE_TITLES, run_progress
@@ -132,7 +139,7 @@ def _curves(metrics: Sequence[Mapping[str, Any]], config: TrainConfig) -> str:
 def _health(folder: Path, metrics: Sequence[Mapping[str, Any]]) -> str:
     """Return the latest health warning of each check, and the number of steps in which the check failed."""
     last = {warning["check"]: warning for warning in read_warnings(folder)}
-    lines = []
+    lines = list_damaged_lines(folder)
     for check, warning in last.items():
         steps = sum(line.get(f"health/{check}") == 1.0 for line in metrics)
         head = f"{check}: failed in {steps} steps, latest warning at step {warning['step']}"

@@ -27,7 +27,7 @@ from understudy.evaluation.runner import play_eval, prepare_eval
 from understudy.runs.episodes import partial_folder, read_stored_episodes
 from understudy.runs.eval_spec import EvalSpec
 from understudy.runs.storage.episode_store import has_progress, strip_tokens
-from understudy.runs.storage.task_store import read_stored_tasks
+from understudy.runs.storage.task_store import TASKS_FILE, read_stored_tasks
 
 EVAL_SPLITS: tuple[Split, ...] = ("validation", "test")
 
@@ -78,7 +78,7 @@ def read_run_episodes(run: Path, allow_test_data: bool) -> list[Trajectory]:
     tasks = read_stored_tasks(run)
     names = dict.fromkeys(episode.task_id for episode in episodes)
     if missing := [name for name in names if name not in tasks]:
-        raise ConfigError(f"{run} does not store the tasks of its episodes, such as {missing[0]}")
+        raise ConfigError(f"{run / TASKS_FILE} is missing, or lacks tasks of the run's episodes, such as {missing[0]}")
     if not allow_test_data and (found := [name for name in names if tasks[name].split in EVAL_SPLITS]):
         raise ConfigError(f"{run} has episodes of held-out tasks, such as {found[0]}; {_TEST_DATA_HINT}")
     return episodes

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from understudy.core.files import append_bytes, os_errors_as_config_errors
+from understudy.core.files import append_bytes, os_errors_as_config_errors, read_bytes
 from understudy.core.records import Record
 
 NOTES_FILE = "notes.jsonl"
@@ -59,7 +59,7 @@ def read_annotations(folder: Path) -> Mapping[str, Annotation]:
 @lru_cache(maxsize=256)
 def _read(file: Path, changed: int, size: int) -> Mapping[str, Annotation]:
     found: dict[str, Annotation] = {}
-    for line in file.read_bytes().splitlines():
+    for line in read_bytes(file).splitlines():
         try:
             annotation = Annotation.model_validate_json(line)
         except ValidationError:

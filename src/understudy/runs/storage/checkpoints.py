@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from pydantic_core import from_json
+
 from understudy.core.errors import ConfigError
 from understudy.core.files import atomic_folder, atomic_symlink, atomic_write, fsync
 
@@ -66,7 +68,7 @@ def last_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
 def find_damage(checkpoint: Path) -> str | None:
     """Return what is damaged or missing in a checkpoint, or None if it is complete."""
     try:
-        digests = json.loads((checkpoint / MANIFEST_FILE).read_bytes())["sha256"]
+        digests = from_json((checkpoint / MANIFEST_FILE).read_bytes())["sha256"]
         wrong = [name for name, digest in digests.items() if _digest(checkpoint / name) != digest]
     except FileNotFoundError as e:
         return f"{Path(e.filename).name} is missing"

@@ -122,12 +122,13 @@ def read_run_status(folder: Path) -> RunStatus:
     locked = is_locked(folder)
     try:
         status = RunStatus.model_validate_json((folder / STATUS_FILE).read_bytes())
-    except (OSError, ValidationError):
+    except (OSError, ValidationError) as e:
         if locked:
             return RunStatus(state="running")
         if (folder / "result.json").is_file():
             return RunStatus(state="finished")
-        return RunStatus(state="crashed", reason="no end of the run is recorded")
+        damaged = f"{STATUS_FILE} is damaged" if not isinstance(e, FileNotFoundError) else ""
+        return RunStatus(state="crashed", reason=damaged or "no end of the run is recorded")
     if status.state != "running" or locked:
         return status
     is_elsewhere = locked is None or status.host != platform.node()

@@ -8,18 +8,18 @@ from functools import lru_cache
 from pathlib import Path
 
 from understudy.core.errors import ConfigError, TaskError
-from understudy.core.files import append_bytes, fsync, repair_jsonl
+from understudy.core.files import append_bytes, fsync, read_bytes, repair_jsonl
 from understudy.core.tasks import Task, parse_tasks, task_fingerprint, tasks_to_jsonl
 
 TASKS_FILE = "tasks.jsonl"
 
 
 class TaskStore:
-    """The stored tasks of a folder. A line that a crash cut off is removed."""
+    """The stored tasks of a folder. A line that a crash cut off is removed; `was_cut_off` says so."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / TASKS_FILE
-        repair_jsonl(self._file)
+        self.was_cut_off = repair_jsonl(self._file)
         self._fingerprints = {name: task_fingerprint(task) for name, task in read_stored_tasks(folder).items()}
 
     def add(self, tasks: Iterable[Task]) -> None:
@@ -57,11 +57,11 @@ def read_stored_tasks(folder: Path) -> dict[str, Task]:
 
 @lru_cache(maxsize=4)
 def _read(file: Path, changed: int, size: int) -> dict[str, Task]:
-    data = file.read_bytes()
+    data = read_bytes(file)
     try:
         return {task.id: task for task in parse_tasks(data[: data.rfind(b"\n") + 1], file)}
     except TaskError as e:
-        raise ConfigError(str(e)) from e
+        raise ConfigError(f"{e}; mend or remove that line (a removed task is missing for its episodes)") from e
 
 
 def validate_same_tasks(folder: Path, tasks: Iterable[Task]) -> None:

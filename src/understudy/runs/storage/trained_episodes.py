@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from understudy.core.errors import ConfigError
+from understudy.core.files import read_bytes
 from understudy.core.records import Record
 from understudy.core.trajectory import Trajectory
 from understudy.runs.storage.checkpoints import step_name
@@ -99,7 +100,7 @@ def read_trained_episodes(run: Path, step: int) -> dict[int, EpisodeTrainingData
 @lru_cache(maxsize=4)
 def _read(file: Path, changed: int, size: int) -> dict[int, EpisodeTrainingData]:
     try:
-        found = [EpisodeTrainingData.model_validate_json(line) for line in file.read_bytes().splitlines()]
+        found = [EpisodeTrainingData.model_validate_json(line) for line in read_bytes(file).splitlines()]
     except ValidationError as e:
         raise ConfigError(f"{file} is damaged ({str(e).splitlines()[0]}); remove it") from e
     return {each.number: each for each in found}
