@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from understudy.core.errors import ConfigError
 from understudy.core.messages import ToolSpec
@@ -23,7 +24,7 @@ def parse_replies(
 def load_tools(file: Path) -> tuple[ToolSpec, ...]:
     """Read tools from a JSON file: a list in the format of the chat-completions API, or of functions."""
     try:
-        listed = json.loads(file.read_text(encoding="utf-8"))
+        listed = from_json(file.read_bytes())
     except OSError as e:
         raise ConfigError(f"{file} cannot be read: {e.strerror}") from e
     except ValueError as e:
@@ -47,7 +48,7 @@ def _texts(lines: IO[bytes]) -> Iterator[str]:
             continue
         try:
             value = json.loads(line)
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise ConfigError(f"line {number} is not JSON: {e}") from e
         text = value.get("text") if isinstance(value, dict) else value
         if not isinstance(text, str):

@@ -12,7 +12,7 @@ Number = TypeVar("Number", bound=float)
 
 MAX_DEPTH = 32
 """Largest nesting depth of a call."""
-_DIGITS = 1000
+_DIGITS, _INDEX_DIGITS = 1000, 9
 _TOO_LARGE = 10**_DIGITS
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -69,6 +69,11 @@ def parse_int(digits: str) -> int:
     if len(digits) > _DIGITS:
         raise ValueError("a number of the call is too large")
     return int(digits)
+
+
+def parse_index(text: str) -> int | None:
+    """Return the number that a text of at most 9 ASCII digits is, or None for any other text, such as "²"."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _INDEX_DIGITS else None
 
 
 def reject_nan_and_infinity(constant: str) -> NoReturn:

@@ -11,7 +11,9 @@ Arrow pads objects: each object of a column has the keys of all others, with nul
 .arrow files are left out.
 """
 
+import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -34,6 +36,10 @@ JSON_LIST_PATHS = {
 """Places of the list of rows in a JSON file: key of the list ("" for the top level) -> path of its items for ijson."""
 
 _BATCH = 1000
+_CHUNK_BYTES = 2**20
+_MAX_DEPTH, _MAX_DIGITS = 200, 4300
+"""Largest nesting depth and number of digits in a .json file: the limits of pydantic's parser, which reads .jsonl."""
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (_MAX_DIGITS + 1))
 
 
 def read_rows(path: Path) -> Iterator[Item[Any] | RowError]:
@@ -84,6 +90,7 @@ def _jsonl(path: Path) -> Iterator[Item[Any] | RowError]:
 
 def _json(path: Path) -> Iterator[Item[Any] | RowError]:
     ijson = require_module("ijson", "reading .json files")
+    _validate_limits(ijson, path)
     items_path = _find_items_path(ijson, path)
     label = items_path.removesuffix("item").rstrip(".")
     number = 0
@@ -94,6 +101,22 @@ def _json(path: Path) -> Iterator[Item[Any] | RowError]:
                 number += 1
     except ijson.JSONError as e:
         yield RowError(f"{path}: {label}[{number}]", "", f"not JSON: {_on_one_line(e)}", "unreadable")
+
+
+def _validate_limits(ijson: ModuleType, path: Path) -> None:
+    """Raise ConfigError if a file would exhaust the memory of ijson by its nesting, or crash it by a long number."""
+    before = b""
+    with path.open("rb") as file:
+        while data := file.read(_CHUNK_BYTES):
+            if _LONG_NUMBER.search(before + data):
+                raise ConfigError(f"{path}: more than {_MAX_DIGITS} digits in a row; remove or shorten that number")
+            before = data[-_MAX_DIGITS:]
+    depth = 0
+    with path.open("rb") as file, contextlib.suppress(ijson.JSONError):  # which is reported with its row
+        for event, _ in ijson.basic_parse(file):
+            depth += event.startswith("start") - event.startswith("end_")
+            if depth > _MAX_DEPTH:
+                raise ConfigError(f"{path}: nested more than {_MAX_DEPTH} deep; flatten it")
 
 
 def _find_items_path(ijson: ModuleType, path: Path) -> str:

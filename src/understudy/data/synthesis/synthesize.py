@@ -14,6 +14,7 @@ from typing import Protocol, TypeGuard, TypeVar
 
 from understudy.core.errors import ConfigError
 from understudy.core.items import RowError
+from understudy.core.json_values import parse_index
 from understudy.core.messages import Message
 from understudy.core.tasks import Difficulty, Split, Task
 from understudy.data.synthesis.call_plan import TaskLabels, build_planned_task
@@ -307,10 +308,10 @@ def _cycles(config: SynthesisConfig) -> tuple[Iterator[Split], Iterator[Difficul
 
 def _number(task: Task) -> int:
     """Return the number of the proposal that a task came from."""
-    number = task.id.rpartition("-")[2]
-    if not number.isdigit():
+    number = parse_index(task.id.rpartition("-")[2])
+    if number is None:
         raise ConfigError(f"task {task.id!r} was not proposed by a model, so its file cannot be resumed")
-    return int(number)
+    return number
 
 
 def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -25,10 +25,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from jsonschema import Draft202012Validator, SchemaError
+from pydantic_core import from_json
 
 from understudy.core.errors import did_you_mean
 from understudy.core.items import Item, RowError
-from understudy.core.json_values import validate_json_value
+from understudy.core.json_values import parse_index, validate_json_value
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Difficulty, Scenario, Split, Task, UserKind
 from understudy.envs.task_files.call_matching import CallTask, with_answer
@@ -102,7 +103,7 @@ def difficulty_of(complexity: object, calls: int) -> Difficulty:
     """Return the difficulty by a complexity such as 2 or "hard", or by the number of gold calls if it is unknown."""
     text = str(complexity).casefold()
     counted: Difficulty = "easy" if calls <= 2 else "medium" if calls <= 4 else "hard"
-    return _DIFFICULTIES.get(text, "hard" if text.isdigit() and int(text) > 3 else counted)
+    return _DIFFICULTIES.get(text, "hard" if (parse_index(text) or 0) > 3 else counted)
 
 
 def split_of(value: object) -> Split | None:
@@ -254,7 +255,7 @@ def _decoded(value: Any) -> Any:
     """Return the value of JSON text that holds an object or a list; anything else unchanged."""
     if isinstance(value, str) and re.match(r"\s*[\[{]", value):
         try:
-            return without_nulls(json.loads(value))
+            return without_nulls(from_json(value))
         except ValueError:
             return value
     return value

@@ -25,6 +25,7 @@ from typing import Any
 from pydantic import AliasChoices, ConfigDict, Field, ValidationError, model_validator
 
 from understudy.core.items import Item, RowError, row_error_from_validation
+from understudy.core.json_values import parse_index
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import Scenario, Split, Task
@@ -335,12 +336,13 @@ def _with_value(made: Any, path: tuple[str, ...], value: Any) -> Any:
     if not path:
         return value
     part, *rest = path
-    if not part.isdigit() or len(part) > MAX_PLACE_DIGITS:
+    place = parse_index(part)
+    if place is None or len(part) > MAX_PLACE_DIGITS:
         fields = made if isinstance(made, dict) else {}
         return {**fields, part: _with_value(fields.get(part), tuple(rest), value)}
     items = list(made) if isinstance(made, list) else []
-    items += [{}] * (int(part) + 1 - len(items))
-    items[int(part)] = _with_value(items[int(part)], tuple(rest), value)
+    items += [{}] * (place + 1 - len(items))
+    items[place] = _with_value(items[place], tuple(rest), value)
     return items
 
 

@@ -10,6 +10,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from pydantic_core import from_json
+
+from understudy.core.json_values import parse_index
+
 _ANY = re.compile(r"\$\{[^}]*\}")
 _REFERENCE = re.compile(r"\$\{step(\d{1,4})((?:\.[^.\[\]{}\s]+|\[\d{1,3}\])*)\}")
 _PART = re.compile(r"\.([^.\[\]{}\s]+)|\[(\d+)\]")
@@ -63,7 +67,7 @@ def parse_result(result: Any) -> Any:
     if not isinstance(result, str):
         return result
     try:
-        return json.loads(result)
+        return from_json(result)
     except ValueError:
         return result
 
@@ -74,12 +78,13 @@ def _look_up(text: str, results: Sequence[Any]) -> Any:
         raise ValueError(f"{text} does not refer to an earlier step")
     found = parse_result(results[step - 1])
     for part in path:
-        if isinstance(found, list) and not part.isdigit() and len(found) == 1:
+        place = parse_index(part)
+        if isinstance(found, list) and place is None and len(found) == 1:
             (found,) = found
         if isinstance(found, dict) and part in found:
             found = found[part]
-        elif isinstance(found, list) and part.isdigit() and int(part) < len(found):
-            found = found[int(part)]
+        elif isinstance(found, list) and place is not None and place < len(found):
+            found = found[place]
         else:
             has = ", ".join(found) if isinstance(found, dict) else f"a {type(found).__name__}"
             raise ValueError(f"{text}: the result of step {step} has no {part!r} there; it has {has:.200}")

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
+from understudy.core.json_values import parse_index
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Scenario, Task
@@ -51,6 +52,17 @@ class TauTask(Record):
     generated_at: str = ""
 
 
+class _Tau2Action(Record, extra="ignore"):
+    name: str
+    arguments: dict[str, Any] | None = None
+    requestor: str | None = None
+
+
+class _Tau2Criteria(Record, extra="ignore"):
+    actions: tuple[_Tau2Action, ...] | None = None
+    communicate_info: tuple[str, ...] | None = None
+
+
 def from_tau_task(tau: TauTask, task_id: str, domain: str) -> Task:
     """Convert to a task. Its family is its complexity, which splits are stratified by."""
     complexity = "" if tau.complexity is None else str(tau.complexity).casefold()
@@ -72,17 +84,18 @@ def from_tau_task(tau: TauTask, task_id: str, domain: str) -> Task:
 def from_tau2_task(row: Mapping[str, Any], identity: str) -> Task:
     """Convert a task of tau2-bench, `{id, user_scenario, evaluation_criteria: {actions, communicate_info}}`.
 
-    Actions of the user are left out.
+    Actions of the user are left out. Raise ValidationError if a part has the wrong type.
     """
-    criteria, user = row.get("evaluation_criteria") or {}, row.get("user_scenario") or {}
+    criteria = _Tau2Criteria.model_validate(row.get("evaluation_criteria") or {})
+    user = row.get("user_scenario") or {}
     instructions = user.get("instructions", user) if isinstance(user, dict) else user
     parts = instructions.items() if isinstance(instructions, dict) else ()
     text = "\n".join(f"{name}: {part}" for name, part in parts if part) or str(instructions)
-    actions = [each for each in criteria.get("actions") or () if each.get("requestor", "assistant") == "assistant"]
+    actions = [each for each in criteria.actions or () if each.requestor in (None, "assistant")]
     tau = TauTask(
         instruction=text,
-        actions=tuple(TauAction(name=each["name"], kwargs=each.get("arguments") or {}) for each in actions),
-        outputs=tuple(criteria.get("communicate_info") or ()),
+        actions=tuple(TauAction(name=each.name, kwargs=each.arguments or {}) for each in actions),
+        outputs=criteria.communicate_info or (),
     )
     return from_tau_task(tau, str(row.get("id", identity)), "").replace(family="tau2")
 
@@ -96,4 +109,4 @@ def to_tau_values(task: Task) -> dict[str, Any]:
 def _difficulty(complexity: str, calls: int) -> Difficulty:
     """Return the difficulty by the complexity, or by the number of gold calls if it is unknown."""
     counted: Difficulty = "easy" if calls <= 2 else "medium" if calls <= 4 else "hard"
-    return _NAMED.get(complexity, "hard" if complexity.isdigit() and int(complexity) > 3 else counted)
+    return _NAMED.get(complexity, "hard" if (parse_index(complexity) or 0) > 3 else counted)
