@@ -178,14 +178,55 @@ def test_faulty_episode_is_retried_with_a_new_environment_and_seed(retries: int,
     assert len(episode.messages) == 2, "nothing is left of earlier attempts"
 
 
-def test_other_exceptions_propagate_and_close_the_environment() -> None:
-    def bug(when: str) -> None:
-        if when == "step":
+@pytest.mark.parametrize("when", ["start", "step", "grade", "close"])
+def test_exception_of_an_environment_is_its_fault_and_has_no_score(when: str) -> None:
+    def bug(method: str) -> None:
+        if method == when:
             raise ZeroDivisionError
 
     game = FakeEnvironment(1.0, hook=bug)
+    episode = asyncio.run(rollout(TASKS[0], game, NoopAgent(), LIMITS))
+    assert (episode.stop_reason, episode.fault, episode.score) == (StopReason.FAULT, "environment", None)
+    assert "ZeroDivisionError" in episode.exceptions[0].traceback
+    assert game.closed == (when != "close")
+
+
+def test_exception_of_the_grader_at_a_limit_is_its_fault() -> None:
+    def bug(method: str) -> None:
+        if method == "grade":
+            raise ZeroDivisionError
+
+    class FullContextAgent(NoopAgent):
+        async def act(self, *_: Any) -> None:  # type: ignore[override]
+            return None
+
+    game = FakeEnvironment(1.0, hook=bug)
+    episode = asyncio.run(rollout(TASKS[0], game, FullContextAgent(), LIMITS))
+    assert (episode.fault, episode.score, game.closed) == ("grader", None, 1)
+
+
+@pytest.mark.parametrize("method", ["start", "step"])
+def test_wrong_result_of_an_environment_is_its_fault(method: str) -> None:
+    game = FakeEnvironment(1.0)
+
+    async def wrong(*_: Any) -> Any:
+        return {"score": 1.0}
+
+    setattr(game, method, wrong)
+    episode = asyncio.run(rollout(TASKS[0], game, NoopAgent(), LIMITS))
+    assert (episode.fault, episode.score, game.closed) == ("environment", None, 1)
+    assert method in (episode.error or "")
+    assert "StepResult" in (episode.error or "")
+
+
+def test_bug_of_an_agent_propagates_and_closes_the_environment() -> None:
+    class BuggyAgent(NoopAgent):
+        async def act(self, *_: Any) -> Message:
+            raise ZeroDivisionError
+
+    game = FakeEnvironment(1.0)
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(rollout(TASKS[0], game, NoopAgent(), LIMITS))
+        asyncio.run(rollout(TASKS[0], game, BuggyAgent(), LIMITS))
     assert game.closed == 1
 
 

@@ -18,7 +18,7 @@ from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Stopwatch, Trajectory
 from understudy.core.user_code import user_code
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
-from understudy.envs.environment import Environment
+from understudy.envs.environment import Environment, StepResult
 from understudy.rollouts.agent import Agent
 from understudy.rollouts.group import Group
 
@@ -226,11 +226,13 @@ async def rollout(
     """Play one episode. An infrastructure fault ends it with `StopReason.FAULT` and without a score."""
     episode = _new_trajectory(task, seed)
     try:
-        await _play(task, environment, agent, limits, episode)
+        try:
+            await _play(task, environment, agent, limits, episode)
+        finally:
+            with user_code("environment", "closing the environment"):
+                await environment.close()
     except RolloutError as e:
         _record_fault(episode, e)
-    finally:
-        await environment.close()
     return episode
 
 
@@ -239,13 +241,14 @@ def _new_trajectory(task: Task, seed: int) -> Trajectory:
 
 
 def _record_fault(episode: Trajectory, error: RolloutError) -> None:
-    episode.stop_reason, episode.fault, episode.error = StopReason.FAULT, error.fault, mask_secrets(str(error))
+    episode.score, episode.stop_reason = None, StopReason.FAULT
+    episode.fault, episode.error = error.fault, mask_secrets(str(error))
     episode.add_exceptions([error.report] if error.report else [])
 
 
 async def _play(task: Task, environment: Environment, agent: Agent, limits: EpisodeLimits, episode: Trajectory) -> None:
-    with Stopwatch(episode.timings, "environment"):
-        step = await environment.start()
+    with Stopwatch(episode.timings, "environment"), user_code("environment", "the start of the environment"):
+        step = _validate_result("start", await environment.start())
     while step.score is None:
         stop = _limit_reached(episode, limits)
         reply = None
@@ -255,16 +258,26 @@ async def _play(task: Task, environment: Environment, agent: Agent, limits: Epis
             with Stopwatch(episode.timings, "agent"):
                 reply = await agent.act(task, episode, step.messages, environment.tools)
         if reply is None:
-            episode.score = await environment.grade(ended=False)
+            with user_code("grader", "the grader of the environment"):
+                episode.score = await environment.grade(ended=False)
             episode.stop_reason = stop or StopReason.MAX_TOKENS
             return
-        with Stopwatch(episode.timings, "environment"):
-            step = await environment.step(reply)
+        with Stopwatch(episode.timings, "environment"), user_code("environment", "a step of the environment"):
+            step = _validate_result("step", await environment.step(reply))
         _count(episode, step.error_kinds)
         episode.add_exceptions(step.exceptions)
     episode.observe(step.messages)
     episode.score = step.score
     episode.stop_reason = StopReason.DONE
+
+
+def _validate_result(method: str, result: object) -> StepResult:
+    """Return the result of an environment's method. Raise RolloutError if it is no StepResult."""
+    if isinstance(result, StepResult):
+        return result
+    raise RolloutError(
+        f"{method} of the environment returned {result!r:.100}; it must return a StepResult", "environment"
+    )
 
 
 def _limit_reached(episode: Trajectory, limits: EpisodeLimits) -> StopReason | None:
