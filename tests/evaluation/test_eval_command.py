@@ -317,12 +317,15 @@ def test_score_applies_a_changed_grader_to_stored_episodes(call: Any, monkeypatc
     assert code == 0
     assert re.search(r"\b6 episodes\b.*\b0\b.*\b0\b", text)
     monkeypatch.setattr(base, "score_episode", lambda *_: Score(reward=1.0))
-    code, found, _ = call("score", "mine", "--json", "--markdown", "again.md")
+    code, found, _ = call("score", "mine", "reward.policy=off", "--json", "--markdown", "again.md")
     again = RescoreResult.model_validate_json(found)
     assert (again.before.success_rate.mean, again.after.success_rate.mean, len(again.changes)) == (0.0, 1.0, 6)
     assert RescoreResult.model_validate_json(Path("mine/rescored.json").read_bytes()) == again
     assert "1.000" in Path("again.md").read_text()
     assert Path("mine/report.json").read_bytes() == kept
+    code, found, _ = call("score", "mine", "--json")
+    strict = RescoreResult.model_validate_json(found).after
+    assert (strict.success_rate.mean, strict.mean_parts) == (0.0, {}), "its writes have no consent"
     monkeypatch.setattr("understudy.envs.environment._NOT_CONFIRMED", "no")
     text = call("score", "mine")[1]
     assert re.search(r"\b6 episodes\b.*\b0\b.*\b6\b", text)

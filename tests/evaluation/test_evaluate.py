@@ -55,9 +55,8 @@ def test_noop_earns_0_and_gold_earns_1() -> None:
     low, high = asyncio.run(evaluate_noop(DOMAIN, TASKS)), asyncio.run(evaluate_gold(DOMAIN, TASKS))
     assert (low.success_rate.mean, low.kind) == (0.0, "noop")
     assert (high.success_rate.mean, high.kind) == (1.0, "gold")
-    assert high.mean_parts == dict.fromkeys(
-        ("state_match", "facts_told", "within_limits", "policy_compliance", "turn_efficiency"), 1.0
-    )
+    names = ("state_match", "facts_told", "within_limits", "turn_efficiency", "policy_compliance")
+    assert high.mean_parts == dict.fromkeys((*names, "reward_with_policy", "reward_without_policy"), 1.0)
     assert (
         low.mean_parts.items()
         >= {"state_match": 0.0, "facts_told": 1.0, "within_limits": 1.0, "policy_compliance": 1.0}.items()
