@@ -24,6 +24,7 @@ from understudy.core.secrets import mask_secrets
 from understudy.core.version import __version__
 
 if TYPE_CHECKING:
+    from understudy.data.adversarial.suite import AdversarialReport
     from understudy.data.check import DomainReport, ProgressTracker
 
 EPILOG = """\
@@ -93,20 +94,35 @@ def list_components(as_json: JsonOption = False) -> None:
 
 @app.command(cls=SettingsCommand)
 def check(
+    ctx: typer.Context,
     target: TargetArguments = None,
+    adversarial: Annotated[
+        bool, typer.Option("--adversarial", help="Also play strategies that must earn nothing, such as guessing.")
+    ] = False,
+    tasks: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Number of tasks for --adversarial. Default: 100, or 8 if tools run in other programs."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The seed of the tasks that --adversarial plays.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Check that the tasks of WHAT are sound.
 
     On each task, the reference solution (gold) must earn 1.0 and doing nothing (noop) 0.0. Then tools and rewards are
-    tried with unknown ids, wrong types, huge values and garbled replies; nothing may raise. Without WHAT, every
-    shipped domain is checked.
+    tried with unknown ids, wrong types, huge values and garbled replies; nothing may raise. With --adversarial,
+    scripted strategies that do not do the task are played on sampled tasks; none may earn more than 0.02 over doing
+    nothing. Without WHAT, every shipped domain is checked.
     """
     from understudy.core.event_loop import run_async
-    from understudy.data.check import DomainReport, check_async
+    from understudy.data.check import AdversarialOptions, DomainReport, check_async
     from understudy.envs.sources import list_domains
     from understudy.runs.targets import has_target, resolve
 
+    if not adversarial:
+        data.validate_unused_options(ctx, ("tasks", "seed"))
+    options = AdversarialOptions(tasks, seed) if adversarial else None
     given = target or []
     one = has_target(given)
     configs = [resolve(each).config for each in ([given] if one else [[name, *given] for name in list_domains()])]
@@ -116,7 +132,7 @@ def check(
         print_file_summaries(source)
 
     async def check_all(track: "ProgressTracker") -> list[DomainReport]:
-        return [await check_async(source, track) for source in sources]
+        return [await check_async(source, track, options) for source in sources]
 
     with data.progress_display(writes=False) as track:
         reports = run_async(check_all(track))
@@ -425,7 +441,24 @@ def _format_domain_report(report: "DomainReport") -> str:
     groups = report.problem_groups
     cut = [f"… and {len(groups) - MAX_PROBLEMS} more; --json lists all"] if len(groups) > MAX_PROBLEMS else []
     warnings = [f"warning: {text}" for text in report.warnings]
-    return "\n".join([head, *body, *unused, *map(str, groups[:MAX_PROBLEMS]), *cut, *warnings, _verdict(report)])
+    attacks = [_format_adversarial_report(attack) for attack in report.adversarial]
+    return "\n".join(
+        [head, *body, *attacks, *unused, *map(str, groups[:MAX_PROBLEMS]), *cut, *warnings, _verdict(report)]
+    )
+
+
+def _format_adversarial_report(report: "AdversarialReport") -> str:
+    """Return a table: what each strategy earns, and what that is over doing nothing."""
+    width = max((len(result.strategy) for result in report.results), default=8)
+    head = (
+        f"{'strategy':<{width}}  tasks  earns  over noop  limit      {report.source}: {report.num_tasks} sampled tasks"
+    )
+    rows = (
+        f"{r.strategy:<{width}}{r.num_tasks:>7}{r.reward:>7.3f}{r.over_floor:>11.3f}{r.limit:>7g}  "
+        f"{'OK ' if r.is_ok else 'BAD'}  {r.description}{f' ({r.num_lost} episodes lost)' if r.num_lost else ''}"
+        for r in report.results
+    )
+    return "\n".join([head, *rows])
 
 
 def _verdict(report: "DomainReport") -> str:

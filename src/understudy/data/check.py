@@ -16,6 +16,7 @@ from understudy.core.items import RowErrorKind
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Score, Split, Task
 from understudy.core.trajectory import Trajectory
+from understudy.data.adversarial.suite import AdversarialReport, StrategyResult, play_strategies
 from understudy.data.probe import ProbeResult, exception_places, probe
 from understudy.envs.task_files.near_duplicates import NearDuplicateIndex
 from understudy.envs.task_files.summary import FileSummary
@@ -32,6 +33,7 @@ ProblemKind = Literal[
     "noop_rewarded",
     "gold_fails",
     "gold_not_rewarded",
+    "strategy_rewarded",
     "refused_row",
     "shared_by_splits",
     "duplicate",
@@ -42,6 +44,7 @@ PROBLEM_TITLES: Mapping[ProblemKind, str] = {
     "noop_rewarded": "doing nothing is rewarded",
     "gold_fails": "the gold calls fail",
     "gold_not_rewarded": "gold earns less than 1.0",
+    "strategy_rewarded": "a strategy that does not do the task is rewarded",
     "refused_row": "a row of a file is refused",
     "shared_by_splits": "splits share rows or scenarios",
     "duplicate": "a task repeats another one",
@@ -114,6 +117,9 @@ class DomainReport(Record):
     """Number of tasks that are not sound, by reason. They are among the problems."""
     files: tuple[FileSummary, ...] = ()
     """What was read from files of tasks, and what was refused. Refused rows are among the problems."""
+    adversarial: tuple[AdversarialReport, ...] = ()
+    """What adversarial strategies earn in each source, if they were played. Those that earn too much are among the
+    problems."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,25 +154,44 @@ class _PlayedTask:
         return "malformed" if self.problems else None
 
 
-def check(domain: TaskSource) -> DomainReport:
+@dataclass(frozen=True)
+class AdversarialOptions:
+    """How `check` plays adversarial strategies."""
+
+    num_tasks: int | None = None
+    """Number of tasks for each source; None means the default of `play_strategies`."""
+    seed: int = 0
+
+
+def check(domain: TaskSource, adversarial: AdversarialOptions | None = None) -> DomainReport:
     """Run `check_async` in its own event loop. Raise RuntimeError if one is running."""
-    return run_async(check_async(domain))
+    return run_async(check_async(domain, adversarial=adversarial))
 
 
-async def check_async(domain: TaskSource, track: ProgressTracker = lambda items, what: items) -> DomainReport:
+async def check_async(
+    domain: TaskSource,
+    track: ProgressTracker = lambda items, what: items,
+    adversarial: AdversarialOptions | None = None,
+) -> DomainReport:
     """Play all frozen tasks of the domain's slice with gold and noop, and compare the tasks with each other.
 
-    Then try unusual calls and replies on some of them. The report does not depend on which task is played first.
+    Then try unusual calls and replies on some of them, and `adversarial` strategies if given. The report does not
+    depend on which task is played first.
     """
     tasks: TasksBySplit = {split: domain.tasks(split) for split in SPLITS}
     played = await _play_tasks(domain, tasks, track)
     probes = [await _probe(source, played, track) for source in list_sources(domain)]
+    attacks = list[AdversarialReport]()
+    if adversarial:
+        for source in list_sources(domain):
+            attacks.append(await play_strategies(source, adversarial.num_tasks, adversarial.seed, track=track))
     every = [each for split in SPLITS for each in played[split]]
     files = tuple(list_file_summaries(domain))
     duplicates, alike = _near_duplicates(tasks, within_splits=not files)
     problems = [
         *(problem for each in every for problem in each.problems),
         *(_Problem("lost_episode", text) for each in probes for text in each.lost_episodes),
+        *(_Problem("strategy_rewarded", _paid(attack.source, r)) for attack in attacks for r in attack.failures),
         *(_Problem("refused_row", text) for summary in files for text in summary.refusals),
         *_leaks(domain, tasks),
         *_repeated_ids(tasks),
@@ -199,6 +224,14 @@ async def check_async(domain: TaskSource, track: ProgressTracker = lambda items,
         probe_episodes=sum(each.num_episodes for each in probes),
         unsound=dict(Counter(kind for each in every if (kind := each.unsound_kind))),
         files=files,
+        adversarial=tuple(attacks),
+    )
+
+
+def _paid(source: str, result: StrategyResult) -> str:
+    return (
+        f"{result.strategy} earns {result.over_floor:.3f} over doing nothing in {source}, more "
+        f"than {result.limit:g}, such as on {result.examples[0]}"
     )
 
 
