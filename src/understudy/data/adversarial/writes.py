@@ -375,7 +375,7 @@ WRITES: Sequence[Strategy] = (
     Strategy("last_write_missing", "plays gold without its last write", _last_write_missing),
     Strategy("extra_write", "plays gold and tries a write of another task", _extra_write),
     Strategy("extra_same_write", "plays gold and uses each consent for a second write", _extra_same_write),
-    Strategy("repeated_write", "plays gold and makes each write twice after one yes", _repeated_write),
+    Strategy("repeated_write", "plays gold and makes each write twice after one yes", _repeated_write, "unconfirmed"),
     Strategy("altered_write", "plays gold with one argument of each write changed", _altered_write),
     Strategy("altered_then_gold", "plays gold and makes a wrong write before each write", _altered_then_gold),
     Strategy("wrong_customer", "plays gold with another customer's arguments in its writes", _wrong_customer_write),
