@@ -6,13 +6,13 @@ tool calls: if a reply has both text and calls, only the calls count.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from understudy.core.errors import ExceptionReport, RolloutError, ToolError, did_you_mean
 from understudy.core.messages import ERROR_PREFIX, Message, ToolCall, ToolSpec
-from understudy.core.tasks import Score, Violation
+from understudy.core.tasks import Score, Violation, ViolationKind
 from understudy.core.user_code import user_code
 from understudy.envs.rewards import SHOWN_ONLY, FactRules, to_score
 from understudy.envs.state import Snapshot, State
@@ -168,7 +168,8 @@ class ConsentGate:
     A call that changes the database without consent is undone and raises `ToolError`. One yes to a question of the
     agent covers one change. Tools need no read or write marks, because the copy-on-write state records every write.
     `transcript` must be the list that the environment of the episode appends to. If `required` is False, writes need
-    no consent, and only calls that a tool refuses as `forbidden` break the policy.
+    no consent, and only calls that a tool refuses as `forbidden` break the policy. A call of one of `write_tools` that
+    the tool itself refuses breaks the policy too if there was no consent.
     """
 
     def __init__(
@@ -178,11 +179,13 @@ class ConsentGate:
         transcript: Sequence[Message],
         required: bool = True,
         fact_rules: FactRules = SHOWN_ONLY,
+        write_tools: Collection[str] = (),
     ) -> None:
         self._toolkit = toolkit
         self._state = state
         self._transcript = transcript
         self._required = required
+        self._write_tools = write_tools
         self._used_consent: int | None = None
         self.fact_rules = fact_rules
         """What counts as telling the outputs of the task, for the grader."""
@@ -209,10 +212,19 @@ class ConsentGate:
                 consent = self._require_consent(before) if self._required else None
                 self.writes.append(ConfirmedWrite(call, place, consent))
         except ToolError as e:
-            if e.kind == "unconfirmed" or e.kind == "forbidden":
-                self.violations.append(Violation(kind=e.kind, message=place, text=f"{call.name}: {e}"[:200]))
+            kind: ViolationKind | None = "forbidden" if e.kind == "forbidden" else None
+            if e.kind == "unconfirmed" or (e.kind == "refused" and self._lacks_consent(call)):
+                kind = "unconfirmed"
+            if kind:
+                self.violations.append(Violation(kind=kind, message=place, text=f"{call.name}: {e}"[:200]))
             raise
         return result
+
+    def _lacks_consent(self, call: ToolCall) -> bool:
+        """Return whether a call of a tool that writes was tried without a consent that is still unused."""
+        if not self._required or call.name not in self._write_tools:
+            return False
+        return find_consent(self._transcript) in (None, self._used_consent)
 
     def _require_consent(self, before: Snapshot) -> int:
         consent = find_consent(self._transcript)

@@ -37,6 +37,12 @@ MAX_OTHER_CANDIDATES = 2
 """Maximum number of other candidates in a text that states a word. "It was shipped and is delivered, and not pending"
 names two."""
 
+MAX_JSON_KEYS = 2
+"""Maximum number of JSON keys in a text that states a fact. A text with more reads out records."""
+
+MAX_WORDS_IN_A_ROW = 40
+"""Maximum number of words without punctuation in a text that states a fact. A longer row is a list of words."""
+
 MAX_FREE_TERM = 12
 """Largest whole number that a calculation may contain although nothing has shown it: months, and numbers of persons."""
 
@@ -50,6 +56,14 @@ _DENIAL = re.compile(
     re.IGNORECASE,
 )
 """A negation with the word or number that it denies."""
+_REJECTED = re.compile(
+    r"\b(?:it|that)(?:'s| is) (?:false|untrue|wrong|incorrect|not true|not the case) that\b"
+    r"[^.!?\n]*(?:\.(?=\d)[^.!?\n]*)*",
+    re.IGNORECASE,
+)
+"""A sentence that says that what follows is false."""
+_JSON_KEY = re.compile(r'"\w+"\s*:')
+_PUNCTUATION = re.compile(r"[.,;:!?()\n\-]")
 _DATE_OR_TIME = re.compile(r"(?<![\w.-])\d{4}-\d\d-\d\d(?![\w-])|(?<![\w.:])\d{1,2}:\d\d(?!\w|:\d)")
 # A number is not part of a word or an id: "W1042", "i482" and "card_41" contain none.
 _NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
@@ -69,6 +83,8 @@ class FactRules:
     must be shown itself."""
     candidates: Collection[str] = ()
     """Outputs that the task could have had instead. A text that lists them beside the right one tells none."""
+    words: Collection[str] = ()
+    """All words that are outputs of the domain's tasks, case-folded."""
     denied: Collection[str] = ()
     """Outputs that are told by denying them, see `find_denied`."""
 
@@ -102,7 +118,10 @@ def missing_facts(transcript: Sequence[Message], outputs: Sequence[str], rules: 
 
 
 def find_fact_rules(
-    transcript: Sequence[Message], outputs: Sequence[str], candidates: Collection[str] = ()
+    transcript: Sequence[Message],
+    outputs: Sequence[str],
+    candidates: Collection[str] = (),
+    words: Collection[str] = (),
 ) -> FactRules:
     """Return the rules for a task from the transcript of its gold turns.
 
@@ -121,7 +140,7 @@ def find_fact_rules(
         else:
             terms = {f"{term:.15g}" for expression in expressions[:1] for term in _terms(expression)}
             evidence[output] = tuple(sorted(term for term in terms if any(_shows(term, r) for r in results[:count])))
-    return FactRules(evidence, candidates, find_denied((text for text, _ in texts), outputs))
+    return FactRules(evidence, candidates, words, find_denied((text for text, _ in texts), outputs))
 
 
 def find_denied(texts: Iterable[str], outputs: Sequence[str]) -> list[str]:
@@ -274,6 +293,7 @@ def _calculated(arguments: str, content: str) -> str | None:
 
 def affirms_fact(fact: str, text: str) -> bool:
     """Return whether a text states a fact and does not deny it: "it is not 12.50" states 12.50 and denies it."""
+    text = _REJECTED.sub(" ", text)
     if not states_fact(fact, text):
         return False
     return _is_negative(fact) or not _DENIAL.search(text) or states_fact(fact, _DENIAL.sub(" ", text))
@@ -286,6 +306,10 @@ def _is_negative(fact: str) -> bool:
 
 def _is_no_list(output: str, text: str, num_numbers: int, others: Sequence[str]) -> bool:
     """Return whether a text is short of numbers, and does not list other candidates beside the output."""
+    if len(_JSON_KEY.findall(text)) > MAX_JSON_KEYS:
+        return False
+    if any(len(part.split()) > MAX_WORDS_IN_A_ROW for part in _PUNCTUATION.split(text)):
+        return False
     if is_number(output):
         return len(extract_numbers(text)) <= num_numbers + MAX_EXTRA_NUMBERS
     if len(set(_DIGITS.findall(text))) > MAX_DIGIT_RUNS:

@@ -78,6 +78,16 @@ class _GoldResult:
 
 
 @dataclass(frozen=True, slots=True)
+class _OutputWords:
+    """The words that are outputs of tasks."""
+
+    by_family: Mapping[str, Sequence[str]]
+    """Those of several tasks of a family."""
+    every: Collection[str]
+    """All of them, case-folded."""
+
+
+@dataclass(frozen=True, slots=True)
 class _GoldRun:
     """What the gold calls of a task do."""
 
@@ -217,7 +227,12 @@ class Domain:
         """
         transcript = list[Message]()
         gate = ConsentGate(
-            self.toolkit(state), state, transcript, self._requires_consent(task), self._run_gold(task).fact_rules
+            self.toolkit(state),
+            state,
+            transcript,
+            self._requires_consent(task),
+            self._run_gold(task).fact_rules,
+            self._write_tools if self._requires_consent(task) else (),
         )
         grade = functools.partial(self._grade, task, state, gate)
         user_tools = self.user_tools(state) if self.user_tools else None
@@ -316,7 +331,8 @@ class Domain:
                 for turn in task.gold_turns
                 for message in (turn, *(Message(role="tool", content=next(texts).text) for _ in turn.tool_calls))
             ]
-            rules = find_fact_rules(transcript, task.outputs, self._family_words.get(task.family, ()))
+            words = self._output_words
+            rules = find_fact_rules(transcript, task.outputs, words.by_family.get(task.family, ()), words.every)
             writes = tuple(result.call for result in results if result.writes)
             self._gold_runs[key] = _GoldRun(changes, writes, rules)
         return self._gold_runs[key]
@@ -397,20 +413,35 @@ class Domain:
         return {}
 
     @functools.cached_property
-    def _family_words(self) -> Mapping[str, Collection[str]]:
-        """The words that are outputs of several tasks, by family."""
-        counts = Counter(
-            (task.family, output)
-            for split in SPLITS
-            for task in dataclasses.replace(self, task_slice=FULL_SLICE).tasks(split)
-            for output in task.outputs
-            if not is_number(output)
-        )
-        words = dict[str, list[str]]()
-        for (family, output), count in counts.items():
+    def _frozen_tasks(self) -> Sequence[Task]:
+        """All tasks, of every slice."""
+        whole = dataclasses.replace(self, task_slice=FULL_SLICE)
+        return [task for split in SPLITS for task in whole.tasks(split)]
+
+    @functools.cached_property
+    def _output_words(self) -> _OutputWords:
+        outputs = [(task.family, word) for task in self._frozen_tasks for word in task.outputs if not is_number(word)]
+        by_family = dict[str, list[str]]()
+        for (family, output), count in Counter(outputs).items():
             if count > 1:
-                words.setdefault(family, []).append(output)
-        return words
+                by_family.setdefault(family, []).append(output)
+        return _OutputWords(
+            by_family, frozenset(word.casefold() for _, output in outputs for word in output.split("|"))
+        )
+
+    @functools.cached_property
+    def _write_tools(self) -> frozenset[str]:
+        """The tools that write in the gold calls of the first tasks of each family and difficulty."""
+        first = dict[tuple[str, str], Task]()
+        for task in self._frozen_tasks:
+            first.setdefault((task.family, task.difficulty), task)
+        names = set[str]()
+        for task in first.values():
+            try:
+                names.update(call.name for call in self._run_gold(task).writes)
+            except TaskError:
+                continue  # `check` reports the task
+        return frozenset(names)
 
     @functools.cached_property
     def _all_specs(self) -> tuple[ToolSpec, ...]:
