@@ -101,9 +101,7 @@ def check(
     ] = False,
     tasks: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Number of tasks for --adversarial. Default: 100, or 8 if tools run in other programs."
-        ),
+        typer.Option(min=1, help="Number of tasks for --adversarial. Default: 100, or 4 if episodes start servers."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The seed of the tasks that --adversarial plays.")] = 0,
     as_json: JsonOption = False,

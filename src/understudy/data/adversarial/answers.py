@@ -30,8 +30,8 @@ def _answering(task: TaskKnowledge, change: Callable[[str, Sequence[str]], Reply
 
 
 def _unread(task: TaskKnowledge) -> bool:
-    """Return whether facts must be read. A data set's own reward may accept an answer that the model knows."""
-    return bool(task.answers and task.reads and task.task.outputs)
+    """Return whether facts must be read. The reward of a `ToolDataset` may accept an answer that the model knows."""
+    return bool(task.answers and task.reads) and (bool(task.task.outputs) or task.known.reports_writes)
 
 
 def _answer_unread(task: TaskKnowledge) -> Sequence[Reply] | None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import SPLITS, Split, Task
 from understudy.data.evidence import gold_writes
-from understudy.envs.rewards import call_key, is_number, states_fact
+from understudy.envs.rewards import call_key, extract_numbers, is_number, states_fact
 from understudy.envs.state import State
 from understudy.envs.task_files.inferred_tools import hands_over
-from understudy.envs.task_source import ExternalSource, StatefulSource, TaskSource
+from understudy.envs.task_source import ExternalSource, StatefulSource, TaskSource, WriteReportingSource
 from understudy.envs.users import asks_for_consent
 
 Reply = Message | Callable[[Sequence[Message]], Message]
@@ -76,10 +76,15 @@ class SourceKnowledge:
         """Whether some task has a user with goals, so that the domain's rules about consent and facts hold."""
         return any(task.scenario.goals for task in self.tasks)
 
+    @property
+    def reports_writes(self) -> bool:
+        """Whether it is known which calls change something."""
+        return isinstance(self.source, WriteReportingSource)
+
     @functools.cached_property
     def outputs(self) -> Sequence[str]:
         """Every fact that some task asks for, once."""
-        return list(dict.fromkeys(fact for task in self.tasks for fact in facts_of(task)))
+        return list(dict.fromkeys(fact for task in self.tasks for fact in self.facts_of(task)))
 
     @functools.cached_property
     def words(self) -> Sequence[str]:
@@ -91,7 +96,7 @@ class SourceKnowledge:
         """Every fact that some task of a family asks for, once, by family."""
         found: dict[str, dict[str, None]] = {}
         for task in self.tasks:
-            found.setdefault(task.family, {}).update(dict.fromkeys(facts_of(task)))
+            found.setdefault(task.family, {}).update(dict.fromkeys(self.facts_of(task)))
         return {family: list(facts) for family, facts in found.items()}
 
     @functools.cached_property
@@ -113,6 +118,20 @@ class SourceKnowledge:
     def calls(self) -> Sequence[tuple[Task, ToolCall]]:
         """The gold calls of the donors whose tools may be called with any arguments."""
         return [(task, call) for task in self.donors for call in task.gold_calls if self.may_invent(call.name)]
+
+    def facts_of(self, task: Task) -> Sequence[str]:
+        """Return what the agent must tell: the outputs, each in one wording, or the answer of a task without them.
+
+        The answer is gold's last text, or the number in it if there is only one. A task that changes something, or
+        whose user has goals, has no answer.
+        """
+        if task.outputs:
+            return [next(filter(None, output.split("|")), output) for output in task.outputs]
+        texts = [turn.content for turn in task.gold_turns if not turn.tool_calls]
+        if not texts or task.scenario.goals or gold_writes(self.source, task):
+            return []
+        numbers = extract_numbers(texts[-1])
+        return [f"{number:.15g}" for number in numbers] if len(numbers) == 1 else texts[-1:]
 
     def may_invent(self, tool: str) -> bool:
         """Return whether a tool may be called with any arguments."""
@@ -163,7 +182,7 @@ class TaskKnowledge:
     @functools.cached_property
     def facts(self) -> Sequence[str]:
         """What the agent must tell: the outputs, or the answer of a task that has none."""
-        return facts_of(self.task)
+        return self.known.facts_of(self.task)
 
     @property
     def hands_over(self) -> bool:
@@ -202,14 +221,6 @@ class TaskKnowledge:
         """Yield the calls of `what` that other tasks make and this one does not."""
         mine = {call_key(call) for call in self.task.gold_calls}
         yield from (call for task, call in what if task.id != self.task.id and call_key(call) not in mine)
-
-
-def facts_of(task: Task) -> list[str]:
-    """Return what the agent must tell: the outputs, each in one wording, or the answer of a task that has none."""
-    if task.outputs:
-        return [next(filter(None, output.split("|")), output) for output in task.outputs]
-    texts = [turn.content for turn in task.gold_turns if not turn.tool_calls]
-    return texts[-1:] if texts and not task.scenario.goals else []
 
 
 @dataclass(frozen=True)

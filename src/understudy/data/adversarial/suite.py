@@ -22,9 +22,9 @@ STRATEGIES: Sequence[Strategy] = (*ANSWERS, *WRITES, *REPLIES)
 ADVERSARIAL_LIMIT = 0.02
 """Reward that a strategy may earn over doing nothing, as a mean over the tasks that it applies to."""
 DEFAULT_TASKS = 100
-"""Number of tasks for each source whose episodes run in this process."""
-DEFAULT_EXTERNAL_TASKS = 8
-"""Number of tasks for each source whose tools run outside of this process."""
+"""Number of tasks for each source."""
+DEFAULT_SERVER_TASKS = 4
+"""Number of tasks for each source whose episodes start servers, because such episodes are slow."""
 _CONCURRENT = 4
 _MAX_EXAMPLES = 3
 _SPARE_TURNS = 20
@@ -102,14 +102,14 @@ async def play_strategies(
 ) -> AdversarialReport:
     """Play all strategies on up to `num_tasks` tasks of a source that is not composite.
 
-    Equal arguments give equal reports. The default number of tasks is `DEFAULT_TASKS`, or `DEFAULT_EXTERNAL_TASKS` if
-    the tools run outside of this process. Tasks whose environment cannot be made are left out.
+    Equal arguments give equal reports. The default number of tasks is `DEFAULT_TASKS`, or `DEFAULT_SERVER_TASKS` if
+    episodes start servers. Tasks whose environment cannot be made are left out.
     """
-    external = isinstance(source, ExternalSource)
-    count = num_tasks or (DEFAULT_EXTERNAL_TASKS if external else DEFAULT_TASKS)
+    slow = isinstance(source, ExternalSource) and source.starts_servers()
+    count = num_tasks or (DEFAULT_SERVER_TASKS if slow else DEFAULT_TASKS)
     known = SourceKnowledge(source, seed)
     tasks = sample_tasks(source, count, seed)
-    place = asyncio.Semaphore(_CONCURRENT if external else 1)
+    place = asyncio.Semaphore(_CONCURRENT if slow else 1)
 
     async def play(task: Task) -> Mapping[str, float | None]:
         async with place:

@@ -25,7 +25,11 @@ from understudy.core.tasks import Score
 from understudy.envs.mcp.config import MCPCall, RewardConfig
 from understudy.envs.mcp.tool_result import ToolResult
 from understudy.envs.mcp.toolkit import ServerCall
-from understudy.envs.rewards import MAX_EXTRA_NUMBERS, extract_numbers, product_score, states_fact
+from understudy.envs.rewards import MAX_EXTRA_NUMBERS, affirms_fact, extract_numbers, product_score
+
+
+_ALTERNATIVES = re.compile(r"-?\$?\d[\d,.]*(?:,? or (?:about )?-?\$?\d[\d,.]*)+")
+"""Numbers of which the agent says that one is right, such as "7 or 8"."""
 
 
 def _pattern(value: str) -> str:
@@ -58,13 +62,19 @@ class AnswerCheck(Record):
         return self
 
     def passes(self, answer: str) -> bool:
-        """Return whether the text states the fact."""
+        """Return whether the text states the fact, and does not deny it. A JSON object or list states no fact."""
         if len(answer) > self.max_characters:
             return False
-        if self.number is not None:
-            found = extract_numbers(answer)
-            return len(found) <= 1 + MAX_EXTRA_NUMBERS and any(abs(n - self.number) <= self.tolerance for n in found)
-        return states_fact(self.text, answer) if self.text else re.search(self.regex, answer) is not None
+        if self.regex:
+            return re.search(self.regex, answer) is not None
+        if _is_record(answer):
+            return False
+        if self.number is None:
+            return affirms_fact(self.text, answer)
+        found = extract_numbers(_ALTERNATIVES.sub(" ", answer))
+        right = [n for n in found if abs(n - self.number) <= self.tolerance]
+        few = len(extract_numbers(answer)) <= 1 + MAX_EXTRA_NUMBERS
+        return few and any(affirms_fact(f"{n:.15g}", answer) for n in right)
 
 
 class StateCheck(MCPCall):
@@ -254,6 +264,13 @@ def _matched(patterns: Sequence[CallPattern], calls: Sequence[ServerCall]) -> in
         return False
 
     return sum(place(pattern, set()) for pattern in range(len(patterns)))
+
+
+def _is_record(answer: str) -> bool:
+    try:
+        return isinstance(json.loads(answer), dict | list)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _text(value: Any) -> str:

@@ -77,6 +77,8 @@ class MCPEnvironment(ToolEnvironment):
     def _scored(self, transcript: Sequence[Message], ended: bool) -> Score:
         last = transcript[-1] if transcript else Message(role="user")
         answer = last.content if ended and last.role == "assistant" else ""
+        if self._task.gold and all(call.failed for call in self._kit.server_calls):
+            answer = ""  # a guess: gold looks the answer up
         rules = FactRules(denied=find_denied([self._task.final_answer], self._task.outputs))
         missing = missing_facts(transcript, self._task.outputs, rules)
         told = [output not in missing for output in self._task.outputs]
