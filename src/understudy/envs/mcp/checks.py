@@ -27,7 +27,6 @@ from understudy.envs.mcp.tool_result import ToolResult
 from understudy.envs.mcp.toolkit import ServerCall
 from understudy.envs.rewards import MAX_EXTRA_NUMBERS, affirms_fact, extract_numbers, product_score
 
-
 _ALTERNATIVES = re.compile(r"-?\$?\d[\d,.]*(?:,? or (?:about )?-?\$?\d[\d,.]*)+")
 """Numbers of which the agent says that one is right, such as "7 or 8"."""
 
