@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
+from pydantic_core import PydanticSerializationError
+
 T = TypeVar("T")
 SHUTDOWN_SECONDS = 10.0
 """Maximum seconds that `BackgroundLoop.close` waits. Without a limit, a server that is still starting could block the
@@ -72,8 +74,7 @@ async def _with_interrupts(main: Coroutine[Any, Any, T]) -> T:
         if cancelled:
             raise KeyboardInterrupt from None
         raise
-    except Exception:
-        # An extension may replace KeyboardInterrupt by an error of its own, as pydantic does while it serializes.
+    except PydanticSerializationError:  # pydantic replaces KeyboardInterrupt by this error while it serializes
         if interrupted:
             raise KeyboardInterrupt from None
         raise
