@@ -249,6 +249,14 @@ class WithControlTokens(BrokenFormat):
         return [token for piece in pieces for token in piece]
 
 
+class WithControlTokensInHistories(WithControlTokens):
+    """A format that turns text into control tokens only if a history with replies is encoded."""
+
+    def encode(self, messages: Sequence[Message], tools: Sequence[ToolSpec], prefix: Sequence[int]) -> list[int]:
+        replied = any(message.role == "assistant" for message in messages)
+        return (super() if replied else super(WithControlTokens, self)).encode(messages, tools, prefix)
+
+
 class FirstCallOnly(BrokenFormat):
     """A format that parses only the first call of a reply."""
 
@@ -297,6 +305,7 @@ def test_tool_deviation_does_not_excuse_conversations_without_tools(tiny: Path) 
             r"one call: 2 .*\b0\b.*\n",
         ),
         (WithControlTokens, {CONTROL}, r"control tokens.*\n>? +index "),
+        (WithControlTokensInHistories, {CONTROL}, r"control tokens of a history.*\n>? +index "),
         (FirstCallOnly, {READ}, r"several calls in a reply: [^\n]*\n  encoded  .*'W1'.*'W2'.*\n  parsed   .*'W1'.*"),
     ],
 )

@@ -147,6 +147,22 @@ def conversation_saying(text: str) -> ScriptedConversation:
     )
 
 
+def history_saying(text: str) -> list[Message]:
+    """Return a conversation in which everybody writes `text`, the assistant too, up to the user's last message.
+
+    Replies do not start with it, because a thought at their start has its tokens.
+    """
+    call = _call(0, "get_order", order_id=text, **{f"a{text}": text})
+    return [
+        Message(role="system", content=text),
+        Message(role="user", content=text),
+        Message(role="assistant", tool_calls=(call,)),
+        Message(role="tool", content=text, tool_call_id=call.id),
+        Message(role="assistant", content=f"It says {text}"),
+        Message(role="user", content=f"Again: {text}"),
+    ]
+
+
 def _call(place: int, name: str, **arguments: Any) -> ToolCall:
     return ToolCall(name=name, arguments=arguments, id=f"call{place:05}")
 

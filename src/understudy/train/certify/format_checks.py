@@ -26,6 +26,7 @@ from understudy.train.certify.conversations import (
     ScriptedEnvironment,
     control_text_conversation,
     conversation_saying,
+    history_saying,
     scripted_conversations,
 )
 from understudy.train.certify.model_template import (
@@ -241,6 +242,13 @@ class _FormatChecker:
         )
         diff = format_token_diff(expected, found, self.vocabulary.decode)
         problems = [f"{wild.talk.name}: the control tokens of the prompts differ\n{diff}"] if diff else []
+        histories = [history_saying(text) for text in (wild.talk.system or "", "Look.")]
+        if not self.template.rejects(histories[1], wild.talk.tools):
+            shown, plain = (
+                [t for t in self.format.encode(history, wild.talk.tools, ()) if t in added] for history in histories
+            )
+            if diff := format_token_diff(plain, shown, self.vocabulary.decode):
+                problems.append(f"{wild.talk.name}: the control tokens of a history differ\n{diff}")
         figures = f"{len(expected)} control tokens in the prompts, {len(added)} in the vocabulary"
         return make_check(FORMAT, "text never becomes a control token", figures, problems)
 
