@@ -22,6 +22,7 @@ from support.serving import (
     stream_chunks,
 )
 from understudy.algorithms.batch import collate
+from understudy.core.errors import RolloutError
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Score
 from understudy.core.trajectory import Trajectory
@@ -137,3 +138,15 @@ def test_constrained_tokens_are_exact_and_leave_other_replies_alone(model: Serve
     episode.logprobs += [0.0] * len(prompt) + forced.logprobs
     batch = asyncio.run(engine.compute_logprobs(collate([episode], group_ids=[0])))
     assert batch.logprobs[0, len(prompt) :].tolist() == pytest.approx(forced.logprobs, abs=1e-3)
+
+
+def test_grammar_that_llguidance_gives_up_is_an_error_of_its_reply(model: ServedModel) -> None:
+    """A token that the grammar forbids makes llguidance's matcher fail."""
+    body = {"model": "tiny", "messages": HELLO, "response_format": SCHEMA}
+    request = parse_request(json.dumps(body).encode())
+    constraint = build_constraint(model.format, model.vocabulary, model.tokenizer_file, model.sampler, request)
+    assert constraint is not None
+    assert constraint.allowed_tokens()[ord("x")] == 0
+    with pytest.raises(RolloutError, match="llguidance") as failed:
+        constraint.accept(ord("x"))
+    assert failed.value.fault == "engine"
