@@ -99,8 +99,13 @@ def _json(path: Path) -> Iterator[Item[Any] | RowError]:
             for value in ijson.items(file, items_path, use_float=True):
                 yield Item(f"{path}: {label}[{number}]", value)
                 number += 1
-    except ijson.JSONError as e:
+    except _json_errors(ijson) as e:
         yield RowError(f"{path}: {label}[{number}]", "", f"not JSON: {_on_one_line(e)}", "unreadable")
+
+
+def _json_errors(ijson: ModuleType) -> tuple[type[Exception], ...]:
+    """Return the exceptions for a text that is not JSON; UnicodeDecodeError for half a character."""
+    return ijson.JSONError, UnicodeDecodeError
 
 
 def _validate_limits(ijson: ModuleType, path: Path) -> None:
@@ -112,7 +117,7 @@ def _validate_limits(ijson: ModuleType, path: Path) -> None:
                 raise ConfigError(f"{path}: more than {_MAX_DIGITS} digits in a row; remove or shorten that number")
             before = data[-_MAX_DIGITS:]
     depth = 0
-    with path.open("rb") as file, contextlib.suppress(ijson.JSONError):  # which is reported with its row
+    with path.open("rb") as file, contextlib.suppress(*_json_errors(ijson)):  # which are reported with their rows
         for event, _ in ijson.basic_parse(file):
             depth += event.startswith("start") - event.startswith("end_")
             if depth > _MAX_DEPTH:
@@ -126,7 +131,7 @@ def _find_items_path(ijson: ModuleType, path: Path) -> str:
             for prefix, event, _ in ijson.parse(file):
                 if event == "start_array" and prefix in JSON_LIST_PATHS:
                     return JSON_LIST_PATHS[prefix]
-    except ijson.JSONError as e:
+    except _json_errors(ijson) as e:
         hint = "if each line is a JSON object, give the file a name that ends in .jsonl"
         raise ConfigError(f"{path}: not JSON: {_on_one_line(e)}; {hint}") from e
     names = ", ".join(repr(name) for name in JSON_LIST_PATHS if name)

@@ -230,8 +230,9 @@ class _Section:
             return _Section(records[0], self.root, self.source, f"{path}.", self.kind)
         by_kind = {record_kind(record): record for record in records}
         kind = values.get("kind", next(iter(by_kind)))
-        if kind not in by_kind:
-            raise ConfigError(f"{self.source}: {path}.kind: unknown value {did_you_mean(str(kind), list(by_kind))}")
+        if not isinstance(kind, str) or kind not in by_kind:
+            allowed = did_you_mean(_shortened(str(kind)), list(by_kind))
+            raise ConfigError(f"{self.source}: {path}.kind: unknown value {allowed}")
         return _Section(by_kind[kind], self.root, self.source, f"{path}.", f"{path}.kind = {kind!r}")
 
     def enter_table(self, key: str, name: str) -> "_Section | None":
