@@ -190,6 +190,18 @@ def test_discard_removes_only_a_new_run(tmp_path: Path) -> None:
     assert not run.folder.exists()
 
 
+def test_discard_removes_the_folders_that_were_made_for_the_run_but_no_episodes(tmp_path: Path) -> None:
+    Run.create(tmp_path / "runs" / "a-001", CONFIG).discard()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "runs").mkdir()
+    Run.create(tmp_path / "runs" / "a-001", CONFIG).discard()
+    assert list((tmp_path / "runs").iterdir()) == []
+    played = Run.create(tmp_path / "runs" / "a-002", CONFIG)
+    played.save_groups(1, make_groups([episode()]))
+    played.discard()
+    assert played.folder.exists()
+
+
 def test_resume_with_another_config_names_the_changed_keys(run: Run) -> None:
     with pytest.raises(ConfigError, match=r"\bseed: 7\b.*\b8\b.*\blimits\.max_turns: 30\b.*\b3\b") as error:
         Run.resume(run.folder, CONFIG.replace(seed=8, limits=CONFIG.limits.replace(max_turns=3)))

@@ -131,7 +131,7 @@ def test_a_damaged_file_of_a_run_is_named_in_one_line(
             if code == 2:
                 last = next((line for line in err.splitlines() if line.startswith("understudy: ")), "")
                 assert last, (words, kind, err)
-                assert Path(file).name in last or str(work) in last, (words, kind, err)
+                assert Path(file).name in last or str(work) in err, (words, kind, err)
                 named += 1
     assert named or "checkpoints" in file or file.startswith(("trained", EVALUATION)), f"no command reads {file}"
 

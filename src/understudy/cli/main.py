@@ -433,9 +433,13 @@ def _format_domain_report(report: "DomainReport") -> str:
     head = f"{report.domain:<12} tasks  families   noop    gold  gold turns"
     body = [
         f"{s.split:<12}{s.tasks:>6}{len(s.families):>10}{s.noop_reward:>7.2f}{s.gold_reward:>8.2f}{s.gold_turns:>12.1f}"
+        if s.tasks
+        else f"{s.split:<12}{0:>6}{'-':>10}{'-':>7}{'-':>8}{'-':>12}"
         for s in report.splits
     ]
-    unused = [f"tools that no gold episode calls: {', '.join(report.unused_tools)}"] if report.unused_tools else []
+    unused = (
+        [f"warning: tools that no gold episode calls: {', '.join(report.unused_tools)}"] if report.unused_tools else []
+    )
     groups = report.problem_groups
     cut = [f"… and {len(groups) - MAX_PROBLEMS} more; --json lists all"] if len(groups) > MAX_PROBLEMS else []
     warnings = [f"warning: {text}" for text in report.warnings]
@@ -459,9 +463,14 @@ def _format_adversarial_report(report: "AdversarialReport") -> str:
     return "\n".join([head, *rows])
 
 
+def _counted_groups(report: "DomainReport") -> str:
+    count = len(report.problem_groups)
+    return "1 group" if count == 1 else f"{count} groups"
+
+
 def _verdict(report: "DomainReport") -> str:
     if report.problems:
-        found = f"{len(report.problems)} problems in {len(report.problem_groups)} groups; --json lists each task"
+        found = f"{len(report.problems)} problems in {_counted_groups(report)}; --json lists each task"
         if not report.unsound:
             return found
         loaded = sum(split.tasks for split in report.splits)

@@ -396,7 +396,9 @@ def _near_duplicates(
     for task in (t for split in SPLITS for t in tasks[split] if t.scenario.opening):
         for first in (known[number] for number in similar.add(task)):
             if within_splits or first.split != task.split:
-                text = f"task {task.id}: it is nearly the same as {first.id}"
+                calls, others = ([(call.name, call.arguments) for call in each.gold_calls] for each in (task, first))
+                same = "gold calls" if calls and calls == others else "words of the user"
+                text = f"task {task.id}: its {same} are nearly the same as those of {first.id}"
                 problems.append(_Problem("duplicate", text, task))
             else:
                 pairs.append((first, task))

@@ -124,6 +124,7 @@ class Run:
         self.step = 0
         self.last_checkpoint: Path | None = None
         self.warnings: list[str] = []
+        self._made: list[Path] = []
         self._new = False
         self._tasks: TaskStore | None = None
 
@@ -132,12 +133,13 @@ class Run:
         """Create a run in a folder that is missing or empty. Raise ConfigError if the folder has content."""
         with os_errors_as_config_errors(folder, "give another --out"):
             validate_new_folder(folder)
+            made = [path for path in folder.parents if not path.exists()]
             folder.mkdir(parents=True, exist_ok=True)
             for name in _BY_STEP:
                 (folder / name).mkdir()  # if two processes create the same run, one fails here
             atomic_write(folder / CONFIG_FILE, dump_toml(config))
             run = cls(folder, config)
-            run._new = True
+            run._new, run._made = True, made
             run._record_provenance()
         return run
 
@@ -233,9 +235,13 @@ class Run:
             atomic_write(self.folder / name, text)
 
     def discard(self) -> None:
-        """Remove the folder of a new run that has neither a checkpoint nor metrics, to free its name."""
-        if self._new and self.last_checkpoint is None and not read_metrics(self.folder):
+        """Remove a new run that has no checkpoint, metrics or episodes, and the folders that were made for it."""
+        stored = (path for name in _BY_STEP for path in (self.folder / name).iterdir())
+        if self._new and self.last_checkpoint is None and not read_metrics(self.folder) and not any(stored):
             shutil.rmtree(self.folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # one of them has other content
+                for path in self._made:
+                    path.rmdir()
 
     @property
     def created_at(self) -> date:
