@@ -139,19 +139,22 @@ class _Sessions:
 
     def full(self, client: str) -> str:
         """Return which limit a new session of the client would exceed, or ""."""
-        if Counter(self._clients.values())[client] + self._opening[client] >= MAX_CLIENT_SESSIONS:
+        if self._is_client_full(client):
             return f"at most {MAX_CLIENT_SESSIONS} sessions of one client may be open"
         return f"at most {MAX_SESSIONS} sessions may be open" if self._count >= MAX_SESSIONS else ""
 
     def spare(self, client: str) -> str:
         """Return the session that has had no request for the longest time, at least `SPARE_SECONDS`, or "".
 
-        It is one of the client's own, or of any client if only the limit of all sessions is reached.
+        It is one of the client's own if it has too many, else of any client.
         """
-        own = self._count < MAX_SESSIONS
+        own = self._is_client_full(client)
         idle = [n for n, of in self._clients.items() if not self._requests[n] and (of == client or not own)]
         longest = min(idle, key=self._used.__getitem__, default="")
         return longest if longest and time.monotonic() - self._used[longest] >= SPARE_SECONDS else ""
+
+    def _is_client_full(self, client: str) -> bool:
+        return Counter(self._clients.values())[client] + self._opening[client] >= MAX_CLIENT_SESSIONS
 
     @property
     def _count(self) -> int:
