@@ -4,11 +4,14 @@ Each call is made inside `user_code`, `tool_code` or `task_code`, which attribut
 Exceptions of the package itself are not caught: they are bugs, and propagate.
 """
 
+import signal
 import sysconfig
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from understudy.core.errors import ConfigError, ExceptionReport, Fault, RolloutError, TaskError, ToolError
 
@@ -54,6 +57,44 @@ def tool_code(name: str) -> Iterator[None]:
             raise
         report = report_exception(e, "tool", f"the tool {name}")
         raise ToolError(report.exception, "tool_exception", report) from e
+
+
+class _TimeLimitReached(BaseException):
+    """Ends a tool. It is no Exception, so that the tool cannot catch it by mistake."""
+
+
+@contextmanager
+def tool_time_limit(name: str, seconds: float) -> Iterator[None]:
+    """Raise RolloutError with the fault `tool` if the block, which calls the tool `name`, runs longer than `seconds`.
+
+    The limit needs the timer of the main thread. Other threads, Windows and programs with a timer of their own have no
+    limit. It cannot end a single call of C code.
+    """
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or not hasattr(signal, "SIGALRM")
+        or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+
+    def on_alarm(number: int, frame: FrameType | None) -> None:
+        raise _TimeLimitReached
+
+    signal.signal(signal.SIGALRM, on_alarm)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+    except _TimeLimitReached:
+        raise RolloutError(
+            f"the tool {name} did not return in {seconds:g} s; end its loop, or raise max_call_seconds of its class",
+            "tool",
+        ) from None
+    finally:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 @contextmanager

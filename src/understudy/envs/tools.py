@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from understudy.core.errors import TaskError, ToolError, did_you_mean
 from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.messages import ToolCall, ToolSpec
-from understudy.core.user_code import tool_code
+from understudy.core.user_code import tool_code, tool_time_limit
 from understudy.envs.state import State
 
 _JSON: TypeAdapter[Any] = TypeAdapter(Any)
@@ -56,6 +56,9 @@ class ToolkitBase:
     Intermediate base classes pass `tools=False`; their methods are not tools.
     """
 
+    max_call_seconds: ClassVar[float] = 60.0
+    """Seconds that one call of a tool may take. A tool that takes longer is a fault of the tool. Coroutines have no
+    limit."""
     _models: ClassVar[dict[str, type[BaseModel]]] = {}
     _specs: ClassVar[tuple[ToolSpec, ...]] = ()
     _not_tools: ClassVar[frozenset[str]] = frozenset()
@@ -87,7 +90,8 @@ class ToolkitBase:
     async def _run_call(self, call: ToolCall) -> str:
         with tool_code(call.name):
             arguments = self._validated(call)
-            result = getattr(self, call.name)(**arguments)
+            with tool_time_limit(call.name, self.max_call_seconds):
+                result = getattr(self, call.name)(**arguments)
             return render_result(await result if inspect.isawaitable(result) else result)
 
     def _validated(self, call: ToolCall) -> dict[str, Any]:
@@ -123,7 +127,8 @@ class Toolkit(ToolkitBase, tools=False):
         """Run `call` synchronously. A coroutine runs in the background event loop."""
         with self._restored_on_error(), tool_code(call.name):
             arguments = self._validated(call)
-            result = getattr(self, call.name)(**arguments)
+            with tool_time_limit(call.name, self.max_call_seconds):
+                result = getattr(self, call.name)(**arguments)
             return render_result(BACKGROUND_LOOP.run(result) if inspect.iscoroutine(result) else result)
 
     @contextmanager
