@@ -21,7 +21,8 @@ PROBLEM_STRAY_STOP = f"to leave, write {STOP_TOKEN} and nothing else; to say som
 PROBLEM_WRONG_FORMAT = "keep to the form that was asked for"
 
 _THINKING = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
-_STOP = re.compile(r"#{2,}\s?STOP\s?#{2,}", re.IGNORECASE)
+_THINKING_END = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
+_STOP = re.compile(r"(?<!#)#{2,}\s?STOP\s?#{2,}", re.IGNORECASE)
 _DECORATION = " \t\r\n\"'`*_.!"
 _OWN_LABEL = re.compile(r"^[\s*_]*(?:customer|user|me)[\s*_]*:[\s*_]*", re.IGNORECASE)
 _LABEL = re.compile(
@@ -93,7 +94,9 @@ def _failure(reply: ChatCompletion) -> str:
 
 def strip_thinking(text: str) -> str:
     """Return the text without the `<think>` blocks of a reasoning model."""
-    return _THINKING.sub("", text)
+    ends = [found.end() for found in _THINKING_END.finditer(text)]
+    end = ends[-1] if ends else 0  # a block without an end is text, and looking for its end takes quadratic time
+    return _THINKING.sub("", text[:end]) + text[end:]
 
 
 def _spoken(text: str) -> UserDraft:

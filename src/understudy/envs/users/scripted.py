@@ -15,7 +15,7 @@ MAX_PROPOSAL_ITEMS = 12
 """Distinct numbers and ids that a proposal may contain. A text with more is a list to choose from, not a proposal."""
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
-_WITH_DIGIT = re.compile(r"\w*\d\w*")
+_WITH_DIGIT = re.compile(r"\b\w*\d\w*")
 _REQUEST = re.compile(
     r"\?|\b(?:please|provide|tell me|give me|let me know|share|could you|can you|may i|what|which|why|"
     r"need (?:your|the|to know))\b"
@@ -110,7 +110,7 @@ class ScriptedUser:
         if not text.strip():
             return self._useless(self._random.choice(SILENCE_TEXTS))
         sentences = [s for s in _SENTENCE.split(text.casefold().strip()) if not _CLOSING.search(s)]
-        refusals = [s for s in sentences if is_refusal(s)]
+        refusals = {s for s in sentences if is_refusal(s)}
         rest = " ".join(s for s in sentences if s not in refusals)
         asks = asks_for_consent(rest)
         if asks and (proposal := self._proposed(rest)):

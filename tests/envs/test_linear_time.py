@@ -1,0 +1,83 @@
+"""Test that reading a text takes time linear in its length, for texts that models can be made to write."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from understudy import load
+from understudy.clients.completions import ChatCompletion
+from understudy.core.messages import Message
+from understudy.envs.users import consent, draft
+from understudy.envs.users.scripted import ScriptedUser
+
+SIZE = 1_000_000
+SECONDS = 6.0
+"""More than linear time needs on a slow machine, and far less than quadratic time needs: minutes."""
+SENTENCES = "".join(f"I cannot do {k}. " for k in range(40_000))
+"""Different refusals."""
+STARTS = ("", "Please confirm: ", "Please tell me ", "I cannot ")
+UNITS = ("a", "1", " ", "_", "é", ",", "yes, ", "'", '"', "#", "<think>", "I ", "transfer ", "only ")
+
+
+def hear(text: str) -> None:
+    ScriptedUser(load("retail").tasks("train")[0].scenario).respond_to(text)
+
+
+def read_as_user(text: str) -> None:
+    draft.parse_user_message(ChatCompletion(message=Message(role="assistant", content=text)))
+
+
+READERS: tuple[Callable[[str], object], ...] = (
+    hear,
+    read_as_user,
+    draft.strip_thinking,
+    consent.asks_for_consent,
+    consent.gives_consent,
+    consent.declines,
+)
+
+
+def seconds(read: Callable[[str], object], text: str) -> float:
+    begin = time.process_time()
+    read(text)
+    return time.process_time() - begin
+
+
+def test_scripted_user_hears_different_refusals_in_linear_time() -> None:
+    assert seconds(hear, SENTENCES) < SECONDS
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (hear, "Please confirm: " + "a" * SIZE),
+        (draft.strip_thinking, "<think>" * (SIZE // 7)),
+        (read_as_user, "#" * SIZE),
+        (read_as_user, "### " * (SIZE // 4)),
+    ],
+)
+def test_long_text_is_read_in_linear_time(read: Callable[[str], object], text: str) -> None:
+    assert seconds(read, text) < SECONDS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("start", STARTS)
+def test_long_runs_are_read_in_linear_time(read: Callable[[str], object], start: str) -> None:
+    for unit in UNITS:
+        assert seconds(read, start + unit * (200_000 // len(unit))) < SECONDS, unit
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("<think>a</think>b", "b"),
+        ("a<think>b</thinking>c<THINK>d</think>e", "ace"),
+        ("<think>a<think>b</think>c", "c"),
+        ("a</think>b<think>c", "a</think>b<think>c"),
+        ("<think>a", "<think>a"),
+    ],
+)
+def test_thinking_is_stripped(text: str, left: str) -> None:
+    assert draft.strip_thinking(text) == left
