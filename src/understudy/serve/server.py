@@ -23,6 +23,7 @@ from understudy.serve.access import AccessMiddleware, error_response, json_respo
 from understudy.serve.completions import ChatCompletionsApp, validate_model_name
 from understudy.serve.generation import ServedModel
 from understudy.serve.options import ServeConfig
+from understudy.serve.protocol import TimeLimitedProtocol
 from understudy.serve.requests import ApiError
 
 SHUTDOWN_SECONDS = 5
@@ -85,7 +86,7 @@ def make_server(app: ASGIApp) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http="h11",
+            http=TimeLimitedProtocol,
             ws="none",
             lifespan="off",
             log_level="warning",

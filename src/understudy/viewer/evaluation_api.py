@@ -23,6 +23,7 @@ from understudy.runs.run import RunEvaluation, list_run_evaluations
 from understudy.runs.storage.episode_store import EPISODES_FILE, REPORT_FILE
 from understudy.viewer.episodes.episode_api import STANDALONE_EVAL_STEP, episode_source_of
 from understudy.viewer.library import RunLibrary
+from understudy.viewer.query import QueryError
 from understudy.viewer.run_api import FileStamp, file_stamp
 
 RouteParams = Mapping[str, str]
@@ -160,7 +161,9 @@ def _stage_name(evaluation: RunEvaluation) -> str:
 
 def _row(library: RunLibrary, key: str, place: str) -> ResultRow:
     rows = _outcome(library, key).rows
-    if not (place.isdecimal() and len(place) < 10) or int(place) >= len(rows):
+    if not (place.isdecimal() and len(place) < 10):
+        raise QueryError(f"a row is {place[:40]!r}; it must be a whole number")
+    if int(place) >= len(rows):
         raise ConfigError(f"{key} has no row {place!r}; its rows are 0 to {len(rows) - 1}")
     return rows[int(place)]
 

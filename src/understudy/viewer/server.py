@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -107,10 +107,13 @@ def _annotating(library: RunLibrary) -> Callable[[Request], Awaitable[Response]]
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return _error_response("the body must be JSON, with the header Content-Type: application/json", 415)
         body = b""
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MAX_BODY_BYTES:
-                return _error_response(f"a note has at most {MAX_BODY_BYTES} bytes", 413)
+        try:
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_BODY_BYTES:
+                    return _error_response(f"a note has at most {MAX_BODY_BYTES} bytes", 413)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
         try:
             annotation = parse_annotation(body)
         except ValidationError as e:

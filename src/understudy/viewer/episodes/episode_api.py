@@ -22,6 +22,7 @@ from understudy.viewer.episodes.group import group_members
 from understudy.viewer.episodes.repairs import explain_parses
 from understudy.viewer.episodes.tokens import build_token_view
 from understudy.viewer.library import RunLibrary
+from understudy.viewer.query import QueryError
 from understudy.viewer.run_api import annotation_to_dict
 
 STANDALONE_EVAL_STEP = "eval"
@@ -115,5 +116,5 @@ def annotate_handler(library: RunLibrary, values: RouteParams, annotation: Annot
 def _number(values: RouteParams, name: str) -> int:
     text = values[name]
     if not (text.isdecimal() and len(text) <= _MAX_DIGITS):
-        raise ConfigError(f"{name} is {text!r}; it must be a whole number")
+        raise QueryError(f"{name} is {text[:40]!r}; it must be a whole number")
     return int(text)
