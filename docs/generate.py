@@ -65,10 +65,10 @@ def pages() -> dict[str, str]:
 
 
 def written() -> dict[str, str]:
-    """The pages of docs/, the recipes in them, and two more that stand at the top of the repository."""
+    """The pages of docs/, the recipes in them, and three more that stand at the top of the repository."""
     found = {str(path.relative_to(ROOT / "docs")): path for path in sorted((ROOT / "docs").rglob("*.md"))}
     texts = {name: _fields(_recipes(path.read_text(encoding="utf-8"))) for name, path in found.items()}
-    for name in ("CONTRIBUTING", "CHANGELOG"):
+    for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY"):
         text = (ROOT / f"{name}.md").read_text(encoding="utf-8")
         texts[f"{name.lower()}.md"] = re.sub(r"\]\(docs/", "](", text)
     return {name: _inside(text) for name, text in texts.items()}
@@ -107,6 +107,7 @@ def fields_table(record: type[Record]) -> str:
 
 def _inside(text: str) -> str:
     """Links to what is in the repository and not in the site become its path."""
+    text = text.replace("](../SECURITY.md", "](security.md")
     return re.sub(r"\[([^\]]*)\]\(\.\./([^)]*)\)", r"`\2`", text)
 
 

@@ -338,6 +338,18 @@ def test_filtered_reply_in_the_cache_is_requested_again(tmp_path: Path) -> None:
         assert send(make_chat_model(endpoint.url, cache_dir=str(tmp_path))).message.content == "b"
 
 
+def test_error_hides_secrets_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
+    monkeypatch.setenv("OTHER_TOKEN", "open-sesame")
+    said = f"no {KEY}, open-sesame, https://me:word@host/?api_key=abcdefgh, sk-{'a1B2' * 6}"
+    with serve_answers([make_completion("Hi."), Answer({"error": {"message": said}}, 400)]) as endpoint:
+        chat = make_chat_model(endpoint.url, api_key_var="MY_KEY")
+        send(chat)
+        with pytest.raises(RolloutError, match="OTHER_TOKEN") as error:
+            send(chat)
+    assert not any(secret in str(error.value) for secret in (KEY, "sesame", "word@", "abcdefgh", "sk-a1"))
+
+
 def test_max_concurrency_limits_simultaneous_requests() -> None:
     def answer(_: object) -> Answer:
         answer = make_completion("Hi.")

@@ -197,6 +197,23 @@ def test_template_that_cannot_be_appended_to_is_rejected(
         load_chat_format(write_model_folder(template))
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ raise_exception.__globals__.json }}",
+        "{{ strftime_now.__self__.__class__.__mro__[1] }}",
+        "{{ messages.append(1) }}",
+        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+        "{% include '/etc/passwd' %}",
+        "{{ range(1000000000) | length }}",
+    ],
+)
+def test_template_cannot_reach_python(tmp_path: Path, code: str) -> None:
+    with pytest.raises(ConfigError, match="chat template that fails"):
+        compile_template(tmp_path, code)([Message(role="user", content="Hi.")])
+
+
 def render_turns(path: Path, format: TemplateFormat, parts: list[list[Message]]) -> str:
     """Encode the conversation turn by turn and decode it."""
     tokens: list[int] = []
