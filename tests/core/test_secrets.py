@@ -91,7 +91,8 @@ def test_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert mask_secrets("Authorization: Bearer abcdefgh12345") == "Authorization: Bearer [secret]"
     assert mask_secrets(f"Incorrect key {KEY}.") == "Incorrect key [secret]."
-    plain = "max_tokens=100000 token_mean learning_rate=0.00001 key=lambda: the bearer authenticates https://host/a@b"
+    plain = "no such key: order_20240101"
+    plain += " max_tokens=100000 token_mean learning_rate=0.00001 key=lambda: the bearer authenticates https://host/a@b"
     assert mask_secrets(plain) == plain
 
 

@@ -37,6 +37,15 @@ def test_end_is_recorded_with_its_reason(tmp_path: Path) -> None:
     assert end_with(tmp_path, SystemExit(143))[0] == "stopped"
 
 
+def test_reason_holds_no_secret(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError), StatusRecorder(tmp_path):
+        raise ConfigError("401 from https://me:word@host/api?api_key=abcdefgh")
+    assert (
+        json.loads((tmp_path / STATUS_FILE).read_text())["reason"]
+        == "401 from https://[login]@host/api?api_key=[secret]"
+    )
+
+
 def test_run_is_running_only_while_its_folder_is_locked(tmp_path: Path) -> None:
     with folder_lock(tmp_path), StatusRecorder(tmp_path):
         assert is_locked(tmp_path)

@@ -99,7 +99,8 @@ def _assigns_secret(found: re.Match[str]) -> bool:
         return False
     has_digit = any(character.isdigit() for character in value)
     if sign.startswith(":"):
-        return has_digit and len(value) >= 12
+        is_word = name.lower() in _LAST_WORDS and name.lower() != "cookie"  # as in "no such key: order_20240101"
+        return has_digit and len(value) >= 12 and not is_word
     in_query = found.string[max(0, found.start() - 1) : found.start()] in ("?", "&")
     return has_digit or in_query or name.startswith("-") or bool(_CLEAR.search(name))
 
