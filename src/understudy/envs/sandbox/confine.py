@@ -134,17 +134,12 @@ def _library() -> Iterator[tuple[str, int]]:
 
     The library's own folder is not listed, because the right would include site-packages.
     """
-    for root in library_roots():
+    for root in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}:
         if os.path.isdir(root):
             others = (entry for entry in os.scandir(root) if entry.name not in ("site-packages", "dist-packages"))
             yield from ((entry.path, landlock.READ_RIGHTS) for entry in others)
     if os.path.isdir(_ZONES):
         yield _ZONES, landlock.READ_RIGHTS
-
-
-def library_roots() -> set[str]:
-    """Return the folders of Python's library."""
-    return {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
 
 
 def _verify() -> None:

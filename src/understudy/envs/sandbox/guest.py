@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from importlib.machinery import FileFinder, ModuleSpec
 from types import ModuleType
 
-from understudy.envs.sandbox.confine import SandboxLimits, SandboxUnavailable, confine, die_with_parent, library_roots
+from understudy.envs.sandbox.confine import SandboxLimits, SandboxUnavailable, confine, die_with_parent
 
 TOKEN_BYTES = 32
 CODE_FILENAME = "<code>"
@@ -79,8 +79,8 @@ def _preload() -> None:
 
 def _list_library() -> None:
     """List the folders of Python's library, which cannot be listed after confinement, for all later imports."""
-    for root in library_roots():
-        finder = sys.path_importer_cache.get(root)
+    for path in sys.path:
+        finder = sys.path_importer_cache.get(path)
         if isinstance(finder, FileFinder):
             finder.find_spec("no_such_module")  # lists the folder
             finder.invalidate_caches = lambda: None  # type: ignore[method-assign]
