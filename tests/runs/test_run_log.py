@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from support.disk import limited_file_size
 from understudy.runs.storage.run_log import LOG_FILE, RunLog
 
 
@@ -57,3 +58,12 @@ def test_log_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with RunLog(tmp_path) as log:
         log.report("401 for open-sesame at https://me:word@host/api?api_key=abcdefgh", 0, 0, {})
     assert lines(tmp_path) == ["INFO 401 for [MY_SERVICE_TOKEN] at https://[login]@host/api?api_key=[secret]"]
+
+
+def test_full_disk_ends_the_log_and_not_the_run(tmp_path: Path) -> None:
+    with RunLog(tmp_path) as log:
+        log.report("a line", 0, 0, {})
+        with limited_file_size(10):
+            log.report("another line that does not fit", 0, 0, {})
+            log.__exit__(None, None, None)
+    assert "a line" in (tmp_path / LOG_FILE).read_text()

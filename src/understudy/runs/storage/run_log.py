@@ -66,5 +66,9 @@ class _LogFile(logging.FileHandler):
         with contextlib.suppress(OSError):  # the file is opened here
             super().emit(record)
 
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # what a failed write has left in the buffer fails again
+            super().close()
+
     def handleError(self, record: logging.LogRecord) -> None:
         pass
