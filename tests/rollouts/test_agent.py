@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -71,6 +72,27 @@ def test_each_prompt_extends_the_previous_prompt_and_reply(chat: ChatFormat) -> 
     assert [start for start, _ in spans] == [len(prompt) for prompt in sampler.prompts]
     assert [p for p, m in zip(episode.logprobs, episode.mask, strict=True) if m] == [math.log(0.5)] * sum(episode.mask)
     assert not any(p for p, m in zip(episode.logprobs, episode.mask, strict=True) if not m)
+
+
+class WrongLogprobSampler(ScriptedSampler):
+    """A sampler whose last log-probability is wrong."""
+
+    def __init__(self, texts: Sequence[str], logprob: float) -> None:
+        super().__init__(texts, encode_with_end)
+        self.logprob = logprob
+
+    async def sample(
+        self, prompt: Sequence[int], sampling: SamplingParams, seed: int, stop_tokens: Collection[int] = ()
+    ) -> Completion:
+        completion = await super().sample(prompt, sampling, seed, stop_tokens)
+        return replace(completion, logprobs=[*completion.logprobs[:-1], self.logprob])
+
+
+@pytest.mark.parametrize("logprob", [math.nan, math.inf, -math.inf])
+def test_logprob_that_is_no_finite_number_is_a_fault_of_the_engine(chat: ChatFormat, logprob: float) -> None:
+    sampler = WrongLogprobSampler(gold_texts(TASK, chat), logprob)
+    episode = play(EngineAgent(sampler, chat, SamplingParams()))
+    assert (episode.stop_reason, episode.fault, episode.score) == (StopReason.FAULT, "engine", None)
 
 
 class LimitedContextSampler(ScriptedSampler):

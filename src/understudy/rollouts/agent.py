@@ -6,6 +6,7 @@
 `NoopAgent` are the upper and lower baselines of every score.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -62,7 +63,7 @@ class EngineAgent:
         """Sample one reply, with a seed that depends only on the episode's seed and the turn.
 
         If the context is full, append `new_messages` without tokens and return None. Raise ConfigError if the first
-        prompt already leaves no room for a reply.
+        prompt already leaves no room for a reply, and RolloutError if a log-probability is not a finite number.
         """
         new_tokens = self._format.encode(new_messages, tools, episode.tokens)
         episode.observe(new_messages)
@@ -72,6 +73,8 @@ class EngineAgent:
         if completion.context_full:
             _validate_opening_fits(task, episode, len(prompt))
             return None
+        if not all(map(math.isfinite, completion.logprobs)):
+            raise RolloutError("the sampler gave a log-probability that is not a finite number", "engine")
         episode.observe((), new_tokens)
         truncated = completion.finish_reason == "length"
         parsed = self._format.parse(completion.tokens, tools)
