@@ -37,6 +37,7 @@ from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 from understudy.runs.config import TrainConfig
 from understudy.runs.presets import preset_names, preset_text
+from understudy.train.chaos.cells import CELLS, ENDINGS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(understudy.__file__).parent
@@ -67,7 +68,7 @@ def pages() -> dict[str, str]:
 def written() -> dict[str, str]:
     """The pages of docs/, the recipes in them, and three more that stand at the top of the repository."""
     found = {str(path.relative_to(ROOT / "docs")): path for path in sorted((ROOT / "docs").rglob("*.md"))}
-    texts = {name: _fields(_recipes(path.read_text(encoding="utf-8"))) for name, path in found.items()}
+    texts = {name: _cells(_fields(_recipes(path.read_text(encoding="utf-8")))) for name, path in found.items()}
     for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY"):
         text = (ROOT / f"{name}.md").read_text(encoding="utf-8")
         texts[f"{name.lower()}.md"] = re.sub(r"\]\(docs/", "](", text)
@@ -93,6 +94,21 @@ def _fields(text: str) -> str:
         return fields_table(record)
 
     return re.sub(r"^<!-- fields: (\S+)\.(\w+) -->$", table, text, flags=re.MULTILINE)
+
+
+def _cells(text: str) -> str:
+    """Return the text with the matrix of fault injection in place of `<!-- cells -->`."""
+    return text.replace("<!-- cells -->", cells_table()) if "<!-- cells -->" in text else text
+
+
+def cells_table() -> str:
+    """Return a table of the cells of fault injection: party, fault, component charged, and what a run makes of it."""
+    lines = ["| party | fault | charged to | if it passes | if it lasts |", "|---|---|---|---|---|"]
+    for cell in CELLS:
+        endings = (ENDINGS[ending] if ending else "" for ending in (cell.passing, cell.lasting))
+        owner = f"`{cell.owner}`" if cell.owner else ""
+        lines.append(f"| {' | '.join([cell.party, cell.fault, owner, *endings])} |")
+    return "\n".join(lines)
 
 
 def fields_table(record: type[Record]) -> str:

@@ -51,7 +51,7 @@ UNRUN = {
     "an installation": 2,
     "another package": 9,
     "another trainer": 6,
-    "minutes": 13,
+    "minutes": 14,
     "minutes with a model": 4,
     "npm": 1,
     "several GPUs": 2,

@@ -15,6 +15,7 @@ from understudy.cli.arguments import (
     TargetArguments,
     print_file_summaries,
 )
+from understudy.cli.chaos import chaos
 from understudy.cli.collect import collect
 from understudy.cli.processes import TERMINATED_STATUS
 from understudy.cli.view import view
@@ -381,6 +382,9 @@ def certify(
     certificate, text = launch.run_certify(model, settings or ())
     print(json.dumps(certificate, indent=1) if as_json else text)
     raise typer.Exit(0 if certificate["passed"] else 1)
+
+
+app.command(cls=SettingsCommand)(chaos)
 
 
 @app.command()

@@ -1,0 +1,65 @@
+"""`understudy chaos`: fault injection into short training runs."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from understudy.cli.arguments import JsonOption, TargetArguments
+
+if TYPE_CHECKING:
+    from understudy.train.chaos.run_cells import CellResult
+
+
+def chaos(
+    target: TargetArguments = None,
+    only: Annotated[str, typer.Option(metavar="PARTY[,PARTY]", help="Only these parties, such as `user,disk`.")] = "",
+    seed: Annotated[int, typer.Option("--seed", help="The seed of the faults: which calls fail, and how often.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Keep the runs in this new folder. Default: they are removed.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Inject faults into short training runs, and check what the runs make of them.
+
+    Each party fails in turn with each kind of fault: environment, user, grader, tools, endpoints, MCP server, sampler,
+    trackers, disk, clock, the process, and one of several. A fault must be charged to the right party, and no episode
+    with a fault may be trained on. The run must go on, or end with one line and resume like an undisturbed one.
+    WHAT is the preset `smoke` if it is not given; its runs are shortened. The exit code is 1 if a cell does not hold.
+    """
+    from understudy.runs.agents import missing_package_error
+    from understudy.runs.run import validate_new_folder
+
+    try:
+        from understudy.train.chaos import run_cells as runs
+    except ModuleNotFoundError as e:
+        raise missing_package_error(e, "training") from e
+    config = runs.chaos_config(target or ())
+    cells = runs.select_cells([party.strip() for party in only.split(",") if party.strip()])
+    if out is not None:
+        validate_new_folder(out)
+    results = []
+    with tempfile.TemporaryDirectory(prefix="understudy-chaos-", ignore_cleanup_errors=True) as scratch:
+        for result in runs.run_cells(config, cells, out.resolve() if out else Path(scratch), seed):
+            results.append(result)
+            if not as_json:
+                print(_format_result(result), flush=True)
+    if as_json:
+        print(json.dumps([result.model_dump() for result in results], indent=1))
+    else:
+        print(_format_summary(results))
+    raise typer.Exit(1 if any(result.holds is False for result in results) else 0)
+
+
+def _format_result(result: "CellResult") -> str:
+    verdict = {True: "holds", False: "FAILS", None: "skipped"}[result.holds]
+    faults = f"{result.injected} faults"
+    head = f"{result.party:<18} {result.fault:<24} {verdict:<8} {faults:>12} {result.seconds:>6.1f} s"
+    return "\n".join([head, *(f"    {problem}" for problem in result.problems)])
+
+
+def _format_summary(results: "list[CellResult]") -> str:
+    counts = [sum(result.holds is verdict for result in results) for verdict in (True, False, None)]
+    return f"{counts[0]} cells hold, {counts[1]} do not, {counts[2]} were skipped"

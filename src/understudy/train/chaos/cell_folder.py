@@ -1,0 +1,90 @@
+"""The files of a cell's folder, apart from its run: its plan, its config, and what the config names."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import understudy
+from understudy.core.settings import dump_toml
+from understudy.runs.config import TrainConfig, parse_config
+from understudy.train.chaos.cells import Setup
+from understudy.train.chaos.injection import FaultPlan
+from understudy.train.chaos.sources import MODULE_NAME, MODULE_TEXT
+
+CONFIG_FILE = "config.toml"
+_COUNTER = """\
+domain_policy = "You keep a count."
+tasks = "tasks.jsonl"
+
+[server]
+command = [{python}, "-m", "understudy.train.chaos.tool_server", {folder}]
+protocol = "legacy"
+env = {{PYTHONPATH = {path}}}
+read_only_tools = ["count"]
+call_timeout = 1
+max_start_attempts = 1
+max_retries = 0
+"""
+_TRACKER = """\
+import os
+import time
+from pathlib import Path
+
+from understudy.train.chaos.injection import FaultInjector
+
+INJECTOR = FaultInjector(Path(__file__).parent)
+
+
+class SummaryWriter:
+    def __init__(self, *args, **options): ...
+
+    def add_scalar(self, name, value, step):
+        fault = INJECTOR.find_fault("trackers", f"{name} {step}")
+        if fault == "exception":
+            raise ConnectionError("the injected server refuses")
+        if fault == "death":
+            os._exit(9)
+        if fault == "slow":
+            time.sleep(0.005)
+
+    def flush(self): ...
+
+    def close(self): ...
+"""
+"""A package `tensorboardX` whose writer fails by the plan."""
+
+
+def write_cell_folder(folder: Path, config: TrainConfig, setup: Setup, plan: FaultPlan, url: str) -> None:
+    """Write the folder of a cell. `url` is the URL of its endpoint."""
+    folder.mkdir(parents=True)
+    plan.write(folder)
+    settings = [setting.format(url=url) for setting in setup.settings]
+    own = parse_config(dump_toml(config), [*settings, f"domain={MODULE_NAME}:SOURCE"])
+    (folder / CONFIG_FILE).write_text(dump_toml(own), encoding="utf-8")
+    (folder / f"{MODULE_NAME}.py").write_text(MODULE_TEXT, encoding="utf-8")
+    if "tensorboard" in own.trackers:
+        (folder / "tensorboardX.py").write_text(_TRACKER, encoding="utf-8")
+    if setup.source == "counter":
+        _write_counter(folder)
+
+
+def _write_counter(folder: Path) -> None:
+    """Write an MCP environment of one counter."""
+    path = str(Path(understudy.__file__).parents[1])
+    words = {"python": sys.executable, "folder": str(folder), "path": path}
+    text = _COUNTER.format(**{name: json.dumps(value) for name, value in words.items()})
+    (folder / "counter.toml").write_text(text, encoding="utf-8")
+    tasks = [_counter_task(number, split) for split in ("train", "validation", "test") for number in range(3, 9)]
+    (folder / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks), encoding="utf-8")
+
+
+def _counter_task(number: int, split: str) -> Mapping[str, Any]:
+    return {
+        "id": f"count/{split}/{number}",
+        "prompt": f"Add {number} to the count.",
+        "split": split,
+        "gold": [{"tool": "add", "arguments": {"amount": number}}],
+        "check": {"calls": {"required": [{"tool": "add", "arguments": {"amount": number}}]}},
+    }

@@ -1,0 +1,155 @@
+"""The matrix of fault injection: which party fails, how, and what a run makes of it.
+
+`run_cells` proves each cell, and the documentation shows this table.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from understudy.core.errors import Fault
+from understudy.train.chaos.endpoint import JUDGE_ENDPOINT, USER_ENDPOINT
+
+Ending = Literal["equal", "played again", "told", "stops", "refused", "killed"]
+ENDINGS: Mapping[Ending, str] = {
+    "equal": "the run goes on and equals an undisturbed run",
+    "played again": "the episode is played again, and the run goes on",
+    "told": "the model reads the error, `rollout/tool_exceptions` counts it, and the run goes on",
+    "stops": "the run ends with one line and exit code 1, and resumes equal",
+    "refused": "the run ends with one line and exit code 2, and resumes equal",
+    "killed": "the run resumes equal",
+}
+"""What a run makes of a fault. To resume equal is to end with the weights and episodes of an undisturbed run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The settings of a cell's run that differ from the given config."""
+
+    settings: tuple[str, ...] = ()
+    """Settings as `key=value`. `{url}` is the URL of the cell's endpoint."""
+    source: Literal["config", "sums", "counter"] = "config"
+    """The task source: the config's, a data set of sums with its own tool and reward, or a tool server."""
+    plays_gold: bool = True
+    """Whether the environment takes each reply for the task's gold turn."""
+    processes: int = 1
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether equal runs are equal bit for bit. With a server, replies arrive at other times and are sampled in
+        other batches, so log-probabilities and weights may differ by rounding."""
+        return self.source != "counter" and not any("{url}" in setting for setting in self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class FaultCell:
+    """One party with one kind of fault."""
+
+    party: str
+    fault: str
+    setup: Setup
+    passing: Ending | None
+    """What a fault that passes after one or two calls does; None if the fault cannot pass."""
+    lasting: Ending | None
+    """What a fault that lasts does; None if the fault cannot last."""
+    owner: Fault | None = None
+    """The component that episodes name as at fault; None if no episode fails."""
+    requires: str = ""
+    """The package that the cell needs."""
+
+
+_FULL_SLICE = ("slice.families=[]", "slice.difficulties=[]", "slice.tools=[]", "slice.domain_policy=full")
+_ENDPOINT = (
+    "endpoints.chaos.base_url={url}",
+    "endpoints.chaos.timeout=0.5",
+    "endpoints.chaos.max_retries=3",
+    "endpoints.chaos.backoff=0.2",
+)
+_OWN = Setup()
+_SUMS = Setup(_FULL_SLICE, "sums")
+_COUNTER = Setup(_FULL_SLICE, "counter")
+_USER = Setup(("user.kind=injected:USER",))
+_USER_ENDPOINT = Setup(("user.kind=llm", "user.endpoint=chaos", f"endpoints.chaos.model={USER_ENDPOINT}", *_ENDPOINT))
+_JUDGE_ENDPOINT = Setup(
+    (
+        "algorithm.shaping.judge_weight=0.2",
+        "algorithm.shaping.judge_endpoint=chaos",
+        f"endpoints.chaos.model={JUDGE_ENDPOINT}",
+        *_ENDPOINT,
+    ),
+    plays_gold=False,
+)
+_TRACKER = Setup(("trackers=tensorboard",))
+_ENDPOINT_FAULTS: Mapping[str, Ending] = {
+    "refused": "stops",
+    "reset": "stops",
+    "hang": "stops",
+    "401": "refused",
+    "404": "refused",
+    "429": "stops",
+    "500": "stops",
+    "half JSON": "stops",
+    "empty body": "stops",
+    "invalid UTF-8": "stops",
+    "NaN": "stops",
+    "error page": "stops",
+    "no choices": "stops",
+}
+"""What a lasting fault of an endpoint does, by its kind."""
+
+
+def _environment_cells() -> Sequence[FaultCell]:
+    parties = ("environment reset", "environment step")
+    return [
+        *(FaultCell(party, fault, _OWN, "played again", "stops", "environment")
+          for party in parties for fault in ("exception", "wrong data")),
+        *(FaultCell(party, "slow", _OWN, "equal", "equal") for party in parties),
+        FaultCell("environment close", "exception", _OWN, "played again", "stops", "environment"),
+    ]  # fmt: skip
+
+
+def _endpoint_cells(party: str, setup: Setup, owner: Fault, faults: Sequence[str]) -> Sequence[FaultCell]:
+    endings = {fault: _ENDPOINT_FAULTS[fault] for fault in faults}
+    return [
+        *(FaultCell(party, fault, setup, "equal", lasting, None if lasting == "refused" else owner)
+          for fault, lasting in endings.items()),
+        FaultCell(party, "slow", setup, "equal", "equal"),
+    ]  # fmt: skip
+
+
+CELLS: Sequence[FaultCell] = (
+    FaultCell("environment reset", "1,172 of 1,280 episodes", _OWN, None, "stops", "environment"),
+    *_environment_cells(),
+    FaultCell("user", "exception", _USER, "played again", "stops", "user"),
+    FaultCell("user", "wrong data", _USER, "played again", "stops", "user"),
+    FaultCell("user", "slow", _USER, "equal", "equal"),
+    FaultCell("grader", "exception", _SUMS, "played again", "stops", "grader"),
+    FaultCell("grader", "wrong data", _SUMS, "played again", "stops", "grader"),
+    FaultCell("grader", "slow", _SUMS, "equal", "equal"),
+    FaultCell("tools", "exception", _SUMS, "told", None),
+    FaultCell("tools", "service down", _SUMS, "played again", "stops", "tool"),
+    FaultCell("tools", "slow", _SUMS, "equal", "equal"),
+    *_endpoint_cells(USER_ENDPOINT, _USER_ENDPOINT, "user", list(_ENDPOINT_FAULTS)),
+    *_endpoint_cells(JUDGE_ENDPOINT, _JUDGE_ENDPOINT, "grader", ["refused", "hang", "401", "500", "half JSON"]),
+    FaultCell("MCP server", "death", _COUNTER, "played again", "stops", "mcp"),
+    FaultCell("MCP server", "hang", _COUNTER, "played again", "stops", "mcp"),
+    FaultCell("MCP server", "wrong data", _COUNTER, "played again", "stops", "mcp"),
+    FaultCell("MCP server", "slow", _COUNTER, "equal", "equal"),
+    FaultCell("agent sampler", "exception", _OWN, "played again", "stops", "engine"),
+    FaultCell("agent sampler", "wrong data", _OWN, "played again", "stops", "engine"),
+    FaultCell("agent sampler", "slow", _OWN, "equal", "equal"),
+    FaultCell("trackers", "exception", _TRACKER, "equal", "equal"),
+    FaultCell("trackers", "death", _TRACKER, "equal", "equal"),
+    FaultCell("trackers", "slow", _TRACKER, "equal", "equal"),
+    FaultCell("disk", "full disk", _OWN, None, "refused"),
+    FaultCell("disk", "partial write", _OWN, None, "refused"),
+    FaultCell("disk", "read-only", _OWN, None, "refused"),
+    FaultCell("clock", "jumps", _OWN, "equal", "equal"),
+    FaultCell("process", "death", _OWN, None, "killed"),
+    FaultCell("a rank of two", "death", Setup(processes=2), None, "stops"),
+)  # fmt: skip
+
+
+def parties(cells: Sequence[FaultCell] = CELLS) -> list[str]:
+    """Return the parties in the order of the matrix."""
+    return list(dict.fromkeys(cell.party for cell in cells))

@@ -1,0 +1,119 @@
+"""The process of one run: `understudy` as its users start it, with the patches of a cell's plan.
+
+The patches change only this process: its clock, its disk, its sampler.
+"""
+
+import builtins
+import dataclasses
+import errno
+import io
+import os
+import random
+import resource
+import runpy
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from understudy.core.errors import RolloutError
+from understudy.train.chaos.injection import RUN_FOLDER, FaultInjector
+from understudy.train.chaos.sources import raise_fault
+
+JUMP_SECONDS = 3 * 365 * 24 * 3600
+"""The largest jump of the clock, in both directions."""
+PARTIAL_BYTES = 512
+"""How much of a file a partial write writes."""
+_ERRNO = {"full disk": errno.ENOSPC, "read-only": errno.EROFS}
+
+
+def run_program(arguments: Sequence[str], folder: Path, output: Connection) -> None:
+    """Run `understudy ARGUMENTS` in a cell's folder. This process prints to `output`, and exits as the program does."""
+    os.setsid()
+    os.chdir(folder)
+    for descriptor in (1, 2):
+        os.dup2(output.fileno(), descriptor)
+    output.close()
+    sys.path.insert(0, str(folder))
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)  # for the processes of trackers
+    injector = FaultInjector(folder)
+    if patch := _PATCHES.get(injector.plan.party):
+        patch(injector)
+    sys.argv = ["understudy", *arguments]
+    runpy.run_module("understudy", run_name="__main__", alter_sys=True)
+
+
+def _patch_clock(injector: FaultInjector) -> None:
+    now, draw = time.time, random.Random(injector.plan.seed)
+
+    def jumping_time() -> float:
+        jumps = injector.find_fault("clock", "now") if injector.has_begun() else ""
+        return now() + (draw.uniform(-JUMP_SECONDS, JUMP_SECONDS) if jumps else 0.0)
+
+    time.time = jumping_time
+
+
+def _patch_sampler(injector: FaultInjector) -> None:
+    from understudy.engines.base import Completion
+    from understudy.engines.local.engine import LocalEngine
+
+    sample = LocalEngine.sample
+
+    async def faulty_sample(self: LocalEngine, prompt: Sequence[int], *args: Any, **options: Any) -> Completion:
+        completion = await sample(self, prompt, *args, **options)
+        fault = injector.find_fault("agent sampler", "sample")
+        if fault == "exception":
+            raise RolloutError("the injected sampler does not answer", "engine")
+        if await raise_fault(fault):
+            return dataclasses.replace(completion, logprobs=[float("nan")] * len(completion.tokens))
+        return completion
+
+    LocalEngine.sample = faulty_sample  # type: ignore[method-assign]
+
+
+def _patch_disk(injector: FaultInjector) -> None:
+    """Let writes to the run's folder fail."""
+    run = str(injector.folder / RUN_FOLDER)
+
+    def refuse(path: Any) -> None:
+        if isinstance(path, str | os.PathLike) and os.path.abspath(path).startswith(run):
+            _fail_write(injector.find_fault("disk", os.fspath(path)), path)
+
+    def wrap(function: Callable[..., Any], writes: Callable[..., bool]) -> Callable[..., Any]:
+        def refusing(path: Any, *args: Any, **options: Any) -> Any:
+            if writes(*args, **options):
+                refuse(path)
+            return function(path, *args, **options)
+
+        return refusing
+
+    def has_write_mode(mode: str = "r", *_: Any, **__: Any) -> bool:
+        return bool(set(mode) & set("wax+"))
+
+    def has_write_flags(flags: int, *_: Any, **__: Any) -> bool:
+        return bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+
+    def always(*_: Any, **__: Any) -> bool:
+        return True
+
+    builtins.open = io.open = wrap(io.open, has_write_mode)
+    os.open = wrap(os.open, has_write_flags)
+    for name in ("mkdir", "replace", "rename", "unlink", "symlink"):
+        setattr(os, name, wrap(getattr(os, name), always))
+
+
+def _fail_write(fault: str, path: Any) -> None:
+    if fault == "partial write":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (PARTIAL_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    elif fault:
+        raise OSError(_ERRNO[fault], os.strerror(_ERRNO[fault]), os.fspath(path))
+
+
+_PATCHES: Mapping[str, Callable[[FaultInjector], None]] = {
+    "clock": _patch_clock,
+    "agent sampler": _patch_sampler,
+    "disk": _patch_disk,
+}
+"""What is patched, by the party that fails."""

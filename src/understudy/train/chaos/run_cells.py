@@ -1,0 +1,298 @@
+"""Run the cells of the matrix and check each one.
+
+Each run is `understudy train` in a process of its own. A cell has a run without faults, which cells with the same setup
+share, a run with faults that pass, and a run with faults that last, which is then resumed without faults.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from understudy.core.errors import ConfigError, did_you_mean
+from understudy.core.records import Record
+from understudy.core.settings import dump_toml
+from understudy.runs.config import TrainConfig, parse_config
+from understudy.runs.run import read_metrics
+from understudy.runs.storage.status import read_run_status
+from understudy.runs.targets import resolve, split_arguments
+from understudy.train.chaos.cell_folder import CONFIG_FILE, write_cell_folder
+from understudy.train.chaos.cells import CELLS, Ending, FaultCell, Setup, parties
+from understudy.train.chaos.endpoint import FaultyEndpoint
+from understudy.train.chaos.injection import RUN_FOLDER, FaultMode, FaultPlan, count_injected
+from understudy.train.chaos.program import Killer, ProcessKiller, ProgramResult, run_in_fork, run_in_ranks
+
+DEFAULT_CONFIG = "smoke"
+SHORT = (
+    "sft.steps=1",
+    "sft.batch_size=1",
+    "sft.num_demonstrations=1",
+    "steps=2",
+    "save_every=1",
+    "sampling.max_response_tokens=4",
+    "algorithm.groups_per_batch=1",
+    "algorithm.group_size=2",
+    "algorithm.max_resampled_groups=0",
+    "limits.max_retries=2",
+    "engine.dtype=float32",
+    "eval.tasks=1",
+    "eval.every=0",
+    "certify.every=0",
+    "trackers=[]",
+)
+"""Settings that make a run short. Those of the command line override them."""
+_HISTORY = ("steps=1", "algorithm.groups_per_batch=160", "algorithm.group_size=8", "limits.max_retries=0")
+_HISTORY_SHARE = (1172, 1280)
+OUTPUT_FILE = "output.txt"
+"""What the runs of a folder printed."""
+ROUNDING = 1e-4
+"""The largest difference of a weight that rounding explains."""
+_EXIT_CODES = {"stops": 1, "refused": 2}
+_ATTEMPT = re.compile(r"attempt \d+: fault of (\w+):")
+
+
+class CellResult(Record):
+    """What a cell of the matrix has shown."""
+
+    party: str
+    fault: str
+    holds: bool | None
+    """Whether the runs ended as the matrix says; None if the cell was skipped."""
+    problems: tuple[str, ...] = ()
+    """What did not hold, or why the cell was skipped."""
+    injected: int = 0
+    """Number of faults that were injected."""
+    seconds: float = 0.0
+
+
+def chaos_config(arguments: Sequence[str]) -> TrainConfig:
+    """Return the short config of the runs. Raise ConfigError if its tasks come from files, which no source can wrap."""
+    names, settings = split_arguments(arguments)
+    config = resolve([*(names or [DEFAULT_CONFIG]), *SHORT, *settings]).config
+    if config.data.train or config.data.validation:
+        raise ConfigError("data.train and data.validation: faults are injected into a domain; name one with domain=")
+    if config.steps < 1:
+        raise ConfigError(f"steps = {config.steps}: faults are injected into an RL step; set steps to at least 1")
+    return config
+
+
+def select_cells(only: Sequence[str]) -> list[FaultCell]:
+    """Return the cells of the parties `only`, or all. Raise ConfigError for an unknown party."""
+    for party in only:
+        if party not in parties():
+            raise ConfigError(f"--only: unknown party {did_you_mean(party, parties())}")
+    return [cell for cell in CELLS if not only or cell.party in only]
+
+
+def run_cells(config: TrainConfig, cells: Sequence[FaultCell], folder: Path, seed: int = 0) -> Iterator[CellResult]:
+    """Run each cell in a folder of its own in `folder`, and yield its result."""
+    undisturbed: dict[Setup, Path] = {}
+    for number, cell in enumerate(cells):
+        started = time.monotonic()
+        if cell.requires and find_spec(cell.requires) is None:
+            yield CellResult(
+                party=cell.party, fault=cell.fault, holds=None, problems=(f"{cell.requires} is not installed: skipped",)
+            )
+            continue
+        proof = _Proof(config, cell, folder / f"{number:02}", seed)
+        if not proof.is_history and cell.setup not in undisturbed:
+            undisturbed[cell.setup] = folder / f"{number:02}" / "off"
+            proof.run_undisturbed()
+        proof.run(undisturbed.get(cell.setup))
+        yield CellResult(
+            party=cell.party,
+            fault=cell.fault,
+            holds=not proof.problems,
+            problems=tuple(proof.problems),
+            injected=proof.injected,
+            seconds=round(time.monotonic() - started, 2),
+        )
+
+
+@dataclass
+class _Proof:
+    """The runs of one cell, and what did not hold."""
+
+    config: TrainConfig
+    cell: FaultCell
+    folder: Path
+    seed: int
+    problems: list[str] = field(default_factory=list)
+    injected: int = 0
+
+    @property
+    def is_history(self) -> bool:
+        """Whether this is the cell of a run whose episodes failed as they were reset."""
+        return self.cell.fault.startswith("1,172")
+
+    def run_undisturbed(self) -> None:
+        """Run without faults."""
+        result = self._train("off")
+        self._require(result.exit_code == 0, f"without faults: {_describe(result)}")
+
+    def run(self, undisturbed: Path | None) -> None:
+        """Run with faults, and compare with the `undisturbed` run."""
+        for mode, ending in (("passing", self.cell.passing), ("lasting", self.cell.lasting)):
+            if ending:
+                before = len(self.problems)
+                self._check(mode, ending, undisturbed)  # type: ignore[arg-type]
+                self.problems[before:] = [f"{mode}: {text}" for text in self.problems[before:]]
+
+    def _check(self, mode: FaultMode, ending: Ending, undisturbed: Path | None) -> None:
+        result = self._train(mode)
+        folder = self.folder / mode
+        run = folder / RUN_FOLDER
+        injected = count_injected(folder)
+        self.injected += injected
+        self._require(injected > 0, "no fault was injected")
+        self._require("Traceback" not in result.output, f"a traceback: {result.last_line}")
+        if self.cell.owner and ending != "equal":
+            owners = _attributed(run)
+            self._require(owners == {self.cell.owner}, f"attributed to {sorted(owners)}, not to {self.cell.owner}")
+        if ending in _EXIT_CODES or ending == "killed":
+            self._check_end(result, run, ending)
+            if undisturbed:
+                result = self._resume(mode)
+        if not undisturbed:
+            return
+        self._require(result.exit_code == 0, f"it should go on: {_describe(result)}")
+        if result.exit_code == 0:
+            self._check_trained(run, undisturbed / RUN_FOLDER, ending)
+
+    def _check_end(self, result: ProgramResult, run: Path, ending: Ending) -> None:
+        """Check how a run ended, and that no failed episode of its last step was trained on."""
+        if ending == "killed":
+            self._require(result.exit_code == -9, f"not killed: {_describe(result)}")
+            return
+        code = 128 + 9 if self.cell.setup.processes > 1 else _EXIT_CODES[ending]
+        self._require(result.exit_code == code, f"not exit code {code}: {_describe(result)}")
+        self._require(len(result.error_lines) == 1, f"{len(result.error_lines)} lines of errors: {_describe(result)}")
+        if self.is_history:
+            self._require("1172 of 1280" in result.last_line, f"not 1172 of 1280: {_describe(result)}")
+        state = read_run_status(run).state
+        self._require(state in ("crashed", "stopped"), f"its status is {state!r}")
+        trained = len(list((run / "trained").glob("*.jsonl"))) if (run / "trained").is_dir() else 0
+        self._require(trained < self.config.steps or (self.is_history and not trained), "the last step was trained")
+
+    def _check_trained(self, run: Path, undisturbed: Path, ending: Ending) -> None:
+        """Check what a finished run has trained on."""
+        if ending == "told":
+            told = sum(record.get("rollout/tool_exceptions", 0.0) for record in read_metrics(run, "train"))
+            return self._require(told > 0, "no tool exception is counted")
+        lowest, rewards = min(_trained_rewards(undisturbed), default=0.0), _trained_rewards(run)
+        self._require(lowest > 0, "an episode without faults earns 0, so that a fault scored as 0 would not show")
+        self._require(
+            min(rewards, default=0.0) >= lowest,
+            f"trained on a reward of {min(rewards, default=0.0):g}; the lowest without faults is {lowest:g}",
+        )
+        if ending == "played again":
+            lost = [episode for _, episode in _episodes(run) if episode.get("fault")]
+            self._require(not lost, f"{len(lost)} episodes failed in all attempts")
+        else:
+            differences = _differences(run, undisturbed, exact=ending != "equal" and self.cell.setup.is_exact)
+            self._require(not differences, f"differs from the run without faults: {', '.join(differences)}")
+        return None
+
+    def _train(self, mode: FaultMode) -> ProgramResult:
+        """Train in a new folder with faults of this mode."""
+        folder, setup = self.folder / mode, self.cell.setup
+        config = parse_config(dump_toml(self.config), _HISTORY) if self.is_history else self.config
+        plan = FaultPlan(
+            party=self.cell.party,
+            fault="exception" if self.is_history else self.cell.fault,
+            mode=mode,
+            seed=self.seed,
+            after_step=config.total_steps - 1,
+            domain=_source_name(setup, config),
+            plays_gold=setup.plays_gold,
+            share=_HISTORY_SHARE if self.is_history else None,
+        )
+        with FaultyEndpoint(folder) as endpoint:
+            write_cell_folder(folder, config, setup, plan, endpoint.url)
+            return self._start(["train", CONFIG_FILE, "--out", RUN_FOLDER, "--debug"], folder)
+
+    def _resume(self, mode: FaultMode) -> ProgramResult:
+        """Resume the run of this mode without faults."""
+        folder = self.folder / mode
+        stored = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        FaultPlan(**stored | {"mode": "off"}).write(folder)
+        config = parse_config((folder / CONFIG_FILE).read_text(encoding="utf-8"), ())
+        endpoint = config.endpoints.get("chaos")
+        port = int(endpoint.base_url.rpartition(":")[2].removesuffix("/v1")) if endpoint else 0
+        with FaultyEndpoint(folder, port):
+            return self._start(["train", "--resume", RUN_FOLDER, "--debug"], folder)
+
+    def _start(self, arguments: Sequence[str], folder: Path) -> ProgramResult:
+        killer: Killer = lambda pid: None  # noqa: E731
+        stored = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        processes = self.cell.setup.processes
+        if stored["mode"] != "off" and self.cell.fault == "death" and stored["party"] in ("process", "a rank of two"):
+            killer = ProcessKiller(folder, 1 if processes > 1 else None)
+        if processes > 1:
+            result = run_in_ranks(arguments, folder, processes, killer)
+        else:
+            result = run_in_fork(arguments, folder, killer)
+        with (folder / OUTPUT_FILE).open("a", encoding="utf-8") as output:
+            output.write(result.output)
+        return result
+
+    def _require(self, holds: bool, text: str) -> None:
+        if not holds:
+            self.problems.append(text)
+
+
+def _source_name(setup: Setup, config: TrainConfig) -> str | list[str]:
+    """Return the name of the source that a cell's episodes come from; empty for the data set of sums."""
+    domain = config.domain if isinstance(config.domain, str) else list(config.domain)
+    return {"config": domain, "sums": "", "counter": "mcp:counter.toml"}[setup.source]
+
+
+def _describe(result: ProgramResult) -> str:
+    code = "did not end in time" if result.exit_code is None else f"exit code {result.exit_code}"
+    return f"{code}: {result.last_line[:300]}"
+
+
+def _attributed(run: Path) -> set[str]:
+    """Return the components that the log of a run names for failed attempts."""
+    log = run / "run.log"
+    return set(_ATTEMPT.findall(log.read_text(encoding="utf-8"))) if log.is_file() else set()
+
+
+def _episodes(run: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for file in sorted((run / "trajectories").glob("*.jsonl")):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            yield file.name, json.loads(line)
+
+
+def _trained_rewards(run: Path) -> list[float]:
+    lines = [line for file in sorted((run / "trained").glob("*.jsonl")) for line in file.read_bytes().splitlines()]
+    return [json.loads(line)["reward"] for line in lines]
+
+
+def _differences(run: Path, other: Path, *, exact: bool) -> list[str]:
+    """Return in what two runs differ: a step's episodes, apart from times, or the weights.
+
+    Unless `exact`, log-probabilities and weights may differ by rounding: a late reply is sampled in another batch.
+    """
+    one, two = _steps(run, exact), _steps(other, exact)
+    found = sorted(name for name in one.keys() | two.keys() if one.get(name) != two.get(name))
+    own, its = (load_file(each / "model" / "model.safetensors") for each in (run, other))
+    tolerance = 0.0 if exact else ROUNDING
+    same = own.keys() == its.keys() and all(np.allclose(own[k], its[k], rtol=0.0, atol=tolerance) for k in own)
+    return found if same else [*found, "the weights"]
+
+
+def _steps(run: Path, exact: bool) -> dict[str, list[dict[str, Any]]]:
+    """Return the episodes of each step, without times and, unless `exact`, without log-probabilities."""
+    left_out = {"timings"} if exact else {"timings", "logprobs"}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, episode in _episodes(run):
+        found.setdefault(name, []).append({key: value for key, value in episode.items() if key not in left_out})
+    return found

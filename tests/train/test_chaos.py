@@ -1,0 +1,136 @@
+"""Tests of fault injection: which calls fail, that a broken promise shows, and the matrix itself."""
+
+import json
+import time
+from dataclasses import replace
+from http.client import HTTPConnection, RemoteDisconnected
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from understudy.core.errors import ConfigError
+from understudy.train.chaos.cells import CELLS, ENDINGS, FaultCell, parties
+from understudy.train.chaos.endpoint import FaultyEndpoint
+from understudy.train.chaos.injection import (
+    MAX_PASSING_FAULTS,
+    RUN_FOLDER,
+    FaultInjector,
+    FaultMode,
+    FaultPlan,
+    count_injected,
+)
+from understudy.train.chaos.run_cells import chaos_config, run_cells, select_cells
+
+
+def make_injector(folder: Path, mode: FaultMode, **plan: object) -> FaultInjector:
+    folder.mkdir(parents=True, exist_ok=True)
+    FaultPlan("user", "exception", mode, **plan).write(folder)  # type: ignore[arg-type]
+    return FaultInjector(folder)
+
+
+def record_steps(folder: Path, count: int) -> None:
+    run = folder / RUN_FOLDER
+    run.mkdir(exist_ok=True)
+    lines = [json.dumps({"step": step, "kind": "train"}) + "\n" for step in range(1, count + 1)]
+    (run / "metrics.jsonl").write_text("".join(lines))
+
+
+@pytest.mark.parametrize("mode", ["off", "passing", "lasting"])
+def test_faults_begin_after_the_planned_step_and_hit_one_party(tmp_path: Path, mode: FaultMode) -> None:
+    injector = make_injector(tmp_path, mode, after_step=2)
+    record_steps(tmp_path, 1)
+    assert injector.find_fault("user", "call") == ""
+    record_steps(tmp_path, 2)
+    assert injector.find_fault("grader", "call") == ""
+    assert injector.find_fault("user", "call") == ("" if mode == "off" else "exception")
+    assert count_injected(tmp_path) == (mode != "off")
+
+
+def test_passing_faults_hit_each_call_once_or_twice_by_the_seed(tmp_path: Path) -> None:
+    counts = {}
+    for seed in range(2):
+        for folder in (tmp_path / f"{seed}", tmp_path / f"{seed} again"):
+            found = [make_injector(folder, "passing", seed=seed).find_fault("user", f"{i % 8}") for i in range(40)]
+            counts[folder.name] = [sum(map(bool, found[i::8])) for i in range(8)]
+    assert counts["0"] == counts["0 again"] != counts["1"]
+    assert set(counts["0"]) == set(range(1, MAX_PASSING_FAULTS + 1))
+
+
+def test_share_fails_exactly_so_many_first_calls(tmp_path: Path) -> None:
+    injector = make_injector(tmp_path, "lasting", share=(11, 12))
+    assert sum(bool(injector.find_fault("user", f"{i}")) for i in range(20)) == 11
+
+
+@pytest.mark.parametrize("fault", ["500", "429", "half JSON", "reset", "refused"])
+def test_endpoint_fails_as_planned_and_recovers(tmp_path: Path, fault: str) -> None:
+    FaultPlan("user endpoint", fault, "passing").write(tmp_path)
+    request = json.dumps({"model": "user endpoint", "messages": [{"content": "Do you confirm?"}]})
+    found = []
+
+    def ask(url: str) -> str:
+        connection = HTTPConnection(url.removeprefix("http://").removesuffix("/v1"), timeout=5)
+        try:
+            connection.request("POST", "/v1/chat/completions", request)
+            reply = connection.getresponse()
+            return reply.read().decode() if reply.status == 200 else str(reply.status)
+        except (TimeoutError, ConnectionError, RemoteDisconnected):
+            return "no connection"
+        finally:
+            connection.close()
+
+    with FaultyEndpoint(tmp_path) as endpoint:
+        for _ in range(200):
+            found.append(ask(endpoint.url))
+            if "Yes, please." in found[-1]:
+                break
+            time.sleep(0.01)
+    expected = {"half JSON": '{"choices": [{"mess', "reset": "no connection", "refused": "no connection"}
+    assert set(found[:-1]) == {expected.get(fault, fault)}
+    assert "Yes, please." in found[-1]
+
+
+def test_wrong_party_and_tasks_of_files_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"\busr\b.*\buser\b"):
+        select_cells(["usr"])
+    with pytest.raises(ConfigError, match=r"data\.train"):
+        chaos_config(["data.train=tasks.jsonl"])
+    assert [cell.party for cell in select_cells(["disk"])] == ["disk"] * 3
+
+
+def test_cells_are_distinct_and_end_in_known_ways() -> None:
+    assert len({(cell.party, cell.fault) for cell in CELLS}) == len(CELLS)
+    assert {ending for cell in CELLS for ending in (cell.passing, cell.lasting) if ending} == ENDINGS.keys()
+    assert all(cell.passing or cell.lasting for cell in CELLS)
+
+
+def run_one(folder: Path, cell: FaultCell) -> tuple[bool | None, str]:
+    (result,) = run_cells(chaos_config([]), [cell], folder)
+    return result.holds, "\n".join(result.problems)
+
+
+@pytest.mark.slow
+def test_broken_promise_shows(tmp_path: Path) -> None:
+    (cell,) = (cell for cell in select_cells(["grader"]) if cell.fault == "exception")
+    holds, problems = run_one(tmp_path / "owner", replace(cell, owner="user"))
+    assert not holds
+    assert "attributed to ['grader'], not to user" in problems
+    holds, problems = run_one(tmp_path / "ending", replace(cell, passing="equal", lasting="refused"))
+    assert not holds
+    assert "differs from the run without faults" in problems
+    assert "not exit code 2" in problems
+
+
+def test_cell_of_a_missing_package_is_skipped(tmp_path: Path) -> None:
+    assert run_one(tmp_path, replace(CELLS[0], requires="no_such_package")) == (
+        None,
+        "no_such_package is not installed: skipped",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("party", parties())
+def test_every_cell_of_the_matrix_holds(party: str, tmp_path: Path) -> None:
+    results = list(run_cells(chaos_config([]), select_cells([party]), tmp_path / "cells"))
+    assert {result.fault: result.problems for result in results if not result.holds} == {}
