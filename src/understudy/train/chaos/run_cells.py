@@ -19,6 +19,7 @@ from safetensors.numpy import load_file
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.records import Record
 from understudy.core.settings import dump_toml
+from understudy.envs.sources import list_domains
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.run import read_metrics
 from understudy.runs.storage.status import read_run_status
@@ -80,6 +81,7 @@ def chaos_config(arguments: Sequence[str]) -> TrainConfig:
         raise ConfigError("data.train and data.validation: faults are injected into a domain; name one with domain=")
     if config.steps < 1:
         raise ConfigError(f"steps = {config.steps}: faults are injected into an RL step; set steps to at least 1")
+    config.open_source()  # reports a mistake once, and not in each cell
     return config
 
 
@@ -250,8 +252,18 @@ class _Proof:
 
 def _source_name(setup: Setup, config: TrainConfig) -> str | list[str]:
     """Return the name of the source that a cell's episodes come from; empty for the data set of sums."""
-    domain = config.domain if isinstance(config.domain, str) else list(config.domain)
-    return {"config": domain, "sums": "", "counter": "mcp:counter.toml"}[setup.source]
+    names = [config.domain] if isinstance(config.domain, str) else config.domain
+    domain = [_absolute(name) for name in names]
+    return {"config": domain[0] if len(domain) == 1 else domain, "sums": "", "counter": "mcp:counter.toml"}[
+        setup.source
+    ]
+
+
+def _absolute(name: str) -> str:
+    """Return the name of a source with the absolute path of its file, since runs have other working folders."""
+    prefix, colon, path = name.rpartition(":")
+    is_file = name not in list_domains() and Path(path).exists()
+    return f"{prefix}{colon}{Path(path).resolve()}" if is_file else name
 
 
 def _describe(result: ProgramResult) -> str:
