@@ -40,8 +40,9 @@ names two."""
 MAX_JSON_KEYS = 2
 """Maximum number of JSON keys in a text that states a fact. A text with more reads out records."""
 
-MAX_WORDS_IN_A_ROW = 40
-"""Maximum number of words without punctuation in a text that states a fact. A longer row is a list of words."""
+MAX_WORDS_IN_A_ROW = 12
+"""Maximum number of words without punctuation in a text that states a fact, if they are a list: if fewer than one in
+eight is a function word such as "the" or "is"."""
 
 MAX_FREE_TERM = 12
 """Largest whole number that a calculation may contain although nothing has shown it: months, and numbers of persons."""
@@ -62,6 +63,10 @@ _REJECTED = re.compile(
     re.IGNORECASE,
 )
 """A sentence that says that what follows is false."""
+_FUNCTION_WORD = re.compile(
+    r"\b(?:the|an?|is|are|was|were|be|been|has|have|will|to|of|for|with|in|on|at|by|and|or|that|it|you|your|i|my|we|not)\b",
+    re.IGNORECASE,
+)
 _JSON_KEY = re.compile(r'"\w+"\s*:')
 _PUNCTUATION = re.compile(r"[.,;:!?()\n\-]")
 _DATE_OR_TIME = re.compile(r"(?<![\w.-])\d{4}-\d\d-\d\d(?![\w-])|(?<![\w.:])\d{1,2}:\d\d(?!\w|:\d)")
@@ -304,11 +309,16 @@ def _is_negative(fact: str) -> bool:
     return any(_DENIAL.match(f"{word} x") for word in fact.split("|"))
 
 
+def _is_word_list(text: str) -> bool:
+    words = text.split()
+    return len(words) > MAX_WORDS_IN_A_ROW and 8 * len(_FUNCTION_WORD.findall(text)) < len(words)
+
+
 def _is_no_list(output: str, text: str, num_numbers: int, others: Sequence[str]) -> bool:
     """Return whether a text is short of numbers, and does not list other candidates beside the output."""
     if len(_JSON_KEY.findall(text)) > MAX_JSON_KEYS:
         return False
-    if any(len(part.split()) > MAX_WORDS_IN_A_ROW for part in _PUNCTUATION.split(text)):
+    if any(map(_is_word_list, _PUNCTUATION.split(text))):
         return False
     if is_number(output):
         return len(extract_numbers(text)) <= num_numbers + MAX_EXTRA_NUMBERS
