@@ -114,6 +114,15 @@ def test_proposal_names_exactly_the_write_that_follows(proposal: str, kind: str)
     assert kind in after_proposal(proposal)
 
 
+def test_read_does_not_carry_out_what_a_proposal_adds() -> None:
+    hours = ToolSpec(name="get_order", description="Get an order and the closing time of its shop.", parameters={})
+    specs = [hours, *(spec for spec in RETAIL.tool_specs if spec.name != "get_order")]
+    start = [user("Hi."), *call(GET, ORDER), say("I will cancel order W1 and delete your account. Do you confirm?")]
+    transcript = [*start, user("Yes."), *call(CANCEL, "cancelled")]
+    writes = [ConfirmedWrite(CANCEL, len(start) + 1, len(start))]
+    assert kinds(transcript, writes, specs=specs) == ["bundled_proposal"]
+
+
 def test_proposal_may_follow_from_the_text_before() -> None:
     start = [user("Hi."), *call(GET, ORDER), say("I can cancel order W1 for you."), user("Good."), say("Are you sure?")]
     start.append(user("Yes."))

@@ -400,6 +400,8 @@ def _check_promises(
     answer = next((m.content for m in transcript[place + 1 : place + 2] if m.role == "user"), "")
     if not confirmed and declines(answer):
         return
+    if confirmed:  # a read carries out nothing that a user agrees to
+        calls = [call for call in calls if call.writes or "transfer" in call.words]
     promised = list(_commitments(text, _COMMITS if confirmed else _STRONG_COMMITS))
     for match in _YOU_GET.finditer(text):
         promised.append((match[0], "refund" if "refund" in match["object"] else "give", match["object"]))
