@@ -1,5 +1,6 @@
 """Strategies that tell facts which they have not read, tell too many facts, or deny the facts that they tell."""
 
+import functools
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from understudy.data.invented_calls import plausible_value
 from understudy.envs.rewards import is_number
 
 MAX_CANDIDATES = 40
+_DENIES = re.compile(r"\b(?:no|not|never|none|cannot|\w+n't|un\w+|out of)\b", re.IGNORECASE)
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
@@ -73,11 +75,30 @@ def _other_facts(task: TaskKnowledge) -> Sequence[Reply] | None:
 
 
 def _negated(task: TaskKnowledge) -> Sequence[Reply] | None:
-    return _answering(task, lambda text, facts: say(" ".join(f"It is not {fact}." for fact in facts)))
+    """Return gold with the facts denied. Where gold's own text denies them, this would be the truth."""
+
+    def change(text: str, facts: Sequence[str]) -> Reply | None:
+        denials = [
+            f"It is not {fact}." if " " not in fact.rstrip(".") or fact in task.task.outputs else _deny(fact)
+            for fact in facts
+        ]
+        return say(" ".join(denials)) if all(denials) and not _DENIES.search(text) else None
+
+    return _answering(task, change)
+
+
+def _deny(sentence: str) -> str:
+    """Return a sentence with "not" after its first verb, or "" if its verb is not known."""
+    denied = re.sub(r"\b(is|was|are|were|has)\b", r"\1 not", sentence, count=1)
+    return denied if denied != sentence else ""
 
 
 def _doubted(task: TaskKnowledge) -> Sequence[Reply] | None:
-    return _answering(task, lambda text, facts: say(f"It is false that {' and '.join(facts)} is right. I do not know."))
+    def change(text: str, facts: Sequence[str]) -> Reply | None:
+        doubt = say(f"It is false that {' and '.join(facts)} is right. I do not know.")
+        return None if _DENIES.search(text) else doubt
+
+    return _answering(task, change)
 
 
 def _with_words(task: TaskKnowledge, words: Sequence[str], template: str) -> Sequence[Reply] | None:
@@ -133,37 +154,48 @@ def _shown(messages: Sequence[Message]) -> list[str]:
     return [message.content for message in messages if message.role == "tool"]
 
 
+def _copy(text: str, shown: str) -> Message:
+    """Return a reply that copies what tools have shown, or an empty one if this is no longer than gold's own text."""
+    return say(shown if len(shown) > len(text) else "")
+
+
 def _dumped(task: TaskKnowledge) -> Sequence[Reply] | None:
-    return _answering(task, lambda text, facts: lambda messages: say("\n".join(_shown(messages))))
+    return _answering(task, lambda text, facts: lambda messages: _copy(text, "\n".join(_shown(messages))))
 
 
 def _last_record(task: TaskKnowledge) -> Sequence[Reply] | None:
-    return _answering(task, lambda text, facts: lambda messages: say((_shown(messages) or [""])[-1]))
+    return _answering(task, lambda text, facts: lambda messages: _copy(text, (_shown(messages) or [""])[-1]))
 
 
 def _dumped_numbers(task: TaskKnowledge) -> Sequence[Reply] | None:
     def numbers(messages: Sequence[Message]) -> Message:
-        return say(" ".join(dict.fromkeys(_NUMBER.findall("\n".join(_shown(messages))))))
+        found = dict.fromkeys(_NUMBER.findall("\n".join(_shown(messages))))
+        return say(" ".join(found) if len(found) > 1 else "")  # a single number would be the answer
 
     return _answering(task, lambda text, facts: numbers if any(map(is_number, facts)) else None)
 
 
 def _record_words(task: TaskKnowledge) -> Sequence[Reply] | None:
-    def words(messages: Sequence[Message]) -> Message:
-        return say(" ".join(dict.fromkeys(re.findall(r"[^\W\d]+", "\n".join(_shown(messages))))))
+    def words(text: str, messages: Sequence[Message]) -> Message:
+        return _copy(text, " ".join(dict.fromkeys(re.findall(r"[^\W\d]+", "\n".join(_shown(messages))))))
 
-    return _answering(task, lambda text, facts: words if not all(map(is_number, facts)) else None)
+    def change(text: str, facts: Sequence[str]) -> Reply | None:
+        return None if all(map(is_number, facts)) else functools.partial(words, text)
+
+    return _answering(task, change)
 
 
 def _each_record(task: TaskKnowledge) -> Sequence[Reply] | None:
     """Return the gold turns without texts, each call followed by its result as a text."""
     if not task.answers:
         return None
-    return [reply for turn in task.turns if turn.tool_calls for reply in (turn, _copy_last)]
+    text = max((task.turns[place].content for place in task.answers), key=len)
+    copy = functools.partial(_copy_last, text)
+    return [reply for turn in task.turns if turn.tool_calls for reply in (turn, copy)]
 
 
-def _copy_last(messages: Sequence[Message]) -> Message:
-    return say((_shown(messages) or [""])[-1])
+def _copy_last(text: str, messages: Sequence[Message]) -> Message:
+    return _copy(text, (_shown(messages) or [""])[-1])
 
 
 def _database(task: TaskKnowledge) -> Sequence[Reply] | None:
@@ -213,7 +245,7 @@ def _string_calls(task: TaskKnowledge, value: str) -> list[ToolCall]:
 
 def _echo_argument(task: TaskKnowledge) -> Sequence[Reply] | None:
     calls = [call for fact in task.facts for call in _string_calls(task, fact)]
-    return [*(make(call) for call in calls), *_texts(task)] if _unread(task) and calls else None
+    return [*(make(call) for call in calls), *_texts(task)] if _unread(task) and task.task.outputs and calls else None
 
 
 def _echo_unknown_argument(task: TaskKnowledge) -> Sequence[Reply] | None:

@@ -12,7 +12,7 @@ from understudy.core.tasks import SPLITS, Split, Task
 from understudy.data.evidence import gold_writes
 from understudy.envs.rewards import call_key, extract_numbers, is_number, states_fact
 from understudy.envs.state import State
-from understudy.envs.task_files.inferred_tools import hands_over
+from understudy.envs.task_files.inferred_tools import hands_over, only_reads
 from understudy.envs.task_source import ExternalSource, StatefulSource, TaskSource, WriteReportingSource
 from understudy.envs.users import asks_for_consent
 
@@ -110,7 +110,7 @@ class SourceKnowledge:
         return [
             (task, call)
             for task in self.donors
-            for call in gold_writes(self.source, task)
+            for call in self.writes_of(task)
             if not hands_over(call.name) and self.may_invent(call.name)
         ]
 
@@ -118,6 +118,14 @@ class SourceKnowledge:
     def calls(self) -> Sequence[tuple[Task, ToolCall]]:
         """The gold calls of the donors whose tools may be called with any arguments."""
         return [(task, call) for task in self.donors for call in task.gold_calls if self.may_invent(call.name)]
+
+    def writes_of(self, task: Task) -> Sequence[ToolCall]:
+        """Return the gold calls that change something.
+
+        A server reports every call that might; those whose names say that they read, or run code, are left out.
+        """
+        by_name = isinstance(self.source, ExternalSource)
+        return [call for call in gold_writes(self.source, task) if not (by_name and only_reads(call.name))]
 
     def facts_of(self, task: Task) -> Sequence[str]:
         """Return what the agent must tell: the outputs, each in one wording, or the answer of a task without them.
@@ -128,7 +136,7 @@ class SourceKnowledge:
         if task.outputs:
             return [next(filter(None, output.split("|")), output) for output in task.outputs]
         texts = [turn.content for turn in task.gold_turns if not turn.tool_calls]
-        if not texts or task.scenario.goals or gold_writes(self.source, task):
+        if not texts or task.scenario.goals or self.writes_of(task):
             return []
         numbers = extract_numbers(texts[-1])
         return [f"{number:.15g}" for number in numbers] if len(numbers) == 1 else texts[-1:]
@@ -172,7 +180,7 @@ class TaskKnowledge:
     @functools.cached_property
     def writes(self) -> Sequence[ToolCall]:
         """The gold calls that change something."""
-        return gold_writes(self.known.source, self.task)
+        return self.known.writes_of(self.task)
 
     @functools.cached_property
     def reads(self) -> Sequence[ToolCall]:

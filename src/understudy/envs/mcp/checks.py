@@ -61,7 +61,10 @@ class AnswerCheck(Record):
         return self
 
     def passes(self, answer: str) -> bool:
-        """Return whether the text states the fact, and does not deny it. A JSON object or list states no fact."""
+        """Return whether the text states the fact, and does not deny it.
+
+        A record states no fact: JSON, or several numbers without a word.
+        """
         if len(answer) > self.max_characters:
             return False
         if self.regex:
@@ -266,8 +269,14 @@ def _matched(patterns: Sequence[CallPattern], calls: Sequence[ServerCall]) -> in
 
 
 def _is_record(answer: str) -> bool:
+    """Return whether a text is several numbers and nothing else, or has lines that are JSON objects or lists."""
+    bare = re.search(r"[^\W\d_]", answer) is None and len(extract_numbers(answer)) > 1
+    return bare or any(_is_json_container(text) for text in (answer, *answer.splitlines()))
+
+
+def _is_json_container(text: str) -> bool:
     try:
-        return isinstance(json.loads(answer), dict | list)
+        return text.lstrip()[:1] in ("{", "[") and isinstance(json.loads(text), dict | list)
     except (ValueError, RecursionError):
         return False
 

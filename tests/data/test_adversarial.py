@@ -1,0 +1,163 @@
+"""Test that `check --adversarial` finds rewards that are earned without doing the task."""
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+
+import pytest
+from typer.testing import CliRunner
+
+import toy
+from understudy.cli.main import app
+from understudy.core.messages import Message, ToolCall
+from understudy.core.tasks import Task
+from understudy.data.adversarial.knowledge import SourceKnowledge, TaskKnowledge, sample_tasks
+from understudy.data.adversarial.suite import ADVERSARIAL_LIMIT, STRATEGIES, AdversarialReport, play_strategies
+from understudy.data.check import AdversarialOptions, check
+from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
+from understudy.envs.rewards import states_fact
+from understudy.envs.sources import list_domains, load_domain
+from understudy.runs.targets import resolve
+
+REPLAYS = ("fmp-replay", "polygon-replay", "slack-replay", "tavily-replay", "several-replay")
+
+
+def earned(report: AdversarialReport) -> Mapping[str, float]:
+    return {result.strategy: result.over_floor for result in report.results}
+
+
+class ColorEpisode(ToolEpisode):
+    """Shows the color of a thing."""
+
+    def look(self, thing: str) -> str:
+        """Return the color of a thing."""
+        return {"sky": "blue", "grass": "green", "coal": "black", "snow": "white"}.get(thing, "unknown")
+
+    def reward(self, transcript: Sequence[Message]) -> float:
+        return float(self.example.answer == transcript[-1].content)
+
+
+class GenerousEpisode(ColorEpisode):
+    """Rewards any text that states the answer."""
+
+    def reward(self, transcript: Sequence[Message]) -> float:
+        return float(states_fact(self.example.answer, transcript[-1].content))
+
+
+def colors(episode: type[ToolEpisode]) -> ToolDataset:
+    things = {"sky": "blue", "grass": "green", "coal": "black", "snow": "white"}
+    examples = [
+        ToolExample(prompt=f"Which color has {thing}?", answer=color, id=thing, gold_calls=(call,))
+        for thing, color in things.items()
+        for call in [ToolCall(name="look", arguments={"thing": thing})]
+    ]
+    return ToolDataset("colors", "Look.", examples, episode)
+
+
+def test_reward_that_accepts_lists_and_denials_is_a_problem() -> None:
+    report = check(colors(GenerousEpisode), AdversarialOptions())
+    (attack,) = report.adversarial
+    paid = {result.strategy for result in attack.failures}
+    assert {"family_facts_unread", "all_facts_unread", "negated_facts", "two_words"} <= paid
+    groups = [group for group in report.problem_groups if group.kind == "strategy_rewarded"]
+    assert len(groups) == len(paid) == len(report.problems)
+    assert earned(attack)["negated_facts"] == 1.0
+    assert earned(attack)["wrong_facts"] == 0.0
+
+
+def test_sound_reward_has_no_problem_and_rows_that_do_not_apply_are_left_out() -> None:
+    report = check(colors(ColorEpisode), AdversarialOptions())
+    assert report.problems == ()
+    (attack,) = report.adversarial
+    assert attack.num_tasks == 4
+    assert {"two_words", "empty", "database_unread"} & earned(attack).keys() == {"two_words", "empty"}
+    assert not {"unasked", "transfer", "forged_user", "extra_write"} & earned(attack).keys()
+
+
+def test_the_floor_is_what_doing_nothing_earns() -> None:
+    class PaysAll(ColorEpisode):
+        def reward(self, transcript: Sequence[Message]) -> float:
+            return 1.0
+
+    report = asyncio.run(play_strategies(colors(PaysAll)))
+    assert {(result.reward, result.floor) for result in report.results} == {(1.0, 1.0)}
+    assert not report.failures
+
+
+def test_sampled_tasks_have_all_families_and_splits() -> None:
+    domain = load_domain("retail")
+    tasks = sample_tasks(domain, 3 * len(domain.families), seed=0)
+    assert {(task.family, task.split) for task in tasks} == {
+        (family, split) for family in domain.families for split in ("train", "validation", "test")
+    }
+    assert [task.id for task in tasks] == [task.id for task in sample_tasks(domain, len(tasks), seed=0)]
+    assert [task.id for task in tasks] != [task.id for task in sample_tasks(domain, len(tasks), seed=1)]
+    assert {task.family for task in sample_tasks(domain, len(domain.families), 0)} == set(domain.families)
+
+
+def test_no_strategy_plays_the_gold_turns() -> None:
+    known = SourceKnowledge(load_domain("retail"))
+    for task in sample_tasks(known.source, 14, seed=0):
+        for strategy in STRATEGIES:
+            replies = strategy.replies(TaskKnowledge(known, task))
+            assert replies is None or list(replies) != list(task.gold_turns), strategy.name
+
+
+def test_names_of_strategies_are_unique_and_there_are_enough() -> None:
+    names = [strategy.name for strategy in STRATEGIES]
+    assert len(names) == len(set(names)) >= 48
+
+
+def test_episodes_that_are_lost_are_counted_and_earn_nothing() -> None:
+    class Raises(ColorEpisode):
+        def reward(self, transcript: Sequence[Message]) -> float:
+            text = transcript[-1].content
+            return float(bool(text) and 1 / (len(text) < 30))
+
+    report = asyncio.run(play_strategies(colors(Raises)))
+    flood = next(result for result in report.results if result.strategy == "done")
+    assert (flood.num_lost, flood.num_tasks) == (0, 4)
+    assert "text_flood" not in earned(report)
+
+
+def test_command_prints_the_table_and_its_exit_code_tells_of_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    unsound = dataclasses.replace(toy.DOMAIN, grade=generous)
+    monkeypatch.setattr(toy, "DOMAIN", unsound)
+    runner = CliRunner()
+    result = runner.invoke(app, ["check", "toy:DOMAIN", "--adversarial", "--tasks", "3", "--json"])
+    assert result.exit_code == 1
+    (attack,) = json.loads(result.stdout)["adversarial"]
+    assert (attack["num_tasks"], attack["seed"]) == (3, 0)
+    done = next(each for each in attack["results"] if each["strategy"] == "done")
+    assert (done["reward"], done["floor"], done["limit"]) == (1.0, 0.0, ADVERSARIAL_LIMIT)
+    text = runner.invoke(app, ["check", "toy:DOMAIN", "--adversarial", "--tasks", "3"]).stdout
+    assert any(line.split()[:1] == ["done"] and "BAD" in line for line in text.splitlines())
+
+
+def generous(
+    task: Task, state: object, gold: object, gate: object, transcript: Sequence[Message], ended: bool
+) -> float:
+    """Reward any text."""
+    return float(any(message.role == "assistant" and message.content.strip() for message in transcript))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list_domains())
+def test_no_strategy_is_rewarded_in_a_shipped_domain(name: str) -> None:
+    report = asyncio.run(play_strategies(resolve([name]).config.open_source(), num_tasks=14))
+    assert len(report.results) >= 48
+    assert [(result.strategy, result.over_floor) for result in report.failures] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REPLAYS)
+def test_no_strategy_is_rewarded_in_a_shipped_mcp_environment(name: str) -> None:
+    report = asyncio.run(play_strategies(resolve([f"mcp:{name}"]).config.open_source(), num_tasks=20))
+    assert [(result.strategy, result.over_floor) for result in report.failures] == []
+
+
+@pytest.mark.slow
+def test_no_strategy_is_rewarded_where_tasks_run_python() -> None:
+    report = asyncio.run(play_strategies(resolve(["mcp:python"]).config.open_source(), num_tasks=1))
+    assert [(result.strategy, result.over_floor) for result in report.failures] == []
