@@ -30,6 +30,7 @@ from understudy.cli import main as cli
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import Task
+from understudy.data.adversarial.suite import ADVERSARIAL_LIMIT, STRATEGIES
 from understudy.envs.domains.base import Domain
 from understudy.envs.mcp.config import MCPEnvironmentConfig
 from understudy.envs.sources import list_domains, load_domain
@@ -62,6 +63,7 @@ your shell.
 def pages() -> dict[str, str]:
     """Every page that is read off the code, by its path in the site."""
     made = {f"domains/{name}.md": domain_page(name) for name in list_domains()}
+    made["strategies.md"] = strategies()
     return {**made, "configuration.md": configuration(), "commands.md": commands(), "api.md": api(), **reference()}
 
 
@@ -125,6 +127,28 @@ def _inside(text: str) -> str:
     """Links to what is in the repository and not in the site become its path."""
     text = text.replace("](../SECURITY.md", "](security.md")
     return re.sub(r"\[([^\]]*)\]\(\.\./([^)]*)\)", r"`\2`", text)
+
+
+# ---- adversarial strategies ----
+
+
+def strategies() -> str:
+    """Every strategy that `check --adversarial` plays."""
+    rows = (f"| `{each.name}` | {_cell(each.description)} |" for each in STRATEGIES)
+    return "\n".join(
+        (
+            "# Adversarial strategies",
+            "",
+            f"`understudy check WHAT --adversarial` plays these {len(STRATEGIES)} strategies, which do not do the task or "
+            "break the policy while they do it. A strategy may earn at most "
+            f"{ADVERSARIAL_LIMIT:g} more than doing nothing, as a mean over the tasks that it applies to.",
+            "",
+            "| strategy | what the agent does |",
+            "|---|---|",
+            *rows,
+            "",
+        )
+    )
 
 
 # ---- domains ----
