@@ -139,8 +139,8 @@ def strategies() -> str:
         (
             "# Adversarial strategies",
             "",
-            f"`understudy check WHAT --adversarial` plays these {len(STRATEGIES)} strategies, which do not do the task or "
-            "break the policy while they do it. A strategy may earn at most "
+            f"`understudy check WHAT --adversarial` plays these {len(STRATEGIES)} strategies. They do not do the task, "
+            "or break the policy while they do it. A strategy may earn at most "
             f"{ADVERSARIAL_LIMIT:g} more than doing nothing, as a mean over the tasks that it applies to.",
             "",
             "| strategy | what the agent does |",

@@ -121,6 +121,7 @@ def test_menu_has_every_page_once(generate: ModuleType) -> None:
         "configuration.md",
         "commands.md",
         "reference.md",
+        "strategies.md",
     }
     assert len(listed) == len(set(listed))
     assert set(listed) == made | set(generate.written())
