@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from understudy.core.messages import Message, ToolCall
 from understudy.data.adversarial.knowledge import Reply, Strategy, TaskKnowledge, make, say
 from understudy.data.invented_calls import plausible_value
-from understudy.envs.rewards import is_number
+from understudy.envs.rewards import affirms_fact, is_number
 
 MAX_CANDIDATES = 40
-_DENIES = re.compile(r"\b(?:no|not|never|none|cannot|\w+n't|un\w+|out of)\b", re.IGNORECASE)
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
@@ -82,9 +81,14 @@ def _negated(task: TaskKnowledge) -> Sequence[Reply] | None:
             f"It is not {fact}." if " " not in fact.rstrip(".") or fact in task.task.outputs else _deny(fact)
             for fact in facts
         ]
-        return say(" ".join(denials)) if all(denials) and not _DENIES.search(text) else None
+        return say(" ".join(denials)) if all(denials) else None
 
-    return _answering(task, change)
+    return _answering(task, change) if _all_affirmed(task) else None
+
+
+def _all_affirmed(task: TaskKnowledge) -> bool:
+    """Return whether gold denies none of its facts: "it is not available" is the truth where it does."""
+    return all(affirms_fact(fact, task.turns[place].content) for place, facts in task.answers.items() for fact in facts)
 
 
 def _deny(sentence: str) -> str:
@@ -95,10 +99,9 @@ def _deny(sentence: str) -> str:
 
 def _doubted(task: TaskKnowledge) -> Sequence[Reply] | None:
     def change(text: str, facts: Sequence[str]) -> Reply | None:
-        doubt = say(f"It is false that {' and '.join(facts)} is right. I do not know.")
-        return None if _DENIES.search(text) else doubt
+        return say(f"It is false that {' and '.join(facts)} is right. I do not know.")
 
-    return _answering(task, change)
+    return _answering(task, change) if _all_affirmed(task) else None
 
 
 def _with_words(task: TaskKnowledge, words: Sequence[str], template: str) -> Sequence[Reply] | None:
