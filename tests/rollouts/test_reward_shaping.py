@@ -88,7 +88,8 @@ GOLD = list(TASK.gold_turns)
 def test_task_progress_matches_hand_computed_values(made: ToyState, said: str, expected: float) -> None:
     """Gold changes two rows and a value, and the agent must report 71."""
     gold = state(a=1, b=2, who="me").changes()
-    assert task_progress(made, gold, [text_reply(said)], ("71",)) == pytest.approx(expected)
+    transcript = [Message(role="tool", content='{"reading": 71}'), text_reply(said)]
+    assert task_progress(made, gold, transcript, ("71",)) == pytest.approx(expected)
 
 
 _row_values = st.dictionaries(st.sampled_from("abc"), st.integers(0, 2))

@@ -57,7 +57,7 @@ def test_http_sessions_are_limited_for_a_client_and_in_all_and_idle_ones_make_pl
                     pass
             assert refused.group_contains(MCPError, match="at most 2 sessions of one client")
             elsewhere = httpx2.AsyncHTTPTransport(local_address="127.0.0.2")
-            async with httpx2.AsyncClient(transport=elsewhere) as far:
+            async with httpx2.AsyncClient(transport=elsewhere, timeout=60) as far:
                 assert (await far.post(url, json=INITIALIZE, headers=ACCEPT)).status_code == 200
                 reply = await far.post(url, json=INITIALIZE, headers=ACCEPT)
                 assert (reply.status_code, reply.json()["error"]["message"]) == (503, "at most 3 sessions may be open")
@@ -65,7 +65,7 @@ def test_http_sessions_are_limited_for_a_client_and_in_all_and_idle_ones_make_pl
         async with other:  # the first two have ended themselves
             await other.list_tools()
         assert sorted(ended) == [0, 1, 2]
-        async with httpx2.AsyncClient() as crashed:  # who never ends a session
+        async with httpx2.AsyncClient(timeout=60) as crashed:  # who never ends a session
             names = [(await crashed.post(url, json=INITIALIZE, headers=ACCEPT)).headers["mcp-session-id"] for _ in "ab"]
             assert (await crashed.post(url, json=INITIALIZE, headers=ACCEPT)).status_code == 503
             monkeypatch.setattr("understudy.envs.mcp.server.SPARE_SECONDS", 0.0)

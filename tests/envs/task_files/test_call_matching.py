@@ -320,9 +320,9 @@ CIRCULAR_TOOL = {"name": "find_user", "parameters": {"properties": {"email": {"$
 
 def test_call_whose_validation_does_not_end_is_a_fault_of_the_environment() -> None:
     find, slow = ({"name": "find_user", "kwargs": {"email": email}} for email in ("aaa", "a" * 60 + "b"))
-    made = source(row(find, outputs=["aaa"], tools=[SLOW_TOOL]))
-    assert play(made, find, "The user is aaa.").reward == 1.0
-    episode = play(made, slow, "The user is aaa.")
+    made = source(row({**find, "output": "Mia"}, outputs=["Mia"], tools=[SLOW_TOOL]))
+    assert play(made, find, "The user is Mia.").reward == 1.0
+    episode = play(made, slow, "The user is Mia.")
     assert (episode.stop_reason, episode.fault, episode.score) == (StopReason.FAULT, "environment", None)
 
 

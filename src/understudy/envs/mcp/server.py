@@ -256,7 +256,7 @@ def build_http_app(offer: ServerDefinition) -> ASGIApp:
             return
         client = (scope.get("client") or ("",))[0]
         if sessions.full(client) and (spare := sessions.spare(client)):
-            await inner(_end_request(scope, spare), receive, _discard)
+            await inner(_end_request(scope, spare), _receive_nothing, _discard)
             await sessions.end(spare)
         if reason := sessions.full(client):
             await _refuse(send, reason)
@@ -278,6 +278,10 @@ def _end_request(scope: Scope, name: str) -> Scope:
     """Return the request that ends a session, in place of another request."""
     host = [(key, value) for key, value in scope["headers"] if key == b"host"]
     return {**scope, "method": "DELETE", "headers": [*host, (_SESSION.encode(), name.encode("latin-1"))]}
+
+
+async def _receive_nothing() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
 
 
 async def _discard(message: Message) -> None:
