@@ -1,16 +1,22 @@
 """Tests of fault injection: which calls fail, that a broken promise shows, and the matrix itself."""
 
 import json
+import math
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from http.client import HTTPConnection, RemoteDisconnected
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 pytest.importorskip("torch")
 
 from understudy.core.errors import ConfigError
+from understudy.engines.vllm.client import SERVED_MODEL_NAME
 from understudy.train.chaos.cells import CELLS, ENDINGS, FaultCell, parties
 from understudy.train.chaos.endpoint import FaultyEndpoint
 from understudy.train.chaos.injection import (
@@ -22,6 +28,7 @@ from understudy.train.chaos.injection import (
     count_injected,
 )
 from understudy.train.chaos.run_cells import chaos_config, run_cells, select_cells
+from understudy.train.chaos.vllm_server import REPLY_DAMAGES, REPLY_PATH, ImitatedVllm
 
 
 def make_injector(folder: Path, mode: FaultMode, **plan: object) -> FaultInjector:
@@ -91,6 +98,68 @@ def test_endpoint_fails_as_planned_and_recovers(tmp_path: Path, fault: str) -> N
     assert "Yes, please." in found[-1]
 
 
+def ask_vllm(routes: ImitatedVllm | FaultyEndpoint, seed: int = 1, model: str = SERVED_MODEL_NAME) -> Mapping[str, Any]:
+    params = {"max_tokens": 8, "stop_token_ids": [150], "seed": seed}
+    body = json.dumps({"model": model, "token_ids": [5, 6], "sampling_params": params}).encode()
+    if isinstance(routes, ImitatedVllm):
+        status, content = routes.answer("POST", REPLY_PATH, body)
+    else:
+        connection = HTTPConnection(routes.address.removeprefix("http://"), timeout=5)
+        connection.request("POST", REPLY_PATH, body)
+        reply = connection.getresponse()
+        status, content = reply.status, reply.read()
+        connection.close()
+    answer: Mapping[str, Any] = json.loads(content)
+    return answer["choices"][0] if status == 200 else {"status": status}
+
+
+def test_replies_of_the_imitated_vllm_depend_on_its_weights(tmp_path: Path) -> None:
+    vllm = ImitatedVllm()
+    first = ask_vllm(vllm)
+    assert len(first["token_ids"]) == len(first["logprobs"]["content"]) == 8
+    assert first == ask_vllm(vllm) != ask_vllm(vllm, seed=2)
+    save_file({"weight": np.ones(3, np.float32)}, tmp_path / "model.safetensors")
+    vllm.answer("POST", "/collective_rpc", json.dumps({"kwargs": {"weights_path": str(tmp_path)}}).encode())
+    vllm.answer("POST", "/update_weight_version", b'{"new_version": "two"}')
+    second = ask_vllm(vllm)
+    assert second["token_ids"] != first["token_ids"]
+    assert [span["version"] for span in second["weight_versions"]] == ["two"]
+    assert ask_vllm(vllm, model="adapter") == {"status": 404}
+    vllm.answer(
+        "POST", "/v1/load_lora_adapter", json.dumps({"lora_name": "adapter", "lora_path": str(tmp_path)}).encode()
+    )
+    assert ask_vllm(vllm, model="adapter")["token_ids"] == second["token_ids"]
+    vllm.lose_weights()
+    assert ask_vllm(vllm) == first
+    assert ask_vllm(vllm, model="adapter") == {"status": 404}
+
+
+@pytest.mark.parametrize("fault", [*REPLY_DAMAGES, "500", "weights lost"])
+def test_proxy_passes_replies_on_and_damages_them_as_planned(tmp_path: Path, fault: str) -> None:
+    for name in ("server", "proxy"):
+        (tmp_path / name).mkdir()
+        FaultPlan("vLLM", fault if name == "proxy" else "", "lasting" if name == "proxy" else "off").write(
+            tmp_path / name
+        )
+    with FaultyEndpoint(tmp_path / "server") as server:
+        with FaultyEndpoint(tmp_path / "proxy", vllm_url=server.address) as proxy:
+            found = ask_vllm(proxy)
+        whole = ask_vllm(server)
+    logprobs = [position["logprob"] for position in found.get("logprobs", {"content": []})["content"]]
+    if fault == "NaN log-probabilities":
+        assert math.isnan(logprobs[-1])
+    elif fault == "null log-probabilities":
+        assert logprobs[-1] is None
+    elif fault == "too few log-probabilities":
+        assert len(logprobs) == 7
+    elif fault == "ids out of range":
+        assert found["token_ids"][-1] > 2**31
+        assert found["token_ids"][:-1] == whole["token_ids"][:-1]
+    else:
+        assert found == ({"status": 500} if fault == "500" else whole)
+    assert count_injected(tmp_path / "proxy") == 1
+
+
 def test_wrong_party_and_tasks_of_files_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"\busr\b.*\buser\b"):
         select_cells(["usr"])
@@ -105,7 +174,7 @@ def test_cells_are_distinct_and_end_in_known_ways() -> None:
     assert all(cell.passing or cell.lasting for cell in CELLS)
 
 
-def run_one(folder: Path, cell: FaultCell) -> tuple[bool | None, str]:
+def run_one(folder: Path, cell: FaultCell) -> tuple[bool, str]:
     (result,) = run_cells(chaos_config([]), [cell], folder)
     return result.holds, "\n".join(result.problems)
 
@@ -120,13 +189,6 @@ def test_broken_promise_shows(tmp_path: Path) -> None:
     assert not holds
     assert "differs from the run without faults" in problems
     assert "not exit code 2" in problems
-
-
-def test_cell_of_a_missing_package_is_skipped(tmp_path: Path) -> None:
-    assert run_one(tmp_path, replace(CELLS[0], requires="no_such_package")) == (
-        None,
-        "no_such_package is not installed: skipped",
-    )
 
 
 @pytest.mark.slow

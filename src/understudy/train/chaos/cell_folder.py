@@ -56,11 +56,11 @@ class SummaryWriter:
 """A package `tensorboardX` whose writer fails by the plan."""
 
 
-def write_cell_folder(folder: Path, config: TrainConfig, setup: Setup, plan: FaultPlan, url: str) -> None:
-    """Write the folder of a cell. `url` is the URL of its endpoint."""
+def write_cell_folder(folder: Path, config: TrainConfig, setup: Setup, plan: FaultPlan, address: str) -> None:
+    """Write the folder of a cell. `address` is the address of its endpoint."""
     folder.mkdir(parents=True)
     plan.write(folder)
-    settings = [setting.format(url=url) for setting in setup.settings]
+    settings = [setting.format(address=address) for setting in setup.settings]
     own = parse_config(dump_toml(config), [*settings, f"domain={MODULE_NAME}:SOURCE"])
     (folder / CONFIG_FILE).write_text(dump_toml(own), encoding="utf-8")
     (folder / f"{MODULE_NAME}.py").write_text(MODULE_TEXT, encoding="utf-8")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from understudy.core.errors import Fault
-from understudy.train.chaos.endpoint import JUDGE_ENDPOINT, USER_ENDPOINT
+from understudy.train.chaos.endpoint import DEATH, JUDGE_ENDPOINT, USER_ENDPOINT
+from understudy.train.chaos.vllm_server import REPLY_DAMAGES, VLLM, WEIGHTS_LOST
 
 Ending = Literal["equal", "played again", "told", "stops", "refused", "killed"]
 ENDINGS: Mapping[Ending, str] = {
@@ -27,7 +28,7 @@ class Setup:
     """The settings of a cell's run that differ from the given config."""
 
     settings: tuple[str, ...] = ()
-    """Settings as `key=value`. `{url}` is the URL of the cell's endpoint."""
+    """Settings as `key=value`. `{address}` is the address of the cell's endpoint."""
     source: Literal["config", "sums", "counter"] = "config"
     """The task source: the config's, a data set of sums with its own tool and reward, or a tool server."""
     plays_gold: bool = True
@@ -38,7 +39,7 @@ class Setup:
     def is_exact(self) -> bool:
         """Whether equal runs are equal bit for bit. With a server, replies arrive at other times and are sampled in
         other batches, so log-probabilities and weights may differ by rounding."""
-        return self.source != "counter" and not any("{url}" in setting for setting in self.settings)
+        return self.source != "counter" and not any("{address}" in setting for setting in self.settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +55,11 @@ class FaultCell:
     """What a fault that lasts does; None if the fault cannot last."""
     owner: Fault | None = None
     """The component that episodes name as at fault; None if no episode fails."""
-    requires: str = ""
-    """The package that the cell needs."""
 
 
 _FULL_SLICE = ("slice.families=[]", "slice.difficulties=[]", "slice.tools=[]", "slice.domain_policy=full")
 _ENDPOINT = (
-    "endpoints.chaos.base_url={url}",
+    "endpoints.chaos.base_url={address}/v1",
     "endpoints.chaos.timeout=0.5",
     "endpoints.chaos.max_retries=3",
     "endpoints.chaos.backoff=0.2",
@@ -72,14 +71,29 @@ _USER = Setup(("user.kind=injected:USER",))
 _USER_ENDPOINT = Setup(("user.kind=llm", "user.endpoint=chaos", f"endpoints.chaos.model={USER_ENDPOINT}", *_ENDPOINT))
 _JUDGE_ENDPOINT = Setup(
     (
+        *_FULL_SLICE,
         "algorithm.shaping.judge_weight=0.2",
         "algorithm.shaping.judge_endpoint=chaos",
         f"endpoints.chaos.model={JUDGE_ENDPOINT}",
         *_ENDPOINT,
     ),
+    "sums",
     plays_gold=False,
 )
-_TRACKER = Setup(("trackers=tensorboard",))
+_TRACKER = Setup((*_FULL_SLICE, "trackers=tensorboard"), "sums")
+_VLLM = Setup(
+    (
+        *_FULL_SLICE,
+        "engine.sampler=vllm",
+        "engine.train_embeddings=false",  # vLLM cannot reload tied ones on a CPU
+        "engine.vllm.base_url={address}",
+        "engine.vllm.reply_timeout=0.5",
+        "engine.vllm.start_timeout=1",
+        "engine.vllm.max_restarts=2",
+        "engine.vllm.restart_backoff=0.05",
+    ),
+    "sums",
+)
 _ENDPOINT_FAULTS: Mapping[str, Ending] = {
     "refused": "stops",
     "reset": "stops",
@@ -117,6 +131,16 @@ def _endpoint_cells(party: str, setup: Setup, owner: Fault, faults: Sequence[str
     ]  # fmt: skip
 
 
+def _vllm_cells() -> Sequence[FaultCell]:
+    repeated = (DEATH, WEIGHTS_LOST, "reset", "hang", "404", "500", "half JSON", "empty body", "invalid UTF-8")
+    rejected = ("401", "429", "error page", "no choices", *REPLY_DAMAGES)
+    return [
+        *(FaultCell(VLLM, fault, _VLLM, "equal", "stops", "engine") for fault in repeated),
+        *(FaultCell(VLLM, fault, _VLLM, "played again", "stops", "engine") for fault in rejected),
+        FaultCell(VLLM, "slow", _VLLM, "equal", "equal"),
+    ]
+
+
 CELLS: Sequence[FaultCell] = (
     FaultCell("environment reset", "1,172 of 1,280 episodes", _OWN, None, "stops", "environment"),
     *_environment_cells(),
@@ -135,18 +159,19 @@ CELLS: Sequence[FaultCell] = (
     FaultCell("MCP server", "hang", _COUNTER, "played again", "stops", "mcp"),
     FaultCell("MCP server", "wrong data", _COUNTER, "played again", "stops", "mcp"),
     FaultCell("MCP server", "slow", _COUNTER, "equal", "equal"),
-    FaultCell("agent sampler", "exception", _OWN, "played again", "stops", "engine"),
-    FaultCell("agent sampler", "wrong data", _OWN, "played again", "stops", "engine"),
-    FaultCell("agent sampler", "slow", _OWN, "equal", "equal"),
+    FaultCell("agent sampler", "exception", _SUMS, "played again", "stops", "engine"),
+    FaultCell("agent sampler", "wrong data", _SUMS, "played again", "stops", "engine"),
+    FaultCell("agent sampler", "slow", _SUMS, "equal", "equal"),
+    *_vllm_cells(),
     FaultCell("trackers", "exception", _TRACKER, "equal", "equal"),
     FaultCell("trackers", "death", _TRACKER, "equal", "equal"),
     FaultCell("trackers", "slow", _TRACKER, "equal", "equal"),
-    FaultCell("disk", "full disk", _OWN, None, "refused"),
-    FaultCell("disk", "partial write", _OWN, None, "refused"),
-    FaultCell("disk", "read-only", _OWN, None, "refused"),
-    FaultCell("clock", "jumps", _OWN, "equal", "equal"),
-    FaultCell("process", "death", _OWN, None, "killed"),
-    FaultCell("a rank of two", "death", Setup(processes=2), None, "stops"),
+    FaultCell("disk", "full disk", _SUMS, None, "refused"),
+    FaultCell("disk", "partial write", _SUMS, None, "refused"),
+    FaultCell("disk", "read-only", _SUMS, None, "refused"),
+    FaultCell("clock", "jumps", _SUMS, "equal", "equal"),
+    FaultCell("process", "death", _SUMS, None, "killed"),
+    FaultCell("a rank of two", "death", Setup(_FULL_SLICE, "sums", processes=2), None, "stops"),
 )  # fmt: skip
 
 

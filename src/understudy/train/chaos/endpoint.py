@@ -1,4 +1,4 @@
-"""A chat-completions endpoint on this machine that fails by a plan: it plays users and judges."""
+"""A server on this machine that fails by a plan. It has chat completions for users and judges, and vLLM's routes."""
 
 import hashlib
 import json
@@ -14,10 +14,22 @@ from typing import Any, Self
 
 from understudy.envs.users.draft import STOP_TOKEN
 from understudy.train.chaos.injection import FaultInjector
+from understudy.train.chaos.vllm_server import (
+    REPLY_PATH,
+    VLLM,
+    WEIGHTS_LOST,
+    ImitatedVllm,
+    VllmProxy,
+    VllmRoutes,
+    damage_reply,
+)
 
 HANG_SECONDS, SLOW_SECONDS, DOWN_SECONDS = 3.0, 0.05, 0.3
 """How long a request hangs, how long a slow one takes, and how long a server is down that is started again."""
 USER_ENDPOINT, JUDGE_ENDPOINT = "user endpoint", "judge endpoint"
+CHAT_PATH = "/v1/chat/completions"
+DEATH = "death"
+"""The fault of a server that ends and, if the fault passes, is started again."""
 _BODIES: Mapping[str, bytes] = {
     "half JSON": b'{"choices": [{"mess',
     "empty body": b"",
@@ -31,17 +43,25 @@ _BODIES: Mapping[str, bytes] = {
 class FaultyEndpoint:
     """The endpoint of one cell. It serves while it is used as a context manager."""
 
-    def __init__(self, folder: Path, port: int = 0) -> None:
-        """Use this port, or a free one if it is 0."""
+    def __init__(self, folder: Path, port: int = 0, vllm_url: str = "") -> None:
+        """Use this port, or a free one if it is 0. Requests to vLLM go to the server at `vllm_url`, or are answered by
+        an imitation if it is empty.
+        """
         self._folder = folder
+        self._vllm: VllmRoutes = VllmProxy(vllm_url) if vllm_url else ImitatedVllm()
         self._server: ThreadingHTTPServer | None = None
-        self._port = port
+        self.port = port
         self._going_down = threading.Lock()
 
     @property
+    def address(self) -> str:
+        """The address of the server, without a path."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
     def url(self) -> str:
-        """The base URL."""
-        return f"http://127.0.0.1:{self._port}/v1"
+        """The base URL of the chat completions."""
+        return f"{self.address}/v1"
 
     def __enter__(self) -> Self:
         self.start()
@@ -54,8 +74,8 @@ class FaultyEndpoint:
         """Listen, if the endpoint does not listen. Later starts use the port of the first."""
         if self._server:
             return
-        self._server = _Server(("127.0.0.1", self._port), _handler_of(self))
-        self._port = int(self._server.server_address[1])
+        self._server = _Server(("127.0.0.1", self.port), _handler_of(self))
+        self.port = int(self._server.server_address[1])
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
     def stop(self) -> None:
@@ -67,22 +87,34 @@ class FaultyEndpoint:
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         """Answer a request, or fail by the plan."""
-        body = handler.rfile.read(int(handler.headers["Content-Length"]))
-        injector, request = FaultInjector(self._folder), json.loads(body)
-        key = "server" if injector.plan.fault == "refused" else hashlib.sha256(body).hexdigest()
-        fault = injector.find_fault(request["model"], key)
-        if fault == "refused":
+        body = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        is_chat, injector = handler.path == CHAT_PATH, FaultInjector(self._folder)
+        fault = ""
+        if is_chat:
+            key = "server" if injector.plan.fault == "refused" else hashlib.sha256(body).hexdigest()
+            fault = injector.find_fault(json.loads(body)["model"], key)
+        elif handler.path == REPLY_PATH:  # an episode that is played again has other seeds, and so no equal requests
+            fault = injector.find_fault(VLLM, "reply")
+        if fault in (DEATH, WEIGHTS_LOST):
+            self._vllm.lose_weights()
+        if fault in ("refused", DEATH):
             self._go_down(passing=injector.plan.mode == "passing")
-        if fault in ("refused", "reset"):
+        if fault in ("refused", "reset", DEATH):
             return _reset(handler)
         if fault in ("hang", "slow"):
             time.sleep(HANG_SECONDS if fault == "hang" else SLOW_SECONDS)
-        status = int(fault) if fault.isdecimal() else 200
-        content = _BODIES.get(fault, json.dumps(_complete(request)).encode())
-        handler.send_response(status)
+        status, content = (
+            (200, json.dumps(_complete(json.loads(body))).encode())
+            if is_chat
+            else self._vllm.answer(handler.command, handler.path, body)
+        )
+        handler.send_response(int(fault) if fault.isdecimal() else status)
+        content = _BODIES[fault] if fault in _BODIES else damage_reply(fault, content)
+        handler.send_header("Content-Type", "text/html" if fault == "error page" else "application/json")
         handler.send_header("Content-Length", str(len(content)))
         handler.end_headers()
         handler.wfile.write(content)
+        return None
 
     def _go_down(self, *, passing: bool) -> None:
         if self._going_down.acquire(blocking=False):
@@ -106,6 +138,9 @@ class _Server(ThreadingHTTPServer):
 def _handler_of(endpoint: FaultyEndpoint) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            endpoint.answer(self)
 
         def do_POST(self) -> None:
             endpoint.answer(self)

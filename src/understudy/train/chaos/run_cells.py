@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,7 @@ from understudy.train.chaos.program import Killer, ProcessKiller, ProgramResult,
 
 DEFAULT_CONFIG = "smoke"
 SHORT = (
-    "sft.steps=1",
-    "sft.batch_size=1",
-    "sft.num_demonstrations=1",
+    "sft.steps=0",
     "steps=2",
     "save_every=1",
     "sampling.max_response_tokens=4",
@@ -43,6 +40,7 @@ SHORT = (
     "algorithm.max_resampled_groups=0",
     "limits.max_retries=2",
     "engine.dtype=float32",
+    "engine.sampler=torch",
     "eval.tasks=1",
     "eval.every=0",
     "certify.every=0",
@@ -64,10 +62,10 @@ class CellResult(Record):
 
     party: str
     fault: str
-    holds: bool | None
-    """Whether the runs ended as the matrix says; None if the cell was skipped."""
+    holds: bool
+    """Whether the runs ended as the matrix says."""
     problems: tuple[str, ...] = ()
-    """What did not hold, or why the cell was skipped."""
+    """What did not hold."""
     injected: int = 0
     """Number of faults that were injected."""
     seconds: float = 0.0
@@ -98,11 +96,6 @@ def run_cells(config: TrainConfig, cells: Sequence[FaultCell], folder: Path, see
     undisturbed: dict[Setup, Path] = {}
     for number, cell in enumerate(cells):
         started = time.monotonic()
-        if cell.requires and find_spec(cell.requires) is None:
-            yield CellResult(
-                party=cell.party, fault=cell.fault, holds=None, problems=(f"{cell.requires} is not installed: skipped",)
-            )
-            continue
         proof = _Proof(config, cell, folder / f"{number:02}", seed)
         if not proof.is_history and cell.setup not in undisturbed:
             undisturbed[cell.setup] = folder / f"{number:02}" / "off"
@@ -128,6 +121,13 @@ class _Proof:
     seed: int
     problems: list[str] = field(default_factory=list)
     injected: int = 0
+    ports: dict[FaultMode, int] = field(default_factory=dict)
+    """The ports of the endpoints, by the mode of the run."""
+
+    @property
+    def _vllm_url(self) -> str:
+        """The address of a real vLLM server; empty without one."""
+        return self.config.engine.local_engine_config.vllm.base_url
 
     @property
     def is_history(self) -> bool:
@@ -216,8 +216,9 @@ class _Proof:
             plays_gold=setup.plays_gold,
             share=_HISTORY_SHARE if self.is_history else None,
         )
-        with FaultyEndpoint(folder) as endpoint:
-            write_cell_folder(folder, config, setup, plan, endpoint.url)
+        with FaultyEndpoint(folder, vllm_url=self._vllm_url) as endpoint:
+            self.ports[mode] = endpoint.port
+            write_cell_folder(folder, config, setup, plan, endpoint.address)
             return self._start(["train", CONFIG_FILE, "--out", RUN_FOLDER, "--debug"], folder)
 
     def _resume(self, mode: FaultMode) -> ProgramResult:
@@ -225,10 +226,7 @@ class _Proof:
         folder = self.folder / mode
         stored = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
         FaultPlan(**stored | {"mode": "off"}).write(folder)
-        config = parse_config((folder / CONFIG_FILE).read_text(encoding="utf-8"), ())
-        endpoint = config.endpoints.get("chaos")
-        port = int(endpoint.base_url.rpartition(":")[2].removesuffix("/v1")) if endpoint else 0
-        with FaultyEndpoint(folder, port):
+        with FaultyEndpoint(folder, self.ports[mode], self._vllm_url):
             return self._start(["train", "--resume", RUN_FOLDER, "--debug"], folder)
 
     def _start(self, arguments: Sequence[str], folder: Path) -> ProgramResult:
