@@ -5,7 +5,8 @@
 # make docs-serve build the documentation and show it on http://127.0.0.1:8000, only to this machine; DOCS_PORT=8001
 # make bench     measure environments, data conversion, and a training step against TRL
 # make test      run every test that needs no further download, except slow ones
-# make test-slow run the tests that take more than two seconds each and need no further download
+# make test-slow run the tests that take more than two seconds each and need no further download. Of fault injection they
+#                run one fault of each party; the whole matrix: .venv/bin/understudy chaos
 #
 # These tests download more, once, into the user's cache:
 # make test-mcp           MCP servers from npm and PyPI

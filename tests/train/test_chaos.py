@@ -191,8 +191,33 @@ def test_broken_promise_shows(tmp_path: Path) -> None:
     assert "not exit code 2" in problems
 
 
+REPRESENTATIVES = {
+    "environment reset": "1,172 of 1,280 episodes",
+    "environment step": "wrong data",
+    "environment close": "exception",
+    "user": "exception",
+    "grader": "wrong data",
+    "tools": "service down",
+    "user endpoint": "half JSON",
+    "judge endpoint": "401",
+    "MCP server": "death",
+    "vLLM": "weights lost",
+    "agent sampler": "wrong data",
+    "trackers": "death",
+    "disk": "partial write",
+    "clock": "jumps",
+    "process": "death",
+    "a rank of two": "death",
+}
+"""The fault of each party that runs here. `understudy chaos` runs all."""
+
+
+def test_each_party_has_a_representative() -> None:
+    assert list(REPRESENTATIVES) == parties()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("party", parties())
-def test_every_cell_of_the_matrix_holds(party: str, tmp_path: Path) -> None:
-    results = list(run_cells(chaos_config([]), select_cells([party]), tmp_path / "cells"))
-    assert {result.fault: result.problems for result in results if not result.holds} == {}
+@pytest.mark.parametrize("party", REPRESENTATIVES)
+def test_cell_of_each_party_holds(party: str, tmp_path: Path) -> None:
+    cells = [cell for cell in select_cells([party]) if cell.fault == REPRESENTATIVES[party]]
+    assert [result.problems for result in run_cells(chaos_config([]), cells, tmp_path / "cells")] == [()]

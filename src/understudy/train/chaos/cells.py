@@ -142,7 +142,7 @@ def _vllm_cells() -> Sequence[FaultCell]:
 
 
 CELLS: Sequence[FaultCell] = (
-    FaultCell("environment reset", "1,172 of 1,280 episodes", _OWN, None, "stops", "environment"),
+    FaultCell("environment reset", "1,172 of 1,280 episodes", _SUMS, None, "stops", "environment"),
     *_environment_cells(),
     FaultCell("user", "exception", _USER, "played again", "stops", "user"),
     FaultCell("user", "wrong data", _USER, "played again", "stops", "user"),

@@ -31,7 +31,9 @@ from understudy.train.chaos.program import Killer, ProcessKiller, ProgramResult,
 
 DEFAULT_CONFIG = "smoke"
 SHORT = (
-    "sft.steps=0",
+    "sft.steps=1",
+    "sft.batch_size=1",
+    "sft.num_demonstrations=1",
     "steps=2",
     "save_every=1",
     "sampling.max_response_tokens=4",
