@@ -50,7 +50,7 @@ class ModelTemplate:
                 thinking=self._thinking,
                 chat_template=self._dated(shown),
             )
-        except TemplateError as error:
+        except (TemplateError, TypeError) as error:  # TypeError: DeepSeek's template takes arguments only as text
             raise ConfigError(f"the model's template fails: {error}") from error
         return ids
 
