@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from toy import DOMAIN
-from understudy.core.errors import Fault, RolloutError
+from understudy.core.errors import ConfigError, Fault, RolloutError
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import StopReason, Trajectory
@@ -422,12 +422,12 @@ def test_reward_variance_ignores_episodes_without_score() -> None:
 def test_error_in_one_group_cancels_all_and_closes_environments(caplog: pytest.LogCaptureFixture) -> None:
     def bug(when: str) -> None:
         if when == "step":
-            raise ZeroDivisionError
+            raise ConfigError("a wrong setting")
 
     source = RecordingFactory(
         lambda task, seed: FakeEnvironment(0.0, hook=bug) if task == TASKS[1] else FakeEnvironment(0.0, duration=10**9)
     )
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ConfigError):
         run_groups(source, count=4)
     assert [game.closed for *_, game in source.made] == [1] * 8
     assert not caplog.records, "no error of a group is reported as never retrieved"
