@@ -87,8 +87,8 @@ _VLLM = Setup(
         "engine.sampler=vllm",
         "engine.train_embeddings=false",  # vLLM cannot reload tied ones on a CPU
         "engine.vllm.base_url={address}",
-        "engine.vllm.reply_timeout=0.5",
-        "engine.vllm.start_timeout=1",
+        "engine.vllm.reply_timeout=2",
+        "engine.vllm.start_timeout=5",
         "engine.vllm.max_restarts=2",
         "engine.vllm.restart_backoff=0.05",
     ),
