@@ -217,7 +217,8 @@ def test_each_party_has_a_representative() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("party", REPRESENTATIVES)
-def test_cell_of_each_party_holds(party: str, tmp_path: Path) -> None:
-    cells = [cell for cell in select_cells([party]) if cell.fault == REPRESENTATIVES[party]]
-    assert [result.problems for result in run_cells(chaos_config([]), cells, tmp_path / "cells")] == [()]
+def test_one_cell_of_each_party_holds(tmp_path: Path) -> None:
+    cells = [cell for cell in CELLS if REPRESENTATIVES[cell.party] == cell.fault]  # one call, so that they share runs
+    assert len(cells) == len(REPRESENTATIVES)
+    results = run_cells(chaos_config([]), cells, tmp_path / "cells")
+    assert {result.party: result.problems for result in results if not result.holds} == {}
