@@ -391,6 +391,44 @@ def test_incomplete_model_file_is_named_in_the_error(tiny: Path, tmp_path: Path,
     assert find_model(str(folder)) == folder
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", b"{garbage"),
+        ("config.json", b"[1]"),
+        ("config.json", b"{}"),
+        ("config.json", b"\xff\xfe\x00"),
+        ("tokenizer.json", b"{}"),
+        ("tokenizer.json", b"{garbage}"),
+        ("tokenizer_config.json", b"{garbage"),
+        ("generation_config.json", b"[]"),
+        ("model.safetensors.index.json", b'{"weight_map": 1}'),
+        ("model.safetensors.index.json", b'{"weight_map": {"a": "model-00001-of-00002.safetensors"}}'),
+    ],
+)
+def test_damaged_json_of_a_model_is_named_in_one_line(tiny: Path, tmp_path: Path, name: str, content: bytes) -> None:
+    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+    (folder / name).write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        find_model(str(folder))
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("key", "value"), [("hidden_size", 48), ("model_type", "no_such_type")])
+def test_a_config_of_another_model_is_refused_in_one_line(tiny: Path, tmp_path: Path, key: str, value: object) -> None:
+    from understudy.engines.factory import open_engine
+    from understudy.engines.local.config import LocalEngineConfig
+
+    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, key: value}))
+    with pytest.raises(ConfigError) as caught:
+        open_engine(folder, LocalEngineConfig())
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def hub_errors_and_messages() -> list[tuple[Exception, str]]:
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
@@ -86,9 +87,7 @@ class LocalModel:
         validate_devices(process_group, self.device)
         self.dtype = choose_dtype(config.dtype, self.device)
         transformers_logging.disable_progress_bar()
-        self.network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=self.dtype, attn_implementation=ATTENTION_NAME
-        )
+        self.network: PreTrainedModel = _load_network(folder, self.dtype)
         if config.finetune == "qlora":
             quantize_nf4(self.network, self.network.get_output_embeddings(), self.device)
         self.network.to(self.device)
@@ -234,6 +233,19 @@ def _validate_architecture(config: PretrainedConfig, head: nn.Module, folder: Pa
             raise ConfigError(f"{folder}: the local engine does not support {name}")
     if getattr(head, "bias", None) is not None:
         raise ConfigError(f"{folder}: the local engine does not support an output head with a bias")
+
+
+def _load_network(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    """Return a folder's model. Raise ConfigError if its config and its weights do not make one."""
+    try:
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=ATTENTION_NAME)
+    except torch.OutOfMemoryError:
+        raise
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"transformers cannot load the model in {folder}: {reason}; its config.json must be that of its weights"
+        ) from error
 
 
 def choose_device(device: str) -> torch.device:

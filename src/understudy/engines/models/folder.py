@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MANIFEST_FILE = "manifest.json"
+WEIGHTS_INDEX_FILE = "model.safetensors.index.json"
 _MERGE = "merge them into the model first, with understudy export RUN or llamafactory-cli export"
 
 
@@ -143,7 +144,39 @@ def validate_model_folder(folder: Path, name: str) -> Path:
         raise ConfigError(f"model {name!r}: {folder} has no tokenizer.json; save the model's tokenizer beside it")
     if cut := next(_truncated_files(folder), None):
         raise ConfigError(f"model {name!r}: {cut} is incomplete, as after a clone without git-lfs; download it again")
+    if damage := next(_damaged_json_files(folder), ""):
+        raise ConfigError(f"model {name!r}: {damage}; download or export the model again")
     return folder
+
+
+def _damaged_json_files(folder: Path) -> Iterator[str]:
+    """Yield what is wrong with the files of JSON: not an object, or without a key that loading needs."""
+    for file, key, kind in (
+        ("config.json", "model_type", str),
+        ("tokenizer.json", "model", dict),
+        ("tokenizer_config.json", "", dict),
+        ("generation_config.json", "", dict),
+        (WEIGHTS_INDEX_FILE, "weight_map", dict),
+    ):
+        path = folder / file
+        if not path.is_file():
+            continue
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            yield f"{path} is not valid JSON ({error!s:.80})"
+            continue
+        if not isinstance(value, dict):
+            yield f"{path} is not an object of JSON"
+        elif key and not isinstance(value.get(key), kind):
+            yield f"{path} has no valid {key!r}"
+        elif file == WEIGHTS_INDEX_FILE:
+            shards = sorted(set(map(str, value[key].values())))
+            yield from (
+                f"{folder / shard} is missing, but {file} names it"
+                for shard in shards
+                if not (folder / shard).is_file()
+            )
 
 
 def _truncated_files(folder: Path) -> Iterator[Path]:
