@@ -4,6 +4,7 @@ import asyncio
 import importlib
 import importlib.util
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -415,6 +416,24 @@ def test_doctor_lists_installed_parts(empty_home: Path, call: Call) -> None:
     found = json.loads(call("doctor", *TOY, "--json")[1])
     assert {"Python", "torch", "device", "vLLM", "bitsandbytes", "disk for runs", "model"} <= {f["name"] for f in found}
     assert all(f["passed"] or f["fix"] for f in found)
+
+
+def test_doctor_reports_a_cache_that_may_not_be_read(
+    empty_home: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    closed, stat = empty_home / "closed", os.stat
+
+    def refuse(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if closed in Path(os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else "/").parents:
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, *arguments, **options)
+
+    closed.mkdir()
+    monkeypatch.setenv("UNDERSTUDY_CACHE", str(closed / "cache"))
+    monkeypatch.setattr(os, "stat", refuse)
+    code, out, err = call("doctor", *TOY)
+    assert code in (0, 1), err
+    assert f"free in {closed}" in out
 
 
 def test_doctor_reports_missing_key_and_dead_endpoint(empty_home: Path, call: Call, endpoint: str) -> None:

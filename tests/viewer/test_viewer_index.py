@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -263,6 +264,17 @@ def test_unwritable_cache_raises_config_error(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("UNDERSTUDY_CACHE", str(tmp_path / "file"))
     with pytest.raises(ConfigError, match="UNDERSTUDY_CACHE"):
         EpisodeIndex(tmp_path)
+
+
+def test_an_index_that_becomes_unusable_raises_config_error(tmp_path: Path) -> None:
+    write_numbered_episodes(tmp_path, 1, range(3))
+    index = EpisodeIndex(tmp_path, tmp_path / "cache" / "i.sqlite")
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(ConfigError, match="UNDERSTUDY_CACHE"):
+        index.refresh()
+    (tmp_path / "folder.sqlite").mkdir()
+    with pytest.raises(ConfigError, match="UNDERSTUDY_CACHE"):
+        EpisodeIndex(tmp_path, tmp_path / "folder.sqlite")
 
 
 def test_queries_do_not_wait_for_a_running_refresh(episode_index: EpisodeIndex) -> None:

