@@ -193,6 +193,8 @@ def test_configs_after_a_target_override_it_in_order(target_folder: Path) -> Non
     Path("last.toml").write_text('domain = "airline"\nsteps = 7\n[engine]\nkind = "local"\nfinetune = "lora"\n')
     found = resolve(["default", "dapo", "layer.toml"]).config
     assert (found.algorithm.advantage_estimator, found.algorithm.learning_rate) == ("grpo", 3e-6)
+    assert found.algorithm.preset == "dapo"
+    assert resolve(["default", "ppo", "dapo"]).config == resolve(["default", "ppo", "algorithm.preset=dapo"]).config
     assert (found.engine.kind, found.slice.domain_policy) == ("tinker", "brief")
     found = resolve(["retail", "layer.toml", "last.toml", "steps=9"]).config
     assert (found.domain, found.engine.kind, found.steps) == ("airline", "local", 9)

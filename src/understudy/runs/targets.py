@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from understudy.algorithms.presets import algorithm_preset_text, algorithm_presets
+from understudy.algorithms.presets import algorithm_presets
 from understudy.core.errors import ConfigError, did_you_mean, no_such_path
 from understudy.core.readers import SUFFIXES
 from understudy.core.settings import dump_toml, loads_toml, matching_keys, read_text
@@ -149,7 +149,7 @@ def _is_argument(word: str) -> bool:
 def read_layer(name: str, what: str) -> ConfigLayer:
     """Return a config that follows `what`. Raise ConfigError if `name` is not a preset, an algorithm or a file."""
     if name in algorithm_presets():
-        return ConfigLayer(name, algorithm_preset_text(name))
+        return ConfigLayer(name, f'algorithm.preset = "{name}"')
     target = detect_target(name)
     if target and target.kind == "preset":
         return ConfigLayer(name, preset_text(name))
