@@ -377,21 +377,30 @@ def validate(
 
 
 @app.command()
-def freeze(domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="A domain: module:attribute.")]) -> None:
+def freeze(
+    domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="A domain: module:attribute.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Write to this new folder instead. The domain does not read it.")
+    ] = None,
+) -> None:
     """Write a domain's generated splits to files, so that later changes of its code do not change them.
 
     The files are in the folder `tasks` of the domain's package, or `NAME_tasks` beside its module. Delete this folder
-    to generate the splits again.
+    to generate the splits again. With --out, they are a copy for other uses, such as to share or to compare them.
     """
+    from understudy.core.tasks import read_tasks
     from understudy.envs.domains.definition import find_domain_folder
     from understudy.envs.sources import load_domain
 
     source = load_domain(domain)
     folder = find_domain_folder(source.package)
-    if folder and folder.tasks.exists():
+    if out is not None and out.exists():
+        raise ConfigError(f"{out} exists; give another --out")
+    if out is None and folder and folder.tasks.exists():
         raise ConfigError(f"{folder.tasks} exists: the tasks of {source.name} are frozen; delete it to freeze new ones")
-    written = source.write_frozen_tasks()
-    print(f"{written}: " + ", ".join(f"{len(source.tasks(split))} {split}" for split in SPLITS))
+    written = source.write_frozen_tasks(out=out)
+    counts = {split: len(read_tasks(written / f"{split}.jsonl")) for split in SPLITS}
+    print(f"{written}: " + ", ".join(f"{count} {split}" for split, count in counts.items()))
 
 
 def _target_of(target: str, model: str, template: str, split_parallel_calls: bool, cutoff_len: int) -> "ExportTarget":

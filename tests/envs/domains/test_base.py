@@ -127,6 +127,11 @@ def test_frozen_tasks_of_a_module_are_beside_it(tmp_path: Path, monkeypatch: pyt
     assert Domain("simple_lamps", build_house, LampTools, {"on": switch_on}).tasks("test") == []
     with pytest.raises(ConfigError, match=r"simple_lamps_tasks exists"):
         freeze("simple_lamps:DOMAIN")
+    freeze("simple_lamps:DOMAIN", tmp_path / "copy")
+    assert read_tasks(tmp_path / "copy" / "test.jsonl") == before
+    assert (tmp_path / "simple_lamps_tasks" / "test.jsonl").read_text() == ""
+    with pytest.raises(ConfigError, match=r"copy exists"):
+        freeze("simple_lamps:DOMAIN", tmp_path / "copy")
 
 
 def test_a_name_without_a_module_has_no_files() -> None:

@@ -197,22 +197,24 @@ class Domain:
                 return self._family_tasks.regenerate(task_id)
             return self._recreate(task_id)
 
-    def write_frozen_tasks(self, counts: Mapping[Split, int] = GENERATED_TASK_COUNTS) -> Path:
-        """Overwrite the frozen splits with the first generated tasks for seed 0. Return their folder.
+    def write_frozen_tasks(self, counts: Mapping[Split, int] = GENERATED_TASK_COUNTS, out: Path | None = None) -> Path:
+        """Write the first generated tasks of each split for seed 0. Return their folder.
 
-        A split gets fewer tasks than `counts` if no more are distinct. Raise `TaskError` if the domain is not defined
-        in the module `package`, or if its tasks are a `task_list`.
+        They overwrite the domain's frozen splits, or with `out` the files of that folder, which the domain does not
+        read. A split gets fewer tasks than `counts` if no more are distinct. Raise `TaskError` if the domain's tasks
+        are a `task_list`, or if without `out` it is not defined in the module `package`.
         """
         folder = find_domain_folder(self.package)
-        if self._generator is None or folder is None:
+        if self._generator is None or (folder is None and out is None):
             why = "its tasks are a list" if self._generator is None else f"no module {self.package!r} defines it"
             raise TaskError(f"domain {self.name} cannot freeze tasks: {why}; use Domain(__name__, …, generate=…)")
         tasks = {split: self._generate_distinct(split, count) for split, count in counts.items()}
-        folder.tasks.mkdir(parents=True, exist_ok=True)
+        written = out or folder.tasks  # type: ignore[union-attr]  # one of them is given
+        written.mkdir(parents=True, exist_ok=True)
         for split, found in tasks.items():
-            write_tasks(folder.tasks / f"{split}.jsonl", found)
+            write_tasks(written / f"{split}.jsonl", found)
         self._split_tasks.clear()
-        return folder.tasks
+        return written
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
         """Return a new episode of `task`. `user` replaces the user of `user_factory`."""
