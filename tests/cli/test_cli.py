@@ -353,6 +353,8 @@ def test_domain_target_equals_domain_setting(call: Call) -> None:
         (["trian"], "Did you mean 'train'?"),
         (["train", "--resme", "x"], "--resume"),
         (["train", "--stesp", "3"], "KEY=VALUE"),
+        (["eval", "toy:DOMAIN", "--limit", "3"], "--tasks"),
+        (["eval", "toy:DOMAIN", "--max-connections=3"], "--concurrency"),
         (["train", "algorithm.group_sise=3"], "'algorithm.group_size'"),
         (["train", "defualt"], "'default'"),
         (["train", "retial"], "'retail'"),

@@ -34,6 +34,15 @@ def print_file_summaries(source: "TaskSource") -> None:
             typer.echo(line, err=True)
 
 
+_OTHER_OPTIONS = {
+    **dict.fromkeys(("limit", "max_samples", "num_examples", "num_tasks", "samples"), "--tasks"),
+    "repeat": "--trials",
+    **dict.fromkeys(("max_connections", "max_concurrency", "max_concurrent", "num_concurrent"), "--concurrency"),
+    **dict.fromkeys(("output_path", "output_dir", "log_dir", "save_to"), "--out"),
+}
+"""Options of inspect_ai, lm-eval, verifiers and tau-bench, and the option that means the same here."""
+
+
 class SettingsCommand(TyperCommand):
     """A verb that takes settings. It also takes them as options: `--steps 3` is steps=3, and `--config FILE` is FILE.
 
@@ -47,7 +56,12 @@ class SettingsCommand(TyperCommand):
         except typer.TyperException as e:
             if type(e).__name__ == "NoSuchOption":  # by name, because typer does not export this class
                 option = vars(e)["option_name"].removeprefix("--").replace("-", "_")
-                vars(e)["message"] += f"; settings of the config are KEY=VALUE, such as {_similar_setting(option)}=1"
+                own = {name for parameter in self.params for name in parameter.opts}
+                if (same := _OTHER_OPTIONS.get(option)) in own:
+                    vars(e)["message"] += f"; it is {same} here"
+                else:
+                    example = _similar_setting(option)
+                    vars(e)["message"] += f"; settings of the config are KEY=VALUE, such as {example}=1"
             raise
 
     def _with_settings(self, args: Sequence[str]) -> list[str]:
