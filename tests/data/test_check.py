@@ -19,6 +19,7 @@ from understudy.data.check import DomainReport, check
 from understudy.envs.domains.base import Domain
 from understudy.envs.domains.retail import DOMAIN
 from understudy.envs.domains.retail.task_generator import make_task
+from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 from understudy.envs.task_source import Slice
 from understudy.envs.tools import Toolkit
 
@@ -169,3 +170,10 @@ def test_missing_split_of_frozen_tasks_raises_task_error(tmp_path: Path, monkeyp
     monkeypatch.setattr(toy, "__file__", str(tmp_path / "toy" / "__init__.py"))
     with pytest.raises(TaskError, match=re.escape("tasks/test.jsonl")):
         check(dataclasses.replace(toy.DOMAIN))
+
+
+def test_a_missing_reward_function_is_not_reported_as_failing_gold_calls() -> None:
+    dataset = ToolDataset("no_reward", "policy", [ToolExample(prompt="1+1?", answer="2")], ToolEpisode)
+    report = check(dataset)
+    assert [group.kind for group in report.problem_groups] == ["task_fails"]
+    assert "ToolEpisode" in report.problem_groups[0].example

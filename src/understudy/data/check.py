@@ -31,6 +31,7 @@ ProgressTracker = Callable[[Iterable[Any], str], Iterable[Any]]
 ProblemKind = Literal[
     "lost_episode",
     "noop_rewarded",
+    "task_fails",
     "gold_fails",
     "gold_not_rewarded",
     "strategy_rewarded",
@@ -42,6 +43,7 @@ ProblemKind = Literal[
 PROBLEM_TITLES: Mapping[ProblemKind, str] = {
     "lost_episode": "an episode ends without a reward",
     "noop_rewarded": "doing nothing is rewarded",
+    "task_fails": "a task cannot be played or graded",
     "gold_fails": "the gold calls fail",
     "gold_not_rewarded": "gold earns less than 1.0",
     "strategy_rewarded": "a strategy that does not do the task is rewarded",
@@ -271,7 +273,7 @@ async def _play_task(domain: TaskSource, split: Split, task: Task) -> _PlayedTas
         # noop first: it changes nothing, so that a server can serve the gold episode too
         noop, gold = await _play(domain, task, NoopAgent()), await _play(domain, task, GoldAgent())
     except TaskError as e:
-        return _PlayedTask(task, [*problems, _Problem("gold_fails", str(e), task)])
+        return _PlayedTask(task, [*problems, _Problem("task_fails", str(e), task)])
     failed = dict.fromkeys(_failure(task, episode) for episode in (gold, noop) if episode.score is None)
     problems += (_Problem("lost_episode", text, task) for text in failed)
     if gold.score and noop.score:
