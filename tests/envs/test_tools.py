@@ -1,6 +1,7 @@
 """Tests of toolkits: schemas from annotations, validation of arguments, and rollback of refused calls."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -153,3 +154,22 @@ def test_invalid_tool_methods_raise_and_overrides_are_not_tools() -> None:
 
     assert [spec.name for spec in Watched.specs()] == ["fill", "title", "broken"]
     assert Watched(Shelf()).call_sync(ToolCall(name="title", arguments={"title": "a", "type": []})) == "watched: a []"
+
+
+def test_an_annotation_that_pydantic_cannot_use_is_an_error_that_names_the_tool() -> None:
+    class Opaque:
+        pass
+
+    def open_door(self: Any, key: Opaque) -> str:
+        return "open"
+
+    def wait(self: Any, until: Callable[[], int]) -> str:
+        return "waited"
+
+    def knock(self: Any, times: "NoSuchType") -> str:  # type: ignore[name-defined]  # noqa: F821
+        return "knocked"
+
+    for method in (open_door, wait, knock):
+        with pytest.raises(TaskError, match=rf"tool Doors\.{method.__name__}\b") as caught:
+            type("Doors", (Toolkit,), {method.__name__: method})
+        assert "\n" not in str(caught.value)

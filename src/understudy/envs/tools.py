@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 
 from understudy.core.errors import TaskError, ToolError, did_you_mean
 from understudy.core.event_loop import BACKGROUND_LOOP
@@ -76,11 +76,18 @@ class ToolkitBase:
             for name, method in vars(cls).items()
             if not name.startswith("_") and isinstance(method, staticmethod | classmethod)
         ]
-        problems += [problem for method in methods.values() for problem in _find_parameter_problems(method)]
+        for name, method in methods.items():
+            with _naming_the_tool(f"{cls.__name__}.{name}"):
+                problems += _find_parameter_problems(method)
         if problems:
             raise TaskError("; ".join(problems))
-        cls._models = {**cls._models, **{name: _arguments(method) for name, method in methods.items()}}
-        cls._specs = tuple(_spec(name, getattr(cls, name), model) for name, model in cls._models.items())
+        models, specs = dict(cls._models), list[ToolSpec]()
+        for name in {**models, **methods}:
+            with _naming_the_tool(f"{cls.__name__}.{name}"):
+                if name in methods:
+                    models[name] = _arguments(methods[name])
+                specs.append(_spec(name, getattr(cls, name), models[name]))
+        cls._models, cls._specs = models, tuple(specs)
 
     @classmethod
     def specs(cls) -> tuple[ToolSpec, ...]:
@@ -165,6 +172,18 @@ def _explain_error(name: str, model: type[BaseModel], error: ValidationError) ->
     where = ".".join(str(part) for part in first["loc"])
     fields = ", ".join(f if m.is_required() else f"[{f}]" for f, m in model.model_fields.items())
     return f"bad arguments for {name}: {where}: {first['msg']}; it takes ({fields})"
+
+
+@contextmanager
+def _naming_the_tool(tool: str) -> Iterator[None]:
+    """Raise TaskError that names the tool if pydantic cannot use its annotations."""
+    try:
+        yield
+    except (PydanticUserError, NameError, TypeError) as e:
+        reason = str(e).partition("\n")[0]
+        raise TaskError(
+            f"tool {tool}: {reason}; annotate its arguments with types of JSON, pydantic models or dataclasses"
+        ) from e
 
 
 def _arguments(method: Callable[..., Any]) -> type[BaseModel]:
