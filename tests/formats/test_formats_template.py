@@ -285,3 +285,21 @@ def test_eos_tokens_of_generation_config_are_stop_tokens(write_model_folder: Cal
     path = write_model_folder(LLAMA)
     (path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9]}))
     assert {7, 9} < load_chat_format(path).stop_token_ids
+
+
+def test_a_reply_that_only_ends_its_thought_gets_the_closing_token(
+    write_model_folder: Callable[[str], Path],
+) -> None:
+    from tokenizers import AddedToken, Tokenizer
+
+    keeps = DROPS_THINKING.replace("(m.content.split('</think>') | last)", "m.content")
+    path = write_model_folder(keeps)
+    vocabulary = Tokenizer.from_file(str(path / "tokenizer.json"))
+    vocabulary.add_tokens([AddedToken(text, special=False, normalized=False) for text in ("<think>", "</think>")])
+    vocabulary.save(str(path / "tokenizer.json"))
+    chat = load_chat_format(path, enable_thinking=True)
+    ids = chat.encode_reply(Message(role="assistant", content="because\n</think>\n\nhello"))
+    assert ids.count(vocabulary.token_to_id("</think>")) == 1
+    assert vocabulary.token_to_id("<think>") not in ids
+    assert vocabulary.decode(ids, skip_special_tokens=False) == "because\n</think>\n\nhello<|eot|>"
+    assert chat.parse(ids).message.content == "hello"

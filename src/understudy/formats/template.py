@@ -27,6 +27,7 @@ from understudy.formats.base import ParsedMessage
 from understudy.formats.control_text import ControlText, escape_markers, escape_results
 from understudy.formats.jinja import ChatTemplate
 from understudy.formats.parsing.parse import TOOL_FORMATS, parse_message, parse_reply
+from understudy.formats.parsing.thoughts import split_thought
 from understudy.formats.tokenizer import FormatTokenizer
 
 _PLACEHOLDER = "c9a40d77e1"  # a random string that marks a reply, a call or a result in rendered text
@@ -139,6 +140,11 @@ class TemplateFormat:
             raise ConfigError(
                 f"a reply has the text {reply.content[:40]!r} beside calls, which the chat template drops"
             )
+        opens = self._prefill and "</think>" not in self._prefill
+        if opens and "</think>" in reply.content and not split_thought(reply.content)[0]:
+            reply = reply.replace(
+                content=self._prefill + reply.content
+            )  # as in data of R1: the prompt opens the thought
         calls = tuple(call.replace(id=_call_id(i)) for i, call in enumerate(reply.tool_calls))
         return self._ids(self._render_reply(reply.replace(tool_calls=calls)))
 
