@@ -21,9 +21,12 @@ class GuessingGame(ToolEpisode):
         self._number, self._guesses = int(example.info["number"]), list[int]()
 
     def env_response(self, transcript: Sequence[Message]) -> str | None:
-        """Return whether the number is higher or lower than the guess. None ends the game."""
-        found = re.search(r"\d+", transcript[-1].content)
-        self._guesses.append(int(found[0]) if found else 0)
+        """Return whether the number is higher or lower than the guess. None ends the game.
+
+        A guess is a number and nothing else, so that a list of numbers is no guess.
+        """
+        guess = transcript[-1].content.strip()
+        self._guesses.append(int(guess) if re.fullmatch("[0-9]{1,4}", guess) else 0)
         if self._number in self._guesses or len(self._guesses) >= MAX_GUESSES:
             return None
         return "It is higher." if self._guesses[-1] < self._number else "It is lower."

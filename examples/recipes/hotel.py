@@ -1,4 +1,4 @@
-"""A domain in one file: the reception of a hotel, where guests book and return rooms. See docs/database.md."""
+"""A domain in one file: the reception of a hotel, where guests book rooms and cancel their stay. See docs/database.md."""
 
 import random
 from typing import Literal
@@ -44,8 +44,8 @@ class HotelTools(Toolkit):
         self._state.rooms[number] = room.replace(guest=guest, breakfast=board == "breakfast")
         return self._state.rooms[number]
 
-    def free_room(self, number: str, guest: str) -> Room:
-        """Give back a room, for the guest who has it."""
+    def cancel_stay(self, number: str, guest: str) -> Room:
+        """Cancel the stay of the guest who has a room."""
         room = self.get_room(number)
         if room.guest != guest:
             raise ToolError(f"room {number} is not {guest}'s", "forbidden")
@@ -71,17 +71,17 @@ def book(rng: random.Random) -> Task:
     )
 
 
-def free(rng: random.Random) -> Task:
-    """Return a task to give back an occupied room."""
+def cancel(rng: random.Random) -> Task:
+    """Return a task to cancel the stay of a guest."""
     number = str(rng.randrange(1, 90, 2))
-    text = f"I am Guest {number}, and I leave: please take back room {number}."
+    text = f"I am Guest {number}, and I have to leave: please cancel my stay in room {number}."
     goal = UserGoal(text=text, required_terms=(number,))
     return Task(
         scenario=Scenario(instructions=text, opening=f"Hello! {text}", goals=(goal,)),
         gold=(
             gold_call("get_room", number=number),
-            gold_text(f"I will give back room {number} for Guest {number}. Shall I go ahead?"),
-            gold_call("free_room", number=number, guest=f"Guest {number}"),
+            gold_text(f"I will cancel the stay of Guest {number} in room {number}. Shall I go ahead?"),
+            gold_call("cancel_stay", number=number, guest=f"Guest {number}"),
             gold_text("That is done."),
         ),
     )
@@ -90,10 +90,10 @@ def free(rng: random.Random) -> Task:
 POLICY = """
 You work at the reception of a hotel.
 
-- Look at a room before you book it or take it back.
+- Look at a room before you book it or cancel a stay in it.
 - Before each change, tell the guest what you will do and ask whether to go ahead. One yes covers one change.
-- A room that is taken cannot be booked, and only the guest who has a room can give it back.
+- A room that is taken cannot be booked, and only the guest who has a room can cancel the stay.
 - Settle all that the guest wants. A message is either tool calls or a text.
 """
 
-DOMAIN = Domain(__name__, build_world, HotelTools, {"book": book, "free": free}, policy=POLICY)
+DOMAIN = Domain(__name__, build_world, HotelTools, {"book": book, "cancel": cancel}, policy=POLICY)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from understudy.core.messages import Message, ToolCall
 from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
-from understudy.envs.rewards import states_fact
+from understudy.envs.rewards import affirms_fact, extract_numbers
 
 
 class SumEpisode(ToolEpisode):
@@ -18,8 +18,9 @@ class SumEpisode(ToolEpisode):
         return a * b
 
     def reward(self, transcript: Sequence[Message]) -> float:
-        """Return 1.0 if the last message contains the product in any notation, else 0.0."""
-        return float(states_fact(self.example.info["product"], transcript[-1].content))
+        """Return 1.0 if the product, in any notation, is the only number of the last message, else 0.0."""
+        product, text = self.example.info["product"], transcript[-1].content
+        return float(extract_numbers(text) == {float(product)} and affirms_fact(product, text))
 
 
 def make_example(a: int, b: int) -> ToolExample:
@@ -30,4 +31,6 @@ def make_example(a: int, b: int) -> ToolExample:
 
 
 EXAMPLES = [make_example(a, b) for a in range(12, 26) for b in range(31, 41)]
-SUMS = ToolDataset("sums", "Answer the question in one sentence. Multiply by the tool.", EXAMPLES, SumEpisode)
+SUMS = ToolDataset(
+    "sums", "Multiply by the tool. Answer in one sentence, whose only number is the result.", EXAMPLES, SumEpisode
+)

@@ -49,6 +49,14 @@ def test_project_runs_as_its_readme_says(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["environment", "database", "dataset", "mcp"])
+def test_no_strategy_is_rewarded_in_a_project(kind: str, tmp_path: Path) -> None:
+    folder = write_project(kind, "my_shop", tmp_path)
+    target = readme_commands(folder)[0][2]
+    run(sys.executable, "-m", "understudy", "check", target, "--adversarial", "--tasks", "8", cwd=folder)
+
+
+@pytest.mark.slow
 def test_projects_are_well_formatted_and_typed(tmp_path: Path) -> None:
     folders = [write_project(kind, f"my_{kind}", tmp_path) for kind in KINDS]
     settings = ("--isolated", "--line-length", "120")

@@ -17,6 +17,7 @@ from understudy.core.errors import ToolError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import Trajectory
+from understudy.data.adversarial.suite import play_strategies
 from understudy.data.check import check
 from understudy.engines.base import SamplingParams
 from understudy.engines.scripted import ScriptedSampler
@@ -68,6 +69,13 @@ def test_question_recipes_pass_the_check(name: str) -> None:
     report = check(load_source(name))
     assert (report.problems, report.unused_tools) == ((), ())
     assert [(split.noop_reward, split.gold_reward) for split in report.splits] == [(0.0, 1.0)] * 3
+
+
+@pytest.mark.parametrize("name", ["sums:SUMS", "guessing_game:GUESSING_GAME", "hotel:DOMAIN"])
+def test_no_strategy_is_rewarded_in_a_recipe(name: str) -> None:
+    report = asyncio.run(play_strategies(load_source(name), num_tasks=4))
+    assert len(report.results) > 20
+    assert {result.strategy: result.over_floor for result in report.failures} == {}
 
 
 def test_sum_is_accepted_in_any_number_format() -> None:
@@ -154,12 +162,12 @@ def test_refused_call_does_not_change_state() -> None:
     with pytest.raises(ToolError, match="room 15 is taken"):
         tools.call_sync(ToolCall(name="book_room", arguments={"number": "15", "guest": "Ada"}))
     with pytest.raises(ToolError, match="is not Ada's"):
-        tools.call_sync(ToolCall(name="free_room", arguments={"number": "15", "guest": "Ada"}))
+        tools.call_sync(ToolCall(name="cancel_stay", arguments={"number": "15", "guest": "Ada"}))
     assert not hotel.changes()
 
 
 def test_unused_tool_is_reported() -> None:
-    assert check(DOMAIN.slice(Slice(families=("book",)))).unused_tools == ("free_room",)
+    assert check(DOMAIN.slice(Slice(families=("book",)))).unused_tools == ("cancel_stay",)
 
 
 objects = st.dictionaries(st.text(max_size=12), json_values, max_size=3)
