@@ -19,6 +19,7 @@ SPLITS: list[Split] = [*["train"] * 20, *["validation"] * 4, *["test"] * 6]
 PEOPLE = ["Ada", "Ben", "Chloe", "Dilip", "Elena", "Farid", "Grace", "Hugo", "Ines", "Jonas", "Kira", "Luis"]
 FIRMS = ["Acme", "Borealis", "Cobalt", "Dunlin", "Everest", "Foxglove", "Granite", "Halcyon"]
 GOODS = ["kettle", "lantern", "saddle", "teapot", "blanket", "compass", "hammer", "basket", "pillow", "candle"]
+READING = ["read_*", "list_*", "open_nodes", "search_nodes", "describe_table"]
 TOPICS = ["roof", "garden", "boiler", "piano", "bicycle", "fence", "attic", "cellar", "orchard", "garage"]
 
 Task = dict[str, Any]
@@ -27,6 +28,16 @@ Make = Callable[[random.Random, PhraseSampler], Task]
 
 def call(tool: str, **arguments: Any) -> Task:
     return {"tool": tool, "arguments": arguments}
+
+
+def only(*patterns: Task) -> Task:
+    """Return a check that no calls were made except those of these patterns and those that read."""
+    return {"allowed": [*patterns, *({"tool": tool} for tool in READING)]}
+
+
+def writes(tool: str, argument: str, pattern: str) -> Task:
+    """Return a pattern of the calls of a tool in which an argument has a regular expression."""
+    return {"tool": tool, "argument_patterns": {argument: pattern}}
 
 
 def save(rng: random.Random, phrases: PhraseSampler) -> Task:
@@ -41,7 +52,10 @@ def save(rng: random.Random, phrases: PhraseSampler) -> Task:
             ]
         ),
         "gold": [call("write_file", path=path, content=text)],
-        "check": {"state": call("read_text_file", path=path)},
+        "check": {
+            "state": [call("read_text_file", path=path), call("list_directory", path="/episode")],
+            "calls": only(*(writes(tool, "path", rf"{topic}-{day}\.txt$") for tool in ("write_file", "edit_file"))),
+        },
     }
 
 
@@ -62,7 +76,10 @@ def rename(rng: random.Random, phrases: PhraseSampler) -> Task:
         ),
         "setup": setup,
         "gold": [call("move_file", source=source, destination=target)],
-        "check": {"state": [call("list_directory", path="/episode"), call("read_text_file", path=target)]},
+        "check": {
+            "state": [call("list_directory", path="/episode"), call("read_text_file", path=target)],
+            "calls": only(writes("move_file", "source", rf"{old}-{year}\.md$")),
+        },
     }
 
 
@@ -81,7 +98,7 @@ def price(rng: random.Random, phrases: PhraseSampler) -> Task:
         "setup": [call("write_file", path=path, content=text)],
         "gold": [call("read_text_file", path=path)],
         "final_answer": f"It cost {prices[goods[0]]}.",
-        "check": {"answer": {"number": prices[goods[0]]}, "calls": {"forbidden": [{"tool": "write_file"}]}},
+        "check": {"answer": {"number": prices[goods[0]]}, "calls": only()},
     }
 
 
@@ -101,7 +118,10 @@ def correct(rng: random.Random, phrases: PhraseSampler) -> Task:
         ),
         "setup": [call("write_file", path=path, content="".join(f"{line}\n" for line in lines))],
         "gold": [call("read_text_file", path=path), call("edit_file", path=path, edits=[edit])],
-        "check": {"state": call("read_text_file", path=path)},
+        "check": {
+            "state": [call("read_text_file", path=path), call("list_directory", path="/episode")],
+            "calls": only(*(writes(tool, "path", rf"guests-{day}\.txt$") for tool in ("write_file", "edit_file"))),
+        },
     }
 
 
@@ -132,7 +152,7 @@ def hire(rng: random.Random, phrases: PhraseSampler) -> Task:
         ),
         "setup": [setup],
         "gold": [call("create_relations", relations=[relation])],
-        "check": {"state": GRAPH},
+        "check": {"state": GRAPH, "calls": only(writes("create_relations", "relations", f'"{people[0]}"'))},
     }
 
 
@@ -149,7 +169,7 @@ def note(rng: random.Random, phrases: PhraseSampler) -> Task:
         ),
         "setup": [setup],
         "gold": [call("add_observations", observations=[{"entityName": people[1], "contents": [fact]}])],
-        "check": {"state": GRAPH},
+        "check": {"state": GRAPH, "calls": only(writes("add_observations", "observations", f'"{people[1]}"'))},
     }
 
 
@@ -167,7 +187,7 @@ def born(rng: random.Random, phrases: PhraseSampler) -> Task:
         "setup": [setup],
         "gold": [call("open_nodes", names=[people[0]])],
         "final_answer": f"{people[0]} {fact}.",
-        "check": {"answer": {"number": int(fact.split()[-1])}, "calls": {"forbidden": [{"tool": "delete_*"}]}},
+        "check": {"answer": {"number": int(fact.split()[-1])}, "calls": only()},
     }
 
 
@@ -184,7 +204,10 @@ def forget(rng: random.Random, phrases: PhraseSampler) -> Task:
         ),
         "setup": [setup],
         "gold": [call("delete_entities", entityNames=[people[2], firm])],
-        "check": {"state": GRAPH},
+        "check": {
+            "state": GRAPH,
+            "calls": only(writes("delete_entities", "entityNames", f'"({people[2]}|{firm})"')),
+        },
     }
 
 
@@ -214,7 +237,7 @@ def amount(rng: random.Random, phrases: PhraseSampler) -> Task:
         "setup": setup,
         "gold": [call("read_query", query=f"SELECT amount FROM stock WHERE name = '{name}'")],
         "final_answer": f"There are {count}.",
-        "check": {"answer": {"number": count}, "calls": {"forbidden": [{"tool": "write_query"}]}},
+        "check": {"answer": {"number": count}, "calls": only()},
     }
 
 
@@ -237,7 +260,7 @@ def total(rng: random.Random, phrases: PhraseSampler) -> Task:
             call("read_query", query=f"SELECT COUNT(*) FROM stock WHERE amount BETWEEN {least} AND {most}"),
         ],
         "final_answer": f"There are {few}.",
-        "check": {"answer": {"number": few}, "calls": {"required": [{"tool": "read_query"}]}},
+        "check": {"answer": {"number": few}, "calls": {"required": [{"tool": "read_query"}], **only()}},
     }
 
 
@@ -257,7 +280,7 @@ def sell(rng: random.Random, phrases: PhraseSampler) -> Task:
         ),
         "setup": setup,
         "gold": [call("write_query", query=query)],
-        "check": {"state": ROWS},
+        "check": {"state": ROWS, "calls": only(writes("write_query", "query", rf"\b{name}\b"))},
     }
 
 
@@ -275,7 +298,10 @@ def drop(rng: random.Random, phrases: PhraseSampler) -> Task:
         ),
         "setup": setup,
         "gold": [call("write_query", query=f"DELETE FROM stock WHERE name = '{name}' OR amount = {least}")],
-        "check": {"state": ROWS},
+        "check": {
+            "state": ROWS,
+            "calls": only(writes("write_query", "query", rf"^[^'\d]*(('{name}'|\b{least}\b)[^'\d]*)*$")),
+        },
     }
 
 
@@ -293,7 +319,7 @@ def tasks(name: str) -> list[Task]:
         while True:
             phrases = PhraseSampler(f"{name}/{number}", split)
             task = {"id": f"{name}/{number}", "family": make.__name__, "split": split, **make(rng, phrases)}
-            candidate = MCPTask.model_validate(task).to_task(name, {})
+            candidate = MCPTask.model_validate(task).to_task(name, split, {})
             if not similar.find(candidate):
                 break
         similar.add(candidate)

@@ -194,3 +194,11 @@ def test_extra_call_never_increases_reward(
         <= score_checks(check, before, SHAPED).reward
         <= SHAPED.max_partial_reward
     )
+
+
+@pytest.mark.parametrize(
+    "answer", ['[{"amount": 29}]', "[{'amount': 29}]", "Here:\n{'amount': 29}", "(29) [29, 3]\n[29]"]
+)
+def test_printed_rows_state_no_number(answer: str) -> None:
+    assert not AnswerCheck(number=29).passes(answer)
+    assert AnswerCheck(number=29).passes("There are 29 [of them].")

@@ -19,6 +19,7 @@ from support.machine import find_program
 from support.mcp_kit import call_result, run_async
 from support.paths import ROOT
 from support.venvs import make_cached_folder, make_venv, run_command
+from understudy.data.adversarial.suite import play_strategies
 from understudy.data.check import check
 from understudy.envs.mcp.config import MCPCall, MCPServerConfig, load_environment_config
 from understudy.envs.mcp.pool import SessionPools
@@ -237,12 +238,27 @@ def test_killed_server_is_fault_of_its_episode_only(over: str) -> None:
     assert "completed" in rest
 
 
-@pytest.mark.parametrize(
+EXAMPLES = pytest.mark.parametrize(
     ("name", "programs"), [("filesystem", filesystem_config), ("memory", memory_config), ("sqlite", sqlite_config)]
 )
-def test_example_environments_pass_check(name: str, programs: Callable[[], MCPServerConfig]) -> None:
+
+
+def example_source(name: str, programs: Callable[[], MCPServerConfig]) -> MCPTaskSource:
+    """Return an example environment with the installed server. The example itself uses npx or uvx."""
     config = load_environment_config(ROOT / "examples" / "mcp" / f"{name}.toml")
-    installed = config.servers[name].replace(command=programs().command)  # the example itself uses npx or uvx
-    report = check(MCPTaskSource(MCPEnvironmentResources(config.replace(servers={name: installed}))))
+    installed = config.servers[name].replace(command=programs().command)
+    return MCPTaskSource(MCPEnvironmentResources(config.replace(servers={name: installed})))
+
+
+@EXAMPLES
+def test_example_environments_pass_check(name: str, programs: Callable[[], MCPServerConfig]) -> None:
+    report = check(example_source(name, programs))
     assert report.problems == ()
     assert [split.tasks for split in report.splits] == [20, 4, 6]
+
+
+@EXAMPLES
+def test_no_strategy_is_rewarded_in_an_example_environment(name: str, programs: Callable[[], MCPServerConfig]) -> None:
+    report = run_async(play_strategies(example_source(name, programs), num_tasks=2))
+    assert len(report.results) > 20
+    assert {result.strategy: result.over_floor for result in report.failures} == {}

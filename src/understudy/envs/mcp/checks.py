@@ -269,16 +269,16 @@ def _matched(patterns: Sequence[CallPattern], calls: Sequence[ServerCall]) -> in
 
 
 def _is_record(answer: str) -> bool:
-    """Return whether a text is several numbers and nothing else, or has lines that are JSON objects or lists."""
+    """Return whether a text is several numbers and nothing else, or has lines that are objects or lists.
+
+    Some servers print rows as Python does: "[{'amount': 29}]".
+    """
     bare = re.search(r"[^\W\d_]", answer) is None and len(extract_numbers(answer)) > 1
-    return bare or any(_is_json_container(text) for text in (answer, *answer.splitlines()))
+    return bare or any(_is_container(text.strip()) for text in (answer, *answer.splitlines()))
 
 
-def _is_json_container(text: str) -> bool:
-    try:
-        return text.lstrip()[:1] in ("{", "[") and isinstance(json.loads(text), dict | list)
-    except (ValueError, RecursionError):
-        return False
+def _is_container(text: str) -> bool:
+    return text[:1] + text[-1:] in ("{}", "[]")
 
 
 def _text(value: Any) -> str:
