@@ -147,8 +147,37 @@ def strategies() -> str:
             "|---|---|",
             *rows,
             "",
+            "## What they earn",
+            "",
+            *earned_table(json.loads((ROOT / "docs" / "strategies.json").read_text(encoding="utf-8"))),
+            "",
         )
     )
+
+
+def earned_table(measured: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a table of what strategies earn over doing nothing in each domain, without rows of zeros."""
+    earned: Mapping[str, Mapping[str, float]] = measured["over_floor"]
+    paid = [each.name for each in STRATEGIES if any(of.get(each.name, 0.0) > 0 for of in earned.values())]
+    rows = [
+        f"| `{name}` | {' | '.join(f'{of[name]:.3f}' if name in of else '' for of in earned.values())} |"
+        for name in paid
+    ]
+    num_unpaid = len(STRATEGIES) - len(paid)
+    head = (
+        f"Mean reward over doing nothing, on {measured['num_tasks']} tasks of each domain with seed {measured['seed']}, "
+        "as `python benchmarks/strategies.py` measures it."
+    )
+    if not rows:
+        return [head, "", f"None of the {num_unpaid} strategies earns more than doing nothing in any shipped domain."]
+    return [
+        f"{head} The other {num_unpaid} strategies earn no more than doing nothing in any shipped domain. An empty cell "
+        "means that the strategy applies to no task.",
+        "",
+        f"| strategy | {' | '.join(earned)} |",
+        f"|---|{'---|' * len(earned)}",
+        *rows,
+    ]
 
 
 # ---- domains ----

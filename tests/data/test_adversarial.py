@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 import toy
 from understudy.cli.main import app
 from understudy.core.messages import Message, ToolCall
-from understudy.core.tasks import Task
+from understudy.core.tasks import SPLITS, Task
 from understudy.data.adversarial.knowledge import SourceKnowledge, TaskKnowledge, sample_tasks
 from understudy.data.adversarial.suite import ADVERSARIAL_LIMIT, STRATEGIES, AdversarialReport, play_strategies
 from understudy.data.check import AdversarialOptions, check
@@ -138,6 +139,17 @@ def test_command_prints_the_table_and_its_exit_code_tells_of_problems(monkeypatc
     assert (done["reward"], done["floor"], done["limit"]) == (1.0, 0.0, ADVERSARIAL_LIMIT)
     text = runner.invoke(app, ["check", "toy:DOMAIN", "--adversarial", "--tasks", "3"]).stdout
     assert any(line.split()[:1] == ["done"] and "BAD" in line for line in text.splitlines())
+
+
+def test_file_of_tasks_is_checked_in_the_same_way(tmp_path: Path) -> None:
+    domain = load_domain("retail")
+    tasks = [task for split in SPLITS for task in domain.tasks(split)[:2]]
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(task.model_dump_json() + "\n" for task in tasks), encoding="utf-8")
+    result = CliRunner().invoke(app, ["check", str(path), "--adversarial", "--tasks", "2", "--json"])
+    (attack,) = json.loads(result.stdout)["adversarial"]
+    assert attack["num_tasks"] == 2
+    assert {"unasked", "empty", "extra_write"} <= {each["strategy"] for each in attack["results"]}
 
 
 def generous(
