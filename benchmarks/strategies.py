@@ -1,4 +1,4 @@
-"""Write what each adversarial strategy earns in each shipped domain to docs/strategies.json, for the page of strategies.
+"""Write what adversarial strategies earn in each shipped domain to docs/strategies.json, for the page of strategies.
 
 python benchmarks/strategies.py [NUM_TASKS]
 """

@@ -165,14 +165,15 @@ def earned_table(measured: Mapping[str, Any]) -> list[str]:
     ]
     num_unpaid = len(STRATEGIES) - len(paid)
     head = (
-        f"Mean reward over doing nothing, on {measured['num_tasks']} tasks of each domain with seed {measured['seed']}, "
-        "as `python benchmarks/strategies.py` measures it."
+        f"Mean reward over doing nothing, on {measured['num_tasks']} tasks of each domain with seed "
+        f"{measured['seed']}. "
+        "Measured by `python benchmarks/strategies.py`."
     )
     if not rows:
         return [head, "", f"None of the {num_unpaid} strategies earns more than doing nothing in any shipped domain."]
     return [
-        f"{head} The other {num_unpaid} strategies earn no more than doing nothing in any shipped domain. An empty cell "
-        "means that the strategy applies to no task.",
+        f"{head} The other {num_unpaid} strategies earn no more than doing nothing in any shipped domain. "
+        "An empty cell means that the strategy applies to no task.",
         "",
         f"| strategy | {' | '.join(earned)} |",
         f"|---|{'---|' * len(earned)}",

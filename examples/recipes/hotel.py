@@ -1,4 +1,4 @@
-"""A domain in one file: the reception of a hotel, where guests book rooms and cancel their stay. See docs/database.md."""
+"""A domain in one file: a hotel, whose guests book rooms and cancel stays. See docs/database.md."""
 
 import random
 from typing import Literal
