@@ -22,7 +22,6 @@ from understudy.envs.sources import list_domains, load_domain
 from understudy.runs.targets import resolve
 
 STILL_PAID = {
-    *("last_result", "every_result", "all_numbers", "all_result_words"),
     *("negated_proposal", "bundle_of_another", "bare_terms", "off_topic", "already_done", "altered_then_gold"),
 }
 """Strategies that some shipped domain still pays. Each must leave this list when the rewards no longer pay it."""

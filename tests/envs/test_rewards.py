@@ -290,3 +290,51 @@ def test_calls_match_as_a_multiset() -> None:
 def test_arguments_are_equal_by_value(left: dict[str, object], right: dict[str, object], equal: bool) -> None:
     keys = [call_key(ToolCall(name="t", arguments=each)) for each in (left, right)]
     assert (keys[0] == keys[1]) == equal
+
+
+RECORD = '{"status": "placed", "refund": "6.00"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("You save 6.00.", 1.0),
+        ("6.00", 1.0),
+        ("The order is placed, and you save 6.00.", 1.0),
+        ('{"saved": "6.00"}', 1.0),
+        (RECORD, 0.0),
+        ('{"status":"placed","refund":"6.00"}', 0.0),
+        (f"Here it is: {RECORD}", 0.0),
+        (f"[{RECORD}]", 0.0),
+    ],
+)
+def test_repeating_a_json_result_tells_nothing(text: str, told: float) -> None:
+    assert score_text(text, ("6.00",), RECORD) == told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("330.00", 1.0),
+        ("110.00 * 3 = 330.00", 1.0),
+        ("Each visit is 110.00, so three are 330.00.", 1.0),
+        ("110.00 330.00", 0.0),
+        ("110.00, 330.00", 0.0),
+        ("$110.00 / $330.00", 0.0),
+    ],
+)
+def test_bare_list_of_numbers_tells_none(text: str, told: float) -> None:
+    assert score_text(text, ("330.00",), "a visit is 110.00, three are 330.00") == told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Suspended, reason: long trip", 1.0),
+        ("Line 555-4042 suspended: long trip", 1.0),
+        ("Your line on the Smart plan is suspended for a long trip until you resume it", 1.0),
+        ("name Ruth Nash lines plan Smart contract_until suspended long trip seen no", 0.0),
+    ],
+)
+def test_words_without_grammar_tell_none(text: str, told: float) -> None:
+    assert score_text(text, ("long trip",), "suspended: long trip") == told

@@ -4,10 +4,10 @@ Graders read the live final state; they replay no calls. The reward is the produ
 `facts_told` give no reward for guesses, denials, lists of candidates and for reading out complete records:
 
     every fact the text affirms it, and a result has shown it before. The result of a failed call shows nothing, and no
-               result shows what the arguments of its call state;
+               result shows what the arguments of its call state. The text does not repeat a JSON result;
     word       the text has at most `MAX_DIGIT_RUNS` different runs of digits, and does not list other candidates;
-    number     the text has at most `MAX_EXTRA_NUMBERS` numbers beyond the numeric outputs of the task. A calculation
-               shows its result if its terms are known.
+    number     the text has at most `MAX_EXTRA_NUMBERS` numbers beyond the numeric outputs of the task, and none if
+               it has neither a word nor "=". A calculation shows its result if its terms are known.
 
 `calls_match` compares calls instead of states. It is for tasks without a database.
 """
@@ -44,6 +44,9 @@ MAX_WORDS_IN_A_ROW = 12
 """Maximum number of words without punctuation in a text that states a fact, if they are a list: if fewer than one in
 eight is a function word such as "the" or "is"."""
 
+MAX_BARE_WORDS = 8
+"""Maximum number of words without punctuation in a text that states a fact, if none of them is a function word."""
+
 MAX_FREE_TERM = 12
 """Largest whole number that a calculation may contain although nothing has shown it: months, and numbers of persons."""
 
@@ -68,6 +71,7 @@ _FUNCTION_WORD = re.compile(
     re.IGNORECASE,
 )
 _JSON_KEY = re.compile(r'"\w+"\s*:')
+_SENTENCE_OR_EQUATION = re.compile(r"[^\W\d_]{2}|=")
 _PUNCTUATION = re.compile(r"[.,;:!?()\n\-]")
 _DATE_OR_TIME = re.compile(r"(?<![\w.-])\d{4}-\d\d-\d\d(?![\w-])|(?<![\w.:])\d{1,2}:\d\d(?!\w|:\d)")
 # A number is not part of a word or an id: "W1042", "i482" and "card_41" contain none.
@@ -116,6 +120,7 @@ def missing_facts(transcript: Sequence[Message], outputs: Sequence[str], rules: 
         if not any(
             (states_fact if output in rules.denied else affirms_fact)(output, text)
             and _is_no_list(output, text, num_numbers, others)
+            and not _repeats_result(text, results[:count])
             and _is_supported(output, results[:count], rules.evidence)
             for text, count in texts
         )
@@ -310,8 +315,18 @@ def _is_negative(fact: str) -> bool:
 
 
 def _is_word_list(text: str) -> bool:
-    words = text.split()
-    return len(words) > MAX_WORDS_IN_A_ROW and 8 * len(_FUNCTION_WORD.findall(text)) < len(words)
+    words, num_function_words = text.split(), len(_FUNCTION_WORD.findall(text))
+    if not num_function_words and sum(not word.isnumeric() for word in words) > MAX_BARE_WORDS:
+        return True
+    return len(words) > MAX_WORDS_IN_A_ROW and 8 * num_function_words < len(words)
+
+
+def _repeats_result(text: str, results: Sequence[_Result]) -> bool:
+    """Return whether a text contains a complete result that is a JSON object, or a list of such objects."""
+    if not _JSON_KEY.search(text):
+        return False
+    plain = "".join(text.split())
+    return any(_JSON_KEY.search(result.content) and "".join(result.content.split()) in plain for result in results)
 
 
 def _is_no_list(output: str, text: str, num_numbers: int, others: Sequence[str]) -> bool:
@@ -321,7 +336,8 @@ def _is_no_list(output: str, text: str, num_numbers: int, others: Sequence[str])
     if any(map(_is_word_list, _PUNCTUATION.split(text))):
         return False
     if is_number(output):
-        return len(extract_numbers(text)) <= num_numbers + MAX_EXTRA_NUMBERS
+        extra = MAX_EXTRA_NUMBERS if _SENTENCE_OR_EQUATION.search(text) else 0
+        return len(extract_numbers(text)) <= num_numbers + extra
     if len(set(_DIGITS.findall(text))) > MAX_DIGIT_RUNS:
         return False
     stated = [word for word in others if states_fact(word, text)]
