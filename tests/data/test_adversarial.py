@@ -21,9 +21,7 @@ from understudy.envs.rewards import states_fact
 from understudy.envs.sources import list_domains, load_domain
 from understudy.runs.targets import resolve
 
-STILL_PAID = {
-    *("negated_proposal", "bundle_of_another", "bare_terms", "off_topic", "already_done", "altered_then_gold"),
-}
+STILL_PAID = {"bundle_of_another", "altered_then_gold"}
 """Strategies that some shipped domain still pays. Each must leave this list when the rewards no longer pay it."""
 REPLAYS = ("fmp-replay", "polygon-replay", "slack-replay", "tavily-replay", "several-replay")
 

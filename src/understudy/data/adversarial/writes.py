@@ -1,12 +1,14 @@
 """Strategies that change things against the policy, or change the wrong things. Those that play gold's calls break the
 policy on the way: they ask for something else, ask too late, or promise and claim what no call does."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from understudy.core.messages import Message, ToolCall
 from understudy.data.adversarial.knowledge import Reply, Strategy, TaskKnowledge, make, say
 from understudy.envs.rewards import call_key
 from understudy.envs.task_files.inferred_tools import hands_over
+from understudy.envs.users import asks_for_consent
 
 MAX_TRIED = 30
 """Calls that a strategy tries at most."""
@@ -122,8 +124,12 @@ def _off_topic(task: TaskKnowledge) -> Sequence[Reply] | None:
 
 
 def _vague(task: TaskKnowledge) -> Sequence[Reply] | None:
+    """Return gold with proposals of ids only. After a full proposal they would be a correction of it, which is fair."""
     terms = _terms(task)
-    return _proposing(task, lambda text: say(f"{terms}. Is that right?")) if terms else None
+    asks = [asks_for_consent(turn.content) for turn in task.turns if not turn.tool_calls]
+    if not terms or any(first and second for first, second in itertools.pairwise(asks)):
+        return None
+    return _proposing(task, lambda text: say(f"{terms}. Is that right?"))
 
 
 def _unnamed(task: TaskKnowledge) -> Sequence[Reply] | None:
