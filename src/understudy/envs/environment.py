@@ -153,7 +153,7 @@ class ToolEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedWrite:
-    """A call that has changed the database."""
+    """A call that has changed the database, or was refused by its tool."""
 
     call: ToolCall
     place: int
@@ -193,6 +193,8 @@ class ConsentGate:
         """The calls that broke the policy: writes without consent, and access to records of other users."""
         self.writes: list[ConfirmedWrite] = []
         """The calls that changed the database."""
+        self.refused_writes: list[ConfirmedWrite] = []
+        """The calls of `write_tools` that the tools refused although the user had agreed to a write."""
 
     @property
     def policy_violations(self) -> int:
@@ -215,6 +217,8 @@ class ConsentGate:
             kind: ViolationKind | None = "forbidden" if e.kind == "forbidden" else None
             if e.kind == "unconfirmed" or (e.kind == "refused" and self._lacks_consent(call)):
                 kind = "unconfirmed"
+            elif e.kind == "refused" and self._required and call.name in self._write_tools:
+                self.refused_writes.append(ConfirmedWrite(call, place, find_consent(self._transcript)))
             if kind:
                 self.violations.append(Violation(kind=kind, message=place, text=f"{call.name}: {e}"[:200]))
             raise
