@@ -21,8 +21,6 @@ from understudy.envs.rewards import states_fact
 from understudy.envs.sources import list_domains, load_domain
 from understudy.runs.targets import resolve
 
-STILL_PAID = {"bundle_of_another", "altered_then_gold"}
-"""Strategies that some shipped domain still pays. Each must leave this list when the rewards no longer pay it."""
 REPLAYS = ("fmp-replay", "polygon-replay", "slack-replay", "tavily-replay", "several-replay")
 
 
@@ -161,8 +159,7 @@ def generous(
 def test_no_strategy_is_rewarded_in_a_shipped_domain(name: str) -> None:
     report = asyncio.run(play_strategies(resolve([name]).config.open_source(), num_tasks=14))
     assert len(report.results) >= 48
-    paid = {result.strategy: result.over_floor for result in report.failures if result.strategy not in STILL_PAID}
-    assert paid == {}
+    assert [(result.strategy, result.over_floor) for result in report.failures] == []
 
 
 @pytest.mark.slow

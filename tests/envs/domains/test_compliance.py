@@ -142,6 +142,16 @@ def test_what_a_proposal_adds_is_not_carried_out_by_the_description_of_a_tool_or
         assert kinds([*before, *call(update, "changed")], writes) == found
 
 
+def test_move_of_another_appointment_is_no_booking() -> None:
+    domain = load_domain("healthcare")
+    book = ToolCall(name="book_appointment", arguments={"doctor": "Kim", "date": "2026-03-13", "time": "13:00"})
+    extra = "I will move the appointment with Dr. Kim on 2026-03-04 to 2026-03-11."
+    for proposal, found in ((f"{extra} Do you confirm?", ["bundled_proposal"]), ("Do you confirm?", [])):
+        asked = say(f"I will book a visit with Dr. Kim on 2026-03-13 at 13:00. {proposal}")
+        transcript = [user("Hi."), asked, user("Yes."), *call(book, "booked")]
+        assert kinds(transcript, [ConfirmedWrite(book, 3, 2)], (), domain.tool_specs, domain.domain_policy) == found
+
+
 @pytest.mark.parametrize(
     ("tried", "found"),
     [

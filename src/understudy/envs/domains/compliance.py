@@ -331,7 +331,11 @@ def _synonyms(root: str) -> tuple[str, ...]:
 def _names_action(root: str, words: Iterable[str]) -> bool:
     synonyms = _synonyms(root)
     verbs = tuple(synonym for synonym in synonyms if synonym != "add")
-    return any(word.startswith(verbs if word.startswith("address") else synonyms) for word in words)
+    return any(
+        word.startswith(verbs if word.startswith("address") else synonyms)
+        for word in words
+        if not word.startswith("setting")  # a noun, and not the verb "set"
+    )
 
 
 def _check_proposal(write: ConfirmedWrite, transcript: Sequence[Message]) -> Iterator[Violation]:
