@@ -490,12 +490,16 @@ class _Known:
         return {*self._amounts, *extract_numbers(self._said)}
 
     @cached_property
+    def _folded(self) -> str:
+        return self._said.casefold()
+
+    @cached_property
     def _ids(self) -> set[str]:
         return {name.casefold() for name in _ID.findall(self._said)}
 
     def unknown_id(self, thing: str) -> str:
         """Return an id of an object that nobody has named, although others of its form are known."""
-        unknown = sorted(set(_ID.findall(thing)) - self._ids)
+        unknown = sorted(name for name in set(_ID.findall(thing)) if name not in self._folded)
         if not unknown:
             return ""
         forms = {_form(name) for name in self._ids}
