@@ -82,7 +82,7 @@ def test_gold_call_refused_by_a_tool_is_reported() -> None:
 def test_gold_without_user_confirmation_is_reported() -> None:
     proposal = TASK.gold[TASK.gold.index(CALL) - 1]
     (problem,) = check_tasks(remove_gold(TASK, proposal)).problems
-    assert re.match(rf"task {TASK.id}: .*\b0\b.*\b1\.0\b.*: state_match, policy_compliance, turn_efficiency$", problem)
+    assert re.match(rf"task {TASK.id}: .*\b0\b.*\b1\.0\b.*: state_match, turn_efficiency, policy_compliance$", problem)
 
 
 def test_gold_that_omits_a_required_output_is_reported() -> None:

@@ -18,6 +18,7 @@ from understudy.core.tasks import SPLITS, Score, Split, Task
 from understudy.core.trajectory import Trajectory
 from understudy.data.adversarial.suite import AdversarialReport, StrategyResult, play_strategies
 from understudy.data.probe import ProbeResult, exception_places, probe
+from understudy.envs.domains.grading import POLICY_REWARDS
 from understudy.envs.task_files.near_duplicates import NearDuplicateIndex
 from understudy.envs.task_files.summary import FileSummary
 from understudy.envs.task_source import ExternalSource, TaskSource, find_source, list_file_summaries, list_sources
@@ -348,7 +349,7 @@ def _failure(task: Task, episode: Trajectory) -> str:
 
 def _reward_problems(task: Task, gold: Score, noop: Score) -> Iterator[_Problem]:
     if min(gold.parts.values(), default=gold.reward) < 1.0:
-        failed = ", ".join(name for name, part in gold.parts.items() if part < 1.0)
+        failed = ", ".join(name for name, part in gold.parts.items() if part < 1.0 and name not in POLICY_REWARDS)
         text = f"task {task.id}: its gold turns earn {gold.reward:g} instead of 1.0; failed: {failed}"
         yield _Problem("gold_not_rewarded", text, task)
     if noop.reward > 0.0:

@@ -9,6 +9,9 @@ from understudy.envs.environment import ConsentGate
 from understudy.envs.rewards import facts_told, product_score, state_match, task_progress
 from understudy.envs.state import State
 
+POLICY_REWARDS = ("reward_with_policy", "reward_without_policy")
+"""The parts of a score that are rewards themselves. See `apply_policy`."""
+
 
 class GradeEpisode(Protocol):
     """Protocol of a domain's grader."""
@@ -64,7 +67,8 @@ def apply_policy(score: Score, violations: Sequence[Violation], policy: RewardPo
     the score's reward and `policy_compliance`, if `policy` is "strict"; else it is `reward_without_policy`.
     """
     complies = float(not violations)
-    rewards = {"reward_with_policy": score.reward * complies, "reward_without_policy": score.reward}
-    reward = rewards["reward_with_policy" if policy == "strict" else "reward_without_policy"]
+    with_policy, without_policy = score.reward * complies, score.reward
+    rewards = dict(zip(POLICY_REWARDS, (with_policy, without_policy), strict=True))
+    reward = with_policy if policy == "strict" else without_policy
     parts = {**score.parts, "policy_compliance": complies, **rewards}
     return score.replace(reward=reward, parts=parts, violations=tuple(violations))
