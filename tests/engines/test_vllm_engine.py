@@ -101,7 +101,7 @@ def server_pid(server: VllmServer) -> int:
 
 async def server_metric(server: VllmServer, name: str) -> float:
     """Return one of the server's metrics."""
-    text = (await server._request("GET", "/metrics", None, within=60.0)).text
+    text = (await server._request("GET", "/metrics", None, within=60.0)).body.decode()
     return sum(float(value) for value in re.findall(rf"^vllm:{name}(?:{{.*}})? ([\d.e+]+)$", text, re.MULTILINE))
 
 
