@@ -241,6 +241,13 @@ def test_denied_number_is_not_told(text: str, told: bool) -> None:
     assert (missing_facts(read(text, "12.50"), ["12.50"]) == []) == told
 
 
+def test_nothing_must_be_shown_if_gold_makes_no_call() -> None:
+    told = [Message(role="assistant", content="The lamp takes 71 W, so it is bright.")]
+    rules = find_fact_rules(told, ["71", "bright"])
+    assert facts_told(told, ["71", "bright"], rules) == 1.0
+    assert facts_told([Message(role="assistant", content="I do not know.")], ["71", "bright"], rules) == 0.0
+
+
 def test_what_gold_denies_is_told_by_denying_it() -> None:
     gold = read("It is not available, so I cannot change it.", "available: false")
     rules = find_fact_rules(gold, ["available|in stock"])

@@ -46,7 +46,7 @@ UNRUN = {
     "a benchmark": 2,
     "a file of your own": 1,
     "a part of a class": 1,
-    "a server": 4,
+    "a server": 5,
     "an endpoint": 9,
     "an installation": 2,
     "another package": 9,

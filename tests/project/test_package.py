@@ -18,6 +18,7 @@ from understudy.core.errors import install_hint
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 INDIRECT_REQUIREMENTS = {
+    "h11": "uvicorn",
     "numpy": "torch",
     "pydantic_core": "pydantic",
     "typing_extensions": "pydantic",

@@ -96,6 +96,8 @@ class FactRules:
     """All words that are outputs of the domain's tasks, case-folded."""
     denied: Collection[str] = ()
     """Outputs that are told by denying them, see `find_denied`."""
+    needs_call: bool = True
+    """Whether some call must have succeeded before an output without evidence may be told."""
 
 
 SHOWN_ONLY = FactRules()
@@ -121,7 +123,7 @@ def missing_facts(transcript: Sequence[Message], outputs: Sequence[str], rules: 
             (states_fact if output in rules.denied else affirms_fact)(output, text)
             and _is_no_list(output, text, num_numbers, others)
             and not _repeats_result(text, results[:count])
-            and _is_supported(output, results[:count], rules.evidence)
+            and _is_supported(output, results[:count], rules)
             for text, count in texts
         )
     ]
@@ -137,9 +139,13 @@ def find_fact_rules(
 
     The evidence of an output is the output itself if it is a word, or if a gold result shows it before the agent tells
     it. It is the terms of a calculation if only this gives a number, and nothing if no gold result does, because the
-    agent knows the number from the domain policy or works it out. Some call must have succeeded even then.
+    agent knows the number from the domain policy or works it out. Some call must have succeeded even then. If gold
+    makes no call, nothing must be shown.
     """
     texts, results = _read_transcript(transcript)
+    denied = find_denied((text for text, _ in texts), outputs)
+    if not results:
+        return FactRules(dict.fromkeys(outputs, ()), candidates, words, denied, needs_call=False)
     evidence = dict[str, tuple[str, ...]]()
     for output in outputs:
         count = next((count for text, count in reversed(texts) if states_fact(output, text)), len(results))
@@ -150,7 +156,7 @@ def find_fact_rules(
         else:
             terms = {f"{term:.15g}" for expression in expressions[:1] for term in _terms(expression)}
             evidence[output] = tuple(sorted(term for term in terms if any(_shows(term, r) for r in results[:count])))
-    return FactRules(evidence, candidates, words, find_denied((text for text, _ in texts), outputs))
+    return FactRules(evidence, candidates, words, denied)
 
 
 def find_denied(texts: Iterable[str], outputs: Sequence[str]) -> list[str]:
@@ -263,12 +269,14 @@ def _argument_texts(value: object) -> Iterator[str]:
         yield str(value)
 
 
-def _is_supported(output: str, results: Sequence[_Result], evidence: Mapping[str, Sequence[str]]) -> bool:
+def _is_supported(output: str, results: Sequence[_Result], rules: FactRules) -> bool:
     """Return whether earlier results show an output, or the facts that it follows from."""
     if any(_shows(output, result) for result in results):
         return True
-    facts = evidence.get(output, (output,))
-    return bool(results) and output not in facts and all(any(_shows(fact, r) for r in results) for fact in facts)
+    facts = rules.evidence.get(output, (output,))
+    if output in facts or (rules.needs_call and not results):
+        return False
+    return all(any(_shows(fact, result) for result in results) for fact in facts)
 
 
 def _shows(fact: str, result: _Result) -> bool:
