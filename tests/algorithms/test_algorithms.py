@@ -154,7 +154,7 @@ def test_algorithm_learns_and_its_first_minibatch_is_on_policy(
         for stage, found in train(run.config, run, ignore_progress).held_out.results.items()
     }
     assert 0.2 < rates["base"] < 0.7
-    assert rates["rl"] > 0.9
+    assert rates["rl"] > 0.85
     assert len(firsts) > 6, "all but the steps whose groups teach nothing"
     for first in firsts if chosen.loss.kind != "nll" else ():  # the NLL loss has no ratio
         assert first["ratio"] == pytest.approx(1.0, abs=1e-5)

@@ -24,7 +24,9 @@ from understudy.core.trajectory import StopReason, Trajectory
 from understudy.engines.models import make_tiny_model
 from understudy.envs.domains.base import Domain
 from understudy.envs.domains.generation import interleave_families
-from understudy.envs.environment import ToolEnvironment
+from understudy.envs.environment import ConsentGate, ToolEnvironment
+from understudy.envs.rewards import extract_numbers, product_score, state_match, states_fact
+from understudy.envs.state import State
 from understudy.envs.users import OpeningOnlyUser, User
 from understudy.evaluation.result import EvalResult
 from understudy.runs.config import TrainConfig, parse_config
@@ -68,6 +70,22 @@ def watts_tasks(split: Split, seed: int, families: Sequence[str], difficulties: 
         yield each.replace(scenario=scenario, gold=(Message(role="assistant", content="71 W"),), outputs=("71",))
 
 
+def grade_watts(
+    task: Task,
+    state: State,
+    gold_changes: Mapping[str, Any],
+    gate: ConsentGate,
+    transcript: Sequence[Message],
+    ended: bool,
+) -> Score:
+    """Return 1.0 if an answer has the right number among at most three. A random model writes no sentences."""
+    texts = [message.content for message in transcript if message.role == "assistant" and not message.tool_calls]
+    told = any(states_fact(task.outputs[0], text) and len(extract_numbers(text)) <= 3 for text in texts)
+    unchanged = state_match(state, gold_changes)
+    score = product_score({"state_match": unchanged, "facts_told": float(told), "within_limits": float(ended)})
+    return score.replace(progress=float(told))
+
+
 class Watts(OneLamp):
     """A domain whose user leaves after one answer."""
 
@@ -76,7 +94,7 @@ class Watts(OneLamp):
 
 
 ONE_LAMP = OneLamp("toy", build_house, LampTools, lamp_tasks, ("one",))
-WATTS = Watts("toy", build_house, LampTools, watts_tasks, ("one", "two"))
+WATTS = Watts("toy", build_house, LampTools, watts_tasks, ("one", "two"), grade=grade_watts, reward_policy="off")
 SMALL = (
     "domain=support.tiny_runs:ONE_LAMP",
     "slice.domain_policy=brief",
