@@ -68,9 +68,12 @@ class ProbeResult:
 
 
 class FixedRepliesAgent:
-    """An agent that gives the same replies in every episode, then empty ones."""
+    """An agent that gives the same replies in every episode, then empty ones.
 
-    def __init__(self, replies: Sequence[Message]) -> None:
+    A reply may be a function of the messages so far.
+    """
+
+    def __init__(self, replies: Sequence[Message | Callable[[Sequence[Message]], Message]]) -> None:
         self._replies = replies
 
     async def act(
@@ -80,7 +83,7 @@ class FixedRepliesAgent:
         episode.observe(new_messages)
         turn = episode.num_turns
         reply = self._replies[turn] if turn < len(self._replies) else Message(role="assistant")
-        message = assign_call_ids(reply, turn)
+        message = assign_call_ids(reply if isinstance(reply, Message) else reply(episode.messages), turn)
         episode.act(message)
         return message
 

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from understudy.core.errors import ConfigError, TaskError
-from understudy.core.messages import Message, ToolSpec, assign_call_ids
 from understudy.core.records import Record
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
 from understudy.data.adversarial.answers import ANSWERS
-from understudy.data.adversarial.knowledge import Reply, SourceKnowledge, Strategy, TaskKnowledge, sample_tasks
+from understudy.data.adversarial.knowledge import SourceKnowledge, Strategy, TaskKnowledge, sample_tasks
 from understudy.data.adversarial.replies import REPLIES
 from understudy.data.adversarial.writes import WRITES
+from understudy.data.probe import FixedRepliesAgent
 from understudy.envs.task_source import ExternalSource, TaskSource
 from understudy.rollouts.agent import Agent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, episode_seed, play_episode
@@ -75,24 +75,6 @@ class AdversarialReport(Record):
         return tuple(sorted((r for r in self.results if not r.is_ok), key=lambda r: -r.over_floor))
 
 
-class StrategyAgent:
-    """An agent that gives the replies of a strategy, then empty ones."""
-
-    def __init__(self, replies: Sequence[Reply]) -> None:
-        self._replies = replies
-
-    async def act(
-        self, task: Task, episode: Trajectory, new_messages: Sequence[Message], tools: Sequence[ToolSpec]
-    ) -> Message:
-        """Append and return the next reply."""
-        episode.observe(new_messages)
-        turn = episode.num_turns
-        reply = self._replies[turn] if turn < len(self._replies) else Message(role="assistant")
-        message = assign_call_ids(reply if isinstance(reply, Message) else reply(episode.messages), turn)
-        episode.act(message)
-        return message
-
-
 async def play_strategies(
     source: TaskSource,
     num_tasks: int | None = None,
@@ -140,7 +122,7 @@ async def _play_task(task: TaskKnowledge, strategies: Sequence[Strategy], seed: 
     for strategy in strategies:
         replies = strategy.replies(task)
         if replies is not None:
-            episode = await _play(task, StrategyAgent(replies), len(replies), seed)
+            episode = await _play(task, FixedRepliesAgent(replies), len(replies), seed)
             if not episode or strategy.required_event in ("", *episode.event_counts):
                 rewards[strategy.name] = _reward(episode)
     return rewards

@@ -270,7 +270,7 @@ def _last_user(transcript: Sequence[Message], place: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _MadeCall:
     """A call of a tool that the domain has."""
 
     place: int
@@ -282,7 +282,7 @@ class _Call:
     action: frozenset[str]
     """Those that say what the tool does: all but those of the description, and its first word."""
 
-    def as_agreed(self, place: int) -> "_Call":
+    def as_agreed(self, place: int) -> "_MadeCall":
         """Return the call as the text at `place` may propose it: by what it does, and not if it was made before.
 
         What follows from a call may be proposed after it, so the call itself stays.
@@ -290,8 +290,10 @@ class _Call:
         return replace(self, words=self.action if self.place > place else frozenset())
 
 
-def _read_calls(transcript: Sequence[Message], specs: Mapping[str, ToolSpec], writes: Collection[int]) -> list[_Call]:
-    calls, pending, place = list[_Call](), list[ToolCall](), 0
+def _read_calls(
+    transcript: Sequence[Message], specs: Mapping[str, ToolSpec], writes: Collection[int]
+) -> list[_MadeCall]:
+    calls, pending, place = list[_MadeCall](), list[ToolCall](), 0
     for index, message in enumerate(transcript):
         if message.role == "assistant":
             pending, place = list(message.tool_calls), index
@@ -303,7 +305,7 @@ def _read_calls(transcript: Sequence[Message], specs: Mapping[str, ToolSpec], wr
                 succeeded = not is_failure(message)
                 action = _action_words(specs[call.name]) if specs else words
                 changes = succeeded and place in writes
-                calls.append(_Call(place, succeeded, changes, words | arguments, action | arguments))
+                calls.append(_MadeCall(place, succeeded, changes, words | arguments, action | arguments))
     return calls
 
 
@@ -531,7 +533,7 @@ def _check_promises(
     place: int,
     text: str,
     transcript: Sequence[Message],
-    calls: Sequence[_Call],
+    calls: Sequence[_MadeCall],
     known: _Known,
     confirmed: bool,
     domain_policy: str,
@@ -563,7 +565,7 @@ def _check_promises(
             yield _violation("bundled_proposal" if confirmed else "broken_promise", place, f"{verb}{thing}".strip())
 
 
-def _is_kept(root: str, gift: str, calls: Sequence[_Call], domain_policy: str) -> bool:
+def _is_kept(root: str, gift: str, calls: Sequence[_MadeCall], domain_policy: str) -> bool:
     def has_gift(words: Collection[str]) -> bool:
         return not gift or gift == "free" or any(word.startswith(gift) for word in words)
 
@@ -580,7 +582,7 @@ def _has_root(root: str, words: Iterable[str]) -> bool:
 
 
 def _check_claims(
-    place: int, text: str, calls: Sequence[_Call], writes: Sequence[ConfirmedWrite], since: int, domain_policy: str
+    place: int, text: str, calls: Sequence[_MadeCall], writes: Sequence[ConfirmedWrite], since: int, domain_policy: str
 ) -> Iterator[Violation]:
     """Yield the claims of a text that no call has made true.
 
