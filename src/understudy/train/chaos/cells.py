@@ -9,6 +9,7 @@ from typing import Literal
 
 from understudy.core.errors import Fault
 from understudy.train.chaos.endpoint import DEATH, JUDGE_ENDPOINT, USER_ENDPOINT
+from understudy.train.chaos.sources import RANK
 from understudy.train.chaos.vllm_server import REPLY_DAMAGES, VLLM, WEIGHTS_LOST
 
 Ending = Literal["equal", "played again", "told", "stops", "refused", "killed"]
@@ -171,7 +172,7 @@ CELLS: Sequence[FaultCell] = (
     FaultCell("disk", "read-only", _SUMS, None, "refused"),
     FaultCell("clock", "jumps", _SUMS, "equal", "equal"),
     FaultCell("process", "death", _SUMS, None, "killed"),
-    FaultCell("a rank of two", "death", Setup(_FULL_SLICE, "sums", processes=2), None, "stops"),
+    FaultCell(RANK, "death", Setup(_FULL_SLICE, "sums", processes=2), None, "stops"),
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import os
 import random
 import resource
 import runpy
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -73,13 +74,13 @@ def _patch_sampler(injector: FaultInjector) -> None:
     LocalEngine.sample = faulty_sample  # type: ignore[method-assign]
 
 
-def _patch_disk(injector: FaultInjector) -> None:
-    """Let writes to the run's folder fail."""
+def _patch_writes(injector: FaultInjector) -> None:
+    """Let writes to the run's folder fail, or kill the process in place of one."""
     run = str(injector.folder / RUN_FOLDER)
 
     def refuse(path: Any) -> None:
         if isinstance(path, str | os.PathLike) and os.path.abspath(path).startswith(run):
-            _fail_write(injector.find_fault("disk", os.fspath(path)), path)
+            _fail_write(injector.find_fault(injector.plan.party, os.fspath(path)), path)
 
     def wrap(function: Callable[..., Any], writes: Callable[..., bool]) -> Callable[..., Any]:
         def refusing(path: Any, *args: Any, **options: Any) -> Any:
@@ -105,7 +106,9 @@ def _patch_disk(injector: FaultInjector) -> None:
 
 
 def _fail_write(fault: str, path: Any) -> None:
-    if fault == "partial write":
+    if fault == "death":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault == "partial write":
         resource.setrlimit(resource.RLIMIT_FSIZE, (PARTIAL_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     elif fault:
         raise OSError(_ERRNO[fault], os.strerror(_ERRNO[fault]), os.fspath(path))
@@ -114,6 +117,7 @@ def _fail_write(fault: str, path: Any) -> None:
 _PATCHES: Mapping[str, Callable[[FaultInjector], None]] = {
     "clock": _patch_clock,
     "agent sampler": _patch_sampler,
-    "disk": _patch_disk,
+    "disk": _patch_writes,
+    "process": _patch_writes,
 }
 """What is patched, by the party that fails."""

@@ -1,28 +1,22 @@
-"""Run `understudy` in a process of its own, with a deadline, and kill it or one of its ranks if a cell says so."""
+"""Run `understudy` in a process of its own, with a deadline."""
 
 import contextlib
 import functools
 import multiprocessing
 import os
-import random
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from understudy.train.chaos.child import run_program
-from understudy.train.chaos.injection import FaultInjector
 
 DEADLINE_SECONDS = 120.0
 """A run that takes longer hangs."""
-POLL_SECONDS = 0.01
-MAX_KILL_DELAY = 0.3
-"""The longest time in seconds between the step after which a process is killed and its end."""
 _PRELOADED = (
     "understudy.train.chaos.child",
     "understudy.train.loop",
@@ -35,8 +29,6 @@ _PRELOADED = (
     "torch.distributed.fsdp",
 )
 """Modules that each run needs and that take seconds to load."""
-Killer = Callable[[int], None]
-"""Called with the id of the run's first process while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +51,7 @@ class ProgramResult:
         return [line for line in self.output.splitlines() if line.startswith("understudy: ")]
 
 
-def run_in_fork(arguments: Sequence[str], folder: Path, killer: Killer) -> ProgramResult:
+def run_in_fork(arguments: Sequence[str], folder: Path) -> ProgramResult:
     """Run `understudy ARGUMENTS` in a cell's folder, in a process forked from one that has loaded the package."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = _context().Process(target=run_program, args=(tuple(arguments), folder, sender))
@@ -67,17 +59,14 @@ def run_in_fork(arguments: Sequence[str], folder: Path, killer: Killer) -> Progr
     sender.close()
     assert process.pid is not None
     with _Output(receiver) as output:
-        until = time.monotonic() + DEADLINE_SECONDS
-        while process.is_alive() and time.monotonic() < until:
-            killer(process.pid)
-            process.join(POLL_SECONDS)
+        process.join(DEADLINE_SECONDS)
         code = None if process.is_alive() else process.exitcode
         _kill_session(process.pid)
         process.join()
     return ProgramResult(code, output.text)
 
 
-def run_in_ranks(arguments: Sequence[str], folder: Path, processes: int, killer: Killer) -> ProgramResult:
+def run_in_ranks(arguments: Sequence[str], folder: Path, processes: int) -> ProgramResult:
     """Run `understudy ARGUMENTS --num-processes N` in a cell's folder."""
     command = [sys.executable, "-m", "understudy", *arguments, "--num-processes", str(processes)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -86,44 +75,12 @@ def run_in_ranks(arguments: Sequence[str], folder: Path, processes: int, killer:
     )
     assert process.stdout is not None
     with _Output(Connection(os.dup(process.stdout.fileno()), writable=False)) as output, process.stdout:
-        until = time.monotonic() + DEADLINE_SECONDS
-        while process.poll() is None and time.monotonic() < until:
-            killer(process.pid)
-            time.sleep(POLL_SECONDS)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(DEADLINE_SECONDS)
         code = process.poll()
         _kill_session(process.pid)
         process.wait()
     return ProgramResult(code, output.text)
-
-
-class ProcessKiller:
-    """Kills the run's process, or one of its ranks, within a moment after the step that the plan names."""
-
-    def __init__(self, folder: Path, rank: int | None = None) -> None:
-        self._injector, self._rank = FaultInjector(folder), rank
-        self._delay = random.Random(self._injector.plan.seed).uniform(0, MAX_KILL_DELAY)
-        self._begun = 0.0
-        self._killed = False
-
-    def __call__(self, pid: int) -> None:
-        """Kill the run of process `pid` if its time has come."""
-        if self._killed or not self._injector.has_begun():
-            return
-        self._begun = self._begun or time.monotonic()
-        if time.monotonic() - self._begun >= self._delay:
-            self._injector.find_fault(self._injector.plan.party, "kill")
-            self._killed = True
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid if self._rank is None else find_rank(pid, self._rank), signal.SIGKILL)
-
-
-def find_rank(launcher: int, rank: int) -> int:
-    """Return the process id of a rank of a run that was started by `launcher`."""
-    wanted = f"RANK={rank}".encode()
-    for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text(encoding="ascii").split():
-        if wanted in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
-            return int(child)
-    raise ProcessLookupError(f"{launcher} has no rank {rank}")
 
 
 class _Output:

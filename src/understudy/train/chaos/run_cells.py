@@ -27,7 +27,7 @@ from understudy.train.chaos.cell_folder import CONFIG_FILE, write_cell_folder
 from understudy.train.chaos.cells import CELLS, Ending, FaultCell, Setup, parties
 from understudy.train.chaos.endpoint import FaultyEndpoint
 from understudy.train.chaos.injection import RUN_FOLDER, FaultMode, FaultPlan, count_injected
-from understudy.train.chaos.program import Killer, ProcessKiller, ProgramResult, run_in_fork, run_in_ranks
+from understudy.train.chaos.program import ProgramResult, run_in_fork, run_in_ranks
 
 DEFAULT_CONFIG = "smoke"
 SHORT = (
@@ -51,6 +51,8 @@ SHORT = (
 """Settings that make a run short. Those of the command line override them."""
 _HISTORY = ("steps=1", "algorithm.groups_per_batch=160", "algorithm.group_size=8", "limits.max_retries=0")
 _HISTORY_SHARE = (1172, 1280)
+_SHARES = {"process": (1, 12)}
+"""How many of the first calls of a party fail. A process is killed at one of its first twelve writes."""
 OUTPUT_FILE = "output.txt"
 """What the runs of a folder printed."""
 ROUNDING = 1e-4
@@ -208,15 +210,20 @@ class _Proof:
         """Train in a new folder with faults of this mode."""
         folder, setup = self.folder / mode, self.cell.setup
         config = parse_config(dump_toml(self.config), _HISTORY) if self.is_history else self.config
+        in_ranks = setup.processes > 1
+        steps_before = config.steps - 1
         plan = FaultPlan(
             party=self.cell.party,
             fault="exception" if self.is_history else self.cell.fault,
             mode=mode,
             seed=self.seed,
-            after_step=config.total_steps - 1,
+            after_step=0 if in_ranks else config.total_steps - 1,  # other ranks may be ahead of the recorded step
             domain=_source_name(setup, config),
             plays_gold=setup.plays_gold,
-            share=_HISTORY_SHARE if self.is_history else None,
+            share=_HISTORY_SHARE if self.is_history else _SHARES.get(self.cell.party),
+            num_skipped=steps_before * config.algorithm.groups_per_batch * config.algorithm.group_size
+            if in_ranks
+            else 0,
         )
         with FaultyEndpoint(folder, vllm_url=self._vllm_url) as endpoint:
             self.ports[mode] = endpoint.port
@@ -232,15 +239,8 @@ class _Proof:
             return self._start(["train", "--resume", RUN_FOLDER, "--debug"], folder)
 
     def _start(self, arguments: Sequence[str], folder: Path) -> ProgramResult:
-        killer: Killer = lambda pid: None  # noqa: E731
-        stored = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
         processes = self.cell.setup.processes
-        if stored["mode"] != "off" and self.cell.fault == "death" and stored["party"] in ("process", "a rank of two"):
-            killer = ProcessKiller(folder, 1 if processes > 1 else None)
-        if processes > 1:
-            result = run_in_ranks(arguments, folder, processes, killer)
-        else:
-            result = run_in_fork(arguments, folder, killer)
+        result = run_in_ranks(arguments, folder, processes) if processes > 1 else run_in_fork(arguments, folder)
         with (folder / OUTPUT_FILE).open("a", encoding="utf-8") as output:
             output.write(result.output)
         return result

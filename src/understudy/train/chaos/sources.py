@@ -1,6 +1,8 @@
 """Task sources, users, tools and rewards that fail by a plan. The module `injected` in a cell's folder opens them."""
 
 import asyncio
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +22,7 @@ from understudy.train.chaos.injection import FaultInjector
 
 SLOW_SECONDS = 0.05
 """How long a slow call takes."""
+RANK = "a rank of two"
 MODULE_NAME = "injected"
 MODULE_TEXT = f"""\
 from pathlib import Path
@@ -124,6 +127,8 @@ class _FaultyEpisode:
         return self._inner.tools
 
     async def start(self) -> StepResult:
+        if _is_rank_one() and self._find_fault(RANK):
+            os.kill(os.getpid(), signal.SIGKILL)
         return await self._result("environment reset", await self._inner.start())
 
     async def step(self, reply: Message) -> StepResult:
@@ -180,6 +185,11 @@ def _make_sums(injector: FaultInjector) -> ToolDataset:
             return float("nan") if is_wrong else float(told and any(m.role == "tool" for m in transcript))
 
     return ToolDataset("sums", "Answer with a number.", [_make_example(number) for number in range(24)], Sums)
+
+
+def _is_rank_one() -> bool:
+    """Return whether this process was started as the second of its group, which has removed the variable since."""
+    return b"RANK=1" in Path("/proc/self/environ").read_bytes().split(b"\0")
 
 
 def _make_example(number: int) -> ToolExample:
