@@ -44,7 +44,7 @@ def engine(folder: Path, request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 async def sample_all(engine: LocalEngine, sampling: SamplingParams, *others: Any) -> list[Any]:
     """Return the replies to the healthy prompts, beside other calls whose results are at the end."""
     calls = [engine.sample(prompt, sampling, seed) for seed, prompt in enumerate(HEALTHY)]
-    return await asyncio.wait_for(asyncio.gather(*calls, *others, return_exceptions=True), 20)
+    return await asyncio.wait_for(asyncio.gather(*calls, *others, return_exceptions=True), 120)
 
 
 def assert_alone(engine: LocalEngine, sampling: SamplingParams, offender: Any) -> Any:

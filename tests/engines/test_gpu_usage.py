@@ -26,7 +26,7 @@ def test_mean_utilization_and_maximum_memory_of_the_samples(monkeypatch: pytest.
     monkeypatch.setattr(torch.cuda, "mem_get_info", memory)
     monkeypatch.setattr(torch.cuda, "utilization", lambda: utilization() if percents else 50)
     with GPUUsage("cuda", interval=0.001) as usage:
-        assert last.wait(10)
+        assert last.wait(60)
     found = usage.pop_metrics()
     assert found["time/gpu_memory_gib"] == 4.0
     assert found["time/gpu_utilization"] == pytest.approx(0.5)
@@ -46,7 +46,7 @@ def test_missing_counter_of_utilization_leaves_only_memory(monkeypatch: pytest.M
     monkeypatch.setattr(torch.cuda, "mem_get_info", memory)
     monkeypatch.setattr(torch.cuda, "utilization", utilization)
     with GPUUsage("cuda", interval=0.001) as usage:
-        assert sampled.wait(10)
+        assert sampled.wait(60)
     assert usage.pop_metrics() == {"time/gpu_memory_gib": 2.0}
 
 

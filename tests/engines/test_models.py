@@ -314,7 +314,7 @@ def test_failed_build_leaves_no_files(tmp_path: Path) -> None:
 
 
 def test_concurrent_builds_give_one_valid_folder() -> None:
-    meet = threading.Barrier(2, timeout=10)
+    meet = threading.Barrier(2, timeout=60)
     folders = []
 
     def build(folder: Path) -> None:

@@ -207,7 +207,7 @@ def test_closed_engine_ends_the_server_process(engine: LocalEngine) -> None:
     server = server_of(engine)
     process = server_pid(server)
     engine.close()
-    deadline = time.monotonic() + 10  # a killed process with gigabytes of memory takes a moment to end
+    deadline = time.monotonic() + 60  # a killed process with gigabytes of memory takes a moment to end
     while running_processes(process) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not running_processes(process)

@@ -14,6 +14,9 @@ from understudy.core.event_loop import run_async
 from understudy.core.messages import ToolCall
 from understudy.envs.tools import ToolkitBase
 
+LOOPS = threading.Event()
+"""Set while the endless tool runs."""
+
 
 class Endless(ToolkitBase, tools=False):
     """A toolkit whose tools may run forever."""
@@ -31,6 +34,7 @@ class Tools(Endless):
         """Loop forever, whatever is raised."""
         while True:
             with contextlib.suppress(Exception):
+                LOOPS.set()
                 time.sleep(0.01)
 
     def quick(self) -> str:
@@ -38,13 +42,14 @@ class Tools(Endless):
         return "done"
 
 
-def test_tool_that_loops_forever_is_named_as_a_fault_and_the_next_call_works() -> None:
+def test_tool_that_loops_forever_is_named_as_a_fault_and_the_next_call_works(monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.getsignal(signal.SIGALRM)
 
     async def calls() -> str:
         with pytest.raises(RolloutError, match=r"\bloop\b.*\b0\.2 s\b") as error:
             await Tools().call(ToolCall(name="loop"))
         assert error.value.fault == "tool"
+        monkeypatch.setattr(Tools, "max_call_seconds", 60.0)
         return await Tools().call(ToolCall(name="quick"))
 
     assert asyncio.run(calls()) == "done"
@@ -53,8 +58,13 @@ def test_tool_that_loops_forever_is_named_as_a_fault_and_the_next_call_works() -
 
 
 def test_ctrl_c_ends_a_tool_that_loops_forever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tools, "max_call_seconds", 30.0)
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    def press_once_it_loops() -> None:
+        if LOOPS.wait(60):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    LOOPS.clear()
+    monkeypatch.setattr(Tools, "max_call_seconds", 120.0)
+    threading.Thread(target=press_once_it_loops).start()
     with pytest.raises(KeyboardInterrupt):
         run_async(Tools().call(ToolCall(name="loop")))
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

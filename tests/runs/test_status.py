@@ -85,7 +85,7 @@ def test_progress_is_written_at_most_once_in_a_period(tmp_path: Path, monkeypatc
         for done in range(1000):
             status.report("sample", done, 1000, {})
             time.sleep(0.0003)
-        until = time.monotonic() + 5
+        until = time.monotonic() + 60
         while written(tmp_path)["done"] != 999 and time.monotonic() < until:
             time.sleep(0.01)
         found = written(tmp_path)
@@ -96,7 +96,7 @@ def test_progress_is_written_at_most_once_in_a_period(tmp_path: Path, monkeypatc
             time.sleep(0.01)
         assert written(tmp_path)["activity"] == ""
     assert (found["activity"], found["done"], found["total"], found["step"]) == ("sample", 999, 1000, 0)
-    assert time.time() - 10 < float(str(found["activity_started_at"])) < time.time()
+    assert time.time() - 120 < float(str(found["activity_started_at"])) < time.time()
     assert len(writes) <= 3 + took / 0.05
     assert read_run_status(tmp_path).step == 7
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import signal
@@ -14,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import openai
 import pytest
 
@@ -80,7 +80,7 @@ def test_foreign_host_header_is_rejected_on_loopback(url: str, host: str, status
 
 
 def test_requests_over_the_limit_get_status_429(folder: Path) -> None:
-    model, _ = make_scripted_model(folder, lambda _: "x" * 200, pause=0.05)
+    model, _ = make_scripted_model(folder, lambda _: "x" * 1000, pause=0.05)
     with serve_on_loopback(model, concurrency=2) as url, openai_client(url) as api:
         stream = api.chat.completions.create(model="tiny", messages=HELLO, stream=True, n=2)  # type: ignore[call-overload]
         next(stream)
@@ -92,8 +92,8 @@ def test_requests_over_the_limit_get_status_429(folder: Path) -> None:
 
 
 def _succeeds_soon(done: Any) -> bool:
-    """Return whether `done` succeeds within 20 seconds."""
-    deadline = time.monotonic() + 20
+    """Return whether `done` succeeds within a minute."""
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             if done():
@@ -106,15 +106,16 @@ def _succeeds_soon(done: Any) -> bool:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_disconnected_client_frees_its_slot(folder: Path, stream: bool) -> None:
-    model, script = make_scripted_model(folder, lambda _: "x" * 1000, pause=0.02)
+    model, script = make_scripted_model(folder, lambda _: "x" * 1000, pause=0.1)
     with serve_on_loopback(model, concurrency=1) as url:
-        body = {"model": "tiny", "messages": HELLO, "stream": stream}
-        if stream:
-            with http_client().stream("POST", f"{url}/chat/completions", json=body) as response:
-                next(response.iter_lines())
-        else:
-            with pytest.raises(httpx2.TimeoutException):
-                http_client().post(f"{url}/chat/completions", json=body, timeout=0.3)
+        body = json.dumps({"model": "tiny", "messages": HELLO, "stream": stream}).encode()
+        address, _, path = url.removeprefix("http://").partition("/")
+        head = f"POST /{path}/chat/completions HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n"
+        with socket.create_connection(("127.0.0.1", int(address.partition(":")[2])), timeout=60) as client:
+            client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            if stream:
+                assert client.recv(1)
+            assert _succeeds_soon(lambda: script.prompts)
         assert _succeeds_soon(lambda: script.cancelled == 1)
         assert _succeeds_soon(lambda: request_completion(url, max_tokens=1).choices)
 

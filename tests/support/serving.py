@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import json
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,6 +56,8 @@ class ScriptedSampler:
         self._vocabulary, self._reply, self._pause = FormatTokenizer.load(folder / "tokenizer.json"), reply, pause
         self._streams = streams
         self.prompts: list[list[int]] = []
+        self.last_token_may_follow: threading.Event | None = None
+        self.was_read_before_the_last_token = False
         self.cancelled = 0
 
     def validate_sampling(self, sampling: SamplingParams) -> None:
@@ -76,8 +79,10 @@ class ScriptedSampler:
         tokens = [*self._vocabulary.encode(said), self._vocabulary.added_tokens["<|im_end|>"]]
         kept = tokens[: sampling.max_response_tokens]
         try:
-            for token in kept:
+            for number, token in enumerate(kept):
                 await asyncio.sleep(self._pause)
+                if self.last_token_may_follow and number == len(kept) - 1:
+                    self.was_read_before_the_last_token = await asyncio.to_thread(self.last_token_may_follow.wait, 60)
                 if on_tokens and self._streams:
                     on_tokens([token], [-0.5])
         except asyncio.CancelledError:

@@ -82,7 +82,7 @@ def test_endpoint_fails_as_planned_and_recovers(tmp_path: Path, fault: str) -> N
     found = []
 
     def ask(url: str) -> str:
-        connection = HTTPConnection(url.removeprefix("http://").removesuffix("/v1"), timeout=5)
+        connection = HTTPConnection(url.removeprefix("http://").removesuffix("/v1"), timeout=60)
         try:
             connection.request("POST", "/v1/chat/completions", request)
             reply = connection.getresponse()
@@ -109,7 +109,7 @@ def ask_vllm(routes: ImitatedVllm | FaultyEndpoint, seed: int = 1, model: str = 
     if isinstance(routes, ImitatedVllm):
         status, content = routes.answer("POST", REPLY_PATH, body)
     else:
-        connection = HTTPConnection(routes.address.removeprefix("http://"), timeout=5)
+        connection = HTTPConnection(routes.address.removeprefix("http://"), timeout=60)
         connection.request("POST", REPLY_PATH, body)
         reply = connection.getresponse()
         status, content = reply.status, reply.read()

@@ -20,7 +20,6 @@ from safetensors.torch import load_file  # noqa: E402
 from support.paths import TESTS  # noqa: E402
 from support.rank_script import ENGINES, RUNS, create_run, train_on_ranks, write_engine_results  # noqa: E402
 from support.tiny_runs import SMALL, score_distinct_characters  # noqa: E402
-from understudy.cli.processes import GRACE_SECONDS, SHUTDOWN_SECONDS  # noqa: E402
 from understudy.core.errors import ConfigError, RolloutError  # noqa: E402
 from understudy.core.settings import dump_toml  # noqa: E402
 from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
@@ -88,6 +87,7 @@ def test_gradients_of_two_processes_match_one(results: Path, name: str) -> None:
         torch.testing.assert_close(two[key], gradient, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ENGINES if "bfloat16" not in name])
 def test_logprobs_and_metrics_of_two_processes_match_one(results: Path, name: str) -> None:
     one, two = saved_tensors(results / "alone", name), saved_tensors(results, name)
@@ -102,6 +102,7 @@ def test_logprobs_and_metrics_of_two_processes_match_one(results: Path, name: st
         assert shared == pytest.approx(alone, rel=1e-3, abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENGINES)
 def test_sampled_logprobs_match_the_trainer_on_each_rank(results: Path, name: str) -> None:
     for rank in ("", " 1"):
@@ -109,6 +110,7 @@ def test_sampled_logprobs_match_the_trainer_on_each_rank(results: Path, name: st
         torch.testing.assert_close(two["said"], two["read"], rtol=0, atol=0.1 if "bfloat16" in name else 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENGINES)
 def test_only_rank_0_writes_complete_checkpoint_and_model(results: Path, name: str) -> None:
     assert not (results / f"{name} 1" / "optimizer.safetensors").exists()
@@ -129,6 +131,7 @@ def test_only_rank_0_writes_complete_checkpoint_and_model(results: Path, name: s
             assert "full" in name or "embed" in key or "norm" in key
 
 
+@pytest.mark.slow
 def test_checkpoint_resumes_with_another_number_of_processes(results: Path, tiny: Path, tmp_path: Path) -> None:
     expected = saved_tensors(results / "alone" / "resumed", "full")
     write_engine_results(tmp_path, tiny, "full, divided", SINGLE_PROCESS, results / "full, divided")
@@ -195,6 +198,7 @@ def comparable_metrics(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if not k.startswith(left)} for line in read_metrics(folder)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_run_of_two_processes_matches_one(results: Path, name: str) -> None:
     one, two = comparable_metrics(results / "alone" / name), comparable_metrics(results / name)
@@ -216,6 +220,7 @@ def comparable_episodes(folder: Path, step: int) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alone/begun", "stopped"])
 def test_run_resumes_with_another_number_of_processes(
     results: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -248,7 +253,7 @@ def test_killed_process_ends_all_processes_with_one_error_line(tiny: Path, tmp_p
             time.sleep(0.2)
         second = next(p for p in psutil.Process(launcher.pid).children() if p.environ()["RANK"] == "1")
         second.kill()
-        _, errors = launcher.communicate(timeout=GRACE_SECONDS + SHUTDOWN_SECONDS + 10)
+        _, errors = launcher.communicate(timeout=TIMEOUT)
     assert launcher.returncode == 128 + signal.SIGKILL
     assert re.match(r"understudy: .*\b2 of 2\b.*\b9\b", errors.splitlines()[-1])
     assert "Traceback" not in errors

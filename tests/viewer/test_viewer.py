@@ -126,11 +126,12 @@ def test_overview_says_how_a_run_ended_and_what_it_does(tmp_path: Path) -> None:
     assert re.search(r"^state +crashed: ValueError: wrong$", format_run(run.folder), re.MULTILINE)
 
 
-def test_time_left_comes_from_the_last_steps_of_the_phase() -> None:
+def test_time_left_comes_from_the_last_steps_of_the_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     config = TrainConfig(sft={"steps": 2}, steps=10)
     seconds = {"time/step_seconds": 10.0, "time/rollout_seconds": 8.0}
     steps = [{"step": 1, "time/step_seconds": 500.0}, *({"step": step, **seconds} for step in (3, 4, 5))]
     now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
 
     def progress(activity: str, done: int, total: int, elapsed: float) -> Any:
         state = RunStatus(state="running", step=5, activity=activity, done=done, total=total)

@@ -58,7 +58,7 @@ def test_pattern_that_takes_exponential_time_is_a_fault_of_the_server() -> None:
     result, turns = run_async(call_say(PATTERN, "a" * 60 + "b"))
     assert result.startswith("mcp's fault")
     assert "say" in result
-    assert turns > 15, "other episodes go on"
+    assert turns > 5, "other episodes go on"
 
 
 @pytest.mark.parametrize(

@@ -334,11 +334,11 @@ def test_server_measures_files_without_namespaces(python: RunningInterpreter) ->
 )
 @pytest.mark.parametrize("then", ["time.sleep(600)", "while True: pass", ""])
 def test_closed_or_replaced_output_ends_the_call(code: str, then: str) -> None:
-    with contextlib.closing(RunningInterpreter(10.0)) as running:
+    with contextlib.closing(RunningInterpreter(120.0)) as running:
         running.run("import os, signal, sys, time")
         begin = time.monotonic()
         assert "starts a new interpreter" in running.run_expecting_error(f"{code}\n{then}")
-        assert time.monotonic() - begin < 8
+        assert time.monotonic() - begin < 60
         assert running.run("1").endswith("1")
 
 
@@ -408,7 +408,7 @@ def test_code_does_not_run_between_calls(python: RunningInterpreter) -> None:
     python.run(forge)
     process = python.interpreter._process
     assert process
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (state := Path(f"/proc/{process.pid}/stat").read_text().rsplit(") ", 1)[1][0]) != "T":
         assert time.monotonic() < deadline, f"the process is in state {state}"
     time.sleep(0.4)

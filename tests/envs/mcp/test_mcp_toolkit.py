@@ -103,7 +103,7 @@ def test_failing_server_is_fault_with_reason() -> None:
 
     async def all_of_them() -> list[str]:
         calls = (
-            call_on_new_server(hasty, "die"),
+            call_on_new_server(unruly_config(), "die"),
             call_on_new_server(hasty, "sleep", seconds=60),
             call_on_new_server(unruly_config(), "flood"),
             call_on_new_server(unruly_config(), "garble", lines=9000),
@@ -203,8 +203,8 @@ def test_blocked_shared_server_is_replaced() -> None:
 @pytest.mark.slow
 def test_max_seconds_limits_episode_time() -> None:
     async def episode() -> tuple[str, str]:
-        async with MCPToolkit({"u": unruly_config()}, limits=MCPLimits(max_seconds=3.0)) as kit:
-            return await call_result(kit, "sleep", seconds=1.0), await call_result(kit, "sleep", seconds=2.5)
+        async with MCPToolkit({"u": unruly_config()}, limits=MCPLimits(max_seconds=5.0)) as kit:
+            return await call_result(kit, "sleep", seconds=1.0), await call_result(kit, "sleep", seconds=4.5)
 
     first, second = run_async(episode())
     assert first == "awake"
