@@ -100,10 +100,13 @@ def test_existing_folder_is_left_as_it_is(tmp_path: Path) -> None:
     assert list((tmp_path / "my_shop").iterdir()) == []
 
 
-@pytest.mark.parametrize("preset", preset_names())
-def test_config_is_a_copy_of_a_preset(preset: str, tmp_path: Path) -> None:
-    run(sys.executable, "-m", "understudy", "new", "config", "mine", preset, cwd=tmp_path)
-    assert load_config(tmp_path / "mine.toml") == load_config(preset)
+def test_config_is_a_copy_of_a_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(sys.executable, "-m", "understudy", "new", "config", "mine", "smoke", cwd=tmp_path)
+    assert load_config(tmp_path / "mine.toml") == load_config("smoke")
+    monkeypatch.chdir(tmp_path)
+    for preset in preset_names():
+        config(f"my_{preset}", preset)
+        assert load_config(tmp_path / f"my_{preset}.toml") == load_config(preset), preset
 
 
 @pytest.mark.parametrize(("name", "text"), [("dapo", algorithm_preset_text("dapo")), ("smoke", preset_text("smoke"))])

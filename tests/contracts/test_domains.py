@@ -54,8 +54,10 @@ def sample_all_splits(domain: Domain, count: int = 60) -> Iterator[Task]:
 
 
 @pytest.mark.slow
-def test_check_reports_no_problems(report: DomainReport) -> None:
+def test_check_reports_no_problems(domain: Domain, report: DomainReport) -> None:
     assert report.problems == ()
+    assert report.unused_tools == ()  # gold calls every tool
+    assert all(set(split.families) == set(domain.families) for split in report.splits)
     assert report.warnings == ()  # no unusual call raises anything but ToolError
     assert [split.noop_reward for split in report.splits] == [0.0] * 3
     assert [split.gold_reward for split in report.splits] == [1.0] * 3
@@ -67,15 +69,10 @@ def test_frozen_splits_equal_the_generated_tasks(domain: Domain) -> None:
         assert domain.tasks(split) == domain.sample(split, count)
 
 
-def test_every_family_has_every_difficulty(domain: Domain, report: DomainReport) -> None:
+def test_every_family_has_every_difficulty(domain: Domain) -> None:
     assert len(domain.families) >= 3
     wanted = set(itertools.product(domain.families, DIFFICULTIES))
     assert {(t.family, t.difficulty) for t in domain.tasks("train")} == wanted
-    assert all(set(split.families) == set(domain.families) for split in report.splits)
-
-
-def test_gold_calls_every_tool(report: DomainReport) -> None:
-    assert report.unused_tools == ()
 
 
 @pytest.mark.slow

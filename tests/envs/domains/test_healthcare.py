@@ -854,7 +854,7 @@ class RecordReadingAgent:
 )
 def test_trivial_agents_earn_low_reward(agent: Agent, most: float) -> None:
     """Two agents earn a little: a nurse is right for urgent tasks, and the records say who is not on an access list."""
-    assert mean_reward(DOMAIN, agent, DOMAIN.sample("validation", 300, seed=5)) <= most
+    assert mean_reward(DOMAIN, agent, DOMAIN.sample("validation", 120, seed=5)) <= most
 
 
 def test_opening_does_not_reveal_whether_request_is_granted() -> None:

@@ -439,7 +439,7 @@ class ReasonGuessingAgent:
     ids=["transfers", "refuses", "pretends", "guesses"],
 )
 def test_trivial_agents_earn_no_reward(agent: Agent) -> None:
-    assert mean_reward(DOMAIN, agent, DOMAIN.sample("validation", 300, seed=5)) == 0.0
+    assert mean_reward(DOMAIN, agent, DOMAIN.sample("validation", 120, seed=5)) == 0.0
 
 
 def test_opening_does_not_reveal_whether_request_is_granted() -> None:

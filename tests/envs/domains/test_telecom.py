@@ -790,7 +790,7 @@ class IdentifyThenRepeatAgent:
     ids=["transfers", "pretends", "refuses", "repairs nothing"],
 )
 def test_trivial_agents_earn_no_reward(agent: Agent) -> None:
-    assert mean_reward(DOMAIN, agent, DOMAIN.sample("validation", 300, seed=5)) == 0.0
+    assert mean_reward(DOMAIN, agent, DOMAIN.sample("validation", 120, seed=5)) == 0.0
 
 
 def test_always_transferring_earns_low_reward() -> None:
@@ -798,7 +798,7 @@ def test_always_transferring_earns_low_reward() -> None:
     agent = IdentifyThenRepeatAgent(
         gold_call("transfer_to_human", summary="help"), gold_text("You are transferred to a human agent.")
     )
-    assert mean_reward(DOMAIN, agent, DOMAIN.sample("validation", 306, seed=5)) <= 1 / len(DOMAIN.families)
+    assert mean_reward(DOMAIN, agent, DOMAIN.sample("validation", 120, seed=5)) <= 1 / len(DOMAIN.families)
 
 
 def test_guessing_phone_steps_earns_low_reward() -> None:
@@ -810,7 +810,7 @@ def test_guessing_phone_steps_earns_low_reward() -> None:
     )
     for difficulty, most in (("easy", 0.3), ("medium", 0.2), ("hard", 0.1)):
         part = DOMAIN.slice(Slice(families=TROUBLES, difficulties=(difficulty,)))  # type: ignore[arg-type]
-        assert mean_reward(DOMAIN, IdentifyThenRepeatAgent(*guesses), part.sample("train", 200, seed=5)) < most
+        assert mean_reward(DOMAIN, IdentifyThenRepeatAgent(*guesses), part.sample("train", 80, seed=5)) < most
 
 
 def test_opening_does_not_reveal_whether_request_is_granted() -> None:
