@@ -24,7 +24,7 @@
 # TORCH is the requirement to install if torch is missing. PyPI's build for Linux is for CUDA and takes several GB. So on
 # a machine without an NVIDIA GPU, the index of CPU builds is added if it can be reached; pip prefers its 2.13.0+cpu.
 #
-# WORKERS is the number of test processes of `make test` and `make test-slow`. Each takes up to 2 GB.
+# WORKERS is the number of test processes of `make test`, `make test-slow` and `make test-families`. Each takes up to 2 GB.
 
 WORKERS ?= 2
 CPU_INDEX := https://download.pytorch.org/whl/cpu
@@ -65,7 +65,7 @@ test-mcp: install
 	$(call marked,mcp_servers)
 
 test-families: install
-	$(call marked,families)
+	$(call marked,families,-n $(WORKERS))
 
 test-trackers: install
 	$(call marked,trackers)

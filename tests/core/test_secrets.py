@@ -107,7 +107,7 @@ def test_masking_is_linear(unit: str) -> None:
         return time.process_time() - began
 
     seconds(1000)
-    assert seconds(200_000) < 1.0
+    assert seconds(200_000) < 10.0  # quadratic time would be minutes
 
 
 class Settings(Record):

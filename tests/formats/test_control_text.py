@@ -141,7 +141,7 @@ def cached_vocabulary(folder: Path) -> FormatTokenizer:
 
 @pytest.mark.families
 @pytest.mark.parametrize("name", FAMILIES)
-@settings(deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=20, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_text_becomes_a_control_token_in_any_family(name: str, data: Any) -> None:
     folder = families.install() / name
