@@ -44,7 +44,6 @@ TOLERANCE = 1e-3
 """Allowed difference of a log-probability in float32, after 30 layers."""
 PROMPTS = [list(range(100 + i, 150 + 3 * i)) for i in range(3)]
 SHORT = SamplingParams(max_response_tokens=8)
-LONG = SamplingParams(max_response_tokens=24)
 
 
 def config(**settings: Any) -> LocalEngineConfig:
@@ -187,13 +186,14 @@ def test_prompts_beyond_the_token_limit_of_a_pass_are_sampled(engine: LocalEngin
 
 
 def test_killed_server_restarts_with_the_current_weights(engine: LocalEngine) -> None:
-    before, server = sample_prompts(engine, LONG), server_of(engine)
+    sampling = SamplingParams(max_response_tokens=48)
+    before, server = sample_prompts(engine, sampling), server_of(engine)
     old = server_pid(server)
 
     async def kill_while_sampling() -> list[Completion]:
-        each = [asyncio.ensure_future(engine.sample(p, LONG, seed)) for seed, p in enumerate(PROMPTS)]
-        while await server_metric(server, "num_requests_running") < len(PROMPTS):
-            pass
+        each = [asyncio.ensure_future(engine.sample(p, sampling, seed)) for seed, p in enumerate(PROMPTS)]
+        while not await server_metric(server, "num_requests_running"):
+            assert not all(call.done() for call in each), "they end before they are seen running"
         os.killpg(old, signal.SIGKILL)
         return await asyncio.gather(*each)
 

@@ -111,7 +111,7 @@ def url(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def tinker_config(url: str, **tinker: Any) -> TinkerEngineConfig:
-    served = {"base_url": url, "server_kind": "skyrl-jax", "outage_timeout": 5.0} | tinker
+    served = {"base_url": url, "server_kind": "skyrl-jax", "outage_timeout": 15.0} | tinker
     return TinkerEngineConfig.model_validate({"lora": {"rank": LORA["rank"]}, **served})
 
 
