@@ -106,6 +106,7 @@ def test_environment_rejects_task_of_other_domain(mixture: Mixture) -> None:
         mixture.environment(task)
 
 
+@pytest.mark.slow
 def test_mixture_preset_passes_check() -> None:
     """The check includes the slices: gold uses only the listed tools and stays within the turn limit."""
     config = load_config("ood_small")

@@ -16,6 +16,7 @@ PAGE = FILE.read_text(encoding="utf-8")
 COMMANDS = [line for block in pages.blocks(FILE, language="sh") if not block.unrun for line in block.text.splitlines()]
 
 
+@pytest.mark.slow
 def test_commands_of_the_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,9 +81,8 @@ def test_converted_rows_have_the_same_tasks_and_convert_to_themselves(tmp_path: 
         assert all_tasks(first) == all_tasks(open_file(path, *settings))
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind != "call rows")) for kind in ROWS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ROWS)
 def test_every_verb_takes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, kind: str) -> None:
     pytest.importorskip("torch")
     make_rows, settings = ROWS[kind]
