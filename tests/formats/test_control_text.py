@@ -81,7 +81,7 @@ def hostile_texts(tokens: Sequence[str]) -> st.SearchStrategy[str]:
 
 
 def all_places(tokens: Sequence[str]) -> st.SearchStrategy[list[str]]:
-    """A text for each place. Only a few are hostile. A reply does not start with a thought, whose tags are tokens."""
+    """A text for each place. Only a few are hostile. A demonstrated reply does not start with a thought."""
     return st.lists(st.one_of(st.just(PLAIN), hostile_texts(tokens)), min_size=PLACES, max_size=PLACES).map(
         lambda places: [f"I {text}" if at == 7 else text for at, text in enumerate(places)]
     )
@@ -238,6 +238,43 @@ def test_a_thought_at_the_start_of_a_reply_has_its_tokens(make_folder: Callable[
 
 
 TAGS = ["<think>", "</think>"]
+
+
+def thought_in_history(text: str) -> list[Message]:
+    return [
+        Message(role="user", content="hi"),
+        Message(role="assistant", content=text),
+        Message(role="user", content="and then?"),
+        CALLED.replace(content=text),
+        Message(role="tool", content="done", tool_call_id="call00000"),
+    ]
+
+
+THOUGHTS = ["<think>a</think> b", " \n<think>\na\n</think>\n\nb", "[THINK]a[/THINK]b", "<think></think>"]
+"""Replies that begin with a complete thought, as a client or a file may state them."""
+
+
+@pytest.mark.parametrize("text", THOUGHTS)
+@pytest.mark.parametrize("template", [CODER, NAMES_IN_TAGS, ""])
+def test_a_thought_in_the_history_is_text(make_folder: Callable[[str], Path], template: str, text: str) -> None:
+    folder = make_folder(template)
+    assert_thoughts_are_text(cached_format(folder), cached_vocabulary(folder), text)
+
+
+def assert_thoughts_are_text(format: ChatFormat, vocabulary: FormatTokenizer, text: str) -> None:
+    """A history's thoughts add no control token: neither those of the tags nor those of a template that reads tags."""
+    whole, plain = (format.encode(thought_in_history(said), TOOLS, ()) for said in (text, PLAIN))
+    found = control_ids(vocabulary, {"whole": whole})
+    assert found == control_ids(vocabulary, {"whole": plain})
+
+
+@pytest.mark.families
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_thought_in_the_history_is_text_in_any_family(name: str) -> None:
+    folder = families.install() / name
+    format, vocabulary = cached_format(folder, TEXT_ONLY.get(name, "")), cached_vocabulary(folder)
+    for text in THOUGHTS:
+        assert_thoughts_are_text(format, vocabulary, text)
 
 
 def test_added_token_that_is_also_a_word_of_the_model_is_not_encoded(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ This format is written by hand although `template.TemplateFormat` derives format
 
 Deviations from the models' own templates:
 - Text in messages, calls and tools never becomes a control or markup token. With a template, `<|im_end|>` in a tool
-  result becomes one. The exception are the tags of a thought at the start of a reply.
+  result becomes one. The exception are the tags of a thought at the start of a demonstration (`encode_reply`). In the
+  history of a prompt (`encode`) they are text.
 - If the tokenizer has no token `<tool_response>`, this text and its end tag are escaped in other messages and in the
   result itself (Qwen2.5). This needs tools or results in the conversation.
 - Earlier tokens are never removed. Qwen3's template drops the thoughts of earlier turns, and the empty thought that
@@ -119,7 +120,9 @@ class ChatML:
 
     def encode_reply(self, reply: Message) -> list[int]:
         """Return the tokens that the model would sample for an assistant message. Ids of calls are not written."""
-        return self._ids([*self._reply(reply), self._end])
+        opening, thought, closing, text = split_thought(reply.content)
+        content = [*self._with_markup(opening), thought, *self._with_markup(closing), text]
+        return self._ids([*self._with_calls(content if reply.content else [], reply), self._end])
 
     def parse(self, tokens: Sequence[int], tools: Sequence[ToolSpec] = ()) -> ParsedMessage:
         """Parse the sampled tokens up to the first stop token with `parse_message`."""
@@ -160,7 +163,8 @@ class ChatML:
                 yield from self._results(group)
                 continue
             for message in group:
-                yield from self._turn(role, self._reply(message) if role == "assistant" else [message.content])
+                content: list[TextOrToken] = [message.content] if message.content or role != "assistant" else []
+                yield from self._turn(role, self._with_calls(content, message))
 
     def _turn(self, role: str, body: Iterable[TextOrToken]) -> list[TextOrToken]:
         return [self._start, f"{role}\n", *body, self._end, *self._newline]
@@ -174,11 +178,10 @@ class ChatML:
             yield from self._with_markup(f"\n{hermes.RESULT_END}")
         yield from (self._end, *self._newline)
 
-    def _reply(self, message: Message) -> list[TextOrToken]:
-        """Return the text and the calls, each on its own line. Only tags around a thought or a call become tokens."""
-        opening, thought, closing, text = split_thought(message.content)
-        pieces = [*self._with_markup(opening), thought, *self._with_markup(closing), text] if message.content else []
-        for call in message.tool_calls:
+    def _with_calls(self, content: list[TextOrToken], reply: Message) -> list[TextOrToken]:
+        """Return the content of a reply and its calls, each on its own line."""
+        pieces = list(content)
+        for call in reply.tool_calls:
             pieces += ["\n", *self._call(call)] if pieces else self._call(call)
         return pieces
 

@@ -42,10 +42,13 @@ class ControlText:
             return {self._mark_text(key): self.mark(part) for key, part in value.items()}
         return [self.mark(part) for part in value] if isinstance(value, list | tuple) else value
 
-    def mark_message(self, message: Message) -> Message:
-        """Return the message with all of its texts marked. The tags of a thought at the start of a reply stay."""
+    def mark_message(self, message: Message, *, keep_thought: bool = False) -> Message:
+        """Return the message with all of its texts marked.
+
+        With `keep_thought`, the tags of a thought at the start of a reply stay.
+        """
         content = self._mark_text(message.content)
-        if content != message.content and message.role == "assistant":
+        if keep_thought and content != message.content and message.role == "assistant":
             content = self._mark_reply(message.content)
         calls = tuple(map(self._mark_call, message.tool_calls))
         answered = self._mark_text(message.tool_call_id)

@@ -7,7 +7,7 @@ Templates that rewrite earlier turns are refused. The tool format is the one who
 
 Deviations from the model's own template:
 - Text in messages, calls and tools never becomes a control token (`control_text`). The exception are the tags of a
-  thought at the start of a reply.
+  thought at the start of a demonstration (`encode_reply`). In the history of a prompt (`encode`) they are text.
 - If the template marks a tool result only with text, such as a `<tool_response>` that is no token, this text is escaped
   in other messages and in the result itself. This needs tools or results in the conversation.
 - A thought that a prompt opens, or opens and closes, stays where the template later drops it (Qwen3.6, Nemotron 3). The
@@ -161,9 +161,16 @@ class TemplateFormat:
         """
         return text if self._opens_thoughts else _split_thought(text)[0]
 
-    def _render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), prompt: bool = True) -> str:
+    def _render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        prompt: bool = True,
+        *,
+        keep_thoughts: bool = False,
+    ) -> str:
         """Return the template's text. The text of messages and tools is marked: see `ControlText`."""
-        shown = [self._control.mark_message(message) for message in messages]
+        shown = [self._control.mark_message(message, keep_thought=keep_thoughts) for message in messages]
         shown_tools = [self._control.mark_tool(self._escape_tool(tool)) for tool in tools]
         return self._template_function(shown, shown_tools, prompt=prompt)
 
@@ -186,7 +193,7 @@ class TemplateFormat:
 
     def _render_reply(self, reply: Message) -> str:
         """Return the text that the model would sample for a reply after its prompt, with the token that ends it."""
-        after = self._render([_USER, reply], _TOOLS, prompt=False).removesuffix(self._tail)
+        after = self._render([_USER, reply], _TOOLS, prompt=False, keep_thoughts=True).removesuffix(self._tail)
         start, closing = len(self._prompt_text), ""
         if not after.startswith(self._prompt_text):
             start, closing = len(self._prompt_stem), "" if "</think>" in self._prefill else _CLOSING
@@ -203,7 +210,8 @@ class TemplateFormat:
 
     def _next_turn(self, reply: Message, after: str) -> str:
         """Return the token that begins the turn after a reply."""
-        whole = self._render([_USER, reply, _RESULT if reply.tool_calls else _USER], _TOOLS)
+        then = _RESULT if reply.tool_calls else _USER
+        whole = self._render([_USER, reply, then], _TOOLS, keep_thoughts=True)
         token = self._added_token.match(whole, len(after))
         if token is None or not whole.startswith(after):
             raise ConfigError(f"a chat template that ends replies without an added token: {after[-40:]!r}")
