@@ -31,6 +31,7 @@ from understudy.core.errors import ConfigError, RolloutError
 from understudy.envs.mcp.cassette import EMPTY_HISTORY
 from understudy.envs.mcp.config import MCPServerConfig
 from understudy.envs.mcp.secrets import Secrets
+from understudy.envs.mcp.stdio import LineTooLongError
 from understudy.envs.mcp.tool_result import ToolResult, result_size, sanitize_text, to_tool_result
 from understudy.envs.mcp.transport import (
     KILL_GRACE_SECONDS,
@@ -70,9 +71,7 @@ CONNECTION_ENDS = (
 )
 """The errors that end a connection."""
 
-# The SDK logs a traceback for each line that is no message. A flood of them is a fault here, and told once.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
-logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
 
 
 class MCPSession:
@@ -259,8 +258,14 @@ class MCPSession:
         self.tools_changed = self.tools_changed or isinstance(message, ToolListChangedNotification)
         self._noise += 1
         self._garbage += isinstance(message, Exception)
-        if self._noise > MAX_MESSAGES and not self.broken:
-            self.broken = f"sent too many messages: {self._noise} during one call, {self._garbage} of them unreadable"
+        if isinstance(message, LineTooLongError):
+            wrong = str(message)
+        elif self._noise > MAX_MESSAGES:
+            wrong = f"sent too many messages: {self._noise} during one call, {self._garbage} of them unreadable"
+        else:
+            return
+        if not self.broken:
+            self.broken = wrong
             if self._owner is not None:
                 self._owner.cancel()
 

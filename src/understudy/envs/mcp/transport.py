@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import anyio
 import httpx2
 from anyio.abc import Process
-from mcp import StdioServerParameters, stdio_client
+from mcp import StdioServerParameters
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.os.posix.utilities import terminate_posix_process_tree
@@ -25,6 +25,7 @@ from mcp.os.posix.utilities import terminate_posix_process_tree
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.envs.mcp.config import MCPServerConfig
 from understudy.envs.mcp.secrets import Secrets
+from understudy.envs.mcp.stdio import open_stdio
 
 KILL_GRACE_SECONDS = 2.0
 """Seconds that a server process has to end before it is killed."""
@@ -131,7 +132,9 @@ async def open_transport(config: MCPServerConfig, fill: PlaceholderResolver, log
     """Return a transport for the SDK's client to open."""
     try:
         if not config.url:
-            yield stdio_client(_launched(config, fill), errlog=log.file)
+            yield open_stdio(
+                _launched(config, fill), log.file, max_line_bytes=MAX_MESSAGE_BYTES, grace_seconds=KILL_GRACE_SECONDS
+            )
             return
         async with AsyncExitStack() as stack:
             url = fill(config.url)
