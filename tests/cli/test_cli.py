@@ -399,11 +399,14 @@ def test_train_exit_codes_for_interrupt_failure_and_config_error(
     vars(fake_training).update(train_that_raises(RolloutError("9 of 10 episodes failed", "engine")))
     code, _, err = call("train", "--out", str(tmp_path / "b"))
     assert (code, err) == (1, "understudy: 9 of 10 episodes failed\n")
+    assert not (tmp_path / "b").exists(), "a run that failed before it wrote anything leaves nothing"
     vars(fake_training).update(train_that_raises(ConfigError("no such device")))
     assert call("train", "--out", str(tmp_path / "c"))[0] == 2
-    assert [(tmp_path / name).exists() for name in "abc"] == [True, True, False]
-    assert call("train", "--resume", str(tmp_path / "b"))[0] == 2
-    assert (tmp_path / "b" / "config.toml").exists(), "a run that is gone on with is never removed"
+    assert [(tmp_path / name).exists() for name in "ac"] == [True, False]
+    for error in (ConfigError("no such device"), RolloutError("9 of 10 episodes failed", "engine")):
+        vars(fake_training).update(train_that_raises(error))
+        assert call("train", "--resume", str(tmp_path / "a"))[0] in (1, 2)
+        assert (tmp_path / "a" / "config.toml").exists(), "a run that is gone on with is never removed"
 
 
 def test_help_lists_commands_and_imports_no_torch() -> None:

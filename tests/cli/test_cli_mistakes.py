@@ -209,9 +209,10 @@ def test_sigterm_stops_a_command_without_a_traceback(command: str, status: int, 
 
 
 @pytest.mark.slow
-def test_sigterm_stops_training_with_a_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [[], ["--num-processes", "2"]], ids=["one process", "two processes"])
+def test_sigterm_stops_training_with_a_checkpoint(options: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    running = start_program(tmp_path, "train", "smoke", "--out", str(folder))
+    running = start_program(tmp_path, "train", "smoke", "steps=5000", "--out", str(folder), *options)
     until = time.monotonic() + 120
     while not (folder / "status.json").exists() or not read_run_status(folder).step:
         assert running.poll() is None, running.communicate()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,6 +121,42 @@ def test_rank_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(processes, "SHUTDOWN_SECONDS", 0.5)
     ignore_sigterm = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     assert run_python(f"{ignore_sigterm}\nsys.exit(3) if rank else time.sleep(600)") == 3
+
+
+class FakeProcess:
+    """A process whose status at each poll is given; it keeps the last one."""
+
+    def __init__(self, *statuses: int | None) -> None:
+        self._statuses = list(statuses)
+
+    @property
+    def returncode(self) -> int | None:
+        return self._statuses[0]
+
+    def poll(self) -> int | None:
+        return self._statuses.pop(0) if len(self._statuses) > 1 else self._statuses[0]
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        raise AssertionError("rank 0 gets no deadline while it writes its checkpoint")
+
+
+@pytest.mark.parametrize("status", processes.STOPPED_STATUSES)
+def test_rank_0_writes_its_checkpoint_after_the_others_have_stopped(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "POLL_SECONDS", 0.0)
+    first, second = FakeProcess(*[None] * 50, status), FakeProcess(None, status)
+    group: Any = [first, second]
+    assert processes._watch(group) is None
+    assert first.returncode == status
+    assert processes._exit_status(group, None, []) == status
+
+
+def test_rank_0_that_never_stops_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(processes, "CHECKPOINT_SECONDS", 0.0)
+    group: Any = [FakeProcess(None), FakeProcess(128 + signal.SIGTERM)]
+    assert processes._watch(group) is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.algorithms.presets import algorithm_presets
 from understudy.cli.live import LiveView
-from understudy.cli.processes import TEMP_FOLDER_VARIABLE, TERMINATED_STATUS, exit_with_parent, run_processes
-from understudy.core.errors import ConfigError, TaskError
+from understudy.cli.processes import TEMP_FOLDER_VARIABLE, exit_with_parent, run_processes
+from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.event_loop import run_async
 from understudy.core.settings import dump_section, dump_toml
 from understudy.engines.local.config import Finetune, LocalEngineConfig
@@ -72,7 +71,6 @@ def _opened(settings: Sequence[str], out: Path | None, resume: Path | None, proc
 def _train_distributed(run: Run | None, rank_info: RankInfo, debug: bool) -> str:
     """Train with the other processes. Only rank 0 has opened `run`."""
     process_group = _open_process_group(rank_info)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED_STATUS))  # exit handlers restore the terminal
     run = process_group.all_gather(run)[0]
     assert run is not None
     text = _train_worker(run, process_group) if process_group.rank else _train(run, process_group, debug)
@@ -138,6 +136,9 @@ def _train(run: Run, process_group: ProcessGroup, debug: bool) -> str:
     except (ConfigError, TaskError) as e:
         if not isinstance(e.__cause__, OSError):  # after a full disk the run can be resumed
             run.discard()
+        raise
+    except RolloutError:
+        run.discard()
         raise
     where = f"The run is in {run.folder}; view it with: understudy view {run.folder}"
     return f"{result.format_table()}\n\n{where}"

@@ -24,6 +24,9 @@ POLL_SECONDS = 0.1  # seconds between checks of the processes
 GRACE_SECONDS = 3.0  # seconds that the other processes get to end on their own after the first failure
 TERMINATED_STATUS = 128 + signal.SIGTERM
 """The exit status of a process that was ended by SIGTERM."""
+STOPPED_STATUSES = (128 + signal.SIGINT, TERMINATED_STATUS)
+"""The exit statuses of a process that stopped because it was asked to."""
+CHECKPOINT_SECONDS = 600.0  # seconds that rank 0 gets to write its checkpoint after another process has stopped
 SHUTDOWN_SECONDS = 20.0  # seconds from SIGTERM to SIGKILL
 
 
@@ -71,22 +74,32 @@ def _start(command: Sequence[str], rank: int, count: int, port: int, log: Path) 
 
 
 def _watch(process_group: Sequence["subprocess.Popen[bytes]"]) -> int | None:
-    """Wait for the processes. Return the rank of the first that fails, or None if all succeed."""
+    """Wait for the processes. Return the rank of the first that fails, or None if all succeed or were stopped.
+
+    When a signal has stopped the others, rank 0 still writes the checkpoint.
+    """
+    latest = float("inf")
     while True:
         ended = [process.poll() for process in process_group]
-        failed = next((rank for rank, status in enumerate(ended) if status), None)
+        failed = next((rank for rank, status in enumerate(ended) if status and status not in STOPPED_STATUSES), None)
         if failed is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process_group[0].wait(GRACE_SECONDS)
             return failed
-        if None not in ended:
+        if any(ended):
+            latest = min(latest, time.monotonic() + CHECKPOINT_SECONDS)
+        if None not in ended or ended[0] or time.monotonic() > latest:
             return None
         time.sleep(POLL_SECONDS)
 
 
 def _end(process_group: Sequence["subprocess.Popen[bytes]"]) -> None:
-    """End the processes that still run."""
-    for number, patience in ((signal.SIGTERM, SHUTDOWN_SECONDS), (signal.SIGKILL, None)):
+    """End the processes that still run. The first SIGTERM asks a process to stop, the second stops it at once."""
+    for number, patience in (
+        (signal.SIGTERM, GRACE_SECONDS),
+        (signal.SIGTERM, SHUTDOWN_SECONDS),
+        (signal.SIGKILL, None),
+    ):
         running = [process for process in process_group if process.poll() is None]
         for process in running:
             process.send_signal(number)
@@ -98,10 +111,11 @@ def _end(process_group: Sequence["subprocess.Popen[bytes]"]) -> None:
 
 def _exit_status(process_group: Sequence["subprocess.Popen[bytes]"], failed: int | None, logs: Sequence[Path]) -> int:
     """Return the exit status. Print why a rank other than 0 failed; rank 0 has printed its own error."""
+    first = process_group[0].returncode
     if failed is None:
-        return 0
-    first, status = process_group[0].returncode, process_group[failed].returncode
-    if status > 0 and first > 0 and first != TERMINATED_STATUS:
+        return first if first >= 0 else 128 - first
+    status = process_group[failed].returncode
+    if status > 0 and first > 0 and first not in STOPPED_STATUSES:
         return first
     how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
     said = logs[failed].read_text(encoding="utf-8", errors="replace").strip() if failed else ""
