@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from understudy.core.errors import ConfigError
 from understudy.engines.models import MODELS, cache_folder, find_model, make_tiny_model, smollm2_model
 from understudy.engines.models.folder import MANIFEST_FILE, build_cached
+from understudy.formats import FormatTokenizer
 
 CHATML = ("<|im_start|>", "<|im_end|>")
 
@@ -473,3 +475,37 @@ def test_missing_huggingface_hub_raises_with_install_command(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ConfigError, match=r"huggingface_hub.*pip install -e '\.\[train\]'"):
         find_model("owner/name")
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("config.json", "hidden_size", "64"),
+        ("config.json", "vocab_size", float("nan")),
+        ("config.json", "num_hidden_layers", 0),
+        ("config.json", "text_config", []),
+        ("generation_config.json", "eos_token_id", "</s>"),
+        ("tokenizer_config.json", "eos_token", 7),
+        ("tokenizer_config.json", "chat_template", [{"name": "default"}]),
+    ],
+)
+def test_value_of_a_wrong_type_in_a_model_folder_is_named(
+    tiny: Path, tmp_path: Path, name: str, key: str, value: object
+) -> None:
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    (folder / name).write_text(json.dumps(json.loads((tiny / name).read_text()) | {key: value}))
+    with pytest.raises(ConfigError, match=re.escape(name)) as raised:
+        find_model(str(folder))
+    assert key in str(raised.value) or "NaN" in str(raised.value)
+
+
+@pytest.mark.parametrize("depth", [300, 5000])
+def test_tokenizer_that_the_library_refuses_is_one_line(tiny: Path, tmp_path: Path, depth: int) -> None:
+    """The library raises a bare Exception for JSON that is too deep, and for a model without a vocabulary."""
+    file = tmp_path / "tokenizer.json"
+    text = (tiny / "tokenizer.json").read_text().rstrip().removesuffix("}")
+    for broken in (f'{text}, "x": {"[" * depth}{"]" * depth}}}', '{"model": {"type": "BPE"}}', "{}", "\ud800"):
+        file.write_bytes(broken.encode(errors="surrogatepass"))
+        with pytest.raises(ConfigError, match=re.escape(str(file))) as raised:
+            FormatTokenizer.load(file)
+        assert "\n" not in str(raised.value)

@@ -44,7 +44,7 @@ class FormatTokenizer:
     def load(cls, file: Path) -> "FormatTokenizer":
         """Load a `tokenizer.json`.
 
-        Raise ConfigError if the file is missing or the library `tokenizers` is not installed.
+        Raise ConfigError if the file is missing or broken, or if the library `tokenizers` is not installed.
         """
         try:
             from tokenizers import AddedToken, Tokenizer, pre_tokenizers
@@ -52,7 +52,12 @@ class FormatTokenizer:
             raise ConfigError(f"{file} needs {error.name}; {install_hint('train')}") from error
         if not file.is_file():
             raise ConfigError(f"{file} does not exist; save the model's fast tokenizer there")
-        tokenizer = Tokenizer.from_file(str(file))
+        try:
+            tokenizer = Tokenizer.from_buffer(file.read_bytes())  # `from_file` raises a bare Exception
+        except ValueError as error:
+            raise ConfigError(
+                f"{file} is not a tokenizer: {error!s:.200}; save the model's fast tokenizer there"
+            ) from error
         tokens = tokenizer.get_added_tokens_decoder()
         added = {token.content: index for index, token in tokens.items()}
         rstrip_ids = frozenset(index for index, token in tokens.items() if token.rstrip)

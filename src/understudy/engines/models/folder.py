@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from understudy.core.errors import ConfigError
 
@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 
 MANIFEST_FILE = "manifest.json"
 WEIGHTS_INDEX_FILE = "model.safetensors.index.json"
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+)
+"""Sizes in `config.json` that are positive integers if they are there."""
 _MERGE = "merge them into the model first, with understudy export RUN or llamafactory-cli export"
 
 
@@ -150,7 +160,8 @@ def validate_model_folder(folder: Path, name: str) -> Path:
 
 
 def _damaged_json_files(folder: Path) -> Iterator[str]:
-    """Yield what is wrong with the files of JSON: not an object, or without a key that loading needs."""
+    """Yield what is wrong with the files of JSON: not an object, a key that loading needs, or a value of a wrong
+    type."""
     for file, key, kind in (
         ("config.json", "model_type", str),
         ("tokenizer.json", "model", dict),
@@ -162,7 +173,7 @@ def _damaged_json_files(folder: Path) -> Iterator[str]:
         if not path.is_file():
             continue
         try:
-            value = json.loads(path.read_text(encoding="utf-8"))
+            value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_reject_constant)
         except (ValueError, RecursionError) as error:
             yield f"{path} is not valid JSON ({error!s:.80})"
             continue
@@ -170,6 +181,8 @@ def _damaged_json_files(folder: Path) -> Iterator[str]:
             yield f"{path} is not an object of JSON"
         elif key and not isinstance(value.get(key), kind):
             yield f"{path} has no valid {key!r}"
+        elif wrong := next(_wrong_values(file, value), ""):
+            yield f"{path} has {wrong}"
         elif file == WEIGHTS_INDEX_FILE:
             shards = sorted(set(map(str, value[key].values())))
             yield from (
@@ -177,6 +190,39 @@ def _damaged_json_files(folder: Path) -> Iterator[str]:
                 for shard in shards
                 if not (folder / shard).is_file()
             )
+
+
+def _wrong_values(file: str, value: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each value in a file of JSON that has a wrong type, with what is allowed."""
+    if file == "config.json":
+        sizes = value.get("text_config", value)
+        if not isinstance(sizes, dict):
+            yield "a text_config that is no object"
+            return
+        for name in _SIZES:
+            size = sizes.get(name)
+            each = size if isinstance(size, list) else [] if size is None else [size]  # a few families have one a layer
+            if not all(type(number) is int and number > 0 for number in each):
+                yield f"{name} = {size!r:.40}; a positive integer is needed"
+    elif file == "generation_config.json":
+        ids = value.get("eos_token_id")
+        if not all(type(token) is int for token in (ids if isinstance(ids, list) else [ids]) if ids is not None):
+            yield f"eos_token_id = {ids!r:.40}; a token id or a list of them is needed"
+    elif file == "tokenizer_config.json":
+        for name in ("bos_token", "eos_token"):
+            token = value.get(name)
+            text = token.get("content") if isinstance(token, dict) else token
+            if not isinstance(text, str) and token is not None:
+                yield f"{name} = {token!r:.40}; a text, or an object with its content, is needed"
+        template = value.get("chat_template")
+        if isinstance(template, list) and not all(
+            isinstance(t, dict) and {"name", "template"} <= t.keys() for t in template
+        ):
+            yield "a chat_template whose entries have no name and template"
+
+
+def _reject_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _truncated_files(folder: Path) -> Iterator[Path]:
