@@ -544,7 +544,28 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("torch")
     from understudy.engines.models import make_tiny_model
 
-    return make_tiny_model(tmp_path_factory.mktemp("tiny"))
+    folder = make_tiny_model(tmp_path_factory.mktemp("tiny"))
+    config = json.loads((folder / "config.json").read_text())
+    halved = {name: config[name] // 2 for name in ("num_attention_heads", "num_key_value_heads")}
+    # vLLM on a CPU needs heads of 32. Half as many heads of twice the size have the same weights.
+    (folder / "config.json").write_text(json.dumps(config | halved | {"head_dim": 2 * config["head_dim"]}))
+    return folder
+
+
+def test_heads_that_vllm_does_not_support_on_a_cpu_are_refused_before_it_starts(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from understudy.engines.local.engine import LocalEngine
+    from understudy.engines.models import make_tiny_model
+
+    folder = make_tiny_model(tmp_path)
+    settings = {"device": "cpu", "dtype": "float32", "vllm": {"python": "/bin/true"}}
+    with pytest.raises(ConfigError, match=r"engine\.sampler = 'vllm'.*\b32, .*head_dim is 16\b"):
+        LocalEngine(folder, LocalEngineConfig.model_validate(settings | {"sampler": "vllm"}))
+    engine = LocalEngine(folder, LocalEngineConfig.model_validate(settings))
+    assert (engine.sampler_choice.sampler, "head_dim" in engine.sampler_choice.reason) == ("torch", True)
+    url = {"base_url": "http://localhost:8000"}
+    other = LocalEngine(folder, LocalEngineConfig.model_validate(settings | {"vllm": url}))
+    assert other.sampler_choice.sampler == "vllm", "the server of an address may run on a GPU"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,9 @@ complete to one. After the split, the marks are removed.
 Where a tool result is no control token but only text, such as `<tool_response>`, a person could write one.
 `escape_markers` replaces its brackets and colons with characters that look alike. A conversation without tools is not
 escaped: its client may write results itself.
+
+Where another program tokenizes the text, marks cannot be removed after the split. `escape_control_text` then replaces
+the brackets of all text that looks like a control token of a known family.
 """
 
 import re
@@ -18,6 +21,14 @@ from understudy.formats.parsing.thoughts import split_thought
 
 _MARK = "~b5d1e07c42~"  # a random string, which JSON quoting does not change
 _LOOKALIKES = str.maketrans("<>[]:", "\u2039\u203a\u27e6\u27e7\uff1a")
+_NAMED = (
+    "s|bos|eos|unk|pad|mask|sop|eop|think|tool_call|tool_response|tool_calls|tools|arg_key|arg_value|start_of_turn|end_of_turn|"
+    "start_function_(?:call|response|declaration)|end_function_(?:call|response|declaration)|escape|function_call"
+)
+_LOOKS_LIKE_CONTROL = re.compile(
+    rf"<(?:[|｜][^<>\n]{{1,64}}|[^<>\n]{{1,64}}[|｜]|/?(?:{_NAMED}))>"
+    r"|\[/?(?:INST|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|SYSTEM_PROMPT|THINK|ARGS|CALL_ID|gMASK|sMASK)\]"
+)
 _INSIDE = re.compile(r"\A([^\w\s]++)(.*\w)([^\w\s]++)\Z", re.DOTALL)
 
 
@@ -124,3 +135,13 @@ def escape_markers(text: str, markers: Sequence[str]) -> str:
             escaped = marker.translate(_LOOKALIKES)
             text = text.replace(marker, escaped if escaped != marker else f"{marker[0]}\u200b{marker[1:]}")
     return text
+
+
+def escape_control_text(text: str) -> str:
+    """Return the text with the brackets of what looks like a control token replaced by characters that look alike.
+
+    Use it for text that another program tokenizes. It covers `<|…|>` and its variants with one bar or full-width bars,
+    and the names of other control tokens of Qwen, Llama, Mistral, Gemma, GLM and DeepSeek. A tokenizer with tokens of
+    other forms needs the format of its model, which inserts no look-alikes (`ControlText`).
+    """
+    return _LOOKS_LIKE_CONTROL.sub(lambda found: found[0].translate(_LOOKALIKES), text)

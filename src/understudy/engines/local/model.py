@@ -165,8 +165,13 @@ class LocalModel:
     def kv_bytes_per_token(self) -> int:
         """Bytes of the keys and values of one token."""
         config = self.config
-        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return int(2 * config.num_hidden_layers * config.num_key_value_heads * dim * self.dtype.itemsize)
+        return int(2 * config.num_hidden_layers * config.num_key_value_heads * self.head_dim * self.dtype.itemsize)
+
+    @property
+    def head_dim(self) -> int:
+        """The size of an attention head."""
+        config = self.config
+        return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
     def save(self, folder: Path) -> None:
         """Write the weights for transformers, or the adapters for peft, without a tokenizer."""

@@ -19,6 +19,9 @@ from understudy.engines.vllm.sampler import VllmSampler
 from understudy.engines.vllm.server import LORA_RANKS, VllmServer, server_args, vllm_installed
 from understudy.engines.vllm.weight_sync import WeightSync
 
+CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""The sizes of attention heads that vLLM supports on a CPU: `CPUAttentionBackend.get_supported_head_sizes` of 0.32."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplerChoice:
@@ -118,6 +121,9 @@ def _vllm_problem(model: LocalModel, config: LocalEngineConfig, processes: int) 
     tied = bool(model.config.tie_word_embeddings)
     if device == "cpu" and tied and config.train_embeddings and config.finetune == "full":
         return "on a CPU vLLM 0.32 does not reload a tied output head (engine.train_embeddings)"
+    if device == "cpu" and not settings.base_url and model.head_dim not in CPU_HEAD_DIMS:
+        sizes = ", ".join(map(str, CPU_HEAD_DIMS))
+        return f"on a CPU vLLM 0.32 supports a head_dim of {sizes}, and the model's head_dim is {model.head_dim}"
     return "" if settings.base_url else _too_large(model, config)
 
 

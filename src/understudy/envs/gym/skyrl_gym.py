@@ -13,9 +13,13 @@ A row names its source and holds its task; see `envs.task_files.skyrl_rows`. Sky
 threads (`environment.skyrl_gym.max_env_workers`), and a thread blocks while the environment works. Asynchronous work
 (servers, users behind an endpoint) runs in one event loop in a separate thread.
 
-Stock SkyRL has two limits. An infrastructure fault (`RolloutError`) stops the step, because each episode of SkyRL needs
-a reward, and a fault must not be trained as 0. An episode whose context is full ends without a score, and SkyRL uses a
-reward of 0. The generator of `train.skyrl` does not have these limits.
+Stock SkyRL has three limits. The generator of `train.skyrl` does not have them.
+- An infrastructure fault (`RolloutError`) stops the step, because each episode of SkyRL needs a reward, and a fault
+  must not be trained as 0.
+- An episode whose context is full ends without a score, and SkyRL uses a reward of 0.
+- SkyRL tokenizes messages as text, control tokens included. Text that looks like one is escaped here
+  (`formats.control_text.escape_control_text`). Control tokens of other forms are not, and neither are replies, which
+  SkyRL tokenizes again if it has a custom chat template.
 """
 
 import dataclasses

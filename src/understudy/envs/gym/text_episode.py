@@ -4,6 +4,9 @@ The system message lists the tools, calls are parsed from the text of replies, a
 With the tool format `hermes` the text equals the output of the Qwen2.5 and Qwen3 templates for tools, calls and
 results, so the model sees the tokens that it was trained on.
 
+The framework tokenizes the text, and turns control tokens in it into tokens. So text of the policy, the user, the tools
+and their results that looks like one is escaped (`escape_control_text`), `<tool_response>` included.
+
 Such frameworks do not report if a reply was cut off at its length limit, so an incomplete last call is never run.
 `agent.EngineAgent`, which knows the tokens, repairs the incomplete call of a finished reply.
 """
@@ -17,6 +20,7 @@ from understudy.core.tasks import Score
 from understudy.envs.environment import Environment
 from understudy.formats.base import mark_truncated_call
 from understudy.formats.chatml import QWEN_TOOLS, tool_json
+from understudy.formats.control_text import escape_control_text
 from understudy.formats.options import ToolFormat
 from understudy.formats.parsing.parse import parse_message
 from understudy.formats.prompted_tools import render_as_text
@@ -67,6 +71,8 @@ def render_messages(
     messages: Sequence[Message], tools: Sequence[ToolSpec], tool_format: ToolFormat
 ) -> list[TextMessage]:
     """Return messages as plain text messages, with the tools at the end of the system message."""
+    messages = [message.replace(content=escape_control_text(message.content)) for message in messages]
+    tools = [ToolSpec.model_validate_json(escape_control_text(tool.model_dump_json())) for tool in tools]
     if tool_format == "hermes":
         messages, tools = [*_as_qwen(messages, tools)], ()
     return [
