@@ -267,6 +267,15 @@ def filter_tasks(
     return chosen[:limit]
 
 
+def interleave_families(tasks: Iterable[Task]) -> list[Task]:
+    """Return the tasks round-robin over their families, so that every prefix is balanced. A family keeps its order."""
+    families: dict[str, list[Task]] = {}
+    for task in tasks:
+        families.setdefault(task.family, []).append(task)
+    rounds = itertools.zip_longest(*families.values())
+    return [task for turn in rounds for task in turn if task is not None]
+
+
 def iterate_epochs(tasks: Sequence[Task], seed: int) -> Iterator[Task]:
     """Yield the tasks endlessly, shuffled anew in every epoch. Yield nothing if there are no tasks."""
     for epoch in itertools.count() if tasks else ():

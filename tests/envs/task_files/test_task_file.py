@@ -1,6 +1,7 @@
 """Files of tasks as task sources: kinds of rows, splits, who plays them, and what is refused."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,15 @@ import pytest
 
 from support.data_kit import make_address_task, make_tau_task, write_lines, write_tau_tasks
 from understudy.core.errors import ConfigError
-from understudy.core.tasks import SPLITS, write_tasks
+from understudy.core.tasks import SPLITS, Split, write_tasks
 from understudy.data.check import check
 from understudy.envs.domains.retail import DOMAIN
 from understudy.envs.sources import load_source
 from understudy.envs.task_files.config import DataConfig
 from understudy.envs.task_files.skyrl_rows import to_skyrl_row
 from understudy.envs.task_source import Slice, find_source, list_file_summaries, list_sources
+from understudy.evaluation.evaluate import eval_tasks
+from understudy.runs.config import EvalConfig
 
 TASKS = [*DOMAIN.tasks("train")[:8], *DOMAIN.tasks("validation")[:3]]
 
@@ -68,6 +71,23 @@ def test_validation_tasks_are_taken_from_training_tasks_if_no_row_names_them(tmp
     assert load_source(str(tmp_path / "all.jsonl")).tasks("validation") == validation
     assert "2 training tasks are validation tasks" in list_file_summaries(source)[0].notes[0]
     assert check(source).problems == ()
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_first_held_out_tasks_are_balanced_over_families(split: Split, tmp_path: Path) -> None:
+    """An evaluation of 6 tasks plays every family as often, although the file begins with a large one."""
+    large = [task.replace(family="large", split=split) for task in DOMAIN.tasks("train")[:30]]
+    small = [
+        task.replace(family=f"small-{number % 2}", split=split) for number, task in enumerate(DOMAIN.tasks(split)[:6])
+    ]
+    source = load_source(
+        str(write_lines(tmp_path / "mine.jsonl", [json.loads(t.model_dump_json()) for t in (*large, *small)]))
+    )
+    played = eval_tasks(source, EvalConfig(split=split, tasks=6))
+    assert Counter(task.family for task in played) == {"large": 2, "small-0": 2, "small-1": 2}
+    listed = source.tasks(split)
+    assert [task for task in listed if task.family == "large"] == large
+    assert len(listed) == 36
 
 
 def test_stream_shuffles_every_epoch(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from understudy.core.errors import ConfigError
 from understudy.core.items import Item, RowError
-from understudy.core.tasks import SPLITS, Split, Task
+from understudy.core.tasks import SPLITS, Split, Task, interleave_families
 from understudy.envs.domains.mixture import Mixture, parse_weight
 from understudy.envs.sources import load_source
 from understudy.envs.task_files.call_matching import CallMatching
@@ -105,6 +105,8 @@ def open_task_files(
     taken = [] if rest or data.validation else _choose_validation(tasks)
     tasks = [task.replace(split="validation") if task.id in taken else task for task in tasks]
     by_split = {split: [task for task in tasks if task.split == split] for split in SPLITS}
+    # An evaluation plays the first tasks, and a file may list a large family first.
+    by_split |= {split: interleave_families(by_split[split]) for split in SPLITS if split != "train"}
     taken_note = f"no row names validation tasks, so {len(taken)} training tasks are validation tasks"
     summary = FileSummary(
         name=name,
