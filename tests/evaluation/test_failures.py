@@ -14,8 +14,9 @@ from understudy.core.errors import RolloutError
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact, Task
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.envs.domains import retail
+from understudy.envs.domains import doordash, retail
 from understudy.envs.domains.base import Domain
+from understudy.envs.rewards import missing_facts
 from understudy.envs.sources import list_domains, load_source
 from understudy.evaluation.failures.case import build_case
 from understudy.evaluation.failures.causes import FAILURE_KINDS, EpisodeFailure
@@ -139,6 +140,17 @@ def test_wrong_or_missing_fact_is_the_cause(kind: str, last: str) -> None:
     assert find_failure(episode, PRICE, retail.DOMAIN).cause.kind == (
         "out_of_turns" if kind == "missing_fact" else kind
     )
+
+
+def test_facts_are_judged_by_the_rules_of_the_reward() -> None:
+    late = next(task for task in doordash.DOMAIN.tasks("test") if task.family == "late")
+    told = play_episode(GoldAgent(), late, doordash.DOMAIN, turns=30)
+    assert missing_facts(told.messages, late.outputs)  # its agent knows a number from the domain policy
+    silent = replace(told, messages=[message for message in told.messages if message.role != "assistant"])
+    for episode, missing in ((told, ()), (silent, late.outputs)):
+        unscored = replace(episode, score=None)
+        case = build_case(doordash.DOMAIN, late, unscored, ReplayResult((), None, "not replayed"), scripted_user=True)
+        assert case.missing_facts == missing
 
 
 def test_failed_replay_falls_back_on_the_text_of_results() -> None:

@@ -28,6 +28,7 @@ from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.engines.models import find_local_model
 from understudy.envs.domains.base import Domain
+from understudy.envs.rewards import missing_facts
 from understudy.envs.sources import list_domains, load_source
 from understudy.envs.task_source import find_task
 from understudy.rollouts.agent import GoldAgent
@@ -74,6 +75,31 @@ def test_gold_episode_view_has_every_required_edit_and_output(domain: Domain) ->
         assert all(call.error == "" and call.result is not None for message in found.messages for call in message.calls)
         assert {output for output, stated in found.goal.outputs if stated} == set(task.outputs)
         assert all(part.value == 1.0 for part in found.parts if part.required)
+
+
+def test_outputs_are_told_by_the_rules_of_the_reward() -> None:
+    domain = load_source("doordash")
+    late = next(task for task in domain.tasks("test") if task.family == "late")
+    assert isinstance(domain, Domain)
+    episode = play(domain, late, GoldAgent())
+    assert missing_facts(episode.messages, late.outputs)  # its agent knows a number from the domain policy
+    silent = [message for message in episode.messages if message.role != "assistant"]
+    for messages, told in ((episode.messages, True), (silent, False)):
+        found = build_view(domain, late, dataclasses.replace(episode, messages=messages, score=None))
+        assert found.goal is not None
+        assert found.goal.outputs == tuple((output, told) for output in late.outputs)
+
+
+def test_task_whose_gold_is_refused_now_still_has_a_view() -> None:
+    gold = tuple(turn.replace(tool_calls=()) if turn.tool_calls else turn for turn in TASK.gold)
+    refused = Message(
+        role="assistant", tool_calls=(ToolCall(name="switch", arguments={"lamp_id": "none", "on": True}),)
+    )
+    task = TASK.replace(gold=(refused, *gold), outputs=("bright",))
+    found = build_view(TOY, task, dataclasses.replace(play(TOY, TASK, GoldAgent()), score=None))
+    assert found.goal is not None
+    assert found.goal.outputs == (("bright", False),)
+    assert len(found.notes) == 1
 
 
 def test_partial_gold_episode_has_missing_edits_and_causes(domain: Domain) -> None:

@@ -1,14 +1,16 @@
 """TaskSource: the protocol of a source of tasks and episodes, and `Slice`, a subset of its tasks and tools."""
 
+import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from understudy.core.errors import ConfigError, TaskError, did_you_mean
-from understudy.core.messages import ToolCall, ToolSpec
+from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Difficulty, RewardPolicy, Split, Task
 from understudy.envs.environment import Environment
+from understudy.envs.rewards import SHOWN_ONLY, FactRules, missing_facts
 from understudy.envs.state import State
 from understudy.envs.task_files.summary import FileSummary
 from understudy.envs.users import User, UserFactory
@@ -112,6 +114,14 @@ class StatefulSource(Protocol):
 
     def gold_changes(self, task: Task) -> Mapping[str, Any]:
         """Return the changes that the task's gold calls make. Raise `TaskError` if a gold call is refused."""
+
+
+@runtime_checkable
+class FactRulesSource(Protocol):
+    """Protocol of a task source that has rules of its own for what counts as telling the outputs of a task."""
+
+    def fact_rules(self, task: Task) -> FactRules:
+        """Return the rules that the reward of `task` uses. Raise `TaskError` if a gold call is refused."""
 
 
 @runtime_checkable
@@ -253,6 +263,18 @@ def find_policy(source: TaskSource, task: Task) -> str:
 def find_tool_specs(source: TaskSource, domain: str) -> Sequence[ToolSpec]:
     """Return the tools that the agent sees in tasks of `domain`."""
     return find_source(source, domain).tool_specs
+
+
+def find_missing_facts(source: TaskSource, task: Task, transcript: Sequence[Message]) -> list[str]:
+    """Return the outputs of a task that the agent did not tell, by the rules of the task's reward.
+
+    If the gold calls are refused, because the source has changed since, each output must be shown itself.
+    """
+    player, rules = find_source(source, task.domain), SHOWN_ONLY
+    if task.outputs and isinstance(player, FactRulesSource):
+        with contextlib.suppress(TaskError):
+            rules = player.fact_rules(task)
+    return missing_facts(transcript, task.outputs, rules)
 
 
 def list_file_summaries(source: TaskSource) -> Sequence[FileSummary]:

@@ -19,9 +19,10 @@ from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.data.check import check
 from understudy.envs.mcp.config import MCPLimits
+from understudy.envs.rewards import missing_facts
 from understudy.envs.task_files.call_matching import CallMatching, CallTask, match_calls
 from understudy.envs.task_files.call_rows import read_call_row
-from understudy.envs.task_source import Slice
+from understudy.envs.task_source import Slice, find_missing_facts
 from understudy.envs.users import InstructionUser, OpeningOnlyUser
 from understudy.rollouts.agent import GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
@@ -164,7 +165,10 @@ def test_outputs_must_be_shown_before_they_are_told() -> None:
 
 def test_number_that_no_result_states_may_be_computed() -> None:
     made = source(row({**ORDER, "result": {"items": [4, 6]}}, CANCEL, outputs=["10"]))
-    assert reward(made, ORDER, CANCEL, "That makes 10.") == 1.0
+    episode = play(made, ORDER, CANCEL, "That makes 10.")
+    assert episode.reward == 1.0
+    assert find_missing_facts(made, the_task(made), episode.messages) == []
+    assert missing_facts(episode.messages, the_task(made).outputs) == ["10"]
 
 
 def test_last_read_shows_the_outputs_of_a_task_without_results() -> None:

@@ -233,7 +233,7 @@ class Domain:
             state,
             transcript,
             self._requires_consent(task),
-            self._run_gold(task).fact_rules,
+            self.fact_rules(task),
             self._write_tools if self._requires_consent(task) else (),
         )
         grade = functools.partial(self._grade, task, state, gate)
@@ -264,6 +264,10 @@ class Domain:
     def gold_changes(self, task: Task) -> Mapping[str, Any]:
         """Return the changes that the task's gold calls make, cached. Raise `TaskError` if a gold call is refused."""
         return self._run_gold(task).changes
+
+    def fact_rules(self, task: Task) -> FactRules:
+        """Return what counts as telling the task's outputs, cached. Raise `TaskError` if a gold call is refused."""
+        return self._run_gold(task).fact_rules
 
     def split_row_keys(self, task: Task) -> list[tuple[str, str]]:
         """Return the rows `(table, id)` of the task's setup and of its gold calls' arguments, without shared tables.

@@ -79,8 +79,12 @@ class MCPEnvironment(ToolEnvironment):
         answer = last.content if ended and last.role == "assistant" else ""
         if self._task.gold and all(call.failed for call in self._kit.server_calls):
             answer = ""  # a guess: gold looks the answer up
-        rules = FactRules(denied=find_denied([self._task.final_answer], self._task.outputs))
-        missing = missing_facts(transcript, self._task.outputs, rules)
+        missing = missing_facts(transcript, self._task.outputs, find_mcp_fact_rules(self._task))
         told = [output not in missing for output in self._task.outputs]
         evidence = EpisodeEvidence(answer, ended, self._kit.server_calls, self._states, self._before, told)
         return score_checks(self._task.check, evidence, self._reward)
+
+
+def find_mcp_fact_rules(task: MCPTask) -> FactRules:
+    """Return what counts as telling the outputs of a task: each must be shown."""
+    return FactRules(denied=find_denied([task.final_answer], task.outputs))

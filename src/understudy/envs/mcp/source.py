@@ -21,12 +21,13 @@ from understudy.envs.mcp.cassette import Cassette
 from understudy.envs.mcp.catalog import CatalogEntry, ServerTools, ToolCatalog, matches_any, sanitized_specs
 from understudy.envs.mcp.checks import CallPattern
 from understudy.envs.mcp.config import MCPCall, MCPEnvironmentConfig, MCPServerConfig, load_environment_config
-from understudy.envs.mcp.environment import MCPEnvironment
+from understudy.envs.mcp.environment import MCPEnvironment, find_mcp_fact_rules
 from understudy.envs.mcp.folder import write_environment
 from understudy.envs.mcp.pool import SessionPools, SessionStarter
 from understudy.envs.mcp.tasks import DEFAULT_FAMILY, MCPTask, from_sequence, read_mcp_tasks
 from understudy.envs.mcp.tool_result import ToolResult
 from understudy.envs.mcp.toolkit import MCPToolkit
+from understudy.envs.rewards import FactRules
 from understudy.envs.task_files.call_sequences import CallSequence
 from understudy.envs.task_files.step_references import resolve_references
 from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
@@ -303,6 +304,10 @@ class MCPTaskSource:
             functools.partial(self.resources.expected_states, mine, self._catalog),
         )
         return MCPEnvironment(mine, kit, self.task_policy(task), made, goal, self.resources.config.reward)
+
+    def fact_rules(self, task: Task) -> FactRules:
+        """Return what counts as telling the task's outputs."""
+        return find_mcp_fact_rules(self.resources.find_task(task.id) or self._unlisted(task))
 
     @property
     def _names(self) -> dict[str, str]:

@@ -197,6 +197,10 @@ class CallMatching:
         policy, player = self.task_policy(task), user or self._user(task, seed)
         return CallMatchingEnvironment(policy, tools, player, task, calls, self.tool_specs, row.limits.max_turns)
 
+    def fact_rules(self, task: Task) -> FactRules:
+        """Return what counts as telling the task's outputs."""
+        return _fact_rules(task, record_calls(task, self.write_tools))
+
     def _user(self, task: Task, seed: int) -> User:
         scenario = task.scenario
         if self.user_factory is None or scenario.user_kind == "scripted":
@@ -363,11 +367,7 @@ def score_calls(
 ) -> Score:
     """Return the score of an episode; the module docstring has the parts."""
     made = [comparable_call(call) for call in writes]
-    free = (output for output in task.outputs if is_number(output) and output not in calls.must_be_shown)
-    rules = FactRules(
-        dict.fromkeys(free, ()), denied=find_denied((turn.content for turn in task.gold_turns), task.outputs)
-    )
-    missing = missing_facts(transcript, task.outputs, rules)
+    missing = missing_facts(transcript, task.outputs, _fact_rules(task, calls))
     parts = {
         "calls_match": calls_match(made, calls.writes),
         "facts_told": float(not missing),
@@ -378,6 +378,12 @@ def score_calls(
     extra = {"turn_efficiency": min(1.0, len(task.gold_turns) / max(1, turns))}
     progress = (matching + len(task.outputs) - len(missing)) / max(1, total + len(task.outputs))
     return product_score(parts, extra).replace(progress=progress)
+
+
+def _fact_rules(task: Task, calls: GoldCalls) -> FactRules:
+    free = (output for output in task.outputs if is_number(output) and output not in calls.must_be_shown)
+    denied = find_denied((turn.content for turn in task.gold_turns), task.outputs)
+    return FactRules(dict.fromkeys(free, ()), denied=denied)
 
 
 def comparable_call(call: ToolCall) -> ToolCall:

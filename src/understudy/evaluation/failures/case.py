@@ -11,8 +11,8 @@ from typing import Any
 from understudy.core.messages import ERROR_PREFIX, Message, ToolCall
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
-from understudy.envs.rewards import flatten_changes, missing_facts
-from understudy.envs.task_source import StatefulSource, TaskSource, find_source
+from understudy.envs.rewards import flatten_changes
+from understudy.envs.task_source import StatefulSource, TaskSource, find_missing_facts, find_source
 from understudy.rollouts.replay import ReplayedTurn, ReplayResult
 
 RowKey = tuple[str, ...]
@@ -48,6 +48,8 @@ class FailureCase:
     scripted_user: bool
     """True if the user was scripted."""
     calls: tuple[ExecutedCall, ...]
+    missing_facts: tuple[str, ...] = ()
+    """Facts that the user should have been told and was not."""
     goal_rows: Mapping[RowKey, Any] = field(default_factory=dict)
     final_rows: Mapping[RowKey, Any] = field(default_factory=dict)
     has_state: bool = False
@@ -68,13 +70,6 @@ class FailureCase:
                 row not in self.final_rows or self.final_rows[row] != value for row, value in self.goal_rows.items()
             )
         return not all(self.was_executed(call) for call in self.task.gold_calls)
-
-    @property
-    def missing_facts(self) -> list[str]:
-        """Facts that the user should have been told and was not."""
-        score = self.episode.score
-        told = score is not None and score.parts.get("facts_told") == 1.0
-        return [] if told else missing_facts(self.episode.messages, self.task.outputs)
 
     @property
     def agent_texts(self) -> list[tuple[int, str]]:
@@ -108,6 +103,8 @@ def build_case(
     are known.
     """
     domain = find_source(source, task.domain)
+    told = episode.score is not None and episode.score.parts.get("facts_told") == 1.0
+    missing = () if told else tuple(find_missing_facts(source, task, episode.messages))
     if replay.divergence or not isinstance(domain, StatefulSource):
         stated = () if replay.divergence else replay.turns
         return FailureCase(
@@ -115,10 +112,12 @@ def build_case(
             episode,
             scripted_user,
             tuple(_executed_calls(stated) if stated else _calls_from_messages(episode.messages)),
+            missing,
         )
     final = flatten_changes(replay.turns[-1].state_changes) if replay.turns else {}
     goal = flatten_changes(domain.gold_changes(task))
-    return FailureCase(task, episode, scripted_user, tuple(_executed_calls(replay.turns)), goal, final, has_state=True)
+    calls = tuple(_executed_calls(replay.turns))
+    return FailureCase(task, episode, scripted_user, calls, missing, goal, final, has_state=True)
 
 
 def _executed_calls(turns: Sequence[ReplayedTurn]) -> list[ExecutedCall]:

@@ -15,9 +15,8 @@ from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import Trajectory
-from understudy.envs.rewards import missing_facts
 from understudy.envs.state_diff import StateEdit, diff_states
-from understudy.envs.task_source import StatefulSource, TaskSource, find_source
+from understudy.envs.task_source import StatefulSource, TaskSource, find_missing_facts, find_source
 from understudy.evaluation.failures.case import build_case
 from understudy.evaluation.failures.causes import FAILURE_KINDS
 from understudy.evaluation.failures.rules import explain_failure
@@ -247,11 +246,11 @@ def _domain(context: EpisodeContext) -> StatefulSource | None:
 
 def _goal(context: EpisodeContext, played: ReplayResult | None) -> TaskOutcomeView | None:
     task, domain = context.task, _domain(context)
-    if task is None:
+    if task is None or context.source is None:
         return None
     score = context.episode.score
     told = score is not None and score.parts.get("facts_told") == 1.0
-    missed = [] if told else missing_facts(context.episode.messages, task.outputs)
+    missed = [] if told else find_missing_facts(context.source, task, context.episode.messages)
     outputs = tuple((output, output not in missed) for output in task.outputs)
     goal = TaskOutcomeView(instructions=task.scenario.instructions, messages=task.gold, outputs=outputs)
     if not domain or not played:
