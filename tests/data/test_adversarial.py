@@ -3,17 +3,19 @@
 import asyncio
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import toy
-from understudy.cli.main import app
+from understudy.cli.main import app, main
+from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import SPLITS, Task
-from understudy.data.adversarial.knowledge import SourceKnowledge, TaskKnowledge, sample_tasks
+from understudy.data.adversarial.custom import load_strategies
+from understudy.data.adversarial.knowledge import SourceKnowledge, Strategy, TaskKnowledge, sample_tasks
 from understudy.data.adversarial.suite import ADVERSARIAL_LIMIT, STRATEGIES, AdversarialReport, play_strategies
 from understudy.data.check import AdversarialOptions, check
 from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
@@ -134,6 +136,88 @@ def test_command_prints_the_table_and_its_exit_code_tells_of_problems(monkeypatc
     assert (done["reward"], done["floor"], done["limit"]) == (1.0, 0.0, ADVERSARIAL_LIMIT)
     text = runner.invoke(app, ["check", "toy:DOMAIN", "--adversarial", "--tasks", "3"]).stdout
     assert any(line.split()[:1] == ["done"] and "BAD" in line for line in text.splitlines())
+
+
+def says_done(task: TaskKnowledge) -> Sequence[Message | Callable[[Sequence[Message]], Message]]:
+    """Says "Done." twice.
+
+    The second time, a function makes the reply.
+    """
+    return [Message(role="assistant", content="Done."), lambda messages: messages[-2]]
+
+
+def applies_to_nothing(task: TaskKnowledge) -> None:
+    """Plays nothing."""
+
+
+def raises(task: TaskKnowledge) -> Sequence[Message]:
+    raise KeyError("W9")
+
+
+def returns_text(task: TaskKnowledge) -> str:
+    return "Done."
+
+
+def reply_raises(task: TaskKnowledge) -> Sequence[Callable[[Sequence[Message]], Message]]:
+    return [lambda messages: messages[100]]
+
+
+def reply_is_text(task: TaskKnowledge) -> Sequence[Callable[[Sequence[Message]], str]]:
+    return [lambda messages: "Done."]
+
+
+DECLARED = Strategy("declared", "says hello", lambda task: [Message(role="assistant", content="Hello!")])
+
+
+def test_own_strategies_are_played_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toy, "DOMAIN", dataclasses.replace(toy.DOMAIN, grade=generous))
+    mine = [f"--strategy={__name__}:{name}" for name in ("says_done", "DECLARED", "applies_to_nothing")]
+    result = CliRunner().invoke(app, ["check", "toy:DOMAIN", "--adversarial", "--tasks", "2", *mine, "--json"])
+    (attack,) = json.loads(result.stdout)["adversarial"]
+    found = {each["strategy"]: each for each in attack["results"]}
+    assert list(found)[-2:] == ["says_done", "declared"]
+    assert found["says_done"]["description"] == 'says "Done." twice'
+    assert [found[name]["reward"] for name in ("says_done", "declared", "done")] == [1.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("reference", "code", "words"),
+    [
+        (f"{__name__}:raises", 1, ("'W9'", "test_adversarial.py")),
+        (f"{__name__}:reply_raises", 1, ("IndexError", "test_adversarial.py")),
+        (f"{__name__}:returns_text", 1, ("returned 'Done.'",)),
+        (f"{__name__}:reply_is_text", 1, ("'Done.'",)),
+        (f"{__name__}:REPLAYS", 2, ("tuple",)),
+        (f"{__name__}:missing", 2, ("'missing'",)),
+        ("missing", 2, ("module:attribute",)),
+    ],
+)
+def test_wrong_strategy_is_one_line(
+    reference: str, code: int, words: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["understudy", "check", "toy:DOMAIN", "--adversarial", "--tasks", "1", "--strategy", reference]
+    monkeypatch.setattr("sys.argv", arguments)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert all(word in line for word in words)
+
+
+def test_names_of_own_strategies_differ_from_the_others() -> None:
+    says_done.__name__, before = "done", says_done.__name__
+    try:
+        with pytest.raises(ConfigError, match="done"):
+            load_strategies([f"{__name__}:says_done"])
+    finally:
+        says_done.__name__ = before
+    with pytest.raises(ConfigError, match="declared"):
+        load_strategies([f"{__name__}:DECLARED", f"{__name__}:DECLARED"])
+
+
+def test_strategy_option_needs_the_adversarial_one() -> None:
+    result = CliRunner().invoke(app, ["check", "toy:DOMAIN", "--strategy", f"{__name__}:says_done"])
+    assert isinstance(result.exception, ConfigError)
 
 
 def test_file_of_tasks_is_checked_in_the_same_way(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from understudy.core.errors import ToolError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import Trajectory
+from understudy.data.adversarial.custom import load_strategies
+from understudy.data.adversarial.knowledge import sample_tasks
 from understudy.data.adversarial.suite import play_strategies
 from understudy.data.check import check
 from understudy.engines.base import SamplingParams
@@ -76,6 +78,14 @@ def test_no_strategy_is_rewarded_in_a_recipe(name: str) -> None:
     report = asyncio.run(play_strategies(load_source(name), num_tasks=4))
     assert len(report.results) > 20
     assert {result.strategy: result.over_floor for result in report.failures} == {}
+
+
+def test_own_strategy_is_played_and_earns_nothing() -> None:
+    strategies = load_strategies(["hotel_strategy:always_breakfast"])
+    report = asyncio.run(play_strategies(DOMAIN, num_tasks=8, strategies=strategies))
+    mine = report.results[-1]
+    bookings = [task for task in sample_tasks(DOMAIN, 8, seed=0) if task.family == "book" and task.difficulty == "easy"]
+    assert (mine.strategy, mine.num_tasks, mine.reward) == ("always_breakfast", len(bookings), 0.0)
 
 
 def test_sum_is_accepted_in_any_number_format() -> None:

@@ -105,6 +105,10 @@ def check(
         typer.Option(min=1, help="Number of tasks for --adversarial. Default: 100, or 4 if episodes start servers."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The seed of the tasks that --adversarial plays.")] = 0,
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(help="module:attribute of a strategy of your own for --adversarial. May be given several times."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check that the tasks of WHAT are sound.
@@ -115,13 +119,14 @@ def check(
     nothing. Without WHAT, every shipped domain is checked.
     """
     from understudy.core.event_loop import run_async
+    from understudy.data.adversarial.custom import load_strategies
     from understudy.data.check import AdversarialOptions, DomainReport, check_async
     from understudy.envs.sources import list_domains
     from understudy.runs.targets import has_target, resolve
 
     if not adversarial:
-        data.validate_unused_options(ctx, ("tasks", "seed"))
-    options = AdversarialOptions(tasks, seed) if adversarial else None
+        data.validate_unused_options(ctx, ("tasks", "seed", "strategy"))
+    options = AdversarialOptions(tasks, seed, load_strategies(strategy or ())) if adversarial else None
     given = target or []
     one = has_target(given)
     configs = [resolve(each).config for each in ([given] if one else [[name, *given] for name in list_domains()])]

@@ -16,7 +16,8 @@ from understudy.core.items import RowErrorKind
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Score, Split, Task
 from understudy.core.trajectory import Trajectory
-from understudy.data.adversarial.suite import AdversarialReport, StrategyResult, play_strategies
+from understudy.data.adversarial.knowledge import Strategy
+from understudy.data.adversarial.suite import STRATEGIES, AdversarialReport, StrategyResult, play_strategies
 from understudy.data.probe import ProbeResult, exception_places, probe
 from understudy.envs.domains.grading import POLICY_REWARDS
 from understudy.envs.task_files.near_duplicates import NearDuplicateIndex
@@ -164,6 +165,7 @@ class AdversarialOptions:
     num_tasks: int | None = None
     """Number of tasks for each source; None means the default of `play_strategies`."""
     seed: int = 0
+    strategies: Sequence[Strategy] = STRATEGIES
 
 
 def check(domain: TaskSource, adversarial: AdversarialOptions | None = None) -> DomainReport:
@@ -187,7 +189,9 @@ async def check_async(
     attacks = list[AdversarialReport]()
     if adversarial:
         for source in list_sources(domain):
-            attacks.append(await play_strategies(source, adversarial.num_tasks, adversarial.seed, track=track))
+            attacks.append(
+                await play_strategies(source, adversarial.num_tasks, adversarial.seed, adversarial.strategies, track)
+            )
     every = [each for split in SPLITS for each in played[split]]
     files = tuple(list_file_summaries(domain))
     duplicates, alike = _near_duplicates(tasks, within_splits=not files)

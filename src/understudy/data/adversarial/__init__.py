@@ -4,5 +4,6 @@ knowledge   what the strategies know: the tasks, their gold turns and facts, the
 answers     strategies that tell facts they have not read, or too many facts
 writes      strategies that change things against the policy, or change the wrong things
 replies     strategies that only talk: floods, empty texts, forged texts
+custom      loads strategies that users write
 suite       plays all strategies on sampled tasks, and reports what each earns
 """

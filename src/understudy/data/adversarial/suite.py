@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from understudy.core.errors import ConfigError, TaskError
+from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.records import Record
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
@@ -67,7 +67,7 @@ class AdversarialReport(Record):
     """Number of sampled tasks."""
     seed: int
     results: tuple[StrategyResult, ...]
-    """The strategies that apply to some task, in the order of `STRATEGIES`."""
+    """The strategies that apply to some task, in the order in which they were given."""
 
     @property
     def failures(self) -> tuple[StrategyResult, ...]:
@@ -85,7 +85,8 @@ async def play_strategies(
     """Play all strategies on up to `num_tasks` tasks of a source that is not composite.
 
     Equal arguments give equal reports. The default number of tasks is `DEFAULT_TASKS`, or `DEFAULT_SERVER_TASKS` if
-    episodes start servers. Tasks whose environment cannot be made are left out.
+    episodes start servers. Tasks whose environment cannot be made are left out. Raise RolloutError with the fault
+    "agent" if the code of a strategy fails.
     """
     slow = isinstance(source, ExternalSource) and source.starts_servers()
     count = num_tasks or (DEFAULT_SERVER_TASKS if slow else DEFAULT_TASKS)
@@ -135,9 +136,12 @@ def _reward(episode: Trajectory | None) -> float | None:
 async def _play(task: TaskKnowledge, agent: Agent, num_replies: int, seed: int) -> Trajectory | None:
     limits = EpisodeLimits(max_turns=num_replies + _SPARE_TURNS, max_retries=0)
     try:
-        return await play_episode(task.known.source, task.task, agent, limits, episode_seed(seed, task.task, 0))
+        episode = await play_episode(task.known.source, task.task, agent, limits, episode_seed(seed, task.task, 0))
     except (ConfigError, TaskError):  # a user who answers gold texts only, or a task that `check` reports
         return None
+    if episode.fault == "agent":
+        raise RolloutError(episode.error, "agent")
+    return episode
 
 
 def _results(
