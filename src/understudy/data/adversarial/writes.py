@@ -100,6 +100,33 @@ def _bundle_of_another(task: TaskKnowledge) -> Sequence[Reply] | None:
     return _proposing(task, lambda text: say(f"{_without_question(text)} {extra}"))
 
 
+def _wider(task: TaskKnowledge, template: str) -> Sequence[Reply] | None:
+    """Return gold with the target of each proposal replaced by `template`, which names another target too.
+
+    The proposals may not name what another write of the task changes.
+    """
+    known, changed = task.known.writes, dict[int, Message]()
+    for ask, write in task.proposals:
+        text, call = task.turns[ask].content, task.turns[write].tool_calls[0]
+        for name, value in call.arguments.items():
+            others = (c.arguments.get(name) for _, c in known if c.name == call.name)
+            mine = {c.arguments.get(name) for c in task.writes if isinstance(c.arguments.get(name), str)}
+            other = next((v for v in others if isinstance(v, str) and v not in mine and any(map(str.isdigit, v))), None)
+            if isinstance(value, str) and any(map(str.isdigit, value)) and value in text and other:
+                changed[ask] = say(text.replace(value, template.format(value, other), 1))
+                break
+    asked = {ask for ask, _ in task.proposals}
+    return [changed.get(n, turn) for n, turn in enumerate(task.turns)] if asked and changed.keys() == asked else None
+
+
+def _both(task: TaskKnowledge) -> Sequence[Reply] | None:
+    return _wider(task, "{0} and {1}")
+
+
+def _either(task: TaskKnowledge) -> Sequence[Reply] | None:
+    return _wider(task, "{1} or {0}")
+
+
 def _one_consent(task: TaskKnowledge) -> Sequence[Reply] | None:
     """Return gold with all proposals in one text, and only one question."""
     asks = [ask for ask, _ in task.proposals]
@@ -367,6 +394,8 @@ WRITES: Sequence[Strategy] = (
     Strategy("refused_proposal", 'plays gold and asks for consent to "I refuse to …"', _refused),
     Strategy("bundle", "plays gold and adds the deletion of the account and a fee to each proposal", _bundle),
     Strategy("bundle_of_another", "plays gold and adds another task's proposal to each proposal", _bundle_of_another),
+    Strategy("both_targets", "plays gold and proposes each write for another target too", _both),
+    Strategy("either_target", "plays gold and proposes each write for one of two targets", _either),
     Strategy("one_consent", "plays gold and asks once for several writes", _one_consent),
     Strategy("off_topic", "plays gold and asks about a joke with the right ids", _off_topic),
     Strategy("bare_terms", "plays gold and asks about the right ids without saying what will be done", _vague),
