@@ -20,7 +20,7 @@ from understudy.core.records import Record
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.envs.environment import StepResult
-from understudy.envs.rewards import task_progress
+from understudy.envs.rewards import missing_facts, task_progress
 from understudy.envs.state import State, Table
 from understudy.rollouts.agent import MAX_REPAIR_PENALTY, NoopAgent
 from understudy.rollouts.reward_shaping import MAX_BONUS, RewardJudge, ShapedEnvironmentFactory, ShapingConfig
@@ -89,7 +89,7 @@ def test_task_progress_matches_hand_computed_values(made: ToyState, said: str, e
     """Gold changes two rows and a value, and the agent must report 71."""
     gold = state(a=1, b=2, who="me").changes()
     transcript = [Message(role="tool", content='{"reading": 71}'), text_reply(said)]
-    assert task_progress(made, gold, transcript, ("71",)) == pytest.approx(expected)
+    assert task_progress(made, gold, ("71",), missing_facts(transcript, ("71",))) == pytest.approx(expected)
 
 
 _row_values = st.dictionaries(st.sampled_from("abc"), st.integers(0, 2))

@@ -190,14 +190,10 @@ def call_key(call: ToolCall) -> str:
     return json.dumps([call.name, _normalized(call.arguments)], sort_keys=True)
 
 
-def task_progress(
-    state: State,
-    gold: Mapping[str, Any],
-    transcript: Sequence[Message],
-    outputs: Sequence[str],
-    rules: FactRules = SHOWN_ONLY,
-) -> float:
+def task_progress(state: State, gold: Mapping[str, Any], outputs: Sequence[str], missing: Sequence[str]) -> float:
     """Return the share of gold changes and outputs that the agent has made or told, in [0, 1].
+
+    `missing` are the outputs that it has not told, see `missing_facts`.
 
     Every change that gold does not make adds one to the denominator, so superfluous changes cannot raise the progress.
     It is 1.0 only if no gold change and no output is missing and there is no other change. It is 0.0 if there are no
@@ -207,8 +203,7 @@ def task_progress(
     expected = flatten_changes(gold)
     matching = sum(key in actual and actual[key] == row for key, row in expected.items())
     total = len(actual.keys() | expected.keys()) + len(outputs)
-    num_told = len(outputs) - len(missing_facts(transcript, outputs, rules))
-    return (matching + num_told) / total if total else 0.0
+    return (matching + len(outputs) - len(missing)) / total if total else 0.0
 
 
 def flatten_changes(changes: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
@@ -227,7 +222,8 @@ class _Result:
     arguments: str
     """The values of the call's arguments, one a line."""
     known: frozenset[float]
-    """The numbers of the system message, of the user's texts and of the results before this one."""
+    """The numbers of the system message, of the user's texts and of the results before this one. None are given if the
+    result is no number, so that it cannot be calculated."""
 
 
 def is_failure(message: Message) -> bool:
@@ -241,7 +237,7 @@ def is_failure(message: Message) -> bool:
 def _read_transcript(transcript: Sequence[Message]) -> tuple[list[tuple[str, int]], list[_Result]]:
     """Return each text sent to the user with the number of results before it, and the results of successful calls."""
     texts, results = list[tuple[str, int]](), list[_Result]()
-    calls, known = list[ToolCall](), frozenset[float]()
+    calls, said = list[ToolCall](), list[str]()
     for message in transcript:
         if message.role == "assistant":
             calls = list(message.tool_calls)
@@ -253,9 +249,11 @@ def _read_transcript(transcript: Sequence[Message]) -> tuple[list[tuple[str, int
             continue
         if message.role == "tool":
             arguments = "\n".join(_argument_texts(call.arguments)) if call else ""
+            may_be_calculated = is_number(message.content.strip())  # else nothing asks for the known numbers
+            known = frozenset().union(*map(extract_numbers, said)) if may_be_calculated else frozenset()
             results.append(_Result(message.content, arguments, known))
         if message.role != "tool" or not _calculation(results[-1]):
-            known |= extract_numbers(message.content)
+            said.append(message.content)
     return texts, results
 
 
@@ -289,7 +287,7 @@ def _shows(fact: str, result: _Result) -> bool:
     return bool(named) and named <= result.known
 
 
-def _terms(expression: str) -> set[float]:
+def _terms(expression: str) -> frozenset[float]:
     return extract_numbers(_OPERATOR.sub(" ", expression))
 
 
@@ -368,9 +366,10 @@ def states_fact(fact: str | float, text: str) -> bool:
     return _words(fact).search(text.casefold()) is not None
 
 
-def extract_numbers(text: str) -> set[float]:
+@lru_cache(maxsize=512)
+def extract_numbers(text: str) -> frozenset[float]:
     """Return the distinct numbers of a text by value. Ids, times and dates like 2026-03-05 are ignored."""
-    return {_value(number) for number in _NUMBER.findall(_DATE_OR_TIME.sub(" ", text))}
+    return frozenset(_value(number) for number in _NUMBER.findall(_DATE_OR_TIME.sub(" ", text)))
 
 
 def to_score(graded: object) -> Score:

@@ -240,6 +240,8 @@ _STATES = re.compile(
 """The verb after an id that begins another statement: "I will cancel W1, and W2 stays as it is"."""
 _PASSIVE_PLAN = re.compile(r"\s*(?:will|would|are to|is to)(?: both| all| now| then)? be \w+")
 _PLAN = re.compile(rf"(?:{_HEAD})(?! (?:see|find|look|check|have|tell|read|only see)\b)")
+_MAY_BE_SEVERAL = re.compile(r"\b(?:both|all|every|each|others?|rest)\b|\b(?:your|the|these|those)(?: \w+)? \w+s\b")
+"""Words without which a proposal has one target: see `_find_several`."""
 _AND_NAME = re.compile(rf"[a-z]{_BESIDE}")
 _NAME_KEYS = frozenset({"name", "item", "title"})
 """Keys of results under which a thing has its name."""
@@ -413,6 +415,8 @@ def _find_wider(write: ConfirmedWrite, values: Sequence[str], text: str, transcr
 
 def _find_several(call: ToolCall, values: Sequence[str], text: str, transcript: Sequence[Message]) -> str:
     """Return the words of a proposal that mean several targets, such as "both orders", or ""."""
+    if not _MAY_BE_SEVERAL.search(text):
+        return ""
     if any(isinstance(value, list) for value in call.arguments.values()):
         nouns = {name.removesuffix("_id") for name in call.arguments if name.endswith("_id")}
         pronouns = ""
@@ -511,7 +515,7 @@ def _find_other_targets(call: ToolCall, values: Sequence[str], text: str) -> lis
         if targets & set(names) and not _is_negated(sentence) and _plans(call, sentence, before):
             found += (name for name in names if name not in values and any(_is_alike(name, value) for value in targets))
     for value in values:
-        if " " in value and _DIGIT.search(value) and value in text:  # an address
+        if " " in value and _DIGIT.search(value) and _has_neighbor(value, text):  # an address
             shape = re.sub(r"[a-z]+", "[a-z]+", re.sub(r"\d+", "9", re.escape(value))).replace("9", r"\d+")
             pair = rf"({shape}){_BESIDE}{re.escape(value)}|{re.escape(value)}{_BESIDE}({shape})"
             found += (match[1] or match[2] for match in re.finditer(pair, text))
@@ -523,6 +527,13 @@ def _find_other_targets(call: ToolCall, values: Sequence[str], text: str) -> lis
         if not targets & set(names):
             found += names
     return found
+
+
+def _has_neighbor(value: str, text: str) -> bool:
+    """Return whether a text lists something beside a value."""
+    start, beside = text.find(value), re.compile(_BESIDE)
+    end = start + len(value)
+    return start >= 0 and bool(beside.match(text, end) or beside.search(text, max(0, start - 20), start))
 
 
 def _plans(call: ToolCall, sentence: str, before: str) -> bool:
@@ -540,11 +551,15 @@ def _is_alike(name: str, value: str) -> bool:
 
 def _says_action(call: ToolCall, text: str) -> bool:
     """Return whether a text has a verb for what a tool does, or the start of the first word of the tool's name."""
-    parts = call.name.casefold().split("_")
+    return any(word.startswith(_find_synonyms_of_tool(call.name)) for word in _WORD.findall(text))
+
+
+@lru_cache(maxsize=512)
+def _find_synonyms_of_tool(tool: str) -> tuple[str, ...]:
+    parts = tool.casefold().split("_")
     known = {root for group in _GROUPS for root in group.split()} - _NOUNS
     roots = [root for part in parts for root in known if part.startswith(root)]
-    verbs = tuple({other for root in roots for other in _synonyms(root)} - _NOUNS) or (parts[0][:5],)
-    return any(word.startswith(verbs) for word in _WORD.findall(text))
+    return tuple({other for root in roots for other in _synonyms(root)} - _NOUNS) or (parts[0][:5],)
 
 
 def _is_taken_up(target: str, write: ConfirmedWrite, transcript: Sequence[Message]) -> bool:
@@ -611,10 +626,16 @@ def _names_write(call: ToolCall, values: Sequence[str], clause: str) -> bool:
 
 def _names_tool(call: ToolCall, clause: str) -> bool:
     """Return whether a clause has a word of the tool's name that is a verb, or else the start of one."""
-    words, parts = _WORD.findall(clause), call.name.casefold().split("_")
-    roots = [root for part in parts for group in _GROUPS for root in group.split() if _names_action(root, [part])]
-    verbs = [root for root in roots if root not in _NOUNS] or [part[:5] for part in parts]
-    return any(_names_action(root, words) for root in verbs)
+    words = _WORD.findall(clause)
+    return any(_names_action(root, words) for root in _find_tool_verbs(call.name))
+
+
+@lru_cache(maxsize=512)
+def _find_tool_verbs(tool: str) -> tuple[str, ...]:
+    """Return the roots of the verbs in a tool's name, or the starts of all its words if it has none."""
+    parts = tool.casefold().split("_")
+    roots = {root for part in parts for group in _GROUPS for root in group.split() if _names_action(root, [part])}
+    return tuple(sorted(roots - _NOUNS)) or tuple(part[:5] for part in parts)
 
 
 def _is_negated(clause: str) -> bool:
@@ -624,12 +645,12 @@ def _is_negated(clause: str) -> bool:
 
 def _invented(call: ToolCall, earlier: Sequence[Message]) -> str:
     """Return a text among the arguments with a number that nobody has shown or said, except in dates and times."""
-    said = "\n".join(message.content for message in earlier)
-    known = set(map(int, _RUN.findall(said)))
-    for value in _strings(call.arguments):
-        if any(int(run) > 12 and int(run) not in known for run in _RUN.findall(_DATE_OR_TIME.sub(" ", value))):
-            return value
-    return ""
+    runs = {value: _RUN.findall(_DATE_OR_TIME.sub(" ", value)) for value in _strings(call.arguments)}
+    large = {value: {int(run) for run in found if int(run) > 12} for value, found in runs.items()}
+    if not any(large.values()):
+        return ""
+    known = {int(run) for message in earlier for run in _RUN.findall(message.content)}
+    return next((value for value, found in large.items() if found - known), "")
 
 
 def _other_id(values: Sequence[str], text: str) -> str:

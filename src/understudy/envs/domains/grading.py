@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from understudy.core.messages import Message
 from understudy.core.tasks import RewardPolicy, Score, Task, Violation
 from understudy.envs.environment import ConsentGate
-from understudy.envs.rewards import facts_told, product_score, state_match, task_progress
+from understudy.envs.rewards import missing_facts, product_score, state_match, task_progress
 from understudy.envs.state import State
 
 POLICY_REWARDS = ("reward_with_policy", "reward_without_policy")
@@ -47,16 +47,17 @@ def score_episode(
     changes), `facts_told` (the agent told every output) and `within_limits` (no limit cut the episode off).
     `turn_efficiency` (gold turns / turns taken, at most 1.0) is only reported. The domain adds `policy_compliance`.
     """
+    missing = missing_facts(transcript, task.outputs, gate.fact_rules)
     strict = {
         "state_match": state_match(state, gold_changes),
-        "facts_told": facts_told(transcript, task.outputs, gate.fact_rules),
+        "facts_told": float(not missing),
         "within_limits": float(ended),
     }
     turns = sum(message.role == "assistant" for message in transcript)
     extra = {
         "turn_efficiency": min(1.0, len(task.gold_turns) / max(1, turns)),
     }
-    progress = task_progress(state, gold_changes, transcript, task.outputs, gate.fact_rules)
+    progress = task_progress(state, gold_changes, task.outputs, missing)
     return product_score(strict, extra).replace(progress=progress)
 
 
