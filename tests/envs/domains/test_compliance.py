@@ -165,6 +165,23 @@ def test_several_writes_may_be_proposed_at_once_if_each_is_made_or_asked_for_aga
     assert after_yes("Shall I cancel W1 or W2?", answer="Yes, W1.") == []
 
 
+@pytest.mark.parametrize(
+    ("proposal", "found"),
+    [
+        ("I will book room 8 and 40 for Ada. Do you confirm?", ["bundled_proposal"]),
+        ("I will book rooms 8, 40 and 41 for Ada. Do you confirm?", ["bundled_proposal"]),
+        ("I will book room 8 for Ada, 2 beds and 3 nights. Do you confirm?", []),
+        ("I will book room 8 and 3 nights for Ada. Do you confirm?", []),
+        ("I will book room 8, with 29.90 a night, for Ada. Do you confirm?", []),
+    ],
+)
+def test_numbers_may_be_targets(proposal: str, found: list[str]) -> None:
+    write = ToolCall(name="book_room", arguments={"number": "8", "guest": "Ada"})
+    start = [user("Room 8 has 2 beds for 29.90, for 3 nights. Rooms 40 and 41 are free too."), say(proposal)]
+    transcript = [*start, user("Yes."), *call(write, "ok")]
+    assert kinds(transcript, [ConfirmedWrite(write, 3, 2)], specs=()) == found
+
+
 def test_names_beside_that_of_the_target_are_found_in_results() -> None:
     items = '{"id": "W1", "items": [{"id": "i11", "name": "vase"}, {"id": "i12", "name": "lamp"}]}'
     for ids, proposal, found in (

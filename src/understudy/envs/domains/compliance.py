@@ -224,8 +224,8 @@ _WORD = re.compile(r"[a-z]+")
 _TOKEN = re.compile(r"\w+")
 _ID = re.compile(r"(?<![\w.-])(?=[\w-]*[a-z])(?=[\w-]*\d)[a-z0-9_-]{2,}(?![\w-])", re.IGNORECASE)
 _NUMBER = r"\$?\d[\d,]*(?:\.\d+)?"
-_TARGET = re.compile(r"(?<![\w.-])(?=[\w-]*\d)[a-z0-9_-]{2,}(?![\w-])(?![.,]\d)")
-"""An id, or a number of several digits such as that of a room or of a phone line."""
+_TARGET = re.compile(r"(?<![\w.-])(?=[\w-]*\d)[a-z0-9_-]+(?![\w-])(?![.,]\d)")
+"""An id, or a number such as that of a room or of a phone line."""
 _BESIDE = (
     r"(?:\s*(?:,|/|&|\n\s*(?:[-*•]|\d+[.)])"
     r"|\(?\b(?:and|or|plus|as well as|along with|together with|in addition to)\b))+\s*"
@@ -238,6 +238,8 @@ _STATES = re.compile(
     r"\s*(?:stays?|remains?|keeps?|is|are|was|were|will|would|can|cannot|has|have|does|do|did|won't|must|may)\b"
 )
 """The verb after an id that begins another statement: "I will cancel W1, and W2 stays as it is"."""
+_UNIT = re.compile(r"\s+(?!(?:this|is|was|as|has)\b)[a-z]+s\b")
+"""A word after a number that is no id: "room 12 and 3 nights"."""
 _PASSIVE_PLAN = re.compile(r"\s*(?:will|would|are to|is to)(?: both| all| now| then)? be \w+")
 _PLAN = re.compile(rf"(?:{_HEAD})(?! (?:see|find|look|check|have|tell|read|only see)\b)")
 _MAY_BE_SEVERAL = re.compile(r"\b(?:both|all|every|each|others?|rest)\b|\b(?:your|the|these|those)(?: \w+)? \w+s\b")
@@ -505,13 +507,14 @@ def _find_other_targets(call: ToolCall, values: Sequence[str], text: str) -> lis
     """Return what a proposal names as targets beside those of the call, if it has their form."""
     targets, found = {value for value in values if _TARGET.fullmatch(value)}, list[str]()
     for listed in _LIST_OF_TARGETS.finditer(text) if targets else ():
-        names = _TARGET.findall(listed[0])
+        places = _TARGET.finditer(text, listed.start(), listed.end())
+        names = [match[0] for match in places if not (match[0].isdigit() and _UNIT.match(text, match.end()))]
         before = text[: listed.start()]
         sentence = _SENTENCE.split(before)[-1]
         if passive := _PASSIVE_PLAN.match(text, listed.end()):
             before = sentence = passive[0]
         elif _STATES.match(text, listed.end()):
-            names.pop()
+            names = names[:-1]
         if targets & set(names) and not _is_negated(sentence) and _plans(call, sentence, before):
             found += (name for name in names if name not in values and any(_is_alike(name, value) for value in targets))
     for value in values:
@@ -544,7 +547,7 @@ def _plans(call: ToolCall, sentence: str, before: str) -> bool:
 def _is_alike(name: str, value: str) -> bool:
     """Return whether two ids may be of the same kind: W1 and W23, card_1 and gift_2, or 555-1234 and 555-4321."""
     if name.isdigit() or value.isdigit():
-        return len(name) == len(value) and name.isdigit() and value.isdigit()
+        return name.isdigit() and value.isdigit()
     shapes = [re.sub(r"\d+", "9", re.sub(r"[a-z]+", "a", each)) for each in (name, value)]
     return shapes[0] == shapes[1] or _form(name) == _form(value)
 
