@@ -10,10 +10,11 @@ import pytest
 
 from toy import DOMAIN
 from understudy.core.errors import ConfigError, Fault, RolloutError
-from understudy.core.messages import Message, ToolSpec
+from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
+from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 from understudy.envs.environment import StepResult, ToolEnvironment
 from understudy.envs.users import User
 from understudy.rollouts.agent import GoldAgent, NoopAgent
@@ -189,6 +190,91 @@ def test_exception_of_an_environment_is_its_fault_and_has_no_score(when: str) ->
     assert (episode.stop_reason, episode.fault, episode.score) == (StopReason.FAULT, "environment", None)
     assert "ZeroDivisionError" in episode.exceptions[0].traceback
     assert game.closed == (when != "close")
+
+
+class HangingEpisode(ToolEpisode):
+    """An episode of which one part never returns: the one that the prompt names."""
+
+    async def look(self) -> str:
+        """Look around."""
+        await self._hang_in("tool")
+        return "a wall"
+
+    async def reward(self, transcript: Sequence[Message]) -> float:
+        await self._hang_in("grader")
+        return 1.0
+
+    async def env_response(self, transcript: Sequence[Message]) -> None:
+        await self._hang_in("environment")
+
+    async def _hang_in(self, part: str) -> None:
+        if self.example.prompt == part:
+            await asyncio.Event().wait()
+
+
+class HangingUser:
+    """A user who never answers a reply."""
+
+    async def reply(self, transcript: Sequence[Message]) -> str | None:
+        if transcript:
+            await asyncio.Event().wait()
+        return "Look."
+
+
+@pytest.mark.parametrize("part", ["environment", "tool", "grader", "user"])
+def test_part_that_never_returns_is_its_fault(part: str) -> None:
+    gold = (ToolCall(name="look"),)
+    example = ToolExample(prompt=part, answer="A wall.", gold_calls=gold, split="train")
+    source = ToolDataset("hanging", "", [example], HangingEpisode)
+    (task,) = source.tasks("train")
+    user = HangingUser() if part == "user" else None
+    limits = EpisodeLimits(max_step_seconds=0.05)
+    episode = asyncio.run(rollout(task, source.environment(task, user), GoldAgent(), limits))
+    assert (episode.stop_reason, episode.fault, episode.score) == (StopReason.FAULT, part, None)
+    assert "0.05 s" in (episode.error or "")
+    assert "limits.max_step_seconds" in (episode.error or "")
+
+
+@pytest.mark.parametrize("method", ["start", "step", "grade", "close"])
+def test_method_that_never_returns_ends_the_attempt_and_is_played_again(method: str) -> None:
+    class FullContextAgent(NoopAgent):
+        async def act(self, *_: Any) -> None:  # type: ignore[override]
+            return None
+
+    async def hang(*_: Any, **__: Any) -> Any:
+        await asyncio.Event().wait()
+
+    def make(task: Task, seed: int) -> FakeEnvironment:
+        game = FakeEnvironment(1.0)
+        if not source.made:
+            setattr(game, method, hang)
+        return game
+
+    source = RecordingFactory(make)
+    agent = FullContextAgent() if method == "grade" else NoopAgent()
+    episode = asyncio.run(play_episode(source, TASKS[0], agent, EpisodeLimits(max_step_seconds=0.05), seed=0))
+    assert (episode.fault, episode.reward, len(source.made)) == (None, 1.0, 2)
+
+
+def test_timeout_and_cancellation_that_are_not_the_limit_pass() -> None:
+    def time_out(method: str) -> None:
+        if method == "step":
+            raise TimeoutError("mine")
+
+    episode = asyncio.run(rollout(TASKS[0], FakeEnvironment(1.0, hook=time_out), NoopAgent(), LIMITS))
+    assert (episode.fault, "max_step_seconds" in (episode.error or "")) == ("environment", False)
+
+    async def cancel() -> None:
+        reached = asyncio.Event()
+        game = FakeEnvironment(1.0, duration=10**9, hook=lambda method: reached.set() if method == "step" else None)
+        playing = asyncio.ensure_future(rollout(TASKS[0], game, NoopAgent(), LIMITS))
+        await reached.wait()
+        playing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await playing
+        assert game.closed == 1
+
+    asyncio.run(cancel())
 
 
 def test_exception_of_the_grader_at_a_limit_is_its_fault() -> None:

@@ -4,12 +4,15 @@ Each call is made inside `user_code`, `tool_code` or `task_code`, which attribut
 Exceptions of the package itself are not caught: they are bugs, and propagate.
 """
 
+import asyncio
 import signal
 import sysconfig
 import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -23,6 +26,23 @@ _PACKAGE = str(Path(__file__).parent.parent)
 _INSTALLED = (_PACKAGE, *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
 
 
+@dataclass(slots=True)
+class _WaitLimit:
+    """A time limit, and which component waited when it was reached."""
+
+    timeout: asyncio.Timeout
+    component: Fault = "environment"
+    what: str = ""
+
+    def note(self, component: Fault, what: str) -> None:
+        """Note that the limit has cancelled a call of this component. The first one is the innermost."""
+        if self.timeout.expired() and not self.what:
+            self.component, self.what = component, what
+
+
+_WAIT_LIMIT: ContextVar[_WaitLimit | None] = ContextVar("_WAIT_LIMIT", default=None)
+
+
 @contextmanager
 def user_code(component: Fault, what: str) -> Iterator[None]:
     """Turn an exception of the block into a RolloutError with the fault `component`.
@@ -32,6 +52,9 @@ def user_code(component: Fault, what: str) -> Iterator[None]:
     """
     try:
         yield
+    except asyncio.CancelledError:
+        _note_wait(component, what)
+        raise
     except (ConfigError, TaskError, RolloutError):
         raise
     except Exception as e:
@@ -50,6 +73,9 @@ def tool_code(name: str) -> Iterator[None]:
     """
     try:
         yield
+    except asyncio.CancelledError:
+        _note_wait("tool", f"the tool {name}")
+        raise
     except (ConfigError, TaskError, RolloutError, ToolError):
         raise
     except Exception as e:
@@ -57,6 +83,34 @@ def tool_code(name: str) -> Iterator[None]:
             raise
         report = report_exception(e, "tool", f"the tool {name}")
         raise ToolError(report.exception, "tool_exception", report) from e
+
+
+@asynccontextmanager
+async def wait_limit(seconds: float, setting: str) -> AsyncIterator[None]:
+    """Raise RolloutError if the block, which awaits calls of user code, runs longer than `seconds`.
+
+    The fault is that of the innermost `user_code` or `tool_code` that waits, and the message names `setting`. The block
+    is cancelled, so the limit cannot end code that never awaits or that ignores its cancellation.
+    """
+    limit = _WaitLimit(asyncio.timeout(seconds))
+    token = _WAIT_LIMIT.set(limit)
+    try:
+        async with limit.timeout:
+            yield
+    except TimeoutError as e:
+        if not limit.timeout.expired():
+            raise
+        raise RolloutError(
+            f"{limit.what or 'the environment'} did not return in {seconds:g} s; end its wait, or raise {setting}",
+            limit.component,
+        ) from e
+    finally:
+        _WAIT_LIMIT.reset(token)
+
+
+def _note_wait(component: Fault, what: str) -> None:
+    if limit := _WAIT_LIMIT.get():
+        limit.note(component, what)
 
 
 class _TimeLimitReached(BaseException):

@@ -57,8 +57,8 @@ class ToolkitBase:
     """
 
     max_call_seconds: ClassVar[float] = 60.0
-    """Seconds that one call of a tool may take. A tool that takes longer is a fault of the tool. Coroutines have no
-    limit."""
+    """Seconds that one call of a tool may take. A tool that takes longer is a fault of the tool. A coroutine is
+    limited by `limits.max_step_seconds` of the config instead."""
     _models: ClassVar[dict[str, type[BaseModel]]] = {}
     _specs: ClassVar[tuple[ToolSpec, ...]] = ()
     _not_tools: ClassVar[frozenset[str]] = frozenset()

@@ -4,19 +4,20 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from itertools import count, islice
 from typing import Protocol
 
 from pydantic import Field
 
 from understudy.algorithms.config import AdvantageEstimator
-from understudy.core.errors import RolloutError
+from understudy.core.errors import Fault, RolloutError
 from understudy.core.records import Record
 from understudy.core.secrets import mask_secrets
 from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Stopwatch, Trajectory
-from understudy.core.user_code import user_code
+from understudy.core.user_code import user_code, wait_limit
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.envs.environment import Environment, StepResult
 from understudy.rollouts.agent import Agent
@@ -35,6 +36,10 @@ class EpisodeLimits(Record):
     apply to a model behind an API, whose tokens are unknown; the endpoint has its own limit."""
     max_retries: int = Field(default=2, ge=0)
     """New attempts after an infrastructure fault before the episode is dropped."""
+    max_step_seconds: float = Field(default=3600.0, gt=0.0)
+    """Time limit in seconds of each start, step, grading and end of an environment, with its user, tools and grader. A
+    call that takes longer is cancelled, and the episode has a fault of the component that did not return. An endpoint,
+    an MCP server and a Python tool have shorter limits of their own. Code that never awaits cannot be cancelled."""
 
 
 class EnvironmentFactory(Protocol):
@@ -229,7 +234,7 @@ async def rollout(
         try:
             await _play(task, environment, agent, limits, episode)
         finally:
-            with user_code("environment", "closing the environment"):
+            async with _limited("environment", "closing the environment", limits):
                 await environment.close()
     except RolloutError as e:
         _record_fault(episode, e)
@@ -247,8 +252,9 @@ def _record_fault(episode: Trajectory, error: RolloutError) -> None:
 
 
 async def _play(task: Task, environment: Environment, agent: Agent, limits: EpisodeLimits, episode: Trajectory) -> None:
-    with Stopwatch(episode.timings, "environment"), user_code("environment", "the start of the environment"):
-        step = _validate_result("start", await environment.start())
+    with Stopwatch(episode.timings, "environment"):
+        async with _limited("environment", "the start of the environment", limits):
+            step = _validate_result("start", await environment.start())
     while step.score is None:
         stop = _limit_reached(episode, limits)
         reply = None
@@ -258,17 +264,26 @@ async def _play(task: Task, environment: Environment, agent: Agent, limits: Epis
             with Stopwatch(episode.timings, "agent"):
                 reply = await agent.act(task, episode, step.messages, environment.tools)
         if reply is None:
-            with user_code("grader", "the grader of the environment"):
+            async with _limited("grader", "the grader of the environment", limits):
                 episode.score = await environment.grade(ended=False)
             episode.stop_reason = stop or StopReason.MAX_TOKENS
             return
-        with Stopwatch(episode.timings, "environment"), user_code("environment", "a step of the environment"):
-            step = _validate_result("step", await environment.step(reply))
+        with Stopwatch(episode.timings, "environment"):
+            async with _limited("environment", "a step of the environment", limits):
+                step = _validate_result("step", await environment.step(reply))
         _count(episode, step.error_kinds)
         episode.add_exceptions(step.exceptions)
     episode.observe(step.messages)
     episode.score = step.score
     episode.stop_reason = StopReason.DONE
+
+
+@asynccontextmanager
+async def _limited(component: Fault, what: str, limits: EpisodeLimits) -> AsyncIterator[None]:
+    """Attribute an exception of an environment's method, or that it does not return, to the component at fault."""
+    async with wait_limit(limits.max_step_seconds, "limits.max_step_seconds"):
+        with user_code(component, what):
+            yield
 
 
 def _validate_result(method: str, result: object) -> StepResult:

@@ -26,6 +26,7 @@ MUTABLE_KEYS = (
     "keep_checkpoints",
     "cost_limit",
     "max_fault_rate",
+    "limits.max_step_seconds",
     "health.",
     "certify.stop_on_failure",
     "certify.tolerance_factor",
