@@ -9,7 +9,7 @@ from typing import Any
 import understudy
 from understudy.core.settings import dump_toml
 from understudy.runs.config import TrainConfig, parse_config
-from understudy.train.chaos.cells import Setup
+from understudy.train.chaos.cells import FaultCell
 from understudy.train.chaos.injection import FaultPlan
 from understudy.train.chaos.sources import MODULE_NAME, MODULE_TEXT
 
@@ -29,6 +29,7 @@ max_retries = 0
 """
 _TRACKER = """\
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -48,6 +49,8 @@ class SummaryWriter:
             os._exit(9)
         if fault == "slow":
             time.sleep(0.005)
+        if fault == "hang":
+            signal.pause()
 
     def flush(self): ...
 
@@ -56,11 +59,12 @@ class SummaryWriter:
 """A package `tensorboardX` whose writer fails by the plan."""
 
 
-def write_cell_folder(folder: Path, config: TrainConfig, setup: Setup, plan: FaultPlan, address: str) -> None:
+def write_cell_folder(folder: Path, config: TrainConfig, cell: FaultCell, plan: FaultPlan, address: str) -> None:
     """Write the folder of a cell. `address` is the address of its endpoint."""
     folder.mkdir(parents=True)
     plan.write(folder)
-    settings = [setting.format(address=address) for setting in setup.settings]
+    setup = cell.setup
+    settings = [setting.format(address=address) for setting in (*setup.settings, *cell.own_settings)]
     own = parse_config(dump_toml(config), [*settings, f"domain={MODULE_NAME}:SOURCE"])
     (folder / CONFIG_FILE).write_text(dump_toml(own), encoding="utf-8")
     (folder / f"{MODULE_NAME}.py").write_text(MODULE_TEXT, encoding="utf-8")

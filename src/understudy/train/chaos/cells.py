@@ -9,6 +9,7 @@ from typing import Literal
 
 from understudy.core.errors import Fault
 from understudy.train.chaos.endpoint import DEATH, JUDGE_ENDPOINT, USER_ENDPOINT
+from understudy.train.chaos.injection import HANG
 from understudy.train.chaos.sources import RANK
 from understudy.train.chaos.vllm_server import REPLY_DAMAGES, VLLM, WEIGHTS_LOST
 
@@ -56,6 +57,8 @@ class FaultCell:
     """What a fault that lasts does; None if the fault cannot last."""
     owner: Fault | None = None
     """The component that episodes name as at fault; None if no episode fails."""
+    own_settings: tuple[str, ...] = ()
+    """Further settings, which change nothing in a run without faults."""
 
 
 _FULL_SLICE = ("slice.families=[]", "slice.difficulties=[]", "slice.tools=[]", "slice.domain_policy=full")
@@ -113,13 +116,21 @@ _ENDPOINT_FAULTS: Mapping[str, Ending] = {
 """What a lasting fault of an endpoint does, by its kind."""
 
 
+def _hang(party: str, setup: Setup, owner: Fault) -> FaultCell:
+    """Return the cell of code in the run's process that never returns. All other calls return without waiting, so the
+    short limit ends none of them."""
+    return FaultCell(party, HANG, setup, "played again", "stops", owner, ("limits.max_step_seconds=0.2",))
+
+
 def _environment_cells() -> Sequence[FaultCell]:
     parties = ("environment reset", "environment step")
     return [
         *(FaultCell(party, fault, _OWN, "played again", "stops", "environment")
           for party in parties for fault in ("exception", "wrong data")),
         *(FaultCell(party, "slow", _OWN, "equal", "equal") for party in parties),
+        *(_hang(party, _OWN, "environment") for party in parties),
         FaultCell("environment close", "exception", _OWN, "played again", "stops", "environment"),
+        _hang("environment close", _OWN, "environment"),
     ]  # fmt: skip
 
 
@@ -148,12 +159,15 @@ CELLS: Sequence[FaultCell] = (
     FaultCell("user", "exception", _USER, "played again", "stops", "user"),
     FaultCell("user", "wrong data", _USER, "played again", "stops", "user"),
     FaultCell("user", "slow", _USER, "equal", "equal"),
+    _hang("user", _USER, "user"),
     FaultCell("grader", "exception", _SUMS, "played again", "stops", "grader"),
     FaultCell("grader", "wrong data", _SUMS, "played again", "stops", "grader"),
     FaultCell("grader", "slow", _SUMS, "equal", "equal"),
+    _hang("grader", _SUMS, "grader"),
     FaultCell("tools", "exception", _SUMS, "told", None),
     FaultCell("tools", "service down", _SUMS, "played again", "stops", "tool"),
     FaultCell("tools", "slow", _SUMS, "equal", "equal"),
+    _hang("tools", _SUMS, "tool"),
     *_endpoint_cells(USER_ENDPOINT, _USER_ENDPOINT, "user", list(_ENDPOINT_FAULTS)),
     *_endpoint_cells(JUDGE_ENDPOINT, _JUDGE_ENDPOINT, "grader", ["refused", "hang", "401", "500", "half JSON"]),
     FaultCell("MCP server", "death", _COUNTER, "played again", "stops", "mcp"),
@@ -167,6 +181,7 @@ CELLS: Sequence[FaultCell] = (
     FaultCell("trackers", "exception", _TRACKER, "equal", "equal"),
     FaultCell("trackers", "death", _TRACKER, "equal", "equal"),
     FaultCell("trackers", "slow", _TRACKER, "equal", "equal"),
+    FaultCell("trackers", HANG, _TRACKER, None, "equal"),
     FaultCell("disk", "full disk", _SUMS, None, "refused"),
     FaultCell("disk", "partial write", _SUMS, None, "refused"),
     FaultCell("disk", "read-only", _SUMS, None, "refused"),

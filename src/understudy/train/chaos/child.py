@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from understudy.core.errors import RolloutError
-from understudy.train.chaos.injection import RUN_FOLDER, FaultInjector
+from understudy.train.chaos.injection import HANG, RUN_FOLDER, FaultInjector
 from understudy.train.chaos.sources import raise_fault
 
 JUMP_SECONDS = 3 * 365 * 24 * 3600
 """The largest jump of the clock, in both directions."""
+TRACKER_SECONDS = 2.0
+"""How long a run waits for a tracker that hangs."""
 PARTIAL_BYTES = 512
 """How much of a file a partial write writes."""
 _ERRNO = {"full disk": errno.ENOSPC, "read-only": errno.EROFS}
@@ -74,6 +76,14 @@ def _patch_sampler(injector: FaultInjector) -> None:
     LocalEngine.sample = faulty_sample  # type: ignore[method-assign]
 
 
+def _patch_trackers(injector: FaultInjector) -> None:
+    """Wait less for a tracker that hangs."""
+    from understudy.runs.trackers.processes import TrackerProcesses
+
+    if injector.plan.fault == HANG:
+        TrackerProcesses.close.__defaults__ = (TRACKER_SECONDS,)
+
+
 def _patch_writes(injector: FaultInjector) -> None:
     """Let writes to the run's folder fail, or kill the process in place of one."""
     run = str(injector.folder / RUN_FOLDER)
@@ -117,6 +127,7 @@ def _fail_write(fault: str, path: Any) -> None:
 _PATCHES: Mapping[str, Callable[[FaultInjector], None]] = {
     "clock": _patch_clock,
     "agent sampler": _patch_sampler,
+    "trackers": _patch_trackers,
     "disk": _patch_writes,
     "process": _patch_writes,
 }

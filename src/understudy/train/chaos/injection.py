@@ -16,6 +16,8 @@ FaultMode = Literal["off", "passing", "lasting"]
 """`passing`: the first one or two calls of each kind fail. `lasting`: every call fails."""
 MAX_PASSING_FAULTS = 2
 """The largest number of passing faults of one call. An episode has two further attempts."""
+HANG = "hang"
+"""The fault of a call that never returns, or later than its caller waits."""
 
 
 @dataclass(frozen=True, slots=True)

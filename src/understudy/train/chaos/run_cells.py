@@ -227,7 +227,7 @@ class _Proof:
         )
         with FaultyEndpoint(folder, vllm_url=self._vllm_url) as endpoint:
             self.ports[mode] = endpoint.port
-            write_cell_folder(folder, config, setup, plan, endpoint.address)
+            write_cell_folder(folder, config, self.cell, plan, endpoint.address)
             return self._start(["train", CONFIG_FILE, "--out", RUN_FOLDER, "--debug"], folder)
 
     def _resume(self, mode: FaultMode) -> ProgramResult:

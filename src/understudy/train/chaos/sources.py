@@ -18,7 +18,7 @@ from understudy.envs.sources import load_source
 from understudy.envs.task_source import Slice, TaskSource
 from understudy.envs.tools import UserTools
 from understudy.envs.users import ScriptedUser, User, UserFactory
-from understudy.train.chaos.injection import FaultInjector
+from understudy.train.chaos.injection import HANG, FaultInjector
 
 SLOW_SECONDS = 0.05
 """How long a slow call takes."""
@@ -57,6 +57,8 @@ async def raise_fault(fault: str) -> bool:
         raise OSError("an injected exception")
     if fault == "slow":
         await asyncio.sleep(SLOW_SECONDS)
+    if fault == HANG:
+        await asyncio.Event().wait()
     return fault == "wrong data"
 
 
