@@ -49,7 +49,7 @@ def make_prompts(shared: int) -> list[list[int]]:
         return [rng.randrange(10, 250) for _ in range(count)]
 
     common = draw(shared)
-    return [common + [100 + number, *draw(rng.randrange(8, 40))] for number in range(6)]
+    return [[*common, 100 + number, *draw(rng.randrange(8, 40))] for number in range(6)]
 
 
 def test_tokens_in_float32_do_not_depend_on_the_schedule() -> None:
