@@ -72,7 +72,9 @@ _OWN = Setup()
 _SUMS = Setup(_FULL_SLICE, "sums")
 _COUNTER = Setup(_FULL_SLICE, "counter")
 _USER = Setup(("user.kind=injected:USER",))
-_USER_ENDPOINT = Setup(("user.kind=llm", "user.endpoint=chaos", f"endpoints.chaos.model={USER_ENDPOINT}", *_ENDPOINT))
+_USER_ENDPOINT = Setup(
+    (*_FULL_SLICE, "user.kind=llm", "user.endpoint=chaos", f"endpoints.chaos.model={USER_ENDPOINT}", *_ENDPOINT), "sums"
+)
 _JUDGE_ENDPOINT = Setup(
     (
         *_FULL_SLICE,
