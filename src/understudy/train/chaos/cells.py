@@ -72,6 +72,7 @@ _OWN = Setup()
 _SUMS = Setup(_FULL_SLICE, "sums")
 _COUNTER = Setup(_FULL_SLICE, "counter")
 _USER = Setup(("user.kind=injected:USER",))
+_SUMS_USER = Setup((*_FULL_SLICE, "user.kind=injected:USER"), "sums")
 _USER_ENDPOINT = Setup(
     (*_FULL_SLICE, "user.kind=llm", "user.endpoint=chaos", f"endpoints.chaos.model={USER_ENDPOINT}", *_ENDPOINT), "sums"
 )
@@ -100,6 +101,7 @@ _VLLM = Setup(
     ),
     "sums",
 )
+_METHODS = ("environment reset", "environment step", "environment close")
 _ENDPOINT_FAULTS: Mapping[str, Ending] = {
     "refused": "stops",
     "reset": "stops",
@@ -125,15 +127,13 @@ def _hang(party: str, setup: Setup, owner: Fault) -> FaultCell:
 
 
 def _environment_cells() -> Sequence[FaultCell]:
-    parties = ("environment reset", "environment step")
+    """Return cells of environments: one fault of each method with the given domain, the others with short prompts."""
     return [
-        *(FaultCell(party, fault, _OWN, "played again", "stops", "environment")
-          for party in parties for fault in ("exception", "wrong data")),
-        *(FaultCell(party, "slow", _OWN, "equal", "equal") for party in parties),
-        *(_hang(party, _OWN, "environment") for party in parties),
-        FaultCell("environment close", "exception", _OWN, "played again", "stops", "environment"),
-        _hang("environment close", _OWN, "environment"),
-    ]  # fmt: skip
+        *(FaultCell(party, "exception", _OWN, "played again", "stops", "environment") for party in _METHODS),
+        *(FaultCell(party, "wrong data", _SUMS, "played again", "stops", "environment") for party in _METHODS[:2]),
+        *(FaultCell(party, "slow", _SUMS, "equal", "equal") for party in _METHODS[:2]),
+        *(_hang(party, _SUMS, "environment") for party in _METHODS),
+    ]
 
 
 def _endpoint_cells(party: str, setup: Setup, owner: Fault, faults: Sequence[str]) -> Sequence[FaultCell]:
@@ -159,9 +159,9 @@ CELLS: Sequence[FaultCell] = (
     FaultCell("environment reset", "1,172 of 1,280 episodes", _SUMS, None, "stops", "environment"),
     *_environment_cells(),
     FaultCell("user", "exception", _USER, "played again", "stops", "user"),
-    FaultCell("user", "wrong data", _USER, "played again", "stops", "user"),
-    FaultCell("user", "slow", _USER, "equal", "equal"),
-    _hang("user", _USER, "user"),
+    FaultCell("user", "wrong data", _SUMS_USER, "played again", "stops", "user"),
+    FaultCell("user", "slow", _SUMS_USER, "equal", "equal"),
+    _hang("user", _SUMS_USER, "user"),
     FaultCell("grader", "exception", _SUMS, "played again", "stops", "grader"),
     FaultCell("grader", "wrong data", _SUMS, "played again", "stops", "grader"),
     FaultCell("grader", "slow", _SUMS, "equal", "equal"),
