@@ -36,7 +36,7 @@ class EpisodeLimits(Record):
     apply to a model behind an API, whose tokens are unknown; the endpoint has its own limit."""
     max_retries: int = Field(default=2, ge=0)
     """New attempts after an infrastructure fault before the episode is dropped."""
-    max_step_seconds: float = Field(default=3600.0, gt=0.0)
+    max_step_seconds: float = Field(default=1800.0, gt=0.0)
     """Time limit in seconds of each start, step, grading and end of an environment, with its user, tools and grader. A
     call that takes longer is cancelled, and the episode has a fault of the component that did not return. An endpoint,
     an MCP server and a Python tool have shorter limits of their own. Code that never awaits cannot be cancelled."""

@@ -10,7 +10,7 @@ import understudy
 from understudy.core.settings import dump_toml
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.train.chaos.cells import FaultCell
-from understudy.train.chaos.injection import FaultPlan
+from understudy.train.chaos.injection import HANG, FaultPlan
 from understudy.train.chaos.sources import MODULE_NAME, MODULE_TEXT
 
 CONFIG_FILE = "config.toml"
@@ -23,7 +23,7 @@ command = [{python}, "-m", "understudy.train.chaos.tool_server", {folder}]
 protocol = "legacy"
 env = {{PYTHONPATH = {path}}}
 read_only_tools = ["count"]
-call_timeout = 1
+call_timeout = {seconds}
 max_start_attempts = 1
 max_retries = 0
 """
@@ -71,14 +71,14 @@ def write_cell_folder(folder: Path, config: TrainConfig, cell: FaultCell, plan: 
     if "tensorboard" in own.trackers:
         (folder / "tensorboardX.py").write_text(_TRACKER, encoding="utf-8")
     if setup.source == "counter":
-        _write_counter(folder)
+        _write_counter(folder, call_timeout=2 if plan.fault == HANG else 60)
 
 
-def _write_counter(folder: Path) -> None:
+def _write_counter(folder: Path, call_timeout: int) -> None:
     """Write an MCP environment of one counter."""
     path = str(Path(understudy.__file__).parents[1])
     words = {"python": sys.executable, "folder": str(folder), "path": path}
-    text = _COUNTER.format(**{name: json.dumps(value) for name, value in words.items()})
+    text = _COUNTER.format(seconds=call_timeout, **{name: json.dumps(value) for name, value in words.items()})
     (folder / "counter.toml").write_text(text, encoding="utf-8")
     tasks = [_counter_task(number, split) for split in ("train", "validation", "test") for number in range(3, 9)]
     (folder / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks), encoding="utf-8")

@@ -64,7 +64,6 @@ class FaultCell:
 _FULL_SLICE = ("slice.families=[]", "slice.difficulties=[]", "slice.tools=[]", "slice.domain_policy=full")
 _ENDPOINT = (
     "endpoints.chaos.base_url={address}/v1",
-    "endpoints.chaos.timeout=0.5",
     "endpoints.chaos.max_retries=3",
     "endpoints.chaos.backoff=0.2",
 )
@@ -94,18 +93,25 @@ _VLLM = Setup(
         "engine.sampler=vllm",
         "engine.train_embeddings=false",  # vLLM cannot reload tied ones on a CPU
         "engine.vllm.base_url={address}",
-        "engine.vllm.reply_timeout=2",
         "engine.vllm.start_timeout=5",
         "engine.vllm.max_restarts=2",
         "engine.vllm.restart_backoff=0.05",
     ),
     "sums",
 )
+_HANG_SETTINGS = {
+    USER_ENDPOINT: ("endpoints.chaos.timeout=1",),
+    JUDGE_ENDPOINT: ("endpoints.chaos.timeout=1",),
+    VLLM: ("engine.vllm.reply_timeout=2",),
+}
+"""How long a caller waits in the cells of a call that never returns. In other cells a slow machine ends no call."""
+_REFUSED_SETTINGS = ("endpoints.chaos.max_retries=5",)
+"""With these retries, a client waits for seconds for a server that is started again after a fraction of a second."""
 _METHODS = ("environment reset", "environment step", "environment close")
 _ENDPOINT_FAULTS: Mapping[str, Ending] = {
     "refused": "stops",
     "reset": "stops",
-    "hang": "stops",
+    HANG: "stops",
     "401": "refused",
     "404": "refused",
     "429": "stops",
@@ -137,19 +143,22 @@ def _environment_cells() -> Sequence[FaultCell]:
 
 
 def _endpoint_cells(party: str, setup: Setup, owner: Fault, faults: Sequence[str]) -> Sequence[FaultCell]:
-    endings = {fault: _ENDPOINT_FAULTS[fault] for fault in faults}
-    return [
-        *(FaultCell(party, fault, setup, "equal", lasting, None if lasting == "refused" else owner)
-          for fault, lasting in endings.items()),
-        FaultCell(party, "slow", setup, "equal", "equal"),
-    ]  # fmt: skip
+    settings = {HANG: _HANG_SETTINGS[party], "refused": _REFUSED_SETTINGS}
+
+    def make(fault: str) -> FaultCell:
+        lasting = _ENDPOINT_FAULTS[fault]
+        charged = None if lasting == "refused" else owner
+        return FaultCell(party, fault, setup, "equal", lasting, charged, settings.get(fault, ()))
+
+    return [*map(make, faults), FaultCell(party, "slow", setup, "equal", "equal")]
 
 
 def _vllm_cells() -> Sequence[FaultCell]:
-    repeated = (DEATH, WEIGHTS_LOST, "reset", "hang", "404", "500", "half JSON", "empty body", "invalid UTF-8")
+    repeated = (DEATH, WEIGHTS_LOST, "reset", "404", "500", "half JSON", "empty body", "invalid UTF-8")
     rejected = ("401", "429", "error page", "no choices", *REPLY_DAMAGES)
     return [
         *(FaultCell(VLLM, fault, _VLLM, "equal", "stops", "engine") for fault in repeated),
+        FaultCell(VLLM, HANG, _VLLM, "equal", "stops", "engine", _HANG_SETTINGS[VLLM]),
         *(FaultCell(VLLM, fault, _VLLM, "played again", "stops", "engine") for fault in rejected),
         FaultCell(VLLM, "slow", _VLLM, "equal", "equal"),
     ]
@@ -171,9 +180,9 @@ CELLS: Sequence[FaultCell] = (
     FaultCell("tools", "slow", _SUMS, "equal", "equal"),
     _hang("tools", _SUMS, "tool"),
     *_endpoint_cells(USER_ENDPOINT, _USER_ENDPOINT, "user", list(_ENDPOINT_FAULTS)),
-    *_endpoint_cells(JUDGE_ENDPOINT, _JUDGE_ENDPOINT, "grader", ["refused", "hang", "401", "500", "half JSON"]),
+    *_endpoint_cells(JUDGE_ENDPOINT, _JUDGE_ENDPOINT, "grader", ["refused", HANG, "401", "500", "half JSON"]),
     FaultCell("MCP server", "death", _COUNTER, "played again", "stops", "mcp"),
-    FaultCell("MCP server", "hang", _COUNTER, "played again", "stops", "mcp"),
+    FaultCell("MCP server", HANG, _COUNTER, "played again", "stops", "mcp"),
     FaultCell("MCP server", "wrong data", _COUNTER, "played again", "stops", "mcp"),
     FaultCell("MCP server", "slow", _COUNTER, "equal", "equal"),
     FaultCell("agent sampler", "exception", _SUMS, "played again", "stops", "engine"),

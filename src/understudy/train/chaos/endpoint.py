@@ -1,5 +1,6 @@
 """A server on this machine that fails by a plan. It has chat completions for users and judges, and vLLM's routes."""
 
+import contextlib
 import hashlib
 import json
 import socket
@@ -13,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from understudy.envs.users.draft import STOP_TOKEN
-from understudy.train.chaos.injection import FaultInjector
+from understudy.train.chaos.injection import HANG, FaultInjector
 from understudy.train.chaos.vllm_server import (
     REPLY_PATH,
     VLLM,
@@ -24,8 +25,8 @@ from understudy.train.chaos.vllm_server import (
     damage_reply,
 )
 
-HANG_SECONDS, SLOW_SECONDS, DOWN_SECONDS = 3.0, 0.05, 0.3
-"""How long a request hangs, how long a slow one takes, and how long a server is down that is started again."""
+SLOW_SECONDS, DOWN_SECONDS = 0.05, 0.3
+"""How long a slow request takes, and how long a server is down that is started again."""
 USER_ENDPOINT, JUDGE_ENDPOINT = "user endpoint", "judge endpoint"
 CHAT_PATH = "/v1/chat/completions"
 DEATH = "death"
@@ -101,8 +102,10 @@ class FaultyEndpoint:
             self._go_down(passing=injector.plan.mode == "passing")
         if fault in ("refused", "reset", DEATH):
             return _reset(handler)
-        if fault in ("hang", "slow"):
-            time.sleep(HANG_SECONDS if fault == "hang" else SLOW_SECONDS)
+        if fault == HANG:
+            return _wait_for_disconnect(handler)
+        if fault == "slow":
+            time.sleep(SLOW_SECONDS)
         status, content = (
             (200, json.dumps(_complete(json.loads(body))).encode())
             if is_chat
@@ -156,6 +159,14 @@ def _reset(handler: BaseHTTPRequestHandler) -> None:
     handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     handler.close_connection = True
     handler.connection.close()
+
+
+def _wait_for_disconnect(handler: BaseHTTPRequestHandler) -> None:
+    """Answer nothing until the client has left."""
+    handler.close_connection = True
+    with contextlib.suppress(ConnectionError):
+        while handler.connection.recv(1 << 16):
+            pass
 
 
 def _complete(request: Mapping[str, Any]) -> dict[str, Any]:

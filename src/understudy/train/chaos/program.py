@@ -15,8 +15,10 @@ from pathlib import Path
 
 from understudy.train.chaos.child import run_program
 
-DEADLINE_SECONDS = 120.0
+DEADLINE_SECONDS = 300.0
 """A run that takes longer hangs."""
+OUTPUT_SECONDS = 10.0
+"""How long the output is read after a run has ended, if a process that it left behind keeps it open."""
 _PRELOADED = (
     "understudy.train.chaos.child",
     "understudy.train.loop",
@@ -95,7 +97,7 @@ class _Output:
         return self
 
     def __exit__(self, *ended: object) -> None:
-        self._thread.join(1.0)
+        self._thread.join(OUTPUT_SECONDS)
         self._receiver.close()
 
     @property

@@ -7,15 +7,16 @@ It uses the standard library only, so that each episode starts one in a fraction
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from understudy.train.chaos.injection import FaultInjector
+from understudy.train.chaos.injection import HANG, FaultInjector
 
-HANG_SECONDS, SLOW_SECONDS = 60.0, 0.05
+SLOW_SECONDS = 0.05
 PARTY = "MCP server"
 TOOLS = [
     {
@@ -55,7 +56,9 @@ def _fail(fault: str, request: int) -> None:
         os._exit(3)
     if fault == "wrong data":
         _write({"jsonrpc": "2.0", "id": request, "result": {"content": 17}})
-    time.sleep(HANG_SECONDS if fault == "hang" else SLOW_SECONDS)
+    if fault == HANG:
+        signal.pause()
+    time.sleep(SLOW_SECONDS)
 
 
 def _write(message: Mapping[str, Any]) -> None:
