@@ -185,7 +185,7 @@ def test_invalid_binary_file_gives_a_row_error(tmp_path: Path, suffix: str) -> N
 
 
 def test_missing_library_error_names_the_install_command() -> None:
-    with pytest.raises(ConfigError, match=r"\bx\b.*no_such_library.*pip install -e '\.\[data\]'"):
+    with pytest.raises(ConfigError, match=r"\bx\b.*no_such_library.*pip install 'understudy-rl\[data\]'"):
         require_module("no_such_library", "reading x")
 
 

@@ -173,7 +173,7 @@ def test_gradient_checkpointing_saves_fewer_tensors_for_backward(tmp_path: Path)
 
 def test_qlora_without_bitsandbytes_raises_with_install_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(ConfigError, match=r"bitsandbytes.*pip install -e '\.\[qlora\]'"):
+    with pytest.raises(ConfigError, match=r"bitsandbytes.*pip install 'understudy-rl\[qlora\]'"):
         engine_of(folder, finetune="qlora")
 
 

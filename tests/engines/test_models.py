@@ -473,7 +473,7 @@ def test_hub_download_skips_pickles_and_other_files(tiny: Path, monkeypatch: pyt
 
 def test_missing_huggingface_hub_raises_with_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ConfigError, match=r"huggingface_hub.*pip install -e '\.\[train\]'"):
+    with pytest.raises(ConfigError, match=r"huggingface_hub.*pip install 'understudy-rl\[train\]'"):
         find_model("owner/name")
 
 

@@ -186,11 +186,15 @@ def names_algorithm_or_model(settings: Sequence[str]) -> bool:
     return bool(named) and not settings[0].startswith("runs/")
 
 
-def test_no_page_installs_understudy_from_pypi() -> None:
-    for path in [*pages.PAGES, *(pages.ROOT / "src").rglob("*.py")]:
+def test_no_page_installs_the_other_project_named_understudy() -> None:
+    paths = [*(pages.ROOT / "src").rglob("*"), *(pages.ROOT / "examples").rglob("*")]
+    text_files = [path for path in paths if path.suffix in {".md", ".py", ".tmpl", ".toml", ".txt", ".yml"}]
+    for path in [*pages.PAGES, pages.ROOT / "pyproject.toml", pages.ROOT / "Makefile", *text_files]:
         text = path.read_text(encoding="utf-8")
         assert "understudy[" not in text, path
-        assert not re.search(r"pip install (-\S+ )*['\"]?understudy\b", text), path
+        assert "understudy @" not in text, path
+        assert 'version("understudy")' not in text, path
+        assert not re.search(r"pip install (-\S+ )*['\"]?understudy(?!-rl)\b", text), path
 
 
 def test_metric_prefixes_and_run_files_are_documented() -> None:

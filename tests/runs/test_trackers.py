@@ -159,7 +159,7 @@ def test_missing_tracker_library_is_reported_once(run: Run, monkeypatch: pytest.
         assert trackers.poll() == []
         assert trackers.close() == []
     (line,) = lines
-    assert re.search(r"\bwandb\b.*: ModuleNotFoundError: No module named 'wandb'.*pip install -e '\.\[wandb\]'", line)
+    assert re.search(r"\bwandb\b.*: ModuleNotFoundError: No module named 'wandb'.*'understudy-rl\[wandb\]'", line)
     assert not (run.folder / "trackers" / "wandb.json").exists()
 
 

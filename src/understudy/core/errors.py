@@ -96,9 +96,10 @@ class ConfigError(Exception):
 def install_hint(extra: str) -> str:
     """Return the end of an error text that says how to install an extra.
 
-    The command installs from the clone: `understudy` on PyPI is another project.
+    The distribution is `understudy-rl`, because `understudy` on PyPI is another project. The command also works for an
+    installation from a clone: pip reads the extra's requirements from the installed package.
     """
-    return f"run pip install -e '.[{extra}]' in the clone of understudy"
+    return f"run pip install 'understudy-rl[{extra}]'"
 
 
 def no_such_path(text: str) -> str:

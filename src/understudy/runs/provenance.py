@@ -10,9 +10,10 @@ from importlib import metadata
 from pathlib import Path
 
 from understudy.core.records import Record
+from understudy.core.version import __version__
 
 PACKAGES = (
-    *("understudy", "torch", "transformers", "tokenizers", "peft", "safetensors", "vllm", "numpy", "pydantic", "mcp"),
+    *("torch", "transformers", "tokenizers", "peft", "safetensors", "vllm", "numpy", "pydantic", "mcp"),
     *("wandb", "tensorboardX", "mlflow-skinny", "trackio"),
 )
 GIT_TIMEOUT = 10.0
@@ -54,7 +55,7 @@ def collect_provenance(seeds: dict[str, int]) -> Provenance:
     checkouts = {"working folder": _checkout(Path.cwd()), "understudy": _checkout(source)}
     return Provenance(
         started_on=date.today(),
-        versions={"python": platform.python_version(), **_versions()},
+        versions={"python": platform.python_version(), "understudy": __version__, **_versions()},
         platform=platform.platform(),
         cpu_count=os.cpu_count() or 0,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if sys.platform != "win32" else 0,
