@@ -24,7 +24,6 @@ from understudy.core.errors import ConfigError, RolloutError, RunStoppedError
 from understudy.core.settings import field_records, record_kind
 from understudy.data.check import PROBLEM_TITLES
 from understudy.engines.models import MODELS
-from understudy.engines.process_group import ProcessGroup
 from understudy.envs.sources import BENCHMARK_MODULES
 from understudy.envs.task_source import FULL_SLICE
 from understudy.evaluation.report import EvalReport, RunReport
@@ -41,7 +40,7 @@ __all__ = ["call"]
 def fake_training(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Replace `understudy.train.loop` by a version without torch: two steps, two checkpoints, one result row."""
 
-    def train(config: TrainConfig, run: Run, report: Callable[..., None], process_group: ProcessGroup) -> RunReport:
+    def train(config: TrainConfig, run: Run, report: Callable[..., None], *_: object) -> RunReport:
         for line in run.warnings:
             report(line, 0, 0, {})
         for step in range(run.step + 1, 3):
@@ -161,7 +160,7 @@ def test_train_writes_a_run_that_view_prints(call: Call, fake_training: ModuleTy
     assert code == 0
     assert re.search(r"\btrained\b.*\b1\.000\b", text)
     assert f"understudy view {folder}" in text
-    assert "step 2/2 rollout/reward=1 left=" in err
+    assert "step 2/2 SFT left" in err
     assert read_run_config(folder).seed == 4
     assert (folder / "result.md").exists()
     code, text, _ = call("view", "--text", str(folder))
@@ -177,7 +176,7 @@ def test_train_records_what_it_does_and_how_it_ended(
     assert (read_run_status(folder).state, read_run_status(folder).step) == ("finished", 2)
 
     def end_with(error: BaseException) -> tuple[int, str, str]:
-        def train(config: TrainConfig, run: Run, report: Callable[..., None], process_group: ProcessGroup) -> RunReport:
+        def train(config: TrainConfig, run: Run, report: Callable[..., None], *_: object) -> RunReport:
             assert read_run_status(folder).state == "running"
             raise error
 

@@ -1,14 +1,35 @@
-"""Test the live view of training, with and without a terminal."""
+"""Test what training and evaluations show, with and without a terminal. `test_live_terminal.py` has a real one."""
 
 import io
+from pathlib import Path
 
+import pytest
 from rich.console import Console
 
-from understudy.cli.live import LiveView
+from understudy.cli import live
+from understudy.cli.live import EvalView, LiveView
+from understudy.cli.run_clock import RunClock, TimeLeft
+from understudy.core.messages import Message
+from understudy.core.tasks import Score
+from understudy.core.trajectory import StopReason, Trajectory
+from understudy.runs.config import parse_config
+from understudy.runs.run import Run
+
+RL_METRICS = {
+    "rollout/success_rate": 0.5,
+    "rollout/groups": 4.0,
+    "rollout/noop_reward": 0.0,
+    "rollout/response_tokens": 900.0,
+    "rollout/turns": 3.0,
+    "train/loss": 0.25,
+    "time/rollout_seconds": 3.0,
+    "time/step_seconds": 5.0,
+    "health/approx_kl": 0.0,
+}
 
 
-def make_console(terminal: bool) -> Console:
-    return Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
+def make_console(terminal: bool, width: int = 100) -> Console:
+    return Console(file=io.StringIO(), force_terminal=terminal, width=width, color_system=None)
 
 
 def read_output(of: Console) -> str:
@@ -16,64 +37,169 @@ def read_output(of: Console) -> str:
     return of.file.getvalue()
 
 
-def test_live_view_without_terminal_prints_a_line_per_step() -> None:
+def make_episode(reward: float | None, task: str = "t/1", stop: StopReason = StopReason.DONE) -> Trajectory:
+    score = None if reward is None else Score(reward=reward)
+    episode = Trajectory(task, score=score, stop_reason=stop, fault=None if score else "user", error="no\nreply")
+    episode.observe([], [1])
+    episode.act(Message(role="assistant", content="x"), [2], [-1.0])
+    return episode
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run.create(tmp_path / "run", parse_config("", ["domain=toy:DOMAIN", "steps=3", "sft.steps=1"]))
+
+
+def test_without_terminal_each_step_is_one_short_line(run: Run) -> None:
     where = make_console(terminal=False)
-    with LiveView(4, "retail", where, done_steps=1) as live:
-        live.phase("sampling")
-        live.add_step(2, {"reward": 0.25, "faults": 0, "note": "[red]x"})
-        live.note("checkpoint written")
-        live.report("train", 3, 4, {"reward": 0.5})
-        live.report("evaluate", 5, 200, {})
-        live.report("replies are sampled by somebody", 0, 0, {})
-    lines = read_output(where).splitlines()
-    assert len(lines) == 4
-    assert lines[0].startswith("step 2/4 reward=0.25 faults=0 note=[red]x left=")
-    assert lines[1] == "checkpoint written"
-    assert lines[2].startswith("step 3/4 reward=0.5 left=")
-    assert lines[3] == "replies are sampled by somebody"
+    with LiveView(run, where) as view:
+        view.report("evaluate base", 0, 4, {})
+        view.add_episode(make_episode(1.0))
+        view.report("train", 1, 4, {"train/loss": 5.91234, "time/step_seconds": 1.5})
+        view.report("[red]checkpoint written\x1b[2J", 0, 0, {})
+        view.report("sample", 3, 8, {})
+        view.report("train", 2, 4, RL_METRICS)
+        view.report("train", 3, 4, {"rollout/success_rate": float("nan"), "time/step_seconds": 6.0})
+    plan, folder, *lines = read_output(where).splitlines()
+    assert "SFT 1 step " in plan
+    assert "RL 3 steps" in plan
+    assert str(run.folder) in folder
+    steps = [line for line in lines if line.startswith("step ")]
+    assert steps[0].startswith("step 1/4 SFT loss=5.91 seconds=1.5 left")
+    assert steps[1].startswith("step 2/4 RL success=0.5 loss=0.25 seconds=5 left")
+    assert steps[2].startswith("step 3/4 RL seconds=6 left")
+    assert "[red]checkpoint written\N{REPLACEMENT CHARACTER}[2J" in lines
+    assert max(map(len, steps)) < 80
 
 
-def test_time_left_uses_the_last_steps() -> None:
+@pytest.mark.parametrize("width", [40, 60, 100])
+def test_terminal_view_fits_its_width(run: Run, width: int) -> None:
+    where = make_console(terminal=True, width=width)
+    view = LiveView(run, where)
+    view.report("train", 1, 4, {"train/loss": 5.0, "time/step_seconds": 1.0, "time/tokens_per_second": 4321.0})
+    view.report("train", 2, 4, RL_METRICS)
+    view.report("sample", 3, 8, {})
+    view.add_episode(make_episode(0.25, "retail/train/" + "x" * 100))
+    page = make_console(terminal=False, width=width)
+    page.print(view._render())
+    lines = read_output(page).splitlines()
+    assert len(lines) == 8
+    assert max(map(len, lines)) <= width
+    assert lines[0].startswith("RL step 3/4: playing episodes 3/8")
+    assert [line.split()[0] for line in lines[2:]] == ["left", "so", "success", "loss", "speed", "last"]
+    assert "0.50 [0.15, 0.85]" in lines[4], "Wilson's interval of 2 of 4 tasks"
+    assert "300 tokens/s" in lines[6]
+    assert lines[7].split()[1:3] == ["reward", "0.25,"]
+
+
+def test_view_of_sft_has_no_success(run: Run) -> None:
+    view = LiveView(run, make_console(terminal=True))
+    view._steps.append({"train/loss": 5.0, "time/tokens_per_second": 4321.0})
+    lines = view._lines(20)
+    assert lines[0].startswith("SFT step 1/4: starting")
+    assert [line.split()[0] for line in lines[1:]] == ["left", "loss", "speed"]
+    assert "4,321 tokens/s" in lines[-1]
+
+
+def test_notes_stay_above_the_view_and_the_view_is_removed_at_the_end(run: Run) -> None:
+    where = make_console(terminal=True)
+    with LiveView(run, where) as view:
+        view.report("something to know", 0, 0, {})
+    where.print("after")
+    assert "something to know" in read_output(where)
+    assert "\x1b[?25h" in read_output(where), "the cursor is shown again"
+    assert read_output(where).endswith("after\n")
+
+
+def test_dumb_terminal_gets_lines(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    where = make_console(terminal=True)
+    with LiveView(run, where) as view:
+        view.report("train", 2, 4, RL_METRICS)
+    assert "step 2/4 RL" in read_output(where)
+    assert "\x1b" not in read_output(where)
+
+
+def test_first_interrupt_is_announced_with_what_a_second_one_keeps(run: Run) -> None:
     where = make_console(terminal=False)
-    with LiveView(10, "retail", where) as live:
-        for step, seconds in enumerate([900.0, 20.0, 30.0, 20.0, 30.0, 25.0], 1):
-            live.add_step(step, {"time/step_seconds": seconds})
-    left = [line.rpartition("left=")[2] for line in read_output(where).splitlines()]
-    assert left[0] == "2:15:00"
-    assert left[-1] == "0:01:40", "the first step, which compiles and warms up, is forgotten"
+    with LiveView(run, where) as view:
+        view.report("train", 1, 4, {"train/loss": 5.0, "time/step_seconds": 1.0})
+        view.report("sample", 3, 8, {})
+        with run.write_checkpoint(1) as folder:
+            (folder / "weights").write_text("w")
+        view.interrupt()
+    last = read_output(where).splitlines()[-1]
+    assert last.startswith("finishing step 2")
+    assert last.endswith("keeps step 1")
 
 
-def test_live_view_on_a_terminal_draws_progress_and_curves() -> None:
-    where = make_console(terminal=True)
-    with LiveView(4, "retail", where) as live:
-        live.report(
-            "train",
-            1,
-            8,
-            {"rollout/reward": 0.25, "rollout/success_rate": 0.5, "time/rate": 912.34, "health/approx_kl": 0.0},
-        )
-        live.report("train", 2, 8, {"rollout/reward": 0.75, "rollout/success_rate": float("nan"), "time/rate": 912.34})
-        live.report("evaluate", 5, 200, {})
-        live.note("something to know")
-    text = read_output(where)
-    for part in (
-        "retail",
-        "evaluate 5/200",
-        "2/8",
-        "▁█ 0.750, mean of the last 2 0.500",
-        "rollout/success_rate  ▁ 0.500",
-    ):
-        assert part in text
-    assert "time/rate 912.3" in text
-    assert "health/approx_kl" not in text
-    assert "something to know" in text
+@pytest.mark.parametrize(
+    ("activity", "saved", "seconds", "parts"),
+    [
+        ("sample", 26, 80.4, ("finishing step 27, about 80 s;", "keeps step 26")),
+        ("update", 20, None, ("finishing step 27;", "keeps step 20")),
+        ("evaluate rl", 26, 30.0, ("evaluation;", "keeps step 26")),
+        ("", 0, None, ("finishing step 27;", "keeps no step")),
+    ],
+)
+def test_interruption_says_what_is_kept(
+    activity: str, saved: int, seconds: float | None, parts: tuple[str, ...]
+) -> None:
+    text = live.format_interruption(activity, 26, saved, seconds)
+    assert all(part in text for part in parts)
 
 
-def test_error_ends_the_live_view() -> None:
-    where = make_console(terminal=True)
-    try:
-        with LiveView(4, "retail", where):
-            raise ZeroDivisionError
-    except ZeroDivisionError:
-        where.print("after")
-    assert read_output(where).rstrip().endswith("after")
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(3.4, "3 s"), (119.0, "119 s"), (150.0, "2 min"), (3599.0, "1 h 00 min"), (7500.0, "2 h 05 min")],
+)
+def test_seconds(seconds: float, text: str) -> None:
+    assert live.format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("left", "text"),
+    [
+        (TimeLeft({}, ("RL", "evaluations")), "is measured"),
+        (TimeLeft({"evaluations": 60.0}, ("RL",)), "at least 60 s (evaluations 60 s, RL not measured yet)"),
+        (TimeLeft({"RL": 600.0, "evaluations": 60.0}), "11 min (RL 10 min, evaluations 60 s)"),
+    ],
+)
+def test_time_left_by_phase(left: TimeLeft, text: str) -> None:
+    assert live.format_left(left) == text
+
+
+@pytest.mark.parametrize(
+    ("episode", "text"),
+    [
+        (make_episode(1.0), "success, 1 reply: t/1"),
+        (make_episode(0.5, stop=StopReason.MAX_TURNS), "reward 0.5, 1 reply, reached limits.max_turns: t/1"),
+        (make_episode(None, stop=StopReason.FAULT), "user failed after 1 reply: t/1: no reply"),
+    ],
+)
+def test_outcome_of_an_episode_is_one_line(episode: Trajectory, text: str) -> None:
+    assert live.format_outcome(episode) == text
+
+
+def test_recent_success_counts_groups_of_the_last_five_steps() -> None:
+    steps = [{"rollout/success_rate": rate, "rollout/groups": 2.0} for rate in (1.0, 0.0, 0.5, 0.5, 1.0, 0.5)]
+    found = live.recent_success(steps)
+    assert (found.mean, found.tasks) == (0.5, 10)
+
+
+def test_bar() -> None:
+    assert live.format_bar(1, 4, 8) == "━━──────"
+    assert live.format_bar(0, 0, 2) == "──"
+
+
+def test_evaluation_shows_success_so_far_and_the_time_left() -> None:
+    seconds = iter([0.0, *[10.0] * 20])
+    where = make_console(terminal=True, width=60)
+    config = parse_config("", ["domain=toy:DOMAIN"])
+    view = EvalView(config, where, RunClock(config, now=lambda: next(seconds)))
+    for done in range(5):
+        view.add_episode(make_episode(float(done % 2), f"t/{done}"))
+        view.report(done + 1, 10)
+    last = read_output(where).rpartition("\r")[2]
+    assert last.startswith("episode 5/10, success so far 0.40 [")
+    assert len(last) < 60

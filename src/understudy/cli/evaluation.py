@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 import shutil
-import sys
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -235,6 +234,7 @@ def _play(
 
     If a ConfigError ends the evaluation before any episode has finished, its new folder is removed.
     """
+    from understudy.cli.live import EvalView
     from understudy.envs.terminal import PersonLeft
     from understudy.evaluation.runner import prepare_eval, run_eval
     from understudy.runs.storage.episode_store import SPEC_FILE, has_progress
@@ -247,8 +247,10 @@ def _play(
             spec, folder, cost_limit, concurrency or spec.config.engine.max_num_seqs, human, baseline
         )
         print_file_summaries(context.source)
+        view = EvalView(spec.config)
+        context.on_episode = view.add_episode
         try:
-            return run_async(run_eval(spec, context, folder, _progress))
+            return run_async(run_eval(spec, context, folder, view.report))
         except (KeyboardInterrupt, PersonLeft) as e:
             hint = f"; finished episodes are kept, resume with: understudy eval --resume {folder}" if folder else ""
             typer.secho(f"stopped{hint}", fg="yellow", err=True)
@@ -347,8 +349,3 @@ def _resolve_cost_limit(text: str, spec: "EvalSpec") -> Decimal:
             f"--cost-limit {text} is negative or infinite; give an amount such as 2.50, or 0 for no limit"
         )
     return amount
-
-
-def _progress(done: int, of: int) -> None:
-    if sys.stderr.isatty():
-        print(f"\repisode {done}/{of} ", end="" if done < of else "\n", file=sys.stderr, flush=True)

@@ -34,7 +34,6 @@ from understudy.train.planning.preflight import PreflightReport, run_preflight
 if TYPE_CHECKING:
     from understudy.evaluation.report import RunReport
     from understudy.train.planning.plan import TrainingPlan
-    from understudy.train.state import ProgressReporter
 
 
 def run_training(
@@ -121,15 +120,19 @@ def _train(run: Run, process_group: ProcessGroup, debug: bool) -> str:
     try:
         with StatusRecorder(run.folder, run.step) as status, RunLog(run.folder, debug) as log:
             run_all = _find_trainer(run.config)
-            with LiveView(run.config.total_steps, str(run.folder), done_steps=run.step) as live:
+            with LiveView(run) as live:
 
                 def report(activity: str, done: int, total: int, metrics: Mapping[str, float]) -> None:
                     live.report(activity, done, total, metrics)
                     status.report(activity, done, total, metrics)
                     log.report(activity, done, total, metrics)
 
-                result = run_all(run.config, run, report, process_group)
+                result = run_all(run.config, run, report, process_group, live.add_episode, live.interrupt)
             result.write(run)
+    except KeyboardInterrupt as e:
+        if str(e):
+            raise
+        raise KeyboardInterrupt(f"stopped at once, with step {run.step} saved; to resume: {run.resume_command}") from e
     except ModuleNotFoundError as e:
         run.discard()
         raise missing_package_error(e, "training") from e
@@ -144,7 +147,7 @@ def _train(run: Run, process_group: ProcessGroup, debug: bool) -> str:
     return f"{result.format_table()}\n\n{where}"
 
 
-def _find_trainer(config: TrainConfig) -> "Callable[[TrainConfig, Run, ProgressReporter, ProcessGroup], RunReport]":
+def _find_trainer(config: TrainConfig) -> "Callable[..., RunReport]":
     """Return the function that trains. It is imported here, since it loads torch."""
     if config.engine.kind == "skyrl":
         from understudy.train.skyrl.train import train_on_skyrl as run_on_ray

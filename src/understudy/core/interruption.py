@@ -11,16 +11,20 @@ from types import FrameType
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns True after the first Ctrl-C. The second Ctrl-C raises KeyboardInterrupt."""
+def interruptible(on_interrupt: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns True after the first Ctrl-C. The second Ctrl-C raises KeyboardInterrupt.
+
+    The first one calls `on_interrupt`, in a signal handler: it must not wait for a lock that the main thread may hold.
+    """
     interrupted = False
 
-    def on_interrupt(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         nonlocal interrupted
         interrupted = True
         signal.signal(signal.SIGINT, previous_handler)
+        on_interrupt()
 
-    previous_handler = signal.signal(signal.SIGINT, on_interrupt)
+    previous_handler = signal.signal(signal.SIGINT, handle)
     try:
         yield lambda: interrupted
     finally:

@@ -24,6 +24,7 @@ from understudy.runs.config import EvalConfig
 from understudy.runs.storage.episode_store import EpisodeStore
 
 ProgressCallback = Callable[[int, int], None]
+EpisodeCallback = Callable[[Trajectory], None]
 
 
 async def evaluate(
@@ -59,12 +60,13 @@ async def play_episodes(
     on_progress: ProgressCallback | None = None,
     store: EpisodeStore[Any] | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
+    on_episode: EpisodeCallback | None = None,
 ) -> list[Trajectory]:
     """Play the episodes of an evaluation that are not in `store`. Return all episodes, grouped by task.
 
     An episode's seed depends only on the evaluation's seed, the task and the trial. If an episode raises ConfigError,
     for example at the cost limit, no further episode is started; the error is raised when the running episodes have
-    ended.
+    ended. `on_episode` gets each episode of this process.
     """
     gate, done, limits = asyncio.Semaphore(concurrency), itertools.count(1), limits or EpisodeLimits()
     refusals: list[ConfigError] = []
@@ -79,6 +81,8 @@ async def play_episodes(
                 ended = await play_episode(domain, task, agent, limits, first)
             if store:
                 ended = store.add(ended)
+        if on_episode:
+            on_episode(ended)
         if on_progress:
             on_progress(next(done), len(shard))
         return ended

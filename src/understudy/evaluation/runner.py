@@ -38,6 +38,7 @@ from understudy.envs.task_source import TaskSource
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.comparison import validate_comparable
 from understudy.evaluation.evaluate import (
+    EpisodeCallback,
     ProgressCallback,
     eval_tasks,
     evaluate_gold,
@@ -80,6 +81,8 @@ class EvalContext:
     strip_tokens: bool = False
     """Whether episodes are stored without their tokens."""
     process_group: ProcessGroup = SINGLE_PROCESS
+    on_episode: EpisodeCallback | None = None
+    """Gets each episode that this process has played or read."""
     baselines: tuple[ResultRow, ...] = ()
     """Results of noop and gold. `run_eval` plays them if this is empty."""
 
@@ -222,6 +225,7 @@ async def _play_repeat(
         (lambda done, _: on_progress(number * size + done, spec.repeats * size)) if on_progress else None,
         store,
         context.process_group,
+        context.on_episode,
     )
 
 

@@ -88,16 +88,16 @@ async def play_group(
     group_size: int,
     seed: int,
     first_trial: int = 0,
-    on_episode: Callable[[], None] = lambda: None,
+    on_episode: Callable[[Trajectory], None] = lambda episode: None,
 ) -> Group:
     """Play `group_size` episodes of one task concurrently: the task's trials from number `first_trial` on.
 
-    Each episode has its own seed for its samples and its user simulator. `on_episode` is called when one has ended.
+    Each episode has its own seed for its samples and its user simulator. `on_episode` gets each one when it has ended.
     """
 
     async def play(seed: int) -> Trajectory:
         episode = await play_episode(environments, task, agent, limits, seed)
-        on_episode()
+        on_episode(episode)
         return episode
 
     seeds = [episode_seed(seed, task, first_trial + i) for i in range(group_size)]
@@ -117,6 +117,7 @@ async def play_groups(
     advantage_estimator: AdvantageEstimator = "group_mean",
     process_group: ProcessGroup = SINGLE_PROCESS,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_episode: Callable[[Trajectory], None] = lambda episode: None,
 ) -> list[Group]:
     """Play `num_groups` groups of episodes concurrently, and one more for each group without trainable episodes.
 
@@ -124,7 +125,7 @@ async def play_groups(
     depends on the `advantage_estimator`: by default, those of a group whose rewards differ. A task that the iterator
     yields again gets other seeds. In a `process_group` of several processes, each process plays its share of the
     episodes and returns all groups. `on_progress` is called with the numbers of finished and of started episodes of
-    this process.
+    this process, `on_episode` with each of its episodes that has ended.
     """
     tasks_and_trials = _with_first_trial(tasks, group_size)
     if process_group.world_size > 1:
@@ -140,15 +141,17 @@ async def play_groups(
             advantage_estimator,
             process_group,
             on_progress,
+            on_episode,
         )
     num_ended, started = count(1), list[asyncio.Task[Group]]()
 
-    def on_episode() -> None:
+    def count_episode(episode: Trajectory) -> None:
+        on_episode(episode)
         on_progress(next(num_ended), group_size * len(started))
 
     def start_group(task: Task, first_trial: int) -> asyncio.Task[Group]:
         return asyncio.ensure_future(
-            play_group(environments, task, agent, limits, group_size, seed, first_trial, on_episode)
+            play_group(environments, task, agent, limits, group_size, seed, first_trial, count_episode)
         )
 
     started += [start_group(task, first_trial) for task, first_trial in islice(tasks_and_trials, num_groups)]
@@ -190,6 +193,7 @@ async def _play_groups_in_waves(
     advantage_estimator: AdvantageEstimator,
     process_group: ProcessGroup,
     on_progress: Callable[[int, int], None],
+    on_episode: Callable[[Trajectory], None],
 ) -> list[Group]:
     """Play the groups of `play_groups` in waves. Each wave has one group for every group without trainable episodes
     in the wave before.
@@ -203,6 +207,7 @@ async def _play_groups_in_waves(
         nonlocal num_ended
         episode = await play_episode(environments, task, agent, limits, seed)
         num_ended += 1
+        on_episode(episode)
         on_progress(num_ended, num_started)
         return episode
 

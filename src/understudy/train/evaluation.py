@@ -36,6 +36,9 @@ async def evaluate_step(context: TrainingContext, step: int, stage: str) -> Metr
         if report is None:
             return None
         noop = next(row.result for row in report.rows if row.result.kind == "noop")
+        rate, name = report.agent_rows[-1].result.success_rate, f" on {eval_set.name}" if eval_set.name else ""
+        found_text = f"success {rate.mean:.3f} [{rate.low:.3f}, {rate.high:.3f}] of {rate.tasks} tasks"
+        context.report(f"{stage}{name}: {found_text}; doing nothing {noop.success_rate.mean:.3f}", 0, 0, {})
         prefix = _metric_prefix(eval_set, context.config.eval.split)
         found |= eval_metrics(report.agent_rows[-1].result, noop, prefix)
     return found
@@ -84,9 +87,12 @@ async def _run_eval(
     eval_set.baselines = eval_set.baselines or await play_baselines(eval_set.source, eval_set.tasks)
     eval_context = _make_eval_context(context, eval_set)
     what = f"{stage} on {eval_set.name}" if eval_set.name else stage
-    playing = play_eval(
-        spec, eval_context, folder, lambda done, total: context.report(f"evaluate {what}", done, total, {})
-    )
+
+    def on_progress(done: int, total: int) -> None:
+        context.report(f"evaluate {what}", done, total, {})
+
+    on_progress(0, len(eval_set.tasks) * eval_set.config.eval.trials)
+    playing = play_eval(spec, eval_context, folder, on_progress)
     used = context.users.usage
     played = await _unless_interrupted(context, playing)
     if played is None:
@@ -113,6 +119,7 @@ def _make_eval_context(context: TrainingContext, eval_set: EvalSet) -> EvalConte
         eval_set.tasks,
         concurrency=context.config.engine.max_num_seqs,
         process_group=context.process_group,
+        on_episode=context.on_episode,
         baselines=eval_set.baselines,
     )
 

@@ -5,7 +5,7 @@ depends only on the config, its number, the weights and the progress, so a resum
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from understudy.clients.cost import COST_FILE, CostTracker
 from understudy.core.event_loop import run_async
@@ -20,8 +20,7 @@ from understudy.evaluation.report import RunReport, read_run_report
 from understudy.runs.config import TrainConfig
 from understudy.runs.health import check_initial_eval, check_step, health_metrics
 from understudy.runs.metrics import add_prefixes
-from understudy.runs.phases import PhaseSpan, phase_spans
-from understudy.runs.resumption import rl_weights_name
+from understudy.runs.phases import PhaseSpan, eval_name_after, has_checkpoint_after, phase_spans
 from understudy.runs.run import Run
 from understudy.runs.trackers import TrackerProcesses
 from understudy.train.certify import RunCertifier, make_certification_target
@@ -31,21 +30,34 @@ from understudy.train.evaluation import evaluate_step
 from understudy.train.phases.phases import TrainPhase, make_phases
 from understudy.train.planning import memory
 from understudy.train.preparation import PreparedRun, config_warnings, context_warnings, prepare_run
-from understudy.train.state import ProgressReporter, TrainingContext, TrainingProgress
+from understudy.train.state import EpisodeListener, ProgressReporter, TrainingContext, TrainingProgress
 from understudy.train.step_records import has_eval_record, log_eval, log_step, report_issues, stop_unhealthy_run
 
 
 def train(
-    config: TrainConfig, run: Run, report: ProgressReporter, process_group: ProcessGroup = SINGLE_PROCESS
+    config: TrainConfig,
+    run: Run,
+    report: ProgressReporter,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+    on_episode: EpisodeListener = lambda episode: None,
+    on_interrupt: Callable[[], None] = lambda: None,
 ) -> RunReport:
     """Run `train_async` in an event loop of its own. Raise RuntimeError if one is running."""
-    return run_async(train_async(config, run, report, process_group))
+    return run_async(train_async(config, run, report, process_group, on_episode, on_interrupt))
 
 
 async def train_async(
-    config: TrainConfig, run: Run, report: ProgressReporter, process_group: ProcessGroup = SINGLE_PROCESS
+    config: TrainConfig,
+    run: Run,
+    report: ProgressReporter,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+    on_episode: EpisodeListener = lambda episode: None,
+    on_interrupt: Callable[[], None] = lambda: None,
 ) -> RunReport:
     """Train to the end and return the results. All processes of a group call this, each with its own `run`.
+
+    `on_episode` gets each episode that this process has played. The signal handler of the first Ctrl-C calls
+    `on_interrupt` (see `core.interruption`).
 
     On Ctrl-C, write a checkpoint and raise KeyboardInterrupt. At `cost_limit`, and for the checks of `health.stop_on`,
     raise RolloutError.
@@ -59,7 +71,7 @@ async def train_async(
         *run.warnings,
         *config_warnings(config),
         *prepared.data_files.notes,
-        *map(memory.format_memory_plan, planned),
+        *map(memory.summarize_memory_plan, planned),
     ):
         report(line, 0, 0, {})
     engine = open_engine(prepared.model_folder, config.resolved_engine, config.seed, process_group)
@@ -72,7 +84,7 @@ async def train_async(
         for line in (str(engine.sampler_choice), *context_warnings(config, engine.context_length)):
             report(line, 0, 0, {})
         with (
-            interruptible() as is_interrupted,
+            interruptible(on_interrupt) as is_interrupted,
             TrackerProcesses(tracker_names, config.tracking, run.folder, config.model_dump(mode="json")) as trackers,
             GPUUsage(machine.device) as gpu_usage,
         ):
@@ -87,6 +99,7 @@ async def train_async(
                 certifier=_make_certifier(prepared, config, engine),
                 trackers=trackers,
                 report=report,
+                on_episode=on_episode,
                 is_interrupted=lambda: any(process_group.all_gather(is_interrupted())),
                 process_group=process_group,
                 reward_judge=prepared.reward_judge,
@@ -173,24 +186,3 @@ def _steps(config: TrainConfig, done: int) -> Iterator[tuple[int, PhaseSpan]]:
     """Yield the steps after the first `done`, each with its phase."""
     for span in phase_spans(config):
         yield from ((step, span) for step in range(max(done + 1, span.first_step), span.last_step + 1))
-
-
-def eval_name_after(config: TrainConfig, step: int) -> str | None:
-    """Return the name of the evaluation after a step, or None if there is none. Step 0 is the start of the run."""
-    ends = {span.last_step: span.name for span in phase_spans(config)}
-    if step in ends:
-        return ends[step]
-    if step == 0:
-        return "base"
-    done = step - config.steps_before_rl  # RL steps
-    return rl_weights_name(config, step) if done > 0 and is_due(done, config.eval.every) else None
-
-
-def has_checkpoint_after(config: TrainConfig, step: int) -> bool:
-    """Return whether the config schedules a checkpoint after a step. A run that stops writes another one."""
-    return is_due(step, config.save_every) or eval_name_after(config, step) is not None
-
-
-def is_due(step: int, every: int) -> bool:
-    """Return whether `every` is not 0 and divides `step`."""
-    return bool(every) and step % every == 0

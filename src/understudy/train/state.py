@@ -14,6 +14,7 @@ from understudy.clients.cost import CostTracker
 from understudy.core.errors import ConfigError, RunStoppedError
 from understudy.core.files import read_bytes
 from understudy.core.tasks import Task
+from understudy.core.trajectory import Trajectory
 from understudy.engines.base import Engine
 from understudy.engines.local.gpu_usage import GPUUsage
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
@@ -38,6 +39,8 @@ of the last step.
 
 If the total is 0, the name is a line of text to show.
 """
+EpisodeListener = Callable[[Trajectory], None]
+"""Gets each episode as it ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +60,8 @@ class TrainingContext:
     is_interrupted: Callable[[], bool]
     """Returns whether the user pressed Ctrl-C. All processes of the group must call it together."""
     process_group: ProcessGroup = SINGLE_PROCESS
+    on_episode: EpisodeListener = lambda episode: None
+    """Gets each episode that this process has played."""
     reward_judge: RewardJudge | None = None
     """Grades failed episodes, if `algorithm.shaping` asks for it."""
     noop_reward: float = 0.0

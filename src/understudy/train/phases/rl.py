@@ -117,6 +117,7 @@ class RLPhase:
             advantage_estimator=config.algorithm.advantage_estimator,
             process_group=context.process_group,
             on_progress=lambda done, total: context.report(SAMPLE, done, total, {}),
+            on_episode=context.on_episode,
         )
         context.report(UPDATE, 0, 1, {})
         context.gather_costs()

@@ -28,6 +28,8 @@ CACHE_GROWTH = 128
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a 4-bit weight: 64 weights share a scale of 1 byte, and 256 scales share one of 4 bytes."""
 GIB = 1 << 30
+TIGHT_SHARE = 0.8
+"""The share of a device's memory above which a run prints its whole memory plan."""
 
 MemoryPhase = Literal["always", "sampling", "training"]
 
@@ -214,6 +216,14 @@ def format_memory_plan(plan: MemoryPlan) -> str:
     if not plan.fits:
         lines[-1] += ", which is not enough"
     return "\n".join(lines)
+
+
+def summarize_memory_plan(plan: MemoryPlan) -> str:
+    """Return the plan in one line, or as a table if it takes more than `TIGHT_SHARE` of the device."""
+    if plan.required_bytes > TIGHT_SHARE * plan.device_bytes:
+        return format_memory_plan(plan)
+    required, there = plan.required_bytes / GIB, plan.device_bytes / GIB
+    return f"memory: {required:.2f} GiB planned; the {plan.device} has {there:.2f} GiB"
 
 
 def explain_misfit(plan: MemoryPlan, engine: LocalEngineConfig, episode_tokens: int = 0) -> str:

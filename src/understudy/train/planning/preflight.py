@@ -19,6 +19,7 @@ from understudy.engines.vllm.client import VllmHttpClient
 from understudy.evaluation.evaluate import play_demonstrations
 from understudy.formats import FormatTokenizer
 from understudy.runs.config import TrainConfig
+from understudy.runs.phases import has_checkpoint_after
 from understudy.train.planning import bench, forecast, memory
 from understudy.train.planning.bench import BenchResult
 from understudy.train.planning.fitting import fit_to_memory
@@ -175,8 +176,6 @@ def _disk(config: TrainConfig, shape: memory.ModelShape, item: int, folder: Path
 
     Raise ConfigError if the disk has too little free space.
     """
-    from understudy.train.loop import has_checkpoint_after
-
     saved = sum(has_checkpoint_after(config, step) for step in range(1, config.total_steps + 1))
     count = (
         min(saved, config.keep_checkpoints + 2) if config.keep_checkpoints else saved

@@ -30,13 +30,18 @@ from understudy.train.skyrl.engine_adapter import SkyRLEngineAdapter
 from understudy.train.skyrl.mapping import require_skyrl_engine_config, to_skyrl_keys
 from understudy.train.skyrl.sampler import SkyRLSampler
 from understudy.train.skyrl.settings import SKYRL_VERSION, build_skyrl_config, validate_installation
-from understudy.train.state import ProgressReporter, TrainingContext
+from understudy.train.state import EpisodeListener, ProgressReporter, TrainingContext
 
 MAX_MODEL_LEN_KEY = "generator.inference_engine.engine_init_kwargs.max_model_len"
 
 
 def train_on_skyrl(
-    config: TrainConfig, run: Run, report: ProgressReporter, process_group: ProcessGroup = SINGLE_PROCESS
+    config: TrainConfig,
+    run: Run,
+    report: ProgressReporter,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+    on_episode: EpisodeListener = lambda episode: None,
+    on_interrupt: Callable[[], None] = lambda: None,
 ) -> RunReport:
     """Train to the end and return the results. On Ctrl-C, write a checkpoint and raise KeyboardInterrupt.
 
@@ -59,11 +64,11 @@ def train_on_skyrl(
     for line in (*run.warnings, *config_warnings(config), _cluster_summary(cfg)):
         report(line, 0, 0, {})
     with (
-        interruptible() as is_interrupted,
+        interruptible(on_interrupt) as is_interrupted,
         TrackerProcesses(config.trackers, config.tracking, run.folder, config.model_dump(mode="json")) as trackers,
         _worker_errors(run),
     ):
-        context = make_context(config, run, prepared, policy, trackers, report, is_interrupted)
+        context = make_context(config, run, prepared, policy, trackers, report, is_interrupted, on_episode)
         if context.over_cost_limit:
             context.raise_stopped(run.step)
         _train(cfg, RLPhase(context, progress), policy, sampler, prepared.model_folder)
@@ -101,6 +106,7 @@ def make_context(
     trackers: TrackerProcesses,
     report: ProgressReporter,
     is_interrupted: Callable[[], bool],
+    on_episode: EpisodeListener = lambda episode: None,
 ) -> TrainingContext:
     """Return the context of a run. It uses only those methods of the engine that `SkyRLEngineAdapter` has."""
     engine = cast(Engine, engine_adapter)
@@ -117,6 +123,7 @@ def make_context(
         certifier=RunCertifier(target, config.certify, tools, prepared.model_folder),
         trackers=trackers,
         report=report,
+        on_episode=on_episode,
         is_interrupted=is_interrupted,
         reward_judge=prepared.reward_judge,
         noop_reward=prepared.noop_reward,

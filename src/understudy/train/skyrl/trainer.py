@@ -16,10 +16,10 @@ from skyrl.train.utils.utils import prepare_runtime_environment
 
 from understudy.core.errors import RunStoppedError
 from understudy.engines.local.model import TOKENIZER_FILES
+from understudy.runs.phases import eval_name_after, has_checkpoint_after
 from understudy.runs.run import MODEL_FOLDER
 from understudy.train.checkpointing import save_checkpoint, stop_run
 from understudy.train.evaluation import evaluate_step
-from understudy.train.loop import eval_name_after, has_checkpoint_after
 from understudy.train.phases.rl import RLPhase
 from understudy.train.skyrl.engine_adapter import SKYRL_FOLDER, SkyRLEngineAdapter
 from understudy.train.skyrl.generator import RolloutGenerator
