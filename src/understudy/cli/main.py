@@ -1,5 +1,7 @@
 """The command line. Each verb calls functions of the library and imports them when it runs."""
 
+import atexit
+import gc
 import json
 import sys
 from pathlib import Path
@@ -420,6 +422,7 @@ def main() -> None:
 
     Ctrl-C exits with 130. SIGTERM stops a command as Ctrl-C does, and exits with 143.
     """
+    atexit.register(gc.freeze)  # without it, Python's last garbage collection takes seconds after torch was imported
     is_terminated = handle_sigterm_as_interrupt()
     try:
         status = app(prog_name="understudy", standalone_mode=False) or 0  # None at the end of a command
