@@ -94,11 +94,15 @@ def test_terminal_view_fits_its_width(run: Run, width: int) -> None:
 
 def test_view_of_sft_has_no_success(run: Run) -> None:
     view = LiveView(run, make_console(terminal=True))
-    view._steps.append({"train/loss": 5.0, "time/tokens_per_second": 4321.0})
+    assert view._lines(20)[0].startswith("SFT step 1/4: starting")
+    view.report("train", 1, 4, {"train/loss": 5.0, "time/tokens_per_second": 4321.0})
+    view.report("evaluate sft", 2, 4, {})
     lines = view._lines(20)
-    assert lines[0].startswith("SFT step 1/4: starting")
+    assert lines[0].startswith("step 1/4: evaluating sft 2/4")
     assert [line.split()[0] for line in lines[1:]] == ["left", "loss", "speed"]
     assert "4,321 tokens/s" in lines[-1]
+    view.report("sample", 0, 4, {})
+    assert [line.split()[0] for line in view._lines(20)[1:]] == ["left"], "RL has no step yet"
 
 
 def test_notes_stay_above_the_view_and_the_view_is_removed_at_the_end(run: Run) -> None:
@@ -161,6 +165,7 @@ def test_seconds(seconds: float, text: str) -> None:
     ("left", "text"),
     [
         (TimeLeft({}, ("RL", "evaluations")), "is measured"),
+        (TimeLeft({}), "0 s"),
         (TimeLeft({"evaluations": 60.0}, ("RL",)), "at least 60 s (evaluations 60 s, RL not measured yet)"),
         (TimeLeft({"RL": 600.0, "evaluations": 60.0}), "11 min (RL 10 min, evaluations 60 s)"),
     ],

@@ -49,6 +49,7 @@ class LiveView:
         self._steps: deque[Mapping[str, object]] = deque(maxlen=500)
         """The metrics of the steps of this phase."""
         self._steps += [line for line in before if find_phase(run.config, line["step"]) == self._clock.phase]
+        self._phase = self._clock.phase
         self._activity, self._done, self._total = "starting", 0, 0
         self._rewards: dict[str, list[float]] = {}
         """Rewards of this activity's episodes, by task."""
@@ -92,6 +93,8 @@ class LiveView:
             return
         if activity != self._activity:
             self._rewards = {}
+        if not self._clock.is_evaluating:
+            self._begin_phase(self._clock.phase)
         self._activity, self._done, self._total = activity, done, total
         self._announce_time()
 
@@ -115,11 +118,16 @@ class LiveView:
         phase = find_phase(self._run.config, step)
         self._step, self._activity, self._done, self._total = step, "", 0, 0
         self._rewards = {}
+        self._begin_phase(phase)
         self._steps.append(metrics)
         if not self._is_animated:
             self.note(format_step(step, total, phase, metrics, self._clock.time_left()))
         self._announce_time()
-        if self._clock.phase != phase:
+
+    def _begin_phase(self, phase: str) -> None:
+        """Forget the steps of an earlier phase."""
+        if phase != self._phase:
+            self._phase = phase
             self._steps.clear()
 
     def _announce_time(self) -> None:
@@ -139,7 +147,7 @@ class LiveView:
     def _lines(self, curve_width: int) -> list[str]:
         step, total, phase = self._step, self._run.config.total_steps, self._clock.phase
         head = f"step {step}/{total}" if self._clock.is_evaluating else f"{phase} step {min(step + 1, total)}/{total}"
-        doing = _ACTIVITIES.get(self._activity, self._activity or "starting")
+        doing = _ACTIVITIES.get(self._activity, self._activity or "starting").replace("evaluate ", "evaluating ")
         parts = f" {self._done}/{self._total}" if self._total > 1 else ""
         lines = [f"{head.strip()}: {doing}{parts}, {format_seconds(self._clock.activity_seconds)}"]
         lines.append(f"left      {format_left(self._clock.time_left())}")
@@ -296,7 +304,7 @@ def format_left(left: TimeLeft) -> str:
     parts = [f"{name} {format_seconds(seconds)}" for name, seconds in left.phases.items()]
     missing = [f"{name} not measured yet" for name in left.unknown if name not in left.phases]
     known = f"{'at least ' if left.unknown else ''}{format_seconds(left.seconds)}"
-    return f"{known} ({', '.join([*parts, *missing])})"
+    return f"{known} ({', '.join([*parts, *missing])})" if parts or missing else known
 
 
 def format_seconds(seconds: float) -> str:

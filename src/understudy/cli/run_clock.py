@@ -14,7 +14,7 @@ from understudy.runs.resumption import TRAINED_NAME
 from understudy.viewer.progress import PHASE_TITLES, RECENT_STEPS
 
 EVALUATIONS = "evaluations"
-_MIN_EPISODES = 4  # episodes of an activity that must have ended before its own speed is used
+_MIN_SHARE = 0.25  # share of the episodes that must have ended before their speed is used, because short ones end first
 
 
 def find_phase(config: TrainConfig, step: int) -> str:
@@ -98,7 +98,7 @@ class RunClock:
                 self._step_start = self._now()
             self._activity, self._activity_start = activity, self._now()
         self._done, self._total = done, total
-        if total > 1 and done >= min(total, _MIN_EPISODES):
+        if total > 1 and done >= max(1, _MIN_SHARE * total):
             self._episode_seconds = self.activity_seconds / done
         if self.is_evaluating:
             self._evaluated = self._num_done
@@ -168,7 +168,7 @@ class RunClock:
     def _evaluation_left(self) -> float | None:
         if self._done >= self._total:
             return 0.0
-        if self._done >= _MIN_EPISODES:
+        if self._done >= max(1, _MIN_SHARE * self._total):
             return self.activity_seconds / self._done * (self._total - self._done)
         last = self._eval_seconds.get(self._eval_set)
         return None if last is None else max(0.0, last - self.activity_seconds)
