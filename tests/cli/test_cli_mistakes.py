@@ -27,6 +27,10 @@ ARGUMENTS = {
     "list": (),
     "check": ("{file}", "mcp:{file}", "tau-bench:{file}#retail", "tau2:{name}#retail", "mix:retail,{name}"),
     "play": ("{name}", "mcp:{name}", "toy:DOMAIN --task {name}", "toy:DOMAIN --agent {name}"),
+    "chat": (
+        *("{name}", "tiny {name}", "mcp:{name}", "toy:DOMAIN --agent {name}", "toy:DOMAIN --agent gold --task {name}"),
+        *("toy:DOMAIN --model {name}", "toy:DOMAIN --agent gold --out broken.json"),
+    ),
     "eval": (
         *("{file} --agent gold", "toy:DOMAIN --agent {name}", "toy:DOMAIN --agent gold --split {name}"),
         *("--resume {file}", "--resume binary.toml", "toy:DOMAIN --agent gold --out broken.json"),

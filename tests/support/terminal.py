@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from understudy.cli.play import TerminalPlayer
-from understudy.envs.terminal import PersonLeft
+from understudy.envs.terminal import InputEnded
 
 
 def scripted_player(lines: Iterable[str]) -> tuple[TerminalPlayer, list[str]]:
@@ -14,7 +14,7 @@ def scripted_player(lines: Iterable[str]) -> tuple[TerminalPlayer, list[str]]:
     def ask(prompt: str) -> str:
         line = next(typed, None)
         if line is None:
-            raise PersonLeft
+            raise InputEnded
         return line
 
     return TerminalPlayer(ask, shown.append), shown

@@ -103,7 +103,7 @@ def evaluate(
         asked = {"model": model, "eval.split": split, "eval.tasks": tasks or "", "eval.trials": trials or ""}
         given = asked | {"eval.seed": "" if seed is None else seed}
         chosen = [f"{key}={value}" for key, value in given.items() if value != ""]
-        spec = _make_spec([*(target or ()), *chosen], agent, model, repeats, judge_failures)
+        spec = make_spec([*(target or ()), *chosen], agent, model, repeats, judge_failures)
         folder = _folder(spec, out)
     if inspect_log is not None:
         _validate_log_file(folder, inspect_log)
@@ -140,7 +140,8 @@ def compare(
     _print_comparison(after, before, markdown, as_json)
 
 
-def _make_spec(arguments: list[str], agent: str, model: str, repeats: int, judge_failures: bool) -> "EvalSpec":
+def make_spec(arguments: list[str], agent: str, model: str, repeats: int, judge_failures: bool) -> "EvalSpec":
+    """Return the spec of an evaluation from the arguments of a command. Print warnings about damaged checkpoints."""
     from understudy.runs.endpoints import validate_endpoint_overrides
     from understudy.runs.eval_spec import EvalSpec
     from understudy.runs.targets import resolve

@@ -200,6 +200,39 @@ def play(
     )
 
 
+@app.command(cls=SettingsCommand)
+def chat(
+    target: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="WHAT|MODEL|KEY=VALUE",
+            help="WHAT is what `understudy eval` takes. MODEL is the folder of a model or a model of `understudy "
+            "list`; WHAT may follow it, and is then where the model works.",
+        ),
+    ] = None,
+    task: Annotated[str, typer.Option(help="Id of the task. Default: the first task of --split.")] = "",
+    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="The split of the task.")] = "train",
+    agent: Annotated[
+        str, typer.Option(help="The agent: model, api (an endpoint), gold, or module:attribute (your own).")
+    ] = "model",
+    model: Annotated[str, typer.Option(help="A model, instead of WHAT's; also owner/model on Hugging Face.")] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="A new folder for the episode, which `understudy view` shows.")
+    ] = None,
+) -> None:
+    """Talk to a model as its user, and see its tool calls and what they change.
+
+    Of a run, the last checkpoint talks. The instructions of a task are shown as a hint; you may say anything. /end or
+    Ctrl-D ends the conversation, and shows the grade and the reasons for it. Ctrl-C leaves without a grade. WHAT is the
+    preset `default` if it is not given.
+    """
+    from understudy.cli.chat import run_chat
+
+    episode = run_chat(target or (), task, split, agent, model, out)
+    if episode and episode.score is None:
+        raise typer.Exit(1)
+
+
 app.command("eval", cls=SettingsCommand)(evaluation.evaluate)
 app.command(cls=SettingsCommand)(evaluation.score)
 app.command()(evaluation.compare)

@@ -11,10 +11,11 @@ from understudy.core.event_loop import run_async
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Scenario, Split, Task
 from understudy.core.trajectory import Trajectory
+from understudy.envs.environment import Environment
 from understudy.envs.task_source import TaskSource, find_task
 from understudy.envs.terminal import PersonLeft, format_tool_list, parse_typed_reply, print_conversation, read_line
 from understudy.envs.tools import UserTools
-from understudy.envs.users import HumanUser
+from understudy.envs.users import HumanUser, UserFactory
 from understudy.rollouts.agent import Agent, GoldAgent, HumanAgent
 from understudy.rollouts.fork import Fork
 from understudy.rollouts.rollout import EpisodeLimits, rollout
@@ -88,10 +89,7 @@ def play_interactively(
     limits of the episode are the larger ones of `limits` and `MIN_LIMITS`.
     """
     person = person or TerminalPlayer()
-
-    def user(scenario: Scenario, seed: int, user_tools: UserTools | None) -> HumanUser:
-        return HumanUser(scenario, user_tools, person.read_line, person.print_text)
-
+    user = human_users(person.read_line, person.print_text)
     actor = HumanAgent(person.act) if role == "agent" and not watch else agent or GoldAgent()
     if watch:
         actor = _WatchedAgent(actor, person.print_text)
@@ -106,18 +104,37 @@ def play_interactively(
     elif role == "user":
         domain = domain.with_users(user)
     seed = fork.episode.seed if fork else 0
-    turns, tokens = (
-        max(limits.max_turns, MIN_LIMITS.max_turns),
-        max(limits.max_episode_tokens, MIN_LIMITS.max_episode_tokens),
-    )
-    limits = limits.replace(max_turns=turns, max_episode_tokens=tokens)
-    try:
-        episode = run_async(rollout(task, domain.environment(task, seed=seed), actor, limits, seed))
-    except (PersonLeft, KeyboardInterrupt):
-        person.print_text("\nYou left before the end: no result.")
-        return None
-    person.print_text(f"\n{format_episode_title(episode)}")
+    episode = play_in_terminal(task, domain.environment(task, seed=seed), actor, person.print_text, limits, seed)
+    if episode is not None:
+        person.print_text(f"\n{format_episode_title(episode)}")
     return episode
+
+
+def play_in_terminal(
+    task: Task, environment: Environment, agent: Agent, show: Callable[[str], None], limits: EpisodeLimits, seed: int
+) -> Trajectory | None:
+    """Play an episode in which a person takes part. Return None if the person leaves early (/quit, Ctrl-C).
+
+    The limits of the episode are the larger ones of `limits` and `MIN_LIMITS`.
+    """
+    limits = limits.replace(
+        max_turns=max(limits.max_turns, MIN_LIMITS.max_turns),
+        max_episode_tokens=max(limits.max_episode_tokens, MIN_LIMITS.max_episode_tokens),
+    )
+    try:
+        return run_async(rollout(task, environment, agent, limits, seed))
+    except (PersonLeft, KeyboardInterrupt):
+        show("\nYou left before the end: no result.")
+        return None
+
+
+def human_users(ask: Callable[[str], str], show: Callable[[str], None]) -> UserFactory:
+    """Return a factory of users who are the person at the terminal."""
+
+    def user(scenario: Scenario, seed: int, user_tools: UserTools | None) -> HumanUser:
+        return HumanUser(scenario, user_tools, ask, show)
+
+    return user
 
 
 def select_task(domain: TaskSource, name: str = "", split: Split = "train") -> Task:

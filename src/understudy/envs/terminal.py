@@ -29,7 +29,7 @@ _CALL = re.compile(r"([\w.-]*)\s*(.*)", re.DOTALL)
 _LIKE_A_CALL = re.compile(r"\(.*\)|\{.*\}|\w+=\S+(?:\s+\w+=\S+)*", re.DOTALL)
 _ARGUMENT = re.compile(r"(\w+)=(.*)", re.DOTALL)
 _SPEAKER = re.compile(r" *(\w*) [|>] ")
-_STYLES = {"system": "dim", "user": "green", "assistant": "cyan", "agent": "cyan", "tool": "yellow"}
+_STYLES = {"system": "dim", "user": "green", "assistant": "cyan", "agent": "cyan", "tool": "yellow", "db": "magenta"}
 
 
 class PersonLeft(BaseException):
@@ -40,8 +40,15 @@ class PersonLeft(BaseException):
     """
 
 
+class InputEnded(PersonLeft):
+    """The input ended (Ctrl-D): no further line can be read."""
+
+
 def read_line(prompt: str) -> str:
-    """Return a line from `input`. Raise PersonLeft at end of input and, at once, at Ctrl-C, even in an event loop."""
+    """Return a line from `input`. Raise InputEnded at its end, and PersonLeft at once at Ctrl-C.
+
+    It works in an event loop too.
+    """
     try:
         if threading.current_thread() is not threading.main_thread():
             return input(prompt)
@@ -50,7 +57,9 @@ def read_line(prompt: str) -> str:
             return input(prompt)
         finally:
             signal.signal(signal.SIGINT, handler)
-    except (EOFError, KeyboardInterrupt):
+    except EOFError:
+        raise InputEnded from None
+    except KeyboardInterrupt:
         raise PersonLeft from None
 
 

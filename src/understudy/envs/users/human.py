@@ -9,13 +9,16 @@ from understudy.envs.tools import UserTools
 from understudy.envs.users.user import run_user_tool
 
 HELP = """\
-Type your message to the agent. An empty line ends the conversation, /help shows these instructions again, and /quit
-leaves without a result."""
+Type your message to the agent. /end or an empty line ends the conversation, /help shows these instructions again, and
+/quit leaves without a result."""
 TOOLS_HELP = "You have tools of your own. To use one, type: tool name=value. The agent does not see this."
 
 
 class HumanUser:
-    """User played by a person. `ask` reads a line and `show` prints. Raise PersonLeft at /quit."""
+    """User played by a person. `ask` reads a line and `show` prints. Raise PersonLeft at /quit.
+
+    An empty line as the first message is the opening of the scenario.
+    """
 
     def __init__(
         self,
@@ -27,19 +30,22 @@ class HumanUser:
         self._scenario, self._user_tools, self._ask, self._show = scenario, user_tools, ask, show
 
     async def reply(self, transcript: Sequence[Message]) -> str | None:
-        """Return the typed message, or None after an empty line."""
+        """Return the typed message, or None after an empty line or /end. Raise PersonLeft at /end as the first line."""
         if transcript:
             self._show(f"\nagent | {transcript[-1].content.strip() or '(says nothing)'}")
         else:
             self._brief()
         while True:
             line = self._ask("user> ").strip()
-            if line == "/quit":
+            if line == "/quit" or (line == "/end" and not transcript):
                 raise PersonLeft
             if line == "/help":
                 self._brief()
-            elif not self._does(line) and (line or transcript):
-                return line or None
+            elif line in ("", "/end"):
+                if transcript or self._scenario.opening:
+                    return None if transcript else self._scenario.opening
+            elif not self._does(line):
+                return line
 
     def _does(self, line: str) -> bool:
         """Run the call if the line is one. Return whether it was."""
@@ -56,4 +62,5 @@ class HumanUser:
 
     def _brief(self) -> None:
         own = f"\n\n{TOOLS_HELP}\n{format_tool_list(self._user_tools.specs())}" if self._user_tools else ""
-        self._show(f"You are the user. {self._scenario.instructions}\n\n{HELP}{own}\n")
+        opening = f"\nAn empty first message sends: {self._scenario.opening}" if self._scenario.opening else ""
+        self._show(f"You are the user. {self._scenario.instructions}\n\n{HELP}{opening}{own}\n")
