@@ -225,7 +225,8 @@ def test_a_run_trains_on_a_tool_dataset(tmp_path: Path) -> None:
     ]
     with pytest.raises(TaskError, match=r"limits\.max_turns"):
         launch.run_training(settings, tmp_path / "short")
-    launch.run_training([*settings, "limits.max_turns=3"], tmp_path / "run")
+    shown = launch.run_training([*settings, "limits.max_turns=3"], tmp_path / "run")
+    assert shown.index("gold") < shown.index(f"understudy chat {tmp_path / 'run'}")
     played = (tmp_path / "run" / "trajectories" / "step_000002.jsonl").read_text(encoding="utf-8").splitlines()
     assert {(json.loads(line)["domain"], json.loads(line)["task_id"]) for line in played} == {
         ("shelves", SHELVES.tasks("train")[0].id)

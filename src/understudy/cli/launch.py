@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from understudy.algorithms.presets import algorithm_presets
 from understudy.cli.live import LiveView
 from understudy.cli.processes import TEMP_FOLDER_VARIABLE, exit_with_parent, run_processes
+from understudy.cli.training_end import format_training_end
 from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.event_loop import run_async
 from understudy.core.settings import dump_section, dump_toml
@@ -40,6 +41,8 @@ def run_training(
     settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None, debug: bool = False
 ) -> str:
     """Train in a new folder, or resume a run. Return the result table as text; the folder holds it too.
+
+    A task that the model learned and the commands to continue with follow the table.
 
     With `debug`, the run's `run.log` has each episode and retry.
 
@@ -143,8 +146,7 @@ def _train(run: Run, process_group: ProcessGroup, debug: bool) -> str:
     except RolloutError:
         run.discard()
         raise
-    where = f"The run is in {run.folder}; view it with: understudy view {run.folder}"
-    return f"{result.format_table()}\n\n{where}"
+    return f"{result.format_table()}\n\n{format_training_end(run.folder, sys.stdout.isatty())}"
 
 
 def _find_trainer(config: TrainConfig) -> "Callable[..., RunReport]":
