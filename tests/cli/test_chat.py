@@ -28,6 +28,8 @@ from understudy.envs.sources import load_source
 from understudy.envs.state_diff import StateEdit
 from understudy.evaluation.stored_episodes import open_stored_episodes
 from understudy.rollouts.agent import GoldAgent, GoldCallsFirstAgent, RefusingAgent
+from understudy.viewer.episodes.episode_api import STANDALONE_EVAL_STEP, episode_source_of
+from understudy.viewer.library import RunLibrary
 
 TASK = select_task(DOMAIN, split="test")
 LAMP = TASK.gold_calls[0].arguments["lamp_id"]
@@ -53,6 +55,7 @@ def test_person_sees_calls_results_changes_and_the_grade() -> None:
     assert episode is not None
     assert (episode.reward, episode.stop_reason) == (1.0, StopReason.DONE)
     text = "\n".join(shown)
+    assert "find_lamp, switch_lamp" in shown[0]
     assert TASK.scenario.instructions in text
     call, result, change = (
         text.index(f"agent > switch_lamp(lamp_id='{LAMP}', on=True)"),
@@ -156,7 +159,17 @@ def test_model_talks_and_the_episode_is_an_evaluation(
     assert stored.config.user.kind == "human"
     assert episode.messages[1].content == "Hello."
     assert sum(episode.mask)  # the tokens that were sampled
+    place = {"key": out.name, "step": STANDALONE_EVAL_STEP}
+    assert episode_source_of(RunLibrary([out]), place).stored.episode(1) == episode
     assert run_chat(monkeypatch, capsys, "Hello.\n", *words)[0] == 2  # the folder is not overwritten
+
+
+def test_person_who_leaves_stores_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "chat"
+    assert run_chat(monkeypatch, capsys, "Hello.\n/quit\n", "toy:DOMAIN", "--agent", "gold", "--out", str(out))[0] == 0
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ ARGUMENTS = {
     "chat": (
         *("{name}", "tiny {name}", "mcp:{name}", "toy:DOMAIN --agent {name}", "toy:DOMAIN --agent gold --task {name}"),
         *("toy:DOMAIN --model {name}", "toy:DOMAIN --agent gold --out broken.json"),
+        "toy:DOMAIN --agent gold --out broken.json/new",
     ),
     "eval": (
         *("{file} --agent gold", "toy:DOMAIN --agent {name}", "toy:DOMAIN --agent gold --split {name}"),

@@ -3,6 +3,7 @@
 The person is a `User` of the environment that evaluations use. The environment is only watched.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from understudy.cli.play import TerminalPlayer, human_users, play_in_terminal, s
 from understudy.clients.cost import CostTracker, validate_prices
 from understudy.core.errors import ConfigError
 from understudy.core.event_loop import run_async
+from understudy.core.files import os_errors_as_config_errors
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Score, Split, Task
 from understudy.core.trajectory import Trajectory
@@ -67,11 +69,25 @@ def run_chat(
     source = spec.config.open_source()
     print_file_summaries(source)
     played = select_task(source, task, split)
-    episode = chat_interactively(source, played, open_agent(spec), limits=spec.config.limits, seed=spec.config.seed)
-    if episode is not None and episode.score and out is not None:
-        store_chat(out, spec, source, played, episode)
-        typer.echo(f"the episode is in {out}; view it with: understudy view {out}", err=True)
+    opened = open_agent(spec)
+    with _new_folder(out) if out else contextlib.nullcontext():
+        episode = chat_interactively(source, played, opened, limits=spec.config.limits, seed=spec.config.seed)
+        if episode is not None and episode.score and out is not None:
+            store_chat(out, spec, source, played, episode)
+            typer.echo(f"the episode is in {out}; view it with: understudy view {out}", err=True)
     return episode
+
+
+@contextlib.contextmanager
+def _new_folder(folder: Path) -> Iterator[None]:
+    """Create the folder, so that a wrong path is an error before anybody talks. Remove it if it stays empty."""
+    with os_errors_as_config_errors(folder, "give another --out"):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def split_model(arguments: Sequence[str]) -> tuple[list[str], str]:
@@ -113,8 +129,8 @@ def chat_interactively(
             return "/end"
 
     show = person.print_text
-    show(f"The agent has the tools {', '.join(spec.name for spec in source.tool_specs) or '(none)'}.\n")
     watched = open_watched(source.with_users(human_users(ask, show)), task, seed, show)
+    show(f"The agent has the tools {', '.join(tool.name for tool in watched.tools) or '(none)'}.\n")
     episode = play_in_terminal(task, watched, agent, show, limits or EpisodeLimits(), seed)
     if episode is not None:
         show(f"\n{format_grade(episode, explain(source, task, episode))}")
@@ -183,9 +199,7 @@ class WatchedEnvironment:
         if self._state is None or self._initial_state is None:
             return
         after = self._state.changes()
-        tables = self._state.tables()
-        edits = [edit for edit in diff_states(self._initial_state, self._before, after) if edit.path[0] in tables]
-        if edits:
+        if edits := diff_states(self._initial_state, self._before, after):
             self._show("\n".join(format_edits(edits)))
         self._before = after
 
@@ -243,8 +257,9 @@ def store_chat(folder: Path, spec: EvalSpec, source: TaskSource, task: Task, epi
     """Write the episode as an evaluation of one task, whose user was a person."""
     config = spec.config
     played = config.eval.replace(tasks=1, trials=1, split=task.split, seed=config.seed)
+    with os_errors_as_config_errors(folder, "free some space"):
+        TaskStore(folder).add([task])
     EpisodeStore(folder, spec.replace(config=config.replace(eval=played))).add(episode)
-    TaskStore(folder).add([task])
     failure = explain(source, task, episode)
     row = ResultRow(name=spec.name, result=summarize_episodes(source, [task], [episode], 1, config.seed))
     write_report(folder, EvalReport(rows=(row,), failures=(failure,) if failure else ()))
