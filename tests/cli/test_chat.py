@@ -1,7 +1,9 @@
 """Test `chat`: what the person sees, the changes of the database, the grade, and the stored episode."""
 
+import asyncio
 import io
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -91,6 +93,24 @@ def test_person_who_leaves_early_gets_no_grade(lines: list[str]) -> None:
     someone, shown = scripted_player(lines)
     assert chat_interactively(DOMAIN, TASK, GoldAgent(), someone) is None
     assert not any("reward" in text for text in shown)
+
+
+class _InterruptedAgent:
+    """An agent during whose reply the person presses Ctrl-C."""
+
+    async def act(self, *_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.Event().wait()
+
+
+def test_ctrl_c_during_a_reply_leaves_without_a_grade(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("understudy.cli.chat.Status.update", lambda _, text: told.append(text))
+    handler = signal.getsignal(signal.SIGINT)
+    someone, shown = scripted_player(["Hello."])
+    assert chat_interactively(DOMAIN, TASK, _InterruptedAgent(), someone) is None  # type: ignore[arg-type]
+    assert (len(told), "left" in shown[-1]) == (1, True)
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 class _Sums(ToolEpisode):

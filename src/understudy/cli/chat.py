@@ -4,11 +4,17 @@ The person is a `User` of the environment that evaluations use. The environment 
 """
 
 import contextlib
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import typer
+from rich.console import Console
+from rich.status import Status
 
 from understudy.cli.arguments import print_file_summaries
 from understudy.cli.evaluation import make_spec
@@ -131,10 +137,42 @@ def chat_interactively(
     show = person.print_text
     watched = open_watched(source.with_users(human_users(ask, show)), task, seed, show)
     show(f"The agent has the tools {', '.join(tool.name for tool in watched.tools) or '(none)'}.\n")
-    episode = play_in_terminal(task, watched, agent, show, limits or EpisodeLimits(), seed)
+    episode = play_in_terminal(task, watched, _AwaitedAgent(agent), show, limits or EpisodeLimits(), seed)
     if episode is not None:
         show(f"\n{format_grade(episode, explain(source, task, episode))}")
     return episode
+
+
+@dataclass(frozen=True, slots=True)
+class _AwaitedAgent:
+    """An agent whose replies are awaited with a line in the terminal, since a large model takes a while."""
+
+    agent: Agent
+
+    async def act(
+        self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> Message | None:
+        with Console(stderr=True).status("waiting for the agent; Ctrl-C leaves") as status, _told_of_interrupt(status):
+            return await self.agent.act(task, episode, new, tools)
+
+
+@contextlib.contextmanager
+def _told_of_interrupt(status: Status) -> Iterator[None]:
+    """Say at once that Ctrl-C was pressed: the step of the model under way, such as a long prompt, ends first."""
+    previous = signal.getsignal(signal.SIGINT)
+    if not callable(previous) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        status.update("leaving, after this step of the model; Ctrl-C again ends it")
+        previous(number, frame)
+
+    signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def open_watched(source: TaskSource, task: Task, seed: int, show: Callable[[str], None]) -> "WatchedEnvironment":
