@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.endpoint import Answer, lamp_agent, serve_answers
 from support.mcp_environment import write_environment
 from support.terminal import scripted_player
 from toy import DOMAIN
@@ -182,6 +183,22 @@ def test_model_talks_and_the_episode_is_an_evaluation(
     place = {"key": out.name, "step": STANDALONE_EVAL_STEP}
     assert episode_source_of(RunLibrary([out]), place).stored.episode(1) == episode
     assert run_chat(monkeypatch, capsys, "Hello.\n", *words)[0] == 2  # the folder is not overwritten
+
+
+def test_endpoint_talks_and_its_failure_has_no_grade(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["toy:DOMAIN", "--agent", "api", "endpoints.default.model=m", "--task", TASK.id]
+    words += ["endpoints.default.max_retries=0", "limits.max_retries=0"]
+    with serve_answers(lamp_agent) as endpoint:
+        url = f"endpoints.default.base_url={endpoint.url}"
+        code, shown, _ = run_chat(monkeypatch, capsys, "\nYes, please.\n", *words, url)
+        assert (code, f"db | lamps.{LAMP}.on" in shown) == (0, True)
+        assert "reward 1" in shown
+    with serve_answers([Answer("no", status=500)] * 3) as endpoint:
+        url = f"endpoints.default.base_url={endpoint.url}"
+        code, shown, _ = run_chat(monkeypatch, capsys, "\n", *words, url)
+        assert (code, "no score" in shown, "500" in shown) == (1, True, True)
 
 
 def test_person_who_leaves_stores_nothing(
