@@ -166,20 +166,30 @@ def test_model_in_the_place_of_what(tmp_path: Path) -> None:
     assert split_model(["seed=1"]) == (["seed=1"], "")
 
 
-def test_model_talks_and_the_episode_is_an_evaluation(
+@pytest.mark.slow
+def test_model_talks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    out = tmp_path / "chat"
+    words = ("tiny", "toy:DOMAIN", "sampling.max_response_tokens=8", "--task", TASK.id, "--out", str(out))
+    code, shown, _ = run_chat(monkeypatch, capsys, "Hello.\n", *words)
+    assert (code, f"{TASK.id}: reward 0 " in shown) == (0, True)
+    episode = open_stored_episodes(out).episode(1)
+    assert episode.messages[1].content == "Hello."
+    assert sum(episode.mask)  # the tokens that were sampled
+
+
+def test_episode_is_stored_as_an_evaluation_that_view_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "chat"
-    words = ("tiny", "toy:DOMAIN", "sampling.max_response_tokens=8", "--task", TASK.id, "--out", str(out))
-    code, shown, err = run_chat(monkeypatch, capsys, "Hello.\n", *words)
+    words = ("toy:DOMAIN", "--agent", "gold", "--task", TASK.id, "--out", str(out))
+    code, _, err = run_chat(monkeypatch, capsys, "Hello.\nYes, please.\n", *words)
     assert (code, f"understudy view {out}" in err) == (0, True)
-    assert re.search(rf"{re.escape(TASK.id)}: reward 0 ", shown)
     stored = open_stored_episodes(out)
     episode = stored.episode(1)
     assert stored.task(episode) == TASK
-    assert stored.config.user.kind == "human"
-    assert episode.messages[1].content == "Hello."
-    assert sum(episode.mask)  # the tokens that were sampled
+    assert (stored.config.user.kind, episode.reward) == ("human", 1.0)
+    assert [m.content for m in episode.messages if m.role == "user"] == ["Hello.", "Yes, please."]
     place = {"key": out.name, "step": STANDALONE_EVAL_STEP}
     assert episode_source_of(RunLibrary([out]), place).stored.episode(1) == episode
     assert run_chat(monkeypatch, capsys, "Hello.\n", *words)[0] == 2  # the folder is not overwritten
