@@ -120,6 +120,19 @@ class Scenario(Record):
     """The user simulator of this task if a model may play users. None means the one that the config names."""
 
 
+class TaskLimits(Record):
+    """Limits of the episodes of one task. None is no limit."""
+
+    max_turns: int | None = Field(default=None, ge=1)
+    """Maximum number of replies of the agent."""
+    max_calls: int | None = Field(default=None, ge=0)
+    """Maximum number of calls that are run."""
+    max_tools: int | None = Field(default=None, ge=0)
+    """Maximum number of different tools that the agent may call."""
+    max_servers: int | None = Field(default=None, ge=0)
+    """Maximum number of different servers whose tools the agent may call."""
+
+
 class Task(Record):
     """One task. The module docstring describes `gold`."""
 
@@ -142,6 +155,9 @@ class Task(Record):
     without a state, also the recorded results of the calls."""
     outputs: tuple[str, ...] = ()
     """Facts that the agent must tell the user; "available|in stock" accepts either."""
+    limits: TaskLimits | None = Field(default=None, exclude_if=lambda limits: limits is None)
+    """Limits of the task's own. They apply where calls are compared with the gold calls; sources with a state of their
+    own ignore them."""
 
     @model_serializer(mode="wrap")
     def _serialize(self, serialize: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:

@@ -15,10 +15,9 @@ from support.shelves import FixedReplies
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import Item, RowError
 from understudy.core.messages import Message, ToolCall
-from understudy.core.tasks import Task
+from understudy.core.tasks import Task, TaskLimits
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.data.check import check
-from understudy.envs.mcp.config import MCPLimits
 from understudy.envs.rewards import missing_facts
 from understudy.envs.task_files.call_matching import CallMatching, CallTask, match_calls
 from understudy.envs.task_files.call_rows import read_call_row
@@ -231,15 +230,17 @@ def test_remote_schema_is_not_fetched() -> None:
 
 def test_limits_of_the_row_end_the_episode() -> None:
     (item,) = items(row(FIND, ORDER, CANCEL))
-    limited = item.value.replace(limits=MCPLimits(max_turns=4, max_tools=3))
-    made = match_calls("retail", [Item("rows:1", limited)])
+
+    def limited(**limits: int) -> CallMatching:
+        task = item.value.task.replace(limits=TaskLimits(**limits))
+        return match_calls("retail", [Item("rows:1", item.value.replace(task=task))])
+
+    made = limited(max_turns=4, max_tools=3)
     assert reward(made, FIND, ORDER, CANCEL, "Done.") == 1.0
     cut_off = play(made, FIND, FIND, FIND, CANCEL, "Done.")
     assert (cut_off.reward, cut_off.stop_reason, cut_off.num_turns) == (0.0, StopReason.DONE, 4)
-    two = match_calls("retail", [Item("rows:1", limited.replace(limits=MCPLimits(max_tools=2)))])
-    assert two.refused[0].kind == "gold refused"
-    too_few = match_calls("retail", [Item("rows:1", limited.replace(limits=MCPLimits(max_turns=3)))])
-    assert too_few.refused[0].kind == "too long"
+    assert limited(max_tools=2).refused[0].kind == "gold refused"
+    assert limited(max_turns=3).refused[0].kind == "too long"
 
 
 def test_splits_families_and_slices() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,10 @@ import pytest
 from support.shelves import FixedReplies
 from understudy.core.items import Item, RowError
 from understudy.core.messages import Message, ToolCall
+from understudy.core.records import Record
+from understudy.core.tasks import TaskLimits
 from understudy.data.check import check
+from understudy.envs.sources import load_source
 from understudy.envs.task_files.call_matching import CallMatching, match_calls
 from understudy.envs.task_files.call_sequences import (
     CallSequence,
@@ -19,6 +23,7 @@ from understudy.envs.task_files.call_sequences import (
     read_spec_row,
     to_sequence_row,
 )
+from understudy.envs.task_files.skyrl_rows import to_skyrl_row
 from understudy.envs.task_files.step_references import find_references, resolve_references
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 
@@ -238,3 +243,27 @@ def test_list_place_in_a_made_up_result_is_bounded() -> None:
     task = read_spec(spec(*steps)).to_call_task("demo").task
     result = next(json.loads(message.content) for message in task.gold if message.role == "tool")
     assert (len(result["rows"]), list(result["ids"])) == (1000, ["123456"])
+
+
+@pytest.mark.parametrize("form", ["task", "skyrl"])
+def test_limits_survive_the_conversion_to_a_file_of_tasks(form: str, tmp_path: Path) -> None:
+    """The converted task is played with the row's limits: 4 turns of calls and one for the answer, 5 tools."""
+    call_task = read_row(row()).to_call_task("demo-calls")
+    written: Record = call_task.task
+    if form == "skyrl":
+        written = to_skyrl_row(call_task.task, "You research.", "demo-calls")
+    (tmp_path / "converted.jsonl").write_text(written.model_dump_json(exclude_defaults=True) + "\n")
+    source = load_source(str(tmp_path / "converted.jsonl"))
+    (task,) = source.tasks("test")
+    assert task.limits == TaskLimits(max_turns=5, max_tools=5)
+    replies = [
+        Message(role="assistant", tool_calls=(ToolCall(name="finance.get_price", arguments={"ticker": "SPY"}),))
+    ] * 9
+    episode = asyncio.run(rollout(task, source.environment(task), FixedReplies(*replies), EpisodeLimits()))
+    assert (episode.num_turns, episode.reward) == (5, 0.0)
+
+
+def test_task_without_limits_keeps_its_fingerprint() -> None:
+    task = read_row(row(max_turns=None, limits={})).to_call_task().task
+    assert task.limits is None
+    assert "limits" not in task.model_dump()

@@ -136,6 +136,7 @@ def from_sequence(sequence: CallSequence, servers: Collection[str] = ()) -> MCPT
     """Return the task of a sequence of calls on `servers`. It allows one turn for each call and one for the answer."""
     calls = tuple(MCPCall(tool=step.name, arguments=step.params) for step in sequence.steps)
     missing = (CallPattern(tool=pattern) for pattern in sequence.missing_calls(servers))
+    limits = sequence.task_limits()
     return MCPTask(
         id=sequence.id,
         prompt=sequence.prompt,
@@ -145,7 +146,7 @@ def from_sequence(sequence: CallSequence, servers: Collection[str] = ()) -> MCPT
         domain_policy=sequence.domain_policy,
         gold=calls,
         check=TaskCheck(calls=CallsCheck(required=(*_patterns(calls), *missing), ordered=True)),
-        limits=sequence.mcp_limits(),
+        limits=MCPLimits(**limits.model_dump(exclude_none=True)) if limits else MCPLimits(),
     )
 
 

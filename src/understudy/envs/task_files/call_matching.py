@@ -37,9 +37,8 @@ from understudy.core.errors import RolloutError, TaskError, ToolError, did_you_m
 from understudy.core.items import Item, RowError
 from understudy.core.messages import ERROR_PREFIX, Message, ToolCall, ToolSpec
 from understudy.core.records import Record
-from understudy.core.tasks import Score, Split, Task, assign_splits, filter_tasks, iterate_epochs
+from understudy.core.tasks import Score, Split, Task, TaskLimits, assign_splits, filter_tasks, iterate_epochs
 from understudy.envs.environment import StepResult, ToolEnvironment
-from understudy.envs.mcp.config import MCPLimits
 from understudy.envs.rewards import (
     FactRules,
     call_key,
@@ -81,8 +80,6 @@ class CallTask(Record):
     """Whether `task.split` was given. Otherwise the split follows from the id (`assign_splits`)."""
     domain_policy: str = ""
     """The system message; empty means the source's."""
-    limits: MCPLimits = MCPLimits()
-    """Limits of the episode. `max_seconds` has no effect: no call takes time."""
     tool_specs: tuple[ToolSpec, ...] = ()
     """The tools of this task's domain, if they were given."""
 
@@ -189,13 +186,13 @@ class CallMatching:
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> "CallMatchingEnvironment":
         """Return a new episode of `task`. Raise `TaskError` if the source has no task with this id."""
-        row = self.rows.get(task.id)
-        if row is None:
+        if task.id not in self.rows:
             raise TaskError(f"task {task.id} is not one of the {len(self.rows)} tasks of {self.name}")
         calls = record_calls(task, self.write_tools)
-        tools = GoldCallToolkit(self.all_specs, self.write_tools, calls, self._informative, row.limits)
+        limits = task.limits or TaskLimits()
+        tools = GoldCallToolkit(self.all_specs, self.write_tools, calls, self._informative, limits)
         policy, player = self.task_policy(task), user or self._user(task, seed)
-        return CallMatchingEnvironment(policy, tools, player, task, calls, self.tool_specs, row.limits.max_turns)
+        return CallMatchingEnvironment(policy, tools, player, task, calls, self.tool_specs, limits.max_turns)
 
     def fact_rules(self, task: Task) -> FactRules:
         """Return what counts as telling the task's outputs."""
@@ -228,7 +225,7 @@ class GoldCallToolkit:
         write_tools: Collection[str],
         calls: GoldCalls,
         informative: Collection[str],
-        limits: MCPLimits,
+        limits: TaskLimits,
     ) -> None:
         self.writes: list[ToolCall] = []
         """The writes made, in order."""
@@ -419,7 +416,7 @@ def validate_arguments(call: ToolCall, specs: Sequence[ToolSpec]) -> None:
 
 def find_refusal(item: Item[CallTask], specs: Sequence[ToolSpec], write_tools: Collection[str]) -> RowError | None:
     """Return why a task cannot be graded, or None. Its gold calls are answered and scored."""
-    row, task = item.value, item.value.task
+    task = item.value.task
     refuse = functools.partial(RowError, item.location)
     calls = record_calls(task, write_tools)
     if calls.failed:
@@ -435,10 +432,11 @@ def find_refusal(item: Item[CallTask], specs: Sequence[ToolSpec], write_tools: C
         return refuse("outputs", "an output or an alternative in it is empty, so any text would tell it")
     if answer_text(task.gold_turns[-1].content, task.scenario.opening) is not None:
         return refuse("gold", "its last gold message must be a text that asks nothing, after which the user leaves")
-    most = row.limits.max_turns
+    limits = task.limits or TaskLimits()
+    most = limits.max_turns
     if most is not None and len(task.gold_turns) > most:
         return refuse("gold", f"it has {len(task.gold_turns)} replies, but limits.max_turns is {most}", "too long")
-    tools = GoldCallToolkit(specs, write_tools, calls, calls.informative_tools, row.limits)
+    tools = GoldCallToolkit(specs, write_tools, calls, calls.informative_tools, limits)
     try:
         gold = score_calls(task, calls, tools.writes, _gold_transcript(task, tools), ended=True)
     except ToolError as e:

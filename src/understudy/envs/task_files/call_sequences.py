@@ -28,8 +28,7 @@ from understudy.core.items import Item, RowError, row_error_from_validation
 from understudy.core.json_values import parse_index
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
-from understudy.core.tasks import Scenario, Split, Task
-from understudy.envs.mcp.config import MCPLimits
+from understudy.core.tasks import Scenario, Split, Task, TaskLimits
 from understudy.envs.task_files.call_matching import CallTask, with_answer
 from understudy.envs.task_files.call_rows import (
     decode_columns,
@@ -118,10 +117,13 @@ class CallSequence(Record):
         missing = (name for name in self.must_call if name not in names)
         return tuple(f"{name}.*" if name in servers else name for name in missing)
 
-    def mcp_limits(self) -> MCPLimits:
-        """Return the limits. The turns that the row allows are for calls; one more is for the answer."""
+    def task_limits(self) -> TaskLimits | None:
+        """Return the limits, if there are any. The turns that the row allows are for calls; one more is for the
+        answer."""
         given = self.limits.model_dump(exclude_none=True)
-        return MCPLimits(**given | ({"max_turns": given["max_turns"] + 1} if "max_turns" in given else {}))
+        if "max_turns" in given:
+            given["max_turns"] += 1
+        return TaskLimits(**given) if given else None
 
     def to_call_task(self, domain: str = "") -> CallTask:
         """Return the task for a `CallMatching` source. Raise ValueError if a reference is not in a recorded result."""
@@ -142,12 +144,12 @@ class CallSequence(Record):
             scenario=Scenario(instructions=self.prompt, opening=self.prompt),
             gold=tuple(gold),
             outputs=tuple(dict.fromkeys(self._told(results))),
+            limits=self.task_limits(),
         )
         return CallTask(
             task=with_answer(task),
             has_split=self.split is not None,
             domain_policy=self.domain_policy,
-            limits=self.mcp_limits(),
         )
 
     def _results(self) -> list[Any]:
