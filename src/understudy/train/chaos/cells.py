@@ -134,12 +134,13 @@ def _hang(party: str, setup: Setup, owner: Fault) -> FaultCell:
 
 def _environment_cells() -> Sequence[FaultCell]:
     """Return cells of environments: one fault of each method with the given domain, the others with short prompts."""
-    return [
+    cells = [
         *(FaultCell(party, "exception", _OWN, "played again", "stops", "environment") for party in _METHODS),
         *(FaultCell(party, "wrong data", _SUMS, "played again", "stops", "environment") for party in _METHODS[:2]),
         *(FaultCell(party, "slow", _SUMS, "equal", "equal") for party in _METHODS[:2]),
         *(_hang(party, _SUMS, "environment") for party in _METHODS),
     ]
+    return sorted(cells, key=lambda cell: _METHODS.index(cell.party))
 
 
 def _endpoint_cells(party: str, setup: Setup, owner: Fault, faults: Sequence[str]) -> Sequence[FaultCell]:
