@@ -1,6 +1,7 @@
 """Tests of rollouts: limits, faults, retries, seeds, and groups of episodes that run concurrently."""
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -254,6 +255,12 @@ def test_method_that_never_returns_ends_the_attempt_and_is_played_again(method: 
     agent = FullContextAgent() if method == "grade" else NoopAgent()
     episode = asyncio.run(play_episode(source, TASKS[0], agent, EpisodeLimits(max_step_seconds=0.05), seed=0))
     assert (episode.fault, episode.reward, len(source.made)) == (None, 1.0, 2)
+
+
+def test_infinite_limit_ends_no_step() -> None:
+    limits = EpisodeLimits(max_step_seconds=math.inf)
+    episode = asyncio.run(rollout(TASKS[0], FakeEnvironment(1.0, duration=3), NoopAgent(), limits))
+    assert (episode.fault, episode.reward) == (None, 1.0)
 
 
 def test_timeout_and_cancellation_that_are_not_the_limit_pass() -> None:

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -115,11 +116,12 @@ def play_in_terminal(
 ) -> Trajectory | None:
     """Play an episode in which a person takes part. Return None if the person leaves early (/quit, Ctrl-C).
 
-    The limits of the episode are the larger ones of `limits` and `MIN_LIMITS`.
+    The limits of the episode are the larger ones of `limits` and `MIN_LIMITS`, and no step has a time limit.
     """
     limits = limits.replace(
         max_turns=max(limits.max_turns, MIN_LIMITS.max_turns),
         max_episode_tokens=max(limits.max_episode_tokens, MIN_LIMITS.max_episode_tokens),
+        max_step_seconds=math.inf,  # a person thinks
     )
     try:
         return run_async(rollout(task, environment, agent, limits, seed))
