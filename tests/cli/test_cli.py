@@ -395,6 +395,9 @@ def test_train_exit_codes_for_interrupt_failure_and_config_error(
     vars(fake_training).update(train_that_raises(KeyboardInterrupt("stopped; go on with: understudy train --resume x")))
     code, _, err = call("train", "--out", str(tmp_path / "a"))
     assert (code, err.splitlines()[-1]) == (130, "stopped; go on with: understudy train --resume x")
+    vars(fake_training).update(train_that_raises(KeyboardInterrupt()))
+    code, _, err = call("train", "--out", str(tmp_path / "d"))
+    assert (code, f"--resume {tmp_path / 'd'}" in err) == (130, True), "a second Ctrl-C says how to resume too"
     vars(fake_training).update(train_that_raises(RolloutError("9 of 10 episodes failed", "engine")))
     code, _, err = call("train", "--out", str(tmp_path / "b"))
     assert (code, err) == (1, "understudy: 9 of 10 episodes failed\n")

@@ -364,6 +364,7 @@ def test_progress_counts_ended_and_started_episodes(processes: int) -> None:
 
     def play(process_group: ProcessGroup) -> list[tuple[int, int]]:
         seen: list[tuple[int, int]] = []
+        ended: list[Trajectory] = []
         playing = play_groups(
             RecordingFactory(lambda task, seed: FakeEnvironment(1.0)),
             iter(TASKS),
@@ -375,8 +376,10 @@ def test_progress_counts_ended_and_started_episodes(processes: int) -> None:
             seed=7,
             process_group=process_group,
             on_progress=lambda done, total: seen.append((done, total)),
+            on_episode=ended.append,
         )
         asyncio.run(playing)
+        assert [episode.reward for episode in ended] == [1.0] * seen[-1][0]
         return seen
 
     if processes == 1:

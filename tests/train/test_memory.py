@@ -45,6 +45,7 @@ from understudy.train.planning.memory import (  # noqa: E402
     plan_memory,
     plan_run_memory,
     read_model_shape,
+    summarize_memory_plan,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
@@ -201,6 +202,10 @@ def test_plan_that_does_not_fit_suggests_settings(folder: Path) -> None:
     )
     fits = plan_memory(read_model_shape(folder), config(), WORKLOAD, MACHINE)
     assert explain_misfit(fits, LocalEngineConfig()) == ""
+    assert re.fullmatch(rf".*\b{fits.peak_bytes / 2**30:.2f} GiB\b.*\bcpu\b.*", summarize_memory_plan(fits)), "a line"
+    tight = fits.replace(device_bytes=round(fits.peak_bytes * 1.1))
+    assert tight.fits
+    assert summarize_memory_plan(tight) == format_memory_plan(tight)
     assert re.search(rf"\b0\.50 GiB\b.*\b{fits.peak_bytes / 2**30:.2f}", format_measured_peak(fits, 1 << 29))
 
 

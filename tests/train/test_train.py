@@ -48,7 +48,7 @@ from understudy.algorithms.batch import collate  # noqa: E402
 from understudy.cli import launch  # noqa: E402
 from understudy.core.errors import ConfigError, RolloutError, TaskError  # noqa: E402
 from understudy.core.tasks import Score, Split, Task  # noqa: E402
-from understudy.core.trajectory import read_trajectories  # noqa: E402
+from understudy.core.trajectory import Trajectory, read_trajectories  # noqa: E402
 from understudy.engines.base import Completion, LogprobTolerance  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.models import find_model, make_tiny_model  # noqa: E402
@@ -397,6 +397,26 @@ def test_new_run_starts_from_an_exported_model(tiny: Path, tmp_path: Path) -> No
     ((_, trained),) = [(n, e) for n, e in evaluations(run).items() if n.endswith(" rl")]
     base = evaluations(Run.resume(tmp_path / "new"))["000000 base"]
     assert base.task_results == trained.task_results
+
+
+@pytest.mark.usefixtures("distinct_character_rewards")
+def test_train_reports_each_episode_and_the_result_of_each_evaluation(tiny: Path, tmp_path: Path) -> None:
+    run, ended, lines = Run.create(tmp_path / "run", tiny_config(tiny, "steps=1")), list[Trajectory](), list[str]()
+    starts = list[tuple[str, int]]()
+
+    def report(activity: str, done: int, total: int, metrics: Mapping[str, float]) -> None:
+        if not total:
+            lines.append(activity)
+        elif not done and activity.startswith("evaluate"):
+            starts.append((activity, total))
+
+    train(run.config, run, report, on_episode=ended.append)
+    played = sum(line.get("rollout/episodes", 0) for line in step_metrics(run))
+    assert played >= 6
+    assert len(ended) == played + 3 * 2, "those of the step and of three evaluations on two tasks"
+    assert starts == [("evaluate base", 2), ("evaluate sft", 2), ("evaluate rl", 2)]
+    results = [line for line in lines if "success" in line and "of 2 tasks" in line]
+    assert [line.partition(":")[0] for line in results] == ["base", "sft", "rl"]
 
 
 def test_interrupt_ends_an_evaluation_at_once(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
