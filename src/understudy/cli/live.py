@@ -151,9 +151,10 @@ class LiveView:
         parts = f" {self._done}/{self._total}" if self._total > 1 else ""
         lines = [f"{head.strip()}: {doing}{parts}, {format_seconds(self._clock.activity_seconds)}"]
         lines.append(f"left      {format_left(self._clock.time_left())}")
-        if self._rewards:
-            lines.append(f"so far    success {format_estimate(estimate_success(self._rewards))}")
-        lines += format_curves(self._steps, curve_width)
+        rewards, steps = dict(self._rewards), list(self._steps)  # the display's thread calls this while others change
+        if rewards:
+            lines.append(f"so far    success {format_estimate(estimate_success(rewards))}")
+        lines += format_curves(steps, curve_width)
         if self._last_episode:
             lines.append(f"last      {self._last_episode}")
         return lines

@@ -2,6 +2,7 @@
 
 import math
 import time
+from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,7 @@ class RunClock:
         """Begin after `done_steps` steps. `history` has the metrics of steps that an earlier start of the run made."""
         self._config, self._now = config, now
         self._spans = phase_spans(config)
+        self._eval_steps = [step for step in range(config.total_steps + 1) if eval_name_after(config, step)]
         self._num_done = done_steps
         self._step_seconds: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_STEPS))
         self._eval_seconds: dict[str, float] = {}
@@ -175,8 +177,7 @@ class RunClock:
 
     def _evaluations_left(self) -> float | None:
         """Return the seconds of the rest of this evaluation and all later ones. None if the first has just begun."""
-        last, config = self._config.total_steps, self._config
-        left = sum(eval_name_after(config, step) is not None for step in range(self._evaluated + 1, last + 1))
+        left = len(self._eval_steps) - bisect_right(self._eval_steps, self._evaluated)
         now = self._evaluation_left() if self.is_evaluating else 0.0
         if now is None:
             return None
