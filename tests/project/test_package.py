@@ -122,6 +122,11 @@ def test_wheel_contains_exactly_the_package(distributions: Path) -> None:
     assert names == {name.removeprefix("src/") for name in tracked_files("src/understudy")}
 
 
+def test_wheel_is_under_8_mb(distributions: Path) -> None:
+    (wheel,) = distributions.glob("understudy_rl-*.whl")
+    assert wheel.stat().st_size < 8_000_000
+
+
 def test_source_distribution_contains_exactly_the_tracked_files(distributions: Path) -> None:
     (archive,) = distributions.glob("*.tar.gz")
     with tarfile.open(archive) as opened:
