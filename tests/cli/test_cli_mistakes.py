@@ -3,11 +3,13 @@
 A command of the program that `ARGUMENTS` lacks fails the test.
 """
 
+import errno
 import io
 import itertools
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,6 +21,7 @@ import pytest
 import typer
 
 import understudy
+from support.program import Call
 from understudy.cli import main as cli
 from understudy.runs.storage.checkpoints import list_checkpoints
 from understudy.runs.storage.status import read_run_status
@@ -272,3 +275,33 @@ def test_commands_that_print_values_have_a_json_option() -> None:
         for name in path.split():
             command = command.commands[name]
         assert "--json" in {option for each in command.params for option in each.opts}, path
+
+
+def test_used_port_is_one_line_with_the_option(call: Call) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, _, err = call("serve", "tiny", "--port", str(port))
+    assert (code, err.count("\n")) == (2, 1)
+    assert str(port) in err
+    assert "--port" in err
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), MemoryError()])
+def test_full_disk_and_memory_end_any_command_in_one_line(
+    call: Call, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr("understudy.cli.listing.list_available", fail)
+    code, out, err = call("list")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_other_os_errors_are_not_hidden(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("understudy.cli.listing.list_available", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        call("list")

@@ -1,5 +1,6 @@
 """Tests of model folders: the bundled SmolLM2, the tiny model, the cache and the resolution of model names."""
 
+import errno
 import json
 import math
 import re
@@ -509,3 +510,13 @@ def test_tokenizer_that_the_library_refuses_is_one_line(tiny: Path, tmp_path: Pa
         with pytest.raises(ConfigError, match=re.escape(str(file))) as raised:
             FormatTokenizer.load(file)
         assert "\n" not in str(raised.value)
+
+
+def test_full_disk_while_a_model_is_built_names_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setenv("UNDERSTUDY_CACHE", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"models.model.*No space left on device.*UNDERSTUDY_CACHE"):
+        build_cached("model", [Path(__file__)], build)
+    assert not list(tmp_path.rglob("*.safetensors"))

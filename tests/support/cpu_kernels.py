@@ -6,7 +6,7 @@ from support.machine import ELSEWHERE
 from understudy.engines.local.cpu.kernel_library import kernels_unavailable_reason
 
 OTHER_SYSTEM = "the kernels are for Linux on x86-64 with glibc"
-NO_COMPILER = "no C compiler was found ($CC, gcc, cc, clang)"
+NO_COMPILER = "no C compiler was found ($CC, gcc, cc, clang); install gcc or clang"
 NO_OPENMP = "this torch was built without OpenMP"
 """Accepted reasons for missing kernels. A failed compilation is not one of them."""
 REASON = kernels_unavailable_reason()

@@ -418,6 +418,21 @@ def test_doctor_lists_installed_parts(empty_home: Path, call: Call) -> None:
     assert all(f["passed"] or f["fix"] for f in found)
 
 
+def test_doctor_and_dry_run_say_why_a_cpu_is_slower(
+    empty_home: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = detect_machine(config(*TOY).engine.local_engine_config)
+    slower = machine.replace(fused_kernels=False, kernels_missing="no C compiler was found")
+    monkeypatch.setattr("understudy.engines.local.machine.detect_machine", lambda _: slower)
+    monkeypatch.setattr("understudy.train.planning.preflight.detect_machine", lambda _: slower)
+    found = findings()["C compiler"]
+    assert (found.passed, found.required) == (False, False)
+    assert "no C compiler was found" in found.detail
+    code, out, _ = call("train", *TOY, "--dry-run")
+    assert code == 0
+    assert "no C compiler was found" in out
+
+
 def test_doctor_reports_a_cache_that_may_not_be_read(
     empty_home: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:

@@ -103,7 +103,6 @@ def _devices(config: TrainConfig) -> Iterator[DoctorCheck]:
     """Check the device that `engine.device` resolves to, and what would make it faster."""
     if importlib.util.find_spec("torch") is None:
         return
-    from understudy.engines.local.cpu import kernel_library
     from understudy.engines.local.machine import detect_machine
 
     try:
@@ -114,9 +113,8 @@ def _devices(config: TrainConfig) -> Iterator[DoctorCheck]:
     detail = f"{machine.device} with {machine.memory_total / GIB:.1f} GiB, {machine.dtype_bytes}-byte numbers"
     yield DoctorCheck(name="device", passed=True, detail=detail)
     if machine.device == "cpu":
-        why = "" if machine.fused_kernels else kernel_library.kernels_unavailable_reason() or "not for this dtype"
-        detail = "fused kernels are compiled" if machine.fused_kernels else f"training is slower: {why}"
-        fix = "install gcc or clang, or set CC to one"
+        detail = "; ".join(machine.warnings) or "fused kernels are compiled"
+        fix = "install gcc or clang (Debian: apt-get install gcc libc6-dev), or set CC to one"
         yield DoctorCheck(name="C compiler", passed=machine.fused_kernels, detail=detail, fix=fix, required=False)
 
 

@@ -1,6 +1,7 @@
 """The command line. Each verb calls functions of the library and imports them when it runs."""
 
 import atexit
+import errno
 import gc
 import json
 import sys
@@ -40,6 +41,7 @@ limit); 2 a wrong argument or setting, in one line; 130 Ctrl-C; 143 SIGTERM, whi
 
 INTERRUPTED_STATUS = 130
 """The exit status of a command that Ctrl-C ended."""
+_FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
 MAX_PROBLEMS = 20
 """The largest number of groups of problems of a domain that are printed."""
 
@@ -469,6 +471,17 @@ def main() -> None:
     except (ConfigError, TaskError, RolloutError) as e:
         typer.secho(f"understudy: {mask_secrets(str(e))}", fg="red", err=True)
         sys.exit(1 if isinstance(e, RolloutError) else 2)
+    except OSError as e:  # a full disk can end any write, also one of a library
+        if e.errno not in _FULL_DISK:
+            raise
+        where = f"{e.filename}: " if e.filename else ""
+        typer.secho(
+            f"understudy: {where}{e.strerror}; free some space, then run the same command again", fg="red", err=True
+        )
+        sys.exit(2)
+    except MemoryError:
+        typer.secho("understudy: out of memory; close other programs, or use a smaller model", fg="red", err=True)
+        sys.exit(2)
     except KeyboardInterrupt:  # Ctrl-C before a command handles it, such as during imports
         typer.secho("understudy: stopped", fg="red", err=True)
         sys.exit(TERMINATED_STATUS if is_terminated() else INTERRUPTED_STATUS)

@@ -1,6 +1,7 @@
 """The server: its routes and its socket."""
 
 import contextlib
+import errno
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp
 
 from understudy.clients.chat import require_api_key
 from understudy.core.errors import ConfigError
+from understudy.engines.local.machine import detect_machine
 from understudy.engines.models import find_model
 from understudy.formats import FormatTokenizer
 from understudy.runs.agents import open_model
@@ -35,7 +37,8 @@ def serve_model(weights: ModelWeights, config: ServeConfig, on_message: Callable
     key, listener = require_api_key(config.api_key_var), open_socket(config)
     with listener:
         model = load_served_model(weights, config)
-        for line in (*weights.warnings, model.sampler_note):
+        slow = detect_machine(weights.config.engine.local_engine_config).warnings
+        for line in (*weights.warnings, *slow, model.sampler_note):
             on_message(line)
         if not (config.is_loopback or key):
             on_message(f"anyone who can reach {config.host} can use this server; set a key with --api-key-var")
@@ -102,8 +105,11 @@ def open_socket(config: ServeConfig) -> socket.socket:
     try:
         return socket.create_server((config.host, config.port), family=family)
     except OSError as e:
+        if e.errno == errno.EADDRINUSE:
+            text = f"port {config.port} of {config.host} is in use; give another --port, or --port 0 for a free one"
+            raise ConfigError(text) from e
         address = f"{config.host} port {config.port}"
-        raise ConfigError(f"cannot listen on {address}: {e.strerror or e}; set another --host or --port") from e
+        raise ConfigError(f"cannot listen on {address}: {e.strerror or e}; give another address or --port") from e
 
 
 async def _api_error(_: Request, refusal: ApiError) -> Response:

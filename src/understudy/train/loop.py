@@ -69,6 +69,7 @@ async def train_async(
     planned = memory.plan_run_memory(config, prepared.model_folder, machine, process_group.world_size)
     for line in (
         *run.warnings,
+        *machine.warnings,
         *config_warnings(config),
         *prepared.data_files.notes,
         *map(memory.summarize_memory_plan, planned),

@@ -31,6 +31,15 @@ class Machine(Record):
     """Bytes in use by this process before a model is loaded. On a GPU: device memory used by this process."""
     memory_total: int
     """Total memory in bytes."""
+    kernels_missing: str = ""
+    """Why a CPU computes without the fused kernels. Empty if it has them, and for other devices."""
+
+    @property
+    def warnings(self) -> list[str]:
+        """Lines that say why this machine is slower than it could be, and what to do."""
+        if not self.kernels_missing:
+            return []
+        return [f"slower, without the fused kernels: {self.kernels_missing}"]
 
 
 def detect_machine(config: LocalEngineConfig) -> Machine:
@@ -52,6 +61,7 @@ def detect_machine(config: LocalEngineConfig) -> Machine:
         packs_weights=on_cpu and fuse.should_pack_weights(dtype),
         memory_used=_in_use(device.type),
         memory_total=_total(device.type),
+        kernels_missing=kernel_library.kernels_unavailable_reason(dtype) if on_cpu else "",
     )
 
 

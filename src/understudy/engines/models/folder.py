@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from understudy.core.errors import ConfigError
+from understudy.core.files import os_errors_as_config_errors
 
 if TYPE_CHECKING:
     import torch
@@ -58,14 +59,15 @@ def build_cached(name: str, sources: Iterable[Path], build: Callable[[Path], obj
     folder = cache_folder() / "models" / name
     sources_sha256 = {source.name: _sha256(source) for source in (*sources, Path(__file__))}
     if not _intact(folder, sources_sha256):
-        try:
+        with os_errors_as_config_errors(
+            folder, "run the same command again, or set UNDERSTUDY_CACHE to another folder"
+        ):
             folder.mkdir(parents=True, exist_ok=True)
-            staging = tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-", ignore_cleanup_errors=True)
-        except OSError as error:
-            raise ConfigError(f"cannot write to {folder} ({error}); set UNDERSTUDY_CACHE to another folder") from error
-        with staging as staged:
-            build(Path(staged))
-            _publish(Path(staged), folder, sources_sha256)
+            with tempfile.TemporaryDirectory(
+                dir=folder.parent, prefix=f".{name}-", ignore_cleanup_errors=True
+            ) as staged:
+                build(Path(staged))
+                _publish(Path(staged), folder, sources_sha256)
     return folder
 
 

@@ -104,7 +104,7 @@ async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -
         memory=fitted.plan,
         misfit=fitted.misfit,
         disk=_disk(config, memory.read_model_shape(prepared.model_folder), machine.dtype_bytes, folder),
-        notes=(*([fitted.changes] if fitted.changes else []), *notes),
+        notes=(*([fitted.changes] if fitted.changes else []), *machine.warnings, *notes),
     )
 
 

@@ -60,7 +60,7 @@ def kernels_unavailable_reason(dtype: torch.dtype = torch.bfloat16) -> str:
 
 @cache
 def _library(dtype: torch.dtype) -> ctypes.CDLL | str:
-    """Return the loaded kernels, or why there are none."""
+    """Return the loaded kernels, or why there are none, with a remedy if there is one."""
     try:
         if (sys.platform, platform.machine(), platform.libc_ver()[0]) != ("linux", "x86_64", "glibc"):
             raise _Unavailable("the kernels are for Linux on x86-64 with glibc")
@@ -112,7 +112,7 @@ def _compiler() -> list[str]:
         words = shlex.split(command)
         if words and shutil.which(words[0]):
             return words
-    raise _Unavailable("no C compiler was found ($CC, gcc, cc, clang)")
+    raise _Unavailable("no C compiler was found ($CC, gcc, cc, clang); install gcc or clang")
 
 
 def _run(command: list[str]) -> None:
