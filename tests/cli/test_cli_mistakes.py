@@ -305,3 +305,10 @@ def test_other_os_errors_are_not_hidden(call: Call, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("understudy.cli.listing.list_available", fail)
     with pytest.raises(OSError, match="Input/output error"):
         call("list")
+
+
+def test_windows_is_refused_in_one_line_before_any_import() -> None:
+    script = "import sys; sys.platform = 'win32'; import understudy.cli.main"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "WSL" in done.stderr

@@ -28,7 +28,7 @@ from understudy.runs.metrics import PREFIXES
 from understudy.runs.targets import resolve
 
 LANGUAGES = {"python", "sh", "toml", "json", "yaml", "text"}
-PROGRAMS = {"accelerate", "cd", "curl", "echo", "export", "git", "hf", "llamafactory-cli", "make", "pip"}
+PROGRAMS = {"accelerate", "apt-get", "cd", "curl", "echo", "export", "git", "hf", "llamafactory-cli", "make", "pip"}
 PROGRAMS |= {
     "printf",
     "python",
@@ -48,7 +48,7 @@ UNRUN = {
     "a part of a class": 1,
     "a server": 5,
     "an endpoint": 9,
-    "an installation": 2,
+    "an installation": 4,
     "another package": 9,
     "another trainer": 6,
     "minutes": 14,

@@ -4,7 +4,7 @@ A block runs as it stands on the page. Three things stand in for what a CPU with
 
     `train`, `certify` and `doctor` in blocks marked "minutes"   get the settings TINY after those of the page
     `view`                                                       gets --text, since it would serve until Ctrl-C
-    `git`, `make` and `.venv/bin/activate` of the README         do not install; `make train` is a run of preset smoke
+    `apt-get`, `git`, `make` and `activate` of the README        do not install; `make train` is a run of preset smoke
 """
 
 import re
@@ -29,6 +29,7 @@ view) {UNDERSTUDY} "$@" --text ;;
 *) {UNDERSTUDY} "$@" ;;
 esac"""
 STAND_INS = {
+    "apt-get": "test $1 = install",
     "git": "mkdir -p understudy/.venv/bin && touch understudy/.venv/bin/activate",
     "make": "test $1 = test || understudy train smoke --out runs/default-001",
 }

@@ -37,3 +37,7 @@ def test_page_has_valid_tables_and_links(page: Path) -> None:
 def test_readme_activates_the_venv_before_using_the_program() -> None:
     text = README.read_text(encoding="utf-8")
     assert text.index(".venv/bin/activate") < text.index("\nunderstudy ")
+
+
+def test_readme_has_at_most_120_lines() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 120
