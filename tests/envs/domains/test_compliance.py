@@ -165,6 +165,13 @@ def test_several_writes_may_be_proposed_at_once_if_each_is_made_or_asked_for_aga
     assert after_yes("Shall I cancel W1 or W2?", answer="Yes, W1.") == []
 
 
+@pytest.mark.parametrize("shown", ["[" * 100_000, "{not json", "[1, 2]"])
+def test_results_that_hold_no_names_are_read_over(shown: str) -> None:
+    start = [user("Hi, it is W1."), *call(GET, shown), say("I will cancel W1 for you and me. Do you confirm?")]
+    transcript = [*start, user("Yes."), *call(CANCEL, "ok")]
+    assert kinds(transcript, [ConfirmedWrite(CANCEL, len(start) + 1, len(start))]) == []
+
+
 @pytest.mark.parametrize(
     ("proposal", "found"),
     [

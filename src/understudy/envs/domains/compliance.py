@@ -492,7 +492,7 @@ def _rows(messages: Iterable[Message]) -> Iterator[Mapping[str, object]]:
             continue
         try:
             waiting = [json.loads(message.content)]
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         while waiting:
             value = waiting.pop()
