@@ -42,8 +42,8 @@ marked = $(BIN)/python -m pytest $(2) -m $(1) $(shell grep -rl --include='test_*
 .PHONY: install train test test-slow test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-browser test-installation check docs docs-serve bench
 install: $(INSTALLED)
 
-# pip prints only warnings and errors. A virtual environment without pip, as Debian makes it without python3-venv, is removed.
-PIP = $(BIN)/python -m pip --disable-pip-version-check install -q
+# pip prints only errors. A virtual environment without pip, as Debian makes it without python3-venv, is removed.
+PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq
 $(INSTALLED): pyproject.toml constraints.txt
 	@test "$$(uname -s)" = Linux || test "$$(uname -s)" = Darwin || \
 		{ echo "understudy runs on Linux, and on macOS without the C kernels; on Windows use WSL 2" >&2; exit 2; }
