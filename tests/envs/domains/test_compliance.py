@@ -94,6 +94,28 @@ def test_proposal_in_other_words_is_no_violation(proposal: str) -> None:
     assert after_proposal(proposal) == []
 
 
+def test_multiple_of_an_amount_needs_its_count() -> None:
+    """62.50 is twice the price of the order."""
+    assert after_proposal("I will cancel order W1 with a refund of 62.50. Do you confirm?") == ["bundled_proposal"]
+    assert after_proposal("I will cancel order W1 with a refund of 62.50 for 2 aprons. Do you confirm?") == []
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [("87 Mill Street, Houston 96272", []), ("6 River Street, Boston 12988", ["unnamed_write"])],
+)
+def test_address_of_another_write_is_not_agreed_to(address: str, found: list[str]) -> None:
+    own = ToolCall(name="change_address", arguments={"order_id": "W1", "address": "87 Mill Street, Houston 96272"})
+    other = ToolCall(name="change_user_address", arguments={"address": "6 River Street, Boston 12988"})
+    start = [
+        user("I moved. Not 87 Mill Street, Houston 96272, but 6 River Street, Boston 12988 is my home."),
+        say(f"I will send order W1 to {address}. Do you confirm?"),
+        user("Yes."),
+    ]
+    transcript = [*start, *call(own, "changed"), *call(other, "changed")]
+    assert kinds(transcript, [ConfirmedWrite(own, len(start), len(start) - 1)]) == found
+
+
 TWO_ORDERS = [user("Please help with my orders W1, W2 and W3."), *call(GET, ORDER)]
 """The start of an episode in which several orders are known."""
 
