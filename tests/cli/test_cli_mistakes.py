@@ -21,10 +21,12 @@ import pytest
 import typer
 
 import understudy
-from support.program import Call
+from support.program import Call, call
 from understudy.cli import main as cli
 from understudy.runs.storage.checkpoints import list_checkpoints
 from understudy.runs.storage.status import read_run_status
+
+__all__ = ["call"]
 
 ARGUMENTS = {
     "list": (),

@@ -184,7 +184,7 @@ def test_missing_library_is_an_error_that_names_the_extra(tmp_path: Path, monkey
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     require_module.cache_clear()
     code, _, err = run_data_command("convert", path, tmp_path / "out.jsonl")
-    assert (code, "pyarrow" in err, ".[data]" in err) == (2, True, True)
+    assert (code, "pyarrow" in err, "understudy-rl[data]" in err) == (2, True, True)
 
 
 def test_train_split_of_a_folder_is_read(tmp_path: Path) -> None:

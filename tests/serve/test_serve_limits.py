@@ -200,7 +200,7 @@ def test_startup_messages_name_url_and_warnings(folder: Path, monkeypatch: pytes
 
 @pytest.mark.usefixtures("interrupted_server")
 def test_server_that_cannot_listen_raises_config_error(folder: Path) -> None:
-    text = r"127\.0\.0\.1 port \d+: .*--port"
+    text = r"port \d+ of 127\.0\.0\.1\b.*--port"
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match=text):
         serve_messages(folder, port=taken.getsockname()[1])
     with pytest.raises(ConfigError, match="no such host port 0"):

@@ -292,7 +292,7 @@ def test_gold_prefers_direct_flights_and_detour_earns_nothing() -> None:
     turns = [*before[:-2], gold_call("search_one_stop", **look.arguments), *before[-2:]]
     score, messages = play(task, Script(*turns, _replace_argument(book, "flights", list(detour)), report))
     assert any('"status":"booked"' in m.content for m in messages)
-    assert (score.parts["policy_compliance"], score.parts["state_match"]) == (1.0, 0.0)
+    assert (score.reward, score.parts["state_match"]) == (0.0, 0.0)
 
 
 def _find_bookable_connections(task: Task) -> list[tuple[str, ...]]:
