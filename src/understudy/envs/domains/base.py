@@ -34,7 +34,7 @@ from understudy.core.tasks import (
     write_tasks,
 )
 from understudy.core.user_code import task_code
-from understudy.envs.domains.compliance import find_violations
+from understudy.envs.compliance.violations import find_violations
 from understudy.envs.domains.definition import (
     assign_row_splits,
     find_domain_folder,

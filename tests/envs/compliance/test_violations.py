@@ -9,7 +9,7 @@ import pytest
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Score
 from understudy.data.probe import FixedRepliesAgent
-from understudy.envs.domains.compliance import find_violations
+from understudy.envs.compliance.violations import find_violations
 from understudy.envs.domains.grading import apply_policy
 from understudy.envs.environment import ConfirmedWrite, ConsentGate
 from understudy.envs.rewards import FactRules

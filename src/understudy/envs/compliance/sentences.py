@@ -1,0 +1,70 @@
+"""Sentences and clauses of a text, and whether they deny what they say or say it under a condition."""
+
+import re
+from collections.abc import Iterator
+
+from understudy.envs.compliance.actions import ANY_VERB
+
+MAX_QUOTE_LENGTH = 200
+"""Largest number of characters that a violation quotes."""
+
+CONDITION = re.compile(
+    r"\b(?:if|once|when|whenever|after|unless|until|in case|as soon as|should you|would|could|before|cannot|can't|"
+    r"only|unable|need|policy|confirm)\b"
+)
+"""A word with which a sentence neither promises nor claims anything: "I will cancel it if you like"."""
+
+_TITLE = re.compile(r"\b(dr|prof|mr|mrs|ms)\.(?= )")
+_SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
+_CLAUSE_END = re.compile(r"[,;:.!?]+(?=\s|$)|\b(?:but|instead|and|so)\b")
+_CONTINUATION = re.compile(r"[,:]+|and")
+"""What separates a clause from one that belongs to it: "cancel order W1, reason: ordered by mistake"."""
+_OWN_VERB = re.compile(
+    r"(?!\s*because\b)(?:.*\b(?:i|we|you|will|shall|can|may|is|are|be)\b"
+    rf"|\s*(?:(?:just|then|please|also|now|only|simply)\s+)*(?:{ANY_VERB})\b)",
+    re.DOTALL,
+)
+"""A clause with a verb of its own: " and you keep W2", " just cancel W1", but not ", because you asked"."""
+_NEGATION = re.compile(
+    r"\b(?:will|shall|would|can|could|do|does|am|are|is|must|should|may) (?:\w+ )?(?:not|never)\b"
+    r"|\b(?:wo|ca|sha|would|could|do|does|is|are|must|should)n't\b|\bcannot\b|\bnever\b"
+)
+_EXCEPTION = re.compile(r"\b(?:unless|until|without|before|if|only after|anything|any other|nothing|else)\b")
+"""A word with which a negation denies no action: "I will not cancel W1 until you confirm"."""
+
+
+def normalize_text(text: str) -> str:
+    """Return the text case-folded, with plain apostrophes, single spaces and no dot after a title such as "Dr."."""
+    lines = (" ".join(line.split()) for line in text.casefold().splitlines())
+    return _TITLE.sub(r"\1", "\n".join(filter(None, lines)).replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))
+
+
+def quote(text: str) -> str:
+    """Return the start of a text on one line, as a violation shows it."""
+    return " ".join(text.split())[:MAX_QUOTE_LENGTH]
+
+
+def split_sentences(text: str) -> list[str]:
+    """Return the sentences and lines of a text. A semicolon ends a sentence too."""
+    return _SENTENCE_END.split(text)
+
+
+def split_clauses(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield each clause of a text, and whether it is negated.
+
+    A clause without a verb of its own belongs to the one before: in "I will never cancel W1, reason: ordered by
+    mistake" all are negated.
+    """
+    start, negated, separator = 0, False, ""
+    for match in [*_CLAUSE_END.finditer(text), None]:
+        clause = text[start : match.start()] if match else text[start:]
+        continues = _CONTINUATION.fullmatch(separator) and not _OWN_VERB.match(clause)
+        negated = is_negated(clause) or bool(negated and continues)
+        yield clause, negated
+        if match:
+            start, separator = match.end(), match[0]
+
+
+def is_negated(clause: str) -> bool:
+    """Return whether a clause says that something is not done, as in "I won't cancel W1"."""
+    return _NEGATION.search(clause) is not None and not _EXCEPTION.search(clause)
