@@ -209,10 +209,8 @@ def _find_several(call: ToolCall, values: Sequence[str], text: str, transcript: 
         return ""
     nouns = {name.removesuffix("_id") for name in call.arguments if name.endswith("_id")}
     pronouns = ""
-    if not any(isinstance(value, list) for value in call.arguments.values()):  # else the call itself has several
-        said = "\n".join(normalize_text(m.content) for m in transcript if m.role != "tool" and not m.tool_calls)
-        before = (rf"([a-z]{{3,}}) {re.escape(value)}\b" for value in values if TARGET.fullmatch(value))
-        nouns |= {word for pattern in before for word in re.findall(pattern, said)} - _NOT_NOUNS
+    if not any(isinstance(value, list) for value in call.arguments.values()):  # else "them" may be the call's targets
+        nouns |= _find_nouns(values, transcript)
         pronouns = r"|\b(?:both|all|each) of (?:them|these|those)\b|\bthem (?:both|all)\b"
     if not nouns:
         return ""
@@ -235,3 +233,10 @@ def _find_several(call: ToolCall, values: Sequence[str], text: str, transcript: 
             return match[0]
     clauses = (clause for clause, negated in split_clauses(text) if not negated and means_tool(call.name, clause))
     return next((match[0] for clause in clauses for match in re.finditer(several, clause)), "")
+
+
+def _find_nouns(values: Sequence[str], transcript: Sequence[Message]) -> set[str]:
+    """Return the words that stand before a target in texts, such as "order" in "order w1"."""
+    texts = "\n".join(normalize_text(m.content) for m in transcript if m.role != "tool" and not m.tool_calls)
+    targets = (re.escape(value) for value in values if TARGET.fullmatch(value))
+    return {noun for target in targets for noun in re.findall(rf"([a-z]{{3,}}) {target}\b", texts)} - _NOT_NOUNS
