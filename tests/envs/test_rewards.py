@@ -14,7 +14,6 @@ from understudy.envs.rewards import (
     calls_match,
     calls_progress,
     extract_numbers,
-    facts_told,
     find_fact_rules,
     missing_facts,
     product_score,
@@ -24,9 +23,10 @@ from understudy.envs.rewards import (
 from understudy.envs.state import State, Table
 
 
-def score_text(text: str, outputs: tuple[str, ...], shown: str = "") -> float:
+def tells(text: str, outputs: tuple[str, ...], shown: str = "") -> bool:
+    """Return whether a text tells all outputs after a result has shown something."""
     transcript = [Message(role="tool", content=shown), Message(role="assistant", content=text)]
-    return facts_told(transcript, outputs)
+    return not missing_facts(transcript, outputs)
 
 
 @pytest.mark.parametrize(
@@ -92,22 +92,22 @@ def test_amounts_match_with_and_without_separators(amount: object) -> None:
 
 
 def test_word_counts_only_after_tool_has_shown_it() -> None:
-    assert score_text("It is delivered.", ("delivered",), shown='{"status":"delivered"}') == 1.0
-    assert score_text("It is delivered.", ("delivered",), shown='{"status":"shipped"}') == 0.0
+    assert tells("It is delivered.", ("delivered",), shown='{"status":"delivered"}')
+    assert not tells("It is delivered.", ("delivered",), shown='{"status":"shipped"}')
     late = [Message(role="assistant", content="It is delivered."), Message(role="tool", content="delivered")]
-    assert facts_told(late, ("delivered",)) == 0.0
+    assert missing_facts(late, ["delivered"]) == ["delivered"]
 
 
 @given(st.integers(0, 40))
 def test_a_number_in_a_long_list_does_not_count(others: int) -> None:
     text = "It is 29.90. " + " ".join(str(100 + n) for n in range(others))
-    assert score_text(text, ("29.90",), shown="29.90") == float(others <= MAX_EXTRA_NUMBERS)
+    assert tells(text, ("29.90",), shown="29.90") == (others <= MAX_EXTRA_NUMBERS)
 
 
 @given(st.integers(0, 40))
 def test_a_word_among_many_numbers_does_not_count(others: int) -> None:
     text = "It is delivered. " + " ".join(str(100 + n) for n in range(others))
-    assert score_text(text, ("delivered",), shown="delivered") == float(others <= MAX_DIGIT_RUNS)
+    assert tells(text, ("delivered",), shown="delivered") == (others <= MAX_DIGIT_RUNS)
 
 
 def test_outputs_may_be_stated_in_separate_messages() -> None:
@@ -117,15 +117,15 @@ def test_outputs_may_be_stated_in_separate_messages() -> None:
         Message(role="user", content="And the price? 5?"),
         Message(role="assistant", content="It was 12.00."),
     ]
-    assert facts_told(transcript, ("delivered", "12.00")) == 1.0
-    assert facts_told(transcript, ("delivered", "12.00", "5")) == 0.0
-    assert facts_told(transcript, ()) == 1.0
+    assert missing_facts(transcript, ["delivered", "12.00"]) == []
+    assert missing_facts(transcript, ["delivered", "12.00", "5"]) == ["5"]
+    assert missing_facts(transcript, []) == []
 
 
 def test_only_text_sent_to_user_counts_as_stated() -> None:
     beside = Message(role="assistant", content="It is 12.00.", tool_calls=(ToolCall(name="f"),))
     for message in (beside, Message(role="user", content="It is 12.00."), Message(role="tool", content="12.00")):
-        assert facts_told([message], ("12.00",)) == 0.0
+        assert missing_facts([message], ["12.00"]) == ["12.00"]
 
 
 class Row(Record):
@@ -244,8 +244,9 @@ def test_denied_number_is_not_told(text: str, told: bool) -> None:
 def test_nothing_must_be_shown_if_gold_makes_no_call() -> None:
     told = [Message(role="assistant", content="The lamp takes 71 W, so it is bright.")]
     rules = find_fact_rules(told, ["71", "bright"])
-    assert facts_told(told, ["71", "bright"], rules) == 1.0
-    assert facts_told([Message(role="assistant", content="I do not know.")], ["71", "bright"], rules) == 0.0
+    assert missing_facts(told, ["71", "bright"], rules) == []
+    untold = [Message(role="assistant", content="I do not know.")]
+    assert missing_facts(untold, ["71", "bright"], rules) == ["71", "bright"]
 
 
 def test_what_gold_denies_is_told_by_denying_it() -> None:
@@ -305,43 +306,43 @@ RECORD = '{"status": "placed", "refund": "6.00"}'
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("You save 6.00.", 1.0),
-        ("6.00", 1.0),
-        ("The order is placed, and you save 6.00.", 1.0),
-        ('{"saved": "6.00"}', 1.0),
-        (RECORD, 0.0),
-        ('{"status":"placed","refund":"6.00"}', 0.0),
-        (f"Here it is: {RECORD}", 0.0),
-        (f"[{RECORD}]", 0.0),
+        ("You save 6.00.", True),
+        ("6.00", True),
+        ("The order is placed, and you save 6.00.", True),
+        ('{"saved": "6.00"}', True),
+        (RECORD, False),
+        ('{"status":"placed","refund":"6.00"}', False),
+        (f"Here it is: {RECORD}", False),
+        (f"[{RECORD}]", False),
     ],
 )
-def test_repeating_a_json_result_tells_nothing(text: str, told: float) -> None:
-    assert score_text(text, ("6.00",), RECORD) == told
+def test_repeating_a_json_result_tells_nothing(text: str, told: bool) -> None:
+    assert tells(text, ("6.00",), RECORD) == told
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("330.00", 1.0),
-        ("110.00 * 3 = 330.00", 1.0),
-        ("Each visit is 110.00, so three are 330.00.", 1.0),
-        ("110.00 330.00", 0.0),
-        ("110.00, 330.00", 0.0),
-        ("$110.00 / $330.00", 0.0),
+        ("330.00", True),
+        ("110.00 * 3 = 330.00", True),
+        ("Each visit is 110.00, so three are 330.00.", True),
+        ("110.00 330.00", False),
+        ("110.00, 330.00", False),
+        ("$110.00 / $330.00", False),
     ],
 )
-def test_bare_list_of_numbers_tells_none(text: str, told: float) -> None:
-    assert score_text(text, ("330.00",), "a visit is 110.00, three are 330.00") == told
+def test_bare_list_of_numbers_tells_none(text: str, told: bool) -> None:
+    assert tells(text, ("330.00",), "a visit is 110.00, three are 330.00") == told
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("Suspended, reason: long trip", 1.0),
-        ("Line 555-4042 suspended: long trip", 1.0),
-        ("Your line on the Smart plan is suspended for a long trip until you resume it", 1.0),
-        ("name Ruth Nash lines plan Smart contract_until suspended long trip seen no", 0.0),
+        ("Suspended, reason: long trip", True),
+        ("Line 555-4042 suspended: long trip", True),
+        ("Your line on the Smart plan is suspended for a long trip until you resume it", True),
+        ("name Ruth Nash lines plan Smart contract_until suspended long trip seen no", False),
     ],
 )
-def test_words_without_grammar_tell_none(text: str, told: float) -> None:
-    assert score_text(text, ("long trip",), "suspended: long trip") == told
+def test_words_without_grammar_tell_none(text: str, told: bool) -> None:
+    assert tells(text, ("long trip",), "suspended: long trip") == told

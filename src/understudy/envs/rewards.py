@@ -1,7 +1,7 @@
 """Graders: pure functions of the final state, the gold changes and the transcript. Each returns a number in [0, 1].
 
 Graders read the live final state; they replay no calls. The reward is the product of the strict parts. The rules for
-`facts_told` give no reward for guesses, denials, lists of candidates and for reading out complete records:
+telling a fact give no reward for guesses, denials, lists of candidates and for reading out complete records:
 
     every fact the text affirms it, and a result has shown it before. The result of a failed call shows nothing, and no
                result shows what the arguments of its call state. The text does not repeat a JSON result;
@@ -104,13 +104,8 @@ SHOWN_ONLY = FactRules()
 """Every output must be shown."""
 
 
-def facts_told(transcript: Sequence[Message], outputs: Sequence[str], rules: FactRules = SHOWN_ONLY) -> float:
-    """Return 1.0 if the agent told the user every output, else 0.0. The module docstring has the rules."""
-    return float(not missing_facts(transcript, outputs, rules))
-
-
 def missing_facts(transcript: Sequence[Message], outputs: Sequence[str], rules: FactRules = SHOWN_ONLY) -> list[str]:
-    """Return the outputs that the agent did not tell the user."""
+    """Return the outputs that the agent did not tell the user. The module docstring has the rules."""
     if not outputs:
         return []
     num_numbers = sum(map(is_number, outputs))
