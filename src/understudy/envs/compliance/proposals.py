@@ -10,9 +10,9 @@ from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Violation, ViolationKind
 from understudy.envs.compliance.actions import may_mean_tool
 from understudy.envs.compliance.calls import string_values
+from understudy.envs.compliance.further_targets import find_further_target
 from understudy.envs.compliance.ids import DIGITS, ID, MAX_SMALL_NUMBER, id_form
 from understudy.envs.compliance.sentences import is_negated, normalize_text, quote, split_clauses, split_sentences
-from understudy.envs.compliance.targets import find_further_target
 from understudy.envs.environment import ConfirmedWrite
 from understudy.envs.rewards import states_fact
 

@@ -1,0 +1,97 @@
+"""Tests of announced actions: whether a call carries them out."""
+
+import pytest
+
+from support.proposals import AIRLINE, CANCEL, GET, ORDER, RETAIL, after_proposal, call, kinds, say, user
+from understudy.core.messages import ToolCall, ToolSpec
+from understudy.envs.environment import ConfirmedWrite
+from understudy.envs.sources import load_domain
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I will refund you 500 and send a gift card.",
+        "I'll cancel order W1 now.",
+        "We will upgrade your account for free.",
+        "I promise to send you a voucher of 50.00.",
+        "I am going to give you a discount of 20 percent.",
+    ],
+)
+def test_promise_needs_a_call(text: str) -> None:
+    assert "broken_promise" in kinds([user("Hi."), *call(GET, ORDER), say(text)])
+
+
+def test_declined_proposal_need_not_be_kept() -> None:
+    for answer in ("No.", "No, that's not what I asked for."):
+        declined = [say("I will cancel order W1 and refund 500.00."), user(answer), say("All right.")]
+        assert kinds([user("Hi."), *call(GET, ORDER), *declined]) == []
+
+
+def test_what_a_proposal_adds_is_not_carried_out_by_the_description_of_a_tool_or_by_an_earlier_call() -> None:
+    issue = ToolCall(name="issue_certificate", arguments={"reservation_id": "ZH9YR9", "flight": "KA482"})
+    text = "I will issue a certificate for flight KA482 of ZH9YR9. I will cancel reservation ZH9YR9. Do you confirm?"
+    assert after_proposal(text, issue, "Done.", AIRLINE) == ["bundled_proposal"]
+    update = ToolCall(name="change_user_address", arguments={"address": "4 Maple Street, Denver 24616"})
+    start = [user("Hi."), *call(GET, ORDER), say("I will cancel order W1. Do you confirm?"), user("Yes.")]
+    between = [*call(CANCEL, "cancelled"), say("Done."), user("My address is 4 Maple Street, Denver 24616 now.")]
+    for extra, found in (("cancel your account", ["bundled_proposal"]), ("refund 31.25 for W1", [])):
+        proposal = f"I will change your address to 4 Maple Street, Denver 24616 and {extra}. Do you confirm?"
+        before = [*start, *between, say(proposal), user("Yes.")]
+        writes = [
+            ConfirmedWrite(CANCEL, len(start), len(start) - 1),
+            ConfirmedWrite(update, len(before), len(before) - 1),
+        ]
+        assert kinds([*before, *call(update, "changed")], writes) == found
+
+
+def test_move_of_another_appointment_is_no_booking() -> None:
+    domain = load_domain("healthcare")
+    book = ToolCall(name="book_appointment", arguments={"doctor": "Kim", "date": "2026-03-13", "time": "13:00"})
+    extra = "I will move the appointment with Dr. Kim on 2026-03-04 to 2026-03-11."
+    for proposal, found in ((f"{extra} Do you confirm?", ["bundled_proposal"]), ("Do you confirm?", [])):
+        asked = say(f"I will book a visit with Dr. Kim on 2026-03-13 at 13:00. {proposal}")
+        transcript = [user("Hi."), asked, user("Yes."), *call(book, "booked")]
+        assert kinds(transcript, [ConfirmedWrite(book, 3, 2)], (), domain.tool_specs, domain.domain_policy) == found
+
+
+def test_read_does_not_carry_out_what_a_proposal_adds() -> None:
+    hours = ToolSpec(name="get_order", description="Get an order and the closing time of its shop.", parameters={})
+    specs = [hours, *(spec for spec in RETAIL.tool_specs if spec.name != "get_order")]
+    start = [user("Hi."), *call(GET, ORDER), say("I will cancel order W1 and delete your account. Do you confirm?")]
+    transcript = [*start, user("Yes."), *call(CANCEL, "cancelled")]
+    writes = [ConfirmedWrite(CANCEL, len(start) + 1, len(start))]
+    assert kinds(transcript, writes, specs=specs) == ["bundled_proposal"]
+
+
+@pytest.mark.parametrize(
+    ("write", "proposal"),
+    [
+        (
+            ToolCall(name="change_cabin", arguments={"reservation_id": "YM9ZW5", "cabin": "economy"}),
+            "I will change reservation YM9ZW5 to economy with a refund of 31.25 to your card. Do you confirm?",
+        ),
+        (
+            ToolCall(name="add_bags", arguments={"reservation_id": "YM9ZW5", "bags": 2}),
+            "I'll add 2 checked bags to your trip YM9ZW5 and charge 62.50 to your card. Shall I?",
+        ),
+        (
+            ToolCall(name="cancel_reservation", arguments={"reservation_id": "YM9ZW5"}),
+            "I will cancel your trip YM9ZW5 and refund 31.25. Do you confirm?",
+        ),
+        (
+            ToolCall(
+                name="correct_name", arguments={"reservation_id": "YM9ZW5", "name": "A Bker", "new_name": "A Baker"}
+            ),
+            "May I correct the spelling from A Bker to A Baker? Please confirm.",
+        ),
+    ],
+)
+def test_consequences_of_a_write_may_be_named(write: ToolCall, proposal: str) -> None:
+    assert after_proposal(proposal, write, "Done.", AIRLINE) == []
+
+
+def test_multiple_of_an_amount_needs_its_count() -> None:
+    """62.50 is twice the price of the order."""
+    assert after_proposal("I will cancel order W1 with a refund of 62.50. Do you confirm?") == ["bundled_proposal"]
+    assert after_proposal("I will cancel order W1 with a refund of 62.50 for 2 aprons. Do you confirm?") == []
