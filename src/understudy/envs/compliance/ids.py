@@ -6,7 +6,8 @@ ID = re.compile(r"(?<![\w.-])(?=[\w-]*[a-z])(?=[\w-]*\d)[a-z0-9_-]{2,}(?![\w-])"
 """A word with letters and digits: "w1", "card_41"."""
 TARGET = re.compile(r"(?<![\w.-])(?=[\w-]*\d)[a-z0-9_-]+(?![\w-])(?![.,]\d)")
 """An id, or a number such as that of a room or of a phone line."""
-DIGITS = re.compile(r"\d+")
+DIGITS = re.compile(r"\d{1,100}")
+"""A run of digits. A longer one is read in parts: Python makes no number of a text with more than 4300 digits."""
 MAX_SMALL_NUMBER = 12
 """Largest whole number that an agent may state although nobody has: months, and numbers of persons."""
 
