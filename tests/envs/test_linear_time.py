@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from support.proposals import after_proposal
 from understudy import load
 from understudy.clients.completions import ChatCompletion
 from understudy.core.messages import Message
@@ -28,6 +29,10 @@ def read_as_user(text: str) -> None:
     draft.parse_user_message(ChatCompletion(message=Message(role="assistant", content=text)))
 
 
+def find_violations_of_proposal(text: str) -> None:
+    after_proposal(f"I will cancel order W1, {text}")
+
+
 READERS: tuple[Callable[[str], object], ...] = (
     hear,
     read_as_user,
@@ -35,6 +40,7 @@ READERS: tuple[Callable[[str], object], ...] = (
     consent.asks_for_consent,
     consent.gives_consent,
     consent.declines,
+    find_violations_of_proposal,
 )
 
 
@@ -55,6 +61,8 @@ def test_scripted_user_hears_different_refusals_in_linear_time() -> None:
         (draft.strip_thinking, "<think>" * (SIZE // 7)),
         (read_as_user, "#" * SIZE),
         (read_as_user, "### " * (SIZE // 4)),
+        (find_violations_of_proposal, "\n" * SIZE),
+        (find_violations_of_proposal, "and " * (SIZE // 40)),
     ],
 )
 def test_long_text_is_read_in_linear_time(read: Callable[[str], object], text: str) -> None:

@@ -20,7 +20,7 @@ PROPOSING = re.compile(
 )
 """The start of a promise, or of a question or an offer: "shall I", "do you want me to"."""
 
-_ADVERBS = r"(?:(?:\w+ly|then|also|now|first|just|please|go ahead and|finally|and)\s+)*"
+_ADVERBS = r"(?:(?:\w+ly|then|also|now|first|just|please|go ahead and|finally|and)\s+){0,8}"
 _FIRST_ACTION = re.compile(rf"\s*{_ADVERBS}(?P<verb>{ANY_VERB})\b{OBJECT}")
 _DETERMINER = (
     r"(?=\s+(?:the|your|an?|it|them|this|that|these|those|you|all|any|both|another|order|line|\$?\d|w?\w*\d)\b)"

@@ -16,7 +16,8 @@ from understudy.envs.environment import ConsentGate
 from understudy.envs.users import gives_consent
 
 _OTHERS_TURN = re.compile(
-    r"^[\s*_#>]*(?P<speaker>user|customer|human|system|assistant)[\s*_]*:(?P<said>.*)$", re.IGNORECASE | re.MULTILINE
+    r"^(?:[^\S\n]|[*_#>])*(?P<speaker>user|customer|human|system|assistant)[\s*_]*:(?P<said>.*)$",
+    re.IGNORECASE | re.MULTILINE,
 )
 """A line that looks like a message: "User: yes, please"."""
 
