@@ -43,9 +43,10 @@ def serve_model(weights: ModelWeights, config: ServeConfig, on_message: Callable
         if not (config.is_loopback or key):
             on_message(f"anyone who can reach {config.host} can use this server; set a key with --api-key-var")
         host = f"[{config.host}]" if ":" in config.host else config.host
-        on_message(f"{weights.name} is served at http://{host}:{listener.getsockname()[1]}/v1; press Ctrl-C to stop")
+        address = f"http://{host}:{listener.getsockname()[1]}/v1"
         # uvicorn raises KeyboardInterrupt again after it has shut down.
         with contextlib.closing(model.sampler), contextlib.suppress(KeyboardInterrupt):
+            on_message(f"{weights.name} is served at {address}; press Ctrl-C to stop")
             make_server(make_serve_app(model, config, key)).run(sockets=[listener])
 
 

@@ -53,9 +53,9 @@ async def open_stdio(
     )
     received, incoming = anyio.create_memory_object_stream[Received](0)
     outgoing, sent = anyio.create_memory_object_stream[SessionMessage](0)
-    flushed = anyio.Event()
+    flushed, drained = anyio.Event(), anyio.Event()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_receive, process, received, max_line_bytes)
+        tasks.start_soon(_receive, process, received, max_line_bytes, drained)
         tasks.start_soon(_send, process, sent, received, flushed)
         try:
             yield incoming, outgoing
@@ -65,35 +65,43 @@ async def open_stdio(
                 outgoing.close()
                 with anyio.move_on_after(FLUSH_SECONDS):
                     await flushed.wait()
-                await _end(process, grace_seconds)
+                await _end(process, drained, grace_seconds)
                 for stream in (received, sent):
                     stream.close()
             tasks.cancel_scope.cancel()
 
 
-async def _receive(process: Process, received: MemoryObjectSendStream[Received], max_line_bytes: int) -> None:
+async def _receive(
+    process: Process, received: MemoryObjectSendStream[Received], max_line_bytes: int, drained: anyio.Event
+) -> None:
     """Send each line as a message, until the output ends, a line is too long, or nobody listens. Discard the rest."""
     assert process.stdout is not None
     begun: list[bytes] = []
-    with suppress(*_ENDED):
-        async with received:
-            async for chunk in process.stdout:
-                *lines, rest = chunk.split(b"\n")
-                for line in lines:
-                    await received.send(_message(b"".join([*begun, line])))
-                    begun = []
-                begun.append(rest)
-                if sum(map(len, begun)) > max_line_bytes:
-                    begun = []
-                    await received.send(LineTooLongError(f"sent a line of more than {max_line_bytes} bytes"))
-                    await _discard(process)
-    await _discard(process)
+    try:
+        with suppress(*_ENDED):
+            async with received:
+                async for chunk in process.stdout:
+                    *lines, rest = chunk.split(b"\n")
+                    for line in lines:
+                        await received.send(_message(b"".join([*begun, line])))
+                        begun = []
+                    begun.append(rest)
+                    if sum(map(len, begun)) > max_line_bytes:
+                        begun = []
+                        await received.send(LineTooLongError(f"sent a line of more than {max_line_bytes} bytes"))
+                        await _discard(process)
+    finally:
+        try:
+            with anyio.CancelScope(shield=True):
+                await _discard(process)
+        finally:  # at the end of an event loop, asyncio cancels shielded tasks too
+            drained.set()
 
 
 async def _discard(process: Process) -> None:
     """Read the rest of the output, so that the server does not wait for a reader while it should end."""
     assert process.stdout is not None
-    with anyio.CancelScope(shield=True), suppress(*_ENDED):
+    with suppress(*_ENDED):
         while True:
             await process.stdout.receive()
 
@@ -125,14 +133,20 @@ def _message(line: bytes) -> Received:
         return e
 
 
-async def _end(process: Process, grace_seconds: float) -> None:
-    """Close the server's input, wait for its end, and kill its process group if it does not come."""
+async def _end(process: Process, drained: anyio.Event, grace_seconds: float) -> None:
+    """Close the server's input, wait for its end, and kill its process group if it does not come.
+
+    asyncio closes the pipe of the output when all of it is read. A process outside the group may keep it open.
+    """
     assert process.stdin is not None
     assert process.stdout is not None
     await _close(process.stdin)
     if not await _has_ended(process, grace_seconds):
         await terminate_posix_process_tree(process, grace_seconds)
         await _has_ended(process, grace_seconds)
+    with anyio.move_on_after(grace_seconds):
+        await drained.wait()
+        await _discard(process)
     await _close(process.stdout)
 
 
