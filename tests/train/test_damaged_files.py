@@ -228,6 +228,20 @@ def test_equal_runs_have_byte_equal_checkpoints_and_models(tiny: Path, tmp_path:
         assert [name for name in contents[0] if contents[0][name] != contents[1][name]] == []
 
 
+def test_checkpoint_at_the_end_of_a_phase_has_no_moments(tiny: Path, tmp_path: Path) -> None:
+    """The next phase begins without them."""
+    from safetensors import safe_open
+
+    settings = ("sft.steps=2", "steps=1", "save_every=1", "keep_checkpoints=3", "eval.tasks=1")
+    run = Run.create(tmp_path / "run", tiny_config(tiny, *settings))
+    train(run.config, run, ignore_progress)
+    has_moments = {}
+    for step, folder in list_checkpoints(run.folder):
+        with safe_open(folder / "optimizer.safetensors", framework="np") as file:
+            has_moments[step] = any(name.startswith("exp_avg") for name in file.keys())  # noqa: SIM118
+    assert has_moments == {1: True, 2: False, 3: True}
+
+
 def test_metadata_of_a_checkpoint_is_one_entry(tiny: Path, tmp_path: Path) -> None:
     """Several entries are written in a random order, which two runs in one process may share."""
     from safetensors import safe_open

@@ -158,6 +158,8 @@ async def _step(context: TrainingContext, progress: TrainingProgress, step: int,
     log_step(context, progress, step, metrics)
     is_finite = not any(result.check == "finite" and not result.ok for result in results)
     if is_finite and (halts or has_checkpoint_after(config, step)):
+        if step in [span.last_step for span in phase_spans(config)[:-1]]:
+            context.engine.reset_optimizer()  # as the next phase does; without moments the file takes a third
         save_checkpoint(context, progress, step)
     if halts:
         stop_unhealthy_run(context.run, step, halts[0])
