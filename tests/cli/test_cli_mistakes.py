@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 import typer
+from pydantic import BaseModel, field_serializer
+from pydantic_core import PydanticSerializationError
 
 import understudy
 from support.program import Call, call
@@ -298,6 +300,26 @@ def test_full_disk_and_memory_end_any_command_in_one_line(
     monkeypatch.setattr("understudy.cli.listing.list_available", fail)
     code, out, err = call("list")
     assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt, 130), (TypeError, None)])
+def test_ctrl_c_while_pydantic_serializes_ends_as_anywhere(
+    call: Call, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException], code: int | None
+) -> None:
+    class Interrupted(BaseModel):
+        value: int = 1
+
+        @field_serializer("value")
+        def interrupt(self, value: int) -> int:
+            raise raised
+
+    monkeypatch.setattr("understudy.cli.listing.list_available", lambda: Interrupted().model_dump_json())
+    if code is None:
+        with pytest.raises(PydanticSerializationError):
+            call("list")
+    else:
+        found, out, err = call("list")
+        assert (found, out, err.count("\n")) == (code, "", 1)
 
 
 def test_other_os_errors_are_not_hidden(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from pydantic_core import PydanticSerializationError
 
 from understudy.cli import data, env_file, evaluation, mcp, new
 from understudy.cli.arguments import (
@@ -482,7 +483,10 @@ def main() -> None:
     except MemoryError:
         typer.secho("understudy: out of memory; close other programs, or use a smaller model", fg="red", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:  # Ctrl-C before a command handles it, such as during imports
+    except (KeyboardInterrupt, PydanticSerializationError) as e:  # Ctrl-C before a command handles it
+        # pydantic replaces KeyboardInterrupt by an error with its name while it serializes.
+        if isinstance(e, PydanticSerializationError) and KeyboardInterrupt.__name__ not in str(e):
+            raise
         typer.secho("understudy: stopped", fg="red", err=True)
         sys.exit(TERMINATED_STATUS if is_terminated() else INTERRUPTED_STATUS)
 
