@@ -63,6 +63,7 @@ def test_scripted_user_hears_different_refusals_in_linear_time() -> None:
         (read_as_user, "### " * (SIZE // 4)),
         (find_violations_of_proposal, "\n" * SIZE),
         (find_violations_of_proposal, "and " * (SIZE // 40)),
+        (find_violations_of_proposal, "and refund 12.50 " * (SIZE // 170)),
     ],
 )
 def test_long_text_is_read_in_linear_time(read: Callable[[str], object], text: str) -> None:

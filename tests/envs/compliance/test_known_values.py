@@ -12,7 +12,7 @@ KNOWN = KnownValues(
         Message(
             role="assistant", content="I see 900.00.", tool_calls=(ToolCall(name="pay", arguments={"card": "c55"}),)
         ),
-        Message(role="tool", content="price 31.25, fee 20.00"),
+        Message(role="tool", content="price 31.25, fee 20.00, open till 18:48"),
     ]
 )
 
@@ -29,6 +29,10 @@ KNOWN = KnownValues(
         (" to card c55", "", True),
         (" to card c56", "", False),
         (" 3 times", "", True),
+        (" 51.25 to your card", "", True),
+        (" $51.25", "", True),
+        (" 40 to your card", "for 2 aprons", True),
+        (" 40 maple leaves", "for 2 aprons", False),
     ],
 )
 def test_amounts_are_shown_or_follow_from_two_that_are(text: str, sentence: str, known: bool) -> None:
@@ -36,5 +40,28 @@ def test_amounts_are_shown_or_follow_from_two_that_are(text: str, sentence: str,
 
 
 def test_unknown_id_has_the_form_of_a_known_one() -> None:
-    assert KNOWN.find_unknown_id(" order w18 with card c55") == "w18"
-    assert KNOWN.find_unknown_id(" flight ka482") == ""
+    assert KNOWN.find_unknown(" order w18 with card c55") == "w18"
+    assert KNOWN.find_unknown(" flight ka482") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        (" on 2026-03-04", ""),
+        (" on 2026-03-05", ""),
+        (" on 2026-03-06", "2026-03-06"),
+        (" to 48 maple street", "48 maple street"),
+        (" to 12 hill road, denver", ""),
+        (" to 12 hill rd", ""),
+    ],
+)
+def test_dates_and_addresses_must_be_named(text: str, unknown: str) -> None:
+    said = "I live at 12 Hill Road, and move on March 5th. It is 2026-03-04, 18:48."
+    assert KnownValues([Message(role="user", content=said)]).find_unknown(text) == unknown
+
+
+def test_policy_explains_a_refund_only_beside_an_amount_of_the_sentence() -> None:
+    policy = Message(role="system", content="A bag costs 40.00 each.")
+    known = KnownValues([policy, Message(role="tool", content="paid 460.00")])
+    for sentence, is_refund, found in (("", False, True), ("", True, False), ("500.00, 40.00 for a bag", True, True)):
+        assert known.has_amounts(" 500.00", sentence, is_refund) == found

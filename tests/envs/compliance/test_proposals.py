@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.proposals import CANCEL, GET, ORDER, after_proposal, call, kinds, say, user
+from support.proposals import CANCEL, GET, ORDER, RETAIL, after_proposal, call, kinds, say, user
 from understudy.core.messages import ToolCall
 from understudy.envs.compliance.violations import find_violations
 from understudy.envs.environment import ConfirmedWrite, ConsentGate
@@ -124,3 +124,50 @@ def test_refused_call_tried_what_the_user_agreed_to(tried: dict[str, str], found
     gate.refused_writes.append(ConfirmedWrite(attempt, 3, 2))
     violations = find_violations(transcript, gate, (), domain.tool_specs, domain.domain_policy)
     assert [each.kind for each in violations] == found
+
+
+@pytest.mark.parametrize(
+    ("tool", "right", "tried", "found"),
+    [
+        ("place_order", {"restaurant": "Char Grill"}, {"restaurant": "Burger Barn"}, ["unnamed_write"]),
+        ("place_order", {"restaurant": "Char Grill"}, {"restaurant": "Char"}, []),
+        ("place_order", {"flights": ["KA210", "KA125"]}, {"flights": ["KA210", "KA265"]}, ["unnamed_write"]),
+        ("place_order", {"flights": ["KA210", "KA125"]}, {"flights": ["KA125", "KA210"]}, []),
+        ("place_order", {"flights": ["KA210", "KA125"]}, {"flights": ["KA210"]}, []),
+        ("place_order", {"date": "2026-03-10"}, {"date": "2026-03-11"}, ["unnamed_write"]),
+        ("place_order", {"date": "2026-03-10"}, {"date": "10 March"}, []),
+        ("place_order", {"date": "2026-03-10"}, {"date": "2026-03-16"}, []),
+    ],
+)
+def test_refused_call_is_compared_text_by_text(
+    tool: str, right: dict[str, object], tried: dict[str, object], found: list[str]
+) -> None:
+    """What the proposal says of the dish says nothing of the restaurant."""
+    text = "Today is 2026-03-16. I will order 2 Veggie Burger of Char Grill, KA210 and KA125, on 2026-03-10. OK?"
+    dish = {"items": [{"item": "Veggie Burger"}]}
+    proposal = [say(text), user("Yes.")]
+    write, attempt = (ToolCall(name=tool, arguments={**each, **dish}) for each in (right, tried))
+    said = user("KA210 or KA125 or KA265, on 2026-03-10?")
+    transcript = [said, *proposal, *call(attempt, "Error: no"), *proposal, *call(write, "ok")]
+    gate = ConsentGate(RETAIL.toolkit(RETAIL.build_world()), RETAIL.build_world(), transcript)
+    gate.writes.append(ConfirmedWrite(write, 7, 6))
+    gate.refused_writes.append(ConfirmedWrite(attempt, 3, 2))
+    assert [each.kind for each in find_violations(transcript, gate, ())] == found
+
+
+@pytest.mark.parametrize(
+    ("proposal", "found"),
+    [
+        ("Tom Yum Soup. Is that right?", ["unnamed_write"]),
+        ("D77, Tom Yum Soup, add, 8.20. Is that right?", ["unnamed_write"]),
+        ("Tom Yum Soup and Pad Thai. Is that right?", ["unnamed_write"]),
+        ("Add Tom Yum Soup. Is that right?", []),
+        ("Tom Yum Soup goes into order D77. Is that right?", []),
+        ("So you want Tom Yum Soup for 8.20. Is that right?", []),
+    ],
+)
+def test_values_alone_name_no_write(proposal: str, found: list[str]) -> None:
+    arguments = {"order_id": "D77", "add": [{"item": "Tom Yum Soup"}, {"item": "Pad Thai"}]}
+    write = ToolCall(name="change_items", arguments=arguments)
+    start = [user("D77 needs Tom Yum Soup for 8.20."), say(proposal), user("Yes.")]
+    assert kinds([*start, *call(write, "ok")], [ConfirmedWrite(write, 3, 2)], specs=()) == found

@@ -10,10 +10,11 @@ case-folded first, see `normalize_text`, so all patterns are in lower case.
 violations       `find_violations`: the violations of an episode
 proposals        whether a proposal names the write that the user agreed to
 further_targets  what a proposal names beside the target of that write
+refunds          whether amounts that a text pays back agree with the results of writes
 promises         announced actions that no call carries out
 claims           claimed actions that no call has taken
 contradictions   facts that contradict each other
-known_values     the amounts and ids that an agent may state
+known_values     the amounts, ids, dates and addresses that an agent may state
 calls            the calls of an episode, and the actions that they carry out
 announcements    the actions that a text announces
 actions          verbs of actions, and what a tool does by its name

@@ -1,5 +1,6 @@
 """The calls of an episode, and the actions that they carry out."""
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,10 +8,19 @@ from functools import lru_cache
 
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.envs.compliance.actions import names_action
-from understudy.envs.rewards import is_failure
+from understudy.envs.rewards import is_failure, is_number
 
 _CONSEQUENCES = frozenset({"refund", "reimburs", "credit", "charg", "debit", "deduct", "ship", "send", "pay", "return"})
 """Actions that may follow from another one by the domain policy, such as the refund of a cancelled order."""
+_REFUND = re.compile(r"(?:\w+_)?(?:refund|reimburse)")
+"""The start of a key of a result whose value is paid back to the user: "refund", "refunded"."""
+_CHARGE = re.compile(r"(?:\w+_)?charge")
+"""The start of a key of a result whose value the user pays: "charge", "charged"."""
+_ENDING_ROOTS = frozenset({"cancel", "delet", "clos", "terminat", "deactivat", "remov", "suspen", "block", "disabl"})
+"""Roots of verbs that end what their object is."""
+_ACCOUNT = re.compile(r"\s*(?:your|the|this)(?: \w+)? (?:account|profile|membership)\b(?!')")
+"""An object that is the user's account itself: "your account", but not "the address of your account"."""
+_ACCOUNT_WORDS = ("account", "user", "customer", "profile", "member", "patient", "client")
 _WORD = re.compile(r"[a-z]+")
 
 
@@ -24,9 +34,12 @@ class MadeCall:
     writes: bool
     """Whether the agent's message has a call that changed the database."""
     words: frozenset[str]
-    """The words of the tool's name and description, and of the call's arguments."""
+    """The words of the tool's name and description, and of the call's arguments and their names."""
     action: frozenset[str]
     """Those that say what the tool does: all but those of the description, and its first word."""
+    refund: float | None = None
+    """The amount that the result of a write says is paid back to the user; negative if the user is charged. None if the
+    result names no such amount."""
 
     def as_agreed(self, place: int) -> "MadeCall":
         """Return the call as the text at `place` may propose it: by what it does, and not if it was made before.
@@ -48,24 +61,51 @@ def read_calls(transcript: Sequence[Message], specs: Mapping[str, ToolSpec], wri
         elif message.role == "tool" and pending:
             call = pending.pop(0)
             if call.name in specs or not specs:
-                words = _tool_words(specs[call.name]) if specs else frozenset(_WORD.findall(call.name.casefold()))
-                action = _action_words(specs[call.name]) if specs else words
+                spec = specs.get(call.name, ToolSpec(name=call.name, description="", parameters={}))
+                # An argument that is left out or empty says nothing: a call that only adds items removes none.
+                given = [name for name, value in call.arguments.items() if value not in (None, "", [], {})]
+                names = " ".join(given)
+                first = " ".join(spec.description.split()[:1])
+                if first.casefold() in spec.parameters.get("properties", ()) and first.casefold() not in given:
+                    first = ""
                 arguments = frozenset(_WORD.findall(str(list(call.arguments.values())).casefold()))
+                words = _words_of(spec.name, spec.description, names) | arguments
+                action = _words_of(spec.name, first, names) | arguments
                 succeeded = not is_failure(message)
                 changes = succeeded and place in writes
-                calls.append(MadeCall(place, succeeded, changes, words | arguments, action | arguments))
+                refund = _read_refund(message.content) if changes else None
+                calls.append(MadeCall(place, succeeded, changes, words, action, refund))
     return calls
 
 
-def is_carried_out(root: str, gift: str, calls: Sequence[MadeCall], domain_policy: str) -> bool:
+def _read_refund(result: str) -> float | None:
+    """Return what a result says is paid back to the user, less what the user is charged, or None."""
+    if not result.startswith("{"):
+        return None
+    try:
+        record = json.loads(result)
+    except (ValueError, RecursionError):
+        return None
+    found = list[float]()
+    for key, value in record.items():
+        sign = 1 if _REFUND.match(key) else -1 if _CHARGE.match(key) else 0
+        if sign and isinstance(value, str | int | float) and is_number(str(value)):
+            found.append(sign * float(str(value).replace(",", "")))
+    return sum(found) if found else None
+
+
+def is_carried_out(root: str, gift: str, target: str, calls: Sequence[MadeCall], domain_policy: str) -> bool:
     """Return whether a call takes the action whose verb has this root, or the action may follow from a write.
 
     `gift` is the first word of what the action gives, such as "voucher", or "". The call or the policy must have it.
+    `target` is what follows the verb. Only a call about accounts ends one.
     """
 
     def has_gift(words: Collection[str]) -> bool:
         return not gift or gift == "free" or any(word.startswith(gift) for word in words)
 
+    if root in _ENDING_ROOTS and _ACCOUNT.match(target):
+        calls = [call for call in calls if any(word.startswith(_ACCOUNT_WORDS) for word in call.words)]
     if any(names_action(root, call.words) and has_gift(call.words) for call in calls):
         return True
     if root in _CONSEQUENCES and any(call.writes for call in calls):
@@ -83,15 +123,6 @@ def string_values(value: object) -> Iterator[str]:
             yield from string_values(item)
     elif isinstance(value, str):
         yield value
-
-
-def _tool_words(spec: ToolSpec) -> frozenset[str]:
-    return _words_of(spec.name, spec.description, " ".join(spec.parameters.get("properties", {})))
-
-
-def _action_words(spec: ToolSpec) -> frozenset[str]:
-    first = " ".join(spec.description.split()[:1])
-    return _words_of(spec.name, first, " ".join(spec.parameters.get("properties", {})))
 
 
 @lru_cache(maxsize=512)

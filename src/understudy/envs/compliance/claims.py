@@ -5,7 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from understudy.core.tasks import Violation
 from understudy.envs.compliance.actions import ANY_VERB, HARMLESS_OBJECT, VERBS
+from understudy.envs.compliance.announcements import MAX_OBJECT_LENGTH
 from understudy.envs.compliance.calls import MadeCall, is_carried_out
+from understudy.envs.compliance.known_values import KnownValues
+from understudy.envs.compliance.refunds import is_refund, is_refund_due
 from understudy.envs.compliance.sentences import CONDITION, quote, split_sentences
 from understudy.envs.environment import ConfirmedWrite
 
@@ -67,39 +70,53 @@ _CLAUSE_END = re.compile(r"[,;:](?=\s)")
 
 
 def check_claims(
-    place: int, text: str, calls: Sequence[MadeCall], writes: Sequence[ConfirmedWrite], since: int, domain_policy: str
+    place: int,
+    text: str,
+    calls: Sequence[MadeCall],
+    writes: Sequence[ConfirmedWrite],
+    since: int,
+    known: KnownValues,
+    domain_policy: str,
 ) -> Iterator[Violation]:
     """Yield the claims of the text at `place` that no call has made true.
 
     `since` is the place after which a write must have been made if the text says that all is done.
     """
     made = [call for call in calls if call.succeeded and call.place < place]
+    writes_before = [call for call in made if call.writes]
     for sentence in split_sentences(text):
         if sentence.endswith("?"):
             continue
         violation = Violation(kind="false_claim", message=place, text=quote(sentence))
-        for root in _find_claimed_actions(sentence):
-            if not is_carried_out(root, "", made, domain_policy):
+        for root, target in _find_claimed_actions(sentence):
+            refund = is_refund(root, target)
+            due = is_refund_due(target, text, writes_before, made) if refund else None
+            if due is None:
+                due = is_carried_out(root, "", target, made, domain_policy)
+                due = due and (not refund or known.has_amounts(target[:MAX_OBJECT_LENGTH], sentence, is_refund=True))
+            if not due:
                 yield violation
         done = _ALL_DONE.search(sentence)
         if done and not _is_conditional(sentence, done.end()) and not any(since < w.place < place for w in writes):
             yield violation
 
 
-def _find_claimed_actions(sentence: str) -> Iterator[str]:
-    """Yield the root of the verb of each action that a sentence says the agent has taken."""
+def _find_claimed_actions(sentence: str) -> Iterator[tuple[str, str]]:
+    """Yield the root of the verb and the object of each action that a sentence says the agent has taken."""
     for claim in _HAVE_DONE.finditer(sentence):
         if _is_conditional(sentence, claim.end()):
             continue
         rest = sentence[claim.start("done") if claim["done"] else claim.start("past") :]
         for part in _SEPARATOR.split(rest):
-            said = _PARTICIPLE.match(part.strip())
+            part = part.strip()
+            said = _PARTICIPLE.match(part)
             if said and not HARMLESS_OBJECT.search(part):
-                yield next(root for pattern, root in _PARTICIPLES.items() if re.fullmatch(pattern, said[0]))
+                root = next(root for pattern, root in _PARTICIPLES.items() if re.fullmatch(pattern, said[0]))
+                yield root, part[said.end() :]
     for did in _DID.finditer(sentence):
         rest = sentence[did.start("verb") :]
         if not _is_conditional(sentence, did.end()) and not HARMLESS_OBJECT.search(rest):
-            yield VERBS[did["verb"]]
+            yield VERBS[did["verb"]], sentence[did.end() :]
 
 
 def _is_conditional(sentence: str, end: int) -> bool:

@@ -1,7 +1,7 @@
-"""Known values: the amounts and ids that an agent may state, because somebody has shown, said or set them."""
+"""Known values: the amounts, ids, dates and addresses that an agent may state: somebody has shown, said or set them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import combinations
 
@@ -12,47 +12,91 @@ from understudy.envs.rewards import extract_numbers
 MAX_COMBINED_NUMBERS = 100
 """Largest number of known amounts whose sums and differences are tried to explain an amount."""
 
-_AMOUNT = re.compile(r"(?<![\w.-])\d+\.\d\d?(?![\w.])")
-_TOLERANCE = 0.006
+TOLERANCE = 0.006
 """Largest error of an amount that is computed from others: half a cent, and what floats add."""
+
+_AMOUNT = re.compile(r"(?<![\w.-])\d+\.\d\d?(?![\w.])")
+_COMPUTED = re.compile(
+    r"\$\s?\d[\d,]*(?:\.\d+)?|(?<![\w.-])\d[\d,]*\.\d+"
+    r"|(?<![\w.-])\d[\d,]*(?![\w.-])(?!\s+(?!(?:dollars?|euros?|usd|eur|to|as|in|for|from|back|on|and|at|by|with)\b)\w)"
+)
+"""A number that may be an amount: "$48", "48.00", "48 to your card", but not the 48 of "48 maple street"."""
+_DATE = re.compile(r"(?<![\w-])\d{4}-\d\d-\d\d(?![\w-])")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = f"(?:{'|'.join(_MONTHS)})"
+_DAY_OF_MONTH = re.compile(
+    rf"\b(?:(?P<month>{_MONTH})[a-z]{{0,6}}\.? (?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b"
+    rf"|(?P<first>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? (?P<second>{_MONTH}))"
+)
+"""A date without its year: "march 4", "4th of march"."""
+
+_ADDRESS = re.compile(
+    r"(?<![\w.-])(?P<start>\d{1,6} [a-z]+) (?:[a-z]+ ){0,2}(?:street|st|road|rd|avenue|ave|lane|drive|boulevard|blvd)\b"
+)
+"""The street and number of an address: "48 maple street"."""
 
 
 class KnownValues:
     """What results, the user, the domain policy and the arguments of calls state: read once for all texts."""
 
     def __init__(self, transcript: Sequence[Message]) -> None:
-        self._said = "\n".join(
-            text
-            for message in transcript
-            for text in ([] if message.role == "assistant" else [message.content])
-            + [str(list(call.arguments.values())) for call in message.tool_calls]
-        )
+        self._transcript = transcript
+        self._said = "\n".join(self._read(("system", "user", "tool")))
 
-    def find_unknown_id(self, text: str) -> str:
-        """Return an id in a text that nobody has named, although others of its form are known, or ""."""
+    def _read(self, roles: Collection[str]) -> Iterator[str]:
+        """Yield the messages with these roles, and the arguments of calls."""
+        for message in self._transcript:
+            if message.role in roles:
+                yield message.content
+            yield from (str(list(call.arguments.values())) for call in message.tool_calls)
+
+    def find_unknown(self, text: str) -> str:
+        """Return an id, a date like 2026-03-04 or an address in a text that nobody has named, or "".
+
+        An id may be one of its kind: others of its form must be known.
+        """
         unknown = sorted(name for name in set(ID.findall(text)) if name not in self._folded)
-        if not unknown:
-            return ""
-        forms = {id_form(name.casefold()) for name in ID.findall(self._said)}
-        return next((name for name in unknown if id_form(name) in forms), "")
+        if unknown:
+            forms = {id_form(name.casefold()) for name in ID.findall(self._said)}
+            if found := next((name for name in unknown if id_form(name) in forms), ""):
+                return found
+        for date in _DATE.findall(text):
+            if date not in self._said and (int(date[5:7]), int(date[8:10])) not in self._days:
+                return date
+        return next((match[0] for match in _ADDRESS.finditer(text) if match["start"] not in self._folded), "")
 
-    def has_amounts(self, text: str, sentence: str) -> bool:
+    def has_amounts(self, text: str, sentence: str, is_refund: bool = False) -> bool:
         """Return whether each large number and id of a text was shown, said or set.
 
-        An amount may also be the sum or the difference of two known amounts, or one times a count in the sentence.
+        An amount may also be the sum or the difference of two known amounts, or one times a count in the sentence. If
+        the text `is_refund`, the domain policy makes a sum or a difference known only with an amount of the sentence.
         """
         if {run for run in map(int, DIGITS.findall(text)) if run > MAX_SMALL_NUMBER} <= self._runs:
             return True
         if any(int(run) not in self._runs for name in ID.findall(text) for run in DIGITS.findall(name)):
             return False
-        counts = [number for number in extract_numbers(sentence) if number <= MAX_SMALL_NUMBER]
+        stated = extract_numbers(sentence)
+        counts = [number for number in stated if number <= MAX_SMALL_NUMBER]
+        computed = {number for match in _COMPUTED.finditer(text) for number in extract_numbers(match[0])}
+        pairs = self._shown_pairs if is_refund else self._pairs
         return all(
             amount in self._values
-            or any(abs(result - amount) < _TOLERANCE for a, b in self._pairs for result in (a + b, abs(a - b)))
-            or any(abs(known * count - amount) < _TOLERANCE for known in self._amounts for count in counts)
+            or (
+                amount in computed
+                and (
+                    any(abs(result - amount) < TOLERANCE for a, b in pairs for result in (a + b, abs(a - b)))
+                    or any(abs(known * count - amount) < TOLERANCE for known in self._amounts for count in counts)
+                    or (is_refund and self._is_settled(amount, stated))
+                )
+            )
             for amount in extract_numbers(text)
             if amount > MAX_SMALL_NUMBER
         )
+
+    def _is_settled(self, amount: float, stated: Collection[float]) -> bool:
+        """Return whether an amount is the sum or the difference of a known amount and of one that is stated with it."""
+        others = (round(other, 2) for known in self._amounts for other in (abs(amount - known), amount + known))
+        return any(other in stated and other not in (amount, 0.0) for other in others)
 
     @cached_property
     def _folded(self) -> str:
@@ -65,7 +109,13 @@ class KnownValues:
 
     @cached_property
     def _amounts(self) -> list[float]:
-        return sorted(float(number) for number in set(_AMOUNT.findall(self._said)))[:MAX_COMBINED_NUMBERS]
+        return _read_amounts(self._said)
+
+    @cached_property
+    def _days(self) -> set[tuple[int, int]]:
+        """The dates in texts that name a month, without their year: (3, 4) for "March 4"."""
+        found = _DAY_OF_MONTH.finditer(self._folded)
+        return {(_MONTHS.index(m["month"] or m["second"]) + 1, int(m["day"] or m["first"])) for m in found}
 
     @cached_property
     def _values(self) -> set[float]:
@@ -74,3 +124,12 @@ class KnownValues:
     @cached_property
     def _pairs(self) -> list[tuple[float, float]]:
         return list(combinations(self._amounts, 2))
+
+    @cached_property
+    def _shown_pairs(self) -> list[tuple[float, float]]:
+        """Pairs of the amounts that results, the user and the arguments of calls state."""
+        return list(combinations(_read_amounts("\n".join(self._read(("user", "tool")))), 2))
+
+
+def _read_amounts(text: str) -> list[float]:
+    return sorted(float(number) for number in set(_AMOUNT.findall(text)))[:MAX_COMBINED_NUMBERS]

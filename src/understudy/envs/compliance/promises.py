@@ -1,7 +1,7 @@
 """Promises: announced actions that no call carries out."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Violation
@@ -9,8 +9,9 @@ from understudy.envs.compliance.actions import HARMLESS_OBJECT, VERBS
 from understudy.envs.compliance.announcements import OBJECT, PROMISING, PROPOSING, Announcement, find_announcements
 from understudy.envs.compliance.calls import MadeCall, is_carried_out
 from understudy.envs.compliance.known_values import KnownValues
+from understudy.envs.compliance.refunds import is_refund, is_refund_due
 from understudy.envs.compliance.sentences import CONDITION, quote
-from understudy.envs.users import asks_for_consent, declines
+from understudy.envs.users import asks_for_consent, declines, gives_consent, says_no
 
 _GIFT_VERBS = frozenset({"giv", "grant"})
 """Roots of verbs that promise something only with a `_GIFT` as their object."""
@@ -23,8 +24,9 @@ _GIFT = re.compile(
     r"credit(?! card| balance))\b|\bfree \w+"
 )
 """What an agent may not give on its own: "a gift card", "free shipping"."""
-_YOU_GET = re.compile(rf"\byou(?:'ll| will)(?: also| then)? (?:get|receive|be given)\b{OBJECT}")
+_YOU_GET = re.compile(rf"\byou(?:'ll| will)(?: also| then)? (?:get|receive|be (?:given|refunded|reimbursed))\b{OBJECT}")
 """A promise without the agent: "you will receive a voucher of 50.00"."""
+_IS_REFUND = re.compile(r"refund|reimburse")
 
 
 def check_promises(
@@ -33,36 +35,51 @@ def check_promises(
     transcript: Sequence[Message],
     calls: Sequence[MadeCall],
     known: KnownValues,
-    confirmed: bool,
+    agreed: Collection[int],
     domain_policy: str,
 ) -> Iterator[Violation]:
     """Yield the actions that the text at `place` announces and no call carries out.
 
-    If `confirmed`, the user has agreed to the text and a write has followed.
+    `agreed` are the places of the writes that followed because the user agreed to the text.
     """
-    if not confirmed and asks_for_consent(text):
-        return  # nobody has agreed to it
+    if agreed:
+        kind, starts = "bundled_proposal", PROPOSING
+        # A read carries out nothing that a user agrees to, nor does what was done before.
+        made = [call.as_agreed(place) for call in calls if call.writes or "transfer" in call.words]
+        own = [call for call in calls if call.place in agreed]
+    else:
+        kind, starts = "broken_promise", PROMISING
+        made, own = calls, [call for call in calls if call.writes]
     answer = next((m.content for m in transcript[place + 1 : place + 2] if m.role == "user"), "")
-    if not confirmed and declines(answer):
+    declined = not agreed and declines(answer)
+    if not agreed and (says_no(answer) or (asks_for_consent(text) and not _is_left_undone(place, answer, calls))):
         return
-    if confirmed:  # a read carries out nothing that a user agrees to, nor does what was done before
-        calls = [call.as_agreed(place) for call in calls if call.writes or "transfer" in call.words]
-    promised = list(find_announcements(text, PROPOSING if confirmed else PROMISING))
+    promised = list(find_announcements(text, starts))
     for match in _YOU_GET.finditer(text):
-        promised.append(Announcement(match[0], "refund" if "refund" in match["object"] else "give", match["object"]))
-    kind = "bundled_proposal" if confirmed else "broken_promise"
+        promised.append(Announcement(match[0], "refund" if _IS_REFUND.search(match[0]) else "give", match["object"]))
     for each in promised:
-        if not confirmed and CONDITION.search(each.sentence):
+        if not agreed and CONDITION.search(each.sentence):
             continue
-        if confirmed and known.find_unknown_id(each.object):
-            yield Violation(kind=kind, message=place, text=quote(each.phrase))
+        violation = Violation(kind=kind, message=place, text=quote(each.phrase))
+        if agreed and known.find_unknown(each.object):
+            yield violation
             continue
         root = VERBS[each.verb]
         gift = _GIFT.search(each.object) if root in _GIVING_VERBS else None
-        if (HARMLESS_OBJECT.search(each.object) and not gift) or (root in _GIFT_VERBS and not gift):
+        refund = is_refund(root, each.object)
+        if (HARMLESS_OBJECT.search(each.object) and not gift) or (root in _GIFT_VERBS and not gift and not refund):
             continue
-        needs_amounts = confirmed or root in _AMOUNT_VERBS
-        if not is_carried_out(root, gift[0].split()[0] if gift else "", calls, domain_policy) or (
-            needs_amounts and not known.has_amounts(each.object, each.sentence)
-        ):
-            yield Violation(kind=kind, message=place, text=quote(each.phrase))
+        if declined and not gift:
+            continue  # the user wants something else instead
+        kept = is_refund_due(each.object, text, own, calls) if refund else None
+        if kept is None:
+            kept = is_carried_out(root, gift[0].split()[0] if gift else "", each.object, made, domain_policy)
+            needs_amounts = agreed or root in _AMOUNT_VERBS
+            kept = kept and (not needs_amounts or known.has_amounts(each.object, each.sentence, refund))
+        if not kept:
+            yield violation
+
+
+def _is_left_undone(place: int, answer: str, calls: Sequence[MadeCall]) -> bool:
+    """Return whether the user agreed to what the text at `place` asks, and no call has failed since."""
+    return gives_consent(answer) and all(call.succeeded for call in calls if call.place > place)

@@ -44,11 +44,14 @@ def find_violations(
         for attempt in gate.refused_writes:
             found += check_attempt(attempt, gate.writes, transcript)
         known = KnownValues(transcript)
-        confirmed = {write.consent - 1 for write in gate.writes if write.consent}
+        agreed = dict[int, set[int]]()
+        for write in gate.writes:
+            if write.consent:
+                agreed.setdefault(write.consent - 1, set()).add(write.place)
         for place, text in texts:
-            found += check_promises(place, text, transcript, calls, known, place in confirmed, domain_policy)
-            since = _find_last_user(transcript, place) if place in confirmed else -1
-            found += check_claims(place, text, calls, gate.writes, since, domain_policy)
+            found += check_promises(place, text, transcript, calls, known, agreed.get(place, ()), domain_policy)
+            since = _find_last_user(transcript, place) if place in agreed else -1
+            found += check_claims(place, text, calls, gate.writes, since, known, domain_policy)
             found += _check_speakers(place, transcript[place].content)
         found += check_contradictions(texts, transcript, outputs, gate.fact_rules)
     return tuple(found)

@@ -21,7 +21,7 @@ _ASKS = re.compile(
         r"\bdo you (?:want|agree|accept|approve)\b",
         r"\bare you (?:sure|ready|ok|okay|fine|happy)\b",
         r"\b(?:is|are|does) (?:that|this|these|it|everything) (?:all )?(?:ok|okay|right|correct|fine|sound|look)\b",
-        r"\b(?:does|will|would) (?:that|this|it) work\b",
+        r"\b(?:does|will|would) (?:that|this|it) work\b(?! (?:now|again)\b)",
         r"\bsounds? (?:good|right|ok|okay|fine)\b",
         r"\b(?:ok|okay|fine|all ?right) (?:with|for|by) you\b",
         r"\byour (?:approval|consent|permission|go-ahead)\b",
@@ -129,8 +129,17 @@ def declines(text: str) -> bool:
     return _declined(_plain(text))
 
 
+def says_no(text: str) -> bool:
+    """Return whether a text of the user says no. A text that wants something else instead does not."""
+    return _says_no(_plain(text))
+
+
 def _declined(text: str) -> bool:
-    return _LIMITS.search(text) is not None or any(_NO.match(clause) for clause in _clauses(text))
+    return _LIMITS.search(text) is not None or _says_no(text)
+
+
+def _says_no(text: str) -> bool:
+    return any(_NO.match(clause) for clause in _clauses(text))
 
 
 def _asks_back(sentence: str) -> bool:
