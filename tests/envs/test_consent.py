@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from understudy.envs.users import asks_for_consent, gives_consent
+from understudy.envs.users import asks_for_consent, declines, gives_consent, says_no
 
 YES = [
     "Yes, please proceed with Option 5. You can use the previously provided credit card.",
@@ -216,6 +216,8 @@ ASKS = [
     "Do I have your permission to cancel it? Answer 'yes' or 'no'.",
 ]
 ASKS_NOT = [
+    "Done. The line is active again. Does it work now?",
+    "Does it work again?",
     "What is your zip code? Once I have it, I can proceed with the exchange request.",
     "I will go ahead and look it up. Which order is it?",
     "What is your email?",
@@ -243,6 +245,12 @@ def test_other_replies_are_not_consent() -> None:
 @pytest.mark.parametrize("doubt", ["No, wait.", "But not the lamp.", "Only if it is free.", "I would rather keep it."])
 def test_doubt_after_yes_withdraws_consent(doubt: str) -> None:
     assert [text for text in YES if gives_consent(f"{text} {doubt}") or gives_consent(f"{text}\n\n{doubt}")] == []
+
+
+def test_wish_for_something_else_declines_and_says_no_no() -> None:
+    for text, no in (("No, thanks.", True), ("Please don't.", True), ("Send order W1 to me instead.", False)):
+        assert declines(text), text
+        assert says_no(text) == no, text
 
 
 def test_requests_for_consent_are_recognized() -> None:
