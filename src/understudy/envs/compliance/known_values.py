@@ -63,7 +63,8 @@ class KnownValues:
         for date in _DATE.findall(text):
             if date not in self._said and (int(date[5:7]), int(date[8:10])) not in self._days:
                 return date
-        return next((match[0] for match in _ADDRESS.finditer(text) if match["start"] not in self._folded), "")
+        addresses = (str(match[0]) for match in _ADDRESS.finditer(text) if match["start"] not in self._folded)
+        return next(addresses, "")
 
     def has_amounts(self, text: str, sentence: str, is_refund: bool = False) -> bool:
         """Return whether each large number and id of a text was shown, said or set.
