@@ -123,6 +123,15 @@ def test_rank_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) ->
     assert run_python(f"{ignore_sigterm}\nsys.exit(3) if rank else time.sleep(600)") == 3
 
 
+def test_suspended_rank_is_ended_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(processes, "SHUTDOWN_SECONDS", TIMEOUT_SECONDS)
+    started = time.monotonic()
+    suspend = f"import signal; open({str(tmp_path / 'on')!r}, 'w').close(); os.kill(os.getpid(), signal.SIGSTOP)"
+    fail = f"while not os.path.exists({str(tmp_path / 'on')!r}): time.sleep(0.01)\nsys.exit(3)"
+    assert run_python(f"if rank:\n {suspend}\n{fail}") == 3
+    assert time.monotonic() - started < TIMEOUT_SECONDS
+
+
 class FakeProcess:
     """A process whose status at each poll is given; it keeps the last one."""
 

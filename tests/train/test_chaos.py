@@ -70,11 +70,6 @@ def test_share_fails_exactly_so_many_first_calls(tmp_path: Path) -> None:
     assert sum(bool(injector.find_fault("user", f"{i}")) for i in range(20)) == 11
 
 
-def test_skipped_calls_never_fail(tmp_path: Path) -> None:
-    injector = make_injector(tmp_path, "lasting", num_skipped=2)
-    assert [injector.find_fault("user", "call") for _ in range(4)] == ["", "", "exception", "exception"]
-
-
 @pytest.mark.parametrize("fault", ["500", "429", "half JSON", "reset", "refused", "hang"])
 def test_endpoint_fails_as_planned_and_recovers(tmp_path: Path, fault: str) -> None:
     FaultPlan("user endpoint", fault, "passing").write(tmp_path)

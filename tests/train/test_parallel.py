@@ -20,6 +20,7 @@ from safetensors.torch import load_file  # noqa: E402
 from support.paths import TESTS  # noqa: E402
 from support.rank_script import ENGINES, RUNS, create_run, train_on_ranks, write_engine_results  # noqa: E402
 from support.tiny_runs import SMALL, score_distinct_characters  # noqa: E402
+from understudy.cli.processes import run_processes  # noqa: E402
 from understudy.core.errors import ConfigError, RolloutError  # noqa: E402
 from understudy.core.settings import dump_toml  # noqa: E402
 from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
@@ -233,6 +234,32 @@ def test_run_resumes_with_another_number_of_processes(
     for alone, shared in zip(whole, resumed, strict=True):
         assert shared == pytest.approx(alone, rel=1e-2, abs=1e-4)
     assert comparable_episodes(results / name, 4) == comparable_episodes(results / "alone" / "whole", 4)
+
+
+UNANSWERED = """
+import signal, sys
+from understudy.cli.processes import exit_with_parent
+from understudy.core.errors import RolloutError
+from understudy.engines.local.distributed.distributed import TorchProcessGroup
+from understudy.engines.process_group import init_rank
+
+exit_with_parent()
+group = TorchProcessGroup(init_rank())
+group.all_gather("begin")
+group.set_timeout(1.5)
+if group.rank:
+    signal.pause()
+try:
+    group.all_gather("again")
+except RolloutError as e:
+    sys.exit(f"{e.fault}: {e}")
+"""
+
+
+@pytest.mark.slow
+def test_process_that_does_not_answer_is_an_error_of_the_others(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_processes([sys.executable, "-c", UNANSWERED], 2) == 1
+    assert re.match(r"engine: .*\b1 of 2\b.*\b1\.5 s\b.*engine\.collective_timeout", capfd.readouterr().err)
 
 
 @pytest.mark.slow

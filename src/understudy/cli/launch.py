@@ -75,6 +75,7 @@ def _train_distributed(run: Run | None, rank_info: RankInfo, debug: bool) -> str
     process_group = _open_process_group(rank_info)
     run = process_group.all_gather(run)[0]
     assert run is not None
+    process_group.set_timeout(run.config.engine.local_engine_config.collective_timeout)
     text = _train_worker(run, process_group) if process_group.rank else _train(run, process_group, debug)
     process_group.close()
     return text

@@ -94,7 +94,10 @@ def _watch(process_group: Sequence["subprocess.Popen[bytes]"]) -> int | None:
 
 
 def _end(process_group: Sequence["subprocess.Popen[bytes]"]) -> None:
-    """End the processes that still run. The first SIGTERM asks a process to stop, the second stops it at once."""
+    """End the processes that still run. The first SIGTERM asks a process to stop, the second stops it at once.
+
+    A process that was suspended handles SIGTERM after SIGCONT.
+    """
     for number, patience in (
         (signal.SIGTERM, GRACE_SECONDS),
         (signal.SIGTERM, SHUTDOWN_SECONDS),
@@ -103,6 +106,7 @@ def _end(process_group: Sequence["subprocess.Popen[bytes]"]) -> None:
         running = [process for process in process_group if process.poll() is None]
         for process in running:
             process.send_signal(number)
+            process.send_signal(signal.SIGCONT)
         until = time.monotonic() + (patience or 0.0)
         for process in running:
             with contextlib.suppress(subprocess.TimeoutExpired):

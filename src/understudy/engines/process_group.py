@@ -47,8 +47,12 @@ class ProcessGroup:
     def all_reduce_(self, tensors: Iterable[Any]) -> None:
         """Sum each tensor over all processes, in place. All processes must call this."""
 
+    def set_timeout(self, seconds: float) -> None:
+        """Limit the time that this process waits for the others in each of the methods above."""
+
     def detect_lost_ranks(self) -> AbstractContextManager[None]:
-        """Raise RolloutError in the block if another process ends while this one waits for it."""
+        """Raise RolloutError in the block if another process ends, or does not answer in time, while this one waits
+        for it."""
         return nullcontext()
 
     def close(self) -> None:

@@ -40,6 +40,7 @@ MUTABLE_KEYS = (
     "engine.max_num_seqs",
     "engine.max_draft_rows",
     "engine.threads",
+    "engine.collective_timeout",
     "engine.sampler",
     "engine.vllm.",
     "engine.base_url",

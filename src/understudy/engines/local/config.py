@@ -85,6 +85,9 @@ class LocalEngineConfig(TrainedWeightsConfig):
     sharding: Literal["none", "fsdp"] = "none"
     """Sharding of an update over several processes. `none`: each has all layers. `fsdp`: each has a shard of weights,
     gradients, master weights and moments. Results differ only by rounding. A single process ignores it."""
+    collective_timeout: float = Field(default=3600.0, gt=0)
+    """Seconds that one of several processes waits for the others, which may still be playing their episodes of a step
+    or an evaluation. Then the run ends, and can be resumed. TRL has `ddp_timeout`, verl `nccl_timeout`."""
     max_draft_rows: int = Field(default=160, ge=0)
     """N-gram speculation: maximum rows of a decoding pass, including draft tokens. Speculation reduces the number of
     passes and changes no reply. 0 disables it.

@@ -244,16 +244,17 @@ class LocalEngine:
         self._validate_lengths(minibatches)
         self._passes = 0
         self._sampler.set_weights_version(self.weights_version + 1)  # frees the cache's memory for activations
-        with self._memory("engine.max_tokens_per_microbatch", self._config.max_tokens_per_microbatch):
-            sums = []
-            for index, batch in enumerate(minibatches):
-                logprobs = torch.full(batch.tokens.shape, torch.nan) if on_logprobs else None
-                sums.append(self._step(batch, loss, learning_rate, logprobs))
-                if on_logprobs and logprobs is not None and batch.advantages is not None:
-                    on_logprobs(index, logprobs)
-            found = reduce_metrics(sums)
-        self._model.gather_weights()
-        validate_same_weights(self._process_group, optimizer.fingerprint())
+        with self._process_group.detect_lost_ranks():
+            with self._memory("engine.max_tokens_per_microbatch", self._config.max_tokens_per_microbatch):
+                sums = []
+                for index, batch in enumerate(minibatches):
+                    logprobs = torch.full(batch.tokens.shape, torch.nan) if on_logprobs else None
+                    sums.append(self._step(batch, loss, learning_rate, logprobs))
+                    if on_logprobs and logprobs is not None and batch.advantages is not None:
+                        on_logprobs(index, logprobs)
+                found = reduce_metrics(sums)
+            self._model.gather_weights()
+            validate_same_weights(self._process_group, optimizer.fingerprint())
         return found
 
     def reset_optimizer(self) -> None:
@@ -375,7 +376,7 @@ class LocalEngine:
         own["distinct_tokens"] = count_distinct_tokens(mine)
         computed = torch.zeros(mine.tokens.shape)
         passes = plan_microbatches(mine, self._config.max_tokens_per_microbatch)
-        with self._process_group.detect_lost_ranks(), self._resharded(live, len(passes)):
+        with self._resharded(live, len(passes)):
             for chosen in passes:
                 self._passes += 1
                 of = f"{self._seed}/{self.weights_version}/{self._passes}" + (

@@ -99,10 +99,12 @@ _VLLM = Setup(
     ),
     "sums",
 )
+_RANKS = Setup(_FULL_SLICE, "sums", processes=2)
 _HANG_SETTINGS = {
     USER_ENDPOINT: ("endpoints.chaos.timeout=1",),
     JUDGE_ENDPOINT: ("endpoints.chaos.timeout=1",),
     VLLM: ("engine.vllm.reply_timeout=2",),
+    RANK: ("engine.collective_timeout=20",),
 }
 """How long a caller waits in the cells of a call that never returns. In other cells a slow machine ends no call."""
 _REFUSED_SETTINGS = ("endpoints.chaos.max_retries=5",)
@@ -199,7 +201,8 @@ CELLS: Sequence[FaultCell] = (
     FaultCell("disk", "read-only", _SUMS, None, "refused"),
     FaultCell("clock", "jumps", _SUMS, "equal", "equal"),
     FaultCell("process", "death", _SUMS, None, "killed"),
-    FaultCell(RANK, "death", Setup(_FULL_SLICE, "sums", processes=2), None, "stops"),
+    FaultCell(RANK, DEATH, _RANKS, None, "stops"),
+    FaultCell(RANK, HANG, _RANKS, None, "stops", None, _HANG_SETTINGS[RANK]),
 )  # fmt: skip
 
 

@@ -7,21 +7,24 @@ import builtins
 import dataclasses
 import errno
 import io
+import multiprocessing
 import os
 import random
 import resource
 import runpy
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any
 
 from understudy.core.errors import RolloutError
 from understudy.train.chaos.injection import HANG, RUN_FOLDER, FaultInjector
-from understudy.train.chaos.sources import raise_fault
+from understudy.train.chaos.sources import RANK, raise_fault
 
 JUMP_SECONDS = 3 * 365 * 24 * 3600
 """The largest jump of the clock, in both directions."""
@@ -124,11 +127,62 @@ def _fail_write(fault: str, path: Any) -> None:
         raise OSError(_ERRNO[fault], os.strerror(_ERRNO[fault]), os.fspath(path))
 
 
+class _ForkedRank:
+    """A rank that is forked from its launcher, which has loaded the package. It has the part of `subprocess.Popen` that
+    the launcher uses."""
+
+    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], stderr: IO[bytes] | None = None, **_: Any):
+        self._process = multiprocessing.get_context("fork").Process(target=_run_rank, args=(command, env, stderr))
+        self._process.start()
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, minus the signal that ended the rank, or None if it runs."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None if the rank runs."""
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Return the exit code. Raise TimeoutExpired if the rank has not ended in time."""
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("a rank", timeout or 0.0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the rank if it runs."""
+        if self.returncode is None and self._process.pid is not None:
+            os.kill(self._process.pid, number)
+
+
+def _run_rank(command: Sequence[str], environment: Mapping[str, str], errors: IO[bytes] | None) -> None:
+    """Run the command of a rank. Only rank 0, whose errors are not collected, prints."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the launcher's handlers forward signals to its ranks
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.environ.update(environment)
+    if errors:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(errors.fileno(), 2)
+    sys.argv = ["understudy", *command[command.index("understudy") + 1 :]]
+    runpy.run_module("understudy", run_name="__main__", alter_sys=True)
+
+
+def _fork_ranks(injector: FaultInjector) -> None:
+    """Fork the ranks instead of starting an interpreter for each, which takes seconds."""
+    from understudy.cli import processes
+
+    names = {"DEVNULL": subprocess.DEVNULL, "TimeoutExpired": subprocess.TimeoutExpired}
+    vars(processes)["subprocess"] = SimpleNamespace(Popen=_ForkedRank, **names)
+
+
 _PATCHES: Mapping[str, Callable[[FaultInjector], None]] = {
     "clock": _patch_clock,
     "agent sampler": _patch_sampler,
     "trackers": _patch_trackers,
     "disk": _patch_writes,
     "process": _patch_writes,
+    RANK: _fork_ranks,
 }
 """What is patched, by the party that fails."""

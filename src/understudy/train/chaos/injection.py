@@ -37,8 +37,6 @@ class FaultPlan:
     that is scored as 0 shows."""
     share: tuple[int, int] | None = None
     """If set, this many of the next so many first calls fail, in one process."""
-    num_skipped: int = 0
-    """How many first calls of a process never fail."""
 
     def write(self, folder: Path) -> None:
         """Write the plan into the folder of its cell."""
@@ -61,8 +59,6 @@ class FaultInjector:
         if party != plan.party or plan.mode == "off" or not self.has_begun():
             return ""
         self._num_calls += 1
-        if self._num_calls <= plan.num_skipped:
-            return ""
         if self._drawn is not None:
             strikes = self._num_calls - 1 in self._drawn
             key = f"{key}/{self._num_calls}"

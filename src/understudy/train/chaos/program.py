@@ -5,8 +5,6 @@ import functools
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,23 +63,6 @@ def run_in_fork(arguments: Sequence[str], folder: Path) -> ProgramResult:
         code = None if process.is_alive() else process.exitcode
         _kill_session(process.pid)
         process.join()
-    return ProgramResult(code, output.text)
-
-
-def run_in_ranks(arguments: Sequence[str], folder: Path, processes: int) -> ProgramResult:
-    """Run `understudy ARGUMENTS --num-processes N` in a cell's folder."""
-    command = [sys.executable, "-m", "understudy", *arguments, "--num-processes", str(processes)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    process = subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-    )
-    assert process.stdout is not None
-    with _Output(Connection(os.dup(process.stdout.fileno()), writable=False)) as output, process.stdout:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(DEADLINE_SECONDS)
-        code = process.poll()
-        _kill_session(process.pid)
-        process.wait()
     return ProgramResult(code, output.text)
 
 

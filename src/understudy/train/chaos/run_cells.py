@@ -25,9 +25,9 @@ from understudy.runs.storage.status import read_run_status
 from understudy.runs.targets import resolve, split_arguments
 from understudy.train.chaos.cell_folder import CONFIG_FILE, write_cell_folder
 from understudy.train.chaos.cells import CELLS, Ending, FaultCell, Setup, parties
-from understudy.train.chaos.endpoint import FaultyEndpoint
+from understudy.train.chaos.endpoint import DEATH, FaultyEndpoint
 from understudy.train.chaos.injection import RUN_FOLDER, FaultMode, FaultPlan, count_injected
-from understudy.train.chaos.program import ProgramResult, run_in_fork, run_in_ranks
+from understudy.train.chaos.program import ProgramResult, run_in_fork
 
 DEFAULT_CONFIG = "smoke"
 SHORT = (
@@ -134,6 +134,14 @@ class _Proof:
         return self.config.engine.local_engine_config.vllm.base_url
 
     @property
+    def _config(self) -> TrainConfig:
+        """The config of the cell's runs."""
+        settings: tuple[str, ...] = _HISTORY if self.is_history else ()
+        if self.cell.setup.processes > 1:  # rank 1 may play an episode before rank 0 has recorded the last step
+            settings = (f"steps={self.config.steps + 1}",)
+        return parse_config(dump_toml(self.config), settings) if settings else self.config
+
+    @property
     def is_history(self) -> bool:
         """Whether this is the cell of a run whose episodes failed as they were reset."""
         return self.cell.fault.startswith("1,172")
@@ -177,7 +185,8 @@ class _Proof:
         if ending == "killed":
             self._require(result.exit_code == -9, f"not killed: {_describe(result)}")
             return
-        code = 128 + 9 if self.cell.setup.processes > 1 else _EXIT_CODES[ending]
+        killed = self.cell.setup.processes > 1 and self.cell.fault == DEATH
+        code = 128 + 9 if killed else _EXIT_CODES[ending]
         self._require(result.exit_code == code, f"not exit code {code}: {_describe(result)}")
         self._require(len(result.error_lines) == 1, f"{len(result.error_lines)} lines of errors: {_describe(result)}")
         if self.is_history:
@@ -185,7 +194,7 @@ class _Proof:
         state = read_run_status(run).state
         self._require(state in ("crashed", "stopped"), f"its status is {state!r}")
         trained = len(list((run / "trained").glob("*.jsonl"))) if (run / "trained").is_dir() else 0
-        self._require(trained < self.config.steps or (self.is_history and not trained), "the last step was trained")
+        self._require(trained < self._config.steps, "the last step was trained")
 
     def _check_trained(self, run: Path, undisturbed: Path, ending: Ending) -> None:
         """Check what a finished run has trained on."""
@@ -208,22 +217,16 @@ class _Proof:
 
     def _train(self, mode: FaultMode) -> ProgramResult:
         """Train in a new folder with faults of this mode."""
-        folder, setup = self.folder / mode, self.cell.setup
-        config = parse_config(dump_toml(self.config), _HISTORY) if self.is_history else self.config
-        in_ranks = setup.processes > 1
-        steps_before = config.steps - 1
+        folder, setup, config = self.folder / mode, self.cell.setup, self._config
         plan = FaultPlan(
             party=self.cell.party,
             fault="exception" if self.is_history else self.cell.fault,
             mode=mode,
             seed=self.seed,
-            after_step=0 if in_ranks else config.total_steps - 1,  # other ranks may be ahead of the recorded step
+            after_step=config.total_steps - (2 if setup.processes > 1 else 1),
             domain=_source_name(setup, config),
             plays_gold=setup.plays_gold,
             share=_HISTORY_SHARE if self.is_history else _SHARES.get(self.cell.party),
-            num_skipped=steps_before * config.algorithm.groups_per_batch * config.algorithm.group_size
-            if in_ranks
-            else 0,
         )
         with FaultyEndpoint(folder, vllm_url=self._vllm_url) as endpoint:
             self.ports[mode] = endpoint.port
@@ -240,7 +243,8 @@ class _Proof:
 
     def _start(self, arguments: Sequence[str], folder: Path) -> ProgramResult:
         processes = self.cell.setup.processes
-        result = run_in_ranks(arguments, folder, processes) if processes > 1 else run_in_fork(arguments, folder)
+        ranks = ["--num-processes", str(processes)] if processes > 1 else []
+        result = run_in_fork([*arguments, *ranks], folder)
         with (folder / OUTPUT_FILE).open("a", encoding="utf-8") as output:
             output.write(result.output)
         return result

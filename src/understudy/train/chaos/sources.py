@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+
 from understudy.core.errors import RolloutError
 from understudy.core.messages import Message, ToolCall, ToolSpec, assign_call_ids
 from understudy.core.tasks import Scenario, Score, Split, Task
@@ -129,8 +131,8 @@ class _FaultyEpisode:
         return self._inner.tools
 
     async def start(self) -> StepResult:
-        if _is_rank_one() and self._find_fault(RANK):
-            os.kill(os.getpid(), signal.SIGKILL)
+        if _is_rank_one() and (fault := self._find_fault(RANK)):
+            os.kill(os.getpid(), signal.SIGSTOP if fault == HANG else signal.SIGKILL)
         return await self._result("environment reset", await self._inner.start())
 
     async def step(self, reply: Message) -> StepResult:
@@ -190,8 +192,8 @@ def _make_sums(injector: FaultInjector) -> ToolDataset:
 
 
 def _is_rank_one() -> bool:
-    """Return whether this process was started as the second of its group, which has removed the variable since."""
-    return b"RANK=1" in Path("/proc/self/environ").read_bytes().split(b"\0")
+    """Return whether this process is the second of its group."""
+    return dist.is_initialized() and dist.get_rank() == 1
 
 
 def _make_example(number: int) -> ToolExample:

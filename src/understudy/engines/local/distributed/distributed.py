@@ -5,6 +5,7 @@ Objects and CPU tensors go through gloo over the loopback interface, GPU tensors
 
 import contextlib
 import os
+import re
 import sys
 import time
 from collections import defaultdict
@@ -15,29 +16,34 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from understudy.core.errors import ConfigError, RolloutError
+from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.process_group import RANK_VARIABLES, ProcessGroup, RankInfo
 
 T = TypeVar("T")
-COLLECTIVE_TIMEOUT = timedelta(hours=1)
-"""Timeout of a collective. Other ranks may still be playing their episodes of a step or evaluation."""
 FAILURE_GRACE_SECONDS = 10.0
 """Seconds to wait after a rank is lost, so that the launcher can report its error and end the others first."""
+_TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
 
 
 class TorchProcessGroup(ProcessGroup):
     """A group of processes on one machine."""
 
     def __init__(self, rank_info: RankInfo) -> None:
-        """Wait until all processes have joined."""
+        """Wait until all processes have joined, at most as long as `collective_timeout` allows by default."""
+        self._timeout = LocalEngineConfig().collective_timeout
         self.rank, self.world_size, self._rank_info = rank_info.rank, rank_info.world_size, rank_info
         if sys.platform == "linux":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         with self.detect_lost_ranks():
             dist.init_process_group(
-                backend, rank=rank_info.rank, world_size=rank_info.world_size, timeout=COLLECTIVE_TIMEOUT
+                backend,
+                rank=rank_info.rank,
+                world_size=rank_info.world_size,
+                timeout=timedelta(seconds=self._timeout),
             )
         for name in RANK_VARIABLES:  # subprocesses, such as vLLM, must not join the group
             os.environ.pop(name, None)
@@ -56,19 +62,30 @@ class TorchProcessGroup(ProcessGroup):
                 assert work is not None
                 work.wait()
 
+    def set_timeout(self, seconds: float) -> None:
+        """See `ProcessGroup.set_timeout`."""
+        self._timeout = seconds
+        _set_pg_timeout(timedelta(seconds=seconds))
+
     def close(self) -> None:
         """Leave the group when all processes are done."""
         dist.destroy_process_group()
 
     @contextlib.contextmanager
     def detect_lost_ranks(self) -> Iterator[None]:
-        """See `ProcessGroup.detect_lost_ranks`. Wait before raising, since the launcher knows the lost rank's own
-        error."""
+        """See `ProcessGroup.detect_lost_ranks`. If another process has ended, wait before raising, since the launcher
+        knows that process's own error."""
         try:
             yield
         except RuntimeError as e:  # gloo has no error class
             if not isinstance(e, dist.DistError) and "gloo" not in str(e):
                 raise
+            if _TIMED_OUT.search(str(e)):
+                raise RolloutError(
+                    f"{self._rank_info}: another process has not answered for {self._timeout:g} s "
+                    "(engine.collective_timeout); see what it waits for, or raise the limit, and resume the run",
+                    "engine",
+                ) from e
             time.sleep(FAILURE_GRACE_SECONDS)
             raise RolloutError(f"{self._rank_info}: another process has ended; see its error", "engine") from e
 

@@ -51,7 +51,8 @@ class FSDPShards:
         self.reshard()
         for layer in self._layers:
             layer.set_reshard_after_forward(False, recurse=False)
-            layer.unshard()
+            with self._process_group.detect_lost_ranks():
+                layer.unshard()
         invalidate_packed_weights(self._body)
 
     def reshard(self) -> None:
@@ -76,7 +77,8 @@ class FSDPShards:
         placed = DTensor.from_local(
             part, parameter.device_mesh, parameter.placements, run_check=False, shape=shape, stride=stride
         )
-        whole = placed.full_tensor()
+        with self._process_group.detect_lost_ranks():
+            whole = placed.full_tensor()
         return part if self._process_group.rank else whole.cpu()
 
     def global_norm(self, norms: Mapping[str, Tensor]) -> Tensor:
