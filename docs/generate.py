@@ -38,7 +38,7 @@ from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 from understudy.runs.config import TrainConfig
 from understudy.runs.presets import preset_names, preset_text
-from understudy.train.chaos.cells import CELLS, ENDINGS
+from understudy.train.chaos.cells import CELLS, ENDINGS, SKYRL_CELLS, FaultCell
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(understudy.__file__).parent
@@ -99,14 +99,16 @@ def _fields(text: str) -> str:
 
 
 def _cells(text: str) -> str:
-    """Return the text with the matrix of fault injection in place of `<!-- cells -->`."""
-    return text.replace("<!-- cells -->", cells_table()) if "<!-- cells -->" in text else text
+    """Return the text with the matrix of fault injection in place of `<!-- cells -->`, and that of SkyRL likewise."""
+    for mark, cells in (("<!-- cells -->", CELLS), ("<!-- skyrl cells -->", SKYRL_CELLS)):
+        text = text.replace(mark, cells_table(cells)) if mark in text else text
+    return text
 
 
-def cells_table() -> str:
+def cells_table(cells: Sequence[FaultCell]) -> str:
     """Return a table of the cells of fault injection: party, fault, component charged, and what a run makes of it."""
     lines = ["| party | fault | charged to | if it passes | if it lasts |", "|---|---|---|---|---|"]
-    for cell in CELLS:
+    for cell in cells:
         endings = (ENDINGS[ending] if ending else "" for ending in (cell.passing, cell.lasting))
         owner = f"`{cell.owner}`" if cell.owner else ""
         lines.append(f"| {' | '.join([cell.party, cell.fault, owner, *endings])} |")

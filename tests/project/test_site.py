@@ -16,7 +16,7 @@ from understudy.cli import main as cli
 from understudy.core.settings import dump_toml
 from understudy.envs.sources import list_domains, load_domain
 from understudy.runs.config import TrainConfig
-from understudy.train.chaos.cells import CELLS, ENDINGS
+from understudy.train.chaos.cells import CELLS, ENDINGS, SKYRL_CELLS
 
 
 @pytest.fixture(scope="module")
@@ -103,13 +103,14 @@ def test_recipe_files_are_included_verbatim(generate: ModuleType) -> None:
 
 def test_faults_page_has_a_row_for_each_cell_of_the_matrix(generate: ModuleType) -> None:
     page = generate.written()["faults.md"]
-    assert "<!-- cells" not in page
+    assert "cells -->" not in page
+    cells = [*CELLS, *SKYRL_CELLS]
     rows = [row for row in re.findall(r"^\| (.*) \|$", page, re.MULTILINE) if not row.startswith("party |")]
     found = [[text.strip() for text in row.split("|")] for row in rows]
-    assert [row[:2] for row in found] == [[cell.party, cell.fault] for cell in CELLS]
-    assert [row[2].strip("`") for row in found] == [cell.owner or "" for cell in CELLS]
+    assert [row[:2] for row in found] == [[cell.party, cell.fault] for cell in cells]
+    assert [row[2].strip("`") for row in found] == [cell.owner or "" for cell in cells]
     assert [row[3:] for row in found] == [
-        [ENDINGS[ending] if ending else "" for ending in (cell.passing, cell.lasting)] for cell in CELLS
+        [ENDINGS[ending] if ending else "" for ending in (cell.passing, cell.lasting)] for cell in cells
     ]
 
 

@@ -90,9 +90,16 @@ def make_generator(
     model: Path, folder: Path, client: RandomEngine, *settings: str
 ) -> tuple[RolloutGenerator, Run, TrainConfig]:
     """Return our generator with the random engine."""
-    config = parse_config("", [f"model={model}", *SETTINGS, *settings])
+    return open_generator(parse_config("", [f"model={model}", *SETTINGS, *settings]), folder, client)
+
+
+def open_generator(
+    config: TrainConfig, folder: Path, client: RandomEngine
+) -> tuple[RolloutGenerator, Run, TrainConfig]:
+    """Return our generator with an engine. An OSError of the engine is a fault."""
     run, prepared = Run.create(folder, config), asyncio.run(prepare_run(config))
-    sampler = SkyRLSampler(lambda: FormatTokenizer.load(model / "tokenizer.json"), ())
+    model = prepared.model_folder
+    sampler = SkyRLSampler(lambda: FormatTokenizer.load(model / "tokenizer.json"), (OSError,))
     sampler.client, sampler.max_context_tokens, sampler.vocab_size = client, 8192, read_vocab_size(model)
     trackers = TrackerProcesses((), config.tracking, folder, {})
     context = make_context(config, run, prepared, SkyRLEngineAdapter(sampler), trackers, lambda *_: None, lambda: False)

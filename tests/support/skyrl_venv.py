@@ -7,6 +7,7 @@ its trainer that need a GPU are left out (vLLM, flash-attn and others). The proj
 too, so that its environments and rollouts run inside.
 """
 
+import os
 import tomllib
 from pathlib import Path
 
@@ -45,6 +46,21 @@ def install() -> Path:
         pip(*holds)
 
     return make_venv(f"skyrl-{VERSION}", *holds, fill=fill) / "bin" / "python"
+
+
+def process_environment() -> dict[str, str]:
+    """Return the environment variables of a process in SkyRL's environment."""
+    paths = os.pathsep.join(str(path) for path in (ROOT / "src", ROOT / "tests"))
+    offline = {
+        "HF_HUB_OFFLINE": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # otherwise its workers run at a lower priority than other processes
+    }
+    environment = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_AUTH_MODE")}
+    programs = os.pathsep.join((str(install().parent), os.environ["PATH"]))
+    return environment | offline | {"PYTHONPATH": paths, "PATH": programs}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from http.client import HTTPConnection, RemoteDisconnected
 from pathlib import Path
@@ -15,9 +15,10 @@ from safetensors.numpy import save_file
 
 pytest.importorskip("torch")
 
+from support.paths import ROOT
 from understudy.core.errors import ConfigError
 from understudy.engines.vllm.client import SERVED_MODEL_NAME
-from understudy.train.chaos.cells import CELLS, ENDINGS, FaultCell, parties
+from understudy.train.chaos.cells import CELLS, ENDINGS, SKYRL_CELLS, SKYRL_WORKER, FaultCell, parties
 from understudy.train.chaos.endpoint import FaultyEndpoint
 from understudy.train.chaos.injection import (
     MAX_PASSING_FAULTS,
@@ -162,14 +163,26 @@ def test_proxy_passes_replies_on_and_damages_them_as_planned(tmp_path: Path, fau
 
 def test_wrong_party_and_tasks_of_files_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"\busr\b.*\buser\b"):
-        select_cells(["usr"])
+        select_cells(["usr"], chaos_config([]))
     with pytest.raises(ConfigError, match=r"data\.train"):
         chaos_config(["data.train=tasks.jsonl"])
-    assert [cell.party for cell in select_cells(["disk"])] == ["disk"] * 3
+    assert [cell.party for cell in select_cells(["disk"], chaos_config([]))] == ["disk"] * 3
 
 
-def test_cells_are_distinct_and_end_in_known_ways() -> None:
-    assert len({(cell.party, cell.fault) for cell in CELLS}) == len(CELLS)
+def test_config_of_skyrl_has_cells_of_its_own() -> None:
+    config = chaos_config([str(ROOT / "examples" / "skyrl" / "tiny_cpu.toml")])
+    assert (config.sft.steps, config.steps) == (0, 2)
+    assert select_cells([SKYRL_WORKER], config) == [cell for cell in SKYRL_CELLS if cell.party == SKYRL_WORKER]
+    with pytest.raises(ConfigError, match="vLLM"):
+        select_cells(["vLLM"], config)
+
+
+@pytest.mark.parametrize("cells", [CELLS, SKYRL_CELLS])
+def test_cells_are_distinct(cells: Sequence[FaultCell]) -> None:
+    assert len({(cell.party, cell.fault) for cell in cells}) == len(cells)
+
+
+def test_cells_end_in_known_ways() -> None:
     assert {ending for cell in CELLS for ending in (cell.passing, cell.lasting) if ending} == ENDINGS.keys()
     assert all(cell.passing or cell.lasting for cell in CELLS)
 
@@ -181,7 +194,7 @@ def run_one(folder: Path, cell: FaultCell) -> tuple[bool, str]:
 
 @pytest.mark.slow
 def test_broken_promise_shows(tmp_path: Path) -> None:
-    (cell,) = (cell for cell in select_cells(["grader"]) if cell.fault == "exception")
+    (cell,) = (cell for cell in select_cells(["grader"], chaos_config([])) if cell.fault == "exception")
     holds, problems = run_one(tmp_path / "owner", replace(cell, owner="user"))
     assert not holds
     assert "attributed to ['grader'], not to user" in problems

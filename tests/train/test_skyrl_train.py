@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import os
 import re
 import secrets
 import signal
@@ -74,25 +73,10 @@ def start_python(*arguments: str, log: Path, **variables: str) -> "subprocess.Po
     with log.open("ab") as output:
         return subprocess.Popen(
             [str(skyrl_venv.install()), *arguments],
-            env=process_environment() | variables,
+            env=skyrl_venv.process_environment() | variables,
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-
-
-def process_environment() -> dict[str, str]:
-    """Return the environment variables of a process in SkyRL's environment."""
-    paths = os.pathsep.join(str(path) for path in (ROOT / "src", TESTS))
-    offline = {
-        "HF_HUB_OFFLINE": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_worker_niceness": "0",  # otherwise its workers run at a lower priority than other processes
-    }
-    environment = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_AUTH_MODE")}
-    programs = os.pathsep.join((str(skyrl_venv.install().parent), os.environ["PATH"]))
-    return environment | offline | {"PYTHONPATH": paths, "PATH": programs}
 
 
 def wait_for_exit(process: "subprocess.Popen[bytes]", log: Path, code: int = 0) -> str:
@@ -326,7 +310,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     with log.open("wb") as output:
         head = subprocess.Popen(
             ["ray", "start", "--head", "--block", *addresses, "--num-cpus=12", "--num-gpus=1"],
-            env=process_environment() | token,
+            env=skyrl_venv.process_environment() | token,
             stdout=output,
             stderr=subprocess.STDOUT,
         )
@@ -353,7 +337,7 @@ def test_existing_cluster_is_used_and_kept_running(cluster: dict[str, str], tiny
     train(config, "--out", str(tmp_path / "run"), log=log, **cluster)
     assert logged_steps(tmp_path / "run") == [0, 1, 2]
     status = ["ray", "status", f"--address={cluster['RAY_ADDRESS']}"]
-    subprocess.run(status, env=process_environment() | cluster, check=True, capture_output=True)
+    subprocess.run(status, env=skyrl_venv.process_environment() | cluster, check=True, capture_output=True)
 
 
 def test_missing_cluster_token_mode_is_reported(cluster: dict[str, str], tiny: Path, tmp_path: Path) -> None:
@@ -371,7 +355,7 @@ def test_submit_script_runs_training_as_a_cluster_job(cluster: dict[str, str], t
     sent.mkdir()
     write_config(sent, tiny, "steps=1")
     environment = (
-        process_environment()
+        skyrl_venv.process_environment()
         | {name: value for name, value in cluster.items() if name != "RAY_ADDRESS"}
         | {"CPUS": "1"}
     )

@@ -28,7 +28,8 @@ def chaos(
     sampler, trackers, disk, clock, the process, and one of several. A fault must be charged to the right party, and no
     episode with a fault may be trained on. The run must go on, or end with one line and resume like an undisturbed one.
     WHAT is the preset `smoke` if it is not given; its runs are shortened. vLLM is an imitation of its server, or the
-    server at `engine.vllm.base_url` behind a proxy that fails. The exit code is 1 if a cell does not hold.
+    server at `engine.vllm.base_url` behind a proxy that fails. With engine.kind=skyrl there are other cells, of SkyRL's
+    generator and workers. The exit code is 1 if a cell does not hold.
     """
     from understudy.runs.agents import missing_package_error
     from understudy.runs.run import validate_new_folder
@@ -38,7 +39,7 @@ def chaos(
     except ModuleNotFoundError as e:
         raise missing_package_error(e, "training") from e
     config = runs.chaos_config(target or ())
-    cells = runs.select_cells([party.strip() for party in only.split(",") if party.strip()])
+    cells = runs.select_cells([party.strip() for party in only.split(",") if party.strip()], config)
     if out is not None:
         validate_new_folder(out)
     results = []

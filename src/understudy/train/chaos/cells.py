@@ -13,6 +13,7 @@ from understudy.train.chaos.injection import HANG
 from understudy.train.chaos.sources import RANK
 from understudy.train.chaos.vllm_server import REPLY_DAMAGES, VLLM, WEIGHTS_LOST
 
+SKYRL_WORKER = "SkyRL's policy worker"
 Ending = Literal["equal", "played again", "told", "stops", "refused", "killed"]
 ENDINGS: Mapping[Ending, str] = {
     "equal": "the run goes on and equals an undisturbed run",
@@ -135,9 +136,13 @@ def _hang(party: str, setup: Setup, owner: Fault) -> FaultCell:
 
 
 def _environment_cells() -> Sequence[FaultCell]:
-    """Return cells of environments: one fault of each method with the given domain, the others with short prompts."""
+    """Return cells of environments: one fault with the given domain, the others with short prompts."""
+    setups = {"environment step": _OWN}
     cells = [
-        *(FaultCell(party, "exception", _OWN, "played again", "stops", "environment") for party in _METHODS),
+        *(
+            FaultCell(party, "exception", setups.get(party, _SUMS), "played again", "stops", "environment")
+            for party in _METHODS
+        ),
         *(FaultCell(party, "wrong data", _SUMS, "played again", "stops", "environment") for party in _METHODS[:2]),
         *(FaultCell(party, "slow", _SUMS, "equal", "equal") for party in _METHODS[:2]),
         *(_hang(party, _SUMS, "environment") for party in _METHODS),
@@ -204,6 +209,18 @@ CELLS: Sequence[FaultCell] = (
     FaultCell(RANK, DEATH, _RANKS, None, "stops"),
     FaultCell(RANK, HANG, _RANKS, None, "stops", None, _HANG_SETTINGS[RANK]),
 )  # fmt: skip
+SKYRL_CELLS: Sequence[FaultCell] = (
+    *(FaultCell(party, "exception", _SUMS, "played again", "stops", "environment") for party in _METHODS),
+    FaultCell("user", "exception", _SUMS_USER, "played again", "stops", "user"),
+    FaultCell("grader", "exception", _SUMS, "played again", "stops", "grader"),
+    FaultCell("grader", "wrong data", _SUMS, "played again", "stops", "grader"),
+    FaultCell("tools", "service down", _SUMS, "played again", "stops", "tool"),
+    *_endpoint_cells(USER_ENDPOINT, _USER_ENDPOINT, "user", ["reset", "500", "half JSON"]),
+    FaultCell("agent sampler", "exception", _SUMS, "played again", "stops", "engine"),
+    FaultCell("agent sampler", "wrong data", _SUMS, "played again", "stops", "engine"),
+    FaultCell(SKYRL_WORKER, DEATH, _SUMS, None, "stops"),
+)
+"""The cells of a config with `engine.kind = "skyrl"`, whose episodes are played by the generator of `train.skyrl`."""
 
 
 def parties(cells: Sequence[FaultCell] = CELLS) -> list[str]:

@@ -23,6 +23,7 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 from understudy.core.errors import RolloutError
+from understudy.train.chaos.cells import SKYRL_WORKER
 from understudy.train.chaos.injection import HANG, RUN_FOLDER, FaultInjector
 from understudy.train.chaos.sources import RANK, raise_fault
 
@@ -62,13 +63,16 @@ def _patch_clock(injector: FaultInjector) -> None:
 
 
 def _patch_sampler(injector: FaultInjector) -> None:
-    from understudy.engines.base import Completion
     from understudy.engines.local.engine import LocalEngine
+    from understudy.train.skyrl.sampler import SkyRLSampler
 
-    sample = LocalEngine.sample
+    for sampler in (LocalEngine, SkyRLSampler):
+        sampler.sample = _faulty_sample(sampler.sample, injector)  # type: ignore[method-assign]
 
-    async def faulty_sample(self: LocalEngine, prompt: Sequence[int], *args: Any, **options: Any) -> Completion:
-        completion = await sample(self, prompt, *args, **options)
+
+def _faulty_sample(sample: Callable[..., Any], injector: FaultInjector) -> Callable[..., Any]:
+    async def faulty_sample(*args: Any, **options: Any) -> Any:
+        completion = await sample(*args, **options)
         fault = injector.find_fault("agent sampler", "sample")
         if fault == "exception":
             raise RolloutError("the injected sampler does not answer", "engine")
@@ -76,7 +80,27 @@ def _patch_sampler(injector: FaultInjector) -> None:
             return dataclasses.replace(completion, logprobs=[float("nan")] * len(completion.tokens))
         return completion
 
-    LocalEngine.sample = faulty_sample  # type: ignore[method-assign]
+    return faulty_sample
+
+
+def _patch_skyrl(injector: FaultInjector) -> None:
+    """Kill a worker of SkyRL as it is asked for the episodes of a step."""
+    from understudy.train.skyrl.settings import validate_installation
+
+    validate_installation()
+    import ray
+
+    from understudy.train.skyrl.trainer import SyncTrainer
+
+    generate = SyncTrainer.generate
+
+    async def generate_without_worker(self: SyncTrainer, *args: Any, **options: Any) -> Any:
+        if injector.find_fault(SKYRL_WORKER, "generate"):
+            worker = self.policy_model._actor_handlers[0]
+            os.kill(ray.get(worker.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+        return await generate(self, *args, **options)
+
+    SyncTrainer.generate = generate_without_worker
 
 
 def _patch_trackers(injector: FaultInjector) -> None:
@@ -184,5 +208,6 @@ _PATCHES: Mapping[str, Callable[[FaultInjector], None]] = {
     "disk": _patch_writes,
     "process": _patch_writes,
     RANK: _fork_ranks,
+    SKYRL_WORKER: _patch_skyrl,
 }
 """What is patched, by the party that fails."""

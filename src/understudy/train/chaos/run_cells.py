@@ -24,16 +24,13 @@ from understudy.runs.run import read_metrics
 from understudy.runs.storage.status import read_run_status
 from understudy.runs.targets import resolve, split_arguments
 from understudy.train.chaos.cell_folder import CONFIG_FILE, write_cell_folder
-from understudy.train.chaos.cells import CELLS, Ending, FaultCell, Setup, parties
+from understudy.train.chaos.cells import CELLS, SKYRL_CELLS, Ending, FaultCell, Setup, parties
 from understudy.train.chaos.endpoint import DEATH, FaultyEndpoint
 from understudy.train.chaos.injection import RUN_FOLDER, FaultMode, FaultPlan, count_injected
 from understudy.train.chaos.program import ProgramResult, run_in_fork
 
 DEFAULT_CONFIG = "smoke"
 SHORT = (
-    "sft.steps=1",
-    "sft.batch_size=1",
-    "sft.num_demonstrations=1",
     "steps=2",
     "save_every=1",
     "sampling.max_response_tokens=4",
@@ -41,14 +38,20 @@ SHORT = (
     "algorithm.group_size=2",
     "algorithm.max_resampled_groups=0",
     "limits.max_retries=2",
-    "engine.dtype=float32",
-    "engine.sampler=torch",
     "eval.tasks=1",
     "eval.every=0",
-    "certify.every=0",
     "trackers=[]",
 )
 """Settings that make a run short. Those of the command line override them."""
+SHORT_LOCAL = (
+    "sft.steps=1",
+    "sft.batch_size=1",
+    "sft.num_demonstrations=1",
+    "engine.dtype=float32",
+    "engine.sampler=torch",
+    "certify.every=0",
+)
+"""Further settings of runs with other engines than SkyRL, which has no SFT."""
 _HISTORY = ("steps=1", "algorithm.groups_per_batch=160", "algorithm.group_size=8", "limits.max_retries=0")
 _HISTORY_SHARE = (1172, 1280)
 _SHARES = {"process": (1, 12)}
@@ -78,7 +81,9 @@ class CellResult(Record):
 def chaos_config(arguments: Sequence[str]) -> TrainConfig:
     """Return the short config of the runs. Raise ConfigError if its tasks come from files, which no source can wrap."""
     names, settings = split_arguments(arguments)
-    config = resolve([*(names or [DEFAULT_CONFIG]), *SHORT, *settings]).config
+    names = names or [DEFAULT_CONFIG]
+    local = () if resolve([*names, *settings]).config.engine.kind == "skyrl" else SHORT_LOCAL
+    config = resolve([*names, *SHORT, *local, *settings]).config
     if config.data.train or config.data.validation:
         raise ConfigError("data.train and data.validation: faults are injected into a domain; name one with domain=")
     if config.steps < 1:
@@ -87,12 +92,13 @@ def chaos_config(arguments: Sequence[str]) -> TrainConfig:
     return config
 
 
-def select_cells(only: Sequence[str]) -> list[FaultCell]:
-    """Return the cells of the parties `only`, or all. Raise ConfigError for an unknown party."""
+def select_cells(only: Sequence[str], config: TrainConfig) -> list[FaultCell]:
+    """Return the cells of the parties `only`, or all that `config` has. Raise ConfigError for an unknown party."""
+    cells = SKYRL_CELLS if config.engine.kind == "skyrl" else CELLS
     for party in only:
-        if party not in parties():
-            raise ConfigError(f"--only: unknown party {did_you_mean(party, parties())}")
-    return [cell for cell in CELLS if not only or cell.party in only]
+        if party not in parties(cells):
+            raise ConfigError(f"--only: unknown party {did_you_mean(party, parties(cells))}")
+    return [cell for cell in cells if not only or cell.party in only]
 
 
 def run_cells(config: TrainConfig, cells: Sequence[FaultCell], folder: Path, seed: int = 0) -> Iterator[CellResult]:
@@ -201,7 +207,8 @@ class _Proof:
         if ending == "told":
             told = sum(record.get("rollout/tool_exceptions", 0.0) for record in read_metrics(run, "train"))
             return self._require(told > 0, "no tool exception is counted")
-        lowest, rewards = min(_trained_rewards(undisturbed), default=0.0), _trained_rewards(run)
+        trained = _scored_rewards if self.config.engine.kind == "skyrl" else _trained_rewards
+        lowest, rewards = min(trained(undisturbed), default=0.0), trained(run)
         self._require(lowest > 0, "an episode without faults earns 0, so that a fault scored as 0 would not show")
         self._require(
             min(rewards, default=0.0) >= lowest,
@@ -290,6 +297,11 @@ def _episodes(run: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _trained_rewards(run: Path) -> list[float]:
     lines = [line for file in sorted((run / "trained").glob("*.jsonl")) for line in file.read_bytes().splitlines()]
     return [json.loads(line)["reward"] for line in lines]
+
+
+def _scored_rewards(run: Path) -> list[float]:
+    """Return the rewards of all episodes with a score. SkyRL keeps its batch, and only they have a loss mask in it."""
+    return [episode["score"]["reward"] for _, episode in _episodes(run) if episode.get("score")]
 
 
 def _differences(run: Path, other: Path, *, exact: bool) -> list[str]:

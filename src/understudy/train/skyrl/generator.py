@@ -44,7 +44,7 @@ class RolloutGenerator(GeneratorInterface):  # type: ignore[misc]  # SkyRL has n
         groups = await self._phase.play_groups(step)
         self._tracker.add_groups(groups, step)
         episodes = [episode for group in groups for episode in group.episodes]
-        validate_fault_rate(episodes, self._context.config.max_fault_rate)
+        validate_fault_rate(episodes, self._context.config.max_fault_rate, self._context.run.resume_command)
         return groups
 
     async def _group(self, slot: int) -> list[Group]:

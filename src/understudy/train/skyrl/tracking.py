@@ -95,7 +95,7 @@ class TrackingAdapter:
         self._groups += [self._ahead.pop(slot) for slot in slots]
         self.has_groups = True
         episodes = [episode for group in self._groups for episode in group.episodes]
-        validate_fault_rate(episodes, self._context.config.max_fault_rate)
+        validate_fault_rate(episodes, self._context.config.max_fault_rate, self._context.run.resume_command)
 
     def log_step(self, step: int, data: Mapping[str, Any]) -> list[HealthCheckResult]:
         """Write the metrics of the current step and return its health issues. A second call writes nothing.

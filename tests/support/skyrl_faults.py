@@ -1,0 +1,121 @@
+"""Fault injection into our SkyRL generator. test_skyrl_faults runs it in SkyRL's environment.
+
+PYTHONPATH=tests python -m support.skyrl_faults generator|runs MODEL FOLDER
+
+`generator` needs no Ray: it asks our generator for one step, and prints a line of JSON for each cell. `runs` prints the
+results of cells whose runs train on Ray.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from support.paths import ROOT
+from support.skyrl_inside import RandomEngine, generator_request, open_generator
+from understudy.core.errors import RolloutError
+from understudy.runs.config import TrainConfig, load_config
+from understudy.train.chaos.cell_folder import CONFIG_FILE, write_cell_folder
+from understudy.train.chaos.cells import SKYRL_WORKER, FaultCell
+from understudy.train.chaos.endpoint import USER_ENDPOINT, FaultyEndpoint
+from understudy.train.chaos.injection import RUN_FOLDER, FaultInjector, FaultMode, FaultPlan
+from understudy.train.chaos.run_cells import chaos_config, run_cells, select_cells
+from understudy.train.chaos.sources import MODULE_NAME
+
+EXAMPLE = str(ROOT / "examples" / "skyrl" / "tiny_cpu.toml")
+_FAULT = re.compile(r"fault of (\w+):")
+
+
+class FaultyEngine(RandomEngine):
+    """An engine that fails by the plan of a cell."""
+
+    def __init__(self, injector: FaultInjector) -> None:
+        super().__init__()
+        self._injector = injector
+
+    async def generate(self, input_batch: dict[str, Any], model: str | None = None) -> dict[str, Any]:
+        fault = self._injector.find_fault("agent sampler", "sample")
+        self.sessions |= set(input_batch["session_ids"])
+        if fault == "exception":
+            raise ConnectionError("the injected engine does not answer")
+        reply = await super().generate(input_batch, model)
+        if fault == "wrong data":
+            reply["response_logprobs"] = [[math.nan] * len(reply["response_ids"][0])]
+        return reply
+
+
+class Owners(logging.Handler):
+    """Collects the components that the log names for failed attempts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found |= set(_FAULT.findall(record.getMessage()))
+
+
+def ask_generator(config: TrainConfig, cell: FaultCell, folder: Path, mode: FaultMode, **plan: Any) -> dict[str, Any]:
+    """Return what the generator makes of a step with faults: the components charged, its error, and its rows."""
+    owners, log = Owners(), logging.getLogger("understudy")
+    with FaultyEndpoint(folder) as endpoint, import_folder(folder):
+        write_cell_folder(
+            folder, config, cell, FaultPlan(cell.party, cell.fault, mode, after_step=1, **plan), endpoint.address
+        )
+        generator, run, own = open_generator(
+            load_config(folder / CONFIG_FILE), folder / RUN_FOLDER, FaultyEngine(FaultInjector(folder))
+        )
+        run.log_metrics(1, {}, "train")  # from here on calls fail
+        log.addHandler(owners)
+        log.setLevel(logging.INFO)
+        try:
+            rows = asyncio.run(generator.generate(generator_request(own, [0], 1)[0]))
+        except RolloutError as e:
+            error = {"fault": e.fault, "resumes": run.resume_command in str(e)}
+            return {"charged": sorted(owners.found), "error": error}
+        finally:
+            log.removeHandler(owners)
+    trained = [any(mask) for mask in rows["loss_masks"]]
+    return {"charged": sorted(owners.found), "rewards": rows["rewards"], "trained": trained}
+
+
+@contextlib.contextmanager
+def import_folder(folder: Path) -> Any:
+    """Import the module of a cell's folder in place of another cell's."""
+    sys.modules.pop(MODULE_NAME, None)
+    sys.path.insert(0, str(folder))
+    yield
+    sys.path.remove(str(folder))
+
+
+def check_generator(config: TrainConfig, folder: Path) -> None:
+    """Print what the generator makes of the faults of each cell."""
+    half = config.replace(max_fault_rate=1.0, limits=config.limits.replace(max_retries=0))
+    for number, cell in enumerate(select_cells([], config)):
+        if cell.party == SKYRL_WORKER:
+            continue
+        found = {
+            "passing": ask_generator(config, cell, folder / f"{number} passing", "passing"),
+            "lasting": ask_generator(config, cell, folder / f"{number} lasting", "lasting"),
+        }
+        if cell.party != USER_ENDPOINT:  # whose calls have no common count
+            found["half"] = ask_generator(half, cell, folder / f"{number} half", "passing", share=(1, 2))
+        print(json.dumps({"party": cell.party, "fault": cell.fault, "owner": cell.owner, **found}), flush=True)
+
+
+def check_runs(config: TrainConfig, folder: Path) -> None:
+    """Print the results of cells whose faults need Ray."""
+    cells = [cell for cell in select_cells([], config) if cell.party == SKYRL_WORKER]
+    for result in run_cells(config, cells, folder):
+        print(result.model_dump_json(), flush=True)
+
+
+if __name__ == "__main__":
+    what, model, folder = sys.argv[1:]
+    config = chaos_config([EXAMPLE, "engine.trainer.placement.policy_num_gpus_per_node=1", f"model={model}"])
+    (check_generator if what == "generator" else check_runs)(config, Path(folder))
