@@ -7,7 +7,7 @@ share, a run with faults that pass, and a run with faults that last, which is th
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -207,7 +207,8 @@ class _Proof:
         if ending == "told":
             told = sum(record.get("rollout/tool_exceptions", 0.0) for record in read_metrics(run, "train"))
             return self._require(told > 0, "no tool exception is counted")
-        trained = _scored_rewards if self.config.engine.kind == "skyrl" else _trained_rewards
+        on_skyrl = self.config.engine.kind == "skyrl"
+        trained = _scored_rewards if on_skyrl else _trained_rewards
         lowest, rewards = min(trained(undisturbed), default=0.0), trained(run)
         self._require(lowest > 0, "an episode without faults earns 0, so that a fault scored as 0 would not show")
         self._require(
@@ -218,7 +219,9 @@ class _Proof:
             lost = [episode for _, episode in _episodes(run) if episode.get("fault")]
             self._require(not lost, f"{len(lost)} episodes failed in all attempts")
         else:
-            differences = _differences(run, undisturbed, exact=ending != "equal" and self.cell.setup.is_exact)
+            exact = ending != "equal" and self.cell.setup.is_exact
+            left_out = {"timings"} | ({"weights_version"} if on_skyrl else set())  # SkyRL counts again when it resumes
+            differences = _differences(run, undisturbed, left_out, exact=exact)
             self._require(not differences, f"differs from the run without faults: {', '.join(differences)}")
         return None
 
@@ -304,12 +307,13 @@ def _scored_rewards(run: Path) -> list[float]:
     return [episode["score"]["reward"] for _, episode in _episodes(run) if episode.get("score")]
 
 
-def _differences(run: Path, other: Path, *, exact: bool) -> list[str]:
-    """Return in what two runs differ: a step's episodes, apart from times, or the weights.
+def _differences(run: Path, other: Path, left_out: Set[str], *, exact: bool) -> list[str]:
+    """Return in what two runs differ: a step's episodes, apart from the keys `left_out`, or the weights.
 
     Unless `exact`, log-probabilities and weights may differ by rounding: a late reply is sampled in another batch.
     """
-    one, two = _steps(run, exact), _steps(other, exact)
+    ignored = left_out if exact else left_out | {"logprobs"}
+    one, two = _steps(run, ignored), _steps(other, ignored)
     found = sorted(name for name in one.keys() | two.keys() if one.get(name) != two.get(name))
     own, its = (load_file(each / "model" / "model.safetensors") for each in (run, other))
     tolerance = 0.0 if exact else ROUNDING
@@ -317,9 +321,8 @@ def _differences(run: Path, other: Path, *, exact: bool) -> list[str]:
     return found if same else [*found, "the weights"]
 
 
-def _steps(run: Path, exact: bool) -> dict[str, list[dict[str, Any]]]:
-    """Return the episodes of each step, without times and, unless `exact`, without log-probabilities."""
-    left_out = {"timings"} if exact else {"timings", "logprobs"}
+def _steps(run: Path, left_out: Set[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return the episodes of each step, without the keys `left_out`."""
     found: dict[str, list[dict[str, Any]]] = {}
     for name, episode in _episodes(run):
         found.setdefault(name, []).append({key: value for key, value in episode.items() if key not in left_out})
