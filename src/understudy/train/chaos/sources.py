@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 from understudy.core.errors import RolloutError
 from understudy.core.messages import Message, ToolCall, ToolSpec, assign_call_ids
 from understudy.core.tasks import Scenario, Score, Split, Task
@@ -193,6 +191,8 @@ def _make_sums(injector: FaultInjector) -> ToolDataset:
 
 def _is_rank_one() -> bool:
     """Return whether this process is the second of its group."""
+    import torch.distributed as dist  # here, because the documentation reads the cells without torch
+
     return dist.is_initialized() and dist.get_rank() == 1
 
 
