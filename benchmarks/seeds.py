@@ -29,7 +29,8 @@ def successes(found: Sequence[dict[str, EvalResult]], names: Sequence[str]) -> T
     """Return the table of the success of each run's stages and its gain by RL. The last row treats all runs as trials
     of one.
     """
-    if len({tuple(result.task for result in run[stage].task_results) for run in found for stage in STAGES}) > 1:
+    played = {tuple(tuple(result.task for result in run[stage].task_results) for stage in STAGES) for run in found}
+    if len(played) > 1:  # the base model may have played fewer tasks (`eval.base_tasks`)
         raise SystemExit("the runs were evaluated on different tasks; give runs of one config, with different seeds")
     rows = [
         [

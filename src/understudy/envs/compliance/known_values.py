@@ -62,7 +62,7 @@ class KnownValues:
                 return found
         for date in _DATE.findall(text):
             if date not in self._said and (int(date[5:7]), int(date[8:10])) not in self._days:
-                return date
+                return str(date)
         addresses = (str(match[0]) for match in _ADDRESS.finditer(text) if match["start"] not in self._folded)
         return next(addresses, "")
 

@@ -49,7 +49,7 @@ def check_promises(
         own = [call for call in calls if call.place in agreed]
     else:
         kind, starts = "broken_promise", PROMISING
-        made, own = calls, [call for call in calls if call.writes]
+        made, own = list(calls), [call for call in calls if call.writes]
     answer = next((m.content for m in transcript[place + 1 : place + 2] if m.role == "user"), "")
     declined = not agreed and declines(answer)
     if not agreed and (says_no(answer) or (asks_for_consent(text) and not _is_left_undone(place, answer, calls))):
