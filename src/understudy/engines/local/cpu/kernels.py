@@ -90,9 +90,9 @@ def decode_attention(
     """Return one decoding step of attention: G queries of each sequence over its own keys, beside a shared prefix.
 
     q is [H, S, G, d]. Keys and values are [H, slots, cap, d]; sequence s reads only the first lengths[s] tokens of
-    slots[s] (int32 [S]), and no length exceeds `max_length`. `prefix_scores` [H, S, G, P], the unscaled products of queries and prefix keys, are
-    overwritten with their probabilities. The result [H, S, G, d] is the own part; the caller adds probabilities @
-    prefix values. A sequence of length 0 is idle and gets zeros.
+    slots[s] (int32 [S]), and no length exceeds `max_length`. `prefix_scores` [H, S, G, P], the unscaled products of
+    queries and prefix keys, are overwritten with their probabilities. The result [H, S, G, d] is the own part; the
+    caller adds probabilities @ prefix values. A sequence of length 0 is idle and gets zeros.
     """
     prefix = q.new_empty(*q.shape[:-1], 0) if prefix_scores is None else prefix_scores
     heads, rows, group, dim = q.shape
