@@ -72,7 +72,7 @@ def _columns(params: Sequence[SamplingParams], logits: Tensor) -> _Columns:
         for s in params
     ]
     table = to_device(torch.tensor(rows, dtype=torch.float64), logits.device)
-    temperature, greedy, penalty, min_p, top_p, top_k = table.split(1, dim=1)
+    temperature, greedy, penalty, min_p, top_p, top_k = table.T[..., None].unbind()
     return _Columns(temperature, greedy.bool(), penalty, min_p, top_p, top_k.long())
 
 

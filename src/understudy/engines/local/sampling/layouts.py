@@ -114,8 +114,11 @@ class PrefillLayout:
         column = column.minimum(length - 1)
         index, limits = start + column, (own + column + 1).repeat(1, self._group).int()
         numbers = torch.tensor([slot.index for slot in slots])
-        parts = index, index[valid], valid.flatten().nonzero()[:, 0], numbers, limits
-        return PrefillBlock(rows, *(to_device(part, self._device) for part in parts), int((own + length).max()))
+        positions, places = index[valid], valid.flatten().nonzero()[:, 0]
+        index, positions, places, numbers, limits = (
+            to_device(x, self._device) for x in (index, positions, places, numbers, limits)
+        )
+        return PrefillBlock(rows, index, positions, places, numbers, limits, int((own + length).max()))
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Store the new keys and values, then return attention over [prefix | own]."""
