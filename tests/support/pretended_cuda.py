@@ -135,8 +135,8 @@ class PretendedCuda:
                 return func.decompose(*args, **kwargs)
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         on_cuda = [x for x in tensors if isinstance(x, CudaTensor)]
-        named = kwargs.get("device")
-        target = named or (CUDA if on_cuda else CPU)
+        target = kwargs.get("device") or (CUDA if on_cuda else CPU)
+        target = CPU if target.type == "cpu" else CUDA  # torch's C++ code asks for the stand-in
         if func is torch.ops.aten.copy_.default:
             target = args[0].device
         if len(on_cuda) < len(tensors):

@@ -265,6 +265,9 @@ def test_forecast_matches_hand_computed_times() -> None:
     assert evaluation.steps == 5, "before, between, after two and four steps, and at the end"
     assert evaluation.seconds == pytest.approx(5 * (20 * 80 / 40 + (20 * 120 + 300) / 200))
     assert (found.cost, found.seconds) == (0, sum(phase.seconds for phase in found.phases))
+    fewer = forecast.forecast_run(config(*settings, "eval.every=2"), EPISODES, SPEEDS, 20, base_episodes=5).phases[2]
+    assert (fewer.steps, fewer.episodes) == (5, 85)
+    assert 0.8 * evaluation.seconds < fewer.seconds < evaluation.seconds
     more = forecast.forecast_run(
         config(*settings, "algorithm.kl_coef=0.1", "algorithm.tis_cap=2"), EPISODES, SPEEDS, 20
     )

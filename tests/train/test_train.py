@@ -53,7 +53,7 @@ from understudy.engines.base import Completion, LogprobTolerance  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.models import find_model, make_tiny_model  # noqa: E402
 from understudy.evaluation.explain_stored import find_stored_failures  # noqa: E402
-from understudy.evaluation.report import read_report  # noqa: E402
+from understudy.evaluation.report import read_report, read_run_report  # noqa: E402
 from understudy.evaluation.runner import prepare_eval, run_eval  # noqa: E402
 from understudy.evaluation.stored_episodes import open_stored_episodes  # noqa: E402
 from understudy.rollouts.group import Group  # noqa: E402
@@ -650,6 +650,18 @@ def test_evaluation_of_a_run_has_the_standard_layout(tiny: Path, tmp_path: Path)
     (folder / "report.json").unlink()
     with pytest.raises(ConfigError, match=r"understudy train --resume"):
         read_report(folder)
+
+
+def test_base_evaluation_can_have_fewer_tasks(tiny: Path, tmp_path: Path) -> None:
+    settings = ["domain=support.tiny_runs:WATTS", "steps=0", "eval.tasks=3", "eval.base_tasks=1"]
+    run = train_tiny_run(tmp_path / "run", tiny, *settings, "sft.steps=1")
+    base, sft = read_run_report(run.folder).held_out.agent_rows
+    assert [result.task for result in base.result.task_results] == [sft.result.task_results[0].task]
+    assert len(sft.result.task_results) == 3
+    assert read_spec(run.folder / "evaluations" / "000000 base").config.eval.tasks == 1
+    unprepared = train_tiny_run(tmp_path / "rl", tiny, *settings, "sft.steps=0", "steps=1")
+    tasks = [len(row.result.task_results) for row in read_run_report(unprepared.folder).held_out.agent_rows]
+    assert tasks == [3, 3], "the gain of RL is measured over the base model"
 
 
 def test_training_domain_is_rejected_as_an_ood_domain(tiny: Path, tmp_path: Path) -> None:

@@ -48,6 +48,19 @@ def make_eval_sets(config: TrainConfig, domain: TaskSource) -> list[EvalSet]:
     return [*found, *test_sets]
 
 
+def base_eval_sets(config: TrainConfig, eval_sets: Sequence[EvalSet]) -> list[EvalSet]:
+    """Return the eval sets of the evaluation before training, with `eval.base_tasks` of the held-out tasks.
+
+    If RL starts from the base model, its gain is measured over that evaluation, so it has all tasks.
+    """
+    count = config.eval.base_tasks
+    if not 0 < count < config.eval.tasks or not config.steps_before_rl:
+        return list(eval_sets)
+    held_out, *others = eval_sets
+    fewer = held_out.config.replace(eval=config.eval.replace(tasks=count))
+    return [EvalSet(held_out.source, eval_tasks(held_out.source, fewer.eval), fewer), *others]
+
+
 def _validate_held_out(config: TrainConfig, domain: TaskSource, test_set: EvalSet) -> None:
     """Raise ConfigError if a test set has test tasks of the domain, and the run is validated on other tasks of it.
 

@@ -13,7 +13,7 @@ from understudy.evaluation.runner import EvalContext, play_baselines, play_eval,
 from understudy.rollouts.agent import EngineAgent
 from understudy.runs.eval_spec import EvalSpec
 from understudy.runs.storage.episode_store import REPORT_FILE
-from understudy.train.eval_sets import EvalSet
+from understudy.train.eval_sets import EvalSet, base_eval_sets
 from understudy.train.phases.rl import validate_fault_rate
 from understudy.train.state import Metrics, TrainingContext
 
@@ -27,7 +27,7 @@ async def evaluate_step(context: TrainingContext, step: int, stage: str) -> Metr
     Each evaluation is stored in the run. If it is stored already, its report is read instead.
     """
     found: Metrics = {}
-    for eval_set in context.eval_sets:
+    for eval_set in base_eval_sets(context.config, context.eval_sets) if step == 0 else context.eval_sets:
         folder = context.run.evaluation_folder(step, stage, eval_set.name)
         if (folder / REPORT_FILE).is_file():
             report: EvalReport | None = read_report(folder)

@@ -83,8 +83,19 @@ def measure_episodes(episodes: Sequence[Trajectory], vocabulary: FormatTokenizer
     )
 
 
-def forecast_run(config: TrainConfig, episodes: EpisodeSizes, speeds: BenchResult, eval_episodes: int) -> RunForecast:
-    """Forecast the phases of a run. `eval_episodes` is the number of episodes of one evaluation."""
+def forecast_run(
+    config: TrainConfig,
+    episodes: EpisodeSizes,
+    speeds: BenchResult,
+    eval_episodes: int,
+    base_episodes: int | None = None,
+) -> RunForecast:
+    """Forecast the phases of a run.
+
+    `eval_episodes` is the number of episodes of one evaluation, `base_episodes` that of the one before training if it
+    differs.
+    """
+    base_episodes = eval_episodes if base_episodes is None else base_episodes
     training = speeds.training[config.engine.finetune]
     algorithm, sft = config.algorithm, config.sft
     evaluations = _evaluations(config)
@@ -96,14 +107,16 @@ def forecast_run(config: TrainConfig, episodes: EpisodeSizes, speeds: BenchResul
     passes = (algorithm.update_epochs + beside) * computed / training.tokens_per_second
     update = passes + algorithm.update_epochs * algorithm.num_minibatches * training.optimizer_seconds
     step = _sampled(config, episodes, speeds, played, algorithm.group_size) + update
-    evaluation = _sampled(config, episodes, speeds, eval_episodes, eval_episodes)
+    evaluated = base_episodes + (evaluations - 1) * eval_episodes
+    evaluation = sum(
+        times * _sampled(config, episodes, speeds, count, count)
+        for times, count in ((1, base_episodes), (evaluations - 1, eval_episodes))
+    )
     phases = (
         PhaseForecast(name="sft", steps=sft.steps, seconds=imitated),
         *_preferred(config, episodes, training),
         PhaseForecast(name="rl", steps=config.steps, seconds=config.steps * step, episodes=config.steps * played),
-        PhaseForecast(
-            name="evaluation", steps=evaluations, seconds=evaluations * evaluation, episodes=evaluations * eval_episodes
-        ),
+        PhaseForecast(name="evaluation", steps=evaluations, seconds=evaluation, episodes=evaluated),
     )
     return RunForecast(phases=phases, cost=_cost(config, episodes, sum(phase.episodes for phase in phases)))
 

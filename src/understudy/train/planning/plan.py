@@ -24,6 +24,7 @@ from understudy.evaluation.result import EvalResult, summarize_episodes
 from understudy.evaluation.statistics import MeanEstimate
 from understudy.rollouts.agent import EngineAgent
 from understudy.runs.config import TrainConfig
+from understudy.train.eval_sets import base_eval_sets
 from understudy.train.planning import forecast
 from understudy.train.planning.fitting import fit_to_memory
 from understudy.train.planning.forecast import RunForecast, format_duration
@@ -163,7 +164,10 @@ async def _plan(
     )
     gold = await measure_gold_episodes(config, prepared)
     speeds, _ = await measured_speeds(config, prepared.model_folder)
-    evaluated = config.eval.trials * sum(len(each.tasks) for each in prepared.eval_sets)
+    evaluated = [
+        config.eval.trials * sum(len(each.tasks) for each in sets)
+        for sets in (prepared.eval_sets, base_eval_sets(config, prepared.eval_sets))
+    ]
     return TrainingPlan(
         target=target,
         noop_reward=prepared.noop_reward,
@@ -175,7 +179,7 @@ async def _plan(
         measured_seconds=seconds,
         phases=phases,
         rl_episodes=episodes,
-        forecast=forecast.forecast_run(planned, gold, speeds, evaluated),
+        forecast=forecast.forecast_run(planned, gold, speeds, *evaluated),
         settings=(f"sft.steps={steps['sft']}", f"preferences.steps={steps['preferences']}", f"steps={steps['rl']}"),
         notes=notes,
     )

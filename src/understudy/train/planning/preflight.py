@@ -77,6 +77,7 @@ class PreflightReport(Record):
 
 async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -> PreflightReport:
     """Return the plan of a run in `folder`. Raise ConfigError or TaskError as a run would."""
+    from understudy.train.eval_sets import base_eval_sets
     from understudy.train.preparation import (  # imports torch, and errors of the config should not wait for it
         config_warnings,
         prepare_run,
@@ -93,13 +94,16 @@ async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -
     config = fitted.config
     gold = await measure_gold_episodes(config, prepared)
     speeds, source = await measured_speeds(config, prepared.model_folder)
-    evaluated = config.eval.trials * sum(len(each.tasks) for each in prepared.eval_sets)
+    evaluated = [
+        config.eval.trials * sum(len(each.tasks) for each in sets)
+        for sets in (prepared.eval_sets, base_eval_sets(config, prepared.eval_sets))
+    ]
     return PreflightReport(
         config=config,
         folder=folder,
         verdict=sound,
         gold_sizes=gold,
-        forecast=forecast.forecast_run(config, gold, speeds, evaluated),
+        forecast=forecast.forecast_run(config, gold, speeds, *evaluated),
         speed_source=f"{source}; with one process" if processes > 1 else source,
         memory=fitted.plan,
         misfit=fitted.misfit,

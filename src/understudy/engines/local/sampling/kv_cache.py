@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 CACHE_GROWTH = 128  # slots grow by multiples of this many tokens
+MIN_COPIED_TOKENS = 16  # copying fewer is not worth a search
 MAX_IDLE_PREFIXES = 16  # with this many prefixes, unused ones are dropped
 
 
@@ -114,6 +115,28 @@ class KVCache:
         fitting = [p for p in self.prefixes if len(p) < len(prompt) and prompt[: len(p)] == p.tokens]
         return max(fitting, key=len, default=None)
 
+    def fill_from_prefixes(self, slot: CacheSlot, prompt: Sequence[int]) -> None:
+        """Use the longest cached prefix of the prompt in a cleared slot."""
+        slot.prefix = self.find_prefix(prompt)
+        slot.tokens = list(slot.prefix.tokens) if slot.prefix else []
+
+    def fill_from_slots(self, slot: CacheSlot, prompt: Sequence[int]) -> None:
+        """Copy what another slot has computed of the prompt, if that is much more than this slot has."""
+        length, source = max(
+            ((_common_length(other.tokens, prompt[:-1]), other) for other in self.slots), key=lambda found: found[0]
+        )
+        whole = source.prefix is None or length >= len(source.prefix)
+        if whole and length >= len(slot.tokens) + MIN_COPIED_TOKENS:
+            self.copy(source, slot, prompt[:length])
+
+    def copy(self, source: CacheSlot, target: CacheSlot, tokens: Sequence[int]) -> None:
+        """Copy keys and values of `tokens`, the first of `source` and at least those of its prefix, to `target`."""
+        target.prefix, target.tokens = source.prefix, list(tokens)
+        length = target.own_length
+        for tensors in (self.keys, self.values):
+            for tensor in tensors:
+                tensor[:, target.index, :length] = tensor[:, source.index, :length]
+
     def drop_idle_prefixes(self) -> None:
         """Drop prefixes that no slot uses, if there are `MAX_IDLE_PREFIXES` or more."""
         if len(self.prefixes) >= MAX_IDLE_PREFIXES:
@@ -137,3 +160,15 @@ class KVCache:
         """Store keys and values [N, H, d] at own positions `columns` [N] of `slots` [N]."""
         self.keys[layer][:, slots, columns] = k.transpose(0, 1)
         self.values[layer][:, slots, columns] = v.transpose(0, 1)
+
+
+def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return the number of tokens at the start that two sequences have in common."""
+    low, high = 0, min(len(first), len(second))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -6,6 +6,10 @@ prefills new tokens, or decodes one token of every active reply plus its accepte
 `ngram_speculation`). If environments do not wait for anything outside the process, the order is fixed, and results are
 equal bit for bit.
 
+The episodes of a group have the same prompt, and the replies of a trained policy are often equal. So requests with the
+same tokens are computed once: one of them leads, and the others only draw their own tokens from its logits. A request
+whose token differs gets a copy of the leader's keys and values and goes on by itself.
+
 A reply that fails by itself (NaN logits, a grammar that fails, an exception of `on_tokens`) fails for its caller alone.
 """
 
@@ -53,6 +57,8 @@ class SampleRequest:
     stops: StopStrings | None = None
     constraint: TokenConstraint | None = None
     slot: CacheSlot | None = None
+    leader: "SampleRequest | None" = None
+    """The active request with the same tokens whose forward passes serve this one too."""
     error: RolloutError | None = None
     """Why the reply cannot be continued."""
     hit_stop_string: bool = False
@@ -91,6 +97,17 @@ class SampleRequest:
         self._uniforms += [self.random.random() for _ in range(first + count - len(self._uniforms))]
         return self._uniforms[first : first + count]
 
+    def is_twin_of(self, other: "SampleRequest") -> bool:
+        """Return True if both have the same tokens so far, and sample and end in the same way."""
+        return (
+            self.constraint is None
+            and other.constraint is None
+            and self.sampling == other.sampling
+            and self.stop_tokens == other.stop_tokens
+            and self.prompt == other.prompt
+            and self.sequence == other.sequence
+        )
+
     def append(self, draft: Sequence[int], tokens: Sequence[int], logprobs: Sequence[float]) -> None:
         """Append the sampled tokens up to the first that differs from its draft or ends the reply, that token
         included.
@@ -110,7 +127,6 @@ class SampleRequest:
             self.hit_stop_string = bool(self.stops and self.stops.feed(token))
             if i == len(draft) or token != draft[i] or self.finish_reason:
                 return
-            self.active_slot.tokens.append(token)
 
 
 class LocalSampler:
@@ -228,11 +244,14 @@ class LocalSampler:
         self._share([request.prompt for request in fresh])
         for request in fresh:
             if slot := self._cache.evict():
-                slot.prefix = self._cache.find_prefix(request.prompt)
-                slot.tokens = list(slot.prefix.tokens) if slot.prefix else []
+                self._cache.fill_from_prefixes(slot, request.prompt)
                 request.slot = slot
         admitted = [request for request in self._queue if request.slot]
         self._queue = [request for request in self._queue if not request.slot]
+        _find_leaders(admitted)
+        for request in admitted:
+            if request.leader is None:
+                self._cache.fill_from_slots(request.active_slot, request.prompt)
         return admitted
 
     def _share(self, prompts: Sequence[Sequence[int]]) -> None:
@@ -247,27 +266,28 @@ class LocalSampler:
                 self._model.hidden_states(tokens, positions, PrefixFillLayout(prefix))
 
     def _prefill(self, requests: Sequence[SampleRequest]) -> None:
-        rows = sorted(requests, key=lambda r: (_prefix(r.active_slot), len(r.active_slot.tokens) - len(r.prompt)))
+        rows = sorted(
+            (r for r in requests if r.leader is None),
+            key=lambda r: (_prefix(r.active_slot), len(r.active_slot.tokens) - len(r.prompt)),
+        )
         slots = [r.active_slot for r in rows]
         new = [r.prompt[len(r.active_slot.tokens) :] for r in rows]
         self._cache.reserve(max(slot.own_length + len(tokens) for slot, tokens in zip(slots, new, strict=True)))
         layout = PrefillLayout(self._cache, slots, new, self._model.query_heads_per_key, self._model.device)
         hidden = self._model.hidden_states(layout.tokens, layout.positions, layout)
-        for slot, tokens in zip(slots, new, strict=True):
-            slot.tokens += tokens
-        self._active += rows
+        self._active += [*rows, *(r for r in requests if r.leader)]
         self._sample_next(rows, [[] for _ in rows], hidden[layout.last])
 
     def _decode(self) -> None:
-        rows = sorted(self._active, key=lambda r: (_prefix(r.active_slot), r.active_slot.index))
+        rows = sorted(
+            (r for r in self._active if r.leader is None), key=lambda r: (_prefix(r.active_slot), r.active_slot.index)
+        )
         slots = [r.active_slot for r in rows]
         drafts = self._propose_drafts(rows)
         fed = [[r.sequence[-1], *draft] for r, draft in zip(rows, drafts, strict=True)]
         self._cache.reserve(max(slot.own_length + len(tokens) for slot, tokens in zip(slots, fed, strict=True)))
         layout = DecodeLayout(self._cache, slots, fed, self._model.query_heads_per_key, self._model.device)
         hidden = self._model.hidden_states(layout.tokens, layout.positions, layout)
-        for slot, tokens in zip(slots, fed, strict=True):
-            slot.tokens.append(tokens[0])
         self._sample_next(rows, drafts, hidden)
 
     def _propose_drafts(self, rows: Sequence[SampleRequest]) -> list[list[int]]:
@@ -287,38 +307,64 @@ class LocalSampler:
         """
         logits = self._model.logits(hidden)
         broken = ~logits.amax(-1).isfinite()
-        spans = [0, *itertools.accumulate(len(draft) + 1 for draft in drafts)]
-        masked: dict[int, torch.Tensor] = {}
-        for i, row in enumerate(rows):
+        starts = [0, *itertools.accumulate(len(draft) + 1 for draft in drafts)]
+        spans = {
+            row: range(start, start + len(draft) + 1) for row, draft, start in zip(rows, drafts, starts, strict=False)
+        }
+        masked: dict[SampleRequest, torch.Tensor] = {}
+        for row, span in spans.items():
             if row.constraint:
                 try:
-                    masked[i] = _mask_logits(logits[spans[i]], row.constraint, row.sampling.temperature or 1.0)
+                    masked[row] = _mask_logits(logits[span.start], row.constraint, row.sampling.temperature or 1.0)
                 except RolloutError as error:
                     row.error = error
+        drafted = dict(zip(rows, drafts, strict=True))
+        followers = self._followers()
+        takers = [(request, row) for row in rows for request in (row, *followers.get(row, ()))]
         groups = [
-            [i for i, r in enumerate(rows) if _kind(r.sampling) == kind]
+            [(request, row) for request, row in takers if _kind(row.sampling) == kind]
             for kind in sorted({_kind(r.sampling) for r in rows})
         ]
         draws = []
         for group in groups:
-            part, is_broken = logits, broken
-            if len(group) < len(rows):
-                index = torch.tensor([j for i in group for j in range(spans[i], spans[i + 1])])
-                index = to_device(index, logits.device)
+            places, part, is_broken = [j for _, row in group for j in spans[row]], logits, broken
+            if places != list(range(len(logits))):
+                index = to_device(torch.tensor(places), logits.device)
                 part, is_broken = logits[index], broken[index]
-            draws.append(_draw([rows[i] for i in group], [drafts[i] for i in group], part, is_broken))
+            draws.append(_draw([r for r, _ in group], [drafted[row] for _, row in group], part, is_broken))
         numbers = iter(read_numbers(*(x for draw in draws for x in draw.vectors), *masked.values()))
         found = [(draw, next(numbers), next(numbers), next(numbers)) for draw in draws]
-        for i in masked:
-            (rows[i].masked_logprob,) = next(numbers)
+        for row in masked:
+            (row.masked_logprob,) = next(numbers)
         for group, (draw, tokens, logprobs, is_exact) in zip(groups, found, strict=True):
             if inexact := [i for i, exact in enumerate(is_exact) if not exact]:
                 for i, token, logprob in zip(inexact, *read_numbers(*draw.repeat(inexact)), strict=True):
                     tokens[i], logprobs[i] = token, logprob
             each = map(int, tokens), iter(logprobs)
-            for i in group:
-                self._take(rows[i], drafts[i], *each)
+            for request, row in group:
+                self._take(request, drafted[row], *each)
+        for row in rows:
+            self._part_followers(row, followers.get(row, ()))
+            slot = row.active_slot
+            slot.tokens += row.sequence[len(slot.tokens) : -1].tolist()
         self._finish_requests()
+
+    def _followers(self) -> dict[SampleRequest, list[SampleRequest]]:
+        """Return the followers of each request that has any."""
+        found: dict[SampleRequest, list[SampleRequest]] = {}
+        for request in self._active:
+            if request.leader:
+                found.setdefault(request.leader, []).append(request)
+        return found
+
+    def _part_followers(self, row: SampleRequest, followers: Sequence[SampleRequest]) -> None:
+        """Let followers that drew other tokens than their leader go on without it. Equal ones follow a new leader."""
+        leaders = [row]
+        for request in followers:
+            request.leader = next((x for x in leaders if x.sequence == request.sequence), None)
+            if request.leader is None:
+                leaders.append(request)
+                self._cache.copy(row.active_slot, request.active_slot, request.sequence[:-1].tolist())
 
     def _take(self, row: SampleRequest, draft: Sequence[int], tokens: Iterator[int], logprobs: Iterator[float]) -> None:
         before, count = len(row.sequence), len(draft) + 1
@@ -332,8 +378,10 @@ class LocalSampler:
 
     def _finish_requests(self) -> None:
         """Return complete replies and errors to their callers, and drop requests that were cancelled."""
-        for request in [r for r in self._active if r.error or r.finish_reason or r.future.done()]:
-            self._active.remove(request)
+        ended = [r for r in self._active if r.error or r.finish_reason or r.future.done()]
+        self._active = [r for r in self._active if r not in ended]
+        self._replace_leaders(ended)
+        for request in ended:
             self._unanswered.discard(request)
             request.active_slot.busy = False
             if request.error:
@@ -344,6 +392,26 @@ class LocalSampler:
                 request.future.set_result(
                     Completion(request.tokens, request.logprobs, request.finish_reason, self.weights_version)
                 )
+
+    def _replace_leaders(self, ended: Sequence[SampleRequest]) -> None:
+        """Let the first follower of a request that was cancelled take over its slot and its other followers."""
+        for request in self._active:
+            gone = request.leader
+            if gone is not None and gone in ended:
+                request.leader = None
+                request.slot, gone.slot = gone.slot, request.slot
+                for other in self._active:
+                    if other.leader is gone:
+                        other.leader = request
+
+
+def _find_leaders(requests: Sequence[SampleRequest]) -> None:
+    """Let requests with the same tokens follow the one that has the most of them cached."""
+    leaders: list[SampleRequest] = []
+    for request in sorted(requests, key=lambda r: -len(r.active_slot.tokens)):
+        request.leader = next((x for x in leaders if request.is_twin_of(x)), None)
+        if request.leader is None:
+            leaders.append(request)
 
 
 def _mask_logits(logits: torch.Tensor, constraint: TokenConstraint, temperature: float) -> torch.Tensor:
