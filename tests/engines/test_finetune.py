@@ -171,6 +171,52 @@ def test_gradient_checkpointing_saves_fewer_tensors_for_backward(tmp_path: Path)
     assert held[True] < held[False] / 3, "the tensors that wait for the backward pass"
 
 
+@pytest.mark.parametrize("finetune", ["full", "lora"])
+def test_only_the_last_layers_are_trained(tmp_path: Path, finetune: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradients of the trained layers are those of a full run, and less is stored for the backward pass."""
+    deep = make_tiny_model(tmp_path / "model", num_layers=6)
+    whole = engine_of(deep, finetune=finetune)
+    last = engine_of(deep, finetune=finetune, trainable_layers=2)
+    batch = sample_batch(whole)
+    assert torch.equal(sample_batch(last).logprobs, batch.logprobs)
+    names = {name for name in trainable_weights(whole) if ".layers.4." in name or ".layers.5." in name}
+    assert trainable_weights(last).keys() == names | {name for name in trainable_weights(whole) if "layers" not in name}
+    for name in names:  # adapters are initialized with other random numbers if there are fewer
+        last._model.trainable_parameters()[name].data.copy_(whole._model.trainable_parameters()[name])
+    gradients, stored = [], []
+    for engine in (whole, last):
+        sizes, optimizer = list[int](), engine._optimizer
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                optimizer, "step", lambda rate, of=optimizer: gradients.append(dict(of._gradients())) or 0.0
+            )
+            with torch.autograd.graph.saved_tensors_hooks(
+                lambda t, sizes=sizes: sizes.append(t.nbytes) or t, lambda t: t
+            ):
+                update(engine, batch)
+        stored.append(sum(sizes))
+    assert stored[1] < 0.5 * stored[0]
+    for name in names:
+        assert gradients[1][name].any() or ".lora_A." in name, name
+        torch.testing.assert_close(gradients[0][name], gradients[1][name], msg=name)
+    before = {name: p.detach().clone() for name, p in last._model.network.named_parameters()}
+    for _ in range(2):
+        update(last, batch)
+    changed = {name for name, p in last._model.network.named_parameters() if not torch.equal(p, before[name])}
+    assert changed == trainable_weights(last).keys()
+    assert max_logprob_gap(trainer_logprobs(last, sample_batch(last)), sample_batch(last).logprobs, batch) < 1e-4
+    (tmp_path / "saved").mkdir()
+    last.save(tmp_path / "saved")
+    resumed = engine_of(deep, finetune=finetune, trainable_layers=2)
+    resumed.load(tmp_path / "saved")
+    assert equal_weights(trainable_weights(last), trainable_weights(resumed))
+
+
+def test_more_trainable_layers_than_the_model_has_are_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"engine\.trainable_layers = 3\b.*\b2\b"):
+        engine_of(folder, trainable_layers=3)
+
+
 def test_qlora_without_bitsandbytes_raises_with_install_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(ConfigError, match=r"bitsandbytes.*pip install 'understudy-rl\[qlora\]'"):

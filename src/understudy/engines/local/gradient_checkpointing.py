@@ -13,11 +13,15 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 
+def decoder_layers(network: nn.Module) -> list[nn.Module]:
+    """Return the decoder layers of a transformers model, from the input to the output."""
+    return [layer for layer in network.modules() if isinstance(layer, GradientCheckpointingLayer)]
+
+
 def enable_gradient_checkpointing(network: nn.Module) -> None:
     """Replace the forward of each decoder layer in place."""
-    for layer in network.modules():
-        if isinstance(layer, GradientCheckpointingLayer):
-            layer.forward = partial(_forward, layer.forward)
+    for layer in decoder_layers(network):
+        layer.forward = partial(_forward, layer.forward)
 
 
 def _forward(forward: Callable[..., Any], hidden: Tensor, *args: Any, **named: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,12 +14,18 @@ from understudy.engines.local.config import ALL_LINEAR, LoraConfig
 from understudy.engines.local.nf4 import Nf4Linear
 
 
-def add_lora_adapters(network: PreTrainedModel, lora: LoraConfig) -> Any:
-    """Add adapters to the network in place. Return peft's wrapper."""
+def add_lora_adapters(network: PreTrainedModel, lora: LoraConfig, layers: Sequence[int]) -> Any:
+    """Add adapters to these decoder layers of the network in place. Return peft's wrapper."""
     import peft
 
     targets = _targets(network, lora)
-    settings = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets)
+    settings = peft.LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=targets,
+        layers_to_transform=list(layers) if layers[0] else None,
+    )
     with warnings.catch_warnings():  # peft reads a property that transformers renamed
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         wrapped = peft.get_peft_model(network, settings, autocast_adapter_dtype=False)

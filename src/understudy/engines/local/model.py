@@ -22,7 +22,7 @@ from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.cpu import kernel_library
 from understudy.engines.local.cpu.fuse import fuse_modules
 from understudy.engines.local.distributed.distributed import validate_devices
-from understudy.engines.local.gradient_checkpointing import enable_gradient_checkpointing
+from understudy.engines.local.gradient_checkpointing import decoder_layers, enable_gradient_checkpointing
 from understudy.engines.local.lora import add_lora_adapters, lora_dropout, merged_state_dict
 from understudy.engines.local.nf4 import quantize_nf4
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
@@ -95,12 +95,23 @@ class LocalModel:
         _validate_architecture(self.config, self.network.get_output_embeddings(), folder)
         if self.device.type == "cpu" and kernel_library.kernels_available(self.dtype):
             fuse_modules(self.network)
-        self.peft_model = add_lora_adapters(self.network, config.lora) if config.uses_lora else None
+        layers = decoder_layers(self.network)
+        if config.trainable_layers > len(layers):
+            raise ConfigError(
+                f"engine.trainable_layers = {config.trainable_layers}, but the model has {len(layers)} decoder layers; "
+                "use fewer, or 0 for all"
+            )
+        early = len(layers) - config.trainable_layers if config.trainable_layers else 0
+        self.peft_model = (
+            add_lora_adapters(self.network, config.lora, range(early, len(layers))) if config.uses_lora else None
+        )
         if config.gradient_checkpointing:
             enable_gradient_checkpointing(self.network)
         self.backbone: nn.Module = getattr(self.network, self.network.base_model_prefix)
         self.lm_head: nn.Parameter = self.network.get_output_embeddings().weight
         self.network.eval()
+        for layer in layers[:early]:
+            layer.requires_grad_(False)
         if config.finetune == "full" and not config.train_embeddings:
             self.network.get_input_embeddings().requires_grad_(False)
             self.lm_head.requires_grad_(False)
