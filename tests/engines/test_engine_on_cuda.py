@@ -285,6 +285,7 @@ def test_the_device_records_what_makes_the_host_wait(pretended_cuda: PretendedCu
         lambda: there.__setitem__(there > 1, there[:1]),
         lambda: there.__setitem__(index, 0.0),
         lambda: there[[0, 1]],
+        lambda: there[torch.tensor([0, 1])],
         lambda: torch.unique(there),
         lambda: torch.equal(there, there),
         lambda: index.repeat_interleave(index),

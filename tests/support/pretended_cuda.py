@@ -167,8 +167,11 @@ class PretendedCuda:
             if not (is_async and _is_pinned(source)):
                 self.synchronize("copy to the host" if source.is_cuda else "copy of memory that is not pinned")
         elif func in _INDEXED:
-            if any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]):
+            indices = [x for x in args[1] if x is not None]
+            if any(x.dtype in (torch.bool, torch.uint8) for x in indices):
                 self.synchronize("index with a mask")
+            elif not all(isinstance(x, CudaTensor) for x in indices):
+                self.synchronize("copy of an index")
         elif torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags:
             self.synchronize(str(func))
 
