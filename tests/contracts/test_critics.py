@@ -123,12 +123,12 @@ def compute_gradients(engine: LocalEngine, batch: Batch) -> tuple[dict[str, Tens
     with pytest.MonkeyPatch.context() as patch:
         for prefix, optimizer in (("", engine._optimizer), ("head.", engine._critic._optimizer)):
 
-            def keep(_: float, prefix: str = prefix, masters: dict[str, Tensor] = optimizer.masters) -> float:
+            def keep(_: float, prefix: str = prefix, masters: dict[str, Tensor] = optimizer.masters) -> Tensor:
                 for name, master in masters.items():
                     assert master.grad is not None
                     found[prefix + name] = master.grad.clone()
                     master.grad.zero_()
-                return 0.0
+                return torch.zeros(())
 
             patch.setattr(optimizer, "step", keep)
         metrics = run(engine.update([batch], LossConfig(), 0.0))

@@ -384,12 +384,12 @@ def compute_gradients(
     """Return the gradient sums of an update and its metrics."""
     found: dict[str, Tensor] = {}
 
-    def keep(rate: float) -> float:
+    def keep(rate: float) -> Tensor:
         for name, master in engine._optimizer.masters.items():
             assert master.grad is not None
             found[name] = master.grad.clone()
             master.grad.zero_()
-        return 0.0
+        return torch.zeros(())
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine._optimizer, "step", keep)

@@ -171,7 +171,7 @@ def test_large_logits_stay_finite_within_the_bounds(option: dict[str, float]) ->
     params, uniforms = SamplingParams(**option), torch.tensor([0.999])
     seen = [torch.arange(0, 300, 2)]
     for tokens, logprobs in (
-        filters.sample_filtered(logits, [params], seen, uniforms),
+        filters.sample_filtered(logits, [params], seen, uniforms)[:2],
         kernels.sample_tokens(logits, params.temperature, uniforms, params.min_p),
     ):
         assert 0 <= int(tokens) < 300

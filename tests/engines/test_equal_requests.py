@@ -66,6 +66,25 @@ def assert_equal(found: Sequence[Completion], expected: Sequence[Completion]) ->
         torch.testing.assert_close(torch.tensor(ours.logprobs), torch.tensor(theirs.logprobs), atol=1e-4, rtol=0)
 
 
+def test_equal_requests_beside_one_of_another_temperature(engine_and_passes: tuple[LocalEngine, list[int]]) -> None:
+    """The pass has two rows for three requests, two of them of one temperature."""
+    engine, _ = engine_and_passes
+    params = [SamplingParams(max_response_tokens=4, temperature=t) for t in (0.9, 0.9, 1.1)]
+    prompts = [PROMPT, PROMPT, [*PROMPT, 7]]
+
+    async def together() -> list[Completion]:
+        return await asyncio.gather(
+            *(engine.sample(p, s, i) for i, (p, s) in enumerate(zip(prompts, params, strict=True)))
+        )
+
+    async def alone() -> list[Completion]:
+        return [await engine.sample(p, s, i) for i, (p, s) in enumerate(zip(prompts, params, strict=True))]
+
+    found = asyncio.run(together())
+    engine.reset_prefix_cache()
+    assert_equal(found, asyncio.run(alone()))
+
+
 def test_equal_replies_take_the_passes_of_one(engine_and_passes: tuple[LocalEngine, list[int]]) -> None:
     engine, passes = engine_and_passes
     replies = asyncio.run(sample_all(engine, [PROMPT] * 4, GREEDY))

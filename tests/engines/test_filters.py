@@ -83,7 +83,7 @@ def test_filtered_sampling_matches_the_reference_for_each_row(rows: list[tuple])
     logits = torch.tensor([row[0] for row in rows])
     uniforms = torch.tensor([row[3] for row in rows])
     seen = [torch.tensor(row[2], dtype=torch.int64) for row in rows]
-    tokens, logprobs = filters.sample_filtered(logits, [row[1] for row in rows], seen, uniforms)
+    tokens, logprobs, _ = filters.sample_filtered(logits, [row[1] for row in rows], seen, uniforms)
     assert tokens.tolist() == [
         reference_sample(x, s, ids, float(u)) for (x, s, ids, _), u in zip(rows, uniforms, strict=True)
     ]
@@ -104,9 +104,21 @@ def test_filters_keep_the_first_of_equally_likely_tokens(sampling: SamplingParam
     uniforms = torch.rand(40, generator=generator)
     beside = [sampling, SamplingParams(top_p=0.5, temperature=0.6)]  # the filters keep different numbers of tokens
     samplings = [beside[i % 2] for i in range(40)]
-    tokens, _ = filters.sample_filtered(logits, samplings, [torch.empty(0, dtype=torch.int64)] * 40, uniforms)
+    tokens, *_ = filters.sample_filtered(logits, samplings, [torch.empty(0, dtype=torch.int64)] * 40, uniforms)
     rows = zip(logits.tolist(), samplings, uniforms.tolist(), strict=True)
     assert tokens.tolist() == [reference_sample(x, s, (), u) for x, s, u in rows]
+
+
+def test_few_candidates_give_the_same_tokens_or_say_that_they_do_not() -> None:
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(40, 300, generator=generator) * torch.linspace(0.5, 6, 40)[:, None]
+    uniforms, nothing = torch.rand(40, generator=generator), [torch.empty(0, dtype=torch.int64)] * 40
+    samplings = [SamplingParams(top_p=0.9), SamplingParams(top_p=0.9, top_k=50)] * 20
+    exact, few = (filters.sample_filtered(logits, samplings, nothing, uniforms, count) for count in (None, 20))
+    assert exact.is_exact.all()
+    assert 10 < few.is_exact.sum() < 30
+    assert torch.equal(few.tokens[few.is_exact], exact.tokens[few.is_exact])
+    assert not torch.equal(few.tokens, exact.tokens)
 
 
 def test_filtered_sampling_has_the_expected_frequencies() -> None:
@@ -123,7 +135,7 @@ def test_filtered_sampling_has_the_expected_frequencies() -> None:
         ),  # two tokens reach 0.75 * 0.95 of what top_k keeps
     ):
         rows = probs.log().expand(count, -1)
-        tokens, _ = filters.sample_filtered(
+        tokens, *_ = filters.sample_filtered(
             rows, [sampling] * count, [torch.empty(0, dtype=torch.int64)] * count, uniforms
         )
         found = torch.bincount(tokens, minlength=4) / count

@@ -150,7 +150,7 @@ def test_decode_attention(group: int, dim: int, prefix_size: int) -> None:
             scores = prefix[:, i : i + 1], (q[:, i].float() @ k.mT)[:, None]
             probs[:, i], own = (x[:, 0] for x in joint_reference(*scores, limits, dim**-0.5))
             expected[:, i] = own @ v
-    out = kernels.decode_attention(q, prefix, keys, values, slots, lengths, dim**-0.5)
+    out = kernels.decode_attention(q, prefix, keys, values, slots, lengths, max(LENGTHS), dim**-0.5)
     assert_close(out, expected, rtol=2**-6, atol=2**-6)
     assert_close(prefix, probs, rtol=2**-5, atol=1e-5)
 
@@ -162,7 +162,7 @@ def test_decode_attention_without_prefix_and_with_extreme_scores() -> None:
     keys[:, :, 1] = 0.25  # scores of -80, 80, -80
     values = random_normal(1, 2, 3, 32)
     arguments = torch.tensor([0, 1], dtype=torch.int32), torch.tensor([3, 1], dtype=torch.int32)
-    out = kernels.decode_attention(q, None, keys, values, *arguments, 1.0)
+    out = kernels.decode_attention(q, None, keys, values, *arguments, 3, 1.0)
     assert_close(out[0, :, 0], torch.stack([values[0, 0, 1], values[0, 1, 0]]))
 
 
@@ -364,7 +364,7 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
         kernels.joint_softmax_(prefix, own, limits, 0.125)
         cache, lengths = random_normal(2, 2, 30, 90, 64), torch.randint(0, 91, (30,)).int()
         out = kernels.decode_attention(
-            random_normal(2, 30, 3, 64), None, *cache, torch.arange(30).int(), lengths, 0.125
+            random_normal(2, 30, 3, 64), None, *cache, torch.arange(30).int(), lengths, 90, 0.125
         )
         logits = random_normal(20, 5000)
         results = (

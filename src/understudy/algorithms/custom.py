@@ -50,14 +50,21 @@ def custom_advantages(reference: str, batch: Batch) -> Tensor:
 
 
 def custom_loss(
-    loss: LossConfig, logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, mask: Tensor, sequence_ids: Tensor
+    loss: LossConfig,
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor | None,
+    sequence_ids: Tensor,
 ) -> LossOutput:
     """Return the loss of the function that `loss.kind` names, and its metrics.
 
-    The tensors have any one shape; the function gets the tokens of `mask`. Raise ConfigError if it does not return a
-    scalar tensor that depends on `logprobs` and a dict of scalars, and RolloutError if it raises an exception.
+    The tensors have any one shape; the function gets the tokens of `mask`, or all tokens without a mask. Raise
+    ConfigError if it does not return a scalar tensor that depends on `logprobs` and a dict of scalars, and RolloutError
+    if it raises an exception.
     """
-    tokens = [each[mask] for each in (logprobs, old_logprobs, advantages, mask, sequence_ids)]
+    given = logprobs, old_logprobs, advantages, torch.ones_like(logprobs, dtype=torch.bool), sequence_ids
+    tokens = [each.flatten() if mask is None else each[mask] for each in given]
     with user_code("engine", f"the loss {loss.kind}"):
         found: Any = _load(loss.kind)(*tokens, loss)
     value, metrics = found if isinstance(found, tuple) and len(found) == 2 else (None, None)
@@ -71,7 +78,7 @@ def custom_loss(
             f"algorithm.loss.kind = {loss.kind!r} returned a loss without gradient; compute it from `logprobs`, "
             "without detach() or item()"
         )
-    return value, {name: _scalar_metric(loss, name, metric) for name, metric in metrics.items()}
+    return value, {name: _scalar_metric(loss, name, metric, value.device) for name, metric in metrics.items()}
 
 
 def validate_custom_functions(estimator: str, loss: LossConfig) -> None:
@@ -126,15 +133,15 @@ def _small_batch() -> Batch:
     )
 
 
-def _scalar_metric(loss: LossConfig, name: object, metric: object) -> Tensor:
+def _scalar_metric(loss: LossConfig, name: object, metric: object, device: torch.device) -> Tensor:
     if isinstance(metric, int | float):
-        return torch.tensor(float(metric))
+        return torch.full((), float(metric), device=device)
     if not isinstance(metric, Tensor) or metric.dim():
         raise ConfigError(
             f"algorithm.loss.kind = {loss.kind!r} returned {_describe(metric)} as the metric {name!r}; a metric is a "
             "number or a scalar tensor, a sum over tokens"
         )
-    return metric.detach()
+    return metric.detach().to(device)
 
 
 def _describe(found: object) -> str:

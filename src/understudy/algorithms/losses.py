@@ -38,8 +38,8 @@ def gspo_loss(
     sequence.
     """
     log_ratio = _log_ratio(logprobs, old_logprobs, mask)
-    numbers, index = torch.unique(sequence_ids, return_inverse=True)
-    zeros = torch.zeros(len(numbers), dtype=logprobs.dtype, device=logprobs.device)
+    index = _number_sequences(sequence_ids)
+    zeros = torch.zeros(logprobs.numel(), dtype=logprobs.dtype, device=logprobs.device)
     sums = zeros.index_add(0, index.flatten(), log_ratio.flatten())
     counts = zeros.index_add(0, index.flatten(), mask.flatten().to(logprobs.dtype))
     ratio = (sums / counts.clamp(min=1)).exp()[index]
@@ -57,14 +57,14 @@ def cispo_loss(
     log_ratio = _log_ratio(logprobs, old_logprobs, mask)
     ratio = log_ratio.detach().exp()
     weight = ratio.clamp(1 - clip_low, 1 + clip_high)
-    loss = -(weight * advantages * torch.where(mask, logprobs, 0.0))[mask].sum()
+    loss = -_sum(weight * advantages * torch.where(mask, logprobs, 0.0), mask)
     return loss, _metrics(ratio, log_ratio.detach(), weight != ratio, mask)
 
 
 def nll_loss(logprobs: Tensor, weights: Tensor, mask: Tensor) -> LossOutput:
     """Return the weighted sum of the tokens' negative log-likelihoods."""
-    loss = -(logprobs * weights)[mask].sum()
-    return loss, {"nll_loss": -logprobs.detach()[mask].sum()}
+    loss = -_sum(logprobs * weights, mask)
+    return loss, {"nll_loss": -_sum(logprobs.detach(), mask)}
 
 
 def value_loss(
@@ -76,17 +76,16 @@ def value_loss(
     old value. The code of Schulman et al. 2017 does this, though the paper does not mention it. Engstrom et al. 2020,
     arXiv:2005.12729, find no gain in it. A `clip` of 0 disables clipping.
     """
-    values, old_values, returns, weights = (x[mask] for x in (values, old_values, returns, weights))
     error = (values - returns) ** 2
     clipped_error = error
     if clip:
         clipped_values = old_values + (values - old_values).clamp(-clip, clip)
         clipped_error = (clipped_values - returns) ** 2
-    loss = 0.5 * (torch.maximum(error, clipped_error) * weights).sum()
+    loss = 0.5 * _sum(torch.maximum(error, clipped_error) * weights, mask)
     metrics = {
         "value_loss": loss.detach(),
-        "value_mse": error.detach().sum(),
-        "value_clip_fraction": (clipped_error > error).sum(),
+        "value_mse": _sum(error.detach(), mask),
+        "value_clip_fraction": ((clipped_error > error) & mask).sum(),
         "valued_tokens": mask.sum(),
     }
     return loss, metrics
@@ -97,20 +96,22 @@ def compute_loss(
     logprobs: Tensor,
     old_logprobs: Tensor,
     advantages: Tensor,
-    mask: Tensor,
+    mask: Tensor | None = None,
     sequence_ids: Tensor | None = None,
 ) -> LossOutput:
     """Return the loss that `loss.kind` names. For `nll` the advantages are the token weights.
 
-    `sequence_ids` holds the number of each token's sequence; by default each row of [B, T] is a sequence.
+    Without a mask, every token counts. `sequence_ids` holds the number of each token's sequence; by default each row of
+    [B, T] is a sequence.
     """
-    if loss.kind == "nll":
-        return nll_loss(logprobs, advantages, mask)
     if sequence_ids is None and (loss.kind == "gspo" or is_custom(loss.kind)):
         sequence_ids = torch.arange(len(logprobs), device=logprobs.device)[:, None].expand_as(logprobs)
     if is_custom(loss.kind):
         assert sequence_ids is not None
         return custom_loss(loss, logprobs, old_logprobs, advantages, mask, sequence_ids)
+    mask = torch.ones_like(logprobs, dtype=torch.bool) if mask is None else mask
+    if loss.kind == "nll":
+        return nll_loss(logprobs, advantages, mask)
     if loss.kind == "gspo":
         assert sequence_ids is not None
         return gspo_loss(logprobs, old_logprobs, advantages, mask, sequence_ids, loss.clip_low, loss.clip_high)
@@ -122,20 +123,36 @@ def _log_ratio(logprobs: Tensor, old: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, logprobs - old, torch.zeros_like(logprobs))
 
 
+def _sum(x: Tensor, mask: Tensor) -> Tensor:
+    """Return the sum of x where `mask` is True. `x[mask]` would make a GPU's host wait for the number of its tokens."""
+    return torch.where(mask, x, 0.0).sum()
+
+
+def _number_sequences(sequence_ids: Tensor) -> Tensor:
+    """Return consecutive numbers from 0 for the sequences, in the shape of `sequence_ids`.
+
+    This is `torch.unique`'s inverse, which makes a GPU's host wait for the number of sequences.
+    """
+    ordered, order = sequence_ids.flatten().sort()
+    steps = torch.zeros_like(order)
+    steps[1:] = ordered[1:] != ordered[:-1]
+    return torch.empty_like(order).scatter_(0, order, steps.cumsum(0)).view(sequence_ids.shape)
+
+
 def _clipped_surrogate(
     ratio: Tensor, log_ratio: Tensor, advantages: Tensor, mask: Tensor, clip_low: float, clip_high: float
 ) -> LossOutput:
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
-    loss = -torch.minimum(ratio * advantages, clipped * advantages)[mask].sum()
+    loss = -_sum(torch.minimum(ratio * advantages, clipped * advantages), mask)
     is_clipped = (clipped * advantages < ratio * advantages).detach()
     return loss, _metrics(ratio.detach(), log_ratio.detach(), is_clipped, mask)
 
 
 def _metrics(ratio: Tensor, log_ratio: Tensor, is_clipped: Tensor, mask: Tensor) -> dict[str, Tensor]:
     return {
-        "clip_fraction": is_clipped[mask].sum(),
-        "approx_kl": (log_ratio.exp() - 1 - log_ratio)[mask].sum(),
-        "logprob_abs_diff": log_ratio.abs()[mask].sum(),
-        "ratio": ratio[mask].sum(),
-        "ratio_mse": ((ratio - 1) ** 2)[mask].sum(),
+        "clip_fraction": (is_clipped & mask).sum(),
+        "approx_kl": _sum(log_ratio.exp() - 1 - log_ratio, mask),
+        "logprob_abs_diff": _sum(log_ratio.abs(), mask),
+        "ratio": _sum(ratio, mask),
+        "ratio_mse": _sum((ratio - 1) ** 2, mask),
     }

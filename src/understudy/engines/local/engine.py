@@ -5,7 +5,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,8 @@ from understudy.engines.local.reference import EMAReference, ReferenceModel, mak
 from understudy.engines.local.sampler_choice import choose_sampler, make_vllm_sampler, vllm_context_length
 from understudy.engines.local.sampling.sampler import LocalSampler
 from understudy.engines.local.token_logprobs import token_logprobs
-from understudy.engines.local.update_metrics import MetricSums, reduce_metrics
+from understudy.engines.local.transfers import to_device, to_host
+from understudy.engines.local.update_metrics import StepMetrics, read_metrics, reduce_metrics
 from understudy.engines.local.value_head import ValueHead
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.engines.reference_config import FROZEN_REFERENCE, ReferenceConfig
@@ -58,17 +59,36 @@ HEAP_RESERVE = 6 << 30  # bytes of address space for activations; physical memor
 class MicrobatchStates:
     """The M trained tokens of a micro-batch and the U <= M hidden states before them. Rows may share tokens."""
 
-    rows: Tensor  # [M]
-    positions: Tensor  # [M]
+    rows: Tensor  # [M], on the CPU
+    positions: Tensor  # [M], on the CPU
     hidden: Tensor  # [U, D]
     targets: Tensor  # [U] the token after each hidden state
     state_index: Tensor  # [M] index of the hidden state before each trained token
     num_computed: int
     """Number of tokens that the forward pass computed."""
 
+    def select(self, chosen: Tensor) -> "MicrobatchStates":
+        """Return the same hidden states with only those trained tokens where `chosen` [M] is True."""
+        (index,) = chosen.nonzero(as_tuple=True)
+        kept = self.state_index[to_device(index, self.hidden.device)]
+        return replace(self, rows=self.rows[index], positions=self.positions[index], state_index=kept)
+
     def gather(self, tensor: Tensor) -> Tensor:
         """Return the entries [M] of a tensor [B, T] at the trained tokens."""
-        return tensor[self.rows, self.positions].to(self.hidden.device)
+        return to_device(tensor[self.rows, self.positions], self.hidden.device)
+
+
+@dataclass(slots=True)
+class OptimizerStep:
+    """What an optimizer step computed. It stays on the device until the end of the update."""
+
+    rows: Tensor
+    """The rows of the minibatch that were trained, on all ranks together."""
+    own_rows: Tensor
+    """Those that this process computed."""
+    metrics: StepMetrics = field(default_factory=StepMetrics)
+    logprobs: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
+    """Rows, positions and log-probabilities of the trained tokens of each micro-batch."""
 
 
 class LocalEngine:
@@ -246,13 +266,12 @@ class LocalEngine:
         self._sampler.set_weights_version(self.weights_version + 1)  # frees the cache's memory for activations
         with self._process_group.detect_lost_ranks():
             with self._memory("engine.max_tokens_per_microbatch", self._config.max_tokens_per_microbatch):
-                sums = []
-                for index, batch in enumerate(minibatches):
-                    logprobs = torch.full(batch.tokens.shape, torch.nan) if on_logprobs else None
-                    sums.append(self._step(batch, loss, learning_rate, logprobs))
-                    if on_logprobs and logprobs is not None and batch.advantages is not None:
-                        on_logprobs(index, logprobs)
-                found = reduce_metrics(sums)
+                steps = [self._step(batch, loss, learning_rate) for batch in minibatches]
+                measured = read_metrics([step.metrics for step in steps])
+                if on_logprobs:
+                    self._report_logprobs(minibatches, steps, on_logprobs)
+            sums = [sum_across_ranks(self._process_group, own) | norms for own, norms in measured]
+            found = reduce_metrics(sums)
             self._model.gather_weights()
             validate_same_weights(self._process_group, optimizer.fingerprint())
         return found
@@ -367,14 +386,13 @@ class LocalEngine:
             else None
         )
 
-    def _step(self, batch: Batch, loss: LossConfig, learning_rate: float, logprobs: Tensor | None) -> MetricSums:
-        """Take one optimizer step and return the sums of its metrics. Write computed rows into `logprobs` [B, T]."""
+    def _step(self, batch: Batch, loss: LossConfig, learning_rate: float) -> OptimizerStep:
+        """Take one optimizer step."""
         rows = _trained_tokens(batch).any(1).nonzero()[:, 0]
         live = batch.select(rows)
         share = _share(live, self._process_group)
-        mine, own = live.select(share), MetricSums(float)
-        own["distinct_tokens"] = count_distinct_tokens(mine)
-        computed = torch.zeros(mine.tokens.shape)
+        mine, step = live.select(share), OptimizerStep(rows, rows[share])
+        step.metrics.counts["distinct_tokens"] = count_distinct_tokens(mine)
         passes = plan_microbatches(mine, self._config.max_tokens_per_microbatch)
         with self._resharded(live, len(passes)):
             for chosen in passes:
@@ -383,22 +401,30 @@ class LocalEngine:
                     f"/{self._process_group.rank}" if self._process_group.rank else ""
                 )
                 with self._model.lora_dropout(random.Random(of).getrandbits(63)):
-                    self._accumulate(mine, chosen, loss, own, computed)
-        sums = MetricSums(float, sum_across_ranks(self._process_group, own))
-        if logprobs is not None:
-            gathered = torch.zeros(live.tokens.shape)
-            gathered[share] = computed
-            self._process_group.all_reduce_([gathered])
-            logprobs[rows] = gathered
+                    self._accumulate(mine, chosen, loss, step)
         if batch.advantages is not None:
             self._process_group.all_reduce_(self._optimizer.unreduced_gradients())
-            sums["grad_norm"] = self._optimizer.step(learning_rate)
-            sums["relative_weight_change"] = self._optimizer.relative_change
+            step.metrics.norms["grad_norm"] = self._optimizer.step(learning_rate)
+            step.metrics.norms["relative_weight_change"] = self._optimizer.relative_change
         if batch.returns is not None:
             assert self._critic is not None
             self._process_group.all_reduce_(self._critic.unreduced_gradients)
-            sums["value_grad_norm"] = self._critic.step()
-        return sums
+            step.metrics.norms["value_grad_norm"] = self._critic.step()
+        return step
+
+    def _report_logprobs(
+        self, minibatches: Sequence[Batch], steps: Sequence[OptimizerStep], on_logprobs: LogprobsCallback
+    ) -> None:
+        values = iter(to_host([values for step in steps for *_, values in step.logprobs]))
+        for index, (batch, step) in enumerate(zip(minibatches, steps, strict=True)):
+            if batch.advantages is not None:
+                computed = torch.zeros(batch.tokens.shape)
+                for rows, positions, _ in step.logprobs:
+                    computed[rows, positions] = next(values)
+                self._process_group.all_reduce_([computed])
+                logprobs = torch.full(batch.tokens.shape, torch.nan)
+                logprobs[step.rows] = computed[step.rows]
+                on_logprobs(index, logprobs)
 
     @contextlib.contextmanager
     def _resharded(self, batch: Batch, passes: int) -> Iterator[None]:
@@ -418,40 +444,36 @@ class LocalEngine:
             if idle.requires_grad:
                 (0.0 * idle.sum()).backward()  # type: ignore[no-untyped-call]
 
-    def _accumulate(
-        self, batch: Batch, chosen: Sequence[int], loss: LossConfig, sums: MetricSums, logprobs: Tensor
-    ) -> None:
-        """Add the gradients of one micro-batch, and write its rows into `logprobs` [B, T]."""
+    def _accumulate(self, batch: Batch, chosen: Sequence[int], loss: LossConfig, step: OptimizerStep) -> None:
+        """Add the gradients of one micro-batch, and its metrics and log-probabilities to `step`."""
         with torch.set_grad_enabled(batch.advantages is not None):
             states = _states(self._model, batch, chosen)
         outcomes = []
         if batch.advantages is not None:
-            outcomes.append(self._policy_loss(states, batch, loss, logprobs))
+            outcomes.append(self._policy_loss(states, batch, loss, step))
         if batch.returns is not None:
             outcomes.append(self._value_loss(states, batch))
         torch.stack([value for value, _ in outcomes]).sum().backward()  # type: ignore[no-untyped-call]
-        sums["computed_tokens"] += states.num_computed
-        sums["trained_tokens"] += len(states.state_index)
+        step.metrics.counts["computed_tokens"] += states.num_computed
+        step.metrics.counts["trained_tokens"] += len(states.state_index)
         for _, metrics in outcomes:
-            for key, metric in metrics.items():
-                sums[key] += float(metric)
+            step.metrics.sums += metrics.items()
 
-    def _policy_loss(self, states: MicrobatchStates, batch: Batch, loss: LossConfig, logprobs: Tensor) -> LossOutput:
+    def _policy_loss(self, states: MicrobatchStates, batch: Batch, loss: LossConfig, step: OptimizerStep) -> LossOutput:
         assert batch.advantages is not None
         current, entropy = _logprobs(self._model, states, batch.temperature)
-        logprobs[states.rows, states.positions] = current.detach().float().cpu()
-        trained = torch.ones_like(current, dtype=torch.bool)
-        rows = states.rows.to(current.device)
-        value, metrics = losses.compute_loss(
-            loss, current, states.gather(batch.logprobs), states.gather(batch.advantages), trained, rows
-        )
+        step.logprobs.append((step.own_rows[states.rows], states.positions, current.detach().float()))
+        old, advantages = states.gather(batch.logprobs), states.gather(batch.advantages)
+        rows = to_device(states.rows, current.device)
+        value, metrics = losses.compute_loss(loss, current, old, advantages, sequence_ids=rows)
         return value, metrics | {"loss": value.detach(), "entropy": entropy.sum()}
 
     def _value_loss(self, states: MicrobatchStates, batch: Batch) -> LossOutput:
         if self._critic is None or batch.values is None or batch.returns is None or batch.value_weights is None:
             raise ValueError("the value loss needs a critic and a batch with values, returns and value_weights")
-        old, returns, weights = (states.gather(x) for x in (batch.values, batch.returns, batch.value_weights))
-        return self._critic.loss(states.hidden, states.state_index, old, returns, weights)
+        valued = states.select(batch.value_weights[states.rows, states.positions] > 0)
+        old, returns, weights = (valued.gather(x) for x in (batch.values, batch.returns, batch.value_weights))
+        return self._critic.loss(valued.hidden, valued.state_index, old, returns, weights)
 
     def _compute_logprobs(self, model: LocalModel, batch: Batch, process_group: ProcessGroup | None = None) -> Tensor:
         """Return log-probabilities [B, T] of the trained tokens under a model, without gradient."""
@@ -469,14 +491,17 @@ class LocalEngine:
         """
         process_group = process_group or self._process_group
         found, share = torch.zeros(batch.tokens.shape), _share(batch, process_group)
-        mine = batch.select(share)
+        mine, places, values = batch.select(share), [], []
         with (
             torch.inference_mode(),
             self._memory("engine.max_tokens_per_microbatch", self._config.max_tokens_per_microbatch),
         ):
             for chosen in plan_microbatches(mine, self._config.max_tokens_per_microbatch):
                 states = _states(model, mine, chosen)
-                found[share[states.rows], states.positions] = of(states).cpu()
+                places.append((share[states.rows], states.positions))
+                values.append(of(states))
+            for place, value in zip(places, to_host(values), strict=True):
+                found[place] = value
         process_group.all_reduce_([found])
         return found.clone()
 
@@ -522,7 +547,7 @@ def _states(model: LocalModel, batch: Batch, chosen: Sequence[int]) -> Microbatc
     row, column = batch.mask[chosen].nonzero().T
     trained, which = torch.unique(packing.places[row, column], return_inverse=True)
     before = torch.empty_like(trained).scatter_(0, which, packing.places[row, column - 1])
-    before, trained, which = (x.to(hidden.device) for x in (before, trained, which))
+    before, trained, which = (to_device(x, hidden.device) for x in (before, trained, which))
     targets = packing.tokens[0, trained]
     return MicrobatchStates(torch.tensor(chosen)[row], column, hidden[before], targets, which, len(hidden))
 

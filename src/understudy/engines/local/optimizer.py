@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from understudy.engines.local.config import OptimizerConfig
+from understudy.engines.local.transfers import widest_float
 
 if TYPE_CHECKING:
     from understudy.engines.local.distributed.fsdp import FSDPShards
@@ -31,7 +32,7 @@ class MasterAdamW:
         for name, parameter in self._parameters.items():
             self.masters[name].grad = torch.zeros_like(self.masters[name])
             parameter.register_post_accumulate_grad_hook(self._collector(self.masters[name]))  # type: ignore[no-untyped-call]
-        self.relative_change = 0.0
+        self.relative_change = torch.zeros(())
         """Norm of the last step's change of the model's weights, relative to the norm of the weights."""
         self.reset_moments()
 
@@ -44,8 +45,8 @@ class MasterAdamW:
             fused=True,
         )
 
-    def step(self, learning_rate: float) -> float:
-        """Take a step with the accumulated gradients. Return their norm before clipping."""
+    def step(self, learning_rate: float) -> Tensor:
+        """Take a step with the accumulated gradients. Return their norm before clipping, on their device."""
         for group in self._adam.param_groups:
             group["lr"] = learning_rate
         gradients = dict(self._gradients())
@@ -55,7 +56,7 @@ class MasterAdamW:
         for gradient in gradients.values():
             gradient.zero_()
         self.relative_change = self.copy_to_model()
-        return norm.item()
+        return norm
 
     def unreduced_gradients(self) -> list[Tensor]:
         """The accumulated gradients that are not yet summed over ranks. FSDP sums those of sharded parameters
@@ -75,7 +76,7 @@ class MasterAdamW:
         return float(torch.stack(sums).sum()).hex() if sums else ""
 
     @torch.no_grad()
-    def copy_to_model(self) -> float:
+    def copy_to_model(self) -> Tensor:
         """Copy the masters to the model. Return the norm of the change relative to the norm of the weights.
 
         Low-precision weights do not change if the step is smaller than their rounding. Then the result is 0.
@@ -86,8 +87,8 @@ class MasterAdamW:
             moved[name] = torch.linalg.vector_norm(new - old, dtype=torch.float32)
             size[name] = torch.linalg.vector_norm(new, dtype=torch.float32)
             old.copy_(new)
-        change, whole = (float(self._norm(norms)) for norms in (moved, size))
-        return change / whole if whole else change
+        change, whole = (norm.to(widest_float(norm.device)) for norm in (self._norm(moved), self._norm(size)))
+        return torch.where(whole != 0, change / whole, change)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return masters and moments, unsharded, as flat named tensors."""

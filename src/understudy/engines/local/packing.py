@@ -20,6 +20,7 @@ from torch import Tensor
 from understudy.algorithms.batch import Batch, common_prefix_lengths, partition_by_prefix
 from understudy.engines.local.attention import AttentionWeights, attend, attend_backward, fold_heads, unfold_heads
 from understudy.engines.local.cpu.causal import causal_attention, causal_attention_backward
+from understudy.engines.local.transfers import to_device
 
 MAX_PADDING = 0.1  # maximum share of padding in a block, relative to its longest row
 
@@ -30,7 +31,8 @@ class PackedBlock:
 
     index: Tensor  # [b, L] flat positions of the tokens to compute; padding repeats the row's last
     valid_mask: Tensor  # [b, L] bool
-    positions: Tensor  # flat positions of the tokens to compute, without padding
+    positions: Tensor  # [n] flat positions of the tokens to compute, without padding
+    places: Tensor  # [n] places of those tokens in the flattened block [b * L]; an index, because masks stop a GPU
     keys: Tensor  # [b, K] flat positions of the row's tokens after the prefix; padding repeats the last
     limits: Tensor  # [b, G * L] int32: number of those keys that each folded query sees
 
@@ -61,8 +63,9 @@ class PackedLayout:
         self._places = self._lay_down([len(text) for text in texts])
         self.places = _padded(self._places)  # [R, T] flat positions of each row's tokens, padded
         fresh = list(zip(tokens, self._known, strict=True))
-        self.tokens = torch.cat([row[known:] for row, known in fresh])[None].to(device)  # [1, N]
-        self.positions = torch.cat([torch.arange(known, len(row)) for row, known in fresh])[None].to(device)  # [1, N]
+        self.tokens = to_device(torch.cat([row[known:] for row, known in fresh])[None], device)  # [1, N]
+        positions = torch.cat([torch.arange(known, len(row)) for row, known in fresh])[None]
+        self.positions = to_device(positions, device)  # [1, N]
         self.prefix_groups = tuple(
             self._piece(p.rows, p.prefix_length) for p in partition_by_prefix(texts, [len(text) for text in texts])
         )
@@ -92,7 +95,7 @@ class PackedLayout:
             if not blocks or own[row] < (1 - MAX_PADDING) * own[blocks[-1][0]]:
                 blocks.append([])
             blocks[-1].append(row)
-        shared = self._places[rows[0]][:prefix].to(self._device)
+        shared = to_device(self._places[rows[0]][:prefix], self._device)
         return PrefixGroup(shared, known, tuple(self._block(block, prefix, first) for block in blocks))
 
     def _block(self, rows: Sequence[int], prefix: int, first: Mapping[int, int]) -> PackedBlock:
@@ -101,9 +104,10 @@ class PackedLayout:
         lengths = torch.tensor([len(places) for places in own])[:, None]
         column = torch.arange(int(lengths.max()))[None]
         seen = torch.tensor([first[row] - prefix for row in rows])[:, None] + column.minimum(lengths - 1) + 1
-        limits = seen.repeat(1, self.group).to(self._device, torch.int32)
-        index, valid = _padded(own).to(self._device), (column < lengths).to(self._device)
-        return PackedBlock(index, valid, index[valid], _padded(keys).to(self._device), limits)
+        index, valid, limits = _padded(own), column < lengths, seen.repeat(1, self.group).int()
+        places = valid.flatten().nonzero()[:, 0]
+        parts = index, valid, index[valid], places, _padded(keys), limits
+        return PackedBlock(*(to_device(part, self._device) for part in parts))
 
 
 def _padded(rows: Sequence[Tensor]) -> Tensor:
@@ -127,7 +131,7 @@ class PackedAttention(torch.autograd.Function):
             for block in piece.blocks:
                 queries = fold_heads(q, block.index, packing.group)
                 result, weights = attend(queries, *shared, *_rows(k, v, block), block.limits, scale)
-                out[block.positions] = unfold_heads(result, packing.group)[block.valid_mask]
+                out[block.positions] = unfold_heads(result, packing.group).flatten(0, 1)[block.places]
                 saved += weights
         ctx.save_for_backward(q, k, v, out, *saved)
         ctx.packing, ctx.scale = packing, scale
@@ -151,7 +155,7 @@ class PackedAttention(torch.autograd.Function):
                 g = attend_backward(
                     wanted, fold_heads(out, *at), AttentionWeights(next(weights), next(weights)), *args, scale
                 )
-                grad_q[block.positions] = unfold_heads(g.q, packing.group)[block.valid_mask]
+                grad_q[block.positions] = unfold_heads(g.q, packing.group).flatten(0, 1)[block.places]
                 sums.add(piece.prefix, g.prefix_k.transpose(0, 1), g.prefix_v.transpose(0, 1))
                 sums.add(block.keys, g.k.permute(1, 2, 0, 3), g.v.permute(1, 2, 0, 3))
             if len(fresh := piece.prefix[piece.num_known :]):

@@ -1,12 +1,47 @@
 """Metrics of an update."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from understudy.engines.local.transfers import read_numbers
 
 MetricSums = defaultdict[str, float]
 _BY_STEP = frozenset({"loss", "grad_norm", "relative_weight_change", "value_loss", "value_grad_norm"})
 _BY_VALUE = frozenset({"value_mse", "value_clip_fraction"})
 _COUNTS = frozenset({"computed_tokens", "distinct_tokens", "trained_tokens"})
+
+
+@dataclass(slots=True)
+class StepMetrics:
+    """The metrics of an optimizer step. Numbers on a GPU stay there until `read_metrics`, so no step waits for it."""
+
+    counts: MetricSums = field(default_factory=lambda: MetricSums(float))
+    """Sums of numbers that the host knows."""
+    sums: list[tuple[str, Tensor]] = field(default_factory=list)
+    """Scalars to add, each under its name."""
+    norms: dict[str, Tensor] = field(default_factory=dict)
+    """Scalars of the whole step, which are equal on all ranks."""
+
+
+def read_metrics(steps: Sequence[StepMetrics]) -> list[tuple[MetricSums, dict[str, float]]]:
+    """Return the sums and the norms of each step, with a single copy from the device."""
+    scalars = [x for step in steps for x in (*(value for _, value in step.sums), *step.norms.values())]
+    numbers = _read_scalars(scalars)
+    found = []
+    for step in steps:
+        sums = MetricSums(float, step.counts)
+        for name, _ in step.sums:
+            sums[name] += next(numbers)
+        found.append((sums, {name: next(numbers) for name in step.norms}))
+    return found
+
+
+def _read_scalars(scalars: Iterable[Tensor]) -> Iterator[float]:
+    vectors = [scalar.reshape(1) for scalar in scalars]
+    return (number for (number,) in read_numbers(*vectors)) if vectors else iter(())
 
 
 def reduce_metrics(step_sums: Sequence[Mapping[str, float]]) -> dict[str, float]:

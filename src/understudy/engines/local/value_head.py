@@ -31,23 +31,23 @@ class ValueHead:
         return hidden.float() @ self._weight / len(self._weight) + self._bias
 
     def loss(self, hidden: Tensor, indices: Tensor, old_values: Tensor, returns: Tensor, weights: Tensor) -> LossOutput:
-        """Return the value loss at the states `hidden[indices]`. States of weight 0 do not count.
+        """Return the value loss at the states `hidden[indices]`.
 
         The layers below receive `vf_coef` times its gradient.
         """
         share = self._options.vf_coef
         below = hidden.detach() + share * (hidden - hidden.detach()) if share else hidden.detach()
-        return losses.value_loss(
-            self.forward(below)[indices], old_values, returns, weights, weights > 0, self._options.value_clip
-        )
+        values = self.forward(below)[indices]
+        every = torch.ones_like(values, dtype=torch.bool)
+        return losses.value_loss(values, old_values, returns, weights, every, self._options.value_clip)
 
     @property
     def unreduced_gradients(self) -> list[Tensor]:
         """Gradients accumulated since the last step, not yet summed over ranks."""
         return self._optimizer.unreduced_gradients()
 
-    def step(self) -> float:
-        """Take a step with the accumulated gradients. Return their norm before clipping."""
+    def step(self) -> Tensor:
+        """Take a step with the accumulated gradients. Return their norm before clipping, on their device."""
         return self._optimizer.step(self._options.learning_rate)
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -78,14 +78,21 @@ def row_dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def decode_attention(
-    q: Tensor, prefix_scores: Tensor | None, keys: Tensor, values: Tensor, slots: Tensor, lengths: Tensor, scale: float
+    q: Tensor,
+    prefix_scores: Tensor | None,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    lengths: Tensor,
+    max_length: int,
+    scale: float,
 ) -> Tensor:
     """Return one decoding step of attention: G queries of each sequence over its own keys, beside a shared prefix.
 
     q is [H, S, G, d]. Keys and values are [H, slots, cap, d]; sequence s reads only the first lengths[s] tokens of
-    slots[s] (int32 [S]). `prefix_scores` [H, S, G, P], the unscaled products of queries and prefix keys, are
-    overwritten with their probabilities. The result [H, S, G, d] is the own part; the caller adds probabilities @
-    prefix values. A sequence of length 0 is idle and gets zeros.
+    slots[s] (int32 [S]), and no length exceeds `max_length`. `prefix_scores` [H, S, G, P], the unscaled products of
+    queries and prefix keys, are overwritten with their probabilities. The result [H, S, G, d] is the own part; the
+    caller adds probabilities @ prefix values. A sequence of length 0 is idle and gets zeros.
     """
     prefix = q.new_empty(*q.shape[:-1], 0) if prefix_scores is None else prefix_scores
     heads, rows, group, dim = q.shape
@@ -97,7 +104,7 @@ def decode_attention(
         and dim % 32 == 0
         and dim <= _MOST_DIM
     ):
-        return _decode_attention(q, prefix, keys, values, slots, lengths, scale)
+        return _decode_attention(q, prefix, keys, values, slots, lengths, max_length, scale)
     out = torch.empty_like(q)
     slots, lengths = slots.int().contiguous(), lengths.int().contiguous()
     sizes = (heads, rows, group, dim, prefix.shape[-1], keys.stride(0), keys.stride(1))
@@ -111,11 +118,17 @@ def _same_cache(keys: Tensor, values: Tensor) -> bool:
 
 
 def _decode_attention(
-    q: Tensor, prefix: Tensor, keys: Tensor, values: Tensor, slots: Tensor, lengths: Tensor, scale: float
+    q: Tensor,
+    prefix: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    lengths: Tensor,
+    max_length: int,
+    scale: float,
 ) -> Tensor:
-    longest = int(lengths.max())
-    unseen = torch.arange(longest, device=q.device) >= lengths[:, None]  # [S, longest]
-    keys, values = (x[:, slots, :longest].masked_fill(unseen[..., None], 0) for x in (keys, values))
+    unseen = torch.arange(max_length, device=q.device) >= lengths[:, None]  # [S, max_length]
+    keys, values = (x[:, slots, :max_length].masked_fill(unseen[..., None], 0) for x in (keys, values))
     own = q @ keys.transpose(2, 3)
     joint_softmax_(prefix, own, lengths[:, None].expand(-1, q.shape[2]), scale)
     prefix.masked_fill_((lengths == 0)[:, None, None], 0)

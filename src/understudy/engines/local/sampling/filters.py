@@ -7,75 +7,116 @@ with the last token of top-k are kept. Rows are computed independently, in float
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from understudy.engines.base import SamplingParams
+from understudy.engines.local.transfers import to_device
 
-_FIRST = 64
-"""Number of most likely tokens that top-p sorts first. They usually include the whole nucleus."""
+NUM_CANDIDATES = {"cpu": 64, "cuda": 1024}
+"""Number of most likely tokens of which top-p is computed first, by device. They usually include the whole nucleus."""
+
+
+class FilteredSample(NamedTuple):
+    """One token for each of S rows."""
+
+    tokens: Tensor  # [S] int64
+    logprobs: Tensor  # [S] fp32, under the whole softmax
+    is_exact: Tensor  # [S] bool, False where top-p keeps more than the candidates: draw such a row again from all
+
+
+class _Columns(NamedTuple):
+    """The parameters of S rows as columns [S, 1]."""
+
+    temperature: Tensor  # float64; 1 for greedy rows
+    greedy: Tensor  # bool
+    penalty: Tensor  # float64
+    min_p: Tensor  # float64
+    top_p: Tensor  # float64
+    top_k: Tensor  # int64, at most the size of the vocabulary; 0 if the row has no top-k
 
 
 def sample_filtered(
-    logits: Tensor, params: Sequence[SamplingParams], previous_tokens: Sequence[Tensor], uniforms: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return one token for each row of logits [S, V] and its log-probability under the whole softmax: int64 and fp32
-    [S].
+    logits: Tensor,
+    params: Sequence[SamplingParams],
+    previous_tokens: Sequence[Tensor],
+    uniforms: Tensor,
+    num_candidates: int | None = None,
+) -> FilteredSample:
+    """Return one token for each row of logits [S, V].
 
-    `previous_tokens` are the token ids [n] (int64) before each row. The token is the inverse of the cumulative
-    distribution of the remaining tokens, in the vocabulary's order, at uniforms [S] in [0, 1). A row with NaN gets any
-    token, with the log-probability NaN.
+    `previous_tokens` are the token ids [n] (int64) before each row, on the CPU. The token is the inverse of the
+    cumulative distribution of the remaining tokens, in the vocabulary's order, at uniforms [S] in [0, 1). A row with
+    NaN gets any token, with the log-probability NaN. Top-p sorts the `num_candidates` most likely tokens only; None
+    sorts all, so that every row is exact.
     """
     wide = logits.double()
-    temperature = _column([s.temperature or 1.0 for s in params], wide)
-    filtered = _filter_scores(_penalized(wide, params, previous_tokens) / temperature, params)
+    columns = _columns(params, wide)
+    penalized = _penalized(wide, params, previous_tokens, columns.penalty)
+    count = min(num_candidates or wide.shape[-1], wide.shape[-1])
+    filtered, is_exact = _filter_scores(penalized / columns.temperature, params, columns, count)
     sums = filtered.cumsum(-1)
     drawn = uniforms.double().clamp(max=1 - 2**-24)[:, None]
     tokens = torch.searchsorted(sums, drawn * sums[:, -1:], right=True).clamp_(max=wide.shape[-1] - 1)
-    greedy = torch.tensor([s.temperature == 0 for s in params], device=wide.device)[:, None]
-    tokens = torch.where(greedy, filtered.argmax(-1, keepdim=True), tokens)
-    logprobs = (wide / temperature).log_softmax(-1).gather(-1, tokens)
-    return tokens[:, 0], logprobs[:, 0].float()
+    tokens = torch.where(columns.greedy, filtered.argmax(-1, keepdim=True), tokens)
+    logprobs = (wide / columns.temperature).log_softmax(-1).gather(-1, tokens)
+    return FilteredSample(tokens[:, 0], logprobs[:, 0].float(), is_exact)
 
 
-def _penalized(logits: Tensor, samplings: Sequence[SamplingParams], seen: Sequence[Tensor]) -> Tensor:
-    penalties = [s.repetition_penalty for s in samplings]
-    rows = [row for row, penalty in enumerate(penalties) if penalty != 1.0]
+def _columns(params: Sequence[SamplingParams], logits: Tensor) -> _Columns:
+    size = logits.shape[-1]
+    rows = [
+        (s.temperature or 1.0, s.temperature == 0, s.repetition_penalty, s.min_p, s.top_p, min(s.top_k, size))
+        for s in params
+    ]
+    table = to_device(torch.tensor(rows, dtype=torch.float64), logits.device)
+    temperature, greedy, penalty, min_p, top_p, top_k = table.T[..., None].unbind()
+    return _Columns(temperature, greedy.bool(), penalty, min_p, top_p, top_k.long())
+
+
+def _penalized(logits: Tensor, samplings: Sequence[SamplingParams], seen: Sequence[Tensor], penalty: Tensor) -> Tensor:
+    rows = [row for row, s in enumerate(samplings) if s.repetition_penalty != 1.0]
     if not rows:
         return logits
     known = torch.zeros_like(logits, dtype=torch.bool)
-    for row in rows:
-        known[row, seen[row].to(logits.device)] = True
-    penalty = _column(penalties, logits)
+    places = torch.cat([row * logits.shape[-1] + seen[row] for row in rows])
+    known.view(-1).index_fill_(0, to_device(places, logits.device), True)
     return torch.where(known, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
-def _filter_scores(scores: Tensor, samplings: Sequence[SamplingParams]) -> Tensor:
-    """Return unnormalized probabilities [S, V] of the remaining tokens. The others are 0."""
+def _filter_scores(
+    scores: Tensor, samplings: Sequence[SamplingParams], columns: _Columns, count: int
+) -> tuple[Tensor, Tensor]:
+    """Return unnormalized probabilities [S, V] of the remaining tokens, with 0 for the others, and which rows [S] are
+    exact."""
     probs = scores.softmax(-1)
-    floor = _column([s.min_p for s in samplings], probs) * probs.amax(-1, keepdim=True)
-    probs = probs.where(probs >= floor, 0.0)
+    probs = probs.where(probs >= columns.min_p * probs.amax(-1, keepdim=True), 0.0)
+    is_exact = torch.ones_like(columns.greedy[:, 0])
     cut = [row for row, s in enumerate(samplings) if s.top_k or s.top_p < 1.0]
     if cut:
-        probs[cut] = _most_likely(probs[cut], [samplings[row] for row in cut])
-    return probs
+        index, most = to_device(torch.tensor(cut), probs.device), max(min(s.top_k, probs.shape[-1]) for s in samplings)
+        found = _most_likely(probs[index], columns.top_k[index], most, columns.top_p[index], count)
+        probs[index], is_exact[index] = found
+    return probs, is_exact
 
 
-def _most_likely(probs: Tensor, samplings: Sequence[SamplingParams]) -> Tensor:
-    """Apply top-k and top-p to rows [S, V] that have either. Rows are sorted fully only if necessary."""
-    probs = probs.where(probs >= _last_of_top_k(probs, samplings), 0.0)
-    top_p = _column([s.top_p for s in samplings], probs)
+def _most_likely(probs: Tensor, top_k: Tensor, most: int, top_p: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Apply top-k and top-p to rows [S, V] that have either. No top-k exceeds `most`.
+
+    Return the rows, and which of them [S] are exact although only `count` tokens were sorted.
+    """
+    if most:
+        last = probs.topk(most).values.gather(-1, (top_k - 1).clamp(min=0))
+        probs = probs.where(probs >= last.where(top_k > 0, 0.0), 0.0)
     wanted = torch.where(top_p < 1.0, top_p * probs.sum(-1, keepdim=True), torch.inf)
-    count = min(_FIRST, probs.shape[-1])
+    if count == probs.shape[-1]:
+        return _nucleus(probs, wanted, count), torch.ones_like(top_k[:, 0], dtype=torch.bool)
     values = probs.topk(count).values
     last = values[:, -1:]
     above = values.where(values > last, 0.0).sum(-1, keepdim=True)
-    enough = ((last == 0.0) | (above >= wanted))[:, 0]
-    filtered = torch.empty_like(probs)
-    filtered[enough] = _nucleus(probs[enough], wanted[enough], count)
-    filtered[~enough] = _nucleus(probs[~enough], wanted[~enough], probs.shape[-1])
-    return filtered
+    return _nucleus(probs, wanted, count), ((last == 0.0) | (above >= wanted))[:, 0]
 
 
 def _nucleus(probs: Tensor, wanted: Tensor, count: int) -> Tensor:
@@ -84,16 +125,3 @@ def _nucleus(probs: Tensor, wanted: Tensor, count: int) -> Tensor:
     ordered, order = probs.gather(-1, index).sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered
     return torch.zeros_like(probs).scatter_(-1, index.gather(-1, order), ordered.where(before < wanted, 0.0))
-
-
-def _last_of_top_k(probs: Tensor, samplings: Sequence[SamplingParams]) -> Tensor:
-    """Return the smallest probability [S, 1] of the top-k of each row, or 0 without top-k."""
-    counts = torch.tensor([min(s.top_k, probs.shape[-1]) for s in samplings], device=probs.device)[:, None]
-    if not counts.any():
-        return torch.zeros_like(probs[:, :1])
-    last = probs.topk(int(counts.max())).values.gather(-1, (counts - 1).clamp(min=0))
-    return last.where(counts > 0, 0.0)
-
-
-def _column(values: Sequence[float], like: Tensor) -> Tensor:
-    return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None]

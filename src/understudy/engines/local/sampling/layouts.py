@@ -14,6 +14,7 @@ from understudy.engines.local.attention import attend, fold_heads, unfold_heads
 from understudy.engines.local.cpu import kernels
 from understudy.engines.local.cpu.causal import causal_attention
 from understudy.engines.local.sampling.kv_cache import CachedPrefix, CacheSlot, KVCache
+from understudy.engines.local.transfers import to_device
 
 MAX_PADDING = 0.3  # maximum padding relative to a block's longest row; more blocks would cost more than padding
 
@@ -64,8 +65,8 @@ class PrefillBlock:
 
     slot_group: SlotGroup
     index: Tensor  # [b, L] flat positions of new tokens; padding repeats the row's last
-    valid_mask: Tensor  # [b, L] bool
-    positions: Tensor  # flat positions of the new tokens, without padding
+    positions: Tensor  # [n] flat positions of the new tokens, without padding
+    places: Tensor  # [n] places of those tokens in the flattened block [b * L]; an index, because masks stop a GPU
     slots: Tensor  # [b]
     limits: Tensor  # [b, G * L] int32: number of its slot's own tokens that each folded query sees
     max_length: int
@@ -92,11 +93,17 @@ class PrefillLayout:
             for part in split_by_length(rows, lengths)
         ]
         filled = [(slot, torch.arange(length)) for slot, length in zip(slots, lengths, strict=True)]
-        self._slots = torch.tensor([slot.index for slot in slots]).repeat_interleave(torch.tensor(lengths)).to(device)
-        self._columns = torch.cat([slot.own_length + column for slot, column in filled]).to(device)  # [N]
-        self.tokens = torch.tensor([token for tokens in new for token in tokens], device=device)[None]
-        self.positions = torch.cat([len(slot.tokens) + column for slot, column in filled])[None].to(device)
-        self.last = torch.tensor(stops, device=device) - 1  # [b] flat position of each row's last token
+        rows = torch.stack(
+            [
+                torch.tensor([slot.index for slot in slots]).repeat_interleave(torch.tensor(lengths)),
+                torch.cat([slot.own_length + column for slot, column in filled]),
+                torch.tensor([token for tokens in new for token in tokens]),
+                torch.cat([len(slot.tokens) + column for slot, column in filled]),
+            ]
+        )
+        self._slots, self._columns, tokens, positions = to_device(rows, device).unbind()  # [N] each
+        self.tokens, self.positions = tokens[None], positions[None]
+        self.last = to_device(torch.tensor(stops) - 1, device)  # [b] flat position of each row's last token
 
     def _block(self, rows: SlotGroup, slots: Sequence[CacheSlot], lengths: Sequence[int]) -> PrefillBlock:
         length = torch.tensor(lengths)[:, None]
@@ -107,10 +114,11 @@ class PrefillLayout:
         column = column.minimum(length - 1)
         index, limits = start + column, (own + column + 1).repeat(1, self._group).int()
         numbers = torch.tensor([slot.index for slot in slots])
-        index, valid, fresh, numbers, limits = (
-            x.to(self._device) for x in (index, valid, index[valid], numbers, limits)
+        positions, places = index[valid], valid.flatten().nonzero()[:, 0]
+        index, positions, places, numbers, limits = (
+            to_device(x, self._device) for x in (index, positions, places, numbers, limits)
         )
-        return PrefillBlock(rows, index, valid, fresh, numbers, limits, int((own + length).max()))
+        return PrefillBlock(rows, index, positions, places, numbers, limits, int((own + length).max()))
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Store the new keys and values, then return attention over [prefix | own]."""
@@ -123,7 +131,7 @@ class PrefillLayout:
             result = attend(queries, *block.slot_group.prefix_keys_values(layer, k), own_k, own_v, block.limits, scale)[
                 0
             ]
-            out[block.positions] = unfold_heads(result, self._group)[block.valid_mask]
+            out[block.positions] = unfold_heads(result, self._group).flatten(0, 1)[block.places]
         return out
 
 
@@ -150,13 +158,20 @@ class DecodeLayout:
     ) -> None:
         self._cache, self._fold = cache, group
         rows = [(slot, i) for slot, tokens in zip(slots, new, strict=True) for i in range(len(tokens))]
-        self._groups = group_by_prefix([slot for slot, _ in rows])
-        self._slots = torch.tensor([slot.index for slot, _ in rows], device=device)
-        self._columns = torch.tensor([slot.own_length + i for slot, i in rows], device=device)
-        self._lengths = (self._columns + 1).to(torch.int32)
-        self._slots32 = self._slots.to(torch.int32)
-        self.tokens = torch.tensor([token for tokens in new for token in tokens], device=device)[None]
-        self.positions = torch.tensor([len(slot.tokens) + i for slot, i in rows], device=device)[None]
+        columns = [slot.own_length + i for slot, i in rows]
+        table = torch.tensor(
+            [
+                [slot.index for slot, _ in rows],
+                columns,
+                [token for tokens in new for token in tokens],
+                [len(slot.tokens) + i for slot, i in rows],
+            ]
+        )
+        self._slots, self._columns, tokens, positions = to_device(table, device).unbind()  # [N] each
+        self._lengths, self._slots32 = (self._columns + 1).int(), self._slots.int()
+        self.tokens, self.positions = tokens[None], positions[None]
+        groups = group_by_prefix([slot for slot, _ in rows])
+        self._groups = [(group, max(columns[group.start : group.stop]) + 1) for group in groups]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Store the new keys and values, then return attention over [prefix | own], with the exact length of each
@@ -164,10 +179,10 @@ class DecodeLayout:
         rows, heads, dim = k.shape
         self._cache.write(layer, self._slots, self._columns, k, v)
         folded = q.reshape(rows, heads, self._fold, dim).transpose(0, 1).contiguous()  # [H, b, G, d]
-        parts = [self._attend(group, layer, folded, k, scale) for group in self._groups]
+        parts = [self._attend(group, longest, layer, folded, k, scale) for group, longest in self._groups]
         return torch.cat(parts, 1).transpose(0, 1).reshape(rows, -1, dim)
 
-    def _attend(self, group: SlotGroup, layer: int, q: Tensor, like: Tensor, scale: float) -> Tensor:
+    def _attend(self, group: SlotGroup, longest: int, layer: int, q: Tensor, like: Tensor, scale: float) -> Tensor:
         part = slice(group.start, group.stop)
         heads, rows, _, dim = (x := q[:, part].contiguous()).shape
         prefix_k, prefix_v = group.prefix_keys_values(layer, like)
@@ -180,6 +195,7 @@ class DecodeLayout:
             self._cache.values[layer],
             self._slots32[part],
             self._lengths[part],
+            longest,
             scale,
         )
         if prefix_k.shape[1]:

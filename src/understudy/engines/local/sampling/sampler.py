@@ -18,7 +18,7 @@ import itertools
 import math
 import random
 from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -33,6 +33,7 @@ from understudy.engines.local.sampling import filters
 from understudy.engines.local.sampling.kv_cache import CacheSlot, KVCache
 from understudy.engines.local.sampling.layouts import DecodeLayout, PrefillLayout, PrefixFillLayout
 from understudy.engines.local.sampling.ngram_speculation import ARRAY_TYPECODE, NgramCache, propose_tokens
+from understudy.engines.local.transfers import read_numbers, to_device
 from understudy.formats.detokenizer import StopStrings
 
 YIELDS_PER_STEP = 6  # event-loop iterations in which episodes return with their next prompt
@@ -260,7 +261,7 @@ class LocalSampler:
         for part in partition_by_prefix(new, [len(prompt) - 1 for prompt in new]):
             if part.prefix_length >= MIN_PREFIX_TOKENS:
                 prefix = self._cache.add_prefix(new[part.rows[0]][: part.prefix_length])
-                tokens = torch.tensor(prefix.tokens, device=self._model.device)[None]
+                tokens = to_device(torch.tensor(prefix.tokens), self._model.device)[None]
                 positions = torch.arange(part.prefix_length, device=self._model.device)[None]
                 self._model.hidden_states(tokens, positions, PrefixFillLayout(prefix))
 
@@ -300,34 +301,48 @@ class LocalSampler:
     def _sample_next(
         self, rows: Sequence[SampleRequest], drafts: Sequence[Sequence[int]], hidden: torch.Tensor
     ) -> None:
-        """Sample the token after each row and after each of its draft tokens, then finish complete replies."""
+        """Sample the token after each row and after each of its draft tokens, then finish complete replies.
+
+        The results of all rows are copied to the host at once, because on a GPU each copy waits for its work.
+        """
         logits = self._model.logits(hidden)
         broken = ~logits.amax(-1).isfinite()
         starts = [0, *itertools.accumulate(len(draft) + 1 for draft in drafts)]
         spans = {
             row: range(start, start + len(draft) + 1) for row, draft, start in zip(rows, drafts, starts, strict=False)
         }
+        masked: dict[SampleRequest, torch.Tensor] = {}
         for row, span in spans.items():
             if row.constraint:
                 try:
-                    row.masked_logprob = _mask_logits(
-                        logits[span.start], row.constraint, row.sampling.temperature or 1.0
-                    )
+                    masked[row] = _mask_logits(logits[span.start], row.constraint, row.sampling.temperature or 1.0)
                 except RolloutError as error:
                     row.error = error
         drafted = dict(zip(rows, drafts, strict=True))
         followers = self._followers()
         takers = [(request, row) for row in rows for request in (row, *followers.get(row, ()))]
-        for kind in sorted({_kind(r.sampling) for r in rows}):
-            chosen = [(request, row) for request, row in takers if _kind(row.sampling) == kind]
-            index = [j for _, row in chosen for j in spans[row]]
-            whole = len(index) == len(logits)
-            part = logits if whole else logits[index]
-            drawn, found = _draw([r for r, _ in chosen], [drafted[row] for _, row in chosen], part)
-            found = found.masked_fill(broken if whole else broken[index], torch.nan)
-            tokens, logprobs = iter(drawn.tolist()), iter(found.tolist())
-            for request, row in chosen:
-                self._take(request, drafted[row], tokens, logprobs)
+        groups = [
+            [(request, row) for request, row in takers if _kind(row.sampling) == kind]
+            for kind in sorted({_kind(r.sampling) for r in rows})
+        ]
+        draws = []
+        for group in groups:
+            places, part, is_broken = [j for _, row in group for j in spans[row]], logits, broken
+            if places != list(range(len(logits))):
+                index = to_device(torch.tensor(places), logits.device)
+                part, is_broken = logits[index], broken[index]
+            draws.append(_draw([r for r, _ in group], [drafted[row] for _, row in group], part, is_broken))
+        numbers = iter(read_numbers(*(x for draw in draws for x in draw.vectors), *masked.values()))
+        found = [(draw, next(numbers), next(numbers), next(numbers)) for draw in draws]
+        for row in masked:
+            (row.masked_logprob,) = next(numbers)
+        for group, (draw, tokens, logprobs, is_exact) in zip(groups, found, strict=True):
+            if inexact := [i for i, exact in enumerate(is_exact) if not exact]:
+                for i, token, logprob in zip(inexact, *read_numbers(*draw.repeat(inexact)), strict=True):
+                    tokens[i], logprobs[i] = token, logprob
+            each = map(int, tokens), iter(logprobs)
+            for request, row in group:
+                self._take(request, drafted[row], *each)
         for row in rows:
             self._part_followers(row, followers.get(row, ()))
             slot = row.active_slot
@@ -399,20 +414,20 @@ def _find_leaders(requests: Sequence[SampleRequest]) -> None:
             leaders.append(request)
 
 
-def _mask_logits(logits: torch.Tensor, constraint: TokenConstraint, temperature: float) -> float:
+def _mask_logits(logits: torch.Tensor, constraint: TokenConstraint, temperature: float) -> torch.Tensor:
     """Set the logits [V] of forbidden tokens to minus infinity, in place.
 
-    Return the log-probability of the allowed tokens together. Added to the log-probability of a token among the allowed
-    ones, it gives the one of the whole softmax. Raise RolloutError if no token is allowed.
+    Return the log-probability [1] of the allowed tokens together. Added to the log-probability of a token among the
+    allowed ones, it gives the one of the whole softmax. Raise RolloutError if no token is allowed.
     """
     whole = torch.logsumexp(logits.double() / temperature, 0)
     allowed = torch.frombuffer(bytearray(constraint.allowed_tokens()), dtype=torch.uint8)[: len(logits)]
-    forbidden = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
-    forbidden[: len(allowed)] = allowed.to(logits.device) == 0
+    forbidden = torch.ones(len(logits), dtype=torch.bool)
+    forbidden[: len(allowed)] = allowed == 0
     if forbidden.all():
         raise RolloutError("the grammar allows no token here", "engine")
-    logits[forbidden] = -torch.inf
-    return float(torch.logsumexp(logits.double() / temperature, 0) - whole)
+    logits.masked_fill_(to_device(forbidden, logits.device), -torch.inf)
+    return (torch.logsumexp(logits.double() / temperature, 0) - whole)[None]
 
 
 def _prefix(slot: CacheSlot) -> int:
@@ -430,22 +445,40 @@ def _kind(sampling: SamplingParams) -> tuple[bool, float, float]:
     return False, sampling.temperature, sampling.min_p
 
 
-def _draw(
-    rows: Sequence[SampleRequest], drafts: Sequence[Sequence[int]], logits: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the token after each row and after each of its draft tokens, with log-probabilities.
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """The token after each row and after each of its draft tokens."""
 
-    All rows have the same `_kind`.
-    """
+    vectors: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    """Tokens, log-probabilities and, if the rows have filters, whether each token is exact."""
+    repeat: Callable[[Sequence[int]], tuple[torch.Tensor, torch.Tensor]]
+    """Returns tokens and log-probabilities of the entries that are not exact."""
+
+
+def _draw(
+    rows: Sequence[SampleRequest], drafts: Sequence[Sequence[int]], logits: torch.Tensor, is_broken: torch.Tensor
+) -> _Draw:
+    """Sample from the logits of rows with the same `_kind`. The log-probability is NaN where `is_broken`."""
     pairs = list(zip(rows, drafts, strict=True))
     drawn = [uniform for row, draft in pairs for uniform in row.uniforms(len(draft) + 1)]
-    uniforms = torch.tensor(drawn, device=logits.device)
+    uniforms = to_device(torch.tensor(drawn), logits.device)
     filtered, temperature, min_p = _kind(rows[0].sampling)
-    if not filtered:
-        return kernels.sample_tokens(logits, temperature, uniforms, min_p)
-    samplings = [row.sampling for row, draft in pairs for _ in range(len(draft) + 1)]
-    seen = [ids for row, draft in pairs for ids in _previous_tokens(row, draft)]
-    return filters.sample_filtered(logits, samplings, seen, uniforms)
+    samplings = [row.sampling for row, draft in pairs for _ in range(len(draft) + 1)] if filtered else []
+    seen = [ids for row, draft in pairs for ids in _previous_tokens(row, draft)] if filtered else []
+
+    def repeat(entries: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        index = to_device(torch.tensor(entries), logits.device)
+        params, previous = [samplings[i] for i in entries], [seen[i] for i in entries]
+        return filters.sample_filtered(logits[index], params, previous, uniforms[index])[:2]
+
+    if filtered:
+        first = filters.NUM_CANDIDATES.get(logits.device.type)
+        tokens, logprobs, is_exact = filters.sample_filtered(logits, samplings, seen, uniforms, first)
+        is_exact = is_exact | is_broken
+    else:
+        tokens, logprobs = kernels.sample_tokens(logits, temperature, uniforms, min_p)
+        is_exact = is_broken[:0]
+    return _Draw((tokens, logprobs.masked_fill(is_broken, torch.nan), is_exact), repeat)
 
 
 def _previous_tokens(row: SampleRequest, draft: Sequence[int]) -> Iterator[torch.Tensor]:
