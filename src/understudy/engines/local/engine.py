@@ -33,7 +33,7 @@ from understudy.engines.local.cpu.onednn_cache import limit_onednn_cache
 from understudy.engines.local.distributed.distributed import sum_across_ranks, validate_same_weights
 from understudy.engines.local.model import LocalModel
 from understudy.engines.local.optimizer import MasterAdamW, load_master_weights
-from understudy.engines.local.packing import PackedLayout
+from understudy.engines.local.packing import pack_rows
 from understudy.engines.local.reference import EMAReference, ReferenceModel, make_reference, restore_reference
 from understudy.engines.local.sampler_choice import choose_sampler, make_vllm_sampler, vllm_context_length
 from understudy.engines.local.sampling.sampler import LocalSampler
@@ -542,14 +542,14 @@ def _safetensors_errors_as_os_errors() -> Iterator[None]:
 
 def _states(model: LocalModel, batch: Batch, chosen: Sequence[int]) -> MicrobatchStates:
     """Run a forward pass of a model over a micro-batch."""
-    packing = PackedLayout(batch, chosen, model.query_heads_per_key, model.device)
+    packing = pack_rows(batch, chosen, model.query_heads_per_key, model.device)
     hidden = model.hidden_states(packing.tokens, packing.positions, packing)
     row, column = batch.mask[chosen].nonzero().T
     trained, which = torch.unique(packing.places[row, column], return_inverse=True)
     before = torch.empty_like(trained).scatter_(0, which, packing.places[row, column - 1])
     before, trained, which = (to_device(x, hidden.device) for x in (before, trained, which))
     targets = packing.tokens[0, trained]
-    return MicrobatchStates(torch.tensor(chosen)[row], column, hidden[before], targets, which, len(hidden))
+    return MicrobatchStates(torch.tensor(chosen)[row], column, hidden[before], targets, which, packing.num_tokens)
 
 
 def _logprobs(model: LocalModel, states: MicrobatchStates, temperature: float) -> tuple[Tensor, Tensor]:

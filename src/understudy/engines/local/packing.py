@@ -5,9 +5,11 @@ Those tokens reuse the positions of the earlier row, and only the others are app
 attention works on single tokens, so the model runs on the flat sequence [1, N] unchanged. A token that eight episodes
 share is one token in every matrix product, forward and backward, and its gradient is the sum over the eight.
 
-Attention splits the flat queries, keys and values again. A prefix attends to itself. The rows with that prefix attend
-to [prefix | rest of the row] in blocks of similar length. Rows are padded to the longest of their block in attention
-only. Keys that rows share beyond the prefix are gathered for each row.
+There are two layouts. On a GPU, `TreeLayout` computes attention in one kernel, with memory that grows with the number
+of tokens. Elsewhere, `PackedLayout` splits the flat queries, keys and values again. A prefix attends to itself. The
+rows with that prefix attend to [prefix | rest of the row] in blocks of similar length. Rows are padded to the longest
+of their block in attention only. Keys that rows share beyond the prefix are gathered for each row. The attention
+probabilities of the rows are stored for the backward pass.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from understudy.algorithms.batch import Batch, common_prefix_lengths, partition_by_prefix
 from understudy.engines.local.attention import AttentionWeights, attend, attend_backward, fold_heads, unfold_heads
 from understudy.engines.local.cpu.causal import causal_attention, causal_attention_backward
 from understudy.engines.local.transfers import to_device
+from understudy.engines.local.tree_attention import BLOCK, MIN_TOKENS, attend_tree, tree_mask
 
 MAX_PADDING = 0.1  # maximum share of padding in a block, relative to its longest row
 
@@ -47,43 +51,81 @@ class PrefixGroup:
     blocks: tuple[PackedBlock, ...]
 
 
+def pack_rows(batch: Batch, rows: Sequence[int], group: int, device: torch.device) -> "PackedLayout | TreeLayout":
+    """Return the layout of a micro-batch for a device. The arguments are those of `PackedLayout`."""
+    return TreeLayout(batch, rows, device) if device.type == "cuda" else PackedLayout(batch, rows, group, device)
+
+
+class FlatRows:
+    """The tokens of rows in one flat sequence of N tokens, on the CPU."""
+
+    def __init__(self, batch: Batch, rows: Sequence[int]) -> None:
+        """`rows` are row indices in sorted order, as from `plan_microbatches`."""
+        tokens = [batch.tokens[row, : batch.lengths[row]] for row in rows]
+        self.texts = [row.tolist() for row in tokens]
+        self.known = [0, *common_prefix_lengths(self.texts)]
+        """For each row, the number of tokens that an earlier row computes."""
+        fresh = list(zip(tokens, self.known, strict=True))
+        self.tokens = torch.cat([row[known:] for row, known in fresh])  # [N]
+        self.positions = torch.cat([torch.arange(known, len(row)) for row, known in fresh])  # [N]
+        self.places: list[Tensor] = []
+        """For each row, the flat positions of its tokens: those of the row before for the common prefix, then new
+        ones."""
+        self.subtree_end = torch.full(self.tokens.shape, len(self.tokens), dtype=torch.int32)
+        """[N] For each token, the first later flat position of a token that does not come after it in a row."""
+        size = 0
+        for text, known in zip(self.texts, self.known, strict=True):
+            fresh_places = torch.arange(size, size + len(text) - known)
+            if self.places:
+                self.subtree_end[self.places[-1][known:]] = size
+                fresh_places = torch.cat([self.places[-1][:known], fresh_places])
+            self.places.append(fresh_places)
+            size += len(text) - known
+
+
+class TreeLayout:
+    """Layout of one micro-batch as a tree, for `tree_attention`. The model's attention modules call `attend`.
+
+    The flat sequence is padded to a multiple of 128 tokens. A padding token sees only itself.
+    """
+
+    def __init__(self, batch: Batch, rows: Sequence[int], device: torch.device) -> None:
+        """`rows` are row indices in sorted order, as from `plan_microbatches`."""
+        flat = FlatRows(batch, rows)
+        self.num_tokens = len(flat.tokens)  # without padding
+        padding = max(MIN_TOKENS, -(-self.num_tokens // BLOCK) * BLOCK) - self.num_tokens
+        own_ends = torch.arange(self.num_tokens, self.num_tokens + padding, dtype=torch.int32) + 1
+        self.places = _padded(flat.places)  # [R, T] flat positions of each row's tokens, padded
+        self.tokens, self.positions = (
+            to_device(F.pad(x, (0, padding))[None], device) for x in (flat.tokens, flat.positions)
+        )  # [1, N]
+        self._mask = tree_mask(torch.cat([flat.subtree_end, own_ends]), device)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """Return causal attention [N, Hq, d] of flat queries [N, Hq, d] over flat keys and values [N, H, d]."""
+        return attend_tree(q, k, v, self._mask, scale)
+
+
 class PackedLayout:
-    """Layout of one micro-batch. The model's attention modules call `attend`."""
+    """Layout of one micro-batch in blocks. The model's attention modules call `attend`."""
 
     def __init__(self, batch: Batch, rows: Sequence[int], group: int, device: torch.device) -> None:
         """`rows` are row indices in sorted order, as from `plan_microbatches`. `group` is the number of query heads per
         key head."""
         self.group, self._device = group, device
-        tokens = [batch.tokens[row, : batch.lengths[row]] for row in rows]
-        texts = [row.tolist() for row in tokens]
-        self._known = [
-            0,
-            *common_prefix_lengths(texts),
-        ]  # for each row, the number of tokens that an earlier row computes
-        self._places = self._lay_down([len(text) for text in texts])
-        self.places = _padded(self._places)  # [R, T] flat positions of each row's tokens, padded
-        fresh = list(zip(tokens, self._known, strict=True))
-        self.tokens = to_device(torch.cat([row[known:] for row, known in fresh])[None], device)  # [1, N]
-        positions = torch.cat([torch.arange(known, len(row)) for row, known in fresh])[None]
-        self.positions = to_device(positions, device)  # [1, N]
+        flat = FlatRows(batch, rows)
+        self._known, self._places = flat.known, flat.places
+        self.num_tokens = len(flat.tokens)
+        self.places = _padded(flat.places)  # [R, T] flat positions of each row's tokens, padded
+        self.tokens, self.positions = (to_device(x[None], device) for x in (flat.tokens, flat.positions))  # [1, N]
         self.prefix_groups = tuple(
-            self._piece(p.rows, p.prefix_length) for p in partition_by_prefix(texts, [len(text) for text in texts])
+            self._piece(p.rows, p.prefix_length)
+            for p in partition_by_prefix(flat.texts, [len(text) for text in flat.texts])
         )
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Return causal attention [N, Hq, d] of flat queries [N, Hq, d] over flat keys and values [N, H, d]."""
         return PackedAttention.apply(q, k, v, self, scale)  # type: ignore[no-any-return, no-untyped-call]
-
-    def _lay_down(self, lengths: Sequence[int]) -> list[Tensor]:
-        """Return the flat positions of each row's tokens: those of the row before for the common prefix, then new
-        ones."""
-        places: list[Tensor] = []
-        size = 0
-        for length, known in zip(lengths, self._known, strict=True):
-            fresh = torch.arange(size, size + length - known)
-            places.append(torch.cat([places[-1][:known], fresh]) if places else fresh)
-            size += length - known
-        return places
 
     def _piece(self, rows: Sequence[int], prefix: int) -> PrefixGroup:
         """Return the group of rows with a common prefix. Rows without further tokens to compute are in no block."""

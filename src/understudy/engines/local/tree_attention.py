@@ -1,0 +1,91 @@
+"""Attention over a tree of tokens on a GPU: one kernel, and memory that grows with the number of tokens.
+
+The tokens are in preorder, and the descendants of token j end before position `subtree_end[j]`. So token i sees token j
+if j <= i < subtree_end[j], and these are exactly the ancestors of i and i itself. A block mask lists, for each block of
+128 queries, the blocks of 128 keys that any of them sees. Other blocks are never computed. It has N²/128² entries.
+
+The kernel is torch's `flex_attention` (Dong et al. 2024, arXiv:2412.05496). For the backward pass it stores q, k, v,
+the result and one float32 per query head and token. Variable-length FlashAttention would need a call for each level of
+the tree and a backward pass of our own that joins them, and it has no CPU version that tests could run.
+
+`torch.compile` builds the kernels when they are first used, in tens of seconds: one set for each combination of dtype,
+numbers of heads, head size, and passes with or without gradient. The number of tokens and the shape of the tree are
+arguments of a kernel, so new ones compile nothing. On a CPU `flex_attention` stores all scores; only tests use that.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+BLOCK = 128
+"""Tokens of a block. The number of tokens is a multiple of it."""
+MIN_TOKENS = 2 * BLOCK
+"""torch.compile makes kernels of their own for a dimension of size 1, here the number of blocks."""
+
+
+def tree_mask(subtree_end: Tensor, device: torch.device) -> BlockMask:
+    """Return the mask on a device for `subtree_end` [N] int32 on the CPU.
+
+    Raise ValueError if N is not a multiple of `BLOCK`, or less than `MIN_TOKENS`.
+    """
+    tokens = len(subtree_end)
+    if tokens % BLOCK or tokens < MIN_TOKENS:
+        raise ValueError(f"{tokens} tokens: expected a multiple of {BLOCK} that is at least {MIN_TOKENS}")
+    ends = subtree_end.view(-1, BLOCK)
+    block = torch.arange(len(ends))
+    queries, keys = block[:, None], block[None]
+    seen = (keys <= queries) & (queries * BLOCK < ends.amax(1))
+    full = (keys < queries) & ((queries + 1) * BLOCK <= ends.amin(1))
+    partly = seen & ~full
+    on_device = subtree_end.to(device)
+
+    def sees(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (query < on_device[key])
+
+    (part_keys, full_keys, part_queries, full_queries) = (
+        _block_lists(each, device) for each in (partly, full, partly.T, full.T)
+    )
+    for x in (on_device, *part_keys, *full_keys, *part_queries, *full_queries):
+        # Otherwise a dimension that happens to equal the number of heads would be a constant of the kernel.
+        torch._dynamo.maybe_mark_dynamic(x, [i for i, size in enumerate(x.shape) if size > 1])  # type: ignore[no-untyped-call]
+    return BlockMask(
+        (tokens, tokens),
+        *part_keys,
+        *full_keys,
+        *part_queries,
+        *full_queries,
+        BLOCK_SIZE=(BLOCK, BLOCK),
+        mask_mod=sees,
+    )
+
+
+def attend_tree(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask, scale: float) -> Tensor:
+    """Return attention [N, Hq, d] of queries [N, Hq, d] over keys and values [N, H, d]."""
+    attend = _compiled() if q.is_cuda else _eager
+    usual = scale == q.shape[-1] ** -0.5  # left out, because torch.compile makes a number that changes an argument
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    return attend(q, k, v, block_mask=mask, scale=None if usual else scale, enable_gqa=True)[0].transpose(0, 1)
+
+
+_eager: Callable[..., Tensor] = flex_attention
+
+
+@cache
+def _compiled() -> Callable[..., Tensor]:
+    """Return the compiled function.
+
+    `fullgraph` makes it an error if torch.compile gives up. Otherwise it would go on without a kernel, with memory that
+    grows with the square of the number of tokens.
+    """
+    return torch.compile(_eager, dynamic=True, fullgraph=True)
+
+
+def _block_lists(visible: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the number of visible blocks in each row [1, 1, R], and the columns of all blocks, visible ones first
+    [1, 1, R, C]."""
+    numbers = visible[None, None].int()
+    order = torch.argsort(numbers, dim=-1, descending=True, stable=True)
+    return numbers.sum(-1).int().to(device), order.int().to(device)
