@@ -176,6 +176,7 @@ def test_logprobs_and_gradients_match_the_model_on_single_rows(
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # torch.compile's
 def test_kernel_is_compiled_once_for_all_lengths_and_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the first number of blocks is that of the heads, which torch.compile would take for the same size."""
     from torch._dynamo.testing import CompileCounterWithBackend

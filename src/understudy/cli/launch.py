@@ -34,6 +34,7 @@ from understudy.train.planning.preflight import PreflightReport, run_preflight
 
 if TYPE_CHECKING:
     from understudy.evaluation.report import RunReport
+    from understudy.train.planning.gpu import GPUPlan
     from understudy.train.planning.plan import TrainingPlan
 
 
@@ -181,6 +182,16 @@ def dry_run(
         return found.replace(notes=(length, *found.notes)) if length else found
     except ModuleNotFoundError as e:
         raise missing_package_error(e, "training") from e
+
+
+def plan_for_gpu(settings: Sequence[str], gpu: str, processes: int = 1) -> "GPUPlan":
+    """Return the memory plan of a config for GPUs of a kind."""
+    try:
+        from understudy.train.planning.gpu import plan_for_gpu as plan_config_for_gpu
+
+        return plan_config_for_gpu(resolve(settings).config, gpu, processes)
+    except ModuleNotFoundError as e:
+        raise missing_package_error(e, "planning") from e
 
 
 def run_plan(settings: Sequence[str], target: float, seconds: float) -> "TrainingPlan":

@@ -262,6 +262,15 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and forecast time and memory, without training.")
     ] = False,
+    plan_for: Annotated[
+        str,
+        typer.Option(
+            "--plan-for",
+            metavar="GPU",
+            help="With --dry-run: plan only the memory, for a100 (80 GB), h100 or h200. This needs the model's "
+            "config.json, but neither its weights nor the GPU.",
+        ),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result of --dry-run as JSON.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Log each episode and retry in the run's run.log.")] = False,
 ) -> None:
@@ -278,8 +287,14 @@ def train(
 
     if as_json and not dry_run:
         raise ConfigError("--json needs --dry-run; add it, or read the result of the run in its result.json")
+    if plan_for and (not dry_run or resume is not None):
+        raise ConfigError(f"--plan-for {plan_for} needs --dry-run, without --resume; add or leave it out")
     if print_config or keys:
         return print(launch.format_keys(target or ()) if keys else launch.format_config(target or ()))
+    if plan_for:
+        planned = launch.plan_for_gpu(target or (), plan_for, num_processes)
+        print(planned.model_dump_json(indent=1) if as_json else planned)
+        raise typer.Exit(1 if planned.misfit else 0)
     if dry_run:
         found = launch.dry_run(target or (), out, resume, num_processes)
         print(json.dumps(preflight.preflight_to_dict(found), indent=1) if as_json else found)

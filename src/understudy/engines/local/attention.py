@@ -15,6 +15,9 @@ from torch import Tensor
 
 from understudy.engines.local.cpu import kernels
 
+MAX_SCORES = 1 << 26
+"""Scores that `attend_in_parts` stores at once on a GPU."""
+
 
 class AttentionWeights(NamedTuple):
     """Attention probabilities or their gradients."""
@@ -40,6 +43,21 @@ def attend(
     weights = _products(q, prefix_k, k)
     kernels.joint_softmax_(weights.prefix, weights.own, limits, scale)
     return _weighted_sum(weights, prefix_v, v), weights
+
+
+def attend_in_parts(
+    q: Tensor, prefix_k: Tensor, prefix_v: Tensor, k: Tensor, v: Tensor, limits: Tensor, scale: float
+) -> Tensor:
+    """Return the result of `attend`. On a GPU, compute it for some of the M queries at a time.
+
+    So the memory for scores does not grow with the square of a prompt's length. On a CPU it would change the rounding.
+    """
+    part = _queries_at_once(q, prefix_k.shape[1] + k.shape[2])
+    found = [
+        attend(x, prefix_k, prefix_v, k, v, seen, scale)[0]
+        for x, seen in zip(q.split(part, 2), limits.split(part, 1), strict=True)
+    ]
+    return torch.cat(found, 2) if len(found) > 1 else found[0]
 
 
 def attend_backward(
@@ -74,6 +92,11 @@ def unfold_heads(x: Tensor, group: int) -> Tensor:
     """Return the inverse of `fold_heads`: [H, b, G * L, d] as [b, L, Hq, d]."""
     heads, rows, _, dim = x.shape
     return x.view(heads, rows, group, -1, dim).permute(1, 3, 0, 2, 4).reshape(rows, -1, heads * group, dim)
+
+
+def _queries_at_once(q: Tensor, keys: int) -> int:
+    heads, rows, queries, _ = q.shape
+    return queries if q.is_cpu else max(1, MAX_SCORES // (heads * rows * keys))
 
 
 def _products(x: Tensor, prefix: Tensor, own: Tensor) -> AttentionWeights:

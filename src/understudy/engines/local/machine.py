@@ -6,12 +6,16 @@ import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import MappingProxyType
 
+from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.records import Record
 from understudy.engines.local.config import LocalEngineConfig
 
 CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 """Files with the memory limit of a container: of version 2 and 1 of control groups."""
+GPU_MEMORY = MappingProxyType({"a100": 79 << 30, "h100": 79 << 30, "h200": 139 << 30})
+"""Bytes that torch can use of GPUs of 80, 80 and 141 GB, rounded down. vLLM issue 27508 has 79.11 GiB for an H100."""
 
 
 class Machine(Record):
@@ -62,6 +66,22 @@ def detect_machine(config: LocalEngineConfig) -> Machine:
         memory_used=_in_use(device.type),
         memory_total=_total(device.type),
         kernels_missing=kernel_library.kernels_unavailable_reason(dtype) if on_cpu else "",
+    )
+
+
+def planned_gpu(name: str, config: LocalEngineConfig) -> Machine:
+    """Return a machine with a GPU of `GPU_MEMORY` that is not used yet. Raise ConfigError for another name."""
+    if name not in GPU_MEMORY:
+        raise ConfigError(f"unknown GPU {did_you_mean(name, GPU_MEMORY)}")
+    if config.device not in ("auto", "cuda"):
+        raise ConfigError(f"engine.device = {config.device!r}: a plan for a GPU needs cuda; leave it out")
+    return Machine(
+        device="cuda",
+        dtype_bytes=4 if config.dtype == "float32" else 2,
+        fused_kernels=False,
+        packs_weights=False,
+        memory_used=0,
+        memory_total=GPU_MEMORY[name],
     )
 
 

@@ -50,7 +50,7 @@ def tree_mask(subtree_end: Tensor, device: torch.device) -> BlockMask:
     )
     for x in (on_device, *part_keys, *full_keys, *part_queries, *full_queries):
         # Otherwise a dimension that happens to equal the number of heads would be a constant of the kernel.
-        torch._dynamo.maybe_mark_dynamic(x, [i for i, size in enumerate(x.shape) if size > 1])  # type: ignore[no-untyped-call]
+        torch._dynamo.maybe_mark_dynamic(x, [i for i, size in enumerate(x.shape) if size > 1])
     return BlockMask(
         (tokens, tokens),
         *part_keys,

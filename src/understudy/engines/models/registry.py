@@ -7,7 +7,7 @@ downloaded, never pickles.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -73,14 +73,30 @@ def find_local_model(name: str) -> Path:
     return Path(found).parent
 
 
-def _download(name: str) -> Path:
+def find_model_config(name: str) -> Path:
+    """Return a folder with a model's config.json. `name` is that of `find_model`. Weights are not needed.
+
+    Of a model on the hub, only config.json is downloaded. Raise ConfigError if there is none.
+    """
+    folder = Path(name).expanduser()
+    if name not in MODELS and (folder / "config.json").is_file():
+        return folder
+    if name in MODELS or folder.is_dir() or _is_path(name, folder) or not _HUB_NAME.fullmatch(name):
+        return find_model(name)
+    try:
+        return _download(name, ("config.json",))
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"model {name!r} needs {error.name}; {install_hint('train')}") from error
+
+
+def _download(name: str, wanted: Sequence[str] = _WANTED) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     # OSError and the base class of the HTTP client's errors: httpx in huggingface_hub 1, httpx2 in 2.
     network_errors: tuple[type[Exception], ...] = HfHubHTTPError.__bases__
     try:
-        return Path(snapshot_download(name, allow_patterns=list(_WANTED), ignore_patterns=list(_UNWANTED)))
+        return Path(snapshot_download(name, allow_patterns=list(wanted), ignore_patterns=list(_UNWANTED)))
     except GatedRepoError as error:
         raise ConfigError(f"model {name!r} is gated: accept its terms on huggingface.co, then set HF_TOKEN") from error
     except RepositoryNotFoundError as error:

@@ -13,7 +13,9 @@ from understudy.engines.local.machine import Machine
 from understudy.runs.config import TrainConfig
 from understudy.train.planning.memory import (
     GIB,
+    MemoryPhase,
     MemoryPlan,
+    ModelShape,
     explain_misfit,
     max_pass_sizes,
     plan_memory,
@@ -53,21 +55,29 @@ def fit_to_memory(config: TrainConfig, folder: Path, machine: Machine, processes
     """
     if not isinstance(config.engine, LocalEngineConfig):
         return FittedRun(config, None)
-    shape, available = read_model_shape(folder), int(MEMORY_SHARE * machine.memory_total)
-    engine = given = config.engine
+    return fit_shape_to_memory(config, read_model_shape(folder), machine, processes)
+
+
+def fit_shape_to_memory(config: TrainConfig, shape: ModelShape, machine: Machine, processes: int = 1) -> FittedRun:
+    """Do the same as `fit_to_memory` for a model of which only the shapes are known. The engine is `local`.
+
+    vLLM's share of a GPU is exact, so only a share of the rest is left free.
+    """
+    engine = given = config.engine.local_engine_config
 
     def plan(candidate: LocalEngineConfig) -> MemoryPlan:
         sizes = max_pass_sizes(config.replace(engine=candidate), processes)
         return plan_memory(shape, candidate, sizes, machine, processes)
 
+    def fits(candidate: LocalEngineConfig, phase: MemoryPhase) -> bool:
+        found = plan(candidate)
+        available = MEMORY_SHARE * (machine.memory_total - found.vllm_bytes)
+        return found.required_bytes_in(phase) - found.vllm_bytes <= available
+
     for engine in _training_candidates(given, _episode_tokens(config)):
-        if plan(engine).required_bytes_in("training") <= available:
+        if fits(engine, "training"):
             break
-    while (
-        "max_num_seqs" not in given.model_fields_set
-        and engine.max_num_seqs > 1
-        and plan(engine).required_bytes_in("sampling") > available
-    ):
+    while "max_num_seqs" not in given.model_fields_set and engine.max_num_seqs > 1 and not fits(engine, "sampling"):
         engine = engine.replace(max_num_seqs=engine.max_num_seqs // 2)
     return FittedRun(config.replace(engine=engine), plan(engine), _describe_changes(config, engine, machine))
 

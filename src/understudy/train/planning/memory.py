@@ -21,6 +21,8 @@ from understudy.engines.local.machine import Machine
 from understudy.engines.vllm.server import vllm_installed
 from understudy.runs.config import TrainConfig
 
+VLLM_PART = "vLLM"
+"""The part of a plan that is reserved for vLLM. Its size is exact."""
 LOGIT_CHUNK = 512
 """Positions whose logits are in memory at once (`engines.local.token_logprobs.LOGIT_CHUNK`)."""
 CACHE_GROWTH = 128
@@ -28,6 +30,8 @@ CACHE_GROWTH = 128
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a 4-bit weight: 64 weights share a scale of 1 byte, and 256 scales share one of 4 bytes."""
 GIB = 1 << 30
+MAX_SCORES = 1 << 26
+"""Attention scores that a pass of the sampler on a GPU stores at once (`engines.local.attention.MAX_SCORES`)."""
 TIGHT_SHARE = 0.8
 """The share of a device's memory above which a run prints its whole memory plan."""
 
@@ -58,6 +62,8 @@ class ModelShape(Record):
     key_heads: int
     head_dim: int
     vocabulary: int
+    normalizes_heads: bool = False
+    """True if each head of the queries and of the keys is normalized, as in Qwen3."""
 
 
 class MaxPassSizes(Record):
@@ -120,6 +126,11 @@ class MemoryPlan(Record):
         """Return whether the device has enough memory."""
         return self.required_bytes <= self.device_bytes
 
+    @property
+    def vllm_bytes(self) -> int:
+        """Return the bytes that vLLM takes beside this process, on the same GPU."""
+        return sum(part.num_bytes for part in self.parts if part.name == VLLM_PART)
+
     def bytes_in(self, when: MemoryPhase) -> int:
         """Return the bytes of all parts of one phase."""
         return sum(part.num_bytes for part in self.parts if part.phase == when)
@@ -131,7 +142,7 @@ def plan_memory(
     """Return the memory plan of each of `processes` processes, from the shapes of the model."""
     shards = processes if config.sharding == "fsdp" else 1
     parts = [*_resident_parts(shape, config, load, machine, shards), *_training_parts(shape, config, load, machine)]
-    parts += _sampling_parts(shape, config, load, machine) if load.samples_locally else ()
+    parts += _sampling_parts(shape, config, load, machine) if load.samples_locally else _vllm_parts(config, machine)
     parts += _gathered_parts(shape, config, machine) if shards > 1 else ()
     whole = tuple(part for part in parts if part.num_bytes)
     return MemoryPlan(device=machine.device, parts=whole, device_bytes=machine.memory_total, processes=processes)
@@ -171,8 +182,8 @@ def max_pass_sizes(config: TrainConfig, processes: int = 1) -> MaxPassSizes:
 
 def _samples_here(config: LocalEngineConfig) -> bool:
     """Return whether PyTorch will sample. With `sampler = "auto"` this is a guess, as the model is not loaded yet."""
-    if config.sampler != "auto":
-        return config.sampler == "torch"
+    if config.sampler != "auto" or config.finetune == "qlora":  # vLLM does not sample from 4-bit weights
+        return config.sampler != "vllm"
     return not config.vllm.base_url and not vllm_installed(config.vllm.python)
 
 
@@ -188,14 +199,46 @@ def checkpoint_bytes(shape: ModelShape, config: TrainConfig, item: int) -> int:
     return (12 + held) * _trainable(shape, config.engine.local_engine_config)
 
 
+def weight_bytes(shape: ModelShape, item: int) -> int:
+    """Return the bytes of the weights, with `item` bytes for each."""
+    return shape.parameters * item
+
+
+def token_cache_bytes(shape: ModelShape, item: int) -> int:
+    """Return the bytes of the keys and values of one token, with `item` bytes for each number."""
+    return 2 * shape.layers * shape.key_heads * shape.head_dim * item
+
+
 def read_model_shape(folder: Path) -> ModelShape:
     """Return the shapes of the model in a folder, from its config.json and the headers of its safetensors files.
 
     Raise ConfigError if config.json lacks a size.
     """
+    shapes = {name: tensor["shape"] for file in sorted(folder.glob("*.safetensors")) for name, tensor in _header(file)}
+    return _shape_in(folder, shapes)
+
+
+def model_shape_of_config(folder: Path) -> ModelShape:
+    """Return the shapes of the model that a config.json describes. The folder need not have weights.
+
+    transformers builds the model without memory for its weights. Raise ConfigError if it cannot.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(folder)
+        with torch.device("meta"):
+            network = AutoModelForCausalLM.from_config(config)
+    except (OSError, ValueError, RuntimeError) as e:
+        reason = str(e).partition("\n")[0]
+        raise ConfigError(f"transformers cannot build the model of {folder / 'config.json'}: {reason}") from e
+    return _shape_in(folder, {name: list(parameter.shape) for name, parameter in network.named_parameters()})
+
+
+def _shape_in(folder: Path, shapes: Mapping[str, list[int]]) -> ModelShape:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config = config.get("text_config", config)
-    shapes = {name: tensor["shape"] for file in sorted(folder.glob("*.safetensors")) for name, tensor in _header(file)}
     try:
         return _shape(config, shapes)
     except KeyError as e:
@@ -296,6 +339,7 @@ def _shape(config: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> ModelS
         key_heads=config.get("num_key_value_heads") or heads,
         head_dim=config.get("head_dim") or config["hidden_size"] // heads,
         vocabulary=config["vocab_size"],
+        normalizes_heads=any(name.endswith("q_norm.weight") for name in body),
     )
 
 
@@ -371,30 +415,45 @@ def _sampling_parts(
     The largest pass is a prefill of all concurrent episodes, or a decoding step with the maximum number of rows.
     """
     item = machine.dtype_bytes
-    token = 2 * shape.layers * shape.key_heads * shape.head_dim * item
+    token = token_cache_bytes(shape, item)
     own = -(-(load.max_episode_tokens - load.prompt_tokens) // CACHE_GROWTH) * CACHE_GROWTH
     prefixes = -(-load.concurrent_episodes // load.group_size) * load.prompt_tokens
     yield MemoryPart(name="KV cache", phase="sampling", num_bytes=(config.max_num_seqs * own + prefixes) * token)
     new = max(load.prompt_tokens, load.concurrent_episodes * load.max_turn_tokens)
-    folded = 2 * shape.heads * (load.concurrent_episodes * load.max_turn_tokens) * load.max_episode_tokens
-    prefill = item * (new * (4 * shape.hidden + 3 * shape.intermediate) + folded)
+    scores = shape.heads * (load.concurrent_episodes * load.max_turn_tokens) * load.max_episode_tokens
+    size = 2 * item * scores
+    if machine.device != "cpu":  # without the kernels, the softmax makes four copies in float32
+        size = (item + 16) * min(scores, MAX_SCORES)
+    prefill = item * new * (4 * shape.hidden + 3 * shape.intermediate) + size
     rows = max(config.max_draft_rows, load.concurrent_episodes)
     logits = rows * shape.vocabulary * (item if machine.fused_kernels else 24)
     yield MemoryPart(name="passes", phase="sampling", num_bytes=max(prefill, logits))
 
 
+def _vllm_parts(config: LocalEngineConfig, machine: Machine) -> Iterator[MemoryPart]:
+    """Yield the memory of the vLLM that a process starts on its GPU. Its weights, cache and passes share it."""
+    if machine.device == "cuda" and not config.vllm.base_url:
+        size = int(config.vllm.gpu_memory_utilization * machine.memory_total)
+        yield MemoryPart(name=VLLM_PART, phase="always", num_bytes=size)
+
+
 def _training_parts(
     shape: ModelShape, config: LocalEngineConfig, load: MaxPassSizes, machine: Machine
 ) -> Iterator[MemoryPart]:
-    """Yield the parts of an update: tensors stored for the backward pass, and the largest temporary tensor."""
-    item = machine.dtype_bytes
+    """Yield the parts of an update: tensors stored for the backward pass, and the largest temporary tensor.
+
+    On a GPU all of them grow with the tokens of a micro-batch. Elsewhere a layer also stores the attention
+    probabilities of all tokens outside shared prompts.
+    """
+    item, on_gpu = machine.dtype_bytes, machine.device == "cuda"
     computed, queries = _microbatch(config.max_tokens_per_microbatch, load)
-    width = _width(shape, config, machine)
-    weights = shape.heads * queries * load.max_episode_tokens * item  # attention probabilities of one layer
-    layer = computed * width + weights
+    weights = 0 if on_gpu else shape.heads * queries * load.max_episode_tokens * item  # of one layer
+    layer = computed * (_gpu_width if on_gpu else _width)(shape, config, machine) + weights
     inputs = shape.layers * computed * shape.hidden * item
     activations = inputs + layer if config.gradient_checkpointing else shape.layers * layer
     yield MemoryPart(name="activations", phase="training", num_bytes=activations)
+    ends = computed * shape.hidden * (3 * item + 4) if on_gpu else 0
+    yield MemoryPart(name="final hidden states", phase="training", num_bytes=ends)
     yield MemoryPart(name="fused weights", phase="training", num_bytes=_joined(shape, config, machine))
     yield MemoryPart(name="heap fragmentation", phase="training", num_bytes=layer if machine.device == "cpu" else 0)
     backward = max(2 * weights, computed * (4 * shape.intermediate + 4 * shape.hidden) * item)
@@ -402,6 +461,8 @@ def _training_parts(
     head = 2 * shape.vocabulary * shape.hidden * item if config.train_embeddings and not config.uses_lora else 0
     beside = ("logits of a chunk", logits + head) if logits + head > backward else ("a layer's gradients", backward)
     yield MemoryPart(name=beside[0], phase="training", num_bytes=beside[1])
+    largest = max((x.inputs * x.outputs for x in shape.linear), default=0) if config.finetune == "qlora" else 0
+    yield MemoryPart(name="dequantized weight", phase="training", num_bytes=largest * item)
 
 
 def _microbatch(budget: int, load: MaxPassSizes) -> tuple[int, int]:
@@ -426,10 +487,30 @@ def _width(shape: ModelShape, config: LocalEngineConfig, machine: Machine) -> in
     if not machine.fused_kernels:
         numbers += shape.intermediate  # the gate, before and after its function
     size = numbers * machine.dtype_bytes + (0 if machine.fused_kernels else 16 * shape.hidden)  # norms, in float32
+    return size + _adapter_width(shape, config, machine)
+
+
+def _gpu_width(shape: ModelShape, config: LocalEngineConfig, machine: Machine) -> int:
+    """Return the bytes that a layer stores for the backward pass for each token on a GPU.
+
+    These are the tensors that autograd stores for transformers' modules and for `tree_attention`: of each norm its
+    input in float32, its result and, to train its weight, the normalized input; q, k, v, the result of attention and
+    two float32 per head; the gate before and after its function, the other half, and their product.
+    """
+    item, queries, keys = machine.dtype_bytes, shape.heads * shape.head_dim, shape.key_heads * shape.head_dim
+    normalized = 0 if config.uses_lora else item
+    size = 2 * shape.hidden * (4 + item + normalized) + 8
+    size += item * (2 * queries + 2 * keys + 4 * shape.intermediate) + 8 * shape.heads
+    if shape.normalizes_heads:
+        size += (queries + keys) * (4 + normalized) + 4 * (shape.heads + shape.key_heads)
+    return size + _adapter_width(shape, config, machine)
+
+
+def _adapter_width(shape: ModelShape, config: LocalEngineConfig, machine: Machine) -> int:
+    """Return the bytes that the adapters of a layer store for the backward pass for each token."""
     adapted = _adapted(shape, config)
-    if adapted:
-        size += machine.dtype_bytes * config.lora.rank * len(adapted) // shape.layers
-    if config.lora.dropout and adapted:
+    size = machine.dtype_bytes * config.lora.rank * len(adapted) // shape.layers
+    if config.lora.dropout:
         size += (machine.dtype_bytes + 1) * sum(x.inputs for x in adapted) // shape.layers
     return size
 

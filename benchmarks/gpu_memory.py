@@ -1,0 +1,84 @@
+"""Print how many GPUs a run with long episodes needs: the table of docs/gpus.md. Nothing is measured.
+
+    python benchmarks/gpu_memory.py
+
+Each row is the plan of `understudy train --dry-run --plan-for GPU`. The sizes are those of the models' config.json.
+"""
+
+import json
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from understudy.runs.config import parse_config
+from understudy.train.planning.gpu import GPUPlan, plan_shape_for_gpu
+from understudy.train.planning.memory import GIB, ModelShape, model_shape_of_config
+
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "vocab_size",
+    "tie_word_embeddings",
+)
+MODELS = {
+    "Qwen2.5-3B": ("qwen2", 2048, 11008, 36, 16, 2, 151936, True),
+    "Qwen3-4B": ("qwen3", 2560, 9728, 36, 32, 8, 151936, True),
+    "Qwen2.5-7B": ("qwen2", 3584, 18944, 28, 28, 4, 152064, False),
+    "Llama-3.1-8B": ("llama", 4096, 14336, 32, 32, 8, 128256, False),
+}
+"""The type of each model and its `SIZES`. Heads have 128 numbers."""
+EPISODE = ("limits.max_episode_tokens=32256", "sampling.max_response_tokens=512")
+METHODS = {
+    "full": ("engine.finetune=full", "engine.sampler=vllm", "engine.sharding=fsdp"),
+    "LoRA": ("engine.finetune=lora", "engine.sampler=vllm"),
+    "QLoRA": ("engine.finetune=qlora", "engine.sampler=torch"),
+}
+GPUS = ("h100", "h200")
+COUNTS = (1, 2, 4, 8)
+STATE = ("weights", "adapters", "master weights", "gradients", "optimizer moments")
+HEAD = "| model | training | GPU | GPUs | weights and state | vLLM | sampling | training | peak | tokens of a micro-batch |"
+
+
+@cache
+def shape_of(model: str) -> ModelShape:
+    """Return the shapes of a model of `MODELS`."""
+    kind, *sizes = MODELS[model]
+    config = {"model_type": kind, "head_dim": 128, **dict(zip(SIZES, sizes, strict=True))}
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(config))
+        return model_shape_of_config(Path(folder))
+
+
+def smallest_plan(model: str, method: str, gpu: str) -> GPUPlan:
+    """Return the plan for the least number of GPUs that suffices, or for the largest number if none does."""
+    config = parse_config("", [*EPISODE, *METHODS[method]])
+    counts = COUNTS if method == "full" else (1,)
+    plans = (plan_shape_for_gpu(config, shape_of(model), gpu, count) for count in counts)
+    return next(
+        (plan for plan in plans if not plan.misfit), plan_shape_for_gpu(config, shape_of(model), gpu, counts[-1])
+    )
+
+
+def row_of(model: str, method: str, gpu: str) -> str:
+    """Return one row of the table, in GiB for each GPU."""
+    plan = smallest_plan(model, method, gpu)
+    memory, engine = plan.memory, plan.config.engine.local_engine_config
+    state = sum(part.num_bytes for part in memory.parts if part.name in STATE)
+    sizes = (state, memory.vllm_bytes, memory.bytes_in("sampling"), memory.bytes_in("training"), memory.peak_bytes)
+    cells = [f"{size / GIB:.1f}" if size else "" for size in sizes]
+    cells[-1] += f" of {memory.device_bytes / GIB:.0f}" + (", does not fit" if plan.misfit else "")
+    tokens = f"{engine.max_tokens_per_microbatch:,}" + (", checkpointing" if engine.gradient_checkpointing else "")
+    return f"| {' | '.join((model, method, gpu.upper(), str(memory.processes), *cells, tokens))} |"
+
+
+def table() -> str:
+    """Return the whole table."""
+    rows = [row_of(model, method, gpu) for model in MODELS for method in METHODS for gpu in GPUS]
+    return "\n".join([HEAD, "|---" * HEAD.count(" | ") + "|---|", *rows])
+
+
+if __name__ == "__main__":
+    print(table())
