@@ -39,7 +39,20 @@ METHODS = {
 GPUS = ("h100", "h200")
 COUNTS = (1, 2, 4, 8)
 STATE = ("weights", "adapters", "master weights", "gradients", "optimizer moments")
-HEAD = "| model | training | GPU | GPUs | weights and state | vLLM | sampling | training | peak | tokens of a micro-batch |"
+COLUMNS = (
+    "model",
+    "training",
+    "GPUs",
+    "weights and state",
+    "vLLM",
+    "sampling",
+    "update",
+    "peak",
+    "tokens of a micro-batch",
+    "episodes sampled at once",
+)
+MAX_SHARE = 0.9
+"""Share of a GPU that the plan of a row may take."""
 
 
 @cache
@@ -53,13 +66,13 @@ def shape_of(model: str) -> ModelShape:
 
 
 def smallest_plan(model: str, method: str, gpu: str) -> GPUPlan:
-    """Return the plan for the least number of GPUs that suffices, or for the largest number if none does."""
+    """Return the plan for the least number of GPUs that suffices. Raise ValueError if none does."""
     config = parse_config("", [*EPISODE, *METHODS[method]])
-    counts = COUNTS if method == "full" else (1,)
-    plans = (plan_shape_for_gpu(config, shape_of(model), gpu, count) for count in counts)
-    return next(
-        (plan for plan in plans if not plan.misfit), plan_shape_for_gpu(config, shape_of(model), gpu, counts[-1])
-    )
+    for count in COUNTS if method == "full" else (1,):
+        plan = plan_shape_for_gpu(config, shape_of(model), gpu, count)
+        if not plan.misfit and plan.memory.peak_bytes <= MAX_SHARE * plan.memory.device_bytes:
+            return plan
+    raise ValueError(f"{model}, {method}: does not fit on {gpu}")
 
 
 def row_of(model: str, method: str, gpu: str) -> str:
@@ -68,16 +81,20 @@ def row_of(model: str, method: str, gpu: str) -> str:
     memory, engine = plan.memory, plan.config.engine.local_engine_config
     state = sum(part.num_bytes for part in memory.parts if part.name in STATE)
     sizes = (state, memory.vllm_bytes, memory.bytes_in("sampling"), memory.bytes_in("training"), memory.peak_bytes)
-    cells = [f"{size / GIB:.1f}" if size else "" for size in sizes]
-    cells[-1] += f" of {memory.device_bytes / GIB:.0f}" + (", does not fit" if plan.misfit else "")
-    tokens = f"{engine.max_tokens_per_microbatch:,}" + (", checkpointing" if engine.gradient_checkpointing else "")
-    return f"| {' | '.join((model, method, gpu.upper(), str(memory.processes), *cells, tokens))} |"
+    episodes = engine.max_num_seqs
+    if memory.vllm_bytes:
+        longest = plan.config.limits.max_episode_tokens + plan.config.sampling.max_response_tokens
+        episodes = plan.vllm_cache_tokens // longest
+    cells = [model, method, f"{memory.processes} {gpu.upper()}", *(f"{size / GIB:.1f}" for size in sizes)]
+    cells[-1] += f" of {memory.device_bytes / GIB:.0f}"
+    tokens = f"{engine.max_tokens_per_microbatch:,}" + ("" if engine.gradient_checkpointing else ", all stored")
+    return f"| {' | '.join((*cells, tokens, str(episodes)))} |"
 
 
 def table() -> str:
     """Return the whole table."""
     rows = [row_of(model, method, gpu) for model in MODELS for method in METHODS for gpu in GPUS]
-    return "\n".join([HEAD, "|---" * HEAD.count(" | ") + "|---|", *rows])
+    return "\n".join([f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *rows])
 
 
 if __name__ == "__main__":

@@ -436,6 +436,17 @@ def test_doctor_and_dry_run_say_why_a_cpu_is_slower(
     assert "no C compiler was found" in out
 
 
+def test_doctor_requires_a_c_compiler_on_a_gpu(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = detect_machine(config(*TOY).engine.local_engine_config).replace(device="cuda")
+    monkeypatch.setattr("understudy.engines.local.machine.detect_machine", lambda _: gpu)
+    monkeypatch.delenv("CC", raising=False)
+    for path, there in (("/usr/bin/clang", True), (None, False)):
+        monkeypatch.setattr("shutil.which", lambda name, path=path: path if name == "clang" else None)
+        found = findings()["C compiler"]
+        assert (found.passed, found.required) == (there, True)
+        assert path in (None, found.detail)
+
+
 def test_doctor_reports_a_cache_that_may_not_be_read(
     empty_home: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:

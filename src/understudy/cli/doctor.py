@@ -112,10 +112,14 @@ def _devices(config: TrainConfig) -> Iterator[DoctorCheck]:
         return
     detail = f"{machine.device} with {machine.memory_total / GIB:.1f} GiB, {machine.dtype_bytes}-byte numbers"
     yield DoctorCheck(name="device", passed=True, detail=detail)
+    fix = "install gcc or clang (Debian: apt-get install gcc libc6-dev), or set CC to one"
     if machine.device == "cpu":
         detail = "; ".join(machine.warnings) or "fused kernels are compiled"
-        fix = "install gcc or clang (Debian: apt-get install gcc libc6-dev), or set CC to one"
         yield DoctorCheck(name="C compiler", passed=machine.fused_kernels, detail=detail, fix=fix, required=False)
+    elif machine.device == "cuda":  # Triton, which compiles the attention of an update, looks for the same programs
+        compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+        detail = compiler or "none was found, and updates need one to compile their attention"
+        yield DoctorCheck(name="C compiler", passed=bool(compiler), detail=detail, fix=fix)
 
 
 def _optional(config: TrainConfig) -> Iterator[DoctorCheck]:

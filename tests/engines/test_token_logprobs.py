@@ -1,0 +1,72 @@
+"""Tests of log-probabilities computed for a chunk of tokens at a time."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from understudy.engines.local.cpu import kernels  # noqa: E402
+from understudy.engines.local.token_logprobs import LOGIT_CHUNK, token_logprobs  # noqa: E402
+
+WIDTH, VOCABULARY = 8, 300
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the size in bytes of the largest tensor that an operation makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_bytes = 0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for x in made if isinstance(made, (tuple, list)) else (made,):
+            if isinstance(x, Tensor):
+                self.num_bytes = max(self.num_bytes, x.untyped_storage().nbytes())
+        return made
+
+
+def random_inputs(tokens: int, dtype: Any) -> tuple[Tensor, Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(tokens)
+    hidden = torch.randn(tokens, WIDTH, generator=draw).to(dtype).requires_grad_()
+    head = torch.randn(VOCABULARY, WIDTH, generator=draw).to(dtype).requires_grad_()
+    return hidden, head, torch.randint(0, VOCABULARY, (tokens,), generator=draw)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("tokens", [1, LOGIT_CHUNK, 2 * LOGIT_CHUNK + 3])
+def test_logprobs_entropies_and_gradients_match_the_formula(
+    tokens: int, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not fused:
+        monkeypatch.setattr(kernels, "kernels_accept", lambda *_: False)
+    hidden, head, targets = random_inputs(tokens, torch.float32)
+    exact = [x.detach().double().requires_grad_() for x in (hidden, head)]
+    weights = torch.linspace(-1, 1, tokens)
+    logprobs, entropies = token_logprobs(hidden, head, targets, 0.7)
+    every = (exact[0] @ exact[1].T / 0.7).log_softmax(-1)
+    wanted = every.gather(-1, targets[:, None])[:, 0]
+    assert (logprobs - wanted).abs().max() < 1e-4
+    assert (entropies + (every.exp() * every).sum(-1)).abs().max() < 1e-4
+    assert not entropies.requires_grad
+    mine = torch.autograd.grad((weights * logprobs).sum(), (hidden, head))
+    theirs = torch.autograd.grad((weights.double() * wanted).sum(), exact)
+    for one, other in zip(mine, theirs, strict=True):
+        assert (one - other).abs().max() < 1e-4 * other.abs().max()
+
+
+@pytest.mark.parametrize("chunks", [1, 4, 16])
+def test_logits_are_made_for_one_chunk_at_a_time(chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the kernels, as on a GPU: float32 logits of a chunk are the largest tensor, forward and backward."""
+    monkeypatch.setattr(kernels, "kernels_accept", lambda *_: False)
+    hidden, head, targets = random_inputs(chunks * LOGIT_CHUNK, torch.bfloat16)
+    with LargestTensor() as largest:
+        token_logprobs(hidden, head, targets, 1.0)[0].sum().backward()
+    assert largest.num_bytes == 4 * LOGIT_CHUNK * VOCABULARY
