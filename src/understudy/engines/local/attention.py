@@ -55,7 +55,7 @@ def attend_in_parts(
     part = _queries_at_once(q, prefix_k.shape[1] + k.shape[2])
     found = [
         attend(x, prefix_k, prefix_v, k, v, seen, scale)[0]
-        for x, seen in zip(q.split(part, 2), limits.split(part, 1), strict=True)
+        for x, seen in zip(torch.split(q, part, 2), torch.split(limits, part, 1), strict=True)
     ]
     return torch.cat(found, 2) if len(found) > 1 else found[0]
 
