@@ -191,6 +191,26 @@ def test_vllm_takes_its_share_of_the_gpu_and_must_hold_an_episode(benchmark: Mod
     assert (elsewhere.vllm_bytes, VLLM_PART in sizes_of(elsewhere)) == (0, False)
 
 
+def test_misfit_on_a_gpu_names_what_vllm_takes_and_sharding(benchmark: ModuleType) -> None:
+    shape = benchmark.shape_of("Llama-3.1-8B")
+
+    def remedies(*settings: str) -> list[str]:
+        config = parse_config("", ["limits.max_episode_tokens=32000", *settings])
+        named = ("engine.vllm.gpu_memory_utilization", "engine.sharding=fsdp", "engine.finetune=lora")
+        return [name for name in named if name in plan_shape_for_gpu(config, shape, "h100").misfit]
+
+    assert remedies("engine.sampler=vllm") == [
+        "engine.vllm.gpu_memory_utilization",
+        "engine.sharding=fsdp",
+        "engine.finetune=lora",
+    ]
+    assert remedies("engine.sampler=torch") == ["engine.sharding=fsdp", "engine.finetune=lora"]
+    assert remedies("engine.sampler=vllm", "engine.finetune=lora") == []
+    assert remedies("engine.sampler=vllm", "engine.finetune=lora", "engine.vllm.gpu_memory_utilization=0.8") == [
+        "engine.vllm.gpu_memory_utilization"
+    ]
+
+
 def test_qlora_is_planned_with_pytorch_as_its_sampler(benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("understudy.train.planning.memory.vllm_installed", lambda _: True)
     shape = benchmark.shape_of("Qwen2.5-3B")

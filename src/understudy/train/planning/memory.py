@@ -283,11 +283,15 @@ def explain_misfit(plan: MemoryPlan, engine: LocalEngineConfig, episode_tokens: 
         keys.append("engine.max_tokens_per_microbatch")
     if not training and engine.max_num_seqs > 1:
         keys.append("engine.max_num_seqs")
+    if plan.vllm_bytes:
+        keys.append("engine.vllm.gpu_memory_utilization")
     remedies = [f"lower {' or '.join(keys)}"]
     if training and not engine.gradient_checkpointing:
         remedies.append("set engine.gradient_checkpointing=true")
     if training and engine.finetune == "full":
         remedies.append("set engine.finetune=lora")
+        if plan.device == "cuda":
+            remedies.append("set engine.sharding=fsdp and use more GPUs")
     total = ""
     if plan.required_bytes > plan.peak_bytes:
         total = f" for {plan.processes} processes"
