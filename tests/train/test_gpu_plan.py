@@ -31,6 +31,7 @@ from understudy.train.planning.memory import (  # noqa: E402
     MaxPassSizes,
     MemoryPlan,
     _gpu_width,
+    format_measured_peak,
     model_shape_of_config,
     plan_memory,
     read_model_shape,
@@ -184,6 +185,7 @@ def test_vllm_takes_its_share_of_the_gpu_and_must_hold_an_episode(benchmark: Mod
     assert sizes_of(found.memory)[VLLM_PART] == found.memory.vllm_bytes == share
     assert found.vllm_cache_tokens == (share - 2 * shape.parameters) // (2 * 32 * 8 * 128 * 2)
     assert found.misfit == ""
+    assert f"{(found.memory.peak_bytes - share) / 2**30:.2f} GiB" in format_measured_peak(found.memory, 0)
     long = plan("limits.max_episode_tokens=60000")
     assert "engine.vllm.gpu_memory_utilization" in long.misfit
     assert found.vllm_cache_tokens == long.vllm_cache_tokens < 60_000

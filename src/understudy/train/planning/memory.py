@@ -303,9 +303,11 @@ def explain_misfit(plan: MemoryPlan, engine: LocalEngineConfig, episode_tokens: 
 
 
 def format_measured_peak(plan: MemoryPlan, measured: int) -> str:
-    """Return a line with the measured and the planned peak of a process. `measured` is in bytes."""
+    """Return a line with the measured and the planned peak of a process, without vLLM's memory. `measured` is in
+    bytes."""
     process = " of the first process" if plan.processes > 1 else ""
-    return f"peak memory{process}: {measured / GIB:.2f} GiB; planned: {plan.peak_bytes / GIB:.2f} GiB"
+    planned = plan.peak_bytes - plan.vllm_bytes
+    return f"peak memory{process}: {measured / GIB:.2f} GiB; planned: {planned / GIB:.2f} GiB"
 
 
 def _gib(size: int) -> str:
