@@ -43,7 +43,7 @@ PROGRAMS |= {
     "~/vllm/bin/pip",
 }
 UNRUN = {
-    "a benchmark": 2,
+    "a benchmark": 3,
     "a file of your own": 1,
     "a part of a class": 1,
     "a server": 5,
