@@ -3,7 +3,8 @@
     python benchmarks/engine.py                                # on a GPU: prompts of 4,000 tokens in groups of 8
     python benchmarks/engine.py --shape 3b --finetune lora     # random weights in the shape of a 3B model
     python benchmarks/engine.py --device cpu                   # fewer and shorter prompts
-    python benchmarks/engine.py --trl                          # also TRL's GRPOTrainer, in its own environment
+    python benchmarks/engine.py --peers trl                    # also TRL's GRPOTrainer, in its own environment
+    python benchmarks/engine.py --sampler vllm --peers trl-vllm unsloth        # all sample with vLLM; needs a GPU
 
 Each row of the table runs in its own process: one warm-up step, then `--steps`, of which the median is shown. Without
 sharing, each prompt begins with a different token, so that no two rows have a common prefix. "computed" is the number
@@ -11,11 +12,13 @@ of an update's tokens that the model computed, "trained" the number of tokens in
 process on a CPU and of its tensors on a GPU, beside the forecast of the memory plan.
 
 TRL's weights have `--dtype`, and so have its moments in full fine-tuning. This package keeps both in float32. TRL's
-prompts are texts of about as many tokens. Neither side samples through vLLM.
+prompts are texts of about as many tokens. In full fine-tuning TRL trains the embeddings too, and this package does with
+`--embeddings`. With `--sampler vllm` the peak is without vLLM, which takes 40% of the GPU.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import statistics
@@ -27,12 +30,14 @@ from pathlib import Path
 
 import torch
 import trl_step
-from grpo_step import prompts
-from peer import TRL
+from grpo_step import SPARE_TOKENS, prompts
+from peer import NAMES, PEERS
+from shapes import SHAPES, write_model
 
 from understudy.algorithms.advantages import token_weights
 from understudy.algorithms.batch import Batch, collate
 from understudy.algorithms.config import LossConfig
+from understudy.core.errors import ConfigError
 from understudy.core.messages import Message
 from understudy.core.tasks import Score
 from understudy.core.trajectory import Trajectory
@@ -41,23 +46,10 @@ from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.local.machine import detect_machine, peak_memory_bytes
 from understudy.engines.local.model import choose_device, choose_dtype
-from understudy.engines.models import find_model, make_tiny_model
-from understudy.train.planning.memory import GIB, MaxPassSizes, plan_memory, read_model_shape
+from understudy.engines.models import find_model
+from understudy.train.planning.memory import GIB, MaxPassSizes, explain_misfit, plan_memory, read_model_shape
 
 SIZES = {"cuda": {"prompt": 4000, "reply": 256, "groups": 4}, "cpu": {"prompt": 256, "reply": 16, "groups": 1}}
-SHAPES = {
-    "3b": {
-        "hidden_size": 2048,
-        "intermediate_size": 11008,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 2,
-        "vocab_size": 151936,
-        "max_position_embeddings": 32768,
-        "tie_word_embeddings": True,
-    }
-}
-"""Shape of Qwen2.5-3B."""
 HEAD = (
     "finetune",
     "prompts",
@@ -70,17 +62,6 @@ HEAD = (
     "peak GiB",
     "planned GiB",
 )
-
-
-def random_model(folder: Path, shape: str) -> Path:
-    """Write random bfloat16 weights without a tokenizer, which this benchmark does not need."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    if shape == "tiny":
-        return make_tiny_model(folder)
-    config = AutoConfig.for_model("qwen2", **SHAPES[shape])
-    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
-    return folder
 
 
 async def sampled(engine: LocalEngine, arguments: argparse.Namespace, step: int) -> Batch:
@@ -127,8 +108,10 @@ async def steps(engine: LocalEngine, arguments: argparse.Namespace) -> list[dict
 
 def measure(arguments: argparse.Namespace) -> dict[str, float]:
     """Measure one row of the table in this process."""
-    settings = {"device": arguments.device, "dtype": arguments.dtype, "sampler": "torch"}
+    settings = {"device": arguments.device, "dtype": arguments.dtype, "sampler": arguments.sampler}
     settings |= {"finetune": arguments.finetune[0], "gradient_checkpointing": arguments.checkpointing}
+    settings |= {"train_embeddings": arguments.embeddings and arguments.finetune[0] == "full"}
+    settings |= {"vllm": {"python": arguments.python, "max_model_len": arguments.prompt + arguments.reply + 1}}
     rows = arguments.groups * arguments.group
     laid_down = rows * arguments.reply + (arguments.groups if arguments.share else rows) * arguments.prompt
     settings |= {"max_num_seqs": rows, "max_tokens_per_microbatch": min(arguments.microbatch, laid_down)}
@@ -143,12 +126,15 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
         group_size=arguments.group,
         concurrent_episodes=rows,
         has_reference=False,
+        samples_locally=config.sampler == "torch",
     )
-    engine = LocalEngine(folder, config)
-    found = asyncio.run(steps(engine, arguments))
+    plan = plan_memory(read_model_shape(folder), config, load, machine)
+    if misfit := explain_misfit(plan, config, longest):
+        raise ConfigError(misfit)
+    with contextlib.closing(LocalEngine(folder, config)) as engine:
+        found = asyncio.run(steps(engine, arguments))
     medians = {name: statistics.median(step[name] for step in found) for name in found[0]}
-    planned = plan_memory(read_model_shape(folder), config, load, machine).peak_bytes
-    return medians | {"peak GiB": peak_memory_bytes(machine.device) / GIB, "planned GiB": planned / GIB}
+    return medians | {"peak GiB": peak_memory_bytes(machine.device) / GIB, "planned GiB": plan.peak_bytes / GIB}
 
 
 def find_model_or_folder(name: str) -> Path:
@@ -156,19 +142,21 @@ def find_model_or_folder(name: str) -> Path:
     return Path(name) if Path(name).is_dir() else find_model(name)
 
 
-def of_trl(arguments: argparse.Namespace, model: Path, finetune: str) -> dict[str, float | None]:
-    """Measure TRL's row of the table: as many rows of as many tokens, one group per pass."""
+def of_peer(peer: str, arguments: argparse.Namespace, model: Path, finetune: str) -> dict[str, float | None]:
+    """Measure a peer's row of the table: as many rows of as many tokens, one group per pass."""
     config = LocalEngineConfig(device=arguments.device, dtype=arguments.dtype)
     device = choose_device(config.device)
     tokenizer = model if (model / "tokenizer.json").exists() else find_model("smollm2-135m")
     lora = {"r": config.lora.rank, "lora_alpha": config.lora.alpha, "target_modules": config.lora.target_modules}
     found = trl_step.measured(
+        peer,
         model=model,
         tokenizer=tokenizer,
         texts=prompts(arguments.groups, arguments.prompt, tokenizer / "tokenizer.json"),
         lora=lora if finetune == "lora" else None,
         group=arguments.group,
         reply=arguments.reply,
+        longest=arguments.prompt + arguments.reply + SPARE_TOKENS,
         count=arguments.steps + 1,
         dtype=str(choose_dtype(config.dtype, device)).removeprefix("torch."),
         device=device.type,
@@ -191,9 +179,9 @@ def of_trl(arguments: argparse.Namespace, model: Path, finetune: str) -> dict[st
 def lines(arguments: argparse.Namespace, model: str) -> list[dict[str, object]]:
     """Measure every case in its own process."""
     found: list[dict[str, object]] = []
-    names = ("device", "dtype", "prompt", "reply", "group", "groups", "microbatch", "steps")
+    names = ("device", "dtype", "prompt", "reply", "group", "groups", "microbatch", "steps", "sampler", "python")
     settings = [f"--{name}={getattr(arguments, name)}" for name in names]
-    settings += ["--checkpointing"] if arguments.checkpointing else []
+    settings += [f"--{name}" for name in ("checkpointing", "embeddings") if getattr(arguments, name)]
     for finetune in arguments.finetune:
         for share in (True, False):
             case = [f"--model={model}", f"--finetune={finetune}", "--one", *(["--share"] if share else [])]
@@ -201,10 +189,11 @@ def lines(arguments: argparse.Namespace, model: str) -> list[dict[str, object]]:
             row = {"finetune": finetune, "prompts": "shared" if share else "not shared"}
             found.append(row | json.loads(done.stdout.splitlines()[-1]))
             print(found[-1], file=sys.stderr)
-        if arguments.trl and finetune != "qlora":
-            row = of_trl(arguments, find_model_or_folder(model), finetune)
-            found.append({"finetune": finetune, "prompts": TRL} | row)
-            print(found[-1], file=sys.stderr)
+        for peer in arguments.peers:
+            if finetune == "lora" or (finetune == "full" and peer != "unsloth"):
+                row = of_peer(peer, arguments, find_model_or_folder(model), finetune)
+                found.append({"finetune": finetune, "prompts": NAMES[peer]} | row)
+                print(found[-1], file=sys.stderr)
     return found
 
 
@@ -226,10 +215,21 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--steps", type=int, default=3, help="measured steps (default: %(default)s)")
     parser.add_argument("--checkpointing", action="store_true", help="use gradient checkpointing")
-    parser.add_argument("--trl", action="store_true", help="also measure TRL (not for qlora)")
+    parser.add_argument("--embeddings", action="store_true", help="in full fine-tuning train embeddings too, as TRL")
+    parser.add_argument("--sampler", choices=("torch", "vllm"), default="torch", help="what samples (default: torch)")
+    parser.add_argument("--python", default="", help="the Python in which vLLM is installed (default: this one)")
+    parser.add_argument(
+        "--peers",
+        nargs="+",
+        choices=[*PEERS],
+        default=[],
+        help="other trainers to measure: " + ", ".join(f"{key} ({name})" for key, name in NAMES.items()),
+    )
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--share", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--one", action="store_true", help="measure one row: of the first peer if there is one, else of this package"
+    )
+    parser.add_argument("--share", action="store_true", help="with --one: the prompts of a group are equal")
     arguments = parser.parse_args()
     for name, value in SIZES["cuda" if arguments.device == "cuda" else "cpu"].items():
         if getattr(arguments, name) is None:
@@ -239,10 +239,14 @@ def parsed() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parsed()
+    if arguments.one and arguments.peers:
+        model = find_model_or_folder(arguments.model)
+        return print(json.dumps(of_peer(arguments.peers[0], arguments, model, arguments.finetune[0])))
     if arguments.one:
         return print(json.dumps(measure(arguments)))
     with tempfile.TemporaryDirectory() as folder:
-        model = str(random_model(Path(folder), arguments.shape)) if arguments.shape else arguments.model
+        on_gpu = "cuda" if arguments.device == "cuda" else "cpu"
+        model = str(write_model(Path(folder), arguments.shape, on_gpu)) if arguments.shape else arguments.model
         found = lines(arguments, model)
     if arguments.json:
         return print(json.dumps(found, indent=1))

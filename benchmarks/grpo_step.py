@@ -39,6 +39,8 @@ from understudy.engines.local.machine import peak_memory_bytes
 from understudy.engines.models import find_model
 from understudy.train.planning.memory import GIB
 
+SPARE_TOKENS = 64
+"""A text may have a few tokens more than asked for."""
 SIDES = {"ours": "understudy", "theirs": TRL}
 WORDS = (
     *(" lamp", " order", " blue", " return", " table", " price"),
@@ -119,6 +121,7 @@ def run_theirs(arguments: argparse.Namespace, model: Path) -> dict[str, Any]:
         lora=None,
         group=arguments.group,
         reply=arguments.new_tokens,
+        longest=arguments.length + arguments.new_tokens + SPARE_TOKENS,
         count=arguments.steps + 1,
         dtype=arguments.dtype,
         device=arguments.device,

@@ -29,7 +29,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from peer import TRL, python_of_trl
+from peer import TRL, python_of
 
 import understudy
 from understudy.core.records import Record
@@ -292,7 +292,7 @@ def compared(courses: Sequence[Course], success: float) -> str:
 
 def raced(arguments: argparse.Namespace, folder: Path) -> list[Course]:
     """Run both sides for each seed. The side that runs first alternates."""
-    python: dict[str, Path | str] = {"ours": sys.executable, "theirs": python_of_trl()}
+    python: dict[str, Path | str] = {"ours": sys.executable, "theirs": python_of("trl")}
     model = train_sft(folder, arguments)
     courses = []
     for seed in range(arguments.seeds):
