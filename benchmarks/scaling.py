@@ -5,7 +5,8 @@
 Nothing is measured here. Every constant names its source, and the formulas are those of docs/gpus.md. The step is a
 synchronous GRPO step of a policy with 8 billion parameters, whose GPUs first generate and then train. `--longer 10`
 makes replies ten times as long as gold ones, like those of a reasoning model. `--share` computes a group's prompt
-once; SkyRL computes it in every episode.
+once; SkyRL computes it in every episode. `--prompt`, `--sampled` and `--observed` are the mean tokens of an episode of
+your own tasks (`understudy train CONFIG --dry-run` prints them), and `--hour` is the price of a GPU for an hour.
 """
 
 import argparse
@@ -93,19 +94,28 @@ class Step:
         return self.rollout + self.forward + self.update + self.sync
 
 
-def step(gpus: int, each: int, longer: float, seconds: float, processes: int, share: bool) -> Step:
+@dataclass(frozen=True)
+class EpisodeTokens:
+    """Mean tokens of an episode."""
+
+    prompt: float = PROMPT
+    sampled: float = SAMPLED
+    observed: float = OBSERVED
+
+
+def step(gpus: int, each: int, tokens: EpisodeTokens, seconds: float, processes: int, share: bool) -> Step:
     """Return the step on `gpus` GPUs with `each` episodes per GPU."""
-    episodes, sampled = gpus * each, SAMPLED * longer
-    context = PROMPT + (sampled + OBSERVED) / 2  # mean over an episode
+    episodes, sampled = gpus * each, tokens.sampled
+    context = tokens.prompt + (sampled + tokens.observed) / 2  # mean over an episode
     token = (2 * PARAMETERS + each * context * KV_BYTES) / BANDWIDTH
     trained = TRAINED[min(TRAINED, key=lambda known: abs(known - gpus))]
-    learned = each * (PROMPT / (GROUP if share else 1) + sampled + OBSERVED)
+    learned = each * (tokens.prompt / (GROUP if share else 1) + sampled + tokens.observed)
     requests = TEXTS if seconds else 0.0
     return Step(
         gpus=gpus,
         episodes=episodes,
         decode=sampled * token,
-        prefill=(PROMPT * each / GROUP + each * OBSERVED) / (trained * FORWARD),
+        prefill=(tokens.prompt * each / GROUP + each * tokens.observed) / (trained * FORWARD),
         users=slowest(episodes, seconds),
         environments=episodes * (ENVIRONMENT + requests * REQUEST) / processes,
         forward=PASSES * learned / (trained * FORWARD),
@@ -163,6 +173,12 @@ def main() -> None:
     parser.add_argument(
         "--processes", type=int, default=1, help="processes that run the episodes (default: %(default)s)"
     )
+    for name, of in (("prompt", PROMPT), ("sampled", SAMPLED), ("observed", OBSERVED)):
+        parser.add_argument(
+            f"--{name}", type=float, default=of, help=f"{name} tokens of an episode, mean (default: %(default)s)"
+        )
+    parser.add_argument("--steps", type=int, default=100, help="steps of a run, for its price (default: %(default)s)")
+    parser.add_argument("--hour", type=float, default=0.0, help="price of a GPU for an hour, for the price of a run")
     parser.add_argument("--share", action="store_true", help="compute a group's prompt once")
     parser.add_argument("--check", action="store_true", help="compare the formulas with a published step")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
@@ -170,9 +186,9 @@ def main() -> None:
     if options.check:
         check()
         return
+    tokens = EpisodeTokens(options.prompt, options.sampled * options.longer, options.observed)
     made = [
-        step(gpus, options.each, options.longer, options.seconds, options.processes, options.share)
-        for gpus in options.gpus
+        step(gpus, options.each, tokens, options.seconds, options.processes, options.share) for gpus in options.gpus
     ]
     if options.json:
         print(json.dumps([asdict(row) | {"rollout": row.rollout, "total": row.total} for row in made], indent=2))
@@ -181,6 +197,10 @@ def main() -> None:
     for row in made:
         table.add_row(str(row.gpus), f"{row.episodes:,}", *(f"{getattr(row, part):.1f}" for part in PARTS))
     Console(width=110).print(table)
+    if options.hour:
+        for row in made:
+            hours = row.gpus * row.total * options.steps / 3600
+            print(f"{options.steps} steps on {row.gpus} GPUs: {hours:.1f} GPU hours, price {hours * options.hour:.0f}")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from understudy.runs.targets import resolve
 LANGUAGES = {"python", "sh", "toml", "json", "yaml", "text"}
 PROGRAMS = {"accelerate", "apt-get", "cd", "curl", "echo", "export", "git", "hf", "llamafactory-cli", "make", "pip"}
 PROGRAMS |= {
+    "benchmarks/gpu.sh",
     "printf",
     "python",
     "ray",

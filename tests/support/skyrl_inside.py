@@ -258,6 +258,7 @@ def _check_async_conditions(model: Path, folder: Path) -> None:
 def check_examples(model: Path, configs: list[Path]) -> None:
     """Check that SkyRL accepts each config, with a tiny model and a domain that needs no server."""
     for path in configs:
+        sys.path.insert(0, str(path.parent))  # where the module of `domain` is
         there = load_config(path)
         there_are = ["domain=retail"] if there.domain.startswith("mcp:") else []
         tiny = [f"model={model}", "limits.max_episode_tokens=90000", *there_are]  # one token is one byte

@@ -32,8 +32,21 @@ from understudy.runs.storage.checkpoints import last_checkpoint
 from understudy.runs.weights import resolve_weights
 
 pytestmark = pytest.mark.skyrl
-EXAMPLES = sorted((ROOT / "examples" / "skyrl").glob("*.toml"))
+OWN_TOOLS = ROOT / "examples" / "own_tools_7b"
+EXAMPLES = [*sorted((ROOT / "examples" / "skyrl").glob("*.toml")), OWN_TOOLS / "cluster.toml"]
 TIMEOUT = 900  # seconds; a process takes about 40
+CPU_WORKERS = (
+    "engine.experiment=support.skyrl_cpu.experiment:CpuExperiment",
+    "engine.trainer.placement.colocate_all=false",
+    "engine.trainer.placement.colocate_policy_ref=false",
+    "engine.trainer.flash_attn=false",
+    "engine.trainer.remove_microbatch_padding=false",
+    "engine.trainer.bf16=false",
+    "engine.trainer.enable_ray_gpu_monitor=false",
+    "engine.trainer.use_expandable_segments=false",
+    "engine.generator.inference_engine.model_dtype=float32",
+    "engine.generator.inference_engine.enable_ray_prometheus_stats=false",
+)
 SMALL = (
     "domain=support.skyrl_kit:DOMAIN",
     "slice.domain_policy=brief",
@@ -50,16 +63,7 @@ SMALL = (
     "algorithm.max_resampled_groups=0",
     "algorithm.learning_rate=5e-3",
     "algorithm.kl_coef=0",
-    "engine.experiment=support.skyrl_cpu.experiment:CpuExperiment",
-    "engine.trainer.placement.colocate_all=false",
-    "engine.trainer.placement.colocate_policy_ref=false",
-    "engine.trainer.flash_attn=false",
-    "engine.trainer.remove_microbatch_padding=false",
-    "engine.trainer.bf16=false",
-    "engine.trainer.enable_ray_gpu_monitor=false",
-    "engine.trainer.use_expandable_segments=false",
-    "engine.generator.inference_engine.model_dtype=float32",
-    "engine.generator.inference_engine.enable_ray_prometheus_stats=false",
+    *CPU_WORKERS,
 )
 
 
@@ -284,9 +288,34 @@ def test_skyrl_accepts_every_example_config(tiny: Path, tmp_path: Path) -> None:
         str(TESTS / "support" / "skyrl_inside.py"), "examples", str(tiny), *map(str, EXAMPLES), log=log
     )
     text = wait_for_exit(process, log)
-    assert text.count("skyrl 0.3.0 ") == len(EXAMPLES) >= 9
+    assert text.count("skyrl 0.3.0 ") == len(EXAMPLES) >= 10
     assert re.search(r"\b2 x 8\b.*\b16 x 1\b", text)
     assert "1 x 8 " in text
+
+
+def test_own_tools_example_trains_with_the_cluster_config(tiny: Path, tmp_path: Path) -> None:
+    settings = (
+        *CPU_WORKERS,
+        f"model={tiny}",
+        "steps=1",
+        "sampling.max_response_tokens=12",
+        "limits.max_episode_tokens=6500",
+        "algorithm.groups_per_batch=2",
+        "algorithm.group_size=2",
+        "algorithm.max_resampled_groups=0",
+        "eval.tasks=5",
+        "engine.trainer.placement.policy_num_nodes=1",
+        "engine.trainer.placement.policy_num_gpus_per_node=1",
+        "engine.generator.inference_engine.num_engines=1",
+    )
+    run, paths = tmp_path / "run", os.pathsep.join((process_environment()["PYTHONPATH"], str(OWN_TOOLS)))
+    config = str(OWN_TOOLS / "cluster.toml")
+    train(config, *settings, "--out", str(run), log=tmp_path / "log", PYTHONPATH=paths)
+    rows = {row["name"]: row["success"]["mean"] for row in json.loads((run / "result.json").read_text())["rows"]}
+    assert (rows["noop"], rows["gold"]) == (0.0, 1.0)
+    (episodes, _) = read_trajectories(run / "trajectories" / "step_000001.jsonl")
+    assert len({episode.task_id for episode in episodes}) == 2
+    assert len(episodes) == 4
 
 
 def test_unknown_skyrl_key_is_reported_in_one_line(tiny: Path, tmp_path: Path) -> None:
