@@ -120,6 +120,7 @@ SEVERAL = "Several GPUs"
 NOTES = {
     STEPS: "`full` trains embeddings too. TRL and Unsloth get prompts of about as many tokens. `peak GiB` counts the "
     "tensors of the training process, without a vLLM server; `GPU GiB` is the memory in use on the first GPU.",
+    CERTIFY: "Differences of log-probabilities, and failed checks of any kind.",
     PUBLISHED_STEPS: "Prompts and replies have the largest number of tokens that the config allows.",
     DECODING: "Tokens a second. Prefill counts the tokens of cached prefixes.",
 }
@@ -210,9 +211,11 @@ def _memory(arguments: argparse.Namespace) -> Cell:
 
 
 def _certified(found: Mapping[str, Any]) -> Rows:
+    """Return the checks that compare log-probabilities, and those that failed."""
+    checks = [each for each in found["checks"] if "log-prob" in each["name"] or not each["passed"]]
     return [
-        {"subject": check["subject"], "check": check["name"], "ok": check["passed"], "measured": check["measurements"]}
-        for check in found["checks"]
+        {"engine": c["subject"], "check": c["name"], "passed": str(c["passed"]), "measured": c["measurements"]}
+        for c in checks
     ]
 
 
@@ -293,7 +296,8 @@ def peak_gpu_memory(device: str) -> Iterator[list[float]]:
 
     def poll() -> None:
         while not done.wait(POLL_SECONDS):
-            peak[:] = [max([*peak, *query_gpus("memory.used")[:1]])]
+            readings = [*peak, *query_gpus("memory.used")[:1]]
+            peak[:] = [max(readings)] if readings else []
 
     thread = threading.Thread(target=poll, daemon=True)
     if device == "cuda":
@@ -366,8 +370,9 @@ def table(cells: Sequence[Cell], out: Path, reasons: Mapping[str, str]) -> Itera
         file = out / f"{cell.name}.json"
         found = json.loads(file.read_text()) if file.exists() else None
         note = {"note": reasons.get(cell.name, "not measured yet")}
-        measured = [row | {"whole cell, s": found["seconds"]} for row in found["rows"]] if found else [note]
-        rows += [{**cell.labels, **row} for row in measured]
+        rows += [{**cell.labels, **row} for row in (found["rows"] if found else [note])]
+        if found and found["rows"]:
+            rows[-1]["whole cell, s"] = found["seconds"]
     columns = [*dict.fromkeys(key for row in rows for key in row if key != "note")]
     columns += ["note"] if any("note" in row for row in rows) else []
     yield f"| {' | '.join(columns)} |"

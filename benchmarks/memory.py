@@ -3,13 +3,9 @@
     python benchmarks/memory.py                                          # a tiny model, seconds
     python benchmarks/memory.py --model smollm2-135m --longest 384 --microbatch 768
     python benchmarks/memory.py --model PATH --device cuda --longest 4096 --microbatch 8192
-    python benchmarks/memory.py --plan CONFIG --shape 7b --gpu 80 --processes 8     # only plans, for a GPU not here
 
 All episodes have the longest length of the plan: a prompt that a group shares, then replies and observations in turns.
 Both columns exclude the memory that the process used before the model was loaded.
-
-`--plan` measures nothing: it prints the plan that `understudy train CONFIG --dry-run` makes on a machine whose GPUs
-have `--gpu` GB, for a model of `--shape`.
 """
 
 import argparse
@@ -22,15 +18,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from shapes import SHAPES, write_headers
-
 from understudy.algorithms.config import LossConfig
 from understudy.engines.base import Engine, SamplingParams
 from understudy.engines.local.config import LocalEngineConfig
-from understudy.engines.local.machine import Machine, detect_machine, peak_memory_bytes
+from understudy.engines.local.machine import detect_machine, peak_memory_bytes
 from understudy.engines.models import find_model, make_tiny_model
-from understudy.runs.config import load_config
-from understudy.train.planning.fitting import fit_to_memory
 from understudy.train.planning.memory import (
     GIB,
     MaxPassSizes,
@@ -104,28 +96,6 @@ async def step(engine: Engine, load: MaxPassSizes) -> None:
         engine.save(Path(folder))
 
 
-def print_plan(arguments: argparse.Namespace) -> None:
-    """Print the memory plan of a config on GPUs that this machine may lack, and vLLM's share."""
-    config = load_config(arguments.plan)
-    gpu = Machine(
-        device="cuda",
-        dtype_bytes=2,
-        fused_kernels=False,
-        packs_weights=False,
-        memory_used=0,
-        memory_total=int(arguments.gpu * 1e9),
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        fitted = fit_to_memory(config, write_headers(Path(folder), arguments.shape), gpu, arguments.processes)
-    assert fitted.plan is not None, "only the local engine has a memory plan"
-    print(format_memory_plan(fitted.plan), *filter(None, (fitted.changes, fitted.misfit)), sep="\n")
-    local = fitted.config.engine.local_engine_config
-    if local.sampler == "vllm" and not local.vllm.base_url:
-        share = local.vllm.gpu_memory_utilization * gpu.memory_total
-        left = gpu.memory_total - share - fitted.plan.peak_bytes
-        print(f"vLLM takes {share / GIB:.1f} GiB beside it; {left / GIB:.1f} GiB are left")
-
-
 def row_of(case: str, arguments: argparse.Namespace, model: str) -> dict[str, Any]:
     """Measure one row of the table, in GiB."""
     names = ("device", "dtype", "longest", "microbatch", "live", "group")
@@ -154,13 +124,7 @@ def main() -> None:
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--verbose", action="store_true", help="print each plan in full")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
-    parser.add_argument("--plan", metavar="CONFIG", default="", help="plan this config instead of measuring")
-    parser.add_argument("--shape", choices=[*SHAPES], default="7b", help="with --plan: the model (default: 7b)")
-    parser.add_argument("--gpu", type=float, default=80.0, help="with --plan: GB of a GPU (default: %(default)s)")
-    parser.add_argument("--processes", type=int, default=1, help="with --plan: number of GPUs (default: %(default)s)")
     arguments = parser.parse_args()
-    if arguments.plan:
-        return print_plan(arguments)
     if arguments.case:
         return print(json.dumps(measure(arguments)))
     rows = []

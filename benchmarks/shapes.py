@@ -10,8 +10,12 @@ import argparse
 import json
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from understudy.engines.models import find_model, make_tiny_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 QWEN = {"num_key_value_heads": 2, "vocab_size": 151936, "max_position_embeddings": 32768, "tie_word_embeddings": True}
 SHAPES = {
@@ -25,45 +29,26 @@ SHAPES = {
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
+def build(shape: str, device: str) -> "PreTrainedModel":
+    """Return a model with random bfloat16 weights, drawn on `device`; on `meta` it has no weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    with torch.device(device):
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen2", **SHAPES[shape]), dtype=torch.bfloat16)
+
+
 def write_model(folder: Path, shape: str, device: str = "cpu") -> Path:
-    """Write a model with random bfloat16 weights, drawn on `device`. `tiny` is the tiny model of the tests.
+    """Write a model with random weights, drawn on `device`. `tiny` is the tiny model of the tests.
 
     The tokenizer is that of SmolLM2, whose ids are a part of the vocabulary. Other trainers and vLLM need one.
     """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     if shape == "tiny":
         return make_tiny_model(folder)
-    torch.manual_seed(0)
-    with torch.device(device):
-        config = AutoConfig.for_model("qwen2", **SHAPES[shape])
-        AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+    build(shape, device).save_pretrained(folder)
     for name in TOKENIZER_FILES:
         shutil.copy(find_model("smollm2-135m") / name, folder)
-    return folder
-
-
-def write_headers(folder: Path, shape: str) -> Path:
-    """Write the config, and a safetensors file that has the names and shapes of all weights but no weights.
-
-    That is enough for a memory plan.
-    """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    config = AutoConfig.for_model("qwen2", **SHAPES[shape])
-    with torch.device("meta"):
-        weights = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).state_dict()
-    config.save_pretrained(folder)
-    tied = "lm_head.weight" if config.tie_word_embeddings else ""
-    header = {
-        name: {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [0, 0]}
-        for name, tensor in weights.items()
-        if name != tied
-    }
-    text = json.dumps(header).encode()
-    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
     return folder
 
 
