@@ -101,12 +101,13 @@ def all_cells(arguments: argparse.Namespace) -> Iterator[Cell]:
         command = [PYTHON, "-m", "understudy", "certify", arguments.model, "--json", *settings]
         labels = {"sampler": sampler}
         yield Cell(f"certify-{sampler}", CERTIFY, command, 300, labels, missing, codes=(0, 1), to_rows=_certified)
+    yield from _peers(arguments, "trl-vllm")
     yield _preset(arguments)
     for step in () if on_cpu else PUBLISHED:
         if step.shape in arguments.shapes:
             yield _published(arguments, step, no_vllm)
-    for peer in NAMES:
-        yield from _peers(arguments, peer)
+    yield from _peers(arguments, "unsloth")
+    yield from _peers(arguments, "trl")
     yield _several(arguments)
 
 
