@@ -20,11 +20,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
+from understudy.engines.local import tree_attention
 from understudy.engines.local.cpu import kernels
 
 CUDA, CPU = torch.device("cuda:0"), torch.device("cpu")
@@ -283,6 +285,13 @@ def _caller() -> str:
     return first
 
 
+def _attend(q: Tensor, k: Tensor, v: Tensor, block_mask: Any, scale: float | None, enable_gqa: bool) -> Tensor:
+    """Compute what `flex_attention` does, which torch.compile builds for a real GPU only."""
+    place = torch.arange(q.shape[2], device=q.device)
+    seen = block_mask.mask_mod(place, place, place[:, None], place[None])
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=enable_gqa)
+
+
 def _refuse_cuda(call: Callable[..., None]) -> Callable[..., None]:
     def checked(name: str, *arguments: Any) -> None:
         if any(isinstance(x, CudaTensor) for x in arguments):
@@ -317,6 +326,7 @@ def pretended_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedCuda]:
         monkeypatch.setattr(torch.cuda, name, lambda *_, _answer=answer, **__: _answer)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: device.synchronize("torch.cuda.synchronize"))
     monkeypatch.setattr(kernels, "call_kernel", _refuse_cuda(kernels.call_kernel))
+    monkeypatch.setattr(tree_attention, "_compiled", lambda: _attend)
     # A module that moves keeps its parameters, and so its tied weights, as on CUDA.
     monkeypatch.setattr(torch.__future__, "_swap_module_params_on_conversion", True)
     with device:

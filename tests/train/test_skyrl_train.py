@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import re
 import secrets
 import signal
@@ -308,7 +309,7 @@ def test_own_tools_example_trains_with_the_cluster_config(tiny: Path, tmp_path: 
         "engine.trainer.placement.policy_num_gpus_per_node=1",
         "engine.generator.inference_engine.num_engines=1",
     )
-    run, paths = tmp_path / "run", os.pathsep.join((process_environment()["PYTHONPATH"], str(OWN_TOOLS)))
+    run, paths = tmp_path / "run", os.pathsep.join((skyrl_venv.process_environment()["PYTHONPATH"], str(OWN_TOOLS)))
     config = str(OWN_TOOLS / "cluster.toml")
     train(config, *settings, "--out", str(run), log=tmp_path / "log", PYTHONPATH=paths)
     rows = {row["name"]: row["success"]["mean"] for row in json.loads((run / "result.json").read_text())["rows"]}

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from understudy.engines.local.transfers import to_device
+
 BLOCK = 128
 """Tokens of a block. The number of tokens is a multiple of it."""
 MIN_TOKENS = 2 * BLOCK
@@ -40,7 +42,7 @@ def tree_mask(subtree_end: Tensor, device: torch.device) -> BlockMask:
     seen = (keys <= queries) & (queries * BLOCK < ends.amax(1))
     full = (keys < queries) & ((queries + 1) * BLOCK <= ends.amin(1))
     partly = seen & ~full
-    on_device = subtree_end.to(device)
+    on_device = to_device(subtree_end, device)
 
     def sees(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (key <= query) & (query < on_device[key])
@@ -88,4 +90,4 @@ def _block_lists(visible: Tensor, device: torch.device) -> tuple[Tensor, Tensor]
     [1, 1, R, C]."""
     numbers = visible[None, None].int()
     order = torch.argsort(numbers, dim=-1, descending=True, stable=True)
-    return numbers.sum(-1).int().to(device), order.int().to(device)
+    return to_device(numbers.sum(-1).int(), device), to_device(order.int(), device)
