@@ -299,7 +299,7 @@ def test_the_device_records_what_makes_the_host_wait(pretended_cuda: PretendedCu
         lambda: there + 1,
         lambda: there[index],
         lambda: there[1:],
-        lambda: there.__setitem__(index, there[:2]),
+        lambda: there.__setitem__(index, there[:2] + 1),
         lambda: there.__setitem__(slice(1), 0.0),
         lambda: there.masked_fill_(there > 1, 0.0),
         lambda: torch.where(there > 1, there, 0.0),

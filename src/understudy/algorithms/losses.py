@@ -76,16 +76,17 @@ def value_loss(
     old value. The code of Schulman et al. 2017 does this, though the paper does not mention it. Engstrom et al. 2020,
     arXiv:2005.12729, find no gain in it. A `clip` of 0 disables clipping.
     """
+    values, old_values, returns, weights = (torch.where(mask, x, 0.0) for x in (values, old_values, returns, weights))
     error = (values - returns) ** 2
     clipped_error = error
     if clip:
         clipped_values = old_values + (values - old_values).clamp(-clip, clip)
         clipped_error = (clipped_values - returns) ** 2
-    loss = 0.5 * _sum(torch.maximum(error, clipped_error) * weights, mask)
+    loss = 0.5 * (torch.maximum(error, clipped_error) * weights).sum()
     metrics = {
         "value_loss": loss.detach(),
-        "value_mse": _sum(error.detach(), mask),
-        "value_clip_fraction": ((clipped_error > error) & mask).sum(),
+        "value_mse": error.detach().sum(),
+        "value_clip_fraction": (clipped_error > error).sum(),
         "valued_tokens": mask.sum(),
     }
     return loss, metrics
