@@ -89,6 +89,7 @@ def test_plan_constants_equal_those_of_the_engine() -> None:
         {"finetune": "lora", "lora": {"rank": 3}},
         {"finetune": "lora", "lora": {"rank": 3, "target_modules": ["all-linear"]}},
         {"finetune": "lora", "lora": {"target_modules": ["q_proj", "o_proj"]}},
+        {"finetune": "lora", "lora": {"rank": 3}, "trainable_layers": 1},
     ],
 )
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
@@ -161,6 +162,18 @@ def test_planned_activations_are_those_of_a_full_microbatch(folder: Path) -> Non
         )
     )
     assert saved["activations"] == 2 * 4 * 500 * 64 + 4 * (500 * width + attention)
+
+
+def test_fewer_trainable_layers_store_less(folder: Path) -> None:
+    shape = read_model_shape(folder)
+    whole, half = (
+        part_sizes(plan_memory(shape, config(trainable_layers=count), WORKLOAD, MACHINE)) for count in (0, 1)
+    )
+    assert shape.layers == 2
+    for name in ("activations", "master weights", "gradients", "optimizer moments"):
+        assert half[name] == whole[name] // 2
+    both = part_sizes(plan_memory(shape, config(trainable_layers=1, train_embeddings=True), WORKLOAD, MACHINE))
+    assert both["activations"] == whole["activations"], "the backward pass goes to the embeddings"
 
 
 def test_peak_is_the_larger_of_sampling_and_training(folder: Path) -> None:

@@ -363,10 +363,21 @@ def _adapted(shape: ModelShape, config: LocalEngineConfig) -> list[LinearShape]:
     return [x for x in shape.linear if x.name in targets]
 
 
+def _trained_layers(shape: ModelShape, config: LocalEngineConfig) -> int:
+    return min(config.trainable_layers or shape.layers, shape.layers)
+
+
 def _trainable(shape: ModelShape, config: LocalEngineConfig) -> int:
+    trained = _trained_layers(shape, config)
     if config.uses_lora:
-        return sum(config.lora.rank * (x.inputs + x.outputs) for x in _adapted(shape, config))
-    return shape.parameters - (0 if config.train_embeddings else shape.embeddings)
+        return sum(config.lora.rank * (x.inputs + x.outputs) for x in _adapted(shape, config)) * trained // shape.layers
+    return _layers(shape) * trained // shape.layers + (shape.embeddings if config.train_embeddings else 0)
+
+
+def _stored_layers(shape: ModelShape, config: LocalEngineConfig) -> int:
+    """Return the number of layers that the backward pass goes through: to the embeddings if they are trained."""
+    trains_embeddings = config.train_embeddings and not config.uses_lora
+    return shape.layers if trains_embeddings else _trained_layers(shape, config)
 
 
 def _resident_parts(
@@ -455,8 +466,9 @@ def _training_parts(
     computed, queries = _microbatch(config.max_tokens_per_microbatch, load)
     weights = 0 if on_gpu else shape.heads * queries * load.max_episode_tokens * item  # of one layer
     layer = computed * (_gpu_width if on_gpu else _width)(shape, config, machine) + weights
-    inputs = shape.layers * computed * shape.hidden * item
-    activations = inputs + layer if config.gradient_checkpointing else shape.layers * layer
+    layers = _stored_layers(shape, config)
+    inputs = layers * computed * shape.hidden * item
+    activations = inputs + layer if config.gradient_checkpointing else layers * layer
     yield MemoryPart(name="activations", phase="training", num_bytes=activations)
     ends = computed * shape.hidden * (3 * item + 4) if on_gpu else 0
     yield MemoryPart(name="final hidden states", phase="training", num_bytes=ends)
@@ -534,4 +546,4 @@ def _joined(shape: ModelShape, config: LocalEngineConfig, machine: Machine) -> i
         sizes[x.name] = sizes.get(x.name, 0) + x.inputs * x.outputs * machine.dtype_bytes
     joints = ({"q_proj", "k_proj", "v_proj"}, {"gate_proj", "up_proj"})
     whole = sum(sizes.get(name, 0) for joint in joints if not joint & adapted for name in joint)
-    return whole // shape.layers if config.gradient_checkpointing else whole
+    return whole // shape.layers * (1 if config.gradient_checkpointing else _stored_layers(shape, config))
