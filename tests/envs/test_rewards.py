@@ -231,6 +231,10 @@ def test_denied_word_is_not_told(text: str, told: bool) -> None:
     ("text", "told"),
     [
         ("It is not 12.50.", False),
+        ("It does not cost 12.50.", False),
+        ("The total does not come to exactly $12.50.", False),
+        ("The plan is not priced at 12.50.", False),
+        ("It does not cost 20.00, it costs 12.50.", True),
         ("It isn't $12.50", False),
         ("It is 12.50, not 13.50.", True),
         ("It does not cost more than 12.50.", True),

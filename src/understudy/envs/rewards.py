@@ -56,7 +56,9 @@ _PASSIVE = re.compile(r"\bbe \w+", re.IGNORECASE)
 _DENIAL = re.compile(
     r"(?:\b(?:not|never|neither|nor|no longer|cannot)|n['\N{RIGHT SINGLE QUOTATION MARK}]t)\s+"
     r"(?!only\b|just\b|(?:\w+ )?(?:more|over|above|than|exceeds?|beyond|past|until|before|after|later)\b)"
-    r"(?:(?:be|been|yet|a|an|the|in|actually|really|currently|at|for|is|it)\s+){0,2}\$?[\w.,:-]*\w",
+    r"(?:(?:cost|equal|total|amount to|come to|add up to)\s+)?"
+    r"(?:(?:be|been|yet|a|an|the|in|actually|really|currently|at|for|is|it|worth|priced|exactly)\s+){0,2}"
+    r"\$?[\w.,:-]*\w",
     re.IGNORECASE,
 )
 """A negation with the word or number that it denies."""
