@@ -188,7 +188,9 @@ def test_only_the_last_layers_are_trained(tmp_path: Path, finetune: str, monkeyp
         sizes, optimizer = list[int](), engine._optimizer
         with monkeypatch.context() as patched:
             patched.setattr(
-                optimizer, "step", lambda rate, of=optimizer: gradients.append(dict(of._gradients())) or 0.0
+                optimizer,
+                "step",
+                lambda rate, of=optimizer: gradients.append(dict(of._gradients())) or torch.tensor(0.0),
             )
             with torch.autograd.graph.saved_tensors_hooks(
                 lambda t, sizes=sizes: sizes.append(t.nbytes) or t, lambda t: t

@@ -44,7 +44,8 @@ PROGRAMS |= {
     "~/vllm/bin/pip",
 }
 UNRUN = {
-    "a benchmark": 3,
+    "SkyRL": 1,
+    "a benchmark": 4,
     "a file of your own": 1,
     "a part of a class": 1,
     "a server": 5,

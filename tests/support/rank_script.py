@@ -16,7 +16,6 @@ from safetensors.torch import save_file
 from support.tiny_runs import SMALL, InterruptAtStep, ignore_progress, score_distinct_characters
 from understudy.algorithms.batch import Batch
 from understudy.algorithms.config import CriticConfig, LossConfig
-from understudy.cli.processes import exit_with_parent
 from understudy.engines.base import SamplingParams
 from understudy.engines.local.config import LocalEngineConfig, LoraConfig, OptimizerConfig
 from understudy.engines.local.distributed.distributed import TorchProcessGroup
@@ -27,6 +26,7 @@ from understudy.runs.config import parse_config
 from understudy.runs.run import Run
 from understudy.runs.scratch_run import make_scratch_run
 from understudy.train.loop import train
+from understudy.train.processes import exit_with_parent
 from understudy.train.state import ProgressReporter
 
 COMMON: dict[str, Any] = {

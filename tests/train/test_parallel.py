@@ -20,7 +20,6 @@ from safetensors.torch import load_file  # noqa: E402
 from support.paths import TESTS  # noqa: E402
 from support.rank_script import ENGINES, RUNS, create_run, train_on_ranks, write_engine_results  # noqa: E402
 from support.tiny_runs import SMALL, score_distinct_characters  # noqa: E402
-from understudy.cli.processes import run_processes  # noqa: E402
 from understudy.core.errors import ConfigError, RolloutError  # noqa: E402
 from understudy.core.settings import dump_toml  # noqa: E402
 from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
@@ -36,6 +35,7 @@ from understudy.runs.config import (  # noqa: E402
 from understudy.runs.run import Run, read_metrics  # noqa: E402
 from understudy.runs.storage.checkpoints import last_checkpoint  # noqa: E402
 from understudy.train.metrics import judge_metrics  # noqa: E402
+from understudy.train.processes import run_processes  # noqa: E402
 
 TIMEOUT = 400  # seconds; the processes take about 40
 
@@ -62,7 +62,7 @@ def results(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.rmtree(alone / "begun" / "checkpoints" / f"step_{later:06}")
     command = [sys.executable, "-m", "support.rank_script", str(folder), str(tiny)]
     launch_two = (
-        f"import sys; from understudy.cli.processes import run_processes; sys.exit(run_processes({command!r}, 2))"
+        f"import sys; from understudy.train.processes import run_processes; sys.exit(run_processes({command!r}, 2))"
     )
     subprocess.run([sys.executable, "-c", launch_two], check=True, timeout=TIMEOUT, cwd=TESTS)
     return folder
@@ -238,7 +238,7 @@ def test_run_resumes_with_another_number_of_processes(
 
 UNANSWERED = """
 import signal, sys
-from understudy.cli.processes import exit_with_parent
+from understudy.train.processes import exit_with_parent
 from understudy.core.errors import RolloutError
 from understudy.engines.local.distributed.distributed import TorchProcessGroup
 from understudy.engines.process_group import init_rank

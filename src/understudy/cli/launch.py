@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.algorithms.presets import algorithm_presets
 from understudy.cli.live import LiveView
-from understudy.cli.processes import TEMP_FOLDER_VARIABLE, exit_with_parent, run_processes
 from understudy.cli.training_end import format_training_end
 from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.event_loop import run_async
@@ -31,6 +30,7 @@ from understudy.runs.targets import detect_target, resolve, split_arguments
 from understudy.runs.trackers import default_trackers
 from understudy.train.planning import bench, fitting
 from understudy.train.planning.preflight import PreflightReport, run_preflight
+from understudy.train.processes import TEMP_FOLDER_VARIABLE, exit_with_parent, run_processes
 
 if TYPE_CHECKING:
     from understudy.evaluation.report import RunReport

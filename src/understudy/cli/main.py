@@ -21,12 +21,12 @@ from understudy.cli.arguments import (
 )
 from understudy.cli.chaos import chaos
 from understudy.cli.collect import collect
-from understudy.cli.processes import TERMINATED_STATUS
 from understudy.cli.view import view
 from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.interruption import handle_sigterm_as_interrupt
 from understudy.core.secrets import mask_secrets
 from understudy.core.version import __version__
+from understudy.train.processes import TERMINATED_STATUS
 
 if TYPE_CHECKING:
     from understudy.data.adversarial.suite import AdversarialReport

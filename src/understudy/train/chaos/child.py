@@ -195,7 +195,7 @@ def _run_rank(command: Sequence[str], environment: Mapping[str, str], errors: IO
 
 def _fork_ranks(injector: FaultInjector) -> None:
     """Fork the ranks instead of starting an interpreter for each, which takes seconds."""
-    from understudy.cli import processes
+    from understudy.train import processes
 
     names = {"DEVNULL": subprocess.DEVNULL, "TimeoutExpired": subprocess.TimeoutExpired}
     vars(processes)["subprocess"] = SimpleNamespace(Popen=_ForkedRank, **names)

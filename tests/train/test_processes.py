@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from support.machine import process_ends
-from understudy.cli import processes
-from understudy.cli.processes import run_processes
 from understudy.core.errors import ConfigError
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup, RankInfo, init_rank
+from understudy.train import processes
+from understudy.train.processes import run_processes
 
 SECOND_RANK = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}
 TIMEOUT_SECONDS = 60
@@ -178,7 +178,9 @@ def test_signals_are_forwarded_to_all_ranks(number: signal.Signals, tmp_path: Pa
         "time.sleep(600)"
     )
     command = [sys.executable, "-c", code]
-    starter = f"import sys; from understudy.cli.processes import run_processes; sys.exit(run_processes({command!r}, 2))"
+    starter = (
+        f"import sys; from understudy.train.processes import run_processes; sys.exit(run_processes({command!r}, 2))"
+    )
     with subprocess.Popen([sys.executable, "-c", starter]) as process:
         _wait_until(lambda: len(list(tmp_path.glob("ready*"))) == 2)
         process.send_signal(number)
@@ -188,11 +190,13 @@ def test_signals_are_forwarded_to_all_ranks(number: signal.Signals, tmp_path: Pa
 
 def test_ranks_exit_with_their_parent(tmp_path: Path) -> None:
     code = (
-        "import os, time; from understudy.cli.processes import exit_with_parent; exit_with_parent()\n"
+        "import os, time; from understudy.train.processes import exit_with_parent; exit_with_parent()\n"
         f"open({str(tmp_path)!r} + '/' + str(os.getpid()), 'w').close(); time.sleep(600)"
     )
     command = [sys.executable, "-c", code]
-    starter = f"import sys; from understudy.cli.processes import run_processes; sys.exit(run_processes({command!r}, 2))"
+    starter = (
+        f"import sys; from understudy.train.processes import run_processes; sys.exit(run_processes({command!r}, 2))"
+    )
     with subprocess.Popen([sys.executable, "-c", starter]) as process:
         _wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
         process.kill()
