@@ -291,8 +291,11 @@ class LocalSampler:
         self._sample_next(rows, drafts, hidden)
 
     def _propose_drafts(self, rows: Sequence[SampleRequest]) -> list[list[int]]:
-        """Return draft tokens for each row, within the rows available in one pass; none for constrained rows."""
-        most = min(MAX_DRAFT_TOKENS, self._rows // len(rows) - 1)
+        """Return draft tokens for each row, none for constrained rows.
+
+        All active requests together, also those that follow a row, have at most the logits of the available rows.
+        """
+        most = min(MAX_DRAFT_TOKENS, self._rows // len(self._active) - 1)
         return [
             [] if r.constraint else propose_tokens(r.sequence, self._replies, min(most, r.tokens_left - 1))
             for r in rows
