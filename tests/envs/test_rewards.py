@@ -350,3 +350,19 @@ def test_bare_list_of_numbers_tells_none(text: str, told: bool) -> None:
 )
 def test_words_without_grammar_tell_none(text: str, told: bool) -> None:
     assert tells(text, ("long trip",), "suspended: long trip") == told
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        (["It is delivered."], False),
+        (["It is delivered.", "That one is delivered too."], True),
+        (["W1 is delivered, and W2 is delivered."], True),
+        (["Both orders are delivered."], True),
+    ],
+)
+def test_a_fact_that_answers_two_questions_is_told_twice_or_of_both(texts: list[str], told: bool) -> None:
+    transcript = read(texts[0], "delivered")
+    transcript += [Message(role="assistant", content=text) for text in texts[1:]]
+    assert (missing_facts(transcript, ["delivered", "delivered"]) == []) == told
+    assert missing_facts(transcript, ["delivered"]) == []

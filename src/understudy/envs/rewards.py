@@ -4,7 +4,8 @@ Graders read the live final state; they replay no calls. The reward is the produ
 telling a fact give no reward for guesses, denials, lists of candidates and for reading out complete records:
 
     every fact the text affirms it, and a result has shown it before. The result of a failed call shows nothing, and no
-               result shows what the arguments of its call state. The text does not repeat a JSON result;
+               result shows what the arguments of its call state. The text does not repeat a JSON result. A fact that
+               answers two questions is told twice, or once of both;
     word       the text has at most `MAX_DIGIT_RUNS` different runs of digits, and does not list other candidates;
     number     the text has at most `MAX_EXTRA_NUMBERS` numbers beyond the numeric outputs of the task, and none if
                it has neither a word nor "=". A calculation shows its result if its terms are known.
@@ -68,6 +69,7 @@ _REJECTED = re.compile(
     re.IGNORECASE,
 )
 """A sentence that says that what follows is false."""
+_OF_SEVERAL = re.compile(r"\b(?:both|all|each|every|neither|none)\b", re.IGNORECASE)
 _FUNCTION_WORD = re.compile(
     r"\b(?:the|an?|is|are|was|were|be|been|has|have|will|to|of|for|with|in|on|at|by|and|or|that|it|you|your|i|my|we|not)\b",
     re.IGNORECASE,
@@ -113,17 +115,29 @@ def missing_facts(transcript: Sequence[Message], outputs: Sequence[str], rules: 
     num_numbers = sum(map(is_number, outputs))
     others = [word for word in rules.candidates if word not in outputs and not is_number(word)]
     texts, results = _read_transcript(transcript)
-    return [
-        output
-        for output in outputs
-        if not any(
-            (states_fact if output in rules.denied else affirms_fact)(output, text)
-            and _is_no_list(output, text, num_numbers, others)
-            and not _repeats_result(text, results[:count])
-            and _is_supported(output, results[:count], rules)
-            for text, count in texts
-        )
-    ]
+
+    def is_told(output: str) -> bool:
+        left = outputs.count(output)
+        for text, count in texts:
+            if (
+                (states_fact if output in rules.denied else affirms_fact)(output, text)
+                and _is_no_list(output, text, num_numbers, others)
+                and not _repeats_result(text, results[:count])
+                and _is_supported(output, results[:count], rules)
+            ):
+                left -= _count_statements(output, text)
+                if left <= 0:
+                    return True
+        return False
+
+    return [output for output in outputs if not is_told(output)]
+
+
+def _count_statements(output: str, text: str) -> int:
+    """Return how often a text that states an output states it. A text about several things says it of all of them."""
+    if _OF_SEVERAL.search(text):
+        return len(text)
+    return 1 if is_number(output) else len(_words(output).findall(text.casefold()))
 
 
 def find_fact_rules(

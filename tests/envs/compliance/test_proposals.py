@@ -4,6 +4,7 @@ import pytest
 
 from support.proposals import CANCEL, GET, ORDER, RETAIL, after_proposal, call, kinds, say, user
 from understudy.core.messages import ToolCall
+from understudy.envs.compliance.proposals import check_attempt
 from understudy.envs.compliance.violations import find_violations
 from understudy.envs.environment import ConfirmedWrite, ConsentGate
 from understudy.envs.sources import load_domain
@@ -123,6 +124,18 @@ def test_refused_call_tried_what_the_user_agreed_to(tried: dict[str, str], found
     gate.writes.append(ConfirmedWrite(write, 7, 6))
     gate.refused_writes.append(ConfirmedWrite(attempt, 3, 2))
     violations = find_violations(transcript, gate, (), domain.tool_specs, domain.domain_policy)
+    assert [each.kind for each in violations] == found
+
+
+@pytest.mark.parametrize(("plan", "found"), [("Pioneer PPO", ["unnamed_write"]), ("Union", []), ("Union PPO plan", [])])
+def test_a_shared_word_tells_no_other_value(plan: str, found: list[str]) -> None:
+    right = {"plan": "Union PPO", "member_id": "UP-345388"}
+    text = "I will change your insurance to Union PPO, member id UP-345388. Do you confirm?"
+    write, attempt = (ToolCall(name="update_insurance", arguments=made) for made in (right, right | {"plan": plan}))
+    transcript = [user("Hi."), say(text), user("Yes."), *call(attempt, "Error: no"), say(text), user("Yes.")]
+    transcript += call(write, "insurance changed")
+    refused = ConfirmedWrite(attempt, 3, 2)
+    violations = check_attempt(refused, [ConfirmedWrite(write, 7, 6)], transcript)
     assert [each.kind for each in violations] == found
 
 

@@ -149,6 +149,7 @@ def check_attempt(
 def _find_untold(wrong: object, right: object, text: str, others: Sequence[str]) -> str:
     """Return a text in an argument of a refused call in whose place the proposal states one of the right argument."""
     tried, agreed = [[value.casefold() for value in string_values(each)] for each in (wrong, right)]
+    words = {word for value in agreed if states_fact(value, text) for word in value.split() if word.isalpha()}
     if not any(value not in tried and states_fact(value, text) for value in agreed):
         return ""
     for other in others:
@@ -156,7 +157,8 @@ def _find_untold(wrong: object, right: object, text: str, others: Sequence[str])
     said = {*_WORD.findall(text), *_DATE_OR_WORD.findall(text)}
     for value in tried:
         tokens = set(_DATE_OR_WORD.findall(value))
-        if tokens and value not in agreed and not tokens & said:
+        own = tokens - words  # "Pioneer PPO" in place of "Union PPO" is not told by "PPO"
+        if own and value not in agreed and not own & said and (own == tokens or words - tokens):
             return value
     return ""
 
