@@ -30,6 +30,8 @@ def test_ratio_of_the_first_minibatch_is_reported_separately() -> None:
     assert found["later_minibatch_ratio_mse"] == pytest.approx(0.04)
     assert found["ratio"] == pytest.approx(34 / 30)
     assert "later_minibatch_ratio_mse" not in reduce_metrics([first])
+    of_own_loss = {"trained_tokens": 10.0, "ratio": 10.0}
+    assert reduce_metrics([of_own_loss]) == {"trained_tokens": 10.0, "ratio": 1.0}
 
 
 @pytest.mark.parametrize(

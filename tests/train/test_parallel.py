@@ -253,6 +253,8 @@ try:
     group.all_gather("again")
 except RolloutError as e:
     sys.exit(f"{e.fault}: {e}")
+finally:
+    group.close()
 """
 
 

@@ -77,9 +77,10 @@ def _train_distributed(run: Run | None, rank_info: RankInfo, debug: bool) -> str
     run = process_group.all_gather(run)[0]
     assert run is not None
     process_group.set_timeout(run.config.engine.local_engine_config.collective_timeout)
-    text = _train_worker(run, process_group) if process_group.rank else _train(run, process_group, debug)
-    process_group.close()
-    return text
+    try:
+        return _train_worker(run, process_group) if process_group.rank else _train(run, process_group, debug)
+    finally:  # otherwise gloo's threads may abort this process at its end, when another one has ended before
+        process_group.close()
 
 
 def launch_processes(

@@ -61,7 +61,7 @@ def reduce_metrics(step_sums: Sequence[Mapping[str, float]]) -> dict[str, float]
     over = dict.fromkeys(_COUNTS, 1.0) | dict.fromkeys(_BY_STEP, len(step_sums)) | dict.fromkeys(_BY_VALUE, valued)
     tokens = sums["trained_tokens"]
     found = {name: value / max(1, over.get(name, tokens)) for name, value in sums.items()}
-    moving = [step for step in step_sums if "ratio" in step and step["trained_tokens"]]
+    moving = [step for step in step_sums if {"ratio", "ratio_mse"} <= step.keys() and step["trained_tokens"]]
     return found | (_ratios(moving) if moving else {})
 
 

@@ -22,6 +22,8 @@ from mcp.types import jsonrpc_message_adapter
 
 FLUSH_SECONDS = 0.5
 """Seconds that accepted messages have to be written before standard input is closed."""
+KILLED_SECONDS = 10.0
+"""Seconds in which the end of a killed process is noticed, also on a busy machine."""
 EXIT_POLL_SECONDS = 0.01
 """Seconds between checks of an ending process."""
 _ENDED = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
@@ -143,7 +145,7 @@ async def _end(process: Process, drained: anyio.Event, grace_seconds: float) -> 
     await _close(process.stdin)
     if not await _has_ended(process, grace_seconds):
         await terminate_posix_process_tree(process, grace_seconds)
-        await _has_ended(process, grace_seconds)
+        await _has_ended(process, KILLED_SECONDS)
     with anyio.move_on_after(grace_seconds):
         await drained.wait()
         await _discard(process)

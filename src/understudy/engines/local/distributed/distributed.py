@@ -68,7 +68,7 @@ class TorchProcessGroup(ProcessGroup):
         _set_pg_timeout(timedelta(seconds=seconds))
 
     def close(self) -> None:
-        """Leave the group when all processes are done."""
+        """Leave the group, at the end of a run or after an error. This does not wait for the other processes."""
         dist.destroy_process_group()
 
     @contextlib.contextmanager
