@@ -83,7 +83,7 @@ class RandomEngine:
         return {"response_ids": [tokens], "response_logprobs": [[-float(token) for token in tokens]]}
 
     async def finish_session(self, session_id: str) -> None:
-        self.sessions.remove(session_id)
+        self.sessions.discard(session_id)
 
 
 def make_generator(

@@ -219,7 +219,8 @@ class _Proof:
             lost = [episode for _, episode in _episodes(run) if episode.get("fault")]
             self._require(not lost, f"{len(lost)} episodes failed in all attempts")
         else:
-            exact = ending != "equal" and self.cell.setup.is_exact
+            # SkyRL's batches depend on time, so log-probabilities differ by rounding.
+            exact = ending != "equal" and self.cell.setup.is_exact and not on_skyrl
             left_out = {"timings"} | ({"weights_version"} if on_skyrl else set())  # SkyRL counts again when it resumes
             differences = _differences(run, undisturbed, left_out, exact=exact)
             self._require(not differences, f"differs from the run without faults: {', '.join(differences)}")
