@@ -52,8 +52,3 @@ def test_generator_charges_faults_and_masks_their_episodes(tmp_path: Path) -> No
         if "half" in cell:  # one of two episodes fails for good: it is masked, and has the reward of the other
             assert passing["charged"] == cell["half"]["charged"] == [owner], cell
             assert (cell["half"]["rewards"], sorted(cell["half"]["trained"])) == ([1.0, 1.0], [False, True]), cell
-
-
-def test_run_with_a_killed_worker_resumes_equal(tmp_path: Path) -> None:
-    results = inject_faults("runs", tmp_path)
-    assert [(result["party"], result["problems"]) for result in results] == [(SKYRL_WORKER, [])]
