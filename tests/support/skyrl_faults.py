@@ -1,9 +1,9 @@
 """Fault injection into our SkyRL generator. test_skyrl_faults runs it in SkyRL's environment.
 
-PYTHONPATH=tests python -m support.skyrl_faults generator|runs MODEL FOLDER
+PYTHONPATH=tests python -m support.skyrl_faults MODEL FOLDER
 
-`generator` needs no Ray: it asks our generator for one step, and prints a line of JSON for each cell. `runs` prints the
-results of cells whose runs train on Ray.
+It needs no Ray: it asks our generator for one step, and prints a line of JSON for each cell. `understudy chaos` runs
+the cell of a killed worker, which needs Ray.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from understudy.train.chaos.cell_folder import CONFIG_FILE, write_cell_folder
 from understudy.train.chaos.cells import SKYRL_WORKER, FaultCell
 from understudy.train.chaos.endpoint import USER_ENDPOINT, FaultyEndpoint
 from understudy.train.chaos.injection import RUN_FOLDER, FaultInjector, FaultMode, FaultPlan
-from understudy.train.chaos.run_cells import chaos_config, run_cells, select_cells
+from understudy.train.chaos.run_cells import chaos_config, select_cells
 from understudy.train.chaos.sources import MODULE_NAME
 
 EXAMPLE = str(ROOT / "examples" / "skyrl" / "tiny_cpu.toml")
@@ -108,14 +108,7 @@ def check_generator(config: TrainConfig, folder: Path) -> None:
         print(json.dumps({"party": cell.party, "fault": cell.fault, "owner": cell.owner, **found}), flush=True)
 
 
-def check_runs(config: TrainConfig, folder: Path) -> None:
-    """Print the results of cells whose faults need Ray."""
-    cells = [cell for cell in select_cells([], config) if cell.party == SKYRL_WORKER]
-    for result in run_cells(config, cells, folder):
-        print(result.model_dump_json(), flush=True)
-
-
 if __name__ == "__main__":
-    what, model, folder = sys.argv[1:]
+    model, folder = sys.argv[1:]
     config = chaos_config([EXAMPLE, "engine.trainer.placement.policy_num_gpus_per_node=1", f"model={model}"])
-    (check_generator if what == "generator" else check_runs)(config, Path(folder))
+    check_generator(config, Path(folder))

@@ -1,4 +1,4 @@
-"""Tests of fault injection with SkyRL: into our generator, and into runs whose workers are on the CPU."""
+"""Test fault injection into our SkyRL generator."""
 
 import json
 import subprocess
@@ -15,16 +15,16 @@ from understudy.engines.models import make_tiny_model
 from understudy.train.chaos.cells import SKYRL_CELLS, SKYRL_WORKER
 
 pytestmark = pytest.mark.skyrl
-TIMEOUT = 900  # seconds; the runs take about 60
+TIMEOUT = 900  # seconds; it takes about 60
 
 
-def inject_faults(what: str, folder: Path) -> list[Mapping[str, Any]]:
+def inject_faults(folder: Path) -> list[Mapping[str, Any]]:
     """Return the lines of JSON that `support.skyrl_faults` prints in SkyRL's environment."""
     model = make_tiny_model(folder / "tiny", architecture="qwen3")
     log = folder / "log"
     with log.open("wb") as errors:
         done = subprocess.run(
-            [str(skyrl_venv.install()), "-m", "support.skyrl_faults", what, str(model), str(folder / "cells")],
+            [str(skyrl_venv.install()), "-m", "support.skyrl_faults", str(model), str(folder / "cells")],
             env=skyrl_venv.process_environment(),
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -36,7 +36,7 @@ def inject_faults(what: str, folder: Path) -> list[Mapping[str, Any]]:
 
 
 def test_generator_charges_faults_and_masks_their_episodes(tmp_path: Path) -> None:
-    cells = inject_faults("generator", tmp_path)
+    cells = inject_faults(tmp_path)
     assert [(cell["party"], cell["fault"]) for cell in cells] == [
         (cell.party, cell.fault) for cell in SKYRL_CELLS if cell.party != SKYRL_WORKER
     ]

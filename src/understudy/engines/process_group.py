@@ -56,7 +56,7 @@ class ProcessGroup:
         return nullcontext()
 
     def close(self) -> None:
-        """Leave the group when all processes are done."""
+        """Leave the group, at the end of a run or after an error. This does not wait for the other processes."""
 
 
 SINGLE_PROCESS = ProcessGroup()

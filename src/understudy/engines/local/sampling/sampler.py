@@ -97,7 +97,7 @@ class SampleRequest:
         self._uniforms += [self.random.random() for _ in range(first + count - len(self._uniforms))]
         return self._uniforms[first : first + count]
 
-    def is_twin_of(self, other: "SampleRequest") -> bool:
+    def has_same_tokens_as(self, other: "SampleRequest") -> bool:
         """Return True if both have the same tokens so far, and sample and end in the same way."""
         return (
             self.constraint is None
@@ -323,9 +323,9 @@ class LocalSampler:
                     row.error = error
         drafted = dict(zip(rows, drafts, strict=True))
         followers = self._followers()
-        takers = [(request, row) for row in rows for request in (row, *followers.get(row, ()))]
+        drawing = [(request, row) for row in rows for request in (row, *followers.get(row, ()))]
         groups = [
-            [(request, row) for request, row in takers if _kind(row.sampling) == kind]
+            [(request, row) for request, row in drawing if _kind(row.sampling) == kind]
             for kind in sorted({_kind(r.sampling) for r in rows})
         ]
         draws = []
@@ -412,7 +412,7 @@ def _find_leaders(requests: Sequence[SampleRequest]) -> None:
     """Let requests with the same tokens follow the one that has the most of them cached."""
     leaders: list[SampleRequest] = []
     for request in sorted(requests, key=lambda r: -len(r.active_slot.tokens)):
-        request.leader = next((x for x in leaders if request.is_twin_of(x)), None)
+        request.leader = next((x for x in leaders if request.has_same_tokens_as(x)), None)
         if request.leader is None:
             leaders.append(request)
 
