@@ -151,7 +151,7 @@ function Table({ run, list, values }) {
   });
   const [from, to] = [view[0], Math.min(view[1], list.total ?? 0)];
   const rows = Array.from({ length: Math.max(0, to - from) }, (_, i) => from + i);
-  return html`<div class="table card" role="table" aria-label="episodes" aria-rowcount=${(list.total ?? 0) + 1} ref=${box} onScroll=${look} tabindex="0">
+  return html`<div class="table card" role="table" aria-label="episodes" aria-rowcount=${(list.total ?? 0) + 1} aria-busy=${String(list.busy)} ref=${box} onScroll=${look} tabindex="0">
     <${Heads} sort=${values.sort || "-step"} />
     <div class="rows" role="rowgroup" style=${{ height: `${(list.total ?? 0) * HEIGHT}px` }}>
       ${rows.map((i) => html`<${Row} key=${i} ...${{ i, run, values, row: list.row(i), chosen: i === at }} />`)}
@@ -199,7 +199,7 @@ function Row({ i, run, values, row, chosen }) {
 /** Rows in blocks, loaded when they become visible. Old rows stay until the answer to new filters arrives. */
 function useBlocks(where, values, stamp) {
   const key = JSON.stringify([where, values]);
-  const shown = useRef({ key: "", stamp: "", blocks: new Map(), total: null, share: 0, damaged: [] });
+  const shown = useRef({ key: "", answered: "", stamp: "", blocks: new Map(), total: null, share: 0, damaged: [] });
   const [tick, again] = useState(0);
   const [more, setMore] = useState(0); // counts the requests that repeat while the index grows
   useEffect(() => {
@@ -207,13 +207,13 @@ function useBlocks(where, values, stamp) {
     ask(where, { ...values, offset: 0, limit: BLOCK }, over.signal).then(
       ({ total, rows, done_bytes, total_bytes, damaged }) => {
         if (over.signal.aborted) return;
-        shown.current = { key, stamp: `${stamp} ${more}`, blocks: new Map([[0, rows]]), total, share: total_bytes ? done_bytes / total_bytes : 1, damaged };
+        shown.current = { key, answered: key, stamp: `${stamp} ${more}`, blocks: new Map([[0, rows]]), total, share: total_bytes ? done_bytes / total_bytes : 1, damaged };
         again((n) => n + 1);
         if (done_bytes < total_bytes) setMore((n) => n + 1);
       },
       (error) => {
         if (over.signal.aborted) return;
-        shown.current = { ...shown.current, error: error.message };
+        shown.current = { ...shown.current, answered: key, error: error.message };
         again((n) => n + 1);
       },
     );
@@ -234,5 +234,5 @@ function useBlocks(where, values, stamp) {
     return () => clearTimeout(timer);
   };
   const row = (i) => blocks.get(Math.floor(i / BLOCK))?.[i % BLOCK];
-  return { ...shown.current, tick, row, want };
+  return { ...shown.current, busy: shown.current.answered !== key, tick, row, want };
 }
