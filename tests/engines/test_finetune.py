@@ -214,9 +214,10 @@ def test_only_the_last_layers_are_trained(tmp_path: Path, finetune: str, monkeyp
     assert equal_weights(trainable_weights(last), trainable_weights(resumed))
 
 
-def test_more_trainable_layers_than_the_model_has_are_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"engine\.trainable_layers = 3\b.*\b2\b"):
-        engine_of(folder, trainable_layers=3)
+@pytest.mark.parametrize("finetune", ["full", "lora"])
+def test_more_trainable_layers_than_the_model_has_are_all_of_them(folder: Path, finetune: str) -> None:
+    whole = trainable_weights(engine_of(folder, finetune=finetune))
+    assert trainable_weights(engine_of(folder, finetune=finetune, trainable_layers=3)).keys() == whole.keys()
 
 
 def test_qlora_without_bitsandbytes_raises_with_install_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

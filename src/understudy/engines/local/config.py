@@ -79,9 +79,9 @@ class LocalEngineConfig(TrainedWeightsConfig):
     train_embeddings: bool = False
     """For `full`: also train the embeddings and the output head."""
     trainable_layers: int = Field(default=0, ge=0)
-    """Number of decoder layers to train, counted from the output; 0 trains all. Earlier layers keep their weights. So
-    the backward pass ends at the first of these layers: an update computes less and stores fewer activations,
-    gradients and moments."""
+    """Number of decoder layers to train, counted from the output. 0 trains all, as does a number above that of the
+    model. Earlier layers keep their weights. So the backward pass ends at the first of these layers: an update computes
+    less and stores fewer activations, gradients and moments."""
     sharding: Literal["none", "fsdp"] = "none"
     """Sharding of an update over several processes. `none`: each has all layers. `fsdp`: each has a shard of weights,
     gradients, master weights and moments. Results differ only by rounding. A single process ignores it."""

@@ -96,12 +96,7 @@ class LocalModel:
         if self.device.type == "cpu" and kernel_library.kernels_available(self.dtype):
             fuse_modules(self.network)
         layers = decoder_layers(self.network)
-        if config.trainable_layers > len(layers):
-            raise ConfigError(
-                f"engine.trainable_layers = {config.trainable_layers}, but the model has {len(layers)} decoder layers; "
-                "use fewer, or 0 for all"
-            )
-        early = len(layers) - config.trainable_layers if config.trainable_layers else 0
+        early = max(len(layers) - config.trainable_layers, 0) if config.trainable_layers else 0
         self.peft_model = (
             add_lora_adapters(self.network, config.lora, range(early, len(layers))) if config.uses_lora else None
         )
