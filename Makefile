@@ -1,5 +1,5 @@
 # make install   .venv with everything pinned in constraints.txt
-# make train     train the embedded model on the default task and print the result table
+# make train     train the embedded model with the preset retail_quick and print the result table
 # make check     check lint, formatting and types
 # make docs      build the documentation into build/site; a warning is an error
 # make docs-serve build the documentation and show it on http://127.0.0.1:8000, only to this machine; DOCS_PORT=8001

@@ -113,10 +113,10 @@ def all_cells(arguments: argparse.Namespace) -> Iterator[Cell]:
 
 STEPS = "One step of GRPO, with random weights"
 PUBLISHED_STEPS = "Our step in the sizes of other trainers' published configs"
-DECODING = "Sampling: episodes of the default preset"
+DECODING = "Sampling: episodes of the preset retail_easy"
 MEMORY = "The memory plan and the measured peak"
 CERTIFY = "Agreement of sampler and trainer (`understudy certify`)"
-PRESET = "The default preset from the first to the last step"
+PRESET = "The preset retail_easy from the first to the last step"
 SEVERAL = "Several GPUs"
 NOTES = {
     STEPS: "`full` trains embeddings too. TRL and Unsloth get prompts of about as many tokens. `peak GiB` counts the "
@@ -221,10 +221,10 @@ def _certified(found: Mapping[str, Any]) -> Rows:
 
 
 def _preset(arguments: argparse.Namespace) -> Cell:
-    run = arguments.out / "runs" / "default"
-    settings = ["smoke"] if arguments.device == "cpu" else [f"model={arguments.model}"]
+    run = arguments.out / "runs" / "retail_easy"
+    settings = ["smoke"] if arguments.device == "cpu" else ["retail_easy", f"model={arguments.model}"]
     command = [PYTHON, "-m", "understudy", "train", *settings, f"engine.device={arguments.device}", "--out", str(run)]
-    return Cell("default-preset", PRESET, command, 900, {}, result_file=run / "result.json", to_rows=_trained)
+    return Cell("retail-easy", PRESET, command, 900, {}, result_file=run / "result.json", to_rows=_trained)
 
 
 def _trained(found: Mapping[str, Any]) -> Rows:
@@ -234,8 +234,9 @@ def _trained(found: Mapping[str, Any]) -> Rows:
 
 def _several(arguments: argparse.Namespace) -> Cell:
     count, run = len(gpus()), arguments.out / "runs" / "several"
-    command = [PYTHON, "-m", "understudy", "train", "--num-processes", str(count), "steps=4", "sft.steps=8"]
-    command += [f"model={arguments.model}", "engine.sharding=fsdp", *_vllm(arguments, "vllm"), "--out", str(run)]
+    command = [PYTHON, "-m", "understudy", "train", "retail_easy", "--num-processes", str(count)]
+    command += ["steps=4", "sft.steps=8", f"model={arguments.model}", "engine.sharding=fsdp"]
+    command += [*_vllm(arguments, "vllm"), "--out", str(run)]
     missing = "" if count > 1 else f"this machine has {count} GPUs"
     return Cell(
         "several-gpus", SEVERAL, command, 600, {"GPUs": str(count)}, missing, (), run / "result.json", (0,), _trained

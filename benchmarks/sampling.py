@@ -4,8 +4,8 @@
     python benchmarks/sampling.py --python ~/vllm/bin/python        # if vLLM is installed in another Python
     python benchmarks/sampling.py --episodes 1 8 --turns 2 --tokens 24     # fewer and shorter episodes
 
-The episodes are those of the default preset, with scripted users and real tools. They run concurrently and turn by
-turn. When every live episode has requested its reply, two passes follow. The first samples one token after each
+The episodes are those of the preset `retail_easy`, with scripted users and real tools. They run concurrently and turn
+by turn. When every live episode has requested its reply, two passes follow. The first samples one token after each
 prompt; prefill is the number of prompt tokens since the last turn, over its time. The second samples the complete
 replies; decode is their number of tokens, over its time.
 
@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     arguments = parser.parse_args()
     config = load_config(
-        overrides=[f"limits.max_turns={arguments.turns}", f"sampling.max_response_tokens={arguments.tokens}"]
+        "retail_easy", [f"limits.max_turns={arguments.turns}", f"sampling.max_response_tokens={arguments.tokens}"]
     )
     found = {name: measured(name, config, arguments) for name in arguments.samplers}
     if arguments.json:

@@ -140,7 +140,7 @@ def test_algorithm_learns_and_its_first_minibatch_is_on_policy(
         return await update(self, steps, loss, rate, *more)
 
     monkeypatch.setattr(LocalEngine, "update", recording_update)
-    chosen = load_config("default", [f"algorithm.{given}"]).algorithm
+    chosen = load_config("retail_easy", [f"algorithm.{given}"]).algorithm
     rate = (
         3e-3 if chosen.update_epochs * chosen.num_minibatches == 1 else 1.5e-3
     )  # several updates move the weights further

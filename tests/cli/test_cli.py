@@ -304,7 +304,7 @@ def test_wandb_is_the_default_tracker_where_it_is_installed_and_has_a_key(
 
 
 def test_print_config_prints_toml_that_parses(call: Call) -> None:
-    code, text, _ = call("train", "default", "seed=9", "--print-config")
+    code, text, _ = call("train", "retail_easy", "seed=9", "--print-config")
     assert code == 0
     assert re.search(r"^# .+\ngroups_per_batch = ", text, re.MULTILINE)
     assert parse_config(text).seed == 9
@@ -312,7 +312,7 @@ def test_print_config_prints_toml_that_parses(call: Call) -> None:
 
 def test_new_run_is_named_after_the_target(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert [launch.open_run([], None, None).folder.name for _ in range(2)] == ["default-001", "default-002"]
+    assert [launch.open_run([], None, None).folder.name for _ in range(2)] == ["retail_quick-001", "retail_quick-002"]
     assert launch.open_run(["domain=retail"], None, None).folder.name == "retail-001"
 
 
@@ -355,7 +355,7 @@ def test_domain_target_equals_domain_setting(call: Call) -> None:
         (["eval", "toy:DOMAIN", "--limit", "3"], "--tasks"),
         (["eval", "toy:DOMAIN", "--max-connections=3"], "--concurrency"),
         (["train", "algorithm.group_sise=3"], "'algorithm.group_size'"),
-        (["train", "defualt"], "'default'"),
+        (["train", "retail_esay"], "'retail_easy'"),
         (["train", "retial"], "'retail'"),
         (["doctor", "retial"], "'retail'"),
         (["train", "gone.toml"], "gone.toml cannot be read: "),

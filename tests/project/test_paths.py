@@ -31,7 +31,7 @@ esac"""
 STAND_INS = {
     "apt-get": "test $1 = install",
     "git": "mkdir -p understudy/.venv/bin && touch understudy/.venv/bin/activate",
-    "make": "test $1 = test || understudy train smoke --out runs/default-001",
+    "make": "test $1 = test || understudy train smoke --out runs/retail_quick-001",
 }
 SUBSTITUTED = {"minutes", "minutes with a model"}
 """The reasons not to run a block as it stands for which it runs with a tiny model."""

@@ -91,9 +91,9 @@ def test_invalid_engine_setting_names_key_and_allowed_values(overrides: list[str
 
 def test_preset_with_another_engine_kind_keeps_shared_keys() -> None:
     """The preset's local engine keys that a server lacks are dropped; its other sections stay."""
-    preset = load_config("default")
+    preset = load_config("retail_easy")
     assert isinstance(preset.engine, LocalEngineConfig)
-    config = load_config("default", [*TINKER, "engine.lora.rank=4"])
+    config = load_config("retail_easy", [*TINKER, "engine.lora.rank=4"])
     assert isinstance(config.engine, TinkerEngineConfig)
     assert config.engine.lora.rank == 4
     assert config.replace(engine=preset.engine) == preset

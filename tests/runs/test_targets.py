@@ -15,7 +15,7 @@ from understudy.envs.task_source import Slice
 from understudy.runs.config import TrainConfig, load_config, parse_config
 from understudy.runs.eval_spec import EvalSpec
 from understudy.runs.other_names import OTHER_NAMES
-from understudy.runs.presets import preset_names
+from understudy.runs.presets import DEFAULT_PRESET, preset_names
 from understudy.runs.run import Run
 from understudy.runs.targets import (
     TargetKind,
@@ -78,7 +78,7 @@ def test_target_kind_is_detected(target_folder: Path, text: str, kind: TargetKin
 
 def test_preset_or_domain_name_wins_over_a_path(target_folder: Path) -> None:
     assert not {*preset_names()} & {*list_domains()}
-    for name, kind in (("retail", "domain"), ("default", "preset")):
+    for name, kind in (("retail", "domain"), ("smoke", "preset")):
         Run.create(Path(name), TrainConfig(seed=8))
         assert find_target(name).kind == kind
         assert resolve([f"./{name}"]).config.seed == 8
@@ -87,8 +87,8 @@ def test_preset_or_domain_name_wins_over_a_path(target_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "name", "config"),
     [
-        ([], "default", load_config("default")),
-        (["seed=2"], "default", load_config("default", ["seed=2"])),
+        ([], DEFAULT_PRESET, load_config(DEFAULT_PRESET)),
+        (["seed=2"], DEFAULT_PRESET, load_config(DEFAULT_PRESET, ["seed=2"])),
         (["telecom_easy", "seed=2"], "telecom_easy", load_config("telecom_easy", ["seed=2"])),
         (["seed=2", "retail"], "retail", TrainConfig(domain="retail", seed=2)),
         (["domain=retail", "seed=2"], "retail", TrainConfig(domain="retail", seed=2)),
@@ -191,10 +191,13 @@ learning_rate = 3e-6
 def test_configs_after_a_target_override_it_in_order(target_folder: Path) -> None:
     Path("layer.toml").write_text(LAYER)
     Path("last.toml").write_text('domain = "airline"\nsteps = 7\n[engine]\nkind = "local"\nfinetune = "lora"\n')
-    found = resolve(["default", "dapo", "layer.toml"]).config
+    found = resolve(["retail_easy", "dapo", "layer.toml"]).config
     assert (found.algorithm.advantage_estimator, found.algorithm.learning_rate) == ("grpo", 3e-6)
     assert found.algorithm.preset == "dapo"
-    assert resolve(["default", "ppo", "dapo"]).config == resolve(["default", "ppo", "algorithm.preset=dapo"]).config
+    assert (
+        resolve(["retail_easy", "ppo", "dapo"]).config
+        == resolve(["retail_easy", "ppo", "algorithm.preset=dapo"]).config
+    )
     assert (found.engine.kind, found.slice.domain_policy) == ("tinker", "brief")
     found = resolve(["retail", "layer.toml", "last.toml", "steps=9"]).config
     assert (found.domain, found.engine.kind, found.steps) == ("airline", "local", 9)
@@ -203,7 +206,7 @@ def test_configs_after_a_target_override_it_in_order(target_folder: Path) -> Non
 
 def test_algorithm_replaces_the_keys_of_the_algorithm_below_it(target_folder: Path) -> None:
     Path("rloo.toml").write_text('[algorithm]\npreset = "rloo"\ngroup_size = 5\n')
-    found = resolve(["default", "dapo", "rloo.toml"]).config.algorithm
+    found = resolve(["retail_easy", "dapo", "rloo.toml"]).config.algorithm
     assert (found.preset, found.advantage_estimator, found.group_size) == ("rloo", "rloo", 5)
 
 

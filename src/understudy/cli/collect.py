@@ -60,8 +60,8 @@ def collect(
 
     The episodes are played now by an agent on the tasks of WHAT, or were stored by a run.
 
-    WHAT is the preset `default` if it is not given. If WHAT is a run, its stored episodes are used, unless --agent is
-    given.
+    WHAT is the preset `retail_quick` if it is not given. If WHAT is a run, its stored episodes are used, unless
+    --agent is given.
     """
     from understudy.data.collect import collect as collecting
     from understudy.runs.endpoints import cost_limit_of

@@ -89,8 +89,8 @@ def evaluate(
 ) -> None:
     """Measure how often an agent succeeds on the tasks of WHAT.
 
-    WHAT is the preset `default` if it is not given. The table shows 95% intervals, the noop and gold baselines, and
-    why episodes failed. Finished episodes survive Ctrl-C and a kill: --resume plays the missing ones.
+    WHAT is the preset `retail_quick` if it is not given. The table shows 95% intervals, the noop and gold baselines,
+    and why episodes failed. Finished episodes survive Ctrl-C and a kill: --resume plays the missing ones.
     """
     from understudy.cli.data import validate_unused_options
 

@@ -51,7 +51,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Train language models to use tools in conversations.\n\n"
-    "Start with `understudy train`: it trains a small model on the default tasks and reports how much better it got.",
+    "Start with `understudy train`: it trains a small model on easy tasks and reports how much better it got.",
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -227,7 +227,7 @@ def chat(
 
     Of a run, the last checkpoint talks. The instructions of a task are shown as a hint; you may say anything. /end or
     Ctrl-D ends the conversation, and shows the grade and the reasons for it. Ctrl-C leaves without a grade. WHAT is the
-    preset `default` if it is not given.
+    preset `retail_quick` if it is not given.
     """
     from understudy.cli.chat import run_chat
 
@@ -277,10 +277,9 @@ def train(
     """Train a model, and report how much better it got.
 
     The phases are SFT on gold demonstrations, preference training if the config names a file of preferences, and RL;
-    then the result table is printed. WHAT is the preset `default`, a slice of retail, if it is not given. If WHAT is a
-    domain, the run uses all of its tasks and the default of every key. Presets, algorithms and config files may follow
-    WHAT; later ones win. If WHAT is a run, a checkpoint or an evaluation,
-    the new run uses its config.
+    then the result table is printed. WHAT is the preset `retail_quick`, a slice of retail, if it is not given. If WHAT
+    is a domain, the run uses all of its tasks and the default of every key. Presets, algorithms and config files may
+    follow WHAT; later ones win. If WHAT is a run, a checkpoint or an evaluation, the new run uses its config.
     """
     from understudy.cli import launch
     from understudy.train.planning import preflight
@@ -320,8 +319,8 @@ def plan(
 ) -> None:
     """Plan a run: which phases the model needs to reach a success rate, how many steps, and how long they take.
 
-    The model plays groups of episodes on training tasks for a minute. Nothing is written. WHAT is the preset `default`
-    if it is not given. The numbers of steps are orders of magnitude.
+    The model plays groups of episodes on training tasks for a minute. Nothing is written. WHAT is the preset
+    `retail_quick` if it is not given. The numbers of steps are orders of magnitude.
     """
     from understudy.cli import launch
 
@@ -357,7 +356,7 @@ def doctor(
 ) -> None:
     """Check that this machine has what a config needs.
 
-    The output says how to fix what is missing. WHAT is the preset `default` if it is not given.
+    The output says how to fix what is missing. WHAT is the preset `retail_quick` if it is not given.
     """
     from understudy.cli import doctor as doctors
     from understudy.runs.targets import resolve

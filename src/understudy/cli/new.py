@@ -11,7 +11,7 @@ import typer
 from understudy.algorithms.presets import algorithm_preset_text, algorithm_presets
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.files import RETRY_HINT, atomic_folder, os_errors_as_config_errors, write_text
-from understudy.runs.presets import preset_names, preset_text
+from understudy.runs.presets import DEFAULT_PRESET, preset_names, preset_text
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -76,13 +76,12 @@ def config(
     preset: Annotated[
         str,
         typer.Argument(
-            metavar="PRESET", help="The preset or algorithm to copy. Default: the one of this name, or `default`."
+            metavar="PRESET",
+            help=f"The preset or algorithm to copy. Default: the one of this name, or `{DEFAULT_PRESET}`.",
         ),
     ] = "",
 ) -> None:
     """Write the config file NAME.toml, a copy of a preset."""
-    from understudy.runs.targets import DEFAULT_PRESET  # imports the config, which `--help` does not need
-
     same_name = name.removesuffix(".toml")
     preset = preset or (same_name if same_name in (*preset_names(), *algorithm_presets()) else DEFAULT_PRESET)
     if preset not in (*preset_names(), *algorithm_presets()):

@@ -47,7 +47,7 @@ from understudy.rollouts.reward_shaping import ShapingConfig
 from understudy.rollouts.rollout import EpisodeLimits
 from understudy.runs.health import HealthConfig
 from understudy.runs.other_names import OTHER_NAMES
-from understudy.runs.presets import preset_names, preset_text
+from understudy.runs.presets import DEFAULT_PRESET, preset_names, preset_text
 from understudy.runs.trackers import TrackerName, TrackingConfig
 
 
@@ -319,7 +319,7 @@ class ConfigLayer:
 
 
 def load_config(
-    source: str | Path = "default", overrides: Sequence[str] = (), layers: Sequence[ConfigLayer] = ()
+    source: str | Path = DEFAULT_PRESET, overrides: Sequence[str] = (), layers: Sequence[ConfigLayer] = ()
 ) -> TrainConfig:
     """Load the config of a preset's name or of a TOML file, with `a.b=value` overrides.
 

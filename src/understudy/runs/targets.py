@@ -33,7 +33,7 @@ from understudy.envs.sources import list_domains, load_source
 from understudy.envs.task_source import FULL_SLICE, TaskSource, with_reward_policy
 from understudy.runs.config import ConfigLayer, TrainConfig, load_config, parse_config
 from understudy.runs.eval_spec import is_eval_folder, read_spec
-from understudy.runs.presets import preset_names, preset_text
+from understudy.runs.presets import DEFAULT_PRESET, preset_names, preset_text
 from understudy.runs.run import CONFIG_FILE, PROVENANCE_FILE, is_run_folder, validate_config_file
 
 TargetKind = Literal["preset", "domain", "config", "run", "checkpoint", "evaluation", "tasks", "model"]
@@ -51,8 +51,6 @@ TARGET_KINDS: Mapping[TargetKind, str] = {
 """Text of each kind in errors."""
 CONFIG_KINDS: tuple[TargetKind, ...] = ("preset", "domain", "tasks", "config", "run", "checkpoint", "evaluation")
 """Kinds that have a config. Each command that takes WHAT takes all of them."""
-DEFAULT_PRESET = "default"
-"""WHAT if neither WHAT nor `domain=` is given."""
 _SETTING = re.compile(r"[^=/:]*=")
 _DOMAIN_REFERENCE = re.compile(r"[\w.-]+:")
 _MODEL_FILES = ("config.json", "adapter_config.json")
@@ -98,8 +96,8 @@ def resolve(arguments: Sequence[str] = ()) -> ResolvedTarget:
     """Resolve `[WHAT [CONFIG...]] key=value...` to a config: WHAT, then each CONFIG, then the settings; later ones win.
 
     A CONFIG is the name of a preset or of an algorithm, or a config file. Without WHAT, `domain=NAME` means the same as
-    WHAT = NAME. Without both, WHAT is the preset `default`. Raise ConfigError for a WHAT that does not exist or has no
-    config, and for a wrong setting.
+    WHAT = NAME. Without both, WHAT is the preset `retail_quick`. Raise ConfigError for a WHAT that does not exist or
+    has no config, and for a wrong setting.
     """
     names, settings = split_arguments(arguments)
     what, domain = "".join(names[:1]), _domain_setting(settings)

@@ -3,6 +3,9 @@
 from importlib import resources
 from pathlib import Path
 
+DEFAULT_PRESET = "retail_quick"
+"""The preset of commands that name neither WHAT nor `domain=`."""
+
 
 def preset_names() -> list[str]:
     """Return the names of the presets, sorted."""

@@ -35,12 +35,12 @@ MIN_TRAINABLE_GROUPS = 2.0
 """Mean number of groups of a step whose rewards differ, below which RL makes no use of most steps."""
 EPISODES_PER_LOGIT = (950, 1450, 2050)
 """RL episodes for each unit of log-odds of success: the fastest, the median and the slowest of three seeds of the
-default preset (SmolLM2-135M, 1,280 episodes each): 0.405 to 0.725, 0.480 to 0.690 and 0.610 to 0.745."""
+preset `retail_easy` (SmolLM2-135M, 1,280 episodes each): 0.405 to 0.725, 0.480 to 0.690 and 0.610 to 0.745."""
 SFT_PASSES = 1.5
 """Passes over the demonstrations, as in the presets."""
 START_AFTER_SFT = 0.4
 """Success rate that is assumed after SFT, because it cannot be measured before: the lowest of three seeds of the
-default preset."""
+preset `retail_easy`."""
 MAX_MEASURED_TASKS = 64
 
 PhaseName = Literal["sft", "preferences", "rl"]
