@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from understudy.core.errors import ConfigError
 from understudy.core.records import Record
 from understudy.core.settings import config_differences, dump_toml, parse_toml
+from understudy.envs.sources import list_domains
 from understudy.runs.config import TrainConfig, load_config, parse_config
 from understudy.runs.presets import preset_names, preset_text
 
@@ -139,10 +140,19 @@ def test_example_configs_are_valid_and_start_with_a_comment(path: Path) -> None:
     assert path.read_text(encoding="utf-8").startswith("# ")
 
 
-@pytest.mark.parametrize("name", sorted({name for name in preset_names() if name.endswith("_easy")} - {"retail_easy"}))
-def test_easy_presets_differ_from_each_other_only_in_slice_and_limits(name: str) -> None:
-    own = {text.partition(":")[0] for text in config_differences(load_config("retail_easy"), load_config(name))}
-    assert own == {"domain", "slice.families", "slice.tools", "limits.max_turns", "limits.max_episode_tokens"}
+@pytest.mark.parametrize("kind", ["easy", "quick"])
+@pytest.mark.parametrize("domain", sorted({*list_domains()} - {"retail"}))
+def test_presets_of_domains_differ_from_that_of_retail_only_in_slice_and_limits(domain: str, kind: str) -> None:
+    found = config_differences(load_config(f"retail_{kind}"), load_config(f"{domain}_{kind}"))
+    own = {text.partition(":")[0] for text in found} - {"limits.max_turns", "limits.max_episode_tokens"}
+    assert own == {"domain", "slice.families", "slice.tools"}
+
+
+@pytest.mark.parametrize("domain", sorted({*list_domains()} - {"retail"}))
+def test_quick_preset_is_a_part_of_the_easy_one(domain: str) -> None:
+    quick, easy = (load_config(f"{domain}_{kind}").slice for kind in ("quick", "easy"))
+    assert {*quick.families} < {*easy.families}
+    assert {*quick.tools} < {*easy.tools}
 
 
 def test_dumped_toml_documents_keys_in_comments() -> None:
