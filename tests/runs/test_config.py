@@ -86,6 +86,7 @@ def test_key_of_another_section_is_suggested() -> None:
     ("override", "error"),
     [
         ("algorithm.group_size=0", r"algorithm\.group_size = 0: .*\b1\b"),
+        ("algorithm.max_trained_episodes=1", r"algorithm\.max_trained_episodes = 1: .*'group_mean'"),
         ("algorithm.group_size=1", r"algorithm\.group_size = 1: .*algorithm\.advantage_estimator = 'group_mean'"),
         (
             "algorithm.loss_aggregation=tokn",

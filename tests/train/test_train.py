@@ -199,6 +199,21 @@ def test_groups_of_equal_rewards_are_selected_only_with_kl_or_batch_std(tiny: Pa
     assert select_groups(every, "algorithm.kl_coef=0.1") == [mixed, equal]
     assert select_groups(every, "algorithm.advantage_estimator=reinforce_pp") == [mixed, equal]
     assert select_groups([equal, lost], "algorithm.advantage_estimator=reinforce_pp") == []
+    mostly_lost = make_group(make_episodes(0.0, 0.2, 1.0, 0.1, 0.3, None, 0.5))
+    for count, rewards in (
+        (2, [0.0, 1.0]),
+        (3, [0.0, 1.0, 0.5]),
+        (4, [0.0, 1.0, 0.1, 0.5]),
+        (6, [0.0, 0.2, 1.0, 0.1, 0.3, 0.5]),
+    ):
+        (few,) = select_groups([mostly_lost], f"algorithm.max_trained_episodes={count}")
+        assert [episode.reward for episode in few.episodes] == rewards
+    (won,) = select_groups(
+        [make_group(make_episodes(1.0, 0.0, 1.0, 1.0))],
+        "algorithm.advantage_estimator=success_indicator",
+        "algorithm.max_trained_episodes=1",
+    )
+    assert [episode.reward for episode in won.episodes] == [1.0]
     rows, numbers, places = (
         [*mixed.episodes, *equal.episodes],
         [0, 0, 1, 1],

@@ -93,6 +93,10 @@ class AlgorithmConfig(Record):
     """Episodes of each task. At least 2, but 1 is enough for `gae`, `success_indicator` and `zero`."""
     groups_per_batch: int = Field(default=6, ge=1)
     """Groups (tasks) in a step."""
+    max_trained_episodes: int = Field(default=0, ge=0)
+    """Maximum number of episodes of a group that the update trains on: half of them those with the highest rewards,
+    half those with the lowest (PODS, Xu et al. 2025, arXiv:2504.13818). Sampling is often cheaper than updating. 0
+    trains on all."""
     learning_rate: float = Field(default=1e-5, gt=0.0)
     """Peak learning rate."""
     warmup_steps: int = Field(default=2, ge=0)
@@ -155,6 +159,11 @@ class AlgorithmConfig(Record):
                 f"algorithm.group_size = {self.group_size}: algorithm.advantage_estimator = "
                 f"{self.advantage_estimator!r} compares the episodes of a "
                 "group; it should be greater than or equal to 2 (1 is enough for 'gae')"
+            )
+        if self.max_trained_episodes == 1 and self._compares_episodes:
+            raise ConfigError(
+                f"algorithm.max_trained_episodes = 1: algorithm.advantage_estimator = {self.advantage_estimator!r} "
+                "compares the episodes of a group; give at least 2, or 0 for all"
             )
         return self
 

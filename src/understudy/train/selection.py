@@ -5,6 +5,7 @@ from pathlib import Path
 
 from understudy.clients.chat import Budget, open_chat_model
 from understudy.core.errors import ConfigError
+from understudy.core.trajectory import Trajectory
 from understudy.engines.models import find_model
 from understudy.engines.reference_config import FROZEN_REFERENCE
 from understudy.formats.tokenizer import first_token_difference
@@ -19,12 +20,21 @@ def trainable_groups(groups: Sequence[Group], algorithm: AlgorithmConfig) -> lis
 
     With a KL penalty, every scored episode is trained on. `reinforce_pp` divides by the standard deviation over the
     whole batch. It therefore also trains on every scored episode, unless the rewards are equal within every group.
+    `algorithm.max_trained_episodes` limits the episodes of each group.
     """
     estimator = algorithm.advantage_estimator
     found = [Group(group.task, group.trainable_episodes(estimator)) for group in groups]
     if algorithm.kl_coef or (estimator == "reinforce_pp" and any(group.episodes for group in found)):
         found = [Group(group.task, group.scored_episodes) for group in groups]
-    return [group for group in found if group.episodes]
+    most = algorithm.max_trained_episodes or algorithm.group_size
+    return [Group(group.task, highest_and_lowest(group.episodes, most)) for group in found if group.episodes]
+
+
+def highest_and_lowest(episodes: Sequence[Trajectory], count: int) -> list[Trajectory]:
+    """Return `count` episodes in their order: half of them, rounded up, have the highest rewards, half the lowest."""
+    ranked = sorted(range(len(episodes)), key=lambda index: episodes[index].reward, reverse=True)
+    chosen = {*ranked[: -(-count // 2)], *ranked[len(ranked) - count // 2 :]} if count < len(ranked) else {*ranked}
+    return [episode for index, episode in enumerate(episodes) if index in chosen]
 
 
 def make_reward_judge(config: TrainConfig, budget: Budget | None = None) -> RewardJudge | None:
