@@ -11,7 +11,7 @@ The rules:
     0.70.
 2.  The time is the mean over the seeds of the seconds from the first step to the last: SFT, episodes, updates and
     checkpoints. Installing, loading and evaluations do not count.
-3.  A run may use at most 72 demonstrations. It may play as many training tasks as it likes.
+3.  A run may use at most 88 demonstrations. It may play as many training tasks as it likes.
 4.  Model, slice, prompt, limits of an episode, user, reward and evaluation are those of the preset. All else may
     change: settings, algorithm, order of tasks, and the code of the trainer and the sampler.
 5.  Settings are chosen on validation tasks. A result for the record is one run of each seed on the test tasks.
@@ -32,7 +32,7 @@ from understudy.runs.run import read_metrics, read_run_config
 PRESET = "retail_quick"
 SEEDS = (0, 1, 2)
 REQUIRED_SUCCESS = 0.70
-MAX_DEMONSTRATIONS = 72
+MAX_DEMONSTRATIONS = 88
 HELD_OUT_TASKS = 200
 FIXED = ("domain", "model", "data", "slice", "limits", "user", "reward", "eval")
 """Parts of the config that an attempt may not change."""
