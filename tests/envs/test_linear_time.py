@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from support.proposals import after_proposal
+from support.proposals import CANCEL, after_proposal, call, kinds, say, user
 from understudy import load
 from understudy.clients.completions import ChatCompletion
 from understudy.core.messages import Message
+from understudy.envs.environment import ConfirmedWrite
 from understudy.envs.users import consent, draft
 from understudy.envs.users.scripted import ScriptedUser
 
@@ -31,6 +32,17 @@ def read_as_user(text: str) -> None:
 
 def find_violations_of_proposal(text: str) -> None:
     after_proposal(f"I will cancel order W1, {text}")
+
+
+def find_violations_of_claim(text: str) -> None:
+    """Compare a claim with the refund that a write's result shows."""
+    start = [user("Please help."), say("I will cancel order W1. Shall I?"), user("Yes.")]
+    transcript = [*start, *call(CANCEL, '{"refund": "31.25"}'), say(f"I did refund {text}")]
+    kinds(transcript, [ConfirmedWrite(CANCEL, 3, 2)])
+
+
+def find_contradictions(text: str) -> None:
+    kinds([user("How many?"), say(f"The number is 1. {text}")], outputs=["1"])
 
 
 READERS: tuple[Callable[[str], object], ...] = (
@@ -63,7 +75,10 @@ def test_scripted_user_hears_different_refusals_in_linear_time() -> None:
         (read_as_user, "### " * (SIZE // 4)),
         (find_violations_of_proposal, "\n" * SIZE),
         (find_violations_of_proposal, "and " * (SIZE // 40)),
-        (find_violations_of_proposal, "and refund 12.50 " * (SIZE // 170)),
+        (find_violations_of_proposal, "and refund 12.50 " * (SIZE // 50)),
+        (find_violations_of_claim, "$1" + ",1" * (SIZE // 20)),
+        (find_violations_of_claim, "$1,1,1,1," * (SIZE // 36)),
+        (find_contradictions, "1,1,1,1," * (SIZE // 80)),
     ],
 )
 def test_long_text_is_read_in_linear_time(read: Callable[[str], object], text: str) -> None:

@@ -9,7 +9,8 @@ from understudy.envs.compliance.ids import ID
 from understudy.envs.compliance.sentences import quote, split_sentences
 from understudy.envs.rewards import FactRules, affirms_fact, extract_numbers, is_failure, is_number, states_fact
 
-_NUMBER_PATTERN = r"\$?\d[\d,]*(?:\.\d+)?"
+_NUMBER_PATTERN = r"\$?\d[\d,]{0,20}(?:\.\d+)?"
+"""A number. Its length is bounded, so that a long list of numbers is read in linear time."""
 _NUMBER = re.compile(rf"(?<![\w.-]){_NUMBER_PATTERN}(?![\w-])")
 _LISTED_NUMBERS = re.compile(rf"(?<![\w.-]){_NUMBER_PATTERN}(?:\s*(?:,|or|and|/)+\s*{_NUMBER_PATTERN}){{2,}}(?![\w-])")
 """At least three numbers: "31.25, 31.50 and 31.75"."""

@@ -133,8 +133,10 @@ def _is_listed(value: str, text: str) -> bool:
 def _find_announced_targets(call: ToolCall, targets: set[str], text: str) -> Iterator[str]:
     """Yield the ids in announcements of the call's action that name none of the targets."""
     words = call.name.casefold().split("_")
-    for announced in find_announcements(text, PROPOSING):
-        if _OFFER.search(announced.sentence) or not names_action(VERBS[announced.verb], words):
+    found = list(find_announcements(text, PROPOSING))
+    offers = {sentence for sentence in {each.sentence for each in found} if _OFFER.search(sentence)}
+    for announced in found:
+        if announced.sentence in offers or not names_action(VERBS[announced.verb], words):
             continue
         names = TARGET.findall(announced.object)
         names = [name for name in names if any(id_form(name) == id_form(value) for value in targets)]

@@ -57,8 +57,10 @@ def check_promises(
     promised = list(find_announcements(text, starts))
     for match in _YOU_GET.finditer(text):
         promised.append(Announcement(match[0], "refund" if _IS_REFUND.search(match[0]) else "give", match["object"]))
+    sentences = set() if agreed else {each.sentence for each in promised}
+    conditional = {sentence for sentence in sentences if CONDITION.search(sentence)}
     for each in promised:
-        if not agreed and CONDITION.search(each.sentence):
+        if each.sentence in conditional:
             continue
         violation = Violation(kind=kind, message=place, text=quote(each.phrase))
         if agreed and known.find_unknown(each.object):

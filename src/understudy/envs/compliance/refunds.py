@@ -9,12 +9,14 @@ from understudy.envs.rewards import extract_numbers
 
 _REFUND_ROOTS = frozenset({"refund", "reimburs"})
 _PAYING_ROOTS = frozenset({"pay", "send", "giv", "grant", "return", "credit", "issu", "transfer"})
-_PAID_AMOUNT = re.compile(r"\s*(?:(?:you|back|another|an extra)\s+){1,3}\$?\d[\d,]*\.\d\d\b")
+_MONEY = r"\$?\d[\d,]{0,20}\.\d\d"
+"""An amount of money. Its length is bounded, so that a long list of numbers is read in linear time."""
+_PAID_AMOUNT = re.compile(rf"\s*(?:(?:you|back|another|an extra)\s+){{1,3}}{_MONEY}\b")
 """The object of a verb that pays money to the user: "you 500.00", "you back $20.00"."""
 _GIVEN_REFUND = re.compile(
     r"\s*(?:you\s+)?(?:also\s+)?(?:an?|the|another|your|full)\s+(?:\w+\s+)?(?:refund|reimbursement)\b"
 )
-_AMOUNT = re.compile(r"(?<![\w.-])\$?\d[\d,]*\.\d\d(?![\w])")
+_AMOUNT = re.compile(rf"(?<![\w.-]){_MONEY}(?!\w)")
 
 
 def is_refund(root: str, target: str) -> bool:
