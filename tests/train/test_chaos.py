@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from http.client import HTTPConnection, RemoteDisconnected
+from http.client import HTTPConnection, IncompleteRead, RemoteDisconnected
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def test_share_fails_exactly_so_many_first_calls(tmp_path: Path) -> None:
     assert sum(bool(injector.find_fault("user", f"{i}")) for i in range(20)) == 11
 
 
-@pytest.mark.parametrize("fault", ["500", "429", "half JSON", "reset", "refused", "hang"])
+@pytest.mark.parametrize("fault", ["500", "429", "half JSON", "half a body", "reset", "refused", "hang"])
 def test_endpoint_fails_as_planned_and_recovers(tmp_path: Path, fault: str) -> None:
     FaultPlan("user endpoint", fault, "passing").write(tmp_path)
     request = json.dumps({"model": "user endpoint", "messages": [{"content": "Do you confirm?"}]})
@@ -83,6 +83,8 @@ def test_endpoint_fails_as_planned_and_recovers(tmp_path: Path, fault: str) -> N
             connection.request("POST", "/v1/chat/completions", request)
             reply = connection.getresponse()
             return reply.read().decode() if reply.status == 200 else str(reply.status)
+        except IncompleteRead:
+            return "an incomplete body"
         except (TimeoutError, ConnectionError, RemoteDisconnected):
             return "no connection"
         finally:
@@ -94,7 +96,8 @@ def test_endpoint_fails_as_planned_and_recovers(tmp_path: Path, fault: str) -> N
             if "Yes, please." in found[-1]:
                 break
             time.sleep(0.01)
-    expected = {"half JSON": '{"choices": [{"mess', **dict.fromkeys(("reset", "refused", "hang"), "no connection")}
+    expected = {"half JSON": '{"choices": [{"mess', "half a body": "an incomplete body"}
+    expected |= dict.fromkeys(("reset", "refused", "hang"), "no connection")
     assert set(found[:-1]) == {expected.get(fault, fault)}
     assert "Yes, please." in found[-1]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from understudy.core.errors import Fault
-from understudy.train.chaos.endpoint import DEATH, JUDGE_ENDPOINT, USER_ENDPOINT
+from understudy.train.chaos.endpoint import DEATH, HALF_BODY, JUDGE_ENDPOINT, USER_ENDPOINT
 from understudy.train.chaos.injection import HANG
 from understudy.train.chaos.sources import RANK
 from understudy.train.chaos.vllm_server import REPLY_DAMAGES, VLLM, WEIGHTS_LOST
@@ -119,6 +119,7 @@ _ENDPOINT_FAULTS: Mapping[str, Ending] = {
     "404": "refused",
     "429": "stops",
     "500": "stops",
+    HALF_BODY: "stops",
     "half JSON": "stops",
     "empty body": "stops",
     "invalid UTF-8": "stops",
@@ -162,7 +163,7 @@ def _endpoint_cells(party: str, setup: Setup, owner: Fault, faults: Sequence[str
 
 
 def _vllm_cells() -> Sequence[FaultCell]:
-    repeated = (DEATH, WEIGHTS_LOST, "reset", "404", "500", "half JSON", "empty body", "invalid UTF-8")
+    repeated = (DEATH, WEIGHTS_LOST, "reset", "404", "500", HALF_BODY, "half JSON", "empty body", "invalid UTF-8")
     rejected = ("401", "429", "error page", "no choices", *REPLY_DAMAGES)
     return [
         *(FaultCell(VLLM, fault, _VLLM, "equal", "stops", "engine") for fault in repeated),

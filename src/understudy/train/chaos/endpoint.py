@@ -29,6 +29,8 @@ SLOW_SECONDS, DOWN_SECONDS = 0.05, 0.3
 """How long a slow request takes, and how long a server is down that is started again."""
 USER_ENDPOINT, JUDGE_ENDPOINT = "user endpoint", "judge endpoint"
 CHAT_PATH = "/v1/chat/completions"
+HALF_BODY = "half a body"
+"""The fault of a connection that ends in the middle of an answer."""
 DEATH = "death"
 """The fault of a server that ends and, if the fault passes, is started again."""
 _BODIES: Mapping[str, bytes] = {
@@ -116,6 +118,9 @@ class FaultyEndpoint:
         handler.send_header("Content-Type", "text/html" if fault == "error page" else "application/json")
         handler.send_header("Content-Length", str(len(content)))
         handler.end_headers()
+        if fault == HALF_BODY:
+            handler.close_connection = True
+            content = content[: len(content) // 2]
         handler.wfile.write(content)
         return None
 
