@@ -11,6 +11,7 @@ from understudy.algorithms.advantages import (
     apply_kl_penalty,
     episode_advantages,
     has_group_variance,
+    scale_negative_advantages,
     tis_weights,
     token_weights,
     turn_advantages,
@@ -223,9 +224,10 @@ def compute_advantages(batch: Batch, config: TrainConfig) -> Batch:
         batch = with_gae_advantages(batch, algorithm)
     else:
         batch = batch.replace(advantages=_reward_advantages(batch, algorithm))
+    assert batch.advantages is not None
+    batch = batch.replace(advantages=scale_negative_advantages(batch.advantages, algorithm.negative_advantage_scale))
     if batch.ref_logprobs is None or (algorithm.uses_critic and algorithm.kl_estimator == "k1"):
         return batch
-    assert batch.advantages is not None
     args = batch.logprobs, batch.ref_logprobs, batch.mask, algorithm.kl_coef, algorithm.kl_estimator
     return batch.replace(advantages=apply_kl_penalty(batch.advantages, *args))
 
