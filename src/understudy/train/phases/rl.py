@@ -222,14 +222,15 @@ def compute_advantages(batch: Batch, config: TrainConfig) -> Batch:
     algorithm = config.algorithm
     if algorithm.uses_critic:
         batch = with_gae_advantages(batch, algorithm)
+        assert batch.advantages is not None
+        advantages = batch.advantages
     else:
-        batch = batch.replace(advantages=_reward_advantages(batch, algorithm))
-    assert batch.advantages is not None
-    batch = batch.replace(advantages=scale_negative_advantages(batch.advantages, algorithm.negative_advantage_scale))
-    if batch.ref_logprobs is None or (algorithm.uses_critic and algorithm.kl_estimator == "k1"):
-        return batch
-    args = batch.logprobs, batch.ref_logprobs, batch.mask, algorithm.kl_coef, algorithm.kl_estimator
-    return batch.replace(advantages=apply_kl_penalty(batch.advantages, *args))
+        advantages = _reward_advantages(batch, algorithm)
+    advantages = scale_negative_advantages(advantages, algorithm.negative_advantage_scale)
+    if batch.ref_logprobs is not None and not (algorithm.uses_critic and algorithm.kl_estimator == "k1"):
+        args = batch.logprobs, batch.ref_logprobs, batch.mask, algorithm.kl_coef, algorithm.kl_estimator
+        advantages = apply_kl_penalty(advantages, *args)
+    return batch.replace(advantages=advantages)
 
 
 def _reward_advantages(batch: Batch, algorithm: AlgorithmConfig) -> Tensor:
