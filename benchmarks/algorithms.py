@@ -27,8 +27,9 @@ from understudy.runs.run import read_metrics
 PRESET = "retail_quick"
 MINIBATCHES = "algorithm.num_minibatches=4"
 ALGORITHMS = {
-    "group mean": ("algorithm.advantage_estimator=group_mean", MINIBATCHES),
-    "turn": ("algorithm.advantage_estimator=turn", MINIBATCHES),
+    "preset": (),
+    "group mean": ("algorithm.advantage_estimator=group_mean", "algorithm.negative_advantage_scale=1", MINIBATCHES),
+    "turn": ("algorithm.advantage_estimator=turn", "algorithm.negative_advantage_scale=1", MINIBATCHES),
     **{name: (f"algorithm.preset={name}", MINIBATCHES) for name in ("grpo", "dr_grpo", "rloo", "reinforce_pp", "rft")},
     "dapo": ("algorithm.preset=dapo", MINIBATCHES),
     "gspo": ("algorithm.preset=gspo",),
@@ -36,7 +37,7 @@ ALGORITHMS = {
     "ppo": ("algorithm.preset=ppo",),
 }
 """Name -> settings. All sample as many episodes a step; none replaces groups of equal rewards, which costs time."""
-COMMON = ("algorithm.max_resampled_groups=0", "algorithm.warmup_steps=0")
+COMMON = ("algorithm.max_resampled_groups=0", "algorithm.warmup_steps=0", "algorithm.min_lr_ratio=1")
 MOST_STEPS = 1000
 MODEL = "exported"
 
