@@ -78,7 +78,11 @@ def test_scripted_user_hears_different_refusals_in_linear_time() -> None:
         (find_violations_of_proposal, "and refund 12.50 " * (SIZE // 50)),
         (find_violations_of_claim, "$1" + ",1" * (SIZE // 20)),
         (find_violations_of_claim, "$1,1,1,1," * (SIZE // 36)),
+        (find_violations_of_claim, "and i have refunded 12.50 " * (SIZE // 260)),
+        (find_violations_of_claim, "and i did refund 12.50 " * (SIZE // 230)),
         (find_contradictions, "1,1,1,1," * (SIZE // 80)),
+        (find_contradictions, "$1or" * (SIZE // 40)),
+        (find_contradictions, "word " * (SIZE // 50)),
     ],
 )
 def test_long_text_is_read_in_linear_time(read: Callable[[str], object], text: str) -> None:

@@ -14,6 +14,13 @@ def test_sentences_end_at_semicolons_and_lines_but_not_in_numbers() -> None:
     assert split_sentences("it is 31.25; yes. no\nbye") == ["it is 31.25;", "yes.", "no", "bye"]
 
 
+def test_long_sentence_is_cut_at_spaces() -> None:
+    text = "word " * 500 + "w" * 2500
+    parts = split_sentences(text)
+    assert "".join(parts) == text
+    assert [len(part) for part in parts] == [999, 995, 505, 1000, 1000, 501]
+
+
 @pytest.mark.parametrize(
     ("text", "negated"),
     [

@@ -9,12 +9,12 @@ from understudy.envs.compliance.ids import ID
 from understudy.envs.compliance.sentences import quote, split_sentences
 from understudy.envs.rewards import FactRules, affirms_fact, extract_numbers, is_failure, is_number, states_fact
 
-_NUMBER_PATTERN = r"\$?\d[\d,]{0,20}(?:\.\d+)?"
+_NUMBER_PATTERN = r"\$?\d[\d,]{0,20}(?:\.\d+)?(?![\w-])"
 """A number. Its length is bounded, so that a long list of numbers is read in linear time."""
-_NUMBER = re.compile(rf"(?<![\w.-]){_NUMBER_PATTERN}(?![\w-])")
-_LISTED_NUMBERS = re.compile(rf"(?<![\w.-]){_NUMBER_PATTERN}(?:\s*(?:,|or|and|/)+\s*{_NUMBER_PATTERN}){{2,}}(?![\w-])")
+_NUMBER = re.compile(rf"(?<![\w.-]){_NUMBER_PATTERN}")
+_LISTED_NUMBERS = re.compile(rf"(?<![\w.-]){_NUMBER_PATTERN}(?:\s*(?:,|or|and|/)+\s*{_NUMBER_PATTERN}){{2,}}")
 """At least three numbers: "31.25, 31.50 and 31.75"."""
-_ALTERNATIVE_NUMBERS = re.compile(rf"(?<![\w.-]){_NUMBER_PATTERN}(?:\s*,?\s*(?:or|/)\s*{_NUMBER_PATTERN})+(?![\w-])")
+_ALTERNATIVE_NUMBERS = re.compile(rf"(?<![\w.-]){_NUMBER_PATTERN}(?:\s*,?\s*(?:or|/)\s*{_NUMBER_PATTERN})+")
 """Numbers of which one is true: "31.25 or 31.50"."""
 _LIST_START = re.compile(r".*?(?:\b(?:is|are|was|were)\b|:)\s*")
 """What comes before a list: "the status is ", "status: "."""
@@ -75,7 +75,8 @@ def _is_in_list(output: str, text: str, outputs: Sequence[str], words: Collectio
     own, found = set(output.casefold().split("|")), False
     for sentence in split_sentences(text):
         plain = sentence.strip(" .!?")
-        items = {item.strip() for item in _LIST_SEPARATOR.split(_LIST_START.sub("", plain, count=1))}
+        start = _LIST_START.match(plain)
+        items = {item.strip() for item in _LIST_SEPARATOR.split(plain[start.end() :] if start else plain)}
         if own & items and any(item in words and item not in told for item in items):
             found = True
         elif affirms_fact(output, sentence):

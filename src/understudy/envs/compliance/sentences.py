@@ -7,6 +7,8 @@ from understudy.envs.compliance.actions import ANY_VERB
 
 MAX_QUOTE_LENGTH = 200
 """Largest number of characters that a violation quotes."""
+MAX_SENTENCE_LENGTH = 1000
+"""Largest number of characters of a sentence that is read as a whole."""
 
 CONDITION = re.compile(
     r"\b(?:if|once|when|whenever|after|unless|until|in case|as soon as|should you|would|could|before|cannot|can't|"
@@ -45,8 +47,22 @@ def quote(text: str) -> str:
 
 
 def split_sentences(text: str) -> list[str]:
-    """Return the sentences and lines of a text. A semicolon ends a sentence too."""
-    return _SENTENCE_END.split(text)
+    """Return the sentences and lines of a text. A semicolon ends a sentence too.
+
+    A sentence of more than `MAX_SENTENCE_LENGTH` characters is cut at a space, so that a text of any length is read in
+    linear time.
+    """
+    return [part for sentence in _SENTENCE_END.split(text) for part in _cut(sentence)]
+
+
+def _cut(sentence: str) -> Iterator[str]:
+    start = 0
+    while len(sentence) - start > MAX_SENTENCE_LENGTH:
+        space = sentence.rfind(" ", start, start + MAX_SENTENCE_LENGTH)
+        end = space if space > start else start + MAX_SENTENCE_LENGTH
+        yield sentence[start:end]
+        start = end
+    yield sentence[start:]
 
 
 def split_clauses(text: str) -> Iterator[tuple[str, bool]]:
