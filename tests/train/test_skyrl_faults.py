@@ -2,29 +2,27 @@
 
 import json
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
 from support import skyrl_venv
+from support.paths import ROOT
 from understudy.engines.models import make_tiny_model
 from understudy.train.chaos.cells import SKYRL_CELLS, SKYRL_WORKER
 
 pytestmark = pytest.mark.skyrl
-TIMEOUT = 900  # seconds; it takes about 60
+TIMEOUT = 900  # seconds; they take about 60 and 180
 
 
-def inject_faults(folder: Path) -> list[Mapping[str, Any]]:
-    """Return the lines of JSON that `support.skyrl_faults` prints in SkyRL's environment."""
-    model = make_tiny_model(folder / "tiny", architecture="qwen3")
+def run_in_skyrl(folder: Path, *arguments: str) -> bytes:
+    """Return what Python prints in SkyRL's environment."""
     log = folder / "log"
     with log.open("wb") as errors:
         done = subprocess.run(
-            [str(skyrl_venv.install()), "-m", "support.skyrl_faults", str(model), str(folder / "cells")],
+            [str(skyrl_venv.install()), *arguments],
             env=skyrl_venv.process_environment(),
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -32,11 +30,13 @@ def inject_faults(folder: Path) -> list[Mapping[str, Any]]:
             check=False,
         )
     assert done.returncode == 0, log.read_text(encoding="utf-8", errors="replace")[-6000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
+    return done.stdout
 
 
 def test_generator_charges_faults_and_masks_their_episodes(tmp_path: Path) -> None:
-    cells = inject_faults(tmp_path)
+    model = make_tiny_model(tmp_path / "tiny", architecture="qwen3")
+    printed = run_in_skyrl(tmp_path, "-m", "support.skyrl_faults", str(model), str(tmp_path / "cells"))
+    cells = [json.loads(line) for line in printed.splitlines() if line.startswith(b"{")]
     assert [(cell["party"], cell["fault"]) for cell in cells] == [
         (cell.party, cell.fault) for cell in SKYRL_CELLS if cell.party != SKYRL_WORKER
     ]
@@ -52,3 +52,13 @@ def test_generator_charges_faults_and_masks_their_episodes(tmp_path: Path) -> No
         if "half" in cell:  # one of two episodes fails for good: it is masked, and has the reward of the other
             assert passing["charged"] == cell["half"]["charged"] == [owner], cell
             assert (cell["half"]["rewards"], sorted(cell["half"]["trained"])) == ([1.0, 1.0], [False, True]), cell
+
+
+def test_run_whose_policy_worker_was_killed_resumes_equal(tmp_path: Path) -> None:
+    """Runs the cell that needs Ray: without faults, with the killed worker, and resumed."""
+    model = make_tiny_model(tmp_path / "tiny", architecture="qwen3")
+    example = str(ROOT / "examples" / "skyrl" / "tiny_cpu.toml")
+    one_worker = "engine.trainer.placement.policy_num_gpus_per_node=1"
+    options = (f"model={model}", one_worker, "--only", SKYRL_WORKER, "--json")
+    (cell,) = json.loads(run_in_skyrl(tmp_path, "-m", "understudy", "chaos", example, *options))
+    assert (cell["party"], cell["injected"], cell["holds"], cell["problems"]) == (SKYRL_WORKER, 1, True, [])

@@ -182,14 +182,12 @@ def test_eval_of_the_exported_model_matches_the_run(resumed_run: Path) -> None:
 
 @pytest.fixture(scope="module")
 def run_with_dead_engine(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A run on two workers whose engine was killed after step 1, and its log."""
+    """A run on two workers whose engine was killed in step 2, and its log."""
     folder = tmp_path_factory.mktemp("bereft")
     run, log = folder / "run", folder / "log"
-    config = write_config(folder, tiny, "steps=50", "engine.trainer.placement.policy_num_gpus_per_node=2")
-    process = start_python("-m", "understudy", "train", config, "--out", str(run), log=log)
-    wait_until(lambda: 1 in logged_steps(run), process, log)
-    find_worker(process, "ray::Engine").kill()
-    return run, wait_for_exit(process, log, 1)
+    dying = "engine.experiment=support.skyrl_cpu.experiment:DyingEngineExperiment"
+    config = write_config(folder, tiny, "steps=50", "engine.trainer.placement.policy_num_gpus_per_node=2", dying)
+    return run, train(config, "--out", str(run), log=log, code=1)
 
 
 def find_worker(process: "subprocess.Popen[bytes]", name: str) -> psutil.Process:
@@ -212,8 +210,8 @@ def test_episodes_after_an_engine_crash_are_engine_faults(run_with_dead_engine: 
     run, text = run_with_dead_engine
     assert "max_fault_rate" in text
     assert "engine" in text
-    last = max(logged_steps(run)) + 1
-    episodes, _ = read_trajectories(run / "trajectories" / f"step_{last:06}.jsonl")
+    assert max(logged_steps(run)) == 1
+    episodes, _ = read_trajectories(run / "trajectories" / "step_000002.jsonl")
     assert len(episodes) == 16
     assert {episode.fault for episode in episodes if not episode.score} == {"engine"}
 

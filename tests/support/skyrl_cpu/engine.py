@@ -49,8 +49,10 @@ class Engine:
 class CpuClient(InferenceEngineInterface):  # type: ignore[misc]  # SkyRL has no types
     """The part of SkyRL's `InferenceEngineInterface` that works on token ids."""
 
-    def __init__(self, model: Path, sequences: int) -> None:
+    def __init__(self, model: Path, sequences: int, dies_at_version: int | None = None) -> None:
+        """The engine's process is killed at its first request with the weights of version `dies_at_version`."""
         self._model, self.weight_version = str(model), 0
+        self._dies_at_version = dies_at_version
         self._engine = Engine.remote(str(model), sequences)  # type: ignore[attr-defined]
 
     @property
@@ -63,6 +65,8 @@ class CpuClient(InferenceEngineInterface):  # type: ignore[misc]  # SkyRL has no
         params = input_batch.get("sampling_params") or {}
         ends, seed = list(params.get("stop_token_ids") or ()), int(params.get("seed") or 0)
         prompts, sampling = input_batch["prompt_token_ids"], _sampling(params)
+        if self.weight_version == self._dies_at_version:
+            ray.kill(self._engine)
         asked = [self._engine.sample.remote(prompt, sampling, seed + i, ends) for i, prompt in enumerate(prompts)]
         replies = [await reply for reply in asked]
         return {

@@ -19,6 +19,9 @@ CPUS = 3  # for the inference engine and for the processes that SkyRL starts bes
 class CpuExperiment(SkyRLExperiment):
     """SkyRL's experiment with CPU workers and a CPU inference engine."""
 
+    dies_at_version: int | None = None
+    """The version of the weights at which the engine's process is killed."""
+
     def __init__(self, cfg: Any, *parts: Any) -> None:
         """Raise ConfigError if an existing cluster declares fewer GPUs than SkyRL requests, because SkyRL would wait
         for them.
@@ -54,7 +57,8 @@ class CpuExperiment(SkyRLExperiment):
 
     def get_inference_client(self) -> CpuClient:
         """Start one engine in its own process."""
-        return CpuClient(Path(self.cfg.trainer.policy.model.path), self._context.config.engine.max_num_seqs)
+        model, sequences = Path(self.cfg.trainer.policy.model.path), self._context.config.engine.max_num_seqs
+        return CpuClient(model, sequences, self.dies_at_version)
 
     def _setup_trainer(self) -> SyncTrainer | AsyncTrainer:
         os.makedirs(self.cfg.trainer.export_path, exist_ok=True)
@@ -71,3 +75,9 @@ class CpuExperiment(SkyRLExperiment):
         )
         made.build_models(PolicyWorker, CriticWorker, RefWorker)
         return made
+
+
+class DyingEngineExperiment(CpuExperiment):
+    """An experiment whose engine is killed in the rollouts of step 2. Version 1 of the weights is that of step 1."""
+
+    dies_at_version = 2
