@@ -272,6 +272,8 @@ def test_forecast_matches_hand_computed_times() -> None:
         config(*settings, "algorithm.kl_coef=0.1", "algorithm.tis_cap=2"), EPISODES, SPEEDS, 20
     )
     assert more.phases[1].seconds == pytest.approx(5 * (sampled + 3 + computed * 5 / 3))
+    half = forecast.forecast_run(config(*settings, "algorithm.max_trained_episodes=2"), EPISODES, SPEEDS, 20)
+    assert half.phases[1].seconds == pytest.approx(5 * (sampled + 3 + (6 * 200 + 3 * 300) / 50))
     twice = ["algorithm.update_epochs=2", "algorithm.num_minibatches=3", "algorithm.advantage_estimator=gae"]
     often = forecast.forecast_run(config(*settings, *twice), EPISODES, SPEEDS, 20)
     assert often.phases[1].seconds == pytest.approx(5 * (sampled + 6 * 3 + computed * 7 / 3))

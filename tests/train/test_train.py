@@ -206,7 +206,7 @@ def test_groups_of_equal_rewards_are_selected_only_with_kl_or_batch_std(tiny: Pa
         (4, [0.0, 1.0, 0.1, 0.5]),
         (6, [0.0, 0.2, 1.0, 0.1, 0.3, 0.5]),
     ):
-        (few,) = select_groups([mostly_lost], f"algorithm.max_trained_episodes={count}")
+        (few,) = select_groups([mostly_lost], "algorithm.group_size=7", f"algorithm.max_trained_episodes={count}")
         assert [episode.reward for episode in few.episodes] == rewards
     (won,) = select_groups(
         [make_group(make_episodes(1.0, 0.0, 1.0, 1.0))],

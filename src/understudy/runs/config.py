@@ -134,6 +134,11 @@ class AlgorithmConfig(Record):
     turn: TurnAdvantageConfig = TurnAdvantageConfig()
 
     @property
+    def most_trained_episodes(self) -> int:
+        """The number of episodes of a group that an update trains on at most."""
+        return min(self.group_size, self.max_trained_episodes or self.group_size)
+
+    @property
     def _compares_episodes(self) -> bool:
         """True if advantages compare the episodes of a group."""
         estimator = self.advantage_estimator

@@ -18,15 +18,15 @@ from understudy.runs.endpoints import REWARD_JUDGE_KEY, training_endpoint_names
 def trainable_groups(groups: Sequence[Group], algorithm: AlgorithmConfig) -> list[Group]:
     """Return the groups of a step with the episodes to train on. Groups without any are left out.
 
-    With a KL penalty, every scored episode is trained on. `reinforce_pp` divides by the standard deviation over the
-    whole batch. It therefore also trains on every scored episode, unless the rewards are equal within every group.
-    `algorithm.max_trained_episodes` limits the episodes of each group.
+    With a KL penalty, all scored episodes of a group can be trained on. The same holds for `reinforce_pp`, which
+    divides by the standard deviation over the whole batch, unless the rewards are equal within every group. At most
+    `algorithm.max_trained_episodes` of each group are kept.
     """
     estimator = algorithm.advantage_estimator
     found = [Group(group.task, group.trainable_episodes(estimator)) for group in groups]
     if algorithm.kl_coef or (estimator == "reinforce_pp" and any(group.episodes for group in found)):
         found = [Group(group.task, group.scored_episodes) for group in groups]
-    most = algorithm.max_trained_episodes or algorithm.group_size
+    most = algorithm.most_trained_episodes
     return [Group(group.task, highest_and_lowest(group.episodes, most)) for group in found if group.episodes]
 
 

@@ -102,8 +102,8 @@ def forecast_run(
     imitated = sft.steps * training.seconds(sft.batch_size * episodes.mean_tokens)
     played = algorithm.group_size * algorithm.groups_per_batch
     own = episodes.mean_tokens - episodes.common_prefix_tokens
-    trained = min(algorithm.group_size, algorithm.max_trained_episodes or algorithm.group_size)
-    computed = trained * algorithm.groups_per_batch * own + algorithm.groups_per_batch * episodes.common_prefix_tokens
+    tokens = algorithm.most_trained_episodes * own + episodes.common_prefix_tokens
+    computed = algorithm.groups_per_batch * tokens
     beside = FORWARD_COST * (bool(algorithm.kl_coef) + bool(algorithm.tis_cap) + algorithm.uses_critic)
     passes = (algorithm.update_epochs + beside) * computed / training.tokens_per_second
     update = passes + algorithm.update_epochs * algorithm.num_minibatches * training.optimizer_seconds
