@@ -10,7 +10,8 @@ from understudy.envs.compliance.sentences import quote, split_sentences
 from understudy.envs.rewards import FactRules, affirms_fact, extract_numbers, is_failure, is_number, states_fact
 
 _NUMBER_PATTERN = r"\$?\d[\d,]{0,20}(?:\.\d+)?(?![\w-])"
-"""A number. Its length is bounded, so that a long list of numbers is read in linear time."""
+"""A number that no letter follows. Its length is bounded and its end is checked here, so that a long list of numbers is
+read in linear time."""
 _NUMBER = re.compile(rf"(?<![\w.-]){_NUMBER_PATTERN}")
 _LISTED_NUMBERS = re.compile(rf"(?<![\w.-]){_NUMBER_PATTERN}(?:\s*(?:,|or|and|/)+\s*{_NUMBER_PATTERN}){{2,}}")
 """At least three numbers: "31.25, 31.50 and 31.75"."""
