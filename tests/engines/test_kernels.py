@@ -65,6 +65,36 @@ def joint_reference(prefix: Tensor, own: Tensor, limits: Tensor, scale: float) -
 
 
 @in_all_modes
+@pytest.mark.parametrize("length", [1, 7, 300])
+def test_gather_and_scatter_heads(length: int) -> None:
+    heads, group, rows, dim = 3, 2, 4, 32
+    flat = random_normal(rows * length, heads * group + 1, dim)[:, 1:]  # the rows of projections are wider
+    index = torch.randperm(rows * length).view(rows, length)
+    found = kernels.gather_heads(flat, index, group)
+    expected = flat[index].view(rows, length, heads, group, dim).permute(2, 0, 3, 1, 4)
+    assert torch.equal(found.view(heads, rows, group, length, dim), expected)
+    valid = torch.rand(rows, length) < 0.7
+    masked = kernels.gather_heads(flat, index, group, valid)
+    assert torch.equal(masked.view(expected.shape), expected.where(valid[None, :, None, :, None], torch.zeros(())))
+    out = torch.full_like(flat, 7.0).contiguous()
+    kernels.scatter_heads_(out, index[valid], found, valid.flatten().nonzero()[:, 0], group)
+    assert torch.equal(out[index[valid]], flat[index[valid]])
+    assert (out[index[~valid]] == 7).all()
+
+
+@in_all_modes
+def test_add_heads_sums_repeated_positions_in_float32() -> None:
+    values, index = random_normal(3, 2, 40, 32), torch.randint(0, 9, (2, 40))
+    total = torch.ones(9, 3, 32)
+    expected = total.double()
+    for row in range(2):
+        for column in range(40):
+            expected[index[row, column]] += values[:, row, column].double()
+    kernels.add_heads_(total, index, values)
+    torch.testing.assert_close(total.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@in_all_modes
 @pytest.mark.parametrize("prefix_size", [0, 1, 7, 65, 576])
 @pytest.mark.parametrize("own_size", [1, 7, 65, 300])
 def test_joint_softmax(prefix_size: int, own_size: int) -> None:

@@ -80,20 +80,6 @@ def attend_backward(
     return AttentionGradients(_weighted_sum(scores, prefix_k, k), grad_prefix_k, grad_prefix_v, grad_k, grad_v)
 
 
-def fold_heads(x: Tensor, index: Tensor, group: int) -> Tensor:
-    """Return the queries at positions [b, L] of flat queries [N, Hq, d], as [H, b, G * L, d]. `group` is G."""
-    rows, length = index.shape
-    heads = x.shape[1] // group
-    taken = x[index].view(rows, length, heads, group, -1).permute(2, 0, 3, 1, 4)
-    return taken.reshape(heads, rows, group * length, -1)
-
-
-def unfold_heads(x: Tensor, group: int) -> Tensor:
-    """Return the inverse of `fold_heads`: [H, b, G * L, d] as [b, L, Hq, d]."""
-    heads, rows, _, dim = x.shape
-    return x.view(heads, rows, group, -1, dim).permute(1, 3, 0, 2, 4).reshape(rows, -1, heads * group, dim)
-
-
 def _queries_at_once(q: Tensor, keys: int) -> int:
     heads, rows, queries, _ = q.shape
     return queries if q.is_cpu else max(1, MAX_SCORES // (heads * rows * keys))

@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from understudy.algorithms.batch import Batch, common_prefix_lengths, partition_by_prefix
-from understudy.engines.local.attention import AttentionWeights, attend, attend_backward, fold_heads, unfold_heads
+from understudy.engines.local.attention import AttentionWeights, attend, attend_backward
+from understudy.engines.local.cpu import kernels
 from understudy.engines.local.cpu.causal import causal_attention, causal_attention_backward
 from understudy.engines.local.transfers import to_device
 from understudy.engines.local.tree_attention import BLOCK, MIN_TOKENS, attend_tree, tree_mask
@@ -171,9 +172,9 @@ class PackedAttention(torch.autograd.Function):
                 out[fresh] = causal_attention(q[fresh], prefix_k, prefix_v, scale)
             shared = _heads_first(prefix_k), _heads_first(prefix_v)
             for block in piece.blocks:
-                queries = fold_heads(q, block.index, packing.group)
+                queries = kernels.gather_heads(q, block.index, packing.group)
                 result, weights = attend(queries, *shared, *_rows(k, v, block), block.limits, scale)
-                out[block.positions] = unfold_heads(result, packing.group).flatten(0, 1)[block.places]
+                kernels.scatter_heads_(out, block.positions, result, block.places, packing.group)
                 saved += weights
         ctx.save_for_backward(q, k, v, out, *saved)
         ctx.packing, ctx.scale = packing, scale
@@ -192,17 +193,17 @@ class PackedAttention(torch.autograd.Function):
             shared = _heads_first(prefix_k), _heads_first(prefix_v)
             for block in piece.blocks:
                 at = block.index, packing.group
-                wanted = fold_heads(grad, *at).masked_fill_(~_folded_valid(block, packing.group), 0.0)
-                args = fold_heads(q, *at), *shared, *_rows(k, v, block)
+                wanted = kernels.gather_heads(grad, *at, block.valid_mask)
+                args = kernels.gather_heads(q, *at), *shared, *_rows(k, v, block)
                 g = attend_backward(
-                    wanted, fold_heads(out, *at), AttentionWeights(next(weights), next(weights)), *args, scale
+                    wanted, kernels.gather_heads(out, *at), AttentionWeights(next(weights), next(weights)), *args, scale
                 )
-                grad_q[block.positions] = unfold_heads(g.q, packing.group).flatten(0, 1)[block.places]
-                sums.add(piece.prefix, g.prefix_k.transpose(0, 1), g.prefix_v.transpose(0, 1))
-                sums.add(block.keys, g.k.permute(1, 2, 0, 3), g.v.permute(1, 2, 0, 3))
+                kernels.scatter_heads_(grad_q, block.positions, g.q, block.places, packing.group)
+                sums.add(piece.prefix[None], g.prefix_k[:, None], g.prefix_v[:, None])
+                sums.add(block.keys, g.k, g.v)
             if len(fresh := piece.prefix[piece.num_known :]):
                 grad_q[fresh], *own = causal_attention_backward(grad[fresh], q[fresh], prefix_k, prefix_v, scale)
-                sums.add(piece.prefix, *own)
+                sums.add(piece.prefix[None], *(x.transpose(0, 1)[:, None] for x in own))
         return grad_q, sums.k.to(k.dtype), sums.v.to(v.dtype), None, None
 
 
@@ -213,9 +214,9 @@ class KeyValueGradients:
         self.k, self.v = (torch.zeros_like(like, dtype=torch.float32) for _ in range(2))
 
     def add(self, index: Tensor, k: Tensor, v: Tensor) -> None:
-        """Add [..., H, d] at flat positions [...], which may repeat."""
-        for total, part in ((self.k, k), (self.v, v)):
-            total.index_add_(0, index.flatten(), part.flatten(0, -3).float())
+        """Add [H, b, K, d] at flat positions [b, K], which may repeat."""
+        kernels.add_heads_(self.k, index, k)
+        kernels.add_heads_(self.v, index, v)
 
 
 def _heads_first(x: Tensor) -> Tensor:
@@ -224,8 +225,4 @@ def _heads_first(x: Tensor) -> Tensor:
 
 def _rows(k: Tensor, v: Tensor, block: PackedBlock) -> tuple[Tensor, Tensor]:
     """Return keys and values of a block's rows after the prefix, [H, b, K, d]."""
-    return k[block.keys].permute(2, 0, 1, 3).contiguous(), v[block.keys].permute(2, 0, 1, 3).contiguous()
-
-
-def _folded_valid(block: PackedBlock, group: int) -> Tensor:
-    return block.valid_mask.repeat(1, group)[None, :, :, None]
+    return kernels.gather_heads(k, block.keys, 1), kernels.gather_heads(v, block.keys, 1)

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from understudy.engines.local.attention import attend, attend_backward, fold_heads, unfold_heads
-from understudy.engines.local.cpu import kernel_library
+from understudy.engines.local.attention import attend, attend_backward
+from understudy.engines.local.cpu import kernel_library, kernels
 
 QUERY_CHUNK = 128
 """Queries per chunk. Only the scores of one chunk are in memory at a time."""
@@ -28,8 +28,9 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     group = q.shape[1] // k.shape[1]
     out = torch.empty_like(q)
     for index, seen, limits in _strips(len(q), len(k), group):
-        own = keys[:, :, :seen], values[:, :, :seen]
-        out[index[0]] = unfold_heads(attend(fold_heads(q, index, group), none, none, *own, limits, scale)[0], group)[0]
+        queries, own = kernels.gather_heads(q, index, group), (keys[:, :, :seen], values[:, :, :seen])
+        result = attend(queries, none, none, *own, limits, scale)[0]
+        kernels.scatter_heads_(out, index[0], result, torch.arange(index.shape[1]), group)
     return out
 
 
@@ -47,10 +48,10 @@ def causal_attention_backward(
     grad_q = torch.empty_like(q)
     grad_k, grad_v = (torch.zeros_like(keys[:, 0], dtype=torch.float32) for _ in range(2))
     for index, seen, limits in _strips(len(q), len(k), group):
-        args = fold_heads(q, index, group), none, none, keys[:, :, :seen], values[:, :, :seen]
+        args = kernels.gather_heads(q, index, group), none, none, keys[:, :, :seen], values[:, :, :seen]
         out, weights = attend(*args, limits, scale)
-        found = attend_backward(fold_heads(grad, index, group), out, weights, *args, scale)
-        grad_q[index[0]] = unfold_heads(found.q, group)[0]
+        found = attend_backward(kernels.gather_heads(grad, index, group), out, weights, *args, scale)
+        kernels.scatter_heads_(grad_q, index[0], found.q, torch.arange(index.shape[1]), group)
         grad_k[:, :seen] += found.k[:, 0]
         grad_v[:, :seen] += found.v[:, 0]
     return grad_q, grad_k.transpose(0, 1), grad_v.transpose(0, 1)

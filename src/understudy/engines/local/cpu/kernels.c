@@ -135,6 +135,51 @@ void row_dot(const real *a, const real *b, float *out, int64_t rows, int64_t d) 
     }
 }
 
+/* out [heads, rows, group, length, d] = x [n, heads * group, d] at positions index [rows, length]. `stride` is that of the
+   tokens of x. If `valid` [rows, length] is given, zeros are written where it is 0. */
+void gather_heads(const real *x, const int64_t *index, const uint8_t *valid, real *out, int64_t heads, int64_t rows,
+                  int64_t length, int64_t group, int64_t d, int64_t stride) {
+    PARALLEL(heads * rows * group * length * d)
+    for (int64_t r = 0; r < heads * rows * group; r++) {
+        int64_t first = r / group % rows * length, head = r / (rows * group) * group + r % group;
+        for (int64_t i = 0; i < length; i++) {
+            real *to = out + (r * length + i) * d;
+            if (valid && !valid[first + i])
+                memset(to, 0, (size_t)d * sizeof *to);
+            else
+                memcpy(to, x + index[first + i] * stride + head * d, (size_t)d * sizeof *to);
+        }
+    }
+}
+
+/* out [n, heads * group, d] at positions[i] = x [heads, rows, group, length, d] at place[i] of [rows, length]. */
+void scatter_heads(const real *x, const int64_t *positions, const int64_t *places, real *out, int64_t count,
+                   int64_t heads, int64_t rows, int64_t length, int64_t group, int64_t d) {
+    PARALLEL(count * heads * group * d)
+    for (int64_t i = 0; i < count; i++) {
+        int64_t row = places[i] / length, column = places[i] % length;
+        for (int64_t head = 0; head < heads * group; head++) {
+            int64_t r = (head / group * rows + row) * group + head % group;
+            memcpy(out + (positions[i] * heads * group + head) * d, x + (r * length + column) * d,
+                   (size_t)d * sizeof *out);
+        }
+    }
+}
+
+/* total [n, heads, d] at positions index[i], which may repeat, += x [heads, count, d]. A thread adds half of the columns
+   of a head, in the order of x. */
+void add_heads(const real *x, const int64_t *index, float *total, int64_t heads, int64_t count, int64_t d) {
+    PARALLEL(heads * count * d)
+    for (int64_t half = 0; half < 2 * heads; half++) {
+        int64_t head = half / 2, start = half % 2 ? d / 2 : 0, stop = half % 2 ? d : d / 2;
+        for (int64_t i = 0; i < count; i++) {
+            const real *from = x + (head * count + i) * d;
+            float *to = total + (index[i] * heads + head) * d;
+            for (int64_t c = start; c < stop; c++) to[c] += wide(from[c]);
+        }
+    }
+}
+
 /* ---- RMSNorm ---- */
 
 /* y = weight * real(x / rms(x)), rstd = 1 / rms(x). If `residual` is given, x + residual is written to `sums` and

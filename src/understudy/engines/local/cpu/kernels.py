@@ -77,6 +77,49 @@ def row_dot(a: Tensor, b: Tensor) -> Tensor:
     return out
 
 
+def gather_heads(x: Tensor, index: Tensor, group: int, valid: Tensor | None = None) -> Tensor:
+    """Return flat x [N, H * G, d] at positions [b, L], as [H, b, G * L, d]. `group` is G.
+
+    Where `valid` [b, L] (bool) is False, the result is 0.
+    """
+    rows, length = index.shape
+    heads, dim = x.shape[1] // group, x.shape[2]
+    if _heads_are_dense(x) and kernel_library.kernels_available(x.dtype):
+        out = torch.empty(heads, rows, group * length, dim, dtype=x.dtype)
+        index, valid = index.contiguous(), None if valid is None else valid.contiguous()
+        call_kernel("gather_heads", x, index, valid, out, heads, rows, length, group, dim, x.stride(0))
+        return out
+    taken = x[index].view(rows, length, heads, group, dim)
+    if valid is not None:
+        taken = taken.masked_fill(~valid[:, :, None, None, None], 0.0)
+    return taken.permute(2, 0, 3, 1, 4).reshape(heads, rows, group * length, dim)
+
+
+def scatter_heads_(out: Tensor, positions: Tensor, x: Tensor, places: Tensor, group: int) -> None:
+    """Write x [H, b, G * L, d] to flat out [N, H * G, d]: the token at places [n] of [b * L] to positions [n]."""
+    heads, rows, length, dim = x.shape[0], x.shape[1], x.shape[2] // group, x.shape[3]
+    if kernels_accept(x, out):
+        positions, places = positions.contiguous(), places.contiguous()
+        sizes = (len(places), heads, rows, length, group, dim)
+        call_kernel("scatter_heads", x, positions, places, out, *sizes)
+        return
+    tokens = x.view(heads, rows, group, length, dim).permute(1, 3, 0, 2, 4)
+    out[positions] = tokens.reshape(rows * length, heads * group, dim)[places]
+
+
+def add_heads_(total: Tensor, index: Tensor, x: Tensor) -> None:
+    """Add x [H, b, L, d] to flat fp32 total [N, H, d] at positions [b, L], which may repeat. Sums are in x's order."""
+    heads, rows, length, dim = x.shape
+    if kernels_accept(x) and total.dtype == torch.float32 and total.is_contiguous() and total.shape[1:] == (heads, dim):
+        call_kernel("add_heads", x, index.contiguous(), total, heads, rows * length, dim)
+        return
+    total.index_add_(0, index.flatten(), x.permute(1, 2, 0, 3).reshape(rows * length, heads, dim).to(total.dtype))
+
+
+def _heads_are_dense(x: Tensor) -> bool:
+    return x.is_cpu and x.stride(2) == 1 and (x.shape[1] == 1 or x.stride(1) == x.shape[2])
+
+
 def decode_attention(
     q: Tensor,
     prefix_scores: Tensor | None,
@@ -239,8 +282,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _heads_fit(x: Tensor) -> bool:
-    dense = x.stride(2) == 1 and (x.shape[1] == 1 or x.stride(1) == x.shape[2])
-    return dense and x.is_cpu and x.shape[2] % 2 == 0 and x.shape[2] <= _MOST_DIM
+    return _heads_are_dense(x) and x.shape[2] % 2 == 0 and x.shape[2] <= _MOST_DIM
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor, sign: float) -> Tensor:

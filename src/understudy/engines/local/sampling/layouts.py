@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from understudy.engines.local.attention import attend_in_parts, fold_heads, unfold_heads
+from understudy.engines.local.attention import attend_in_parts
 from understudy.engines.local.cpu import kernels
 from understudy.engines.local.cpu.causal import causal_attention
 from understudy.engines.local.sampling.kv_cache import CachedPrefix, CacheSlot, KVCache
@@ -127,10 +127,10 @@ class PrefillLayout:
         for block in self._blocks:
             own_k = self._cache.keys[layer][:, block.slots, : block.max_length]
             own_v = self._cache.values[layer][:, block.slots, : block.max_length]
-            queries = fold_heads(q, block.index, self._group)
+            queries = kernels.gather_heads(q, block.index, self._group)
             prefix = block.slot_group.prefix_keys_values(layer, k)
             result = attend_in_parts(queries, *prefix, own_k, own_v, block.limits, scale)
-            out[block.positions] = unfold_heads(result, self._group).flatten(0, 1)[block.places]
+            kernels.scatter_heads_(out, block.positions, result, block.places, self._group)
         return out
 
 
