@@ -91,7 +91,7 @@ class PreferencePhase:
         config, started = self._context.config.preferences, time.perf_counter()
         self._context.report(UPDATE, 0, 1, {})
         number = step - self._context.config.sft.steps
-        drawn = shuffled_epochs(len(self._units), self._context.config.seed)
+        drawn = shuffled_epochs([""] * len(self._units), self._context.config.seed)
         chosen = itertools.islice(drawn, (number - 1) * config.batch_size, number * config.batch_size)
         units = [self._units[i] for i in chosen]
         batch, found = await _weighted_batch(self._context, units)

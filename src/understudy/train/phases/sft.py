@@ -34,7 +34,8 @@ class SFTPhase:
         if not self._demonstrations:
             self._demonstrations = [*await self._play_gold(), *self._file_demonstrations]
         self._context.report(UPDATE, 0, 1, {})
-        drawn = shuffled_epochs(len(self._demonstrations), self._context.config.seed)
+        families = [f"{each.domain}/{each.family}" for each in self._demonstrations]
+        drawn = shuffled_epochs(families, self._context.config.seed)
         chosen = itertools.islice(drawn, (step - 1) * config.batch_size, step * config.batch_size)
         batch = collate([self._demonstrations[i] for i in chosen])
         batch = batch.replace(advantages=token_weights(batch.mask, "token_mean"))
@@ -56,7 +57,17 @@ class SFTPhase:
         return episodes
 
 
-def shuffled_epochs(count: int, seed: int) -> Iterator[int]:
-    """Yield the integers from 0 to `count` - 1 in endless epochs, each shuffled differently."""
+def shuffled_epochs(strata: Sequence[str], seed: int) -> Iterator[int]:
+    """Yield the indices of `strata` in endless epochs, each shuffled differently.
+
+    The indices of each stratum are spread evenly over an epoch. So all batches have about the same share of it.
+    """
     for epoch in itertools.count():
-        yield from random.Random(f"{seed}/{epoch}").sample(range(count), count)
+        rng = random.Random(f"{seed}/{epoch}")
+        places = {}
+        for stratum in sorted(set(strata)):
+            members = [index for index, name in enumerate(strata) if name == stratum]
+            offset = rng.random()
+            for rank, index in enumerate(rng.sample(members, len(members))):
+                places[index] = (rank + offset) / len(members)
+        yield from sorted(places, key=lambda index: places[index])

@@ -1,0 +1,36 @@
+"""Tests of the order of demonstrations."""
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from understudy.train.phases.sft import shuffled_epochs
+
+STRATA = ["cancel"] * 8 + ["return"] * 4 + ["price"] * 12
+
+
+def epochs(strata: list[str], seed: int, count: int) -> list[list[int]]:
+    drawn = shuffled_epochs(strata, seed)
+    return [list(itertools.islice(drawn, len(strata))) for _ in range(count)]
+
+
+def test_each_epoch_has_every_index_once_in_an_order_of_its_own() -> None:
+    found = epochs(STRATA, 0, 3)
+    assert all(sorted(epoch) == list(range(len(STRATA))) for epoch in found)
+    assert found[0] != found[1] != found[2]
+    assert found == epochs(STRATA, 0, 3)
+    assert found[0] != epochs(STRATA, 1, 1)[0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_batches_have_about_the_same_share_of_each_stratum(seed: int) -> None:
+    (epoch,) = epochs(STRATA, seed, 1)
+    for batch in (epoch[start : start + 6] for start in range(0, len(epoch), 6)):
+        found = Counter(STRATA[index] for index in batch)
+        assert all(abs(found[name] - 6 * STRATA.count(name) / len(STRATA)) <= 1 for name in set(STRATA))
+
+
+def test_one_stratum_is_shuffled() -> None:
+    orders = {tuple(epochs(["all"] * 4, seed, 1)[0]) for seed in range(200)}
+    assert len(orders) == 24
