@@ -1,17 +1,18 @@
-"""Compare algorithms on a real model: each trains for about the same time, from the same SFT checkpoints.
+"""Compare algorithms on a real model: each trains on as many episodes, from the same SFT checkpoints.
 
     python benchmarks/algorithms.py                                  # all algorithms, seeds 0, 1 and 2
     python benchmarks/algorithms.py rft grpo --seeds 0 --test        # some, on the test tasks
 
 For each seed, the preset `retail_quick` is trained by SFT once. Each algorithm then trains the result by RL, on the
-same training tasks in the same order, for the steps of `ALGORITHMS`, which take about as long for each. Then the
-held-out tasks are played with greedy decoding. Gains are paired with the SFT checkpoint, task by task. The last column
-divides the gain by the minutes that the steps took.
+same training tasks in the same order, for as many steps as the preset. Then the held-out tasks are played with greedy
+decoding. Gains are paired with the SFT checkpoint, task by task. The table has the seconds of the steps, and the gain
+divided by their minutes.
 
-An algorithm is a preset with the settings in `ALGORITHMS`. All sample groups of eight episodes and train on the best
-two and the worst two of each, at the learning rates of `retail_quick`, in four minibatches unless the algorithm defines
-their number. An interrupted comparison continues where it was. To use two cores well, run two processes with
-OMP_NUM_THREADS=1 and other seeds, and then one with all seeds, which prints the table.
+An algorithm is a preset with the settings in `ALGORITHMS`. All sample groups of eight episodes, train on the best two
+and the worst two of each in four minibatches (PPO: in four passes), and have the learning rates of `retail_quick`,
+which were chosen for group_mean. `--learning-rate` gives another peak. An interrupted comparison continues where it
+was. To use two cores well, run two processes with OMP_NUM_THREADS=1 and other seeds, and then one with all seeds, which
+prints the table.
 """
 
 import argparse
@@ -21,9 +22,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from understudy.core.settings import config_differences
 from understudy.evaluation.report import format_rate, read_run_report, render_markdown_table
 from understudy.evaluation.result import EvalResult, merge_results, success_gain
-from understudy.runs.run import read_metrics
+from understudy.runs.config import load_config
+from understudy.runs.run import read_metrics, read_run_config
 
 PRESET = "retail_quick"
 MINIBATCHES = "algorithm.num_minibatches=4"
@@ -47,6 +50,11 @@ def understudy(*words: object) -> None:
 
 def train(run: Path, *settings: str) -> None:
     """Train and evaluate a run, unless that is done."""
+    if run.exists():
+        stored = read_run_config(run)
+        wanted = load_config(PRESET, settings).replace(engine=stored.engine)  # which a run fits to the machine
+        if changed := config_differences(stored, wanted):
+            raise SystemExit(f"{run} has another config: {'; '.join(changed)}; give another --out, or delete it")
     if not (run / "result.json").exists():
         understudy("train", *(["--resume", run] if run.exists() else [PRESET, *settings, "--out", run]))
 
@@ -78,6 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("algorithms", nargs="*", metavar="NAME", help=f"default: all of {', '.join(ALGORITHMS)}")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--learning-rate", type=float, help="peak learning rate of RL [that of the preset]")
     parser.add_argument("--test", action="store_true", help="play the test tasks; settings are chosen on validation")
     parser.add_argument("--tasks", type=int, default=200, help="held-out tasks [%(default)s]")
     parser.add_argument("--out", type=Path, default=Path("runs/algorithms"), help="folder of the runs [%(default)s]")
@@ -92,10 +101,13 @@ def main() -> None:
     before = merge_results([read_run_report(start).held_out.results["sft"] for start in starts])
     rows = [["", "success", "gain, paired", "steps", "seconds", "gain per minute"]]
     rows.append(["SFT", format_rate(before.success_rate), "", "", "", ""])
+    rate = [f"algorithm.learning_rate={given.learning_rate}"] if given.learning_rate else []
     for name in names:
-        runs = [folder / f"{name.replace(' ', '_')}-seed{seed}" for seed in given.seeds]
+        stem = "-".join([name.replace(" ", "_"), *(f"{given.learning_rate:g}" for _ in rate)])
+        runs = [folder / f"{stem}-seed{seed}" for seed in given.seeds]
         for seed, start, run in zip(given.seeds, starts, runs, strict=True):
-            train(run, *ALGORITHMS[name], *COMMON, *held_out, f"seed={seed}", f"model={start / MODEL}", "sft.steps=0")
+            weights = f"model={start / MODEL}", "sft.steps=0"
+            train(run, *ALGORITHMS[name], *COMMON, *rate, *held_out, f"seed={seed}", *weights)
         after = merge_results([read_run_report(run).held_out.results["rl"] for run in runs])
         rows.append(row(name, runs, before, after))
         print("\n".join(render_markdown_table(rows)), flush=True)

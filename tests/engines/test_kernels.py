@@ -83,15 +83,14 @@ def test_gather_and_scatter_heads(length: int) -> None:
 
 
 @in_all_modes
-def test_add_heads_sums_repeated_positions_in_float32() -> None:
-    values, index = random_normal(3, 2, 40, 32), torch.randint(0, 9, (2, 40))
-    total = torch.ones(9, 3, 32)
-    expected = total.double()
-    for row in range(2):
-        for column in range(40):
-            expected[index[row, column]] += values[:, row, column].double()
+@pytest.mark.parametrize(("heads", "count", "dim"), [(3, 40, 32), (1, 0, 32), (1, 7, 63), (3, 500, 64)])
+def test_add_heads_sums_repeated_positions_in_float32(heads: int, count: int, dim: int) -> None:
+    values, index = random_normal(heads, 2, count, dim), torch.randint(0, 9, (2, count))
+    total = torch.ones(9, heads, dim)
+    flat = values.double().permute(1, 2, 0, 3).flatten(0, 1)
+    expected = total.double().index_add(0, index.flatten(), flat)
     kernels.add_heads_(total, index, values)
-    torch.testing.assert_close(total.double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(total.double(), expected, rtol=1e-4, atol=1e-4)
 
 
 @in_all_modes
@@ -401,7 +400,13 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
             kernels.logits_to_logprobs(logits, torch.arange(20), 1.0),
             kernels.sample_tokens(logits, 1.0, torch.rand(20)),
         )
-        return [turned.detach(), *grads, prefix, own, out, *results[0], *results[1]]
+        index, total = torch.randint(0, 90, (4, 300)), torch.zeros(90, 3, 64)
+        gathered = kernels.gather_heads(random_normal(90, 3, 64), index, 1)
+        kernels.add_heads_(total, index, gathered)
+        scattered = torch.zeros(1200, 3, 64).to(REAL)
+        kernels.scatter_heads_(scattered, torch.randperm(1200), gathered, torch.arange(1200), 1)
+        heads = gathered, total, scattered
+        return [turned.detach(), *grads, prefix, own, out, *results[0], *results[1], *heads]
 
     threads = torch.get_num_threads()
     try:

@@ -143,12 +143,19 @@ def test_example_configs_are_valid_and_start_with_a_comment(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["easy", "quick"])
 @pytest.mark.parametrize("domain", sorted({*list_domains()} - {"retail"}))
-def test_presets_of_domains_differ_from_that_of_retail_only_in_slice_and_lengths(domain: str, kind: str) -> None:
+def test_presets_of_domains_differ_from_that_of_retail_as_documented(domain: str, kind: str) -> None:
     found = config_differences(load_config(f"retail_{kind}"), load_config(f"{domain}_{kind}"))
     lengths = {"limits.max_turns", "limits.max_episode_tokens", "sft.steps", "sft.num_demonstrations"}
     own = {text.partition(":")[0] for text in found} - lengths
     penalty = {"algorithm.kl_coef", "algorithm.kl_estimator"} if (domain, kind) == ("telecom", "quick") else set()
     assert own == {"domain", "slice.families", "slice.tools"} | penalty
+
+
+@pytest.mark.parametrize("domain", ["doordash", "healthcare", "telecom"])
+def test_quick_preset_is_a_part_of_the_easy_one(domain: str) -> None:
+    quick, easy = (load_config(f"{domain}_{kind}").slice for kind in ("quick", "easy"))
+    assert {*quick.families} < {*easy.families}
+    assert {*quick.tools} < {*easy.tools}
 
 
 def test_quick_preset_of_five_domains_has_the_slices_of_the_others() -> None:

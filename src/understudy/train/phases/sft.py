@@ -60,14 +60,16 @@ class SFTPhase:
 def shuffled_epochs(strata: Sequence[str], seed: int) -> Iterator[int]:
     """Yield the indices of `strata` in endless epochs, each shuffled differently.
 
-    The indices of each stratum are spread evenly over an epoch. So all batches have about the same share of it.
+    The indices of each stratum are spread evenly over an epoch, so any stretch of it has about its share.
     """
+    members: dict[str, list[int]] = {}
+    for index, stratum in enumerate(strata):
+        members.setdefault(stratum, []).append(index)
     for epoch in itertools.count():
         rng = random.Random(f"{seed}/{epoch}")
         places = {}
-        for stratum in sorted(set(strata)):
-            members = [index for index, name in enumerate(strata) if name == stratum]
+        for _, indices in sorted(members.items()):
             offset = rng.random()
-            for rank, index in enumerate(rng.sample(members, len(members))):
-                places[index] = (rank + offset) / len(members)
+            for rank, index in enumerate(rng.sample(indices, len(indices))):
+                places[index] = (rank + offset) / len(indices)
         yield from sorted(places, key=lambda index: places[index])

@@ -44,7 +44,7 @@ class BenchSize(Record):
 SMALL_UPDATE_TOKENS = 16
 """Tokens of a small update. Nearly all of its time is the optimizer step."""
 QUICK_SIZE = BenchSize(batch_sizes=(8, 32), prompt_tokens=32, reply_tokens=6, train_tokens=256)
-"""A measurement of a second or two, for a small model on a CPU."""
+"""A measurement of a few seconds, for a small model on a CPU."""
 
 
 class SamplingSpeed(Record):

@@ -24,7 +24,7 @@ typedef uint16_t real; /* bfloat16 */
 #define PRAGMA(text) _Pragma(#text)
 #define PARALLEL(work) PRAGMA(omp parallel for schedule(static) if ((work) > GRAIN))
 
-enum { PAD = 32, MOST_DIM = 256, GRAIN = 32768 /* minimum number of elements for a parallel loop */ };
+enum { PAD = 32, MOST_DIM = 256, COLUMNS = 32, GRAIN = 32768 /* minimum number of elements for a parallel loop */ };
 
 #ifdef FP32
 static inline float wide(real x) { return x; }
@@ -135,13 +135,13 @@ void row_dot(const real *a, const real *b, float *out, int64_t rows, int64_t d) 
     }
 }
 
-/* out [heads, rows, group, length, d] = x [n, heads * group, d] at positions index [rows, length]. `stride` is that of the
-   tokens of x. If `valid` [rows, length] is given, zeros are written where it is 0. */
+/* out [heads, rows, group, length, d] = x [n, heads * group, d] at positions index [rows, length]. `stride` is that of
+   the tokens of x. If `valid` [rows, length] is given, zeros are written where it is 0. */
 void gather_heads(const real *x, const int64_t *index, const uint8_t *valid, real *out, int64_t heads, int64_t rows,
                   int64_t length, int64_t group, int64_t d, int64_t stride) {
     PARALLEL(heads * rows * group * length * d)
     for (int64_t r = 0; r < heads * rows * group; r++) {
-        int64_t first = r / group % rows * length, head = r / (rows * group) * group + r % group;
+        int64_t first = (r / group) % rows * length, head = r / (rows * group) * group + r % group;
         for (int64_t i = 0; i < length; i++) {
             real *to = out + (r * length + i) * d;
             if (valid && !valid[first + i])
@@ -166,12 +166,13 @@ void scatter_heads(const real *x, const int64_t *positions, const int64_t *place
     }
 }
 
-/* total [n, heads, d] at positions index[i], which may repeat, += x [heads, count, d]. A thread adds half of the columns
-   of a head, in the order of x. */
+/* total [n, heads, d] at positions index[i], which may repeat, += x [heads, count, d]. One thread adds COLUMNS columns of
+   a head, in the order of x. */
 void add_heads(const real *x, const int64_t *index, float *total, int64_t heads, int64_t count, int64_t d) {
+    int64_t parts = (d + COLUMNS - 1) / COLUMNS;
     PARALLEL(heads * count * d)
-    for (int64_t half = 0; half < 2 * heads; half++) {
-        int64_t head = half / 2, start = half % 2 ? d / 2 : 0, stop = half % 2 ? d : d / 2;
+    for (int64_t part = 0; part < heads * parts; part++) {
+        int64_t head = part / parts, start = part % parts * COLUMNS, stop = start + COLUMNS < d ? start + COLUMNS : d;
         for (int64_t i = 0; i < count; i++) {
             const real *from = x + (head * count + i) * d;
             float *to = total + (index[i] * heads + head) * d;

@@ -2,7 +2,8 @@
 
 Each function also has a torch implementation, for other dtypes, devices and memory layouts and for machines where
 `kernels.c` cannot be compiled. Both agree within the dtype's rounding. The kernels' results do not depend on the number
-of threads. Functions whose names end in `_` overwrite their arguments and are not differentiable.
+of threads. Functions whose names end in `_` overwrite their arguments. They are not differentiable, nor are
+`gather_heads`, `row_dot` and `decode_attention`.
 """
 
 from typing import Any
@@ -78,7 +79,7 @@ def row_dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def gather_heads(x: Tensor, index: Tensor, group: int, valid: Tensor | None = None) -> Tensor:
-    """Return flat x [N, H * G, d] at positions [b, L], as [H, b, G * L, d]. `group` is G.
+    """Return flat x [N, H * G, d] at positions [b, L] (int64, from 0 to N - 1), as [H, b, G * L, d]. `group` is G.
 
     Where `valid` [b, L] (bool) is False, the result is 0.
     """
@@ -86,7 +87,7 @@ def gather_heads(x: Tensor, index: Tensor, group: int, valid: Tensor | None = No
     heads, dim = x.shape[1] // group, x.shape[2]
     if _heads_are_dense(x) and kernel_library.kernels_available(x.dtype):
         out = torch.empty(heads, rows, group * length, dim, dtype=x.dtype)
-        index, valid = index.contiguous(), None if valid is None else valid.contiguous()
+        index, valid = index.long().contiguous(), None if valid is None else valid.bool().contiguous()
         call_kernel("gather_heads", x, index, valid, out, heads, rows, length, group, dim, x.stride(0))
         return out
     taken = x[index].view(rows, length, heads, group, dim)
@@ -96,10 +97,13 @@ def gather_heads(x: Tensor, index: Tensor, group: int, valid: Tensor | None = No
 
 
 def scatter_heads_(out: Tensor, positions: Tensor, x: Tensor, places: Tensor, group: int) -> None:
-    """Write x [H, b, G * L, d] to flat out [N, H * G, d]: the token at places [n] of [b * L] to positions [n]."""
+    """Write x [H, b, G * L, d] to flat out [N, H * G, d]: the token at places [n] of [b * L] to positions [n].
+
+    Positions and places are int64 and in range, and no position repeats.
+    """
     heads, rows, length, dim = x.shape[0], x.shape[1], x.shape[2] // group, x.shape[3]
-    if kernels_accept(x, out):
-        positions, places = positions.contiguous(), places.contiguous()
+    if kernels_accept(x, out) and out.shape[1:] == (heads * group, dim):
+        positions, places = positions.long().contiguous(), places.long().contiguous()
         sizes = (len(places), heads, rows, length, group, dim)
         call_kernel("scatter_heads", x, positions, places, out, *sizes)
         return
@@ -108,10 +112,10 @@ def scatter_heads_(out: Tensor, positions: Tensor, x: Tensor, places: Tensor, gr
 
 
 def add_heads_(total: Tensor, index: Tensor, x: Tensor) -> None:
-    """Add x [H, b, L, d] to flat fp32 total [N, H, d] at positions [b, L], which may repeat. Sums are in x's order."""
+    """Add x [H, b, L, d] to flat fp32 total [N, H, d] at positions [b, L] (int64), which may repeat, in x's order."""
     heads, rows, length, dim = x.shape
     if kernels_accept(x) and total.dtype == torch.float32 and total.is_contiguous() and total.shape[1:] == (heads, dim):
-        call_kernel("add_heads", x, index.contiguous(), total, heads, rows * length, dim)
+        call_kernel("add_heads", x, index.long().contiguous(), total, heads, rows * length, dim)
         return
     total.index_add_(0, index.flatten(), x.permute(1, 2, 0, 3).reshape(rows * length, heads, dim).to(total.dtype))
 
