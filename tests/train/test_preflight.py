@@ -332,7 +332,7 @@ def test_bench_results_are_saved_and_loaded(empty_home: Path, call: Call) -> Non
     speeds = BenchResult.model_validate_json(out)
     assert code == 0
     assert (speeds.model, speeds.device, speeds.dtype, speeds.sampler) == ("tiny", "cpu", "float32", "torch")
-    assert [rate.batch_size for rate in speeds.sampling] == [8]
+    assert [rate.batch_size for rate in speeds.sampling] == [8, 32]
     assert all(rate.prefill_tokens_per_second > rate.decode_tokens_per_second > 0 for rate in speeds.sampling)
     assert speeds.training.keys() == {"full", "lora"}
     local = LocalEngineConfig(device="cpu", dtype="float32")
