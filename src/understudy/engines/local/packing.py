@@ -203,7 +203,7 @@ class PackedAttention(torch.autograd.Function):
                 sums.add(block.keys, g.k, g.v)
             if len(fresh := piece.prefix[piece.num_known :]):
                 grad_q[fresh], *own = causal_attention_backward(grad[fresh], q[fresh], prefix_k, prefix_v, scale)
-                sums.add(piece.prefix[None], *(x.transpose(0, 1)[:, None] for x in own))
+                sums.add_prefix(piece.prefix, *own)
         return grad_q, sums.k.to(k.dtype), sums.v.to(v.dtype), None, None
 
 
@@ -217,6 +217,11 @@ class KeyValueGradients:
         """Add [H, b, K, d] at flat positions [b, K], which may repeat."""
         kernels.add_heads_(self.k, index, k)
         kernels.add_heads_(self.v, index, v)
+
+    def add_prefix(self, index: Tensor, k: Tensor, v: Tensor) -> None:
+        """Add [P, H, d] at flat positions [P]. These may be fp32, for which a bf16 run has compiled no kernels."""
+        self.k.index_add_(0, index, k.float())
+        self.v.index_add_(0, index, v.float())
 
 
 def _heads_first(x: Tensor) -> Tensor:
