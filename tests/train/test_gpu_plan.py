@@ -121,7 +121,7 @@ def test_planned_activations_are_the_tensors_that_autograd_stores(
 def test_update_on_a_gpu_takes_at_most_twice_the_memory_for_twice_the_tokens(
     benchmark: ModuleType, checkpointing: bool
 ) -> None:
-    """On a CPU it takes more, because the attention probabilities are stored."""
+    """On other devices it takes more, because a layer's attention probabilities are computed at once."""
     engine = LocalEngineConfig(gradient_checkpointing=checkpointing)
     machine = planned_gpu("h200", engine)
 
@@ -141,7 +141,7 @@ def test_update_on_a_gpu_takes_at_most_twice_the_memory_for_twice_the_tokens(
 
     for tokens in (8_192, 16_384, 32_768):
         assert 1.9 < update_bytes(2 * tokens, "cuda") / update_bytes(tokens, "cuda") <= 2
-        assert update_bytes(2 * tokens, "mps") / update_bytes(tokens, "mps") > 2.5
+        assert update_bytes(2 * tokens, "mps") / update_bytes(tokens, "mps") > 2.1
     gib = update_bytes(32_768, "cuda") / 2**30
     assert gib < (25 if checkpointing else 250)
 

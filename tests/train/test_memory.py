@@ -150,9 +150,10 @@ def test_planned_kv_cache_holds_every_sequence(folder: Path) -> None:
 def test_planned_activations_are_those_of_a_full_microbatch(folder: Path) -> None:
     """Two rows of 200 own tokens and their shared prompt fit into 550: 500 tokens are computed."""
     found = part_sizes(plan_memory(read_model_shape(folder), config(max_tokens_per_microbatch=550), WORKLOAD, MACHINE))
-    width = 4 * 64 + 3 * 64 + 3 * 32 + 3 * 192
+    width = 2 * 64 + 2 * 64 + 2 * 32 + 2 * 192
     attention = 4 * 400 * 300  # 4 heads, 400 queries, each with up to 300 keys
-    assert found["activations"] == 2 * 4 * (500 * width + attention)
+    assert found["activations"] == 2 * 4 * 500 * width
+    assert found["a layer's gradients"] == 4 * 2 * attention, "probabilities and their gradients, one layer at a time"
     saved = part_sizes(
         plan_memory(
             read_model_shape(folder),
@@ -161,7 +162,7 @@ def test_planned_activations_are_those_of_a_full_microbatch(folder: Path) -> Non
             MACHINE,
         )
     )
-    assert saved["activations"] == 2 * 4 * 500 * 64 + 4 * (500 * width + attention)
+    assert saved["activations"] == 2 * 4 * 500 * 64 + 4 * 500 * (width + 2 * 64 + 192)
 
 
 def test_fewer_trainable_layers_store_less(folder: Path) -> None:

@@ -40,9 +40,15 @@ def attend(
     q: Tensor, prefix_k: Tensor, prefix_v: Tensor, k: Tensor, v: Tensor, limits: Tensor, scale: float
 ) -> tuple[Tensor, AttentionWeights]:
     """Return the result and the probabilities that `attend_backward` needs."""
+    weights = attention_weights(q, prefix_k, k, limits, scale)
+    return _weighted_sum(weights, prefix_v, v), weights
+
+
+def attention_weights(q: Tensor, prefix_k: Tensor, k: Tensor, limits: Tensor, scale: float) -> AttentionWeights:
+    """Return the probabilities of `attend`."""
     weights = _products(q, prefix_k, k)
     kernels.joint_softmax_(weights.prefix, weights.own, limits, scale)
-    return _weighted_sum(weights, prefix_v, v), weights
+    return weights
 
 
 def attend_in_parts(

@@ -94,7 +94,7 @@ class LocalModel:
         self.config: PretrainedConfig = self.network.config.get_text_config()
         _validate_architecture(self.config, self.network.get_output_embeddings(), folder)
         if self.device.type == "cpu" and kernel_library.kernels_available(self.dtype):
-            fuse_modules(self.network)
+            fuse_modules(self.network, recompute=not config.gradient_checkpointing)
         layers = decoder_layers(self.network)
         early = max(len(layers) - config.trainable_layers, 0) if config.trainable_layers else 0
         self.peft_model = (

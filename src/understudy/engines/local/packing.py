@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from understudy.algorithms.batch import Batch, common_prefix_lengths, partition_by_prefix
-from understudy.engines.local.attention import AttentionWeights, attend, attend_backward
+from understudy.engines.local.attention import attend, attend_backward, attention_weights
 from understudy.engines.local.cpu import kernels
 from understudy.engines.local.cpu.causal import causal_attention, causal_attention_backward
 from understudy.engines.local.transfers import to_device
@@ -160,12 +160,15 @@ def _padded(rows: Sequence[Tensor]) -> Tensor:
 
 
 class PackedAttention(torch.autograd.Function):
-    """Attention over a packed layout. It gathers and scatters flat tensors, so no padded copy enters the graph."""
+    """Attention over a packed layout. It gathers and scatters flat tensors, so no padded copy enters the graph.
+
+    The backward pass computes the probabilities again. Stored ones would take more memory than all else in long
+    episodes, and hardly any less time.
+    """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, packing: PackedLayout, scale: float) -> Tensor:  # noqa: D102
         out = torch.empty_like(q)
-        saved: list[Tensor] = []
         for piece in packing.prefix_groups:
             prefix_k, prefix_v = k[piece.prefix], v[piece.prefix]
             if len(fresh := piece.prefix[piece.num_known :]):
@@ -173,18 +176,17 @@ class PackedAttention(torch.autograd.Function):
             shared = _heads_first(prefix_k), _heads_first(prefix_v)
             for block in piece.blocks:
                 queries = kernels.gather_heads(q, block.index, packing.group)
-                result, weights = attend(queries, *shared, *_rows(k, v, block), block.limits, scale)
+                result, _ = attend(queries, *shared, *_rows(k, v, block), block.limits, scale)
                 kernels.scatter_heads_(out, block.positions, result, block.places, packing.group)
-                saved += weights
-        ctx.save_for_backward(q, k, v, out, *saved)
+        ctx.save_for_backward(q, k, v, out)
         ctx.packing, ctx.scale = packing, scale
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
-        q, k, v, out, *saved = ctx.saved_tensors
+        q, k, v, out = ctx.saved_tensors
         packing: PackedLayout = ctx.packing
-        scale, weights = ctx.scale, iter(saved)
+        scale: float = ctx.scale
         grad = grads[0].contiguous()
         grad_q = torch.empty_like(q)
         sums = KeyValueGradients(k)
@@ -194,10 +196,10 @@ class PackedAttention(torch.autograd.Function):
             for block in piece.blocks:
                 at = block.index, packing.group
                 wanted = kernels.gather_heads(grad, *at, block.valid_mask)
-                args = kernels.gather_heads(q, *at), *shared, *_rows(k, v, block)
-                g = attend_backward(
-                    wanted, kernels.gather_heads(out, *at), AttentionWeights(next(weights), next(weights)), *args, scale
-                )
+                queries, rows = kernels.gather_heads(q, *at), _rows(k, v, block)
+                weights = attention_weights(queries, shared[0], rows[0], block.limits, scale)
+                result = kernels.gather_heads(out, *at)
+                g = attend_backward(wanted, result, weights, queries, *shared, *rows, scale)
                 kernels.scatter_heads_(grad_q, block.positions, g.q, block.places, packing.group)
                 sums.add(piece.prefix[None], g.prefix_k[:, None], g.prefix_v[:, None])
                 sums.add(block.keys, g.k, g.v)

@@ -459,13 +459,13 @@ def _training_parts(
 ) -> Iterator[MemoryPart]:
     """Yield the parts of an update: tensors stored for the backward pass, and the largest temporary tensor.
 
-    On a GPU all of them grow with the tokens of a micro-batch. Elsewhere a layer also stores the attention
-    probabilities of all tokens outside shared prompts.
+    The stored tensors grow with the tokens of a micro-batch. On other devices than a GPU, the backward pass also
+    computes, a layer at a time, the attention probabilities of tokens outside shared prompts, and their gradients.
     """
     item, on_gpu = machine.dtype_bytes, machine.device == "cuda"
     computed, queries = _microbatch(config.max_tokens_per_microbatch, load)
-    weights = 0 if on_gpu else shape.heads * queries * load.max_episode_tokens * item  # of one layer
-    layer = computed * (_gpu_width if on_gpu else _width)(shape, config, machine) + weights
+    attention = 0 if on_gpu else shape.heads * queries * load.max_episode_tokens * item  # probabilities of one layer
+    layer = computed * (_gpu_width if on_gpu else _width)(shape, config, machine)
     layers = _stored_layers(shape, config)
     inputs = layers * computed * shape.hidden * item
     activations = inputs + layer if config.gradient_checkpointing else layers * layer
@@ -473,8 +473,9 @@ def _training_parts(
     ends = computed * shape.hidden * (3 * item + 4) if on_gpu else 0
     yield MemoryPart(name="final hidden states", phase="training", num_bytes=ends)
     yield MemoryPart(name="fused weights", phase="training", num_bytes=_joined(shape, config, machine))
-    yield MemoryPart(name="heap fragmentation", phase="training", num_bytes=layer if machine.device == "cpu" else 0)
-    backward = max(2 * weights, computed * (4 * shape.intermediate + 4 * shape.hidden) * item)
+    gaps = max(layer, activations // 3) if machine.device == "cpu" else 0  # measured with benchmarks/memory.py
+    yield MemoryPart(name="heap fragmentation", phase="training", num_bytes=gaps)
+    backward = max(2 * attention, computed * (4 * shape.intermediate + 4 * shape.hidden) * item)
     logits = LOGIT_CHUNK * shape.vocabulary * (item if machine.fused_kernels else item + 12)
     head = 2 * shape.vocabulary * shape.hidden * item if config.train_embeddings and not config.uses_lora else 0
     beside = ("logits of a chunk", logits + head) if logits + head > backward else ("a layer's gradients", backward)
@@ -499,11 +500,19 @@ def _microbatch(budget: int, load: MaxPassSizes) -> tuple[int, int]:
 
 
 def _width(shape: ModelShape, config: LocalEngineConfig, machine: Machine) -> int:
-    """Return the bytes that a layer stores for the backward pass for each token, without attention probabilities."""
+    """Return the bytes that a layer stores for the backward pass for each token.
+
+    These are two hidden states, q, k, v, the result of attention, and both halves of the gated layer. Without the
+    kernels, also normalized states, q and k before rotation, and the gated product with the result of its function.
+    """
     queries, keys = shape.heads * shape.head_dim, shape.key_heads * shape.head_dim
-    numbers = 4 * shape.hidden + 3 * queries + 3 * keys + 3 * shape.intermediate
+    numbers = 2 * shape.hidden + 2 * queries + 2 * keys + 2 * shape.intermediate
     if not machine.fused_kernels:
-        numbers += shape.intermediate  # the gate, before and after its function
+        numbers += 2 * shape.hidden + queries + keys + 2 * shape.intermediate
+    elif config.gradient_checkpointing:  # it computes the layer again, and the kernels nothing a second time
+        numbers += 2 * shape.hidden + shape.intermediate
+    if machine.fused_kernels and shape.normalizes_heads:
+        numbers += queries + keys
     size = numbers * machine.dtype_bytes + (0 if machine.fused_kernels else 16 * shape.hidden)  # norms, in float32
     return size + _adapter_width(shape, config, machine)
 

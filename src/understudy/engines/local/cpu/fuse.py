@@ -3,11 +3,15 @@
 Normalization, rotary embedding and gating use fused kernels. In bfloat16, linear layers also keep a copy of their
 weights in oneDNN's blocked layout for sampling, which is renewed when the weights change. Modules of other classes and
 on other devices run transformers' own code.
+
+In training, normalized and gated activations are not stored but computed again by the backward pass, which takes little
+time (selective recomputation, Korthikanti et al. 2022, arXiv:2205.05198).
 """
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -19,8 +23,11 @@ from understudy.engines.local.cpu import kernels
 _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 
 
-def fuse_modules(network: nn.Module) -> None:
-    """Replace the forward of each known module in place."""
+def fuse_modules(network: nn.Module, recompute: bool = True) -> None:
+    """Replace the forward of each known module in place.
+
+    `recompute` is for training without gradient checkpointing, which computes all of a layer again.
+    """
     forwards: dict[str, Callable[..., Any]] = {
         **{f"{family}RMSNorm": _norm for family in _FAMILIES},
         **{f"{family}MLP": _gated for family in _FAMILIES},
@@ -28,10 +35,12 @@ def fuse_modules(network: nn.Module) -> None:
         **{f"{family}DecoderLayer": _layer for family in _FAMILIES},
         "Linear": _linear,
     }
-    for module in network.modules():
+    modules: Iterator[Any] = network.modules()
+    for module in modules:
         forward = forwards.get(type(module).__name__)
         if forward and not (forward is _gated and "SiLU" not in type(module.act_fn).__name__):
             module.forward = types.MethodType(forward, module)
+            module._recompute = recompute
 
 
 def invalidate_packed_weights(network: nn.Module) -> None:
@@ -47,17 +56,39 @@ def _norm(self: Any, hidden_states: Tensor) -> Tensor:
 def _layer(self: Any, hidden_states: Tensor, *, position_embeddings: Any, layout: Any, **_: Any) -> Tensor:
     """Forward of a decoder layer on [1, N, D]. It calls its parts' forward directly, to skip Module.__call__'s
     overhead."""
-    attended, _none = self.self_attn.forward(
-        self.input_layernorm.forward(hidden_states), position_embeddings=position_embeddings, layout=layout
-    )
+    normed = self.input_layernorm.forward(hidden_states)
+    with _not_stored(self, normed, _norm, self.input_layernorm, hidden_states):
+        attended, _none = self.self_attn.forward(normed, position_embeddings=position_embeddings, layout=layout)
     norm = self.post_attention_layernorm
     hidden_states, normed = kernels.add_rms_norm(hidden_states, attended, norm.weight, norm.variance_epsilon)
-    return hidden_states + self.mlp.forward(normed)  # type: ignore[no-any-return]
+    with _not_stored(self, normed, _norm, norm, hidden_states):
+        return hidden_states + self.mlp.forward(normed)  # type: ignore[no-any-return]
 
 
 def _gated(self: Any, x: Tensor) -> Tensor:
     gate, up = _projected(self, x, (self.gate_proj, self.up_proj))
-    return self.down_proj(kernels.swiglu(gate, up))  # type: ignore[no-any-return]
+    product = kernels.swiglu(gate, up)
+    with _not_stored(self, product, kernels.swiglu, gate, up):
+        return self.down_proj(product)  # type: ignore[no-any-return]
+
+
+def _not_stored(owner: Any, x: Tensor, compute: Callable[..., Tensor], *inputs: Any) -> AbstractContextManager[object]:
+    """Return a context in which no operation stores x for its backward pass: there, `compute(*inputs)` gives it again.
+
+    The inputs should be stored in any case. They are those of the computation that has returned x.
+    """
+    if not (owner._recompute and torch.is_grad_enabled()):
+        return nullcontext()
+    address, size = x.data_ptr(), x.numel()
+    inputs = tuple(each.detach() if isinstance(each, Tensor) else each for each in inputs)
+
+    def pack(saved: Tensor) -> Tensor | torch.Size:
+        return saved.shape if (saved.data_ptr(), saved.numel()) == (address, size) else saved
+
+    def unpack(saved: Tensor | torch.Size) -> Tensor:
+        return saved if isinstance(saved, Tensor) else compute(*inputs).view(saved)
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
 
 def _attention(
@@ -70,6 +101,8 @@ def _attention(
     if hasattr(self, "q_norm"):
         q, k = self.q_norm(q), self.k_norm(k)
     cos, sin = (x[0] for x in position_embeddings)
+    if torch.is_grad_enabled():
+        v = v.contiguous()  # a view would keep the joined q and k in memory
     out = layout.attend(self.layer_idx, kernels.rope(q, cos, sin), kernels.rope(k, cos, sin), v, self.scaling)
     return self.o_proj(out.reshape(1, count, -1)), None
 
