@@ -473,13 +473,14 @@ def _training_parts(
     ends = computed * shape.hidden * (3 * item + 4) if on_gpu else 0
     yield MemoryPart(name="final hidden states", phase="training", num_bytes=ends)
     yield MemoryPart(name="fused weights", phase="training", num_bytes=_joined(shape, config, machine))
-    gaps = max(layer, activations // 3) if machine.device == "cpu" else 0  # measured with benchmarks/memory.py
-    yield MemoryPart(name="heap fragmentation", phase="training", num_bytes=gaps)
     backward = max(2 * attention, computed * (4 * shape.intermediate + 4 * shape.hidden) * item)
     logits = LOGIT_CHUNK * shape.vocabulary * (item if machine.fused_kernels else item + 12)
     head = 2 * shape.vocabulary * shape.hidden * item if config.train_embeddings and not config.uses_lora else 0
     beside = ("logits of a chunk", logits + head) if logits + head > backward else ("a layer's gradients", backward)
     yield MemoryPart(name=beside[0], phase="training", num_bytes=beside[1])
+    # A measured share, see benchmarks/memory.py: buffers of many sizes leave gaps in a heap that is kept.
+    gaps = max(layer, (activations + beside[1]) // 3) if machine.device == "cpu" else 0
+    yield MemoryPart(name="heap fragmentation", phase="training", num_bytes=gaps)
     largest = max((x.inputs * x.outputs for x in shape.linear), default=0) if config.finetune == "qlora" else 0
     yield MemoryPart(name="dequantized weight", phase="training", num_bytes=largest * item)
 
