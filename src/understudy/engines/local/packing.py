@@ -162,8 +162,8 @@ def _padded(rows: Sequence[Tensor]) -> Tensor:
 class PackedAttention(torch.autograd.Function):
     """Attention over a packed layout. It gathers and scatters flat tensors, so no padded copy enters the graph.
 
-    The backward pass computes the probabilities again. Stored ones would take more memory than all else in long
-    episodes, and hardly any less time.
+    The backward pass computes the probabilities again. Storing them would take more memory than all else in long
+    episodes, and save hardly any time.
     """
 
     @staticmethod

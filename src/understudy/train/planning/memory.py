@@ -510,7 +510,7 @@ def _width(shape: ModelShape, config: LocalEngineConfig, machine: Machine) -> in
     numbers = 2 * shape.hidden + 2 * queries + 2 * keys + 2 * shape.intermediate
     if not machine.fused_kernels:
         numbers += 2 * shape.hidden + queries + keys + 2 * shape.intermediate
-    elif config.gradient_checkpointing:  # it computes the layer again, and the kernels nothing a second time
+    elif config.gradient_checkpointing:  # it computes a layer again, and then stores all of it
         numbers += 2 * shape.hidden + shape.intermediate
     if machine.fused_kernels and shape.normalizes_heads:
         numbers += queries + keys
