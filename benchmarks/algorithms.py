@@ -30,11 +30,9 @@ from understudy.runs.run import read_metrics, read_run_config
 
 PRESET = "retail_quick"
 MINIBATCHES = "algorithm.num_minibatches=4"
-UNSCALED = "algorithm.negative_advantage_scale=1"
 ALGORITHMS = {
     "preset": (),
-    "group mean": (UNSCALED,),
-    "turn": ("algorithm.advantage_estimator=turn", UNSCALED),
+    "turn": ("algorithm.advantage_estimator=turn",),
     **{name: (f"algorithm.preset={name}", MINIBATCHES) for name in ("grpo", "dr_grpo", "rloo", "reinforce_pp", "rft")},
     **{name: (f"algorithm.preset={name}",) for name in ("dapo", "gspo", "cispo", "ppo")},
 }

@@ -197,7 +197,6 @@ def test_explicit_overrides_replace_mapped_keys(tiny: Path) -> None:
         (("algorithm.loss.kind=nll",), "algorithm.loss.kind"),
         (("algorithm.kl_coef=1", "algorithm.reference.kind=ema"), "algorithm.reference.kind"),
         (("algorithm.min_lr_ratio=0.1",), "algorithm.min_lr_ratio"),
-        (("algorithm.negative_advantage_scale=0.5",), "algorithm.negative_advantage_scale"),
         (("algorithm.max_trained_episodes=4",), "algorithm.max_trained_episodes"),
         (("algorithm.groups_per_batch=6", "algorithm.num_minibatches=4"), "algorithm.num_minibatches"),
         (("algorithm.advantage_estimator=gae", "algorithm.critic.action_level=turn"), "algorithm.critic.action_level"),

@@ -229,22 +229,6 @@ def test_groups_of_equal_rewards_are_selected_only_with_kl_or_batch_std(tiny: Pa
             assert found[1, 1] == pytest.approx(0.5 / (0.5 / 3) ** 0.5, rel=1e-4), "-0.5, 0.5, 0, 0: variance 0.5 / 3"
 
 
-@pytest.mark.parametrize("estimator", ["group_mean", "grpo", "rloo", "reinforce_pp"])
-def test_negative_advantages_are_scaled(tiny: Path, estimator: str) -> None:
-    batch = collate([*make_group(make_episodes(0.0, 1.0, 1.0)).episodes], [0, 0, 0])
-
-    def advantages(*settings: str) -> list[float]:
-        config = tiny_config(tiny, f"algorithm.advantage_estimator={estimator}", *settings)
-        found = compute_advantages(batch, config).advantages
-        assert found is not None
-        return found[:, 1].tolist()
-
-    lost, *won = advantages()
-    assert lost < 0 < min(won)
-    assert advantages("algorithm.negative_advantage_scale=0.25") == pytest.approx([lost / 4, *won])
-    assert advantages("algorithm.negative_advantage_scale=0") == pytest.approx([0.0, *won])
-
-
 @pytest.mark.slow
 def test_random_model_learns_from_demonstrations_and_then_from_rewards(tiny: Path, tmp_path: Path) -> None:
     learning = (

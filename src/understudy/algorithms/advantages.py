@@ -43,11 +43,6 @@ def episode_advantages(estimator: AdvantageEstimator, rewards: Tensor, group_ids
     return group_advantages(rewards, group_ids, scale_by_std=estimator == "grpo")
 
 
-def scale_negative_advantages(advantages: Tensor, scale: float) -> Tensor:
-    """Return the advantages, with negative ones multiplied by `scale`."""
-    return torch.where(advantages < 0, scale * advantages, advantages)
-
-
 def group_advantages(rewards: Tensor, group_ids: Tensor, scale_by_std: bool) -> Tensor:
     """Return each reward minus its group's mean [B], divided by the group's standard deviation if `scale_by_std`.
 

@@ -89,9 +89,6 @@ class AlgorithmConfig(Record):
     loss_aggregation: LossAggregation = "token_mean"
     """`token_mean`: all tokens of a batch have equal weight. `sequence_mean`: all sequences have equal weight.
     `seq_mean_token_sum_norm`: a token's weight does not depend on the batch (Dr. GRPO)."""
-    negative_advantage_scale: float = Field(default=1.0, ge=0.0, le=1.0)
-    """Factor on negative advantages. Below 1, an update follows successes more than it avoids failures (Arnal et al.
-    2025, arXiv:2506.20520, lower the baseline to the same end, for updates that are not on policy)."""
     group_size: int = Field(default=8, ge=1)
     """Episodes of each task. At least 2, but 1 is enough for `gae`, `success_indicator` and `zero`."""
     groups_per_batch: int = Field(default=6, ge=1)

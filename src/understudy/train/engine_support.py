@@ -88,9 +88,6 @@ def _unsupported_algorithm(algorithm: AlgorithmConfig, engine: SkyRLEngineConfig
     if algorithm.min_lr_ratio < 1.0:
         reason = "SkyRL has its own schedule; set it to 1 and choose engine.trainer.policy.optimizer_config.scheduler"
         yield UnsupportedSetting("algorithm.min_lr_ratio", algorithm.min_lr_ratio, reason)
-    if algorithm.negative_advantage_scale != 1.0:
-        reason = "SkyRL has no such factor; set it to 1"
-        yield UnsupportedSetting("algorithm.negative_advantage_scale", algorithm.negative_advantage_scale, reason)
     if algorithm.max_trained_episodes:
         reason = "SkyRL trains on all episodes of a step; set it to 0"
         yield UnsupportedSetting("algorithm.max_trained_episodes", algorithm.max_trained_episodes, reason)

@@ -11,7 +11,6 @@ from understudy.algorithms.advantages import (
     apply_kl_penalty,
     episode_advantages,
     has_group_variance,
-    scale_negative_advantages,
     tis_weights,
     token_weights,
     turn_advantages,
@@ -226,7 +225,6 @@ def compute_advantages(batch: Batch, config: TrainConfig) -> Batch:
         advantages = batch.advantages
     else:
         advantages = _reward_advantages(batch, algorithm)
-    advantages = scale_negative_advantages(advantages, algorithm.negative_advantage_scale)
     if batch.ref_logprobs is not None and not (algorithm.uses_critic and algorithm.kl_estimator == "k1"):
         args = batch.logprobs, batch.ref_logprobs, batch.mask, algorithm.kl_coef, algorithm.kl_estimator
         advantages = apply_kl_penalty(advantages, *args)
