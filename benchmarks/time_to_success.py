@@ -3,14 +3,15 @@
     python benchmarks/time_to_success.py                  # SmolLM2-135M, 3 seeds per side
     python benchmarks/time_to_success.py --quick          # a smoke test: a tiny model, two steps per side
 
-Both sides start from the same weights: a model fine-tuned on the domain `benchmarks/lamps` until its success rate is
-that of guessing the time of the day. They then learn the time from rewards. Both have the same tasks in the same
+Both sides start from the same weights: a model fine-tuned on the domain `benchmarks/lamps`, in which it guesses the
+time of the day, until it sometimes guesses the evening. They then learn from rewards that the evening is always meant. Both have the same tasks in the same
 order, tools, rewards, group and batch sizes, learning rate and optimizer. Both compute in bfloat16 with float32 master
 weights.
 
 Each side is a process that stops after each step. This process then plays the held-out tasks with the side's weights,
-with the same evaluation for both, while the side's clock is stopped. The clock starts with the first step, so it
-excludes imports and loading. The sides alternate, so that both are affected alike if the machine's speed changes.
+with the same evaluation for both, while the side's clock is stopped. The clock starts with the first step, so it excludes
+imports and loading. The seconds in which weights are written are also counted by themselves: that this happens after
+each step is for the evaluation only, and understudy also writes the optimizer's state. The sides alternate, so that both are affected alike if the machine's speed changes.
 """
 
 import argparse
@@ -84,6 +85,8 @@ class Shown(Record):
     weights: Path
     seconds: float
     """Seconds on the side's clock."""
+    writing: float = 0.0
+    """The part of `seconds` in which weights were written."""
     peak: int
     """Peak memory of the side's process in bytes."""
 
@@ -95,6 +98,7 @@ class Lap(Record):
     seconds: float
     success: float
     peak: int
+    writing: float = 0.0
 
 
 class Course(Record):
@@ -115,11 +119,25 @@ class Clock:
     def __init__(self) -> None:
         self._out, sys.stdout = sys.stdout, sys.stderr  # keeps output of libraries out of the reports
         self._seconds, self._since = 0.0, math.inf
+        self._writing = 0.0
+
+    @contextlib.contextmanager
+    def write_weights(self) -> Iterator[None]:
+        """Count the seconds of the block as writing."""
+        begin = time.perf_counter()
+        yield
+        self._writing += time.perf_counter() - begin
 
     def show(self, step: int, weights: Path) -> None:
         """Report the weights and wait for the evaluation. Exit unless the run is to continue."""
         self._seconds += max(0.0, time.perf_counter() - self._since)
-        shown = Shown(step=step, weights=weights, seconds=self._seconds, peak=peak_memory_bytes("cpu"))
+        shown = Shown(
+            step=step,
+            weights=weights,
+            seconds=self._seconds,
+            writing=self._writing,
+            peak=peak_memory_bytes("cpu"),
+        )
         print(shown.model_dump_json(), file=self._out, flush=True)
         if sys.stdin.readline() != GO:
             raise SystemExit
@@ -138,7 +156,7 @@ def ours(config: TrainConfig, folder: Path) -> None:
 
         @contextlib.contextmanager
         def write_checkpoint(self, step: int) -> Iterator[Path]:
-            with super().write_checkpoint(step) as folder:
+            with clock.write_weights(), super().write_checkpoint(step) as folder:
                 yield folder
             assert self.last_checkpoint is not None
             if step % config.save_every == 0:
@@ -152,7 +170,7 @@ def theirs(config: TrainConfig, folder: Path) -> None:
     """Run TRL, in the Python in which it is installed."""
     import trl_run
 
-    trl_run.train(config, folder, Clock().show)
+    trl_run.train(config, folder, Clock())
 
 
 def configured(model: Path, *settings: str) -> TrainConfig:
@@ -193,7 +211,10 @@ def race(
     course = Course(side=side, seed=config.seed, laps=())
     with contextlib.closing(answers([python, str(HERE), f"--side={side}", f"--folder={folder}"])) as shown:
         for each in shown:
-            lap = Lap(step=each.step, seconds=each.seconds, success=held_out.success(each.weights), peak=each.peak)
+            success_rate = held_out.success(each.weights)
+            lap = Lap(
+                step=each.step, seconds=each.seconds, success=success_rate, peak=each.peak, writing=each.writing
+            )
             print(f"{SIDES[side]}, seed {config.seed}: {lap}", file=sys.stderr, flush=True)
             course = course.replace(laps=(*course.laps, lap))
             if course.reached(success) or each.step == config.total_steps:
@@ -216,14 +237,14 @@ def beginner(folder: Path, tiny: bool) -> Path:
 
 
 def train_sft(folder: Path, arguments: argparse.Namespace) -> Path:
-    """Return the folder of the model that both sides start from: fine-tuned on demonstrations up to the given success
-    rate.
+    """Return the folder of the model that both sides start from: fine-tuned on demonstrations of all times of the day,
+    up to the given success rate on the tasks of RL.
     """
     from understudy.runs.weights import export_model, resolve_weights
 
     model = beginner(folder / "beginner", arguments.quick)
     config = configured(model, *SFT_SETTINGS, f"sft.steps={arguments.sft_steps}")
-    held_out = HeldOutEval(config, arguments.tasks)
+    held_out = HeldOutEval(configured(model, *RL_SETTINGS), arguments.tasks)
     course = race("ours", sys.executable, config, folder / "warm", held_out, arguments.warm)
     last = course.laps[-1]
     if not arguments.warm <= last.success < arguments.success:
@@ -252,10 +273,13 @@ def answers(command: Sequence[Path | str]) -> Generator[Shown]:
             raise SystemExit(f"exit code {side.returncode} of {' '.join(map(str, command))}")
 
 
-def seconds(courses: Sequence[Course], side: str, success: float) -> float:
-    """Return the median over a side's seeds of the seconds to that success rate; inf if most seeds did not reach it."""
+def seconds(courses: Sequence[Course], side: str, success: float, writing: bool = True) -> float:
+    """Return the median over a side's seeds of the seconds to that success rate; inf if most seeds did not reach it.
+
+    Without `writing`, the seconds in which weights were written do not count.
+    """
     laps = [course.reached(success) for course in courses if course.side == side]
-    return statistics.median(lap.seconds if lap else math.inf for lap in laps)
+    return statistics.median(lap.seconds - (0 if writing else lap.writing) if lap else math.inf for lap in laps)
 
 
 def peak(courses: Sequence[Course], side: str) -> float:
@@ -266,17 +290,17 @@ def peak(courses: Sequence[Course], side: str) -> float:
 def table(courses: Sequence[Course], success: float) -> str:
     """Return a table with a row for each run and the medians of both sides."""
     lines = [
-        f"| side | seed | seconds to success {success:.2f} | steps | peak MiB | MiB before the first step |",
-        "|---|---|---|---|---|---|",
+        f"| side | seed | seconds to success {success:.2f} | writing weights | steps | peak MiB | MiB before the steps |",
+        "|---|---|---|---|---|---|---|",
     ]
     for course in courses:
         lap, last = course.reached(success), course.laps[-1]
-        missed = f"not reached in {last.seconds:.1f} s (success {last.success:.2f}) | {last.step}"
-        came = f"{lap.seconds:.1f} | {lap.step}" if lap else missed
+        missed = f"not reached in {last.seconds:.1f} s (success {last.success:.2f}) | {last.writing:.1f} | {last.step}"
+        came = f"{lap.seconds:.1f} | {lap.writing:.1f} | {lap.step}" if lap else missed
         used = f"{last.peak / MIB:.0f} | {course.laps[0].peak / MIB:.0f}"
         lines.append(f"| {SIDES[course.side]} | {course.seed} | {came} | {used} |")
     for side, name in SIDES.items():
-        medians = f"{seconds(courses, side, success):.1f} | | {peak(courses, side) / MIB:.0f}"
+        medians = f"{seconds(courses, side, success):.1f} | | | {peak(courses, side) / MIB:.0f}"
         lines.append(f"| {name}, median | | {medians} | |")
     return "\n".join(lines)
 
@@ -287,7 +311,11 @@ def compared(courses: Sequence[Course], success: float) -> str:
     if math.isinf(own) or math.isinf(other):
         return "no ratio: most seeds of a side did not reach the success rate"
     memory = peak(courses, "theirs") / peak(courses, "ours")
-    return f"{other / own:.1f} times the seconds and {memory:.1f} times the peak memory with {SIDES['theirs']}"
+    steps = seconds(courses, "theirs", success, writing=False) / seconds(courses, "ours", success, writing=False)
+    return (
+        f"{other / own:.1f} times the seconds ({steps:.1f} without writing weights) and {memory:.1f} times the peak "
+        f"memory with {SIDES['theirs']}"
+    )
 
 
 def raced(arguments: argparse.Namespace, folder: Path) -> list[Course]:
@@ -313,8 +341,8 @@ def main() -> None:
     parser.add_argument(
         "--warm",
         type=float,
-        default=0.2,
-        help="success rate at which SFT ends; guessing has 0.25 (default: %(default)s)",
+        default=0.05,
+        help="success rate on the tasks of RL at which SFT ends; guessing has 0.25 (default: %(default)s)",
     )
     parser.add_argument("--sft-steps", type=int, default=60, help="maximum SFT steps (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=20, help="maximum RL steps (default: %(default)s)")

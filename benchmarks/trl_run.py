@@ -7,9 +7,9 @@ that. On a CPU, replies come from transformers' `generate`, whose rows wait for 
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lamps import DOMAIN
 
@@ -17,6 +17,9 @@ from understudy.core.messages import Message, ToolCall, message_to_openai
 from understudy.core.tasks import Task
 from understudy.envs.environment import Environment
 from understudy.runs.config import TrainConfig
+
+if TYPE_CHECKING:
+    from time_to_success import Clock
 
 LOOP = asyncio.Runner()
 
@@ -103,8 +106,8 @@ def settings(config: TrainConfig, folder: Path) -> dict[str, Any]:
     }
 
 
-def train(config: TrainConfig, folder: Path, show: Callable[[int, Path], None]) -> None:
-    """Train to the end. `show` is called with the weights before the first step and at regular steps after it."""
+def train(config: TrainConfig, folder: Path, clock: "Clock") -> None:
+    """Train to the end, and show the clock the weights before the first step and at regular steps after it."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
@@ -112,12 +115,13 @@ def train(config: TrainConfig, folder: Path, show: Callable[[int, Path], None]) 
 
     class Shown(TrainerCallback):
         def on_train_begin(self, *_: object, **__: object) -> None:
-            show(0, Path(config.model))
+            clock.show(0, Path(config.model))
 
         def on_step_end(self, _: object, state: Any, *__: object, **___: object) -> None:
             if state.global_step % config.save_every == 0:
-                trainer.save_model(str(folder / f"step_{state.global_step}"))
-                show(state.global_step, folder / f"step_{state.global_step}")
+                with clock.write_weights():
+                    trainer.save_model(str(folder / f"step_{state.global_step}"))
+                clock.show(state.global_step, folder / f"step_{state.global_step}")
 
     tokenizer = AutoTokenizer.from_pretrained(config.model)
     tokenizer.response_template = qwen3_template  # makes TRL parse Hermes calls; it recognizes only exact templates

@@ -132,6 +132,7 @@ def test_our_side_reports_steps_seconds_and_memory(tiny: Path, tmp_path: Path) -
     course = race("ours", sys.executable, config, tmp_path / "race", HeldOutEval(config, 2), 0.5)
     assert [(lap.step, lap.success) for lap in course.laps] == [(0, 0.0), (1, 0.0), (2, 0.0)]
     assert 0.0 == course.laps[0].seconds < course.laps[1].seconds < course.laps[2].seconds
+    assert 0.0 == course.laps[0].writing < course.laps[1].writing < course.laps[1].seconds
     assert 50e6 < course.laps[0].peak <= course.laps[-1].peak
 
 
@@ -172,10 +173,12 @@ def test_table_has_medians_and_their_ratio() -> None:
         make_course("theirs", 1, 500, (0, 0.2), (14, 0.7), (28, 0.85)),
     ]
     text = table([*ours, *theirs], 0.8)
-    assert "| understudy | 0 | 9.0 | 1 | 200 | 100 |" in text
-    assert "| understudy, median | | 7.0 | | 250 | |" in text
-    assert text.endswith("| trl==1.16.0, median | | 24.5 | | 500 | |")
-    assert re.match(r"3\.5 .*\b2\.0 ", compared([*ours, *theirs], 0.8))
-    assert re.search(r"\| trl==1\.16\.0 \| 0 \| .*\b21\.0\b.*\b0\.80\b.* \| 1 \|", table([*ours, *theirs], 0.9))
+    assert "| understudy | 0 | 9.0 | 0.0 | 1 | 200 | 100 |" in text
+    assert "| understudy, median | | 7.0 | | | 250 | |" in text
+    assert text.endswith("| trl==1.16.0, median | | 24.5 | | | 500 | |")
+    assert re.match(r"3\.5 .*\b3\.5 .*\b2\.0 ", compared([*ours, *theirs], 0.8))
+    written = [course.replace(laps=[lap.replace(writing=2.0) for lap in course.laps]) for course in ours]
+    assert re.match(r"3\.5 .*\b4\.9 ", compared([*written, *theirs], 0.8))
+    assert re.search(r"\| trl==1\.16\.0 \| 0 \| .*\b21\.0\b.*\b0\.80\b.* \| 0\.0 \| 1 \|", table([*ours, *theirs], 0.9))
     assert math.isinf(benchmark.seconds(theirs, "theirs", 0.9))
     assert not re.search(r"\d", compared([*ours, *theirs], 0.9))

@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pydantic_core import from_json
@@ -30,9 +31,11 @@ def write_checkpoint(final: Path, step: int) -> Iterator[Path]:
     with atomic_folder(final) as partial:
         yield partial
         files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
-        digests = {str(file.relative_to(partial)): _digest(file) for file in files}
-        for file in files:  # older checkpoints may be removed next, so this one must survive a power cut
-            fsync(file)
+        with ThreadPoolExecutor() as pool:  # digests take the processor and flushing takes the disk: both at once
+            found = pool.map(_digest, files)
+            for file in files:  # older checkpoints may be removed next, so this one must survive a power cut
+                fsync(file)
+            digests = {str(file.relative_to(partial)): digest for file, digest in zip(files, found, strict=True)}
         atomic_write(partial / MANIFEST_FILE, json.dumps({"step": step, "sha256": digests}, indent=1) + "\n")
     link_latest(final)
 
