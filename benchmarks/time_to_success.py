@@ -4,14 +4,16 @@
     python benchmarks/time_to_success.py --quick          # a smoke test: a tiny model, two steps per side
 
 Both sides start from the same weights: a model fine-tuned on the domain `benchmarks/lamps`, in which it guesses the
-time of the day, until it sometimes guesses the evening. They then learn from rewards that the evening is always meant. Both have the same tasks in the same
-order, tools, rewards, group and batch sizes, learning rate and optimizer. Both compute in bfloat16 with float32 master
-weights.
+time of the day, until it sometimes guesses the evening. They then learn from rewards that the evening is always meant.
+Both have the same tasks in the same order, tools, rewards, group and batch sizes, learning rate and optimizer. Both
+compute in bfloat16 with float32 master weights.
 
 Each side is a process that stops after each step. This process then plays the held-out tasks with the side's weights,
-with the same evaluation for both, while the side's clock is stopped. The clock starts with the first step, so it excludes
-imports and loading. The seconds in which weights are written are also counted by themselves: that this happens after
-each step is for the evaluation only, and understudy also writes the optimizer's state. The sides alternate, so that both are affected alike if the machine's speed changes.
+with the same evaluation for both, while the side's clock is stopped. The clock starts with the first step, so it
+excludes imports and loading. The sides alternate, so that both are affected alike if the machine's speed changes.
+
+Weights are written after each step only for the evaluation, and understudy also writes the optimizer's state. So the
+seconds of writing are also counted by themselves.
 """
 
 import argparse
@@ -212,9 +214,7 @@ def race(
     with contextlib.closing(answers([python, str(HERE), f"--side={side}", f"--folder={folder}"])) as shown:
         for each in shown:
             success_rate = held_out.success(each.weights)
-            lap = Lap(
-                step=each.step, seconds=each.seconds, success=success_rate, peak=each.peak, writing=each.writing
-            )
+            lap = Lap(step=each.step, seconds=each.seconds, success=success_rate, peak=each.peak, writing=each.writing)
             print(f"{SIDES[side]}, seed {config.seed}: {lap}", file=sys.stderr, flush=True)
             course = course.replace(laps=(*course.laps, lap))
             if course.reached(success) or each.step == config.total_steps:
@@ -290,7 +290,7 @@ def peak(courses: Sequence[Course], side: str) -> float:
 def table(courses: Sequence[Course], success: float) -> str:
     """Return a table with a row for each run and the medians of both sides."""
     lines = [
-        f"| side | seed | seconds to success {success:.2f} | writing weights | steps | peak MiB | MiB before the steps |",
+        f"| side | seed | seconds to success {success:.2f} | of writing | steps | peak MiB | MiB before the steps |",
         "|---|---|---|---|---|---|---|",
     ]
     for course in courses:
