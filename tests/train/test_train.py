@@ -66,13 +66,7 @@ from understudy.runs.run import Run, find_run, list_run_evaluations  # noqa: E40
 from understudy.runs.weights import export_model, resolve_weights  # noqa: E402
 from understudy.train.loop import train  # noqa: E402
 from understudy.train.metrics import advantage_metrics, learning_rate, rollout_metrics  # noqa: E402
-from understudy.train.phases.rl import (  # noqa: E402
-    RLPhase,
-    compute_advantages,
-    has_only_rounding,
-    make_minibatches,
-    minibatch_rows,
-)
+from understudy.train.phases.rl import RLPhase, compute_advantages, has_only_rounding, make_minibatches  # noqa: E402
 from understudy.train.preparation import context_warnings  # noqa: E402
 from understudy.train.selection import trainable_groups  # noqa: E402
 from understudy.train.state import TrainingProgress  # noqa: E402
@@ -184,23 +178,13 @@ def test_advantages_and_minibatches_match_hand_computed_values(tiny: Path) -> No
     assert penalized.advantages is not None
     assert penalized.advantages[:, 1].tolist() == pytest.approx([-0.7, 0.3, 0.3, -0.7])
     parts = make_minibatches(whole, 2, settings)
-    assert [part.group_ids.tolist() for part in parts] == [[0, 0], [1, 1]]
+    assert [part.group_ids.tolist() for part in parts] == [[0, 1], [0, 1]]
     # Constant normalization: 2 episodes per minibatch, at most 2 turns of 12 tokens each.
     assert [part.advantages[:, 1].tolist() for part in parts] == [  # type: ignore[index]
         pytest.approx([-0.5 / 48, 0.5 / 48]),
         pytest.approx([0.5 / 48, -0.5 / 48]),
     ]
-    assert len(make_minibatches(whole, 9, settings)) == 2
-
-
-def test_best_row_of_a_group_shares_a_minibatch_with_its_worst() -> None:
-    batch = collate(make_episodes(0.5, 0.0, 1.0, 0.2, 0.7, 1.0, 0.0), [0, 0, 0, 0, 0, 1, 1])
-    assert minibatch_rows(batch, 9) == [[1, 2], [3, 4], [0], [5, 6]]
-    assert minibatch_rows(batch, 2) == [[0, 1, 2], [3, 4, 5, 6]]
-    assert minibatch_rows(batch, 1) == [[*range(7)]]
-    later = minibatch_rows(batch, 9, epoch=1)
-    assert later != minibatch_rows(batch, 9)
-    assert sorted(later) == [[0], [1, 2], [3, 4], [5, 6]]
+    assert len(make_minibatches(whole, 9, settings)) == 4
 
 
 def test_groups_of_equal_rewards_are_selected_only_with_kl_or_batch_std(tiny: Path) -> None:

@@ -13,25 +13,23 @@ from understudy.runs.storage.trained_episodes import EpisodeTrainingData, compre
 class TrainedBatch:
     """The rewards and advantages of an RL step. `add_logprobs` adds the trainer's log-probabilities."""
 
-    def __init__(self, episodes: Sequence[Trajectory], batch: Batch, minibatches: Sequence[Sequence[int]]) -> None:
-        """Store `batch`, whose rows are `episodes`, and the rows of each minibatch of the first epoch.
-
-        The batch's advantages must not have token weights yet.
-        """
-        self._episodes, self._batch, self._minibatches = episodes, batch, minibatches
+    def __init__(self, episodes: Sequence[Trajectory], batch: Batch, num_minibatches: int) -> None:
+        """Store `batch`, whose rows are `episodes`. Its advantages must not have token weights yet."""
+        self._episodes, self._batch = episodes, batch
+        self._num_minibatches = min(num_minibatches, len(batch))
         self._logprobs = torch.full(batch.tokens.shape, torch.nan)
 
     def add_logprobs(self, index: int, logprobs: Tensor) -> None:
         """Store the log-probabilities of minibatch `index`. Those of later epochs are ignored."""
-        if index < len(self._minibatches):
-            self._logprobs[self._minibatches[index]] = logprobs
+        if index < self._num_minibatches:
+            self._logprobs[index :: self._num_minibatches] = logprobs
 
     def replace_logprobs(self, logprobs: Tensor) -> None:
         """Store the log-probabilities of all rows under the weights that sampled them.
 
         They replace the log-probabilities of `add_logprobs`, which the update computes.
         """
-        self._logprobs, self._minibatches = logprobs, ()
+        self._logprobs, self._num_minibatches = logprobs, 0
 
     def trained_episodes(self, played: Sequence[Trajectory]) -> list[EpisodeTrainingData]:
         """Return a record for each row. Its number is the position of its episode in `played`, counted from 1."""
@@ -39,7 +37,6 @@ class TrainedBatch:
         numbers = {id(episode): number for number, episode in enumerate(played, 1)}
         rewards, advantages = self._batch.rewards.tolist(), self._batch.advantages.tolist()
         skipped = self._logprobs.isnan().all(1).tolist()
-        updates = {row: index for index, rows in enumerate(self._minibatches) for row in rows}
         found = []
         for row, episode in enumerate(self._episodes):
             sampled = self._logprobs[row][self._batch.mask[row]].tolist()
@@ -49,7 +46,7 @@ class TrainedBatch:
                     reward=rewards[row],
                     advantages=compress_advantages(episode, advantages[row][: len(episode.tokens)]),
                     logprobs=() if skipped[row] else round_values(sampled),
-                    optimizer_steps=updates.get(row, 0),
+                    optimizer_steps=row % self._num_minibatches if self._num_minibatches else 0,
                 )
             )
         return found

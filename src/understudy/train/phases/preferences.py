@@ -107,7 +107,7 @@ def _save_weights(run: Run, step: int, episodes: Sequence[Trajectory], batch: Ba
     logprobs = [row[: len(each.tokens)] for row, each in zip(batch.logprobs.tolist(), episodes, strict=True)]
     stored = [dataclasses.replace(each, logprobs=own) for each, own in zip(episodes, logprobs, strict=True)]
     run.save_episodes(step, stored)
-    run.save_trained_episodes(step, TrainedBatch(stored, batch, [range(len(batch))]).trained_episodes(stored))
+    run.save_trained_episodes(step, TrainedBatch(stored, batch, 1).trained_episodes(stored))
 
 
 async def _weighted_batch(context: TrainingContext, units: Sequence[PreferenceUnit]) -> tuple[Batch, Metrics]:

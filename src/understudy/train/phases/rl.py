@@ -164,7 +164,7 @@ async def _learn(
     if has_only_rounding(batch, config, engine.tolerance):
         return _ref_kl_metrics(batch), None
     episodes = [episode for group in groups for episode in group.episodes]
-    trained: TrainedBatch | None = TrainedBatch(episodes, batch, minibatch_rows(batch, algorithm.num_minibatches))
+    trained: TrainedBatch | None = TrainedBatch(episodes, batch, algorithm.num_minibatches)
     corrected: Metrics = {}
     if algorithm.tis_cap:
         batch, corrected = await _correct_importance(engine, batch, algorithm.tis_cap)
@@ -256,43 +256,33 @@ def has_only_rounding(batch: Batch, config: TrainConfig, tolerance: LogprobToler
 
 
 def make_minibatches(batch: Batch, num_minibatches: int, config: TrainConfig, seed: int = 0) -> list[Batch]:
-    """Return at most `num_minibatches` minibatches for each epoch, with advantages multiplied by the loss weights.
+    """Return `num_minibatches` minibatches for each epoch, with advantages multiplied by the loss weights.
 
-    Rows are not split. `minibatch_rows` says which rows are together.
+    Rows are not split, and the rows of a group are spread over the minibatches.
     """
+    num_minibatches = min(num_minibatches, len(batch))
+    orders = _orders(batch.group_ids.tolist(), config.algorithm.update_epochs, seed)
     return [
-        _weighted_minibatch(batch.select(rows), config)
-        for epoch in range(config.algorithm.update_epochs)
-        for rows in minibatch_rows(batch, num_minibatches, epoch, seed)
+        _weighted_minibatch(batch.select(order[i::num_minibatches]), config)
+        for order in orders
+        for i in range(num_minibatches)
     ]
 
 
-def minibatch_rows(batch: Batch, num_minibatches: int, epoch: int = 0, seed: int = 0) -> list[list[int]]:
-    """Return the rows of each minibatch of an epoch.
+def _orders(group: Sequence[int], epochs: int, seed: int) -> Iterator[list[int]]:
+    """Yield the order of the rows for each epoch.
 
-    The best row of a group is together with its worst, the second best with the second worst, and so on. What both
-    have in common then cancels out in each update, where their advantages have opposite signs. Such pairs are spread
-    over the minibatches; there are at most as many minibatches as pairs. Epochs after the first shuffle the groups, and
-    the pairs of each group.
+    The first epoch has the rows as given. Later epochs shuffle the groups, and the rows within each group, so the rows
+    of a group are adjacent.
     """
-    groups: dict[int, list[int]] = {}
-    for row, number in enumerate(batch.group_ids.tolist()):
-        groups.setdefault(number, []).append(row)
-    rewards = batch.rewards.tolist()
-    pairs = [_best_with_worst(rows, rewards) for rows in groups.values()]
-    if epoch:
+    members: dict[int, list[int]] = {}
+    for row, number in enumerate(group):
+        members.setdefault(number, []).append(row)
+    yield list(range(len(group)))
+    for epoch in range(1, epochs):
         draw = random.Random(f"{seed}/{epoch}")
-        pairs = [draw.sample(group, len(group)) for group in draw.sample(pairs, len(pairs))]
-    flat = [pair for group in pairs for pair in group]
-    count = min(num_minibatches, len(flat))
-    return [sorted(row for pair in flat[i::count] for row in pair) for i in range(count)]
-
-
-def _best_with_worst(rows: Sequence[int], rewards: Sequence[float]) -> list[list[int]]:
-    """Return pairs of rows with the highest and the lowest rewards. If their number is odd, one row is by itself."""
-    ranked = sorted(rows, key=lambda row: rewards[row], reverse=True)
-    last = len(ranked) - 1
-    return [[ranked[i] for i in sorted({first, last - first})] for first in range(last // 2 + 1)]
+        groups = draw.sample(list(members.values()), len(members))
+        yield [row for rows in groups for row in draw.sample(rows, len(rows))]
 
 
 def _weighted_minibatch(part: Batch, config: TrainConfig) -> Batch:
