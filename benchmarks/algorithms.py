@@ -101,7 +101,7 @@ def main() -> None:
     rows.append(["SFT", format_rate(before.success_rate), "", "", "", ""])
     rate = [f"algorithm.learning_rate={given.learning_rate}"] if given.learning_rate else []
     for name in names:
-        stem = "-".join([name.replace(" ", "_"), *(f"{given.learning_rate:g}" for _ in rate)])
+        stem = "-".join([name, *(f"{given.learning_rate:g}" for _ in rate)])
         runs = [folder / f"{stem}-seed{seed}" for seed in given.seeds]
         for seed, start, run in zip(given.seeds, starts, runs, strict=True):
             weights = f"model={start / MODEL}", "sft.steps=0"

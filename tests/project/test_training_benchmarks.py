@@ -74,11 +74,11 @@ def test_algorithms_train_from_one_sft_checkpoint_and_continue(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(algorithms, "PRESET", "smoke")
-    words = ["group mean", "--seeds", "0", "--tasks", "2", "--out", str(tmp_path)]
+    words = ["preset", "--seeds", "0", "--tasks", "2", "--out", str(tmp_path)]
     run_main(monkeypatch, algorithms, words)
     first = capfd.readouterr().out.partition("|  | success")[2]
-    assert "| group mean | 0.000 [" in first
-    run = tmp_path / "validation2" / "group_mean-seed0"
+    assert "| preset | 0.000 [" in first
+    run = tmp_path / "validation2" / "preset-seed0"
     assert read_run_config(run).model == str(tmp_path / "validation2" / "sft-seed0" / algorithms.MODEL)
     seconds = algorithms.step_seconds(run)
     run_main(monkeypatch, algorithms, words)

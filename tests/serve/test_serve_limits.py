@@ -33,7 +33,7 @@ from understudy.core.errors import ConfigError
 from understudy.engines.base import SamplingParams
 from understudy.runs.weights import resolve_weights
 from understudy.serve.options import ServeConfig
-from understudy.serve.server import serve_model
+from understudy.serve.server import open_socket, run_server, serve_model
 
 pytest.importorskip("torch")
 
@@ -170,13 +170,8 @@ def test_running_stream_completes_at_shutdown(folder: Path) -> None:
 
 @pytest.fixture
 def interrupted_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the server by one that is interrupted by Ctrl-C as soon as it runs."""
-
-    class Interrupted:
-        def run(self, sockets: Any) -> None:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("understudy.serve.server.make_server", lambda _: Interrupted())
+    """Replace the server by one that is interrupted by Ctrl-C as soon as it is ready."""
+    monkeypatch.setattr("understudy.serve.server.run_server", lambda app, listener, on_ready: on_ready())
 
 
 def serve_messages(folder: Path, **options: Any) -> list[str]:
@@ -184,6 +179,21 @@ def serve_messages(folder: Path, **options: Any) -> list[str]:
     weights = resolve_weights(str(folder), ["engine.dtype=float32"]).replace(name="tiny", warnings=("damaged",))
     serve_model(weights, ServeConfig(**{"port": 0, **options}), said.append)
     return said
+
+
+def test_ctrl_c_before_the_event_loop_exists_shuts_the_server_down_in_order() -> None:
+    async def app(*_: object) -> None:
+        raise AssertionError("nobody sends a request")
+
+    reached: list[str] = []
+
+    def interrupt() -> None:
+        signal.raise_signal(signal.SIGINT)
+        reached.append("after Ctrl-C")
+
+    with open_socket(ServeConfig(port=0)) as listener:
+        run_server(app, listener, interrupt)
+    assert reached
 
 
 @pytest.mark.usefixtures("interrupted_server")

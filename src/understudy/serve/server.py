@@ -44,10 +44,9 @@ def serve_model(weights: ModelWeights, config: ServeConfig, on_message: Callable
             on_message(f"anyone who can reach {config.host} can use this server; set a key with --api-key-var")
         host = f"[{config.host}]" if ":" in config.host else config.host
         address = f"http://{host}:{listener.getsockname()[1]}/v1"
-        # uvicorn raises KeyboardInterrupt again after it has shut down.
-        with contextlib.closing(model.sampler), contextlib.suppress(KeyboardInterrupt):
-            on_message(f"{weights.name} is served at {address}; press Ctrl-C to stop")
-            make_server(make_serve_app(model, config, key)).run(sockets=[listener])
+        ready = f"{weights.name} is served at {address}; press Ctrl-C to stop"
+        with contextlib.closing(model.sampler):
+            run_server(make_serve_app(model, config, key), listener, lambda: on_message(ready))
 
 
 def load_served_model(weights: ModelWeights, config: ServeConfig) -> ServedModel:
@@ -83,6 +82,15 @@ def make_serve_app(model: ServedModel, config: ServeConfig, key: str = "") -> AS
     ]
     handlers: dict[Any, Callable[..., Awaitable[Response]]] = {HTTPException: _not_found, ApiError: _api_error}
     return AccessMiddleware(Starlette(routes=routes, exception_handlers=handlers), config, key)
+
+
+def run_server(app: ASGIApp, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Serve an application until Ctrl-C. Call `on_ready` once Ctrl-C and SIGTERM shut the server down in order."""
+    server = make_server(app)
+    # By itself, uvicorn captures signals only after it has made its event loop. It raises them again at the end.
+    with contextlib.suppress(KeyboardInterrupt), server.capture_signals():
+        on_ready()
+        server.run(sockets=[listener])
 
 
 def make_server(app: ASGIApp) -> uvicorn.Server:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.serve.access import AccessMiddleware
 from understudy.serve.options import ServeConfig
-from understudy.serve.server import make_server, open_socket
+from understudy.serve.server import open_socket, run_server
 from understudy.viewer import site
 from understudy.viewer.api import ANNOTATION_PATHS, ROUTES, Handler, encode_json
 from understudy.viewer.episodes.episode_api import annotate_handler, parse_annotation
@@ -44,9 +44,7 @@ def serve_viewer(library: RunLibrary, ports: Sequence[int], on_ready: Callable[[
     *wished, last = (ServeConfig(port=port) for port in ports)
     with _listen(wished, last) as listener:
         port = listener.getsockname()[1]
-        on_ready(f"http://{last.host}:{port}/")
-        with contextlib.suppress(KeyboardInterrupt):  # raised after the server has shut down
-            make_server(make_viewer_app(library, last)).run(sockets=[listener])
+        run_server(make_viewer_app(library, last), listener, lambda: on_ready(f"http://{last.host}:{port}/"))
 
 
 def _listen(wished: Sequence[ServeConfig], last: ServeConfig) -> socket.socket:
