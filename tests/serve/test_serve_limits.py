@@ -182,7 +182,7 @@ def serve_messages(folder: Path, **options: Any) -> list[str]:
 
 
 def test_ctrl_c_before_the_event_loop_exists_shuts_the_server_down_in_order() -> None:
-    async def app(*_: object) -> None:
+    async def app(scope: object, receive: object, send: object) -> None:
         raise AssertionError("nobody sends a request")
 
     reached: list[str] = []
