@@ -60,7 +60,7 @@ def decode_tokens(folder: Path, tokens: list[int]) -> str:
         (f" a {ORDER} b {ORDER} c ", "a\nb\nc", (CALL, CALL)),
         ('<tool_call> \n{"arguments": {}, "name": ""}\t</tool_call>', "", (ToolCall(name=""),)),
         (f"<think>{ORDER}</think>b", "b", ()),
-        (f"a<think>{ORDER}", "a", ()),
+        (f"<think>{ORDER}", "", ()),
         (f"a<think>b</think>c{ORDER}", "a\nc", (CALL,)),
         ("a <tool_calls> b < c <think", "a <tool_calls> b < c <think", ()),
     ],
@@ -246,6 +246,27 @@ def test_thinking_opened_by_the_template_is_not_content(folder_with_template: Ca
     tokens = FormatTokenizer.load(folder / "tokenizer.json").encode
     assert format.parse(tokens(f"{ORDER}</think>\n\nhello")).message == Message(role="assistant", content="hello")
     assert format.parse(tokens(f"{ORDER}")).status == "empty"
+
+
+@pytest.mark.parametrize("calls", [(), (CALL,), (CALL, CALL)])
+@pytest.mark.parametrize(
+    ("content", "sampled", "text"),
+    [
+        ("Hello", "\n</think>\n\nHello", "Hello"),
+        ("", "\n</think>\n\n", ""),
+        ("<think>\nhm\n</think>\n\nHello", "hm\n</think>\n\nHello", "Hello"),
+        ("hm\n</think>\n\nHello", "hm\n</think>\n\nHello", "Hello"),
+    ],
+)
+def test_replies_close_the_thought_that_the_prompt_opens(
+    content: str, sampled: str, text: str, calls: tuple[ToolCall, ...], tiny: Path
+) -> None:
+    vocabulary = FormatTokenizer.load(tiny / "tokenizer.json")
+    format = ChatML(vocabulary, prefill="<think>\n")
+    tokens = format.encode_reply(Message(role="assistant", content=content, tool_calls=calls))
+    assert vocabulary.decode(tokens).startswith(sampled)
+    message = format.parse(tokens).message
+    assert (message.content, message.tool_calls) == (text, calls)
 
 
 def test_tools_section_comes_from_the_template(folder_with_template: Callable[[str], Path]) -> None:

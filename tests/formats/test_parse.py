@@ -18,7 +18,14 @@ from understudy.core.errors import ConfigError
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.formats.base import mark_truncated_call
 from understudy.formats.parsing import parse as parse_module
-from understudy.formats.parsing.parse import TOOL_FORMATS, ParsedReply, parse_message, parse_reply, render_reply
+from understudy.formats.parsing.parse import (
+    TOOL_FORMATS,
+    ParsedReply,
+    parse_message,
+    parse_reply,
+    parse_text,
+    render_reply,
+)
 from understudy.formats.parsing.repair import ParseBudget
 from understudy.formats.parsing.scan import ReplyScan
 
@@ -196,7 +203,7 @@ def test_empty_tool_calls_list_is_no_call() -> None:
     [
         (f"<think>{CALL}</think>", ""),
         (f"<think>{CALL}</think>b", "b"),
-        (f"a<think>{CALL}", "a"),
+        (f"a\n <think>{CALL}", "a"),
         (f"{CALL} so I call.</think>b", "b"),
         (f"<thinking>a</thinking>b<reasoning>{CALL}</reasoning>c", "b\nc"),
         (f"[THINK]{CALL}[/THINK]b", "b"),
@@ -206,6 +213,42 @@ def test_empty_tool_calls_list_is_no_call() -> None:
 def test_calls_in_thinking_are_ignored(text: str, expected: str) -> None:
     reading = parse_reply(text)
     assert (reading.calls, reading.text) == ((), expected)
+
+
+@pytest.mark.parametrize("text", ["Run the <analysis> step.\n", "a<think>", "Here's my thought process: look first.\n"])
+def test_calls_after_what_may_open_a_thought_are_malformed(text: str) -> None:
+    reading = parse_reply(f"{text}{CALL}{CALL}")
+    assert (valid_calls(reading), reading.text, dict(reading.parse_errors)) == ([], text.strip(), {"tags": 2})
+    assert "nothing closes" in reading.error
+
+
+@pytest.mark.parametrize("tag", ["<think>", "</think>", "<analysis>", "[THINK]"])
+def test_quoted_markers_of_thoughts_are_text(tag: str) -> None:
+    reading = parse_reply(f"I use `{tag}`.\n{CALL}")
+    assert (valid_calls(reading), reading.text) == ([FIRST], f"I use `{tag}`.")
+
+
+@pytest.mark.parametrize(
+    "text", ["Ticket:\n* User: Bob\n* System: macOS", "**User:** Bob (id 3)", "I use this.\nTool: f", "System: macOS"]
+)
+def test_lists_with_names_of_roles_are_text(text: str) -> None:
+    reading = parse_reply(f"{text}\n{CALL}")
+    assert (valid_calls(reading), reading.text, reading.hallucinated_turn) == ([FIRST], text, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (CALL, CALL),
+        (f"<think>a</think>\nIt is {CALL}.", f"It is {CALL}."),
+        ("User: hi\nAssistant: hi", "User: hi\nAssistant: hi"),
+        ("a<|im_end|>\n<|im_start|>user\nb", "a"),
+        ("```json\n[]\n```", "```json\n[]\n```"),
+    ],
+)
+def test_text_without_tools_keeps_what_looks_like_a_call(text: str, expected: str) -> None:
+    reading = parse_text(text)
+    assert (reading.calls, reading.text, reading.repairs) == ((), expected, {})
 
 
 @pytest.mark.parametrize("before", ["<think>a</think>", "a</think>", f"<think>a</think>{CALL}</think>"])
@@ -220,7 +263,7 @@ def test_call_before_an_unopened_think_end_is_malformed(before: str) -> None:
     "marker",
     [
         "\nUser: yes",
-        "\n**Human**: yes",
+        "\nHuman: yes",
         "\nObservation: 3",
         "\nTool response: 3",
         "\n##user\nyes",

@@ -89,6 +89,7 @@ class ChatML:
         self._style = tool_style
         self._system = default_system
         self._prefill = prefill
+        self._opens_thought = hermes.THINK in prefill and hermes.THOUGHT not in prefill
         self._tool_block = tool_block if tool_style == "json" else _SIGNATURES
         self._markup_ids = {text: tokenizer.added_tokens[text] for text in _MARKUP if text in tokenizer.added_tokens}
         markup = "|".join(map(re.escape, self._markup_ids))
@@ -121,8 +122,18 @@ class ChatML:
     def encode_reply(self, reply: Message) -> list[int]:
         """Return the tokens that the model would sample for an assistant message. Ids of calls are not written."""
         opening, thought, closing, text = split_thought(reply.content)
+        if self._opens_thought:
+            return self._ids([*self._after_open_thought(reply, thought, text), self._end])
         content = [*self._with_markup(opening), thought, *self._with_markup(closing), text]
         return self._ids([*self._with_calls(content if reply.content else [], reply), self._end])
+
+    def _after_open_thought(self, reply: Message, thought: str, text: str) -> list[TextOrToken]:
+        """Return a reply after a prompt that opens a thought: the rest of the thought, its end, and what follows."""
+        if not thought and hermes.THOUGHT in reply.content:  # as in data of R1, which leaves out the opening tag
+            thought, _, text = reply.content.partition(hermes.THOUGHT)
+        if not thought:
+            return [*self._with_markup(f"\n{hermes.THOUGHT}\n\n"), *self._with_calls([text] if text else [], reply)]
+        return self._with_calls([thought.removeprefix("\n"), *self._with_markup(hermes.THOUGHT), text], reply)
 
     def parse(self, tokens: Sequence[int], tools: Sequence[ToolSpec] = ()) -> ParsedMessage:
         """Parse the sampled tokens up to the first stop token with `parse_message`."""

@@ -92,9 +92,11 @@ class ParsedReply:
 ReadFunction = Callable[[ReplyScan, re.Match[str]], int]
 
 _FENCES = (("`", r"``[\w+-]*+[ \t]*+\r?\n?"),)
-_ROLES = (
-    ("\n", r"[ \t*]*+(?:User|USER|Human|HUMAN|Observation|System|SYSTEM|Tool(?: [Rr]es(?:ponse|ult))?)[ \t*]*+:"),
+_ROLE_WORDS = (
+    ("\n", r"[ \t]*+(?:User|USER|Human|HUMAN|Observation|Tool [Rr]es(?:ponse|ult))[ \t]*+:"),
     ("\n", r"#*+(?:user|system)[ \t]*+(?=\n)"),
+)
+_ROLE_TOKENS = (
     ("<", r"tool_response>|\|im_start\|>(?!assistant)|\|start\|>(?!assistant)|\|start_header_id\|>(?!assistant)"),
     ("<", r"\|(?:user|observation|tool)\|>|｜User｜>|｜tool▁outputs?▁begin｜>|start_of_turn>user|\|turn>user"),
     ("<", r"\|user_start\|>"),
@@ -124,6 +126,21 @@ def parse_reply(text: str, tool_format: str = "", tools: Sequence[ToolSpec] = ()
     if scan.budget.left < 0:
         scan.add_failure("", ParseFailure("length", "the reply has too many brackets, tags and calls to be parsed"))
     elif not scan.hallucinated_turn:
+        scan.add_text(at, len(scan.text))
+    return _build_result(scan)
+
+
+def parse_text(text: str) -> ParsedReply:
+    """Parse a reply in a conversation without tools: what looks like a call is text, and so are words like "User:".
+
+    Thoughts, and turns of other roles that begin with their tokens, are removed as by `parse_reply`.
+    """
+    scan = ReplyScan(f"\n{replace_surrogates(text)}")
+    at = 0
+    while not scan.hallucinated_turn and (mark := _TEXT_OPENING.search(scan.text, at)):
+        scan.add_text(at, mark.start())
+        at = max(_READERS[mark.lastgroup or ""](scan, mark), mark.end())
+    if not scan.hallucinated_turn:
         scan.add_text(at, len(scan.text))
     return _build_result(scan)
 
@@ -163,19 +180,31 @@ def _build_result(scan: ReplyScan) -> ParsedReply:
 
 
 def _thought(scan: ReplyScan, mark: re.Match[str]) -> int:
-    """Skip a thought up to its end tag, or up to the end of the reply."""
+    """Skip a thought up to its end marker. Without one, a thought that begins a line ends with the reply.
+
+    Within a line, a marker without an end may be a mention, so it is text, and calls after it are malformed, because
+    they may be part of a thought. The same holds for a sentence as marker. A marker in code quotes is text.
+    """
+    marker = mark[0].strip()
+    if _is_quoted(scan.text, mark):
+        return scan.add_text(mark.start(), mark.end())
+    end = scan.find_next(re.compile(re.escape(thoughts.end_marker(marker))), mark.end())
+    if end is None and (" " in marker or not _begins_line(scan.text, mark.start())):
+        scan.unclosed_thought = marker
+        return scan.add_text(mark.start(), mark.end())
     scan.add_break()
     scan.has_thinking = True
-    close = thoughts.end_marker(mark[0].strip())
-    end = scan.text.find(close, mark.end())
-    return len(scan.text) if end < 0 else end + len(close)
+    return end.end() if end else len(scan.text)
 
 
 def _thought_end(scan: ReplyScan, mark: re.Match[str]) -> int:
     """Discard the text so far as a thought that the prompt opened.
 
-    If the reply has already had a thought, calls before the tag may be intended; they become one malformed call.
+    If the reply has already had a thought, calls before the tag may be intended; they become one malformed call. A tag
+    in code quotes is text.
     """
+    if _is_quoted(scan.text, mark):
+        return scan.add_text(mark.start(), mark.end())
     doubtful = scan.has_thinking and scan.calls
     scan.discard_as_thinking()
     if doubtful:
@@ -186,6 +215,15 @@ def _thought_end(scan: ReplyScan, mark: re.Match[str]) -> int:
             ),
         )
     return mark.end()
+
+
+def _is_quoted(text: str, mark: re.Match[str]) -> bool:
+    return text[mark.start() - 1] == "`" == text[mark.end() : mark.end() + 1]
+
+
+def _begins_line(text: str, at: int) -> bool:
+    """Return whether at most 80 spaces stand before `at` in its line. The text begins with a line break."""
+    return text[max(0, at - 80) : at].rstrip(" \t").endswith("\n")
 
 
 def _role(scan: ReplyScan, mark: re.Match[str]) -> int:
@@ -219,12 +257,16 @@ def _fence(scan: ReplyScan, mark: re.Match[str]) -> int:
 _OPENINGS: Sequence[tuple[Sequence[OpeningPattern], ReadFunction]] = (
     (thoughts.OPENINGS, _thought),
     (thoughts.ENDINGS, _thought_end),
-    (_ROLES, _role),
+    (_ROLE_TOKENS, _role),
     (_ENDS, _end),
+    (_ROLE_WORDS, _role),
     (_FENCES, _fence),
     (wrappers.OPENINGS, wrappers.read_calls),
     *((parser.OPENINGS, parser.read_calls) for parser in TOOL_FORMATS.values() if parser not in (openai, glm)),
 )
 _LISTED = [(opening, read) for openings, read in _OPENINGS for opening in openings]
 _READERS = {f"g{i}": read for i, (_, read) in enumerate(_LISTED)}
-_OPENING = re.compile("|".join(f"{first}(?P<g{i}>{rest})" for i, ((first, rest), _) in enumerate(_LISTED)))
+_PATTERNS = [f"{first}(?P<g{i}>{rest})" for i, ((first, rest), _) in enumerate(_LISTED)]
+_OPENING = re.compile("|".join(_PATTERNS))
+_TEXT_OPENING = re.compile("|".join(_PATTERNS[: sum(len(openings) for openings, _ in _OPENINGS[:4])]))
+"""Thoughts and the tokens of turns."""

@@ -47,6 +47,8 @@ class ReplyScan:
     hallucinated_turn: bool = False
     has_thinking: bool = False
     """Whether the reply contained a thought."""
+    unclosed_thought: str = ""
+    """A marker that may have opened a thought, and has no end. Calls after it are malformed."""
     open_wrappers: list[tuple[int, int]] = field(default_factory=list)
     """For each open tag around calls, the number of text parts and of calls before it."""
     found_next: dict[re.Pattern[str], tuple[int, re.Match[str] | None]] = field(default_factory=dict)
@@ -65,7 +67,7 @@ class ReplyScan:
     def discard_as_thinking(self) -> None:
         """Discard everything so far, because it was a thought."""
         self.has_thinking = True
-        self.text_parts, self.calls, self.open_wrappers = [], [], []
+        self.text_parts, self.calls, self.open_wrappers, self.unclosed_thought = [], [], [], ""
         self.repairs, self.parse_errors = Counter(), Counter()
 
     def remove_open_wrappers(self) -> None:
@@ -99,6 +101,9 @@ class ReplyScan:
 
     def add_call(self, name: str, arguments: Mapping[str, Any]) -> None:
         """Add a call."""
+        if tag := self.unclosed_thought:
+            reason = f"the call stands after {tag}, which nothing closes; write calls after the end of a thought"
+            return self.add_failure(name, ParseFailure("tags", reason))
         name = self._known(replace_surrogates(name))
         self.calls.append(ToolCall(name=name, arguments=self._unaliased(name, dict(arguments))))
 
