@@ -13,7 +13,7 @@ from understudy.core.messages import ToolCall
 from understudy.formats.parsing.repair import ParseFailure
 from understudy.formats.parsing.scan import ReplyScan
 from understudy.formats.tool_parsers.plain import dump_json, join_lines
-from understudy.formats.tool_parsers.qwen3_coder import set_argument, skip_end_tag, typed_value
+from understudy.formats.tool_parsers.qwen3_coder import set_argument, skip_end_tag, typed_value, unread_argument
 
 _SUFFIX = r"(?::\w{1,32}+)?"
 _CALL = re.compile(
@@ -21,6 +21,9 @@ _CALL = re.compile(
 )
 _KEY = re.compile(rf"\s*+<arg_key{_SUFFIX}>([^<\n]{{1,200}}+)</arg_key{_SUFFIX}>\s*+<arg_value(?P<suffix>{_SUFFIX})>")
 _END = re.compile(rf"\s*+</tool_call{_SUFFIX}>")
+_END_TAG = re.compile(rf"</tool_call{_SUFFIX}>")
+_TAG = re.compile(rf"</?(?:tool_call|arg_key|arg_value){_SUFFIX}>")
+_ARGUMENT_TAGS = ("<arg_", "</arg_")
 
 
 def read_glm_call(scan: ReplyScan, at: int) -> int:
@@ -44,10 +47,10 @@ def read_glm_call(scan: ReplyScan, at: int) -> int:
             break
         at = end + len(closing)
         fault = fault or set_argument(values, key[1], typed_value(scan, name, key[1], scan.text[key.end() : end]))
-    if fault:
+    if fault := fault or unread_argument(scan, _TAG, at, "</tool_call", _ARGUMENT_TAGS):
         scan.add_failure(name, fault)
-    else:
-        scan.add_call(name, values)
+        return scan.skip_malformed(_END_TAG, at)
+    scan.add_call(name, values)
     return skip_end_tag(scan, at, _END)
 
 

@@ -8,7 +8,7 @@ a list may be written as a Python literal.
 import ast
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from understudy.core.json_values import parse_float, parse_int, reject_nan_and_infinity, validate_json_value
@@ -25,6 +25,7 @@ _NAME = re.compile(r'"?([^>"\n]{1,200}+)"?>\s*+')
 _PARAMETER = re.compile(r"\s*+<parameter=([^>\n]{1,200}+)>\n?")
 _TAG = re.compile(r"</parameter>|<parameter=|</function>|<function=|</?tool_call>")
 _END = re.compile(r"\s*+</function>(?:\s*+</tool_call>)?")
+_END_TAG = re.compile(r"</function>(?:\s*+</tool_call>)?")
 _CUT = re.compile(r"\s*+(?:<arg_key(?::\w++)?>[^<\n]*+(?:</arg_key(?::\w++)?>\s*+)?+)?+(?:<[^>{\n]*+)?+\Z")
 _PYTHON: Mapping[str, Any] = {"True": True, "False": False, "None": None}
 _JSON = json.JSONDecoder(parse_float=parse_float, parse_int=parse_int, parse_constant=reject_nan_and_infinity)
@@ -94,12 +95,38 @@ def _parameters(scan: ReplyScan, name: str, at: int) -> int:
             at = tag.end()
         else:
             scan.repairs["tags"] += 1
+            fault = fault or _nested_call(scan, key, tag)
         fault = fault or set_argument(values, key, value)
-    if fault:
+    if fault := fault or unread_argument(scan, _TAG, at, "</function>", ("</parameter>", "<parameter=")):
         scan.add_failure(name, fault)
-    else:
-        scan.add_call(name, values)
+        return scan.skip_malformed(_END_TAG, at)
+    scan.add_call(name, values)
     return at
+
+
+def _nested_call(scan: ReplyScan, key: str, tag: re.Match[str]) -> ParseFailure | None:
+    """Return a failure if the tag of another call is part of a parameter, whose end tag follows."""
+    after = scan.find_next(_TAG, tag.end()) if tag[0] in ("<function=", "<tool_call>") else None
+    if after is None or after[0] != "</parameter>":
+        return None
+    return ParseFailure("tags", f"the parameter {key!r} contains {tag[0]}")
+
+
+def unread_argument(
+    scan: ReplyScan, tags: re.Pattern[str], at: int, end_tag: str, argument_tags: Collection[str]
+) -> ParseFailure | None:
+    """Return a failure if the arguments of a call do not end at `at`, because one contains a tag of the format.
+
+    `tags` finds the tags of the format, `end_tag` begins the one that ends a call, and `argument_tags` those of
+    arguments.
+    """
+    after = scan.find_next(tags, at)
+    if after is None:
+        return None
+    has_text = bool(scan.text[at : after.start()].strip())
+    if after[0].startswith(tuple(argument_tags)) or (after[0].startswith(end_tag) and has_text):
+        return ParseFailure("tags", f"the arguments are followed by {scan.text[at : after.end()].strip()[:40]!r}")
+    return None
 
 
 def _python_literal(text: str) -> dict[str, Any] | list[Any] | None:
