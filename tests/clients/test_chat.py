@@ -213,6 +213,15 @@ def test_retry_after_header_is_honored(form: str) -> None:
         assert 0.9 < endpoint.times[1] - endpoint.times[0] < 60.0
 
 
+def test_waits_grow_beyond_a_short_retry_after() -> None:
+    """An endpoint that always asks for no wait must not use up all attempts at once."""
+    with serve_answers([Answer("", 429, {"Retry-After": "0"})] * 4) as endpoint:
+        with pytest.raises(RolloutError):
+            send(make_chat_model(endpoint.url, backoff=0.05, max_retries=3))
+        waits = [b - a for a, b in zip(endpoint.times, endpoint.times[1:], strict=False)]
+    assert all(wait > 0.5 * 0.05 * 2**i for i, wait in enumerate(waits))
+
+
 ABSURD_WAITS = [
     "Fri, 31 Dec 9999 23:59:59 GMT",
     "Fri, 31 Dec 9999 23:59:59 -2359",
@@ -406,6 +415,21 @@ def test_cost_limit_requires_usage_in_replies(price: int, cap: int) -> None:
         else:
             assert send(chat).message.content == "c"
     assert len(endpoint.requests) == tracker.usage_by_role["users"].requests == 1
+
+
+def test_content_in_parts_is_joined_without_thoughts() -> None:
+    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "Hi."}]
+    body = {"choices": [{"message": {"role": "assistant", "content": parts}, "finish_reason": "stop"}]}
+    with serve_answers([Answer(body)]) as endpoint:
+        assert send(make_chat_model(endpoint.url)).message.content == "Hi."
+
+
+def test_unusable_completion_is_paid() -> None:
+    body = {"choices": [{"message": {"content": 7}}], "usage": {"prompt_tokens": 100, "completion_tokens": 10}}
+    with serve_answers([Answer(body), make_completion("Hi.", tokens=(1, 2))]) as endpoint:
+        chat = make_chat_model(endpoint.url)
+        assert send(chat).message.content == "Hi."
+    assert (chat.usage.requests, chat.usage.prompt_tokens, chat.usage.completion_tokens) == (2, 101, 12)
 
 
 def test_error_body_with_status_200_is_reported() -> None:

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from understudy.core.messages import Message, ToolCall, ToolSpec, message_from_openai, message_to_openai, tool_to_openai
+from understudy.core.messages import (
+    Message,
+    ToolCall,
+    ToolSpec,
+    message_from_openai,
+    message_to_openai,
+    order_tool_results,
+    tool_to_openai,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
@@ -54,6 +62,19 @@ def test_already_parsed_arguments_get_the_same_validation() -> None:
     assert read({"a": [1, None]}).arguments == {"a": [1, None]}
     for value in (float("nan"), float("inf"), "\ud83d"):
         assert read({"a": value}).parse_error
+
+
+def test_results_are_ordered_as_their_calls() -> None:
+    def reply(*ids: str) -> Message:
+        return Message(role="assistant", tool_calls=tuple(ToolCall(name="f", id=call_id) for call_id in ids))
+
+    def results(*ids: str) -> list[Message]:
+        return [Message(role="tool", content=call_id, tool_call_id=call_id) for call_id in ids]
+
+    user = Message(role="user", content="Hi.")
+    given = [user, reply("a", "b", "c"), *results("c", "x", "a", "b"), reply("d"), *results("d"), user, *results("z")]
+    ordered = [user, reply("a", "b", "c"), *results("a", "b", "c", "x"), reply("d"), *results("d"), user, *results("z")]
+    assert order_tool_results(given) == ordered
 
 
 def test_malformed_call_is_sent_without_arguments() -> None:

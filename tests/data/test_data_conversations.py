@@ -32,6 +32,12 @@ SHAREGPT = [
     {"from": "observation", "value": "L7"},
     {"from": "gpt", "value": "Done."},
 ]
+HERMES = [
+    SHAREGPT[0],
+    {"from": "gpt", "value": '<tool_call>\n{"name": "find", "arguments": {"x": 1}}\n</tool_call>'},
+    {"from": "tool", "value": "<tool_response>\nL7\n</tool_response>"},
+    SHAREGPT[3],
+]
 
 
 def calling_message(arguments: str) -> dict[str, Any]:
@@ -62,6 +68,8 @@ def read_values(path: Path, *rows: Any) -> list[Any]:
         {"conversations": [{"from": "system", "value": "policy"}, *SHAREGPT], "tools": [OPENAI_TOOL]},
         {"prompt": "hello", "messages": [*AFTER_CALL, DONE], "tools": [OPENAI_TOOL], "chosen": None, "rejected": "No."},
         {"prompt": AFTER_CALL, "messages": [*AFTER_CALL, DONE], "tools": [OPENAI_TOOL]},
+        {"messages": [*AFTER_CALL, DONE | {"content": [{"type": "text", "text": DONE["content"]}]}], "tools": [SPEC]},
+        {"conversations": HERMES, "system": "policy", "tools": [SPEC]},
     ],
 )
 def test_every_demonstration_format_reads_the_same(tmp_path: Path, row: dict[str, Any]) -> None:
@@ -115,7 +123,13 @@ def test_every_labeled_example_format_reads_the_same(tmp_path: Path, label: bool
         ({"messages": "hello"}, "messages: "),
         ({"messages": [7]}, "messages.0: "),
         ({"messages": [*PROMPT, DONE | {"weight": 0}]}, "messages.2.weight: "),
-        ({"messages": [*PROMPT, DONE | {"content": [{"type": "text", "text": "a"}]}]}, "messages.2.content"),
+        ({"messages": [*PROMPT, DONE | {"content": [{"type": "image_url", "image_url": {}}]}]}, "messages.2.content"),
+        ({"conversations": [*SHAREGPT[:1], {"from": "gpt", "value": "a", "loss": False}]}, "conversations.1.loss: "),
+        ({"messages": [*PROMPT, DONE | {"content": "<tool_call>find()</tool_call>"}]}, "messages.2: .*not JSON"),
+        (
+            {"messages": [*PROMPT, DONE | {"content": '<tool_call>{"name": "f"}</tool_call>'}]},
+            "messages.2: .*arguments",
+        ),
         ({"messages": PROMPT}, "messages: "),
         ({"messages": [*PROMPT, DONE], "tools": "{"}, "tools: "),
         ({"messages": [*PROMPT, DONE], "tools": 7}, "tools: "),
@@ -156,6 +170,19 @@ def test_invalid_row_gives_an_error_with_its_field(tmp_path: Path, row: Any, pro
     (found,) = read_values(tmp_path / "rows.jsonl", row)
     assert isinstance(found, RowError)
     assert re.search(rf"rows\.jsonl:1: .*{problem}", str(found))
+
+
+def test_results_stand_in_the_order_of_their_calls(tmp_path: Path) -> None:
+    calls = [{"id": name, "function": {"name": name, "arguments": "{}"}} for name in "ab"]
+    results = [{"role": "tool", "content": name.upper(), "tool_call_id": name} for name in "ba"]
+    asked = {"role": "assistant", "content": None, "tool_calls": calls}
+    (found,) = read_values(tmp_path / "rows.jsonl", {"messages": [*PROMPT, asked, *results, DONE]})
+    assert [message.content for message in found.messages[-3:-1]] == ["A", "B"]
+    tagged = "".join(f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>\n' for name in "ab")
+    answers = "".join(f"<tool_response>\n{name}\n</tool_response>\n" for name in "AB")
+    row = {"messages": [*PROMPT, DONE | {"content": tagged}, {"role": "tool", "content": answers}, DONE]}
+    (hermes,) = read_values(tmp_path / "rows.jsonl", row)
+    assert [(m.content, m.tool_call_id) for m in hermes.messages[-3:-1]] == [("A", "call_0_0"), ("B", "call_0_1")]
 
 
 def test_function_call_with_text_and_nested_tool_call_tags(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_parallel_calls_are_rejected_or_split_for_a_template_without_them(tmp_pa
         (conversation(calling_reply("find"), tool_result("x"), HELLO, reply_with("b")), "turns that do not alternate"),
         (conversation(calling_reply("find"), HELLO, reply_with("b")), "calls without results"),
         (
-            conversation(calling_reply("find", "switch"), tool_result("x", 1), tool_result("y"), reply_with("b")),
+            conversation(calling_reply("find", "switch"), tool_result("x"), tool_result("y", 5), reply_with("b")),
             "do not answer the calls",
         ),
         (conversation(reply_with("a"), POLICY, reply_with("b")), "a system message after the first"),

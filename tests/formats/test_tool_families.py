@@ -278,3 +278,35 @@ def test_tags_around_calls_are_not_text(tag: str) -> None:
     assert (valid_calls(reading), reading.text) == ([SECOND], "Sure.\nDone.")
     assert parse_reply(f"<{tag}>[]</{tag}>Hi.", "json", TOOLS).text == "Hi."
     assert parse_reply("<|answer_prefix|>Hi.<|answer_suffix|>", "apertus", TOOLS).text == "Hi."
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("qwen3_coder", text) for text in ("<parameter>1</parameter></x>", "<parameter=x>1</parameter>")),
+        *(("qwen3_coder", text) for text in ("use <function=foo> here", "See <tool_call> docs.")),
+        *(("glm", text) for text in ("x</arg_value>y", "</arg_value>\n<arg_key>k</arg_key>")),
+    ],
+)
+def test_value_with_a_tag_of_its_format_gives_a_malformed_call(name: str, value: str) -> None:
+    """The end of such a value is unknown, so no part of it may become an argument, a call or text."""
+    calls = tuple(ToolCall(name="weather", arguments={"city": city, "days": 3}) for city in (value, "Bern"))
+    reading = parse_reply(render_reply("", calls, name), name, TOOLS)
+    assert [(call.name, call.arguments, bool(call.parse_error)) for call in reading.calls] == [
+        ("weather", {}, True),
+        ("weather", {"city": "Bern", "days": 3}, False),
+    ]
+    assert reading.text == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "See [numpy.sum(axis=0)](https://numpy.org) for it.",
+        'Available: [{"name": "weather", "description": "The weather."}]',
+        '{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}',
+    ],
+)
+def test_links_and_descriptions_of_tools_are_text(text: str) -> None:
+    reading = parse_reply(text, "", TOOLS)
+    assert (reading.calls, reading.text) == ((), text)

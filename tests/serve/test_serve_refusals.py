@@ -112,6 +112,15 @@ def test_constrained_reply_needs_llguidance(
         assert "\n" not in refused.value.message
 
 
+def test_messages_as_clients_keep_them_are_accepted(url: str) -> None:
+    """OpenAI's stream helper adds `index` and `parsed_arguments`, and others send thoughts back."""
+    function = {"name": "f", "arguments": "{}", "parsed_arguments": {}}
+    call = {"id": "c1", "type": "function", "index": 0, "function": function}
+    reply = {"role": "assistant", "content": "", "tool_calls": [call], "parsed": None, "reasoning_content": "hm"}
+    result = {"role": "tool", "content": "1", "tool_call_id": "c1"}
+    assert request_completion(url, messages=[{"role": "user", "content": "Hi."}, reply, result]).choices
+
+
 def test_neutral_parameters_are_accepted(url: str) -> None:
     more = {
         "top_p": 1.0,

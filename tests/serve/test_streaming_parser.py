@@ -179,6 +179,30 @@ def test_calls_without_tools_stay_text() -> None:
     assert ending.message == Message(role="assistant", content='See {"a": [1]} `x`: ' + CALLS[0])
 
 
+@pytest.mark.parametrize(
+    ("name", "sampled", "text"),
+    [
+        ("hermes", f"<think>secret</think>\nSuch as {CALLS[0]} please.", f"Such as {CALLS[0]} please."),
+        ("thinking", f"secret</think>\n{CALLS[0]}", CALLS[0]),
+        ("hermes", f"{CALLS[0]}<|im_start|>user\nhi", CALLS[0]),
+        ("hermes", "User: Hello\nAssistant: Hi", "User: Hello\nAssistant: Hi"),
+    ],
+)
+def test_text_without_tools_is_without_thoughts_and_turns_of_others(name: str, sampled: str, text: str) -> None:
+    streamed, ending, _ = stream_reply(FORMATS[name], VOCABULARY.encode(sampled), ())
+    assert ending.message == Message(role="assistant", content=text)
+    assert "".join(streamed) + ending.remaining_text == text
+
+
+def test_call_that_a_stop_string_cuts_is_malformed() -> None:
+    call = '<tool_call>\n{"name": "f", "arguments": {"a": "b", "c": 1}}\n</tool_call>'
+    for stop in ('"b"', ', "c"'):
+        _, ending, _ = stream_reply(FORMATS["hermes"], VOCABULARY.encode(call), stop=(stop,))
+        assert [(made.name, made.arguments) for made in ending.message.tool_calls] == [("f", {})]
+        assert ending.message.tool_calls[0].parse_error
+        assert ending.message.content == ""
+
+
 def test_only_one_call_without_parallel_tool_calls() -> None:
     _, ending, _ = stream_reply(FORMATS["hermes"], VOCABULARY.encode(CALLS[0] + CALLS[0]), parallel_tool_calls=False)
     assert (ending.message.tool_calls, ending.is_complete) == ((CALL,), False)

@@ -279,7 +279,7 @@ class ChatModel:
         async with connections.gate:
             if self._budget:
                 self._budget.check_cap()
-            reply = await self._send_with_retries(await connections.next_client(), body)
+            reply = await self._send_with_retries(await connections.next_client(), body, seed)
         if cache_entry:
             write_cache_entry(cache_entry, reply)
         return reply
@@ -317,16 +317,20 @@ class ChatModel:
         name = hashlib.sha256(request.encode()).hexdigest()
         return Path(self.config.cache_dir).expanduser() / name[:2] / f"{name}.json"
 
-    async def _send_with_retries(self, http: httpx2.AsyncClient, body: Mapping[str, Any]) -> ChatCompletion:
-        """Send a request until it succeeds or no attempt is left."""
-        jitter = random.Random(json.dumps(body["messages"]))
+    async def _send_with_retries(self, http: httpx2.AsyncClient, body: Mapping[str, Any], seed: int) -> ChatCompletion:
+        """Send a request until it succeeds or no attempt is left.
+
+        The waits grow, and are at least what the endpoint asks for. Trials of one task have different seeds, so they do
+        not all wait equally long.
+        """
+        jitter = random.Random(json.dumps([seed, body["messages"]]))
         for attempt in range(self.config.max_retries + 1):
             try:
                 return await self._attempt(http, body)
             except _TransientError as e:
                 failure = e
-            wait = self.config.backoff * 2**attempt * jitter.uniform(0.5, 1.5)
-            wait = min(MAX_WAIT, wait) if failure.wait is None else failure.wait
+            wait = min(MAX_WAIT, self.config.backoff * 2**attempt * jitter.uniform(0.5, 1.5))
+            wait = max(wait, failure.wait or 0.0)
             if attempt < self.config.max_retries and wait <= MAX_WAIT:
                 await asyncio.sleep(wait)
             else:
@@ -351,6 +355,8 @@ class ChatModel:
         try:
             reply = parse_completion(response.body)
         except InvalidCompletionError as e:
+            if e.billed:
+                self._count(self._usage_of(e.billed))
             raise _TransientError(f"{e}{self._excerpt(response)}") from e
         self._count(self._usage_of(reply))
         if self._budget:

@@ -51,18 +51,24 @@ class ChatCompletion(Record):
 class InvalidCompletionError(Exception):
     """The body of a response is not a completion.
 
-    The error is transient: while an endpoint starts or stops, a proxy may answer in its place.
+    The error is transient: while an endpoint starts or stops, a proxy may answer in its place. `billed` is an empty
+    reply with the tokens that the response reports, or None if it reports none.
     """
+
+    def __init__(self, problem: str, billed: ChatCompletion | None = None) -> None:
+        super().__init__(problem)
+        self.billed = billed
 
 
 def parse_completion(content: bytes) -> ChatCompletion:
     """Parse the body of a response. Raise InvalidCompletionError if it is not a completion with a choice."""
+    wire: Any = None
     try:
         wire = json.loads(content)
         choice = wire["choices"][0]
         message, usage = choice["message"], wire.get("usage") or {}
         reply = ChatCompletion(
-            message=message_from_openai({**message, "role": "assistant"}),
+            message=message_from_openai({**message, "role": "assistant", "content": _text(message.get("content"))}),
             finish_reason=choice.get("finish_reason") or "",
             refusal=message.get("refusal") or "",
             prompt_tokens=usage.get("prompt_tokens") or 0,
@@ -72,13 +78,34 @@ def parse_completion(content: bytes) -> ChatCompletion:
         reply.model_dump_json()  # raises ValueError for a lone surrogate, which could not be written to disk
         return reply
     except IndexError as e:
-        raise InvalidCompletionError("the response has no choice") from e
+        raise InvalidCompletionError("the response has no choice", _billed_tokens(wire)) from e
     except ValidationError as e:
         first = e.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise InvalidCompletionError(f"the response is not a completion ({where}: {first['msg']})") from e
+        problem = f"the response is not a completion ({where}: {first['msg']})"
+        raise InvalidCompletionError(problem, _billed_tokens(wire)) from e
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:  # not JSON, or another structure
-        raise InvalidCompletionError(f"the response is not a completion ({type(e).__name__})") from e
+        problem = f"the response is not a completion ({type(e).__name__})"
+        raise InvalidCompletionError(problem, _billed_tokens(wire)) from e
+
+
+def _text(content: Any) -> Any:
+    """Return the text of a message's content, which some models give in parts. Parts without text are thoughts."""
+    if not isinstance(content, list):
+        return content
+    return "".join(part["text"] for part in content if part.get("type") == "text")
+
+
+def _billed_tokens(wire: Any) -> ChatCompletion | None:
+    """Return an empty reply with the tokens that a response reports; None if it reports none."""
+    usage = wire.get("usage") if isinstance(wire, dict) else None
+    if not isinstance(usage, dict):
+        return None
+    tokens = {key: usage.get(key) for key in ("prompt_tokens", "completion_tokens")}
+    try:
+        return ChatCompletion.model_validate({"message": {"role": "assistant"}, **tokens})
+    except ValidationError:
+        return None
 
 
 def _failure(choice: Mapping[str, Any], message: Mapping[str, Any]) -> str:

@@ -4,7 +4,8 @@ Source: the chat completions API, https://platform.openai.com/docs/api-reference
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import groupby
 from typing import Any, Literal
 
 from understudy.core.json_values import parse_json
@@ -94,6 +95,19 @@ def message_from_openai(wire: Mapping[str, Any]) -> Message:
         tool_calls=calls,
         tool_call_id=wire.get("tool_call_id") or "",
     )
+
+
+def order_tool_results(messages: Iterable[Message]) -> list[Message]:
+    """Return the messages, the results after each reply in the order of its calls. Chat templates expect this order."""
+    ordered: list[Message] = []
+    places: dict[str, int] = {}
+    for is_result, group in groupby(messages, key=lambda message: message.role == "tool"):
+        if is_result:
+            ordered += sorted(group, key=lambda result: places.get(result.tool_call_id, len(places)))
+            continue
+        ordered += group
+        places = {call.id: i for i, call in enumerate(ordered[-1].tool_calls)}
+    return ordered
 
 
 def _call_from_wire(wire: Mapping[str, Any]) -> ToolCall:

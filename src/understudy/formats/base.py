@@ -32,13 +32,14 @@ class ParsedMessage:
 def mark_truncated_call(parsed: ParsedMessage, truncated: bool) -> Message:
     """Return the parsed message; if the reply was truncated within its last call, that call becomes malformed.
 
-    Such a call may lack arguments, so it must not be executed.
+    Such a call may lack arguments, so it must not be executed. A reply is truncated by its length limit, or by a stop
+    string.
     """
     message = parsed.message
     if not truncated or not message.tool_calls or parsed.repairs.keys().isdisjoint(("truncated", "strings")):
         return message
     *calls, last = message.tool_calls
-    reason = last.parse_error or "the call is cut off at the length limit of a reply; write less before it"
+    reason = last.parse_error or "the call is cut off where the reply ended; write less before it"
     return message.replace(tool_calls=(*calls, ToolCall(name=last.name, parse_error=reason)))
 
 

@@ -80,12 +80,13 @@ class EngineAgent:
         parsed = self._format.parse(completion.tokens, tools)
         for event, count in _events(parsed, truncated):
             _count(episode, event, count)
-        may_have_stop_string = self._sampling.stop and completion.finish_reason == "stop"
-        if may_have_stop_string and completion.tokens[-1] not in self._format.stop_token_ids:
+        may_have_stop_string = bool(self._sampling.stop) and completion.finish_reason == "stop"
+        cut = may_have_stop_string and completion.tokens[-1] not in self._format.stop_token_ids
+        if cut:
             _count(episode, "stop_string", 1)
         if parsed.repairs:
             episode.penalty = min(MAX_REPAIR_PENALTY, episode.penalty + self._repair_penalty)
-        message = assign_call_ids(mark_truncated_call(parsed, truncated), episode.num_turns)
+        message = assign_call_ids(mark_truncated_call(parsed, truncated or cut), episode.num_turns)
         episode.act(message, completion.tokens, completion.logprobs)
         episode.weights_version = completion.weights_version
         return message

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from understudy.core.errors import did_you_mean
-from understudy.core.messages import Message, ToolSpec, message_from_openai
+from understudy.core.messages import Message, ToolSpec, message_from_openai, order_tool_results
 from understudy.core.records import Record
 from understudy.engines.base import MinP, SamplingParams, Temperature, TopK, TopP
 
@@ -125,6 +125,8 @@ _Content = Annotated[list[_Text], BeforeValidator(_parts)]
 class _CalledFunction(_Wire):
     name: str
     arguments: str
+    parsed_arguments: Any = None
+    """Ignored, as are `parsed` and `index`: the helpers of OpenAI's client add them to what they send back."""
 
 
 class _Call(_Wire):
@@ -132,6 +134,7 @@ class _Call(_Wire):
     type: Literal["function"] = "function"
     function: _CalledFunction
     malformed: str = ""
+    index: int = 0
 
 
 class _MessageBase(_Wire):
@@ -149,6 +152,11 @@ class _AssistantMessage(_MessageBase):
     content: _Content = []
     tool_calls: list[_Call] = []
     annotations: Annotated[list[Any], Field(max_length=0)] = []
+    parsed: Any = None
+    refusal: str = ""
+    """Ignored. A model's refusal is text here."""
+    reasoning_content: str = ""
+    """Ignored: thoughts of earlier replies are known from the tokens of the conversation, or left out."""
 
 
 class _ToolMessage(_MessageBase):
@@ -258,8 +266,8 @@ class ChatCompletionRequest(_Wire):
 
     @cached_property
     def conversation(self) -> list[Message]:
-        """The messages, each with its text parts joined."""
-        return [_message(message.model_dump()) for message in self.messages]
+        """The messages, each with its text parts joined, and results in the order of their calls."""
+        return order_tool_results([_message(message.model_dump()) for message in self.messages])
 
     @cached_property
     def callable_tools(self) -> tuple[ToolSpec, ...]:

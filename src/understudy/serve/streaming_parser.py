@@ -1,8 +1,9 @@
 """StreamingParser: parses a reply while it is sampled, and emits text as soon as it is final.
 
-The text of a reply is what its format parses from all its tokens. Until they are complete, text is emitted up to the
-first character at which a call, a thought or another role's turn may begin. The rest is emitted at the end. So the
-emitted text equals the text of the complete reply, and a reply is the same whether it is streamed or not.
+The text of a reply is what its format parses from all its tokens; without tools, calls in it are text. Until the reply
+is complete, text is emitted up to the first character at which a call, a thought or another role's turn may begin. The
+rest is emitted at the end. So the emitted text equals the text of the complete reply, and a reply is the same whether
+it is streamed or not.
 
 There is one exception: a reply with a `</think>` that nothing opened declares earlier text a thought. If that text was
 already emitted, it stays in the reply.
@@ -18,11 +19,12 @@ from understudy.core.messages import Message, ToolSpec
 from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.formats.base import mark_truncated_call
 from understudy.formats.detokenizer import IncrementalDetokenizer
+from understudy.formats.parsing.parse import parse_text
 from understudy.formats.tool_parsers.hermes import THINK, THOUGHT
 
 _PUNCTUATION = " \t\r\n{}[](),:;\"'`*"
 """Characters that the parser may drop beside a malformed call."""
-_ROLES = ("User", "USER", "Human", "HUMAN", "Observation", "System", "SYSTEM", "Tool", "user", "system")
+_ROLES = ("User", "USER", "Human", "HUMAN", "Observation", "Tool Res", "Tool res", "user", "system")
 _THOUGHT_SENTENCES = ("Here is my", "Here's my")
 _KEYS = ("tool_calls", "function", "name")
 
@@ -50,7 +52,7 @@ _WITH_CALLS = _openings(
 )
 _WITHOUT = _openings(
     rf"<|\[(?:{_prefix_pattern(('THINK', 'INST', 'TOOL_RESULTS'))})|{_mark_pattern(_THOUGHT_MARKS)}",
-    (*_ROLES, *_THOUGHT_SENTENCES),
+    _THOUGHT_SENTENCES,
 )
 
 
@@ -83,6 +85,7 @@ class StreamingParser:
         self._tools = tools
         self._stop = stop
         self._parallel_tool_calls = parallel_tool_calls
+        self._vocabulary = vocabulary
         self._detokenizer = IncrementalDetokenizer(vocabulary)
         self._openings = _WITH_CALLS if tools else _WITHOUT
         self._held_back = max(map(len, stop), default=1) - 1  # characters that may begin a stop string
@@ -106,13 +109,17 @@ class StreamingParser:
 
     def finish(self, truncated: bool) -> ReplyEnd:
         """Return the end of the reply. `truncated` means that it ended at its length limit and not at a stop string."""
-        parsed = self._format.parse(self.tokens, self._tools)
-        message = mark_truncated_call(parsed, truncated)
-        is_complete = not self.stopped
-        if not self._tools and (message.tool_calls or parsed.repairs):  # without tools, calls are text
-            message = Message(role="assistant", content=(self._text + self._detokenizer.pending_text()).strip())
+        text = self._text + self._detokenizer.pending_text()
+        tokens = self.tokens
         if self.stopped:
-            message = message.replace(content=message.content.partition(self.stopped)[0].rstrip())
+            text = text.partition(self.stopped)[0]
+            tokens = self._vocabulary.encode(text)
+        is_complete = not self.stopped
+        if self._tools:
+            message = mark_truncated_call(self._format.parse(tokens, self._tools), truncated or bool(self.stopped))
+        else:
+            visible = parse_text((THINK if self._thinking else "") + text).text
+            message = Message(role="assistant", content=visible)
         if not self._parallel_tool_calls and len(message.tool_calls) > 1:
             message = message.replace(tool_calls=message.tool_calls[:1])
             is_complete = False

@@ -1,6 +1,6 @@
 """Read the rows of files and folders as training conversations. `shapes` lists the shapes of rows that are recognised.
 
-Replies with weight 0, messages in parts (images) and unknown roles are not supported, and therefore errors.
+Replies that are not trained on, messages with images and unknown roles are not supported, and therefore errors.
 """
 
 import itertools

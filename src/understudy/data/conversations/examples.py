@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, model_validator
 
-from understudy.core.messages import Message, ToolSpec, message_from_openai
+from understudy.core.messages import Message, ToolSpec, message_from_openai, order_tool_results
 from understudy.core.records import Record
 
 _OF_API = {"role", "content", "tool_calls", "tool_call_id"}
@@ -41,14 +41,17 @@ def _spec(value: Any) -> Any:
 
 
 def _validate_conversation(messages: tuple["MessageField", ...]) -> tuple["MessageField", ...]:
-    """Raise ValueError unless there is a reply of the agent, and something before each reply."""
+    """Return the messages with results in the order of their calls.
+
+    Raise ValueError unless there is a reply of the agent, and something before each reply.
+    """
     roles = [message.role for message in messages]
     if "assistant" not in roles:
         raise ValueError("there is no message of the assistant to train on")
     for number, (before, role) in enumerate(zip([None, *roles], roles, strict=False)):
         if role == "assistant" and before in (None, "assistant"):
             raise ValueError(f"message {number} is the assistant's, but there is no message before it to reply to")
-    return messages
+    return tuple(order_tool_results(messages))
 
 
 MessageField = Annotated[Message, BeforeValidator(_message)]

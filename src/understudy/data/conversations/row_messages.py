@@ -1,5 +1,6 @@
 """Convert the messages and tools of a row to the form that `examples` reads: that of the chat completions API."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ Row = Mapping[str, Any]
 WireMessage = dict[str, Any]
 """A message of the chat completions API."""
 
+_CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+_RESULT = re.compile(r"<tool_response>\s*(.*?)\s*</tool_response>", re.DOTALL)
 _IGNORED = ("weight", "name")
 """Columns of a message that no model sees."""
 
@@ -35,8 +38,12 @@ def parse_field(text: str, field: str, problem: str) -> Any:
 
 
 def normalize_messages(messages: Sequence[Any]) -> list[WireMessage]:
-    """Return messages without null columns and weights. Calls without ids get ids, and so do their results."""
-    return _with_call_ids([_normalize_message(message, f"messages.{i}") for i, message in enumerate(messages)])
+    """Return messages without null columns and weights. Calls without ids get ids, and so do their results.
+
+    Calls and results in the tags of Hermes (`<tool_call>`, `<tool_response>`) become calls and results.
+    """
+    normalized = (_normalize_message(message, f"messages.{i}") for i, message in enumerate(messages))
+    return _with_call_ids([part for message in normalized for part in _split_results(message)])
 
 
 def normalize_tools(row: Row) -> list[Any]:
@@ -61,7 +68,36 @@ def _normalize_message(message: Any, field: str) -> WireMessage:
         del bare["tool_calls"]
     elif isinstance(bare.get("tool_calls"), list):
         bare["tool_calls"] = [_normalize_call(call) for call in bare["tool_calls"]]
+    content = bare.get("content")
+    if isinstance(content, list) and all(isinstance(p, dict) and p.keys() == {"type", "text"} for p in content):
+        bare["content"] = "".join(str(part["text"]) for part in content)
+    if not bare.get("tool_calls") and bare.get("role") == "assistant" and isinstance(bare.get("content"), str):
+        bare |= _tagged_calls(bare["content"], field)
     return {"content": ""} | bare
+
+
+def _tagged_calls(text: str, field: str) -> WireMessage:
+    """Return the text and the calls of a reply that has calls in the tags of Hermes; nothing if it has none."""
+    calls = [_parse_call(match[1], field) for match in _CALL.finditer(text)]
+    if not calls:
+        return {}
+    return {"content": "\n".join(filter(None, map(str.strip, _CALL.split(text)[::2]))), "tool_calls": calls}
+
+
+def _parse_call(text: str, field: str) -> Any:
+    call = parse_field(text, field, "a <tool_call> that is not JSON")
+    if not isinstance(call, dict) or not call.keys() >= {"name", "arguments"}:
+        raise InvalidRow(field, "a <tool_call> without a name and arguments")
+    return {"function": {"name": call["name"], "arguments": call["arguments"]}}
+
+
+def _split_results(message: WireMessage) -> list[WireMessage]:
+    """Return one message for each result in the tags of Hermes; the message itself if it has no such tags."""
+    content = message.get("content")
+    results = _RESULT.findall(content) if message.get("role") == "tool" and isinstance(content, str) else []
+    if not results or _RESULT.sub("", str(content)).strip():
+        return [message]
+    return [{**message, "content": result} for result in results]
 
 
 def _normalize_call(call: Any) -> Any:

@@ -9,6 +9,7 @@ RESULT_SEPARATOR = "\n</tool_response>\n<tool_response>\n"
 """Separates the results of several calls in one observation."""
 TOOL_CALL_START, TOOL_CALL_END = "<tool_call>", "</tool_call>"
 """Encloses the calls of a `function_call` that also has text."""
+TOOL_RESULT_START = "<tool_response>"
 
 _ROLES = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"}
 _CALL_TAGS, _RESULT_TAGS = ("function_call", "function"), ("observation", "tool")
@@ -23,8 +24,8 @@ def messages_from_sharegpt(turns: Sequence[Any]) -> list[WireMessage]:
         field = f"conversations.{number}"
         if not isinstance(turn, dict) or not isinstance(turn.get("value"), str):
             raise InvalidRow(field, "it is not an object with a string as value")
-        if turn.get("weight") == 0:
-            raise InvalidRow(f"{field}.weight", "replies with weight 0 are not supported")
+        if untrained := next((key for key in ("weight", "loss", "train") if turn.get(key) in (0, False)), ""):
+            raise InvalidRow(f"{field}.{untrained}", "replies that are not trained on are not supported")
         tag, text = turn.get("from"), turn["value"]
         if tag in _CALL_TAGS:
             messages.append(_calling_message(text, field))
@@ -53,7 +54,9 @@ def _calling_message(text: str, field: str) -> WireMessage:
 
 
 def _result_messages(text: str, before: Mapping[str, Any], field: str) -> list[WireMessage]:
-    """Split an observation into one message for each earlier call."""
+    """Split an observation into one message for each earlier call. `row_messages` splits results in tags."""
+    if text.lstrip().startswith(TOOL_RESULT_START):
+        return [text_message("tool", text)]
     count = len(before.get("tool_calls") or [])
     parts = text.split(RESULT_SEPARATOR) if count > 1 else [text]
     if len(parts) != max(1, count):

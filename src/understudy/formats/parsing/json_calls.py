@@ -82,6 +82,8 @@ def _of_object(pairs: ObjectPairs, known: Collection[str], wrapped: bool, depth:
             yield draft
             draft = CallCandidate(wrapped)
         _put(draft, key, value)
+    if _is_tool_definition(draft) and (depth or not wrapped):
+        return
     if _is_call(draft, known) or (not inner and (wrapped or isinstance(draft.arguments, ParseFailure))):
         yield draft
 
@@ -107,6 +109,15 @@ def _put(draft: CallCandidate, key: str, value: Any) -> None:
             draft.failure = ParseFailure("duplicate", f"the key {key!r} is there twice, with different values")
     elif key not in _BESIDE:
         draft.unexpected_key = draft.unexpected_key or key
+
+
+def _is_tool_definition(draft: CallCandidate) -> bool:
+    """Return whether an object describes a tool, as in the prompt, and does not call it."""
+    if draft.arguments_key == "":
+        return draft.unexpected_key == "description"
+    schema = draft.arguments
+    keys = {key for key, _ in schema} if isinstance(schema, ObjectPairs) else set()
+    return draft.arguments_key == "parameters" and {"type", "properties"} <= keys and ("type", "object") in schema
 
 
 def _is_call(draft: CallCandidate, known: Collection[str]) -> bool:

@@ -57,10 +57,16 @@ def _read_block(scan: ReplyScan, start: int) -> int:
 
 
 def _read_list(scan: ReplyScan, start: int, limit: int) -> int:
-    """Read the list of calls at `start`, which ends before `limit`, and return where it ends."""
+    """Read the list of calls at `start`, which ends before `limit`, and return where it ends.
+
+    A Markdown link, such as `[f(a=1)](https://…)`, is text.
+    """
+    end = _balanced(scan.text, start, limit)
+    if scan.text.startswith("(", end):
+        return scan.add_text(start, end)
     scan.add_break()
     scan.count_format_mismatch("pythonic")
-    return _add_calls(scan, start, _balanced(scan.text, start, limit), limit)
+    return _add_calls(scan, start, end, limit)
 
 
 def read_call_lines(scan: ReplyScan, at: int) -> int:
