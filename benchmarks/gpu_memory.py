@@ -48,7 +48,7 @@ COLUMNS = (
     "sampling",
     "update",
     "peak",
-    "tokens of a micro-batch",
+    "tokens of a microbatch",
     "episodes sampled at once",
 )
 MAX_SHARE = 0.9

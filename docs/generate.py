@@ -68,7 +68,7 @@ def pages() -> dict[str, str]:
 
 
 def written() -> dict[str, str]:
-    """The pages of docs/, the recipes in them, and three more that stand at the top of the repository."""
+    """The pages of docs/, the recipes in them, and three more at the top of the repository."""
     found = {str(path.relative_to(ROOT / "docs")): path for path in sorted((ROOT / "docs").rglob("*.md"))}
     texts = {name: _cells(_fields(_recipes(path.read_text(encoding="utf-8")))) for name, path in found.items()}
     for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY"):
@@ -106,8 +106,8 @@ def _cells(text: str) -> str:
 
 
 def cells_table(cells: Sequence[FaultCell]) -> str:
-    """Return a table of the cells of fault injection: party, fault, component charged, and what a run makes of it."""
-    lines = ["| party | fault | charged to | if it passes | if it lasts |", "|---|---|---|---|---|"]
+    """Return a table of the cases of fault injection: component, fault, component charged, and how a run handles it."""
+    lines = ["| component | fault | charged to | if it passes | if it lasts |", "|---|---|---|---|---|"]
     for cell in cells:
         endings = (ENDINGS[ending] if ending else "" for ending in (cell.passing, cell.lasting))
         owner = f"`{cell.owner}`" if cell.owner else ""
@@ -141,8 +141,8 @@ def strategies() -> str:
         (
             "# Adversarial strategies",
             "",
-            f"`understudy check WHAT --adversarial` plays these {len(STRATEGIES)} strategies. They do not do the task, "
-            "or break the policy while they do it. A strategy may earn at most "
+            f"`understudy check TARGET --adversarial` plays these {len(STRATEGIES)} strategies. They do not do the "
+            "task, or break the policy while they do it. A strategy may earn at most "
             f"{ADVERSARIAL_LIMIT:g} more than doing nothing, as a mean over the tasks that it applies to.",
             "",
             "| strategy | what the agent does |",
@@ -385,7 +385,7 @@ def reference() -> dict[str, str]:
     """
     head = (
         "Read off the sources, without their private names: a page for each package. Import a name from the module "
-        "that it stands under. What may change without a line in the changelog is what is not here."
+        "that it is listed under. What may change without a line in the changelog is what is not here."
     )
     rows, made = ["| package | | modules |", "|---|---|---|"], {}
     for folder in sorted({path.parent for path in SOURCE.rglob("*.py")}):

@@ -325,7 +325,7 @@ def test_target_argument_has_the_same_help_everywhere(verb: str) -> None:
     for name in verb.split():
         command = command.commands[name]
     (argument,) = (each for each in command.params if each.param_type_name == "argument")
-    assert (argument.metavar, argument.help) == ("WHAT|KEY=VALUE", TARGET_HELP)
+    assert (argument.metavar, argument.help) == ("TARGET|KEY=VALUE", TARGET_HELP)
 
 
 @pytest.mark.parametrize("verb", COMMANDS_WITH_TARGET)

@@ -275,7 +275,7 @@ def test_help_of_eval_names_the_real_defaults() -> None:
     parameters = typer.main.get_command(cli_app).commands["eval"].params  # type: ignore[attr-defined]
     for name in ("tasks", "trials", "seed", "split"):
         text = next(each.help for each in parameters if each.name == name)
-        assert text.endswith(f"Default: eval.{name} of WHAT, or {getattr(EvalConfig(), name)}."), name
+        assert text.endswith(f"Default: eval.{name} of TARGET, or {getattr(EvalConfig(), name)}."), name
 
 
 def test_endpoint_rows_and_folders_are_named_after_the_model(call: Any) -> None:

@@ -105,7 +105,7 @@ def test_faults_page_has_a_row_for_each_cell_of_the_matrix(generate: ModuleType)
     page = generate.written()["faults.md"]
     assert "cells -->" not in page
     cells = [*CELLS, *SKYRL_CELLS]
-    rows = [row for row in re.findall(r"^\| (.*) \|$", page, re.MULTILINE) if not row.startswith("party |")]
+    rows = [row for row in re.findall(r"^\| (.*) \|$", page, re.MULTILINE) if not row.startswith("component |")]
     found = [[text.strip() for text in row.split("|")] for row in rows]
     assert [row[:2] for row in found] == [[cell.party, cell.fault] for cell in cells]
     assert [row[2].strip("`") for row in found] == [cell.owner or "" for cell in cells]

@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from understudy.envs.task_source import TaskSource
 
 TARGET_HELP = (
-    "WHAT is a preset, a domain (also module:attribute, mcp:FILE, tau-bench:PATH#NAME, tau2:PATH#NAME, hf:OWNER/NAME, "
-    "mix:A,B), a file or folder of tasks, a config file, or the folder of a run, a checkpoint or an evaluation. "
-    "domain=NAME without WHAT is the same as NAME. If a name is also a path, write ./NAME for the path. Presets, "
-    "algorithms and config files may follow WHAT; their keys win. KEY=VALUE sets a key of the config, such as seed=1."
+    "TARGET is a preset, a domain (also module:attribute, mcp:FILE, tau-bench:PATH#NAME, tau2:PATH#NAME, "
+    "hf:OWNER/NAME, mix:A,B), a file or folder of tasks, a config file, or the folder of a run, a checkpoint or an "
+    "evaluation. "
+    "domain=NAME without TARGET is the same as NAME. If a name is also a path, write ./NAME for the path. Presets, "
+    "algorithms and config files may follow TARGET; their keys win. KEY=VALUE sets a key of the config, such as seed=1."
 )
-"""Help of the argument WHAT, shared by every verb that takes it."""
-TargetArguments = Annotated[list[str] | None, typer.Argument(metavar="WHAT|KEY=VALUE", help=TARGET_HELP)]
+"""Help of the argument TARGET, shared by every verb that takes it."""
+TargetArguments = Annotated[list[str] | None, typer.Argument(metavar="TARGET|KEY=VALUE", help=TARGET_HELP)]
 SettingsArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="CONFIG|KEY=VALUE", help="Configs, and settings, such as seed=1."),

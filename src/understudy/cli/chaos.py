@@ -15,21 +15,23 @@ if TYPE_CHECKING:
 
 def chaos(
     target: TargetArguments = None,
-    only: Annotated[str, typer.Option(metavar="PARTY[,PARTY]", help="Only these parties, such as `user,disk`.")] = "",
+    only: Annotated[
+        str, typer.Option(metavar="COMPONENT[,COMPONENT]", help="Only these components, such as `user,disk`.")
+    ] = "",
     seed: Annotated[int, typer.Option("--seed", help="The seed of the faults: which calls fail, and how often.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Keep the runs in this new folder. Default: they are removed.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Inject faults into short training runs, and check what the runs make of them.
+    """Inject faults into short training runs, and check how the runs handle them.
 
-    Each party fails in turn with each kind of fault: environment, user, grader, tools, endpoints, MCP server, vLLM,
-    sampler, trackers, disk, clock, the process, and one of several. A fault must be charged to the right party, and no
-    episode with a fault may be trained on. The run must go on, or end with one line and resume like an undisturbed one.
-    WHAT is the preset `smoke` if it is not given; its runs are shortened. vLLM is an imitation of its server, or the
-    server at `engine.vllm.base_url` behind a proxy that fails. With engine.kind=skyrl there are other cells, of SkyRL's
-    generator and workers. The exit code is 1 if a cell does not hold.
+    Each component fails in turn with each kind of fault: environment, user, grader, tools, endpoints, MCP server, vLLM,
+    sampler, trackers, disk, clock, the process, and one of several processes. A fault must be charged to the right
+    component, and no episode with a fault may be trained on. The run must go on, or end with one line and resume like
+    an undisturbed one. TARGET is the preset `smoke` if it is not given; its runs are shortened. vLLM is an imitation of
+    its server, or the server at `engine.vllm.base_url` behind a proxy that fails. With engine.kind=skyrl there are
+    other cases, of SkyRL's generator and workers. The exit code is 1 if a case fails.
     """
     from understudy.runs.agents import missing_package_error
     from understudy.runs.run import validate_new_folder

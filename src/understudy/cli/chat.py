@@ -97,7 +97,7 @@ def _new_folder(folder: Path) -> Iterator[None]:
 
 
 def split_model(arguments: Sequence[str]) -> tuple[list[str], str]:
-    """Return the arguments without a model in the place of WHAT, and that model; empty if there is none."""
+    """Return the arguments without a model in the place of TARGET, and that model; empty if there is none."""
     names, settings = split_arguments(arguments)
     target = detect_target(names[0]) if names else None
     if names and ((target and target.kind == "model") or (target is None and names[0] in MODELS)):

@@ -26,7 +26,9 @@ def collect(
     target: TargetArguments = None,
     agent: Annotated[
         str,
-        typer.Option(help="The agent: gold (the default unless WHAT is a run), model, api, noop, or module:attribute."),
+        typer.Option(
+            help="The agent: gold (the default unless TARGET is a run), model, api, noop, or module:attribute."
+        ),
     ] = "",
     sft: Annotated[Path | None, typer.Option(help="Write SFT examples, the successful episodes, to this file.")] = None,
     dpo: Annotated[
@@ -58,9 +60,9 @@ def collect(
 ) -> None:
     """Write training conversations from episodes.
 
-    The episodes are played now by an agent on the tasks of WHAT, or were stored by a run.
+    The episodes are played now by an agent on the tasks of TARGET, or were stored by a run.
 
-    WHAT is the preset `retail_quick` if it is not given. If WHAT is a run, its stored episodes are used, unless
+    TARGET is the preset `retail_quick` if it is not given. If TARGET is a run, its stored episodes are used, unless
     --agent is given.
     """
     from understudy.data.collect import collect as collecting

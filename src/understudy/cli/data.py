@@ -126,7 +126,7 @@ def synthesize(
         Path | None,
         typer.Option(
             help="Write the tasks of this JSON file of dependent specs. Their calls run on the MCP environment that is "
-            "given as DOMAIN (mcp:FILE). Without one they are compared with the agent's calls."
+            "given as SOURCE (mcp:FILE). Without one they are compared with the agent's calls."
         ),
     ] = None,
     resume: ResumeOption = False,
@@ -247,7 +247,7 @@ def export(
     ctx: typer.Context,
     target: Annotated[
         Literal["llamafactory", "trl", "openai"],
-        typer.Argument(metavar="TARGET", help="The trainer that reads the files."),
+        typer.Argument(metavar="TRAINER", help="The trainer that reads the files."),
     ],
     files: Annotated[
         list[Path],

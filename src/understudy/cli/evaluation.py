@@ -27,11 +27,14 @@ SCRIPTED_AGENTS = ("gold", "noop", "refusing", "hasty")
 _NEW_EVAL_OPTIONS = ("agent", "model", "split", "tasks", "trials", "seed", "repeats", "judge_failures", "out")
 """Options that cannot change when an evaluation is resumed."""
 SeedOption = Annotated[
-    int | None, typer.Option(help="The seed of tasks, users and samples. Default: eval.seed of WHAT, or 0.")
+    int | None, typer.Option(help="The seed of tasks, users and samples. Default: eval.seed of TARGET, or 0.")
 ]
 OutOption = Annotated[
     Path | None,
-    typer.Option(help="The evaluation's folder. Default for agents with a model: the next free evals/NAME-001, …"),
+    typer.Option(
+        help="The evaluation's folder. Default for agents with a model: the next free evals/DOMAIN-NAME-001, …, where "
+        "NAME is --model, the endpoint's model, or --agent."
+    ),
 ]
 ConcurrencyOption = Annotated[
     int, typer.Option(min=0, show_default=False, help="Number of episodes at once. Default: engine.max_num_seqs.")
@@ -58,17 +61,19 @@ def evaluate(
     ] = "model",
     model: Annotated[
         str,
-        typer.Option(help="A model of `understudy list`, a folder, or owner/model on Hugging Face. Default: WHAT's."),
+        typer.Option(help="A model of `understudy list`, a folder, or owner/model on Hugging Face. Default: TARGET's."),
     ] = "",
     split: Annotated[
-        str, typer.Option(help="train, validation or test. Default: eval.split of WHAT, or validation.")
+        str, typer.Option(help="train, validation or test. Default: eval.split of TARGET, or validation.")
     ] = "",
     tasks: Annotated[
-        int | None, typer.Option(min=1, help="Number of tasks. Default: eval.tasks of WHAT, or 200.")
+        int | None, typer.Option(min=1, help="Number of tasks. Default: eval.tasks of TARGET, or 200.")
     ] = None,
     trials: Annotated[
         int | None,
-        typer.Option(min=1, help="Episodes of each task, the largest k of pass^k. Default: eval.trials of WHAT, or 1."),
+        typer.Option(
+            min=1, help="Episodes of each task, the largest k of pass^k. Default: eval.trials of TARGET, or 1."
+        ),
     ] = None,
     seed: SeedOption = None,
     repeats: Annotated[
@@ -87,9 +92,9 @@ def evaluate(
     inspect_log: Annotated[Path | None, typer.Option(help="Write a log in inspect_ai's format to this file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure how often an agent succeeds on the tasks of WHAT.
+    """Measure how often an agent succeeds on the tasks of TARGET.
 
-    WHAT is the preset `retail_quick` if it is not given. The table shows 95% intervals, the noop and gold baselines,
+    TARGET is the preset `retail_quick` if it is not given. The table shows 95% intervals, the noop and gold baselines,
     and why episodes failed. Finished episodes survive Ctrl-C and a kill: --resume plays the missing ones.
     """
     from understudy.cli.data import validate_unused_options

@@ -168,7 +168,7 @@ def dry_run(
 ) -> PreflightReport:
     """Check a run and forecast its time and memory. Nothing is written."""
     if resume is not None:
-        raise ConfigError(f"--dry-run works for new runs only; leave out --resume, or give {resume} as WHAT")
+        raise ConfigError(f"--dry-run works for new runs only; leave out --resume, or give {resume} as TARGET")
     resolved = resolve(settings)
     (config, length), folder = resolve_epochs(resolved.config), out or next_run_folder(resolved.name)
     if out is not None:

@@ -116,12 +116,12 @@ def check(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that the tasks of WHAT are sound.
+    """Check that the tasks of TARGET are sound.
 
     On each task, the reference solution (gold) must earn 1.0 and doing nothing (noop) 0.0. Then tools and rewards are
     tried with unknown ids, wrong types, huge values and garbled replies; nothing may raise. With --adversarial,
     scripted strategies that do not do the task are played on sampled tasks; none may earn more than 0.02 over doing
-    nothing. Without WHAT, every shipped domain is checked.
+    nothing. Without TARGET, every shipped domain is checked.
     """
     from understudy.core.event_loop import run_async
     from understudy.data.adversarial.custom import load_strategies
@@ -169,8 +169,8 @@ def play(
         str,
         typer.Option(
             metavar="STEP/NUMBER@TURN",
-            help="Continue a stored episode of the run WHAT before this turn of its agent. If WHAT is an evaluation: "
-            "NUMBER@TURN.",
+            help="Continue a stored episode of the run TARGET before this turn of its agent. If TARGET is an "
+            "evaluation: NUMBER@TURN.",
         ),
     ] = "",
 ) -> None:
@@ -208,9 +208,9 @@ def chat(
     target: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="WHAT|MODEL|KEY=VALUE",
-            help="WHAT is what `understudy eval` takes. MODEL is the folder of a model or a model of `understudy "
-            "list`; WHAT may follow it, and is then where the model works.",
+            metavar="TARGET|MODEL|KEY=VALUE",
+            help="TARGET is what `understudy eval` takes. MODEL is the folder of a model or a model of `understudy "
+            "list`; TARGET may follow it, and is then where the model works.",
         ),
     ] = None,
     task: Annotated[str, typer.Option(help="Id of the task. Default: the first task of --split.")] = "",
@@ -218,16 +218,16 @@ def chat(
     agent: Annotated[
         str, typer.Option(help="The agent: model, api (an endpoint), gold, or module:attribute (your own).")
     ] = "model",
-    model: Annotated[str, typer.Option(help="A model, instead of WHAT's; also owner/model on Hugging Face.")] = "",
+    model: Annotated[str, typer.Option(help="A model, instead of TARGET's; also owner/model on Hugging Face.")] = "",
     out: Annotated[
         Path | None, typer.Option(help="A new folder for the episode, which `understudy view` shows.")
     ] = None,
 ) -> None:
     """Talk to a model as its user, and see its tool calls and what they change.
 
-    Of a run, the last checkpoint talks. The instructions of a task are shown as a hint; you may say anything. /end or
-    Ctrl-D ends the conversation, and shows the grade and the reasons for it. Ctrl-C leaves without a grade. WHAT is the
-    preset `retail_quick` if it is not given.
+    The last checkpoint of a run talks. The instructions of a task are shown as a hint; you may say anything. /end or
+    Ctrl-D ends the conversation, and shows the grade and the reasons for it. Ctrl-C leaves without a grade. TARGET is
+    the preset `retail_quick` if it is not given.
     """
     from understudy.cli.chat import run_chat
 
@@ -277,9 +277,9 @@ def train(
     """Train a model, and report how much better it got.
 
     The phases are SFT on gold demonstrations, preference training if the config names a file of preferences, and RL;
-    then the result table is printed. WHAT is the preset `retail_quick`, a slice of retail, if it is not given. If WHAT
-    is a domain, the run uses all of its tasks and the default of every key. Presets, algorithms and config files may
-    follow WHAT; later ones win. If WHAT is a run, a checkpoint or an evaluation, the new run uses its config.
+    then the result table is printed. TARGET is the preset `retail_quick`, a slice of retail, if it is not given. If
+    TARGET is a domain, the run uses all of its tasks and the default of every key. Presets, algorithms and config files
+    may follow TARGET; later ones win. If TARGET is a run, a checkpoint or an evaluation, the new run uses its config.
     """
     from understudy.cli import launch
     from understudy.train.planning import preflight
@@ -319,7 +319,7 @@ def plan(
 ) -> None:
     """Plan a run: which phases the model needs to reach a success rate, how many steps, and how long they take.
 
-    The model plays groups of episodes on training tasks for a minute. Nothing is written. WHAT is the preset
+    The model plays groups of episodes on training tasks for a minute. Nothing is written. TARGET is the preset
     `retail_quick` if it is not given. The numbers of steps are orders of magnitude.
     """
     from understudy.cli import launch
@@ -356,7 +356,7 @@ def doctor(
 ) -> None:
     """Check that this machine has what a config needs.
 
-    The output says how to fix what is missing. WHAT is the preset `retail_quick` if it is not given.
+    The output says how to fix what is missing. TARGET is the preset `retail_quick` if it is not given.
     """
     from understudy.cli import doctor as doctors
     from understudy.runs.targets import resolve

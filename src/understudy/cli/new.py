@@ -72,7 +72,7 @@ def algorithm(name: NameArgument) -> None:
 
 @app.command()
 def config(
-    name: NameArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the new file, without .toml.")],
     preset: Annotated[
         str,
         typer.Argument(
