@@ -38,7 +38,7 @@ from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 from understudy.runs.config import TrainConfig
 from understudy.runs.presets import preset_names, preset_text
-from understudy.train.chaos.cells import CELLS, ENDINGS, SKYRL_CELLS, FaultCell
+from understudy.train.chaos.cases import CASES, ENDINGS, SKYRL_CASES, FaultCase
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(understudy.__file__).parent
@@ -70,7 +70,7 @@ def pages() -> dict[str, str]:
 def written() -> dict[str, str]:
     """The pages of docs/, the recipes in them, and three more at the top of the repository."""
     found = {str(path.relative_to(ROOT / "docs")): path for path in sorted((ROOT / "docs").rglob("*.md"))}
-    texts = {name: _cells(_fields(_recipes(path.read_text(encoding="utf-8")))) for name, path in found.items()}
+    texts = {name: _cases(_fields(_recipes(path.read_text(encoding="utf-8")))) for name, path in found.items()}
     for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY"):
         text = (ROOT / f"{name}.md").read_text(encoding="utf-8")
         texts[f"{name.lower()}.md"] = re.sub(r"\]\(docs/", "](", text)
@@ -98,20 +98,20 @@ def _fields(text: str) -> str:
     return re.sub(r"^<!-- fields: (\S+)\.(\w+) -->$", table, text, flags=re.MULTILINE)
 
 
-def _cells(text: str) -> str:
-    """Return the text with the matrix of fault injection in place of `<!-- cells -->`, and that of SkyRL likewise."""
-    for mark, cells in (("<!-- cells -->", CELLS), ("<!-- skyrl cells -->", SKYRL_CELLS)):
-        text = text.replace(mark, cells_table(cells)) if mark in text else text
+def _cases(text: str) -> str:
+    """Return the text with the matrix of fault injection in place of `<!-- cases -->`, and that of SkyRL likewise."""
+    for mark, cases in (("<!-- cases -->", CASES), ("<!-- skyrl cases -->", SKYRL_CASES)):
+        text = text.replace(mark, cases_table(cases)) if mark in text else text
     return text
 
 
-def cells_table(cells: Sequence[FaultCell]) -> str:
+def cases_table(cases: Sequence[FaultCase]) -> str:
     """Return a table of the cases of fault injection: component, fault, component charged, and how a run handles it."""
     lines = ["| component | fault | charged to | if it passes | if it lasts |", "|---|---|---|---|---|"]
-    for cell in cells:
-        endings = (ENDINGS[ending] if ending else "" for ending in (cell.passing, cell.lasting))
-        owner = f"`{cell.owner}`" if cell.owner else ""
-        lines.append(f"| {' | '.join([cell.party, cell.fault, owner, *endings])} |")
+    for case in cases:
+        endings = (ENDINGS[ending] if ending else "" for ending in (case.passing, case.lasting))
+        owner = f"`{case.owner}`" if case.owner else ""
+        lines.append(f"| {' | '.join([case.component, case.fault, owner, *endings])} |")
     return "\n".join(lines)
 
 

@@ -16,7 +16,7 @@ from understudy.cli import main as cli
 from understudy.core.settings import dump_toml
 from understudy.envs.sources import list_domains, load_domain
 from understudy.runs.config import TrainConfig
-from understudy.train.chaos.cells import CELLS, ENDINGS, SKYRL_CELLS
+from understudy.train.chaos.cases import CASES, ENDINGS, SKYRL_CASES
 
 
 @pytest.fixture(scope="module")
@@ -101,16 +101,16 @@ def test_recipe_files_are_included_verbatim(generate: ModuleType) -> None:
     assert (pages.ROOT / "examples" / "recipes" / "line_format.py").read_text(encoding="utf-8") in page
 
 
-def test_faults_page_has_a_row_for_each_cell_of_the_matrix(generate: ModuleType) -> None:
+def test_faults_page_has_a_row_for_each_case_of_the_matrix(generate: ModuleType) -> None:
     page = generate.written()["faults.md"]
-    assert "cells -->" not in page
-    cells = [*CELLS, *SKYRL_CELLS]
+    assert "cases -->" not in page
+    cases = [*CASES, *SKYRL_CASES]
     rows = [row for row in re.findall(r"^\| (.*) \|$", page, re.MULTILINE) if not row.startswith("component |")]
     found = [[text.strip() for text in row.split("|")] for row in rows]
-    assert [row[:2] for row in found] == [[cell.party, cell.fault] for cell in cells]
-    assert [row[2].strip("`") for row in found] == [cell.owner or "" for cell in cells]
+    assert [row[:2] for row in found] == [[case.component, case.fault] for case in cases]
+    assert [row[2].strip("`") for row in found] == [case.owner or "" for case in cases]
     assert [row[3:] for row in found] == [
-        [ENDINGS[ending] if ending else "" for ending in (cell.passing, cell.lasting)] for cell in cells
+        [ENDINGS[ending] if ending else "" for ending in (case.passing, case.lasting)] for case in cases
     ]
 
 

@@ -2,8 +2,8 @@
 
 PYTHONPATH=tests python -m support.skyrl_faults MODEL FOLDER
 
-It needs no Ray: it asks our generator for one step, and prints a line of JSON for each cell. `understudy chaos` runs
-the cell of a killed worker, which needs Ray.
+It needs no Ray: it asks our generator for one step, and prints a line of JSON for each case. `understudy chaos` runs
+the case of a killed worker, which needs Ray.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from support.paths import ROOT
 from support.skyrl_inside import RandomEngine, generator_request, open_generator
 from understudy.core.errors import RolloutError
 from understudy.runs.config import TrainConfig, load_config
-from understudy.train.chaos.cell_folder import CONFIG_FILE, write_cell_folder
-from understudy.train.chaos.cells import SKYRL_WORKER, FaultCell
+from understudy.train.chaos.case_folder import CONFIG_FILE, write_case_folder
+from understudy.train.chaos.cases import SKYRL_WORKER, FaultCase
 from understudy.train.chaos.endpoint import USER_ENDPOINT, FaultyEndpoint
 from understudy.train.chaos.injection import RUN_FOLDER, FaultInjector, FaultMode, FaultPlan
-from understudy.train.chaos.run_cells import chaos_config, select_cells
+from understudy.train.chaos.run_cases import chaos_config, select_cases
 from understudy.train.chaos.sources import MODULE_NAME
 
 EXAMPLE = str(ROOT / "examples" / "skyrl" / "tiny_cpu.toml")
@@ -32,7 +32,7 @@ _FAULT = re.compile(r"fault of (\w+):")
 
 
 class FaultyEngine(RandomEngine):
-    """An engine that fails by the plan of a cell."""
+    """An engine that fails by the plan of a case."""
 
     def __init__(self, injector: FaultInjector) -> None:
         super().__init__()
@@ -60,12 +60,12 @@ class Owners(logging.Handler):
         self.found |= set(_FAULT.findall(record.getMessage()))
 
 
-def ask_generator(config: TrainConfig, cell: FaultCell, folder: Path, mode: FaultMode, **plan: Any) -> dict[str, Any]:
-    """Return what the generator makes of a step with faults: the components charged, its error, and its rows."""
+def ask_generator(config: TrainConfig, case: FaultCase, folder: Path, mode: FaultMode, **plan: Any) -> dict[str, Any]:
+    """Return how the generator handles a step with faults: the components charged, its error, and its rows."""
     owners, log = Owners(), logging.getLogger("understudy")
     with FaultyEndpoint(folder) as endpoint, import_folder(folder):
-        write_cell_folder(
-            folder, config, cell, FaultPlan(cell.party, cell.fault, mode, after_step=1, **plan), endpoint.address
+        write_case_folder(
+            folder, config, case, FaultPlan(case.component, case.fault, mode, after_step=1, **plan), endpoint.address
         )
         generator, run, own = open_generator(
             load_config(folder / CONFIG_FILE), folder / RUN_FOLDER, FaultyEngine(FaultInjector(folder))
@@ -86,7 +86,7 @@ def ask_generator(config: TrainConfig, cell: FaultCell, folder: Path, mode: Faul
 
 @contextlib.contextmanager
 def import_folder(folder: Path) -> Any:
-    """Import the module of a cell's folder in place of another cell's."""
+    """Import the module of a case's folder in place of another case's."""
     sys.modules.pop(MODULE_NAME, None)
     sys.path.insert(0, str(folder))
     yield
@@ -94,18 +94,18 @@ def import_folder(folder: Path) -> Any:
 
 
 def check_generator(config: TrainConfig, folder: Path) -> None:
-    """Print what the generator makes of the faults of each cell."""
+    """Print how the generator handles the faults of each case."""
     half = config.replace(max_fault_rate=1.0, limits=config.limits.replace(max_retries=0))
-    for number, cell in enumerate(select_cells([], config)):
-        if cell.party == SKYRL_WORKER:
+    for number, case in enumerate(select_cases([], config)):
+        if case.component == SKYRL_WORKER:
             continue
         found = {
-            "passing": ask_generator(config, cell, folder / f"{number} passing", "passing"),
-            "lasting": ask_generator(config, cell, folder / f"{number} lasting", "lasting"),
+            "passing": ask_generator(config, case, folder / f"{number} passing", "passing"),
+            "lasting": ask_generator(config, case, folder / f"{number} lasting", "lasting"),
         }
-        if cell.party != USER_ENDPOINT:  # whose calls have no common count
-            found["half"] = ask_generator(half, cell, folder / f"{number} half", "passing", share=(1, 2))
-        print(json.dumps({"party": cell.party, "fault": cell.fault, "owner": cell.owner, **found}), flush=True)
+        if case.component != USER_ENDPOINT:  # whose calls have no common count
+            found["half"] = ask_generator(half, case, folder / f"{number} half", "passing", share=(1, 2))
+        print(json.dumps({"component": case.component, "fault": case.fault, "owner": case.owner, **found}), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 from support.paths import ROOT
 from understudy.core.errors import ConfigError
 from understudy.engines.vllm.client import SERVED_MODEL_NAME
-from understudy.train.chaos.cells import CELLS, ENDINGS, SKYRL_CELLS, SKYRL_WORKER, FaultCell, parties
+from understudy.train.chaos.cases import CASES, ENDINGS, SKYRL_CASES, SKYRL_WORKER, FaultCase, components
 from understudy.train.chaos.endpoint import FaultyEndpoint
 from understudy.train.chaos.injection import (
     MAX_PASSING_FAULTS,
@@ -28,7 +28,7 @@ from understudy.train.chaos.injection import (
     FaultPlan,
     count_injected,
 )
-from understudy.train.chaos.run_cells import chaos_config, run_cells, select_cells
+from understudy.train.chaos.run_cases import chaos_config, run_cases, select_cases
 from understudy.train.chaos.vllm_server import REPLY_DAMAGES, REPLY_PATH, ImitatedVllm
 
 
@@ -46,7 +46,7 @@ def record_steps(folder: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["off", "passing", "lasting"])
-def test_faults_begin_after_the_planned_step_and_hit_one_party(tmp_path: Path, mode: FaultMode) -> None:
+def test_faults_begin_after_the_planned_step_and_hit_one_component(tmp_path: Path, mode: FaultMode) -> None:
     injector = make_injector(tmp_path, mode, after_step=2)
     record_steps(tmp_path, 1)
     assert injector.find_fault("user", "call") == ""
@@ -164,45 +164,45 @@ def test_proxy_passes_replies_on_and_damages_them_as_planned(tmp_path: Path, fau
     assert count_injected(tmp_path / "proxy") == 1
 
 
-def test_wrong_party_and_tasks_of_files_are_refused() -> None:
+def test_wrong_component_and_tasks_of_files_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"\busr\b.*\buser\b"):
-        select_cells(["usr"], chaos_config([]))
+        select_cases(["usr"], chaos_config([]))
     with pytest.raises(ConfigError, match=r"data\.train"):
         chaos_config(["data.train=tasks.jsonl"])
-    assert [cell.party for cell in select_cells(["disk"], chaos_config([]))] == ["disk"] * 3
+    assert [case.component for case in select_cases(["disk"], chaos_config([]))] == ["disk"] * 3
 
 
-def test_config_of_skyrl_has_cells_of_its_own() -> None:
+def test_config_of_skyrl_has_case_of_its_own() -> None:
     config = chaos_config([str(ROOT / "examples" / "skyrl" / "tiny_cpu.toml")])
     assert (config.sft.steps, config.steps) == (0, 2)
-    assert select_cells([SKYRL_WORKER], config) == [cell for cell in SKYRL_CELLS if cell.party == SKYRL_WORKER]
+    assert select_cases([SKYRL_WORKER], config) == [case for case in SKYRL_CASES if case.component == SKYRL_WORKER]
     with pytest.raises(ConfigError, match="vLLM"):
-        select_cells(["vLLM"], config)
+        select_cases(["vLLM"], config)
 
 
-@pytest.mark.parametrize("cells", [CELLS, SKYRL_CELLS])
-def test_cells_are_distinct(cells: Sequence[FaultCell]) -> None:
-    assert len({(cell.party, cell.fault) for cell in cells}) == len(cells)
+@pytest.mark.parametrize("cases", [CASES, SKYRL_CASES])
+def test_case_are_distinct(cases: Sequence[FaultCase]) -> None:
+    assert len({(case.component, case.fault) for case in cases}) == len(cases)
 
 
-def test_cells_end_in_known_ways() -> None:
-    assert {ending for cell in CELLS for ending in (cell.passing, cell.lasting) if ending} == ENDINGS.keys()
-    assert all(cell.passing or cell.lasting for cell in CELLS)
+def test_case_end_in_known_ways() -> None:
+    assert {ending for case in CASES for ending in (case.passing, case.lasting) if ending} == ENDINGS.keys()
+    assert all(case.passing or case.lasting for case in CASES)
 
 
-def run_one(folder: Path, cell: FaultCell) -> tuple[bool, str]:
-    (result,) = run_cells(chaos_config([]), [cell], folder)
-    return result.holds, "\n".join(result.problems)
+def run_one(folder: Path, case: FaultCase) -> tuple[bool, str]:
+    (result,) = run_cases(chaos_config([]), [case], folder)
+    return result.passed, "\n".join(result.problems)
 
 
 @pytest.mark.slow
 def test_broken_promise_shows(tmp_path: Path) -> None:
-    (cell,) = (cell for cell in select_cells(["grader"], chaos_config([])) if cell.fault == "exception")
-    holds, problems = run_one(tmp_path / "owner", replace(cell, owner="user"))
-    assert not holds
+    (case,) = (case for case in select_cases(["grader"], chaos_config([])) if case.fault == "exception")
+    passed, problems = run_one(tmp_path / "owner", replace(case, owner="user"))
+    assert not passed
     assert "attributed to ['grader'], not to user" in problems
-    holds, problems = run_one(tmp_path / "ending", replace(cell, passing="equal", lasting="refused"))
-    assert not holds
+    passed, problems = run_one(tmp_path / "ending", replace(case, passing="equal", lasting="refused"))
+    assert not passed
     assert "differs from the run without faults" in problems
     assert "not exit code 2" in problems
 
@@ -225,16 +225,18 @@ REPRESENTATIVES = {
     "process": "death",
     "a rank of two": "death",
 }
-"""The fault of each party that runs here. `understudy chaos` runs all."""
+"""The fault of each component that runs here. `understudy chaos` runs all."""
 
 
-def test_each_party_has_a_representative() -> None:
-    assert list(REPRESENTATIVES) == parties()
+def test_each_component_has_a_representative() -> None:
+    assert list(REPRESENTATIVES) == components()
 
 
 @pytest.mark.slow
-def test_one_cell_of_each_party_holds(tmp_path: Path) -> None:
-    cells = [cell for cell in CELLS if REPRESENTATIVES[cell.party] == cell.fault]  # one call, so that they share runs
-    assert len(cells) == len(REPRESENTATIVES)
-    results = run_cells(chaos_config([]), cells, tmp_path / "cells")
-    assert {result.party: result.problems for result in results if not result.holds} == {}
+def test_one_case_of_each_component_passes(tmp_path: Path) -> None:
+    cases = [
+        case for case in CASES if REPRESENTATIVES[case.component] == case.fault
+    ]  # one call, so that they share runs
+    assert len(cases) == len(REPRESENTATIVES)
+    results = run_cases(chaos_config([]), cases, tmp_path / "cases")
+    assert {result.component: result.problems for result in results if not result.passed} == {}

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 from support import skyrl_venv
 from support.paths import ROOT
 from understudy.engines.models import make_tiny_model
-from understudy.train.chaos.cells import SKYRL_CELLS, SKYRL_WORKER
+from understudy.train.chaos.cases import SKYRL_CASES, SKYRL_WORKER
 
 pytestmark = pytest.mark.skyrl
 TIMEOUT = 900  # seconds; they take about 60 and 180
@@ -35,30 +35,30 @@ def run_in_skyrl(folder: Path, *arguments: str) -> bytes:
 
 def test_generator_charges_faults_and_masks_their_episodes(tmp_path: Path) -> None:
     model = make_tiny_model(tmp_path / "tiny", architecture="qwen3")
-    printed = run_in_skyrl(tmp_path, "-m", "support.skyrl_faults", str(model), str(tmp_path / "cells"))
-    cells = [json.loads(line) for line in printed.splitlines() if line.startswith(b"{")]
-    assert [(cell["party"], cell["fault"]) for cell in cells] == [
-        (cell.party, cell.fault) for cell in SKYRL_CELLS if cell.party != SKYRL_WORKER
+    printed = run_in_skyrl(tmp_path, "-m", "support.skyrl_faults", str(model), str(tmp_path / "cases"))
+    cases = [json.loads(line) for line in printed.splitlines() if line.startswith(b"{")]
+    assert [(case["component"], case["fault"]) for case in cases] == [
+        (case.component, case.fault) for case in SKYRL_CASES if case.component != SKYRL_WORKER
     ]
     undisturbed = {"rewards": [1.0, 1.0], "trained": [True, True]}
-    for cell in cells:
-        owner, passing, lasting = cell["owner"], cell["passing"], cell["lasting"]
-        assert undisturbed.items() <= passing.items(), cell
+    for case in cases:
+        owner, passing, lasting = case["owner"], case["passing"], case["lasting"]
+        assert undisturbed.items() <= passing.items(), case
         if owner is None:  # a slow call is no fault
-            assert (passing["charged"], lasting) == ([], {**undisturbed, "charged": []}), cell
+            assert (passing["charged"], lasting) == ([], {**undisturbed, "charged": []}), case
             continue
-        assert set(passing["charged"]) <= {owner}, cell
-        assert lasting == {"charged": [owner], "error": {"fault": owner, "resumes": True}}, cell
-        if "half" in cell:  # one of two episodes fails for good: it is masked, and has the reward of the other
-            assert passing["charged"] == cell["half"]["charged"] == [owner], cell
-            assert (cell["half"]["rewards"], sorted(cell["half"]["trained"])) == ([1.0, 1.0], [False, True]), cell
+        assert set(passing["charged"]) <= {owner}, case
+        assert lasting == {"charged": [owner], "error": {"fault": owner, "resumes": True}}, case
+        if "half" in case:  # one of two episodes fails for good: it is masked, and has the reward of the other
+            assert passing["charged"] == case["half"]["charged"] == [owner], case
+            assert (case["half"]["rewards"], sorted(case["half"]["trained"])) == ([1.0, 1.0], [False, True]), case
 
 
 def test_run_whose_policy_worker_was_killed_resumes_equal(tmp_path: Path) -> None:
-    """Runs the cell that needs Ray: without faults, with the killed worker, and resumed."""
+    """Runs the case that needs Ray: without faults, with the killed worker, and resumed."""
     model = make_tiny_model(tmp_path / "tiny", architecture="qwen3")
     example = str(ROOT / "examples" / "skyrl" / "tiny_cpu.toml")
     one_worker = "engine.trainer.placement.policy_num_gpus_per_node=1"
     options = (f"model={model}", one_worker, "--only", SKYRL_WORKER, "--json")
-    (cell,) = json.loads(run_in_skyrl(tmp_path, "-m", "understudy", "chaos", example, *options))
-    assert (cell["party"], cell["injected"], cell["holds"], cell["problems"]) == (SKYRL_WORKER, 1, True, [])
+    (case,) = json.loads(run_in_skyrl(tmp_path, "-m", "understudy", "chaos", example, *options))
+    assert (case["component"], case["injected"], case["passed"], case["problems"]) == (SKYRL_WORKER, 1, True, [])

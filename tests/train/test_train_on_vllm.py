@@ -16,12 +16,12 @@ pytest.importorskip("torch")
 
 from understudy.engines.models import make_tiny_model
 from understudy.runs.config import TrainConfig
-from understudy.train.chaos.cell_folder import CONFIG_FILE, write_cell_folder
-from understudy.train.chaos.cells import CELLS
+from understudy.train.chaos.case_folder import CONFIG_FILE, write_case_folder
+from understudy.train.chaos.cases import CASES
 from understudy.train.chaos.endpoint import HALF_BODY, FaultyEndpoint
 from understudy.train.chaos.injection import HANG, RUN_FOLDER, FaultPlan, count_injected, count_train_steps
 from understudy.train.chaos.program import run_in_fork
-from understudy.train.chaos.run_cells import chaos_config, run_cells
+from understudy.train.chaos.run_cases import chaos_config, run_cases
 from understudy.train.chaos.vllm_server import REPLY_DAMAGES, VLLM, WEIGHTS_LOST
 
 pytestmark = [
@@ -31,7 +31,7 @@ pytestmark = [
 
 PATIENT = ("engine.vllm.start_timeout=120", "engine.vllm.reply_timeout=10")
 """A busy machine may take seconds to load weights or to reply."""
-CELLS_OF_VLLM = {cell.fault: replace(cell, own_settings=PATIENT) for cell in CELLS if cell.party == VLLM}
+CASES_OF_VLLM = {case.fault: replace(case, own_settings=PATIENT) for case in CASES if case.component == VLLM}
 REPEATED = (HALF_BODY, "empty body", "invalid UTF-8", "500", HANG, WEIGHTS_LOST)
 """Faults after which the sampler repeats the request, so that an episode goes on as if there had been none."""
 REJECTED = tuple(REPLY_DAMAGES)
@@ -82,9 +82,9 @@ class FaultsInTurn(FaultyEndpoint):
 
 def train_with_faults(folder: Path, config: TrainConfig, faults: Sequence[str]) -> Path:
     """Return a run with an RL step without a fault, and one with each of `faults`."""
-    own, cell = config.replace(steps=1 + len(FAULTS)), CELLS_OF_VLLM[HALF_BODY]
+    own, case = config.replace(steps=1 + len(FAULTS)), CASES_OF_VLLM[HALF_BODY]
     with FaultsInTurn(folder, config.engine.local_engine_config.vllm.base_url, faults) as endpoint:
-        write_cell_folder(folder, own, cell, FaultPlan(VLLM, ""), endpoint.address)
+        write_case_folder(folder, own, case, FaultPlan(VLLM, ""), endpoint.address)
         result = run_in_fork(["train", CONFIG_FILE, "--out", RUN_FOLDER, "--debug"], folder)
     assert result.exit_code == 0, result.output[-3000:]
     assert "Traceback" not in result.output
@@ -120,6 +120,6 @@ def test_run_goes_on_after_each_fault(config: TrainConfig, tmp_path: Path) -> No
 
 
 def test_run_ends_and_resumes_after_faults_that_last(config: TrainConfig, tmp_path: Path) -> None:
-    cells = [replace(CELLS_OF_VLLM[fault], passing=None) for fault in LASTING]
-    results = run_cells(config, cells, tmp_path / "cells")
+    cases = [replace(CASES_OF_VLLM[fault], passing=None) for fault in LASTING]
+    results = run_cases(config, cases, tmp_path / "cases")
     assert {result.fault: result.problems for result in results} == dict.fromkeys(LASTING, ())

@@ -10,7 +10,7 @@ import typer
 from understudy.cli.arguments import JsonOption, TargetArguments
 
 if TYPE_CHECKING:
-    from understudy.train.chaos.run_cells import CellResult
+    from understudy.train.chaos.run_cases import CaseResult
 
 
 def chaos(
@@ -37,16 +37,16 @@ def chaos(
     from understudy.runs.run import validate_new_folder
 
     try:
-        from understudy.train.chaos import run_cells as runs
+        from understudy.train.chaos import run_cases as runs
     except ModuleNotFoundError as e:
         raise missing_package_error(e, "training") from e
     config = runs.chaos_config(target or ())
-    cells = runs.select_cells([party.strip() for party in only.split(",") if party.strip()], config)
+    cases = runs.select_cases([component.strip() for component in only.split(",") if component.strip()], config)
     if out is not None:
         validate_new_folder(out)
     results = []
     with tempfile.TemporaryDirectory(prefix="understudy-chaos-", ignore_cleanup_errors=True) as scratch:
-        for result in runs.run_cells(config, cells, out.resolve() if out else Path(scratch), seed):
+        for result in runs.run_cases(config, cases, out.resolve() if out else Path(scratch), seed):
             results.append(result)
             if not as_json:
                 print(_format_result(result), flush=True)
@@ -54,15 +54,15 @@ def chaos(
         print(json.dumps([result.model_dump() for result in results], indent=1))
     else:
         print(_format_summary(results))
-    raise typer.Exit(1 if any(not result.holds for result in results) else 0)
+    raise typer.Exit(1 if any(not result.passed for result in results) else 0)
 
 
-def _format_result(result: "CellResult") -> str:
-    verdict, faults = "holds" if result.holds else "FAILS", f"{result.injected} faults"
-    head = f"{result.party:<18} {result.fault:<25} {verdict:<5} {faults:>12} {result.seconds:>6.1f} s"
+def _format_result(result: "CaseResult") -> str:
+    verdict, faults = "passed" if result.passed else "FAILED", f"{result.injected} faults"
+    head = f"{result.component:<18} {result.fault:<25} {verdict:<6} {faults:>12} {result.seconds:>6.1f} s"
     return "\n".join([head, *(f"    {problem}" for problem in result.problems)])
 
 
-def _format_summary(results: "list[CellResult]") -> str:
-    held = sum(result.holds for result in results)
-    return f"{held} cells hold, {len(results) - held} do not"
+def _format_summary(results: "list[CaseResult]") -> str:
+    num_passed = sum(result.passed for result in results)
+    return f"{num_passed} cases passed, {len(results) - num_passed} failed"

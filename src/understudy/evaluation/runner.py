@@ -10,7 +10,7 @@
 
 Three commands write such folders by `play_eval`:
 
-    understudy eval            evals/NAME-001
+    understudy eval            evals/DOMAIN-NAME-001
     understudy train           RUN/evaluations/000010 sft, and `000010 sft ood` for the tasks of `eval.ood_domains`.
                                The cost of the users is in the run's own cost.jsonl.
     understudy data collect    OUT.episodes, until OUT is written. There is no report.

@@ -233,7 +233,7 @@ class TrainConfig(Record):
     """The slice of the domains of `eval.ood_domains`."""
     reward: PolicyRewardConfig = STRICT_REWARD
     model: str = "smollm2-135m"
-    """An embedded model, a local folder, or `owner/model` on the Hugging Face hub."""
+    """A bundled model, a local folder, or `owner/model` on the Hugging Face hub."""
     seed: int = 0
     """The same seed gives the same run."""
     steps: int = Field(default=12, ge=0)

@@ -1,4 +1,4 @@
-"""Resolve what a command works on: WHAT, further configs, and `key=value` settings.
+"""Resolve what a command works on: TARGET, further configs, and `key=value` settings.
 
     preset        the name of a preset (`understudy list`)
     domain        the name of a domain, `module:attribute`, `mcp:FILE`, `mix:A,B`, a benchmark such as `tau2:PATH#NAME`,
@@ -11,7 +11,7 @@
     tasks         a file of tasks, or a folder of such files: used like a domain
     model         the folder of a model
 
-Presets, algorithms and config files may follow WHAT: `understudy train retail dapo mine.toml seed=1`. Later ones win.
+Presets, algorithms and config files may follow TARGET: `understudy train retail dapo mine.toml seed=1`. Later ones win.
 
 A name wins over a file or folder of the same name; `./NAME` is always the file or folder. A new kind needs an entry in
 `TARGET_KINDS` and a test in `detect_target`; a new kind with a config needs a branch in `_load_target_config` too.
@@ -50,7 +50,7 @@ TARGET_KINDS: Mapping[TargetKind, str] = {
 }
 """Text of each kind in errors."""
 CONFIG_KINDS: tuple[TargetKind, ...] = ("preset", "domain", "tasks", "config", "run", "checkpoint", "evaluation")
-"""Kinds that have a config. Each command that takes WHAT takes all of them."""
+"""Kinds that have a config. Each command that takes TARGET takes all of them."""
 _SETTING = re.compile(r"[^=/:]*=")
 _DOMAIN_REFERENCE = re.compile(r"[\w.-]+:")
 _MODEL_FILES = ("config.json", "adapter_config.json")
@@ -93,11 +93,11 @@ class ResolvedTarget:
 
 
 def resolve(arguments: Sequence[str] = ()) -> ResolvedTarget:
-    """Resolve `[WHAT [CONFIG...]] key=value...` to a config: WHAT, then each CONFIG, then the settings; later ones win.
+    """Resolve `[TARGET [CONFIG...]] key=value...` to a config: TARGET, each CONFIG, then the settings; later ones win.
 
-    A CONFIG is the name of a preset or of an algorithm, or a config file. Without WHAT, `domain=NAME` means the same as
-    WHAT = NAME. Without both, WHAT is the preset `retail_quick`. Raise ConfigError for a WHAT that does not exist or
-    has no config, and for a wrong setting.
+    A CONFIG is the name of a preset or of an algorithm, or a config file. Without TARGET, `domain=NAME` means the same
+    as TARGET = NAME. Without both, TARGET is the preset `retail_quick`. Raise ConfigError for a TARGET that does not
+    exist or has no config, and for a wrong setting.
     """
     names, settings = split_arguments(arguments)
     what, domain = "".join(names[:1]), _domain_setting(settings)
@@ -112,13 +112,13 @@ def resolve(arguments: Sequence[str] = ()) -> ResolvedTarget:
 
 
 def has_target(arguments: Sequence[str]) -> bool:
-    """Return whether `[WHAT] key=value...` names a target, by WHAT or by `domain=`."""
+    """Return whether `[TARGET] key=value...` names a target, by TARGET or by `domain=`."""
     names, settings = split_arguments(arguments)
     return bool(names or _domain_setting(settings))
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the names (WHAT, if it is given, and the configs after it) and the settings."""
+    """Return the names (TARGET, if it is given, and the configs after it) and the settings."""
     words = _join_settings(arguments)
     names = [each for each in words if not _SETTING.match(each)]
     return names, [each for each in words if _SETTING.match(each)]
@@ -195,9 +195,9 @@ def detect_target(text: str) -> Target | None:
 
 
 def load(what: str, *settings: str) -> TaskSource:
-    """Load the tasks and environments of WHAT: a domain, or the slice of a domain that a config names.
+    """Load the tasks and environments of TARGET: a domain, or the slice of a domain that a config names.
 
-    WHAT and the settings are those of the command line (see `resolve`): `load("retail")`, `load("my_module:SUMS")`,
+    TARGET and the settings are those of the command line (see `resolve`): `load("retail")`, `load("my_module:SUMS")`,
     `load("mcp:notes.toml")`, `load("telecom_easy", "slice.difficulties=hard")`.
     """
     config = resolve([what, *settings]).config

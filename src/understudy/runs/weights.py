@@ -30,7 +30,7 @@ class ModelWeights(Record):
 def resolve_weights(source: str, overrides: Sequence[str] = ()) -> ModelWeights:
     """Return the weights of a run, a checkpoint, an evaluation, a model's folder or a model's name.
 
-    `overrides` are configs and `key=value` settings, as after WHAT. Raise ConfigError for a damaged checkpoint, a run
+    `overrides` are configs and `key=value` settings, as after TARGET. Raise ConfigError for a damaged checkpoint, a run
     without a checkpoint, a folder with adapters only, and a preset or domain.
     """
     target = detect_target(source)

@@ -4,7 +4,7 @@ from importlib import resources
 from pathlib import Path
 
 DEFAULT_PRESET = "retail_quick"
-"""The preset of commands that name neither WHAT nor `domain=`."""
+"""The preset of commands that name neither TARGET nor `domain=`."""
 
 
 def preset_names() -> list[str]:

@@ -1,4 +1,4 @@
-"""The process of one run: `understudy` as its users start it, with the patches of a cell's plan.
+"""The process of one run: `understudy` as its users start it, with the patches of a case's plan.
 
 The patches change only this process: its clock, its disk, its sampler.
 """
@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 from understudy.core.errors import RolloutError
-from understudy.train.chaos.cells import SKYRL_WORKER
+from understudy.train.chaos.cases import SKYRL_WORKER
 from understudy.train.chaos.injection import HANG, RUN_FOLDER, FaultInjector
 from understudy.train.chaos.sources import RANK, raise_fault
 
@@ -37,7 +37,7 @@ _ERRNO = {"full disk": errno.ENOSPC, "read-only": errno.EROFS}
 
 
 def run_program(arguments: Sequence[str], folder: Path, output: Connection) -> None:
-    """Run `understudy ARGUMENTS` in a cell's folder. This process prints to `output`, and exits as the program does."""
+    """Run `understudy ARGUMENTS` in a case's folder. This process prints to `output`, and exits as the program does."""
     os.setsid()
     os.chdir(folder)
     for descriptor in (1, 2):
@@ -46,7 +46,7 @@ def run_program(arguments: Sequence[str], folder: Path, output: Connection) -> N
     sys.path.insert(0, str(folder))
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)  # for the processes of trackers
     injector = FaultInjector(folder)
-    if patch := _PATCHES.get(injector.plan.party):
+    if patch := _PATCHES.get(injector.plan.component):
         patch(injector)
     sys.argv = ["understudy", *arguments]
     runpy.run_module("understudy", run_name="__main__", alter_sys=True)
@@ -117,7 +117,7 @@ def _patch_writes(injector: FaultInjector) -> None:
 
     def refuse(path: Any) -> None:
         if isinstance(path, str | os.PathLike) and os.path.abspath(path).startswith(run):
-            _fail_write(injector.find_fault(injector.plan.party, os.fspath(path)), path)
+            _fail_write(injector.find_fault(injector.plan.component, os.fspath(path)), path)
 
     def wrap(function: Callable[..., Any], writes: Callable[..., bool]) -> Callable[..., Any]:
         def refusing(path: Any, *args: Any, **options: Any) -> Any:
@@ -210,4 +210,4 @@ _PATCHES: Mapping[str, Callable[[FaultInjector], None]] = {
     RANK: _fork_ranks,
     SKYRL_WORKER: _patch_skyrl,
 }
-"""What is patched, by the party that fails."""
+"""What is patched, by the component that fails."""

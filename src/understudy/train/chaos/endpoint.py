@@ -44,7 +44,7 @@ _BODIES: Mapping[str, bytes] = {
 
 
 class FaultyEndpoint:
-    """The endpoint of one cell. It serves while it is used as a context manager."""
+    """The endpoint of one case. It serves while it is used as a context manager."""
 
     def __init__(self, folder: Path, port: int = 0, vllm_url: str = "") -> None:
         """Use this port, or a free one if it is 0. Requests to vLLM go to the server at `vllm_url`, or are answered by

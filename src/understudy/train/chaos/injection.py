@@ -1,7 +1,7 @@
-"""Which calls of a party fail. Only the standard library is imported, so that a tool server starts quickly.
+"""Which calls of a component fail. Only the standard library is imported, so that a tool server starts quickly.
 
-A cell of the matrix has a folder: `plan.json` says what fails and how long, `run` is the run, and `injected` has one
-file for each fault that was injected. So all processes of a cell, and a resumed run, share one plan.
+A case of the matrix has a folder: `plan.json` says what fails and how long, `run` is the run, and `injected` has one
+file for each fault that was injected. So all processes of a case, and a resumed run, share one plan.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ HANG = "hang"
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """What fails in a cell, and when."""
+    """What fails in a case, and when."""
 
-    party: str
+    component: str
     fault: str
     mode: FaultMode = "off"
     seed: int = 0
@@ -39,12 +39,12 @@ class FaultPlan:
     """If set, this many of the next so many first calls fail, in one process."""
 
     def write(self, folder: Path) -> None:
-        """Write the plan into the folder of its cell."""
+        """Write the plan into the folder of its case."""
         (folder / PLAN_FILE).write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
 
 
 class FaultInjector:
-    """Decides for each call of a party whether it fails, by the plan of the cell in `folder`."""
+    """Decides for each call of a component whether it fails, by the plan of the case in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,10 +53,10 @@ class FaultInjector:
         self._drawn = self._draw_share(stored["share"])
         self._num_calls = 0
 
-    def find_fault(self, party: str, key: str) -> str:
-        """Return the fault that a call of `party` has, or "" if it has none. Equal calls have equal keys."""
+    def find_fault(self, component: str, key: str) -> str:
+        """Return the fault that a call of `component` has, or "" if it has none. Equal calls have equal keys."""
         plan = self.plan
-        if party != plan.party or plan.mode == "off" or not self.has_begun():
+        if component != plan.component or plan.mode == "off" or not self.has_begun():
             return ""
         self._num_calls += 1
         if self._drawn is not None:
@@ -92,7 +92,7 @@ class FaultInjector:
 
 
 def count_injected(folder: Path) -> int:
-    """Return the number of faults that were injected in a cell."""
+    """Return the number of faults that were injected in a case."""
     injected = folder / INJECTED_FOLDER
     return sum(1 for _ in injected.iterdir()) if injected.is_dir() else 0
 

@@ -56,7 +56,7 @@ class ProgramResult:
 
 
 def run_in_fork(arguments: Sequence[str], folder: Path) -> ProgramResult:
-    """Run `understudy ARGUMENTS` in a cell's folder, in a process forked from one that has loaded the package."""
+    """Run `understudy ARGUMENTS` in a case's folder, in a process forked from one that has loaded the package."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = _context().Process(target=run_program, args=(tuple(arguments), folder, sender))
     process.start()

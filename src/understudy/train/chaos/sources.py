@@ -1,4 +1,4 @@
-"""Task sources, users, tools and rewards that fail by a plan. The module `injected` in a cell's folder opens them."""
+"""Task sources, users, tools and rewards that fail by a plan. The module `injected` in a case's folder opens them."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ from {__name__} import open_faulty_source, open_faulty_users
 SOURCE = open_faulty_source(Path(__file__).parent)
 USER = open_faulty_users(Path(__file__).parent)
 """
-"""The module in a cell's folder: `injected:SOURCE` is its task source, and `injected:USER` its users."""
+"""The module in a case's folder: `injected:SOURCE` is its task source, and `injected:USER` its users."""
 
 
 def open_faulty_source(folder: Path) -> "FaultySource":
@@ -149,12 +149,12 @@ class _FaultyEpisode:
         await self._inner.close()
         await raise_fault(self._find_fault("environment close"))
 
-    async def _result(self, party: str, result: StepResult) -> StepResult:
+    async def _result(self, component: str, result: StepResult) -> StepResult:
         wrong: Any = "an injected text"
-        return wrong if await raise_fault(self._find_fault(party)) else result
+        return wrong if await raise_fault(self._find_fault(component)) else result
 
-    def _find_fault(self, party: str) -> str:
-        return self._injector.find_fault(party, self._task.id) if self._task.split == "train" else ""
+    def _find_fault(self, component: str) -> str:
+        return self._injector.find_fault(component, self._task.id) if self._task.split == "train" else ""
 
 
 class _FaultyUser:
@@ -191,7 +191,7 @@ def _make_sums(injector: FaultInjector) -> ToolDataset:
 
 def _is_rank_one() -> bool:
     """Return whether this process is the second of its group."""
-    import torch.distributed as dist  # here, because the documentation reads the cells without torch
+    import torch.distributed as dist  # here, because the documentation reads the cases without torch
 
     return dist.is_initialized() and dist.get_rank() == 1
 

@@ -17,7 +17,7 @@ from typing import Any
 from understudy.train.chaos.injection import HANG, FaultInjector
 
 SLOW_SECONDS = 0.05
-PARTY = "MCP server"
+COMPONENT = "MCP server"
 TOOLS = [
     {
         "name": "add",
@@ -38,7 +38,7 @@ def main(folder: Path) -> None:
         if message["method"] == "tools/call":
             arguments = message["params"].get("arguments") or {}
             count += int(arguments.get("amount", 0))
-            fault = injector.find_fault(PARTY, f"{message['params']['name']} {arguments}")
+            fault = injector.find_fault(COMPONENT, f"{message['params']['name']} {arguments}")
             if fault:
                 _fail(fault, message["id"])
             result: Mapping[str, Any] = {"content": [{"type": "text", "text": f"the count is {count}"}]}

@@ -1,4 +1,4 @@
-"""The vLLM server of a cell: an imitation of vLLM's routes that the sampler uses, or a proxy of a real server."""
+"""The vLLM server of a case: an imitation of vLLM's routes that the sampler uses, or a proxy of a real server."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from understudy.engines.vllm.client import INITIAL_WEIGHT_VERSION, SERVED_MODEL_NAME
 
 VLLM = "vLLM"
-"""The party."""
+"""The component."""
 REPLY_PATH = "/inference/v1/generate"
 WEIGHTS_LOST = "weights lost"
 """The fault of a server that another program has started again: it has the weights that it started with."""

@@ -1,4 +1,4 @@
-"""The files of a cell's folder, apart from its run: its plan, its config, and what the config names."""
+"""The files of a case's folder, apart from its run: its plan, its config, and what the config names."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from typing import Any
 import understudy
 from understudy.core.settings import dump_toml
 from understudy.runs.config import TrainConfig, parse_config
-from understudy.train.chaos.cells import FaultCell
+from understudy.train.chaos.cases import FaultCase
 from understudy.train.chaos.injection import HANG, FaultPlan
 from understudy.train.chaos.sources import MODULE_NAME, MODULE_TEXT
 
@@ -59,12 +59,12 @@ class SummaryWriter:
 """A package `tensorboardX` whose writer fails by the plan."""
 
 
-def write_cell_folder(folder: Path, config: TrainConfig, cell: FaultCell, plan: FaultPlan, address: str) -> None:
-    """Write the folder of a cell. `address` is the address of its endpoint."""
+def write_case_folder(folder: Path, config: TrainConfig, case: FaultCase, plan: FaultPlan, address: str) -> None:
+    """Write the folder of a case. `address` is the address of its endpoint."""
     folder.mkdir(parents=True)
     plan.write(folder)
-    setup = cell.setup
-    settings = [setting.format(address=address) for setting in (*setup.settings, *cell.own_settings)]
+    setup = case.setup
+    settings = [setting.format(address=address) for setting in (*setup.settings, *case.own_settings)]
     own = parse_config(dump_toml(config), [*settings, f"domain={MODULE_NAME}:SOURCE"])
     (folder / CONFIG_FILE).write_text(dump_toml(own), encoding="utf-8")
     (folder / f"{MODULE_NAME}.py").write_text(MODULE_TEXT, encoding="utf-8")

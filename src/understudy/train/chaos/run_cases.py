@@ -1,6 +1,6 @@
-"""Run the cells of the matrix and check each one.
+"""Run the cases of the matrix and check each one.
 
-Each run is `understudy train` in a process of its own. A cell has a run without faults, which cells with the same setup
+Each run is `understudy train` in a process of its own. A case has a run without faults, which cases with the same setup
 share, a run with faults that pass, and a run with faults that last, which is then resumed without faults.
 """
 
@@ -23,8 +23,8 @@ from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.run import read_metrics
 from understudy.runs.storage.status import read_run_status
 from understudy.runs.targets import resolve, split_arguments
-from understudy.train.chaos.cell_folder import CONFIG_FILE, write_cell_folder
-from understudy.train.chaos.cells import CELLS, SKYRL_CELLS, Ending, FaultCell, Setup, parties
+from understudy.train.chaos.case_folder import CONFIG_FILE, write_case_folder
+from understudy.train.chaos.cases import CASES, SKYRL_CASES, Ending, FaultCase, Setup, components
 from understudy.train.chaos.endpoint import DEATH, FaultyEndpoint
 from understudy.train.chaos.injection import RUN_FOLDER, FaultMode, FaultPlan, count_injected
 from understudy.train.chaos.program import ProgramResult, run_in_fork
@@ -55,7 +55,7 @@ SHORT_LOCAL = (
 _HISTORY = ("steps=1", "algorithm.groups_per_batch=160", "algorithm.group_size=8", "limits.max_retries=0")
 _HISTORY_SHARE = (1172, 1280)
 _SHARES = {"process": (1, 12)}
-"""How many of the first calls of a party fail. A process is killed at one of its first twelve writes."""
+"""How many of the first calls of a component fail. A process is killed at one of its first twelve writes."""
 OUTPUT_FILE = "output.txt"
 """What the runs of a folder printed."""
 ROUNDING = 1e-4
@@ -64,15 +64,15 @@ _EXIT_CODES = {"stops": 1, "refused": 2}
 _ATTEMPT = re.compile(r"attempt \d+: fault of (\w+):")
 
 
-class CellResult(Record):
-    """What a cell of the matrix has shown."""
+class CaseResult(Record):
+    """What a case of the matrix has shown."""
 
-    party: str
+    component: str
     fault: str
-    holds: bool
+    passed: bool
     """Whether the runs ended as the matrix says."""
     problems: tuple[str, ...] = ()
-    """What did not hold."""
+    """What failed."""
     injected: int = 0
     """Number of faults that were injected."""
     seconds: float = 0.0
@@ -88,45 +88,45 @@ def chaos_config(arguments: Sequence[str]) -> TrainConfig:
         raise ConfigError("data.train and data.validation: faults are injected into a domain; name one with domain=")
     if config.steps < 1:
         raise ConfigError(f"steps = {config.steps}: faults are injected into an RL step; set steps to at least 1")
-    config.open_source()  # reports a mistake once, and not in each cell
+    config.open_source()  # reports a mistake once, and not in each case
     return config
 
 
-def select_cells(only: Sequence[str], config: TrainConfig) -> list[FaultCell]:
-    """Return the cells of the parties `only`, or all that `config` has. Raise ConfigError for an unknown party."""
-    cells = SKYRL_CELLS if config.engine.kind == "skyrl" else CELLS
-    for party in only:
-        if party not in parties(cells):
-            raise ConfigError(f"--only: unknown party {did_you_mean(party, parties(cells))}")
-    return [cell for cell in cells if not only or cell.party in only]
+def select_cases(only: Sequence[str], config: TrainConfig) -> list[FaultCase]:
+    """Return the cases of the components `only`, or all that `config` has. Raise ConfigError for an unknown one."""
+    cases = SKYRL_CASES if config.engine.kind == "skyrl" else CASES
+    for component in only:
+        if component not in components(cases):
+            raise ConfigError(f"--only: unknown component {did_you_mean(component, components(cases))}")
+    return [case for case in cases if not only or case.component in only]
 
 
-def run_cells(config: TrainConfig, cells: Sequence[FaultCell], folder: Path, seed: int = 0) -> Iterator[CellResult]:
-    """Run each cell in a folder of its own in `folder`, and yield its result."""
+def run_cases(config: TrainConfig, cases: Sequence[FaultCase], folder: Path, seed: int = 0) -> Iterator[CaseResult]:
+    """Run each case in a folder of its own in `folder`, and yield its result."""
     undisturbed: dict[Setup, Path] = {}
-    for number, cell in enumerate(cells):
+    for number, case in enumerate(cases):
         started = time.monotonic()
-        proof = _Proof(config, cell, folder / f"{number:02}", seed)
-        if not proof.is_history and cell.setup not in undisturbed:
-            undisturbed[cell.setup] = folder / f"{number:02}" / "off"
-            proof.run_undisturbed()
-        proof.run(undisturbed.get(cell.setup))
-        yield CellResult(
-            party=cell.party,
-            fault=cell.fault,
-            holds=not proof.problems,
-            problems=tuple(proof.problems),
-            injected=proof.injected,
+        run = _CaseRun(config, case, folder / f"{number:02}", seed)
+        if not run.is_history and case.setup not in undisturbed:
+            undisturbed[case.setup] = folder / f"{number:02}" / "off"
+            run.run_undisturbed()
+        run.run(undisturbed.get(case.setup))
+        yield CaseResult(
+            component=case.component,
+            fault=case.fault,
+            passed=not run.problems,
+            problems=tuple(run.problems),
+            injected=run.injected,
             seconds=round(time.monotonic() - started, 2),
         )
 
 
 @dataclass
-class _Proof:
-    """The runs of one cell, and what did not hold."""
+class _CaseRun:
+    """The runs of one case, and what failed."""
 
     config: TrainConfig
-    cell: FaultCell
+    case: FaultCase
     folder: Path
     seed: int
     problems: list[str] = field(default_factory=list)
@@ -141,16 +141,16 @@ class _Proof:
 
     @property
     def _config(self) -> TrainConfig:
-        """The config of the cell's runs."""
+        """The config of the case's runs."""
         settings: tuple[str, ...] = _HISTORY if self.is_history else ()
-        if self.cell.setup.processes > 1:  # rank 1 may play an episode before rank 0 has recorded the last step
+        if self.case.setup.processes > 1:  # rank 1 may play an episode before rank 0 has recorded the last step
             settings = (f"steps={self.config.steps + 1}",)
         return parse_config(dump_toml(self.config), settings) if settings else self.config
 
     @property
     def is_history(self) -> bool:
-        """Whether this is the cell of a run whose episodes failed as they were reset."""
-        return self.cell.fault.startswith("1,172")
+        """Whether this is the case of a run whose episodes failed as they were reset."""
+        return self.case.fault.startswith("1,172")
 
     def run_undisturbed(self) -> None:
         """Run without faults."""
@@ -159,7 +159,7 @@ class _Proof:
 
     def run(self, undisturbed: Path | None) -> None:
         """Run with faults, and compare with the `undisturbed` run."""
-        for mode, ending in (("passing", self.cell.passing), ("lasting", self.cell.lasting)):
+        for mode, ending in (("passing", self.case.passing), ("lasting", self.case.lasting)):
             if ending:
                 before = len(self.problems)
                 self._check(mode, ending, undisturbed)  # type: ignore[arg-type]
@@ -173,9 +173,9 @@ class _Proof:
         self.injected += injected
         self._require(injected > 0, "no fault was injected")
         self._require("Traceback" not in result.output, f"a traceback: {result.last_line}")
-        if self.cell.owner and ending != "equal":
+        if self.case.owner and ending != "equal":
             owners = _attributed(run)
-            self._require(owners == {self.cell.owner}, f"attributed to {sorted(owners)}, not to {self.cell.owner}")
+            self._require(owners == {self.case.owner}, f"attributed to {sorted(owners)}, not to {self.case.owner}")
         if ending in _EXIT_CODES or ending == "killed":
             self._check_end(result, run, ending)
             if undisturbed:
@@ -191,7 +191,7 @@ class _Proof:
         if ending == "killed":
             self._require(result.exit_code == -9, f"not killed: {_describe(result)}")
             return
-        killed = self.cell.setup.processes > 1 and self.cell.fault == DEATH
+        killed = self.case.setup.processes > 1 and self.case.fault == DEATH
         code = 128 + 9 if killed else _EXIT_CODES[ending]
         self._require(result.exit_code == code, f"not exit code {code}: {_describe(result)}")
         self._require(len(result.error_lines) == 1, f"{len(result.error_lines)} lines of errors: {_describe(result)}")
@@ -220,7 +220,7 @@ class _Proof:
             self._require(not lost, f"{len(lost)} episodes failed in all attempts")
         else:
             # SkyRL's batches depend on time, so log-probabilities differ by rounding.
-            exact = ending != "equal" and self.cell.setup.is_exact and not on_skyrl
+            exact = ending != "equal" and self.case.setup.is_exact and not on_skyrl
             left_out = {"timings"} | ({"weights_version"} if on_skyrl else set())  # SkyRL counts again when it resumes
             differences = _differences(run, undisturbed, left_out, exact=exact)
             self._require(not differences, f"differs from the run without faults: {', '.join(differences)}")
@@ -228,20 +228,20 @@ class _Proof:
 
     def _train(self, mode: FaultMode) -> ProgramResult:
         """Train in a new folder with faults of this mode."""
-        folder, setup, config = self.folder / mode, self.cell.setup, self._config
+        folder, setup, config = self.folder / mode, self.case.setup, self._config
         plan = FaultPlan(
-            party=self.cell.party,
-            fault="exception" if self.is_history else self.cell.fault,
+            component=self.case.component,
+            fault="exception" if self.is_history else self.case.fault,
             mode=mode,
             seed=self.seed,
             after_step=config.total_steps - (2 if setup.processes > 1 else 1),
             domain=_source_name(setup, config),
             plays_gold=setup.plays_gold,
-            share=_HISTORY_SHARE if self.is_history else _SHARES.get(self.cell.party),
+            share=_HISTORY_SHARE if self.is_history else _SHARES.get(self.case.component),
         )
         with FaultyEndpoint(folder, vllm_url=self._vllm_url) as endpoint:
             self.ports[mode] = endpoint.port
-            write_cell_folder(folder, config, self.cell, plan, endpoint.address)
+            write_case_folder(folder, config, self.case, plan, endpoint.address)
             return self._start(["train", CONFIG_FILE, "--out", RUN_FOLDER, "--debug"], folder)
 
     def _resume(self, mode: FaultMode) -> ProgramResult:
@@ -253,20 +253,20 @@ class _Proof:
             return self._start(["train", "--resume", RUN_FOLDER, "--debug"], folder)
 
     def _start(self, arguments: Sequence[str], folder: Path) -> ProgramResult:
-        processes = self.cell.setup.processes
+        processes = self.case.setup.processes
         ranks = ["--num-processes", str(processes)] if processes > 1 else []
         result = run_in_fork([*arguments, *ranks], folder)
         with (folder / OUTPUT_FILE).open("a", encoding="utf-8") as output:
             output.write(result.output)
         return result
 
-    def _require(self, holds: bool, text: str) -> None:
-        if not holds:
+    def _require(self, passed: bool, text: str) -> None:
+        if not passed:
             self.problems.append(text)
 
 
 def _source_name(setup: Setup, config: TrainConfig) -> str | list[str]:
-    """Return the name of the source that a cell's episodes come from; empty for the data set of sums."""
+    """Return the name of the source that a case's episodes come from; empty for the data set of sums."""
     names = [config.domain] if isinstance(config.domain, str) else config.domain
     domain = [_absolute(name) for name in names]
     return {"config": domain[0] if len(domain) == 1 else domain, "sums": "", "counter": "mcp:counter.toml"}[
