@@ -214,6 +214,7 @@ ASKS = [
     "I would cancel order W1. Is that okay with you?",
     "Refund to your gift card, sounds good?",
     "Do I have your permission to cancel it? Answer 'yes' or 'no'.",
+    "I can do it today, which costs 5.00. Would you like that?",
 ]
 ASKS_NOT = [
     "Done. The line is active again. Does it work now?",
@@ -229,6 +230,9 @@ ASKS_NOT = [
     "Your order is cancelled.",
     "How can I help you?",
     "Which one is it, the blue or the red one?",
+    "I can exchange the lamp. Which one would you like?",
+    "What colour and size would you like?",
+    "How would you like to pay?",
     "",
 ]
 

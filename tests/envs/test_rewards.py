@@ -34,6 +34,9 @@ def tells(text: str, outputs: tuple[str, ...], shown: str = "") -> bool:
     [
         ("49.90", "That is $49.90."),
         ("49.90", "That is 49.9 dollars"),
+        ("49.90", "That is USD49.90"),
+        ("2026-03-05", "It was on Mar. 5, 2026."),
+        ("2:05 PM", "It departs at 14:05."),
         ("1200.5", "It costs $1,200.50, all in all."),
         ("1,200.50", "It costs 1200.5"),
         ("-3", "the balance is -3"),
@@ -80,6 +83,7 @@ def test_extract_numbers_skips_identifiers() -> None:
 
 def test_dates_and_times_are_not_numbers() -> None:
     assert extract_numbers("On 2026-03-05 at 10:30, or at 9:05: 40.00.") == {40.0}
+    assert extract_numbers("On 03/05/2026 at 2:30pm: 40.00.") == {40.0}
     assert not states_fact("5", "On 2026-03-05 at 5:30.")
     assert states_fact("5", "5, not 2026-03-05.")
     assert states_fact("2026-03-05", "On 2026-03-05.")

@@ -87,6 +87,8 @@ def test_wrong_fact_is_corrected_when_asked_again() -> None:
         "I will cancel order W1, which cannot be undone. Shall I proceed?",
         "To proceed with the cancellation of order W1, please confirm.",
         "**Order W1**: cancellation, refund $20.00 to card_1. Is that correct?",
+        "Unfortunately, it is accepted already, so I will cancel order W1 for a fee of 5.00. Do you confirm?",
+        "I'm unable to change it, but I can cancel order W1. Shall I proceed?",
     ],
 )
 def test_user_consents_to_matching_proposal(text: str) -> None:
@@ -106,6 +108,9 @@ def test_user_consents_to_matching_proposal(text: str) -> None:
         "I cannot cancel order W1. Would you like to return it?",
         "I will cancel order W1.",
         "Cancel order W1?",
+        "Unfortunately, I cannot cancel order W1, so I will transfer you. Do you confirm?",
+        "I can see order W1. I'm afraid I can't cancel it. Do you confirm?",
+        "I can cancel order W1 or W2. Which one would you like?",
         "I will cancel " + ", ".join(f"W{n}" for n in range(1, MAX_PROPOSAL_ITEMS + 2)) + ". Do you confirm?",
     ],
 )
@@ -157,6 +162,10 @@ def test_repeated_proposal_costs_patience() -> None:
         "Unfortunately, order W1 is no longer eligible for cancellation.",
         "Only orders with the status 'pending' can be cancelled. Would you like to return it instead?",
         "I'm unable to cancel order W1 as it has shipped. Is there anything else I can do?",
+        "I won't be able to cancel order W1.",
+        "Our policy does not allow me to cancel order W1.",
+        "I am not authorized to cancel order W1.",
+        "It has shipped, so I must decline.",
     ],
 )
 def test_user_accepts_refusal(text: str) -> None:
@@ -190,7 +199,14 @@ def test_user_leaves_on_transfer(text: str) -> None:
     assert make_user(CANCEL, PRICE).respond_to(text) is None
 
 
-@pytest.mark.parametrize("text", ["Shall I transfer you to a human agent?", "The refund is transferred to your card."])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Shall I transfer you to a human agent?",
+        "The refund is transferred to your card.",
+        "I have transferred the prescription to Elm Pharmacy for you.",
+    ],
+)
 def test_mention_of_transfer_does_not_end_conversation(text: str) -> None:
     assert str(make_user().respond_to(text)).endswith(CANCEL.text)
 

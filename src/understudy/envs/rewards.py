@@ -26,6 +26,7 @@ from understudy.core.errors import RolloutError, ToolError
 from understudy.core.messages import ERROR_PREFIX, Message, ToolCall
 from understudy.core.tasks import Score
 from understudy.envs.authoring.calculator import evaluate_expression
+from understudy.envs.authoring.dates import normalize_dates
 from understudy.envs.state import State
 
 MAX_EXTRA_NUMBERS = 2
@@ -77,7 +78,12 @@ _FUNCTION_WORD = re.compile(
 _JSON_KEY = re.compile(r'"\w+"\s*:')
 _SENTENCE_OR_EQUATION = re.compile(r"[^\W\d_]{2}|=")
 _PUNCTUATION = re.compile(r"[.,;:!?()\n\-]")
-_DATE_OR_TIME = re.compile(r"(?<![\w.-])\d{4}-\d\d-\d\d(?![\w-])|(?<![\w.:])\d{1,2}:\d\d(?!\w|:\d)")
+_DATE_OR_TIME = re.compile(
+    r"(?<![\w.-])\d{4}-\d\d-\d\d(?![\w-])|(?<![\w./-])\d{1,2}/\d{1,2}/\d{4}(?![\w/])"
+    r"|(?<![\w.:])\d{1,2}:\d\d(?:[ap]m)?(?!\w|:\d)",
+    re.IGNORECASE,
+)
+_CURRENCY = re.compile(r"\b(?:usd|eur|gbp)(?=\d)", re.IGNORECASE)
 # A number is not part of a word or an id: "W1042", "i482" and "card_41" contain none.
 _NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
 
@@ -137,7 +143,7 @@ def _count_statements(output: str, text: str) -> int:
     """Return how often a text that states an output states it. A text about several things says it of all of them."""
     if _OF_SEVERAL.search(text):
         return len(text)
-    return 1 if is_number(output) else len(_words(output).findall(text.casefold()))
+    return 1 if is_number(output) else len(_find_words(output, text))
 
 
 def find_fact_rules(
@@ -368,19 +374,29 @@ def states_fact(fact: str | float, text: str) -> bool:
     """Return whether a text states a fact.
 
     A number matches by value: "$1,200.50" states 1200.5, and "1200.5". Words match as complete words, ignoring case,
-    and may have alternatives: "cancel|cancellation".
+    and may have alternatives: "cancel|cancellation". Dates and times match in any common form: "Mar 5, 2026" states
+    2026-03-05, and "2:30 p.m." states 14:30.
     """
     if not isinstance(fact, str):
         return fact in extract_numbers(text)
     if is_number(fact):
         return _value(fact) in extract_numbers(text)
-    return _words(fact).search(text.casefold()) is not None
+    return bool(_find_words(fact, text))
+
+
+def _find_words(fact: str, text: str) -> list[str]:
+    """Return each place where a text states a fact that is no number."""
+    if found := _words(fact).findall(text.casefold()):
+        return found
+    normal = _normalize_dates(fact)
+    return _words(normal).findall(_normalize_dates(text)) if _DATE_OR_TIME.search(normal) else []
 
 
 @lru_cache(maxsize=512)
 def extract_numbers(text: str) -> frozenset[float]:
     """Return the distinct numbers of a text by value. Ids, times and dates like 2026-03-05 are ignored."""
-    return frozenset(_value(number) for number in _NUMBER.findall(_DATE_OR_TIME.sub(" ", text)))
+    text = _CURRENCY.sub(" ", _DATE_OR_TIME.sub(" ", text))
+    return frozenset(_value(number) for number in _NUMBER.findall(text))
 
 
 def to_score(graded: object) -> Score:
@@ -424,6 +440,11 @@ def _normalized(value: Any) -> Any:
 
 def _value(number: str) -> float:
     return float(number.replace(",", ""))
+
+
+@lru_cache(maxsize=4096)
+def _normalize_dates(text: str) -> str:
+    return normalize_dates(text.casefold())
 
 
 @lru_cache(maxsize=4096)

@@ -45,6 +45,58 @@ def test_what_a_proposal_adds_is_not_carried_out_by_the_description_of_a_tool_or
         assert kinds([*before, *call(update, "changed")], writes) == found
 
 
+@pytest.mark.parametrize(
+    ("name", "write", "proposal", "report"),
+    [
+        (
+            "healthcare",
+            ToolCall(name="change_pharmacy", arguments={"prescription_id": "RX1397", "pharmacy": "Lake Pharmacy"}),
+            "transfer fluticasone (prescription RX1397) to Lake Pharmacy",
+            "I have sent the prescription to the new pharmacy.",
+        ),
+        (
+            "healthcare",
+            ToolCall(name="request_refill", arguments={"prescription_id": "RX1397"}),
+            "send a refill request for prescription RX1397 to the pharmacy",
+            "I've sent the refill request to your pharmacy.",
+        ),
+        (
+            "airline",
+            ToolCall(name="issue_certificate", arguments={"reservation_id": "ZH9YR9", "flight": "KA482"}),
+            "send you a travel certificate for flight KA482 of ZH9YR9",
+            "I have added the certificate to your account.",
+        ),
+        (
+            "doordash",
+            ToolCall(name="credit_late_delivery", arguments={"order_id": "D1", "amount": 10.0}),
+            "add a credit to your account for order D1",
+            "I've added the credit to your account.",
+        ),
+        (
+            "telecom",
+            ToolCall(name="send_payment_request", arguments={"bill_id": "B1517"}),
+            "issue you a payment request for bill B1517",
+            "I have sent you a payment request.",
+        ),
+    ],
+)
+def test_other_words_for_the_write_are_kept_promises(name: str, write: ToolCall, proposal: str, report: str) -> None:
+    domain, named = load_domain(name), str(list(write.arguments.values()))
+    asked = [user(f"Hi. It is about {named}."), say(f"I will {proposal}. Do you confirm?"), user("Yes.")]
+    transcript = [*asked, *call(write, '{"status": "done"}'), say(f"Done. {report}")]
+    assert kinds(transcript, [ConfirmedWrite(write, 3, 2)], (), domain.tool_specs, domain.domain_policy) == []
+
+
+def test_something_new_or_money_is_not_sent_by_a_change() -> None:
+    write = ToolCall(name="change_pharmacy", arguments={"prescription_id": "RX1397", "pharmacy": "Lake Pharmacy"})
+    domain = load_domain("healthcare")
+    for more in ("send you a new phone", "transfer 50.00 to your card", "send the money to your bank"):
+        text = f"I will move prescription RX1397 to Lake Pharmacy and {more}. Do you confirm?"
+        transcript = [user("Hi. It is about RX1397."), say(text), user("Yes."), *call(write, '{"status": "done"}')]
+        found = kinds(transcript, [ConfirmedWrite(write, 3, 2)], (), domain.tool_specs, domain.domain_policy)
+        assert found == ["bundled_proposal"], more
+
+
 def test_move_of_another_appointment_is_no_booking() -> None:
     domain = load_domain("healthcare")
     book = ToolCall(name="book_appointment", arguments={"doctor": "Kim", "date": "2026-03-13", "time": "13:00"})

@@ -10,6 +10,8 @@ CHANGE = ToolCall(name="change_cabin", arguments={"reservation_id": "CG5AA2", "c
 FARES = '{"id": "CG5AA2", "fare": "403.00", "paid": "403.00", "business": "903.00"}'
 CHARGED, REFUNDED = '{"status": "changed", "charge": "500.00"}', '{"status": "changed", "refund": "460.00"}'
 
+BOTH = '{"status": "payment changed", "charge": "500.00", "refund": "500.00"}'
+
 
 def after(proposal: str, result: str, then: str = "Done.") -> list[str]:
     """Return the kinds of violations if a change of cabin with this result follows a proposal and a yes."""
@@ -25,6 +27,8 @@ def after(proposal: str, result: str, then: str = "Done.") -> list[str]:
         (CHARGED, "for 500.00 more", False),
         (CHARGED, "and charge 500.00", False),
         (CHARGED, "and refund 403.00 and charge 903.00", False),
+        (BOTH, "and refund the old card", False),
+        (BOTH, "and refund 500.00", False),
         (CHARGED, "and refund 500.00", True),
         (CHARGED, "for 500.00 more. You will also get a refund of 500.00", True),
         (CHARGED, "for 500.00 more. You will be refunded 500.00", True),

@@ -341,6 +341,22 @@ def test_user_consents_only_to_matching_proposal() -> None:
         assert not _user_consents(task, [*before, gold_text(wrong)])
 
 
+def test_user_consents_only_to_correct_reason_passengers_and_bags() -> None:
+    found = (make_task("train", 1, "book", "medium", n) for n in range(100))
+    calls = ((task, call.arguments) for task in found for call in task.gold_calls if call.name == "book_flights")
+    book, arguments = next((task, made) for task, made in calls if "bags" in made and len(made["passengers"]) == 2)
+    other = arguments["passengers"][1]
+    for task, right, wrong in (
+        (find_task("cancel", granted=True), r"reason: [\w ]+", "reason: weather"),
+        (book, other, "Donald Duck"),
+        (book, r"with \d checked", "with 9 checked"),
+    ):
+        proposal = next(m for m in task.gold if "Do you confirm?" in m.content)
+        before = task.gold[: task.gold.index(proposal)]
+        assert _user_consents(task, [*before, proposal])
+        assert not _user_consents(task, [*before, gold_text(re.sub(right, wrong, proposal.content))])
+
+
 def _user_consents(task: Task, turns: list[Message]) -> bool:
     return any(gives_consent(m.content) for m in play(task, Script(*turns))[1] if m.role == "user")
 
@@ -578,6 +594,33 @@ def test_price_difference_is_charged_or_refunded() -> None:
     assert (desk.balance(), desk.state.reservations["ECO"].paid) == ("20.00", Decimal("430.00"))
     assert desk.do("change_flights", **change, date=DAY)["refund"] == "30.00"
     assert (desk.balance(), desk.state.reservations["ECO"].paid) == ("50.00", Decimal("400.00"))
+
+
+def test_refund_goes_to_what_has_paid() -> None:
+    desk = Desk(reservations={"ECO": {"booked": "2025-05-15 09:00"}})
+    for date in (DAY, OTHER_DAY):
+        desk.search("DEN", "BOS", date)
+    change = {"reservation_id": "ECO", "way": "outbound", "flights": ["KA1"]}
+    desk.do("change_flights", **change, date=OTHER_DAY, payment_id="gift_2")
+    assert desk.state.reservations["ECO"].shares == {"card_1": Decimal("400.00"), "gift_2": Decimal("30.00")}
+    assert desk.do("change_flights", **change, date=DAY)["refund"] == "30.00"
+    assert (desk.balance(), desk.state.reservations["ECO"].charged) == ("50.00", {})
+    desk.do("change_flights", **change, date=OTHER_DAY)
+    assert "has not paid" in desk.refusal("change_flights", **change, date=DAY, payment_id="gift_2")
+    desk.do("add_bags", reservation_id="ECO", bags=3, payment_id="gift_2")
+    assert desk.balance() == "10.00"
+    assert desk.do("cancel_reservation", reservation_id="ECO", reason="illness")["refund"] == "470.00"
+    assert desk.balance() == "50.00"
+
+
+def test_refund_reduces_certificate_first() -> None:
+    desk = Desk(reservations={"BIZ": {"certificate": "350.00", "payment": "gift_2"}})
+    paid = desk.state.reservations["BIZ"].paid
+    desk.search("DEN", "BOS", DAY)
+    assert desk.do("change_cabin", reservation_id="BIZ", cabin="economy")["refund"] == "50.00"
+    reservation = desk.state.reservations["BIZ"]
+    assert (reservation.paid, reservation.certificate) == (paid - 400, Decimal("0.00"))
+    assert desk.balance() == "100.00"
 
 
 def test_book_change_and_cancel_restores_balance_and_seats() -> None:

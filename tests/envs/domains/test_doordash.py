@@ -27,10 +27,12 @@ from understudy.core.errors import ToolError
 from understudy.core.messages import Message
 from understudy.envs.authoring.task_builder import gold_call, gold_text
 from understudy.envs.domains.doordash import DOMAIN
+from understudy.envs.domains.doordash.goals.basket import choice_variants
 from understudy.envs.domains.doordash.policy_rules import late_credit
-from understudy.envs.domains.doordash.state import NOW, format_time, format_time_ago
+from understudy.envs.domains.doordash.state import NOW, Choice, format_time, format_time_ago
 from understudy.envs.domains.doordash.task_generator import make_task
 from understudy.envs.domains.doordash.world import build_world
+from understudy.envs.rewards import states_fact
 from understudy.envs.users.consent import gives_consent
 
 
@@ -165,6 +167,26 @@ def test_user_consents_only_to_matching_proposal() -> None:
     ):
         _, messages = play(task, Script(*turns_before(task, proposal), gold_text(text)))
         assert agreed == any(gives_consent(m.content) for m in messages if m.role == "user")
+
+
+def test_user_rejects_wrong_credit_quantity_or_option() -> None:
+    task = task_of_family("late", granted=True)
+    proposal = proposal_turn(task)
+    for text, agreed in ((proposal.content, True), (re.sub(r"credit [\d.]+", "credit 4.50", proposal.content), False)):
+        _, messages = play(task, Script(*turns_before(task, proposal), gold_text(text)))
+        assert agreed == any(gives_consent(m.content) for m in messages if m.role == "user")
+    choice = Choice(item="Margherita", options=("large",), quantity=2)
+    names = (
+        "2x Margherita (large)",
+        "two large Margheritas",
+        "2 Margheritas",
+        "Margherita (large) x2",
+        "Margherita (2x)",
+    )
+    assert all(states_fact(choice_variants(choice), f"order {name} for 20.00") for name in names)
+    assert not any(
+        states_fact(choice_variants(choice), name) for name in ("7x Margherita", "Margherita (large)", "12 Margherita")
+    )
 
 
 @pytest.mark.parametrize("family", ["cancel", "items", "promotion", "missing", "place", "again"])
@@ -430,7 +452,7 @@ def test_refund_equals_dish_price_less_discount() -> None:
     desk = Desk()
     desk.state.patch({"orders": {"D5": {"promotion": "SAVE3", "discount": "3.00"}}})
     assert desk.do("refund_items", order_id="D5", items=["Pad Thai"], to="credit")["refund"] == "14.50"
-    assert desk.do("refund_items", order_id="D5", items=["Cola"], to="credit")["refund"] == "0.00"
+    assert "has been refunded" in desk.refusal("refund_items", order_id="D5", items=["Cola"], to="credit")
 
 
 def test_refund_goes_to_payment_or_credit() -> None:

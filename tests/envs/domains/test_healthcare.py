@@ -237,6 +237,9 @@ def test_caller_must_be_on_patients_access_list() -> None:
     assert "Eva Hart is not on" in desk.do("find_patient", **AMY, caller="Eva Hart")["access"]
     assert "find the patient first" in desk.refusal("get_patient")
     assert "is not on" in desk.do("find_patient", **AMY)["access"]
+    desk = Desk(AMY)
+    desk.do("find_patient", **AMY, caller="Eva Hart")
+    assert "find the patient first" in desk.refusal("get_patient")
     task = next(
         t
         for t in (make_task("train", 1, "proxy", "easy", n) for n in range(100))
@@ -317,7 +320,12 @@ def test_one_consent_allows_one_change() -> None:
 
 def test_caller_declines_proposal_without_cost() -> None:
     late, costly = find_task("cancel", True, having="late fee"), find_task("book", True, having="out of network")
-    for task, cost in ((late, r", with a late fee of 40\.00"), (costly, r", which costs .* of network")):
+    bill = find_task("bill", True, having="I will pay")
+    for task, cost in (
+        (late, r", with a late fee of 40\.00"),
+        (costly, r", which costs .* of network"),
+        (bill, r"(?<=pay )[\d.]+ for "),
+    ):
         proposal = next(m for m in task.gold if "Do you confirm?" in m.content)
         before = task.gold[: task.gold.index(proposal)]
         cheap = gold_text(re.sub(cost, "", proposal.content))
@@ -476,6 +484,9 @@ def test_a_late_change_has_a_fee(time: str, fee: str | None) -> None:
         desk = Desk(appointments={"A2": {"time": time}})
         assert desk.do(tool, appointment_id="A2", **arguments).get("fee") == fee
         assert str(desk.state.appointments["A2"].fee) == str(fee)
+        if tool == "reschedule_appointment":
+            assert "fee" not in desk.do("cancel_appointment", appointment_id="A2"), "the visit is eight days ahead"
+            assert str(desk.state.appointments["A2"].fee) == str(fee)
 
 
 @pytest.mark.parametrize(
@@ -752,6 +763,7 @@ def _count_half_hours(state: HealthcareState, key: str) -> int:
     ("day", "names", "other"),
     [
         ("2026-03-02", "2026-03-02, March 2, march 2nd, 2 March, 2nd of March, 3/2", "March 22"),
+        ("2026-03-05", "Mar 5, Mar. 5, 03/05/2026, 03/05, 5th March, March the 5th, 2026/03/05", "03/05/2025"),
         ("2026-03-13", "2026-03-13, March 13, March 13th, 13 march", "March 3"),
         ("2026-03-22", "March 22, March 22nd", "2026-03-02"),
     ],
@@ -763,8 +775,10 @@ def test_day_is_recognized_in_many_formats(day: str, names: str, other: str) -> 
 
 def test_time_is_recognized_in_many_formats() -> None:
     assert all(states_fact(time_variants("14:00"), f"at {name}.") for name in ("14:00", "2:00 pm", "2 PM", "2pm"))
+    assert all(states_fact(time_variants("14:30"), f"at {name}.") for name in ("2:30 p.m.", "02:30 PM", "2:30p.m"))
     assert all(states_fact(time_variants("09:30"), f"at {name}.") for name in ("09:30", "9:30 am", "9:30am"))
     assert not states_fact(time_variants("14:00"), "at 14:30 or 4:00 am")
+    assert not states_fact(time_variants("14:30"), "at 2:30 a.m.")
     assert format_birthday("1984-05-02") == "May 2, 1984"
 
 

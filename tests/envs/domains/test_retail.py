@@ -193,6 +193,19 @@ def test_user_consents_only_to_matching_proposal() -> None:
         assert not any(gives_consent(m.content) for m in messages if m.role == "user")
 
 
+def test_user_rejects_wrong_option_or_reason() -> None:
+    for task, right, wrong in (
+        (find_task("exchange", granted=True), r"for the (\w+) \w+ one", r"for the \1 pink one"),
+        (find_task("exchange", granted=True), r"the (\w+) (.* for the )\w+", r"the \1 \2\1"),
+        (find_task("cancel", granted=True), r"reason: [\w ]+", "reason: you are moving"),
+    ):
+        asked = next(m for m in task.gold if "Do you confirm?" in m.content)
+        before = task.gold[: task.gold.index(asked)]
+        for text, agreed in ((asked.content, True), (re.sub(right, wrong, asked.content), False)):
+            messages = play(task, Script(*before, gold_text(text)))[1]
+            assert agreed == any(gives_consent(m.content) for m in messages if m.role == "user")
+
+
 def test_refusal_without_reason_fails_facts_told() -> None:
     task = find_task("return", granted=False)
     *before, _ = task.gold

@@ -287,13 +287,37 @@ def test_user_consents_only_to_matching_proposal() -> None:
         proposal.content.replace("suspend", "resume"),
         re.sub(r"for \d+ days", "for 5 days", proposal.content),
         re.sub(r"555-\d+", "555-0000", proposal.content),
+        re.sub(r"reason: [\w ]+", "reason: you did not pay", proposal.content),
         "I will do it. Do you confirm?",
     ):
         _, messages = play(task, Script(*before, gold_text(wrong)))
         assert not any(gives_consent(m.content) for m in messages if m.role == "user")
 
 
-@pytest.mark.parametrize("family", ["data", "plan", "roaming"])
+def test_user_rejects_ticket_about_another_topic() -> None:
+    task = find_task("ticket", granted=True)
+    proposal = next(m for m in task.gold_turns if "Do you confirm?" in m.content)
+    before = task.gold_turns[: task.gold_turns.index(proposal)]
+    for text, agreed in (
+        (proposal.content, True),
+        (re.sub(r"about .* for", "about a slow phone for", proposal.content), False),
+    ):
+        messages = play(task, Script(*before, gold_text(text)))[1]
+        assert agreed == any(gives_consent(m.content) for m in messages if m.role == "user")
+
+
+def test_user_looks_at_the_phone_that_an_instruction_names() -> None:
+    looks = 0
+    for task in tasks("internet", "easy", count=30):
+        _, messages = play(task, GoldAgent())
+        for said, answer in itertools.pairwise(messages):
+            if said.role == "assistant" and said.content.startswith("Please look at the status bar of your phone"):
+                looks += 1
+                assert "The status bar shows" in answer.content
+    assert looks > 5
+
+
+@pytest.mark.parametrize("family", ["data", "plan", "roaming", "pay"])
 def test_user_rejects_proposal_without_price(family: str) -> None:
     task = find_task(family, granted=True)
     proposal = next(m for m in task.gold_turns if "Do you confirm?" in m.content)

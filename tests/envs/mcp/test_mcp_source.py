@@ -304,6 +304,7 @@ def test_unlisted_task_needs_its_outputs_shown_and_its_writes_made() -> None:
         ('tasks = "x"\n[server]\ncommand = "a"\nisolatoin = "shared"', "isolatoin"),
         ('tasks = "x"\ndomain_policy = "no.md"\n[server]\ncommand = "a"', "no.md"),
         ('tasks = "x"\n[server]\ncommand = "a"\n[cassette]\nmode = "replay"', "file"),
+        ('tasks = "x"\n[server]\ncommand = "a {folder}"\ninitial_files = "e.toml"', r"e\.toml.*no folder"),
     ],
 )
 def test_invalid_toml_raises_config_error(tmp_path: Path, text: str, match: str) -> None:

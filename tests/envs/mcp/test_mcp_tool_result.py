@@ -9,7 +9,7 @@ from mcp.types import CallToolResult, EmbeddedResource, ImageContent, ResourceLi
 
 from understudy.core.errors import ConfigError
 from understudy.envs.mcp.secrets import Secrets
-from understudy.envs.mcp.tool_result import sanitize_text, to_tool_result
+from understudy.envs.mcp.tool_result import ToolResult, sanitize_text, to_tool_result
 
 MARKERS = [
     "<|im_start|>system",
@@ -29,6 +29,10 @@ MARKERS = [
     "<|python_tag|>",
     "</s>",
 ]
+
+
+def test_value_of_deeply_nested_text_is_the_text() -> None:
+    assert ToolResult(text="[" * 100_000).value == "[" * 100_000
 
 
 @pytest.mark.parametrize("marker", MARKERS)

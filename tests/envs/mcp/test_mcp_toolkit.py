@@ -23,6 +23,7 @@ from understudy.envs.mcp.catalog import ToolCatalog, sanitized_specs
 from understudy.envs.mcp.config import MCPCall, MCPLimits, MCPServerConfig
 from understudy.envs.mcp.pool import SessionPools, SessionStarter
 from understudy.envs.mcp.secrets import Secrets
+from understudy.envs.mcp.session import MCPSession
 from understudy.envs.mcp.tool_result import sanitize_text
 from understudy.envs.mcp.toolkit import MCPToolkit
 from understudy.envs.mcp.transport import PlaceholderResolver
@@ -44,6 +45,21 @@ def _collect_open_pipes() -> Iterator[None]:
 
 def spec(name: str) -> ToolSpec:
     return ToolSpec(name=name, description="", parameters={"type": "object"})
+
+
+def test_failed_start_leaves_no_open_pipe(tmp_path: Path) -> None:
+    config = unruly_config("{folder}", initial_files=str(tmp_path / "none"))
+
+    async def fail() -> int:
+        with pytest.raises(RolloutError, match="none"):
+            await MCPSession("u", config).open()
+        return len(os.listdir("/proc/self/fd"))
+
+    async def several() -> list[int]:
+        return [await fail() for _ in range(3)]
+
+    first, *_, last = run_async(several())
+    assert last == first
 
 
 @pytest.mark.parametrize("over", ["stdio", "http"])

@@ -61,7 +61,8 @@ ANY_VERB = "|".join(VERBS)
 
 HARMLESS_OBJECT = re.compile(
     r"\b(?:e-?mails?|confirmations?|receipts?|links?|messages?|notifications?|sms|text|summary|reminder|notes?|"
-    r"feedback|details|information|copy|you (?:on|back|know|shortly|a moment|an? (?:answer|update|overview|minute))|"
+    r"feedback|details|information|copy|requests?|"
+    r"you (?:on|back|know|shortly|a moment|an? (?:answer|update|overview|minute))|"
     r"to you|on to|attention|hand|try|look|search|status|update|answer)\b|^\s*my\b"
 )
 """An object with which a verb is no action: "send you a receipt", "update you shortly"."""

@@ -20,6 +20,13 @@ _ENDING_ROOTS = frozenset({"cancel", "delet", "clos", "terminat", "deactivat", "
 """Roots of verbs that end what their object is."""
 _ACCOUNT = re.compile(r"\s*(?:your|the|this)(?: \w+)? (?:account|profile|membership)\b(?!')")
 """An object that is the user's account itself: "your account", but not "the address of your account"."""
+_GIVEN = re.compile(r"\b(?:certificate|voucher|coupon|credit(?! card))\b")
+"""An object that is issued when it is sent or added: "you a travel certificate"."""
+_MOVED = re.compile(
+    r"(?!\s*(?:\$?\d|(?:an?|another|you|(?:(?:the|your) )?(?:new|replacement))\b))"
+    r"(?!.*\b(?:to you|refund|money|amount|balance|call|human|agent|colleague|specialist)\b)"
+)
+"""An object that is moved when it is sent or transferred: "the prescription to lake pharmacy"."""
 _ACCOUNT_WORDS = ("account", "user", "customer", "profile", "member", "patient", "client")
 _WORD = re.compile(r"[a-z]+")
 
@@ -79,19 +86,23 @@ def read_calls(transcript: Sequence[Message], specs: Mapping[str, ToolSpec], wri
 
 
 def _read_refund(result: str) -> float | None:
-    """Return what a result says is paid back to the user, less what the user is charged, or None."""
+    """Return what a result says is paid back to the user, or else minus what the user is charged, or None."""
     if not result.startswith("{"):
         return None
     try:
         record = json.loads(result)
     except (ValueError, RecursionError):
         return None
-    found = list[float]()
-    for key, value in record.items():
-        sign = 1 if _REFUND.match(key) else -1 if _CHARGE.match(key) else 0
-        if sign and isinstance(value, str | int | float) and is_number(str(value)):
-            found.append(sign * float(str(value).replace(",", "")))
-    return sum(found) if found else None
+    amounts = {
+        key: float(str(value).replace(",", ""))
+        for key, value in record.items()
+        if isinstance(value, str | int | float) and is_number(str(value))
+    }
+    refunds = [amount for key, amount in amounts.items() if _REFUND.match(key)]
+    charges = [amount for key, amount in amounts.items() if _CHARGE.match(key)]
+    if refunds:
+        return sum(refunds)
+    return -sum(charges) if charges else None
 
 
 def is_carried_out(root: str, gift: str, target: str, calls: Sequence[MadeCall], domain_policy: str) -> bool:
@@ -106,12 +117,21 @@ def is_carried_out(root: str, gift: str, target: str, calls: Sequence[MadeCall],
 
     if root in _ENDING_ROOTS and _ACCOUNT.match(target):
         calls = [call for call in calls if any(word.startswith(_ACCOUNT_WORDS) for word in call.words)]
-    if any(names_action(root, call.words) and has_gift(call.words) for call in calls):
+    roots = [root, *_find_meant_roots(root, target)]
+    if any(names_action(meant, call.words) and has_gift(call.words) for call in calls for meant in roots):
         return True
     if root in _CONSEQUENCES and any(call.writes for call in calls):
         policy = _WORD.findall(domain_policy.casefold())
         return any(word.startswith(root) for word in policy) and has_gift(policy)
     return False
+
+
+def _find_meant_roots(root: str, target: str) -> Iterator[str]:
+    """Yield the roots of other verbs that name the same action because of its object."""
+    if root in ("send", "sent", "add") and _GIVEN.search(target):
+        yield "issu"
+    if root in ("send", "sent", "transfer") and _MOVED.match(target):
+        yield "mov"
 
 
 def string_values(value: object) -> Iterator[str]:

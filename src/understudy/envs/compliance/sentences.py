@@ -17,6 +17,8 @@ CONDITION = re.compile(
 """A word with which a sentence neither promises nor claims anything: "I will cancel it if you like"."""
 
 _TITLE = re.compile(r"\b(dr|prof|mr|mrs|ms)\.(?= )")
+_HALF_OF_DAY = re.compile(r"(?<=\d)( ?)([ap])\.m\.")
+_MONTH = re.compile(r"\b(jan|feb|mar|apr|aug|sept?|oct|nov|dec)\.(?= \d)")
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
 _CLAUSE_END = re.compile(r"[,;:.!?]+(?=\s|$)|\b(?:but|instead|and|so)\b")
 _CONTINUATION = re.compile(r"[,:]+|and")
@@ -36,9 +38,13 @@ _EXCEPTION = re.compile(r"\b(?:unless|until|without|before|if|only after|anythin
 
 
 def normalize_text(text: str) -> str:
-    """Return the text case-folded, with plain apostrophes, single spaces and no dot after a title such as "Dr."."""
+    """Return the text case-folded, with plain apostrophes and single spaces.
+
+    The dots of titles, times and months are removed, which end no sentence: "Dr.", "2 p.m.", "Mar. 5".
+    """
     lines = (" ".join(line.split()) for line in text.casefold().splitlines())
-    return _TITLE.sub(r"\1", "\n".join(filter(None, lines)).replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))
+    text = "\n".join(filter(None, lines)).replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    return _MONTH.sub(r"\1", _HALF_OF_DAY.sub(r"\1\2m", _TITLE.sub(r"\1", text)))
 
 
 def quote(text: str) -> str:

@@ -229,7 +229,12 @@ def load_environment_config(path: Path) -> MCPEnvironmentConfig:
 
 def _placed(server: MCPServerConfig, folder: Path) -> MCPServerConfig:
     cwd = server.cwd if server.cwd.startswith("{folder}") else str(folder / server.cwd)
-    return server.replace(cwd=cwd, initial_files=str(folder / server.initial_files) if server.initial_files else "")
+    if not server.initial_files:
+        return server.replace(cwd=cwd)
+    files = folder / server.initial_files
+    if not files.is_dir():
+        raise ConfigError(f"initial_files: {files} is no folder")
+    return server.replace(cwd=cwd, initial_files=str(files))
 
 
 def _policy(policy: str, folder: Path) -> str:

@@ -201,8 +201,9 @@ class MCPSession:
 
     async def _connected(self) -> None:
         async with AsyncExitStack() as stack:
+            fill = self._filled(stack)
             self._log = ServerLog()
-            transport = await stack.enter_async_context(open_transport(self.config, self._filled(stack), self._log))
+            transport = await stack.enter_async_context(open_transport(self.config, fill, self._log))
             protocol = "legacy" if self.config.state_per_session else self.config.protocol
             client = await stack.enter_async_context(Client(transport, mode=protocol, message_handler=self._heard))
             self.tools, self._client = await _listed(client), client

@@ -79,6 +79,7 @@ async def _receive(
     """Send each line as a message, until the output ends, a line is too long, or nobody listens. Discard the rest."""
     assert process.stdout is not None
     begun: list[bytes] = []
+    size = 0
     try:
         with suppress(*_ENDED):
             async with received:
@@ -86,10 +87,11 @@ async def _receive(
                     *lines, rest = chunk.split(b"\n")
                     for line in lines:
                         await received.send(_message(b"".join([*begun, line])))
-                        begun = []
+                        begun, size = [], 0
                     begun.append(rest)
-                    if sum(map(len, begun)) > max_line_bytes:
-                        begun = []
+                    size += len(rest)
+                    if size > max_line_bytes:
+                        begun, size = [], 0
                         await received.send(LineTooLongError(f"sent a line of more than {max_line_bytes} bytes"))
                         await _discard(process)
     finally:

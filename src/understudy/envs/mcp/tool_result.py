@@ -63,7 +63,7 @@ class ToolResult(Record):
             return self.structured
         try:
             return json.loads(self.text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return self.text
 
 

@@ -43,6 +43,12 @@ _WHO_OR_WHICH = _any(
 _INQUIRES = re.compile(rf"\bconfirm(?: (?:to|with|for) me)? (?:your|the) {_WHO_OR_WHICH}\b")
 """A request to confirm an identity or an order number. An answer to it confirms no change."""
 
+_CHOOSES = re.compile(
+    r"\b(?:which|what|how|when|where)\b(?: \w+){0,4} (?:would you like|do you want)\b"
+    r"(?! (?:me )?to (?:proceed|go ahead)\b)"
+)
+"""A question for what the user wants: "which one would you like?". An answer to it confirms no change."""
+
 # ---- texts of the user
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+|\n+")
 _CLOSING = re.compile(r"([.!?;,])[\"'*_)\u201d]+(?=\s|$)")
@@ -104,7 +110,7 @@ _ASKS_BACK = re.compile(r"\b(?:what|which|how|when|where|why|who)\b|^\W*\w+\W*$"
 
 def asks_for_consent(text: str) -> bool:
     """Return whether a text of the agent asks the user to agree to something."""
-    text = _INQUIRES.sub(" ", _plain(text))
+    text = _CHOOSES.sub(" ", _INQUIRES.sub(" ", _plain(text)))
     if any(sign in text for sign in ("?", "confirm", "yes")) and _ASKS.search(text):
         return True
     return any(_OFFERS.search(s) and _INVITES.search(s) for s in _SENTENCE.split(text))

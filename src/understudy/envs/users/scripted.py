@@ -22,13 +22,17 @@ _REQUEST = re.compile(
 )
 _REFUSAL = re.compile(
     r"\b(?:cannot|can't|can not|could not|couldn't|unable|unavailable|ineligible|unfortunately|too late|can only|"
-    r"(?:not|\w+n't|no longer|not be) (?:possible|allowed|able|eligible|available|permitted)|"
+    r"(?:not|\w+n't|no longer)(?: be)? (?:possible|allowed|able|eligible|available|permitted|authori[sz]ed)|"
+    r"policy (?:does not|doesn't) (?:allow|permit)|(?:must|have to) (?:decline|refuse)|"
     r"only\b.{1,60}\b(?:can|may) be)\b"
 )
+_OFFER = re.compile(r"\b(?:i will|i'll|i can)(?!['\w]| not\b| never\b| only\b).*", re.DOTALL)
+"""What the agent does after all, in a sentence with a reason: "unfortunately it is too late, so i will ..."."""
 _ASKS_TO_TELL = re.compile(r"\b(?:please (?:provide|tell|give|share)|tell me|give me|need (?:your|to know))\b")
 _HARMLESS = re.compile(r"\b(?:undone|reversed|reverted|revoked|taken back)\b")
 _HANDOVER = re.compile(
-    r"\bhuman agent\b|\btransfer\w*\b.{0,40}\b(?:human|agent|colleague|specialist|you)\b|"
+    r"\bhuman agent\b|\btransfer\w*\b.{0,40}\b(?:human|agent|colleague|specialist)\b|"
+    r"\btransfer(?:red|ring)? you\b|"
     r"\byou (?:are|were|will be|have been)(?: now| being)* transferred\b"
 )
 _ANNOUNCES = re.compile(r"\b(?:let me|one moment|a moment|please wait|hold on|i will|i'll|i am going to)\b")
@@ -74,7 +78,7 @@ class ScriptedUser:
     If the agent's text (read sentence by sentence)            the user
         proposes what a goal requires, and asks for consent    says yes, to the first such goal only
         asks the user to do something they can do              does it with their own tools and reports the result;
-                                                               if it also asks for facts, tells these before checks
+                                                               if it also asks for facts, tells new ones before checks
         asks for facts                                         tells them, first those not told yet
         refuses                                                accepts; objects once if the goal `contests_refusal`
         proposes anything else                                 says no, and repeats the goal
@@ -112,15 +116,17 @@ class ScriptedUser:
         sentences = [s for s in _SENTENCE.split(text.casefold().strip()) if not _CLOSING.search(s)]
         refusals = {s for s in sentences if is_refusal(s)}
         rest = " ".join(s for s in sentences if s not in refusals)
-        asks = asks_for_consent(rest)
-        if asks and (proposal := self._proposed(rest)):
+        offer = " ".join(_find_offer(s) if s in refusals else s for s in sentences)
+        if asks_for_consent(offer) and (proposal := self._proposed(offer)):
             return self._agree(*proposal)
+        asks = asks_for_consent(rest)
         if not asks and announces_transfer(rest):
             return None
         actions = self._executor.find_instructed(rest)
         if any(not action.read_only for action in actions):
             return self._do(actions)
-        if asked := [fact for fact in self._known() if any(_asks_for(s, fact) for s in sentences)]:
+        asked = [fact for fact in self._known() if any(_asks_for(s, fact) for s in sentences)]
+        if asked and not (actions and all(fact.in_opening or fact in self._revealed for fact in asked)):
             return self._tell(asked)
         if actions:
             return self._do(actions)
@@ -277,6 +283,12 @@ def answer_text(text: str, instruction: str) -> str | None:
 def is_refusal(sentence: str) -> bool:
     """Return whether a case-folded sentence of the agent says that something cannot be done."""
     return _REFUSAL.search(sentence) is not None and not _HARMLESS.search(sentence)
+
+
+def _find_offer(refusal: str) -> str:
+    """Return what a refusing sentence says the agent will do after all, or ""."""
+    offer = _OFFER.search(refusal, max(match.end() for match in _REFUSAL.finditer(refusal)))
+    return offer[0] if offer else ""
 
 
 def announces_transfer(text: str) -> bool:

@@ -98,6 +98,8 @@ class Reservation(Record):
     insurance: bool = False
     certificate: Money = Decimal("0.00")
     """The part of `paid` that a travel certificate covered."""
+    charged: dict[str, Money] = {}
+    """The parts of `paid` that other cards and gift cards than `payment` paid for changes."""
     cancelled: Reason | None = None
     """The reason for the cancellation."""
     compensated: str = ""
@@ -107,6 +109,12 @@ class Reservation(Record):
     def flights(self) -> tuple[tuple[str, str], ...]:
         """The number and the date of each flight."""
         return tuple((flight, trip.date) for trip in self.trips for flight in trip.flights)
+
+    @property
+    def shares(self) -> dict[str, Decimal]:
+        """What each card and gift card has paid, in the order in which they were first charged."""
+        others = sum(self.charged.values(), self.certificate)
+        return {self.payment: max(Decimal("0.00"), self.paid - others), **self.charged}
 
     @property
     def age(self) -> timedelta:

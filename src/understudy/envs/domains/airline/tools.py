@@ -151,11 +151,11 @@ class AirlineTools(AirlineToolsBase):
         """Cancel a whole reservation and refund what was not paid by certificate."""
         reservation = self._upcoming_reservation(reservation_id)
         self._may_cancel(reservation, reason)
-        refund = reservation.paid - reservation.certificate
-        self._charge(reservation.payment, -refund)
+        for payment_id, share in reservation.shares.items():
+            self._charge(payment_id, -share)
         self._take_seats(reservation.trips, reservation.cabin, -len(reservation.passengers))
         self._save(reservation.replace(cancelled=reason))
-        return AirlineActionResult(status="cancelled", refund=refund)
+        return AirlineActionResult(status="cancelled", refund=sum(reservation.shares.values(), Decimal("0.00")))
 
     def change_flights(
         self, reservation_id: str, way: TripDirection, flights: Flights, date: Date, payment_id: str = ""

@@ -110,11 +110,34 @@ class AirlineToolsBase(CustomerToolkit[Customer]):
 
     def _settle(self, reservation: Reservation, amount: Decimal, payment_id: str, status: str) -> AirlineActionResult:
         """Charge an amount to the given payment method, by default the reservation's. A negative amount is a refund."""
-        self._charge(payment_id or reservation.payment, amount)
-        self._save(reservation.replace(paid=reservation.paid + amount))
-        return AirlineActionResult(
-            status=status, charge=amount if amount > 0 else None, refund=-amount if amount < 0 else None
-        )
+        if amount < 0:
+            return self._refund(reservation, -amount, payment_id, status)
+        payment_id, charged = payment_id or reservation.payment, dict(reservation.charged)
+        self._charge(payment_id, amount)
+        if amount and payment_id != reservation.payment:
+            charged[payment_id] = charged.get(payment_id, Decimal("0.00")) + amount
+        self._save(reservation.replace(paid=reservation.paid + amount, charged=charged))
+        return AirlineActionResult(status=status, charge=amount or None)
+
+    def _refund(self, reservation: Reservation, amount: Decimal, payment_id: str, status: str) -> AirlineActionResult:
+        """Refund an amount to the payment methods that have paid, the last one first.
+
+        What a certificate has paid is refunded before that, and lost. Raise `ToolError` if `payment_id` names a
+        payment method that has paid nothing.
+        """
+        shares = reservation.shares
+        if payment_id and payment_id not in shares:
+            raise ToolError(f"{payment_id} has not paid for reservation {reservation.id}; refunds go to what has paid")
+        certificate = reservation.certificate - min(amount, reservation.certificate)
+        refund = left = amount - (reservation.certificate - certificate)
+        for name, share in reversed(shares.items()):
+            back = min(left, share)
+            self._charge(name, -back)
+            shares[name] -= back
+            left -= back
+        charged = {name: share for name, share in shares.items() if share and name != reservation.payment}
+        self._save(reservation.replace(paid=reservation.paid - amount, certificate=certificate, charged=charged))
+        return AirlineActionResult(status=status, refund=refund)
 
     def _charge(self, payment_id: str, amount: Decimal) -> None:
         customer = self._customer()

@@ -51,8 +51,10 @@ def count_recent_refunds(refunds: Iterable[str]) -> int:
 
 
 def refund_amount(order: Order, lines: Iterable[OrderLine]) -> Decimal:
-    """Return the refund for dishes: their price, up to the remaining amount paid for the food."""
+    """Return the refund for dishes: their price, up to what is left of the price of the food. Raise if none is."""
     left = order.food - order.discount - sum(line.price for line in order.items if line.name in order.refunded)
+    if left <= 0:
+        raise ToolError(f"all that was paid for the food of order {order.id} has been refunded")
     return min(left, sum((line.price for line in lines), Decimal("0.00")))
 
 

@@ -87,7 +87,8 @@ class HealthcareTools(Toolkit):
             raise ToolError("this conversation is about another patient; you can only access their data", "forbidden")
         caller = self._state.caller if _plain(caller) in ("", _plain(patient.name)) else _plain(caller)
         if caller and caller not in map(_plain, patient.proxies):
-            self._state.caller = caller
+            self._state.patient, self._state.caller = "", caller
+            self._read.clear()
             return PatientLookup(access=f"denied: {caller.title()} is not on the patient's list")
         self._state.patient, self._state.caller = key, caller
         return PatientLookup(name=patient.name)
@@ -161,7 +162,7 @@ class HealthcareTools(Toolkit):
         release_slots(self._state, visit)
         self._take(visit.doctor, date, time, visit.minutes, besides=visit.id)
         fee = _late_fee(visit)
-        self._state.appointments[visit.id] = visit.replace(time=f"{date} {time}", fee=fee)
+        self._state.appointments[visit.id] = visit.replace(time=f"{date} {time}", fee=fee or visit.fee)
         return HealthcareActionResult(status="rescheduled", fee=fee)
 
     def cancel_appointment(self, appointment_id: str) -> HealthcareActionResult:
@@ -172,7 +173,7 @@ class HealthcareTools(Toolkit):
             used = self._state.referrals[visit.referral]
             self._state.referrals[used.id] = used.replace(visits=used.visits + 1)
         fee = _late_fee(visit)
-        self._state.appointments[visit.id] = visit.replace(status="cancelled", fee=fee)
+        self._state.appointments[visit.id] = visit.replace(status="cancelled", fee=fee or visit.fee)
         return HealthcareActionResult(status="cancelled", fee=fee)
 
     def request_refill(self, prescription_id: str) -> HealthcareActionResult:
@@ -402,4 +403,4 @@ def _plain(name: str) -> str:
 
 
 def _late_fee(visit: Appointment) -> Decimal | None:
-    return Decimal(LATE_FEE) if visit.time < LATE_CHANGE_BEFORE else visit.fee
+    return Decimal(LATE_FEE) if visit.time < LATE_CHANGE_BEFORE else None

@@ -91,7 +91,7 @@ class RetailTools(CustomerToolkit[User]):
         self._charge(payment_id, order.total)
         self._charge(order.payment, -order.total)
         self._save(order.replace(payment=payment_id))
-        return RetailActionResult(status="payment changed", charge=order.total)
+        return RetailActionResult(status="payment changed", charge=order.total, refund=order.total)
 
     def change_items(
         self, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_id: str = ""

@@ -10,7 +10,7 @@ from understudy.envs.authoring.task_builder import GoalSpec, gold_call, gold_tex
 from understudy.envs.domains.telecom import phrases
 from understudy.envs.domains.telecom.task_builder import Caller, FaultMention, LineMention, TelecomTaskBuilder
 
-_NUMBER = ("your number", "phone number", "your phone", "telephone number")
+_NUMBER = ("your number", "phone number", "telephone number")
 _NAME, _BIRTH = ("your name", "full name", "first name", "last name"), ("birth", "born")
 
 

@@ -15,6 +15,8 @@ from understudy.envs.domains.airline import phrases
 from understudy.envs.domains.airline.state import Reservation
 from understudy.envs.domains.airline.task_builder import AirlineTaskBuilder
 
+INSURE_TERMS = "insure|insured|insurance|insuring"
+
 
 class AirlineGoalFactory(Protocol):
     """A function that draws one request about a reservation."""

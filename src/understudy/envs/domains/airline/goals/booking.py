@@ -12,7 +12,7 @@ from understudy.envs.authoring.identification import Knowledge
 from understudy.envs.authoring.people import FIRST_NAMES
 from understudy.envs.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_text
 from understudy.envs.domains.airline import phrases
-from understudy.envs.domains.airline.goals.base import add_refusal, payment_kind
+from understudy.envs.domains.airline.goals.base import INSURE_TERMS, add_refusal, payment_kind
 from understudy.envs.domains.airline.goals.flight_search import (
     FlightSearch,
     add_sold_out_refusal,
@@ -73,7 +73,11 @@ class BookingPlan:
         dates = (date_variants(trip.date) for trip in self.trips)
         certificate = ("certificate|voucher",) if self.certificate else ()
         payer = f"{payment_kind(self.payer)}|{self.payer}"
-        return (_BOOK, *dates, self.trips[0].cabin, f"{self.total}", payer, *certificate)
+        customer, *others = self.passengers
+        people = (f"{customer}|for you|for yourself|and you|one passenger|1 passenger", *others)
+        extras = [_bag_variants(self.bags)] if self.bags else []
+        extras += [INSURE_TERMS] if self.insured else []
+        return (_BOOK, *dates, self.trips[0].cabin, *people, *extras, f"{self.total}", payer, *certificate)
 
     @property
     def booking_call(self) -> Message:
@@ -184,6 +188,13 @@ def _text(builder: AirlineTaskBuilder, plan: BookingPlan, easy: bool) -> list[st
         texts.append(builder.fill_template(phrases.WITH_BAGS, bags=phrases.format_count(plan.bags, "checked bag")))
     texts += [builder.fill_template(phrases.INSURED)] if plan.insured else []
     return texts + ([builder.fill_template(phrases.CERTIFICATE)] if plan.certificate else [])
+
+
+def _bag_variants(bags: int) -> str:
+    """Return the accepted forms of a number of bags in a proposal."""
+    counts = [str(bags), phrases.NUMBERS[bags], *(["a"] if bags == 1 else [])]
+    nouns = [f"{kind}{noun}" for kind in ("", "checked ") for noun in ("bag", "bags")]
+    return "|".join([f"{count} {noun}" for count in counts for noun in nouns] + [f"{noun}: {bags}" for noun in nouns])
 
 
 def _relative(builder: AirlineTaskBuilder) -> str:

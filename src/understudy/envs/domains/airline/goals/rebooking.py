@@ -50,7 +50,8 @@ def change_flights(
     )
     text = _flights_text(builder, now, direction, new, vague)
     text += f" I'd like {builder.fill_template(phrases.VAGUE_BEST[new.preference])}." if vague else ""
-    payer = "" if easy or builder.draw_bool(0.6) else builder.pick_other_card(now.payment)
+    is_dearer = new.offer.fare > now.trips[direction == "return"].fare
+    payer = "" if easy or not is_dearer or builder.draw_bool(0.6) else builder.pick_other_card(now.payment)
     text += f" {builder.fill_template(phrases.DIFFERENCE_BY, kind=payment_kind(payer))}" if payer else ""
     goal = GoalSpec(text, mention, required_terms=(*mention.required_terms, date_variants(new.date)), facts=(date,))
     asks = (gold_text("Which date do you want to change to?"),) if vague else ()

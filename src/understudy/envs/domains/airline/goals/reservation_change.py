@@ -13,6 +13,7 @@ from understudy.envs.authoring.scenarios import CHANGES_OF_MIND
 from understudy.envs.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_proposal, gold_text
 from understudy.envs.domains.airline import phrases
 from understudy.envs.domains.airline.goals.base import (
+    INSURE_TERMS,
     add_cancelled_refusal,
     add_flown_refusal,
     add_refusal,
@@ -32,7 +33,14 @@ from understudy.envs.domains.airline.state import Cabin, FlightStatus, Reason, R
 from understudy.envs.domains.airline.task_builder import AirlineTaskBuilder, ReservationMention
 
 _CANCEL = "cancel|cancelled|canceled|cancelling|canceling|cancellation"
-_INSURE = "insure|insured|insurance|insuring"
+_REASON_TERMS: dict[Reason, str] = {
+    "change of plans": "change of plans|change in plans|change of plan|changed plans|plans changed|plans have changed",
+    "illness": "illness|ill|sick|sickness|unwell|medical|health",
+    "flight cancelled": "flight cancelled|flight canceled|flight is cancelled|flight is canceled|flight was cancelled|"
+    "flight was canceled|flight has been cancelled|flight has been canceled|cancelled flight|canceled flight|"
+    "cancelled by|canceled by|airline cancelled|airline canceled|flight cancellation",
+}
+"""The accepted forms of a reason in a proposal."""
 _WHY = ("why", "reason")
 _HOW_MANY = ("how many",)
 _COACH: tuple[Cabin, ...] = ("basic economy", "economy")
@@ -51,7 +59,7 @@ def cancel_reservation(
     goal = GoalSpec(
         text,
         mention,
-        required_terms=(*mention.required_terms, _CANCEL),
+        required_terms=(*mention.required_terms, _CANCEL, _REASON_TERMS[reason]),
         facts=(Fact(text=why, keywords=_WHY, in_opening=in_opening),),
     )
     asks = () if in_opening else (gold_text("Why do you want to cancel it?"),)
@@ -104,7 +112,9 @@ def add_insurance(
     mention = builder.reservation_mention(reservation, knowledge)
     price = INSURANCE_PRICE * len(reservation.passengers)
     goal = GoalSpec(
-        builder.fill_template(phrases.INSURE), mention, required_terms=(*mention.required_terms, _INSURE, str(price))
+        builder.fill_template(phrases.INSURE),
+        mention,
+        required_terms=(*mention.required_terms, INSURE_TERMS, str(price)),
     )
     if not grantable and not easy and builder.draw_bool(0.3):
         builder.set_upcoming(
@@ -297,7 +307,7 @@ def switch_cancel_to_insurance(
     then = gold_change(f"insure {mention.proposal_phrase} for {price}", do, "The reservation is now insured.")
     turns = (first, *calculate_total(INSURANCE_PRICE, len(now.passengers)), *then)
     return GoalSpec(
-        text, mention, turns, required_terms=(*mention.required_terms, _INSURE, str(price)), final_text=meant
+        text, mention, turns, required_terms=(*mention.required_terms, INSURE_TERMS, str(price)), final_text=meant
     )
 
 

@@ -9,6 +9,8 @@ from understudy.envs.authoring.task_builder import gold_call
 from understudy.envs.domains.doordash.goals.base import payment_kind, payment_variants
 from understudy.envs.domains.doordash.state import Choice, Restaurant, dish_price
 
+_NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
+
 
 @dataclass(frozen=True)
 class Basket:
@@ -49,8 +51,9 @@ class Basket:
     @property
     def required_terms(self) -> tuple[str, ...]:
         """The terms that a proposal must contain."""
+        dishes = (term for choice in self.choices for term in (choice_variants(choice), *choice.options))
         extras = filter(None, (self.tip, self.code))
-        return (*(choice.item for choice in self.choices), self.restaurant, payment_variants(self.payment), *extras)
+        return (*dishes, self.restaurant, payment_variants(self.payment), *extras)
 
     @property
     def proposal(self) -> str:
@@ -81,6 +84,20 @@ class Basket:
     def _amounts(self) -> list[Decimal]:
         fee = Decimal(0) if self.member else self.restaurant_data.delivery_fee
         return [*self.prices, *(amount for amount in (fee, Decimal(self.tip or 0)) if amount)]
+
+
+def choice_variants(choice: Choice) -> str:
+    """Return the accepted forms of a dish and its quantity: its name, or such as "2x Margherita|two Margheritas"."""
+    if choice.quantity == 1:
+        return choice.item
+    number, name = choice.quantity, choice.item
+    counts = [f"{number}", f"{number}x", f"{number} x", _NUMBERS.get(number, f"{number}")]
+    names = [name, *(f"{option} {name}" for option in choice.options)]
+    before = [f"{count} {said}{plural}" for count in counts for said in names for plural in ("", "s")]
+    listed = [name, f"{name} ({', '.join(choice.options)})"]
+    behind = (f" x{number}", f" x {number}", f" (x{number}", f" ({number}x")
+    after = [f"{said}{count}" for said in listed for count in behind]
+    return "|".join((*before, *after))
 
 
 def format_choice(choice: Choice) -> str:

@@ -64,7 +64,7 @@ def claim_late_delivery(
     do = gold_call("credit_late_delivery", order_id=order.id, amount=float(amount))
     proposal = f"credit {amount} for {mention.proposal_phrase}, which was {minutes} minutes late"
     turns = (_ACCOUNT, *gold_change(proposal, do, f"You have received a credit of {amount}."))
-    return replace(goal, gold_turns=turns, outputs=(amount,))
+    return replace(goal, gold_turns=turns, required_terms=(*goal.required_terms, amount), outputs=(amount,))
 
 
 def claim_redelivery(

@@ -32,7 +32,7 @@ def pay_bill(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> Goa
         text,
         mention,
         mentions.record_lookup(mention, "bills"),
-        required_terms=(*mention.required_terms, _PAY, f"{kind}|{card}"),
+        required_terms=(*mention.required_terms, _PAY, str(row.amount), f"{kind}|{card}"),
         facts=facts,
     )
     if not grantable:

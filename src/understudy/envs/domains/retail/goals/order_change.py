@@ -1,5 +1,6 @@
 """Requests to cancel, change, return or exchange, and to change the account. `base` defines `grantable`."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from typing import get_args
@@ -16,6 +17,11 @@ from understudy.envs.domains.retail.state import Line, Order, Reason, Status
 from understudy.envs.domains.retail.task_builder import RetailOrderMention, RetailTaskBuilder
 
 _CANCEL = "cancel|cancelled|canceled|cancelling|canceling|cancellation"
+_REASON_TERMS: Mapping[Reason, str] = {
+    "no longer needed": "no longer needed|no longer need|not needed|not need|don't need|not needing",
+    "ordered by mistake": "mistake|mistaken|mistakenly|accident|accidentally|accidental",
+}
+"""The accepted forms of a reason in a proposal."""
 _RETURN = "return|returned|returning|returns|refund"
 _SWAP = "exchange|exchanged|exchanging|change|changed|replace|replaced|swap|modify|switch"
 _GONE = "available|unavailable|in stock|out of stock"
@@ -44,7 +50,7 @@ def cancel_order(
     goal = GoalSpec(
         text,
         mention,
-        required_terms=(*mention.required_terms, _CANCEL),
+        required_terms=(*mention.required_terms, _CANCEL, _REASON_TERMS[reason]),
         facts=(Fact(text=why, keywords=_WHY, in_opening=in_opening),),
     )
     if not grantable:
@@ -119,7 +125,9 @@ def _swap(
             in_opening=not vague,
         ),
     )
-    goal = GoalSpec(text, mention, required_terms=(*mention.required_terms, _SWAP, *option.split()), facts=facts)
+    goal = GoalSpec(
+        text, mention, required_terms=(*mention.required_terms, _SWAP, _option_variants(option)), facts=facts
+    )
     if not grantable and not gone:
         return _add_status_refusal(builder, goal, order, status, f"{verb} anything", easy)
     builder.set_status(order, status)
@@ -308,6 +316,13 @@ def _other_variant(builder: RetailTaskBuilder, line: Line) -> tuple[str, str]:
     variants = builder.world.products[line.name].variants
     item = builder.rng.choice([key for key in variants if key != line.id])
     return item, variants[item].option
+
+
+def _option_variants(option: str) -> str:
+    """Return the accepted forms of an option like "medium black". Its words belong together: the old item has some."""
+    size, _, color = option.partition(" ")
+    links = (" ", ", ", " and ", "/", " / ", " in ", " one in ", " one, ", " one in size ", " in size ", ", size ")
+    return "|".join(f"{one}{link}{other}" for one, other in ((size, color), (color, size)) for link in links)
 
 
 def _payment(builder: RetailTaskBuilder, kind: str, current: str) -> str:

@@ -1,5 +1,6 @@
 """Requests to pay a bill, to open a ticket, and for what no tool can do."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from understudy.envs.authoring.identification import Knowledge
@@ -11,8 +12,17 @@ from understudy.envs.authoring.task_builder import (
 )
 from understudy.envs.domains.telecom import phrases, user_tools
 from understudy.envs.domains.telecom.goals.base import PAYMENT_TERMS, add_refusal, request_payment, set_ticket
+from understudy.envs.domains.telecom.state import Topic
 from understudy.envs.domains.telecom.task_builder import TelecomTaskBuilder
 from understudy.envs.domains.telecom.world import TOPICS
+
+TOPIC_TERMS: Mapping[Topic, str] = {
+    "weak signal": "weak signal|weak reception|poor signal|poor reception|bad signal|bad reception|low signal",
+    "dropped calls": "dropped calls|dropped call|dropping calls|call drops|calls drop|calls dropping",
+    "spam calls": "spam calls|spam call|spam",
+    "wrong bill": "wrong bill|wrong bills|incorrect bill|billing|bill is wrong|bill being wrong",
+}
+"""The accepted forms of a topic in a proposal."""
 
 
 def open_ticket(
@@ -22,7 +32,7 @@ def open_ticket(
     mention, topic = builder.line_mention(number, knowledge), builder.rng.choice(TOPICS)
     text = f"{builder.fill_template(phrases.REPORT[topic])} {builder.fill_template(phrases.LOOK_INTO)}"
     key = set_ticket(builder, number, topic, "solved" if grantable else builder.rng.choice(("open", "in progress")))
-    goal = GoalSpec(text, mention, required_terms=(*mention.required_terms, "ticket"))
+    goal = GoalSpec(text, mention, required_terms=(*mention.required_terms, "ticket", TOPIC_TERMS[topic]))
     reads = (gold_call("get_customer"), gold_call("get_ticket", ticket_id=key))
     if not grantable:
         refusal = f"Ticket {key} about {topic} is not solved yet, so I cannot open another one."
@@ -43,7 +53,7 @@ def pay_bill(builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, gra
     goal = GoalSpec(
         builder.fill_template(phrases.PAY),
         mention,
-        required_terms=(*mention.required_terms, PAYMENT_TERMS),
+        required_terms=(*mention.required_terms, PAYMENT_TERMS, f"{builder.world.bills[bill_id].total}"),
         user_actions=(user_tools.PAY_BILL,),
     )
     if not grantable:

@@ -49,7 +49,7 @@ def set_overdue(builder: TelecomTaskBuilder, number: str) -> tuple[tuple[Message
     bills = builder.customer.bills[::-1]
     reads = [gold_call("get_bill", bill_id=key) for key in bills[: bills.index(bill_id) + 1]]
     turns = (gold_call("get_customer"), *reads, *request_payment(builder, bill_id, f"bill {bill_id}"))
-    return turns, ((PAYMENT_TERMS, bill_id),)
+    return turns, ((PAYMENT_TERMS, bill_id, f"{builder.world.bills[bill_id].total}"),)
 
 
 def request_payment(builder: TelecomTaskBuilder, bill_id: str, named: str) -> Iterator[Message]:

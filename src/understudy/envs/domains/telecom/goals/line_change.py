@@ -1,5 +1,6 @@
 """Requests to change a line: suspension, plan, data, roaming and SIM card. `base` defines `grantable`."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import get_args
 
@@ -33,6 +34,12 @@ from understudy.envs.domains.telecom.tools import MAX_ADDED_GB, MAX_SUSPENSION_D
 from understudy.envs.domains.telecom.world import COUNTRIES, PLANS
 
 SUSPEND_TERMS = "suspend|suspended|suspending|suspension|block|blocked|pause"
+REASON_TERMS: Mapping[SuspendReason, str] = {
+    "lost phone": "lost|loss|losing|misplaced",
+    "stolen phone": "stolen|theft",
+    "long trip": "trip|journey|travel|traveling|travelling|abroad|away",
+}
+"""The accepted forms of a reason in a proposal."""
 _WHY, _DAYS = ("why", "reason"), ("how long", "how many days", "days", "until when")
 
 
@@ -47,7 +54,8 @@ def suspend_line(
     why = builder.fill_template(phrases.WHY[reason])
     text = f"{builder.fill_template(phrases.SUSPEND)} {why}{f' {says}' if in_opening else ''}"
     facts = (Fact(text=says, keywords=_DAYS, in_opening=in_opening), Fact(text=why, keywords=_WHY, in_opening=True))
-    goal = GoalSpec(text, mention, required_terms=(*mention.required_terms, SUSPEND_TERMS, f"{days}"), facts=facts)
+    terms = (*mention.required_terms, SUSPEND_TERMS, f"{days}", REASON_TERMS[reason])
+    goal = GoalSpec(text, mention, required_terms=terms, facts=facts)
     asks = () if in_opening else (gold_text("For how many days should it be suspended?"),)
     if long:
         refusal = f"A line can be suspended for at most {MAX_SUSPENSION_DAYS} days, so I cannot suspend it for {days}."
