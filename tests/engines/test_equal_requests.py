@@ -1,6 +1,7 @@
 """Test that requests with the same tokens are computed once, and that this changes no reply."""
 
 import asyncio
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,18 @@ def test_next_turn_copies_what_another_episode_computed(engine_and_passes: tuple
     found = asyncio.run(sample_all(engine, prompts, GREEDY.replace(max_response_tokens=1)))
     assert sum(passes) == 2 * (1 + 5), "the last sampled token and the new ones, of two distinct prompts"
     assert_equal(found, sample_alone(engine, prompts, GREEDY.replace(max_response_tokens=1)))
+
+
+def test_waiting_requests_compute_their_prefix_once(engine_and_passes: tuple[LocalEngine, list[int]]) -> None:
+    """24 groups of four equal prompts take turns in eight slots."""
+    engine, passes = engine_and_passes
+    rng = random.Random(0)
+    prompts = [[rng.randrange(10, 250) for _ in range(60)] for _ in range(24)]
+    requests = [prompt for prompt in prompts for _ in range(4)]
+    sampling = SamplingParams(max_response_tokens=4)
+    found = asyncio.run(sample_all(engine, requests, sampling))
+    assert passes.count(60 - 1) == len(prompts)
+    assert_equal(found, sample_alone(engine, requests, sampling))
 
 
 def test_a_cancelled_leader_is_replaced(engine_and_passes: tuple[LocalEngine, list[int]]) -> None:

@@ -121,6 +121,17 @@ def test_few_candidates_give_the_same_tokens_or_say_that_they_do_not() -> None:
     assert not torch.equal(few.tokens, exact.tokens)
 
 
+def test_top_k_alone_is_exact_without_the_candidates_of_top_p() -> None:
+    generator = torch.Generator().manual_seed(3)
+    logits, uniforms = torch.randn(20, 300, generator=generator), torch.rand(20, generator=generator)
+    samplings = [SamplingParams(top_k=k) for k in (19, 20, 21, 100, 300)] * 4
+    nothing = [torch.empty(0, dtype=torch.int64)] * 20
+    tokens, _, is_exact = filters.sample_filtered(logits, samplings, nothing, uniforms, 20)
+    assert is_exact.all()
+    rows = zip(logits.tolist(), samplings, uniforms.tolist(), strict=True)
+    assert tokens.tolist() == [reference_sample(x, s, (), u) for x, s, u in rows]
+
+
 def test_filtered_sampling_has_the_expected_frequencies() -> None:
     probs = torch.tensor([0.05, 0.5, 0.25, 0.2])
     count = 4000

@@ -1,12 +1,20 @@
-"""Tests of update metrics: token means, ratios of the first and later minibatches, and the relative weight change."""
+"""Tests of update metrics: token means, ratios of the first and later minibatches, the relative weight change, and
+which tokens a loss of the user's own is computed of."""
+
+import asyncio
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from understudy.engines.local.config import OptimizerConfig  # noqa: E402
+from understudy.algorithms.batch import Batch  # noqa: E402
+from understudy.algorithms.config import LossConfig  # noqa: E402
+from understudy.engines.local.config import LocalEngineConfig, OptimizerConfig  # noqa: E402
+from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.local.optimizer import MasterAdamW  # noqa: E402
 from understudy.engines.local.update_metrics import reduce_metrics  # noqa: E402
+from understudy.engines.models import find_model  # noqa: E402
 
 
 def test_reduced_metrics_match_hand_computed_values() -> None:
@@ -48,3 +56,20 @@ def test_relative_change_is_zero_when_the_update_rounds_away(dtype: str, rate: f
     change = float(optimizer.relative_change)
     assert change == pytest.approx(float((after - before.float()).norm() / after.norm()))
     assert (change > 0) is moves
+
+
+@pytest.mark.parametrize("rewards", [(-0.5, 0.5, 0.0), (0.0, 0.0, 0.0)])
+def test_own_loss_gets_every_row_with_sampled_tokens(
+    rewards: tuple[float, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A KL or SFT term also has a gradient where the advantage is 0. Rows without sampled tokens have none."""
+    code = "def own(logprobs, *rest):\n    return -logprobs.sum(), {'seen': logprobs.numel()}\n"
+    (tmp_path / "loss_of_every_row.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    engine = LocalEngine(find_model("tiny"), LocalEngineConfig(dtype="float32"))
+    masks = [[False, True, True]] * 3 + [[False] * 3]
+    batch = Batch.from_rows([[row, row + 1, row + 2] for row in range(10, 50, 10)], masks)
+    batch = batch.replace(advantages=torch.tensor([*rewards, 0.0])[:, None] * batch.mask)
+    found = asyncio.run(engine.update([batch], LossConfig(kind="loss_of_every_row:own"), 1e-5))
+    assert (found["trained_tokens"], found["seen"]) == (6, 1.0), "the metric is a mean over 6 tokens"
+    assert found["grad_norm"] > 0

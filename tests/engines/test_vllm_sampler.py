@@ -291,7 +291,7 @@ def test_server_that_cannot_restart_is_an_engine_fault(tmp_path: Path) -> None:
         assert isinstance(error, RolloutError)
         assert error.fault == "engine"
         assert re.search(r"\b3\b.*\bstatus 1\b.*out of memory", str(error))
-    assert case.vllm.events.count("start") == 4, "one, and three in vain; then it is given up"
+    assert case.vllm.events.count("start") == 3, "one, and two in vain; then it is given up"
 
 
 def test_request_that_kills_every_server_raises_after_max_restarts(tmp_path: Path) -> None:
@@ -299,6 +299,27 @@ def test_request_that_kills_every_server_raises_after_max_restarts(tmp_path: Pat
     with pytest.raises(RolloutError, match=r"\b2\b.*connection"):
         run(case.ask)
     assert case.vllm.events == ["start", "start"]
+
+
+def test_server_that_dies_at_every_request_is_restarted_with_a_backoff_and_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = SamplerCase(tmp_path, FakeVllm(deaths=range(1, 100)), max_restarts=2)
+    case.sampler._config = case.sampler._config.replace(restart_backoff=0.001)
+    sleep, waits = asyncio.sleep, list[float]()
+
+    async def record(seconds: float) -> None:
+        waits.append(seconds)
+        await sleep(seconds)
+
+    async def waves() -> list[Any]:
+        return [await asyncio.gather(case.ask(), case.ask(), return_exceptions=True) for _ in range(3)]
+
+    monkeypatch.setattr(asyncio, "sleep", record)
+    errors = [error for wave in run(waves) for error in wave]
+    assert all(isinstance(error, RolloutError) and error.fault == "engine" for error in errors)
+    assert case.vllm.events == ["start"] * 3
+    assert [seconds for seconds in waits if seconds] == [0.001, 0.002]
 
 
 def test_cancelled_request_does_not_block_a_weight_update(tmp_path: Path) -> None:
@@ -320,6 +341,25 @@ def test_sampler_works_from_several_event_loops(tmp_path: Path) -> None:
     assert len(run(lambda: case.ask(3))) == 3
     case.sampler.set_weights_version(1)
     assert [reply.weights_version for reply in run(lambda: case.ask(3))] == [1, 1, 1]
+
+
+def test_engine_in_this_process_is_restarted_in_another_event_loop(tmp_path: Path) -> None:
+    class InProcessFake(InProcessVllm):
+        starts = 0
+
+        async def start(self) -> None:
+            self.starts, self.context_length = self.starts + 1, 10
+            self._engine, self._loop = SimpleNamespace(errored=False), asyncio.get_running_loop()
+
+        async def generate(self, *_: Any) -> VllmCompletion:
+            assert self._loop is asyncio.get_running_loop()
+            return VllmCompletion([1] * 4, [-0.5] * 4, INITIAL_WEIGHT_VERSION)
+
+    vllm = InProcessFake(tmp_path, [], VllmConfig())
+    case = SamplerCase(tmp_path, vllm)  # type: ignore[arg-type]
+    for starts in (1, 2):
+        assert len(run(lambda: case.ask(3))) == 3
+        assert vllm.starts == starts
 
 
 def test_sampling_limits_and_invalid_requests(tmp_path: Path) -> None:

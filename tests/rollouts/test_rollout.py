@@ -323,6 +323,41 @@ def test_bug_of_an_agent_propagates_and_closes_the_environment() -> None:
     assert game.closed == 1
 
 
+def fail_to_close(method: str) -> None:
+    if method == "close":
+        raise ConnectionError("the server is gone")
+
+
+def test_failing_close_does_not_replace_an_earlier_error() -> None:
+    class FailingAgent(NoopAgent):
+        def __init__(self, error: Exception) -> None:
+            self.error = error
+
+        async def act(self, *_: Any) -> Message:
+            raise self.error
+
+    source = RecordingFactory(lambda task, seed: FakeEnvironment(1.0, hook=fail_to_close))
+    with pytest.raises(ConfigError, match="no room"):
+        asyncio.run(play_episode(source, TASKS[0], FailingAgent(ConfigError("no room")), LIMITS, 0))
+    assert len(source.made) == 1, "the episode is not played again"
+    agent = FailingAgent(RolloutError("no engine", "engine"))
+    episode = asyncio.run(rollout(TASKS[0], FakeEnvironment(1.0, hook=fail_to_close), agent, LIMITS))
+    assert (episode.fault, episode.error) == ("engine", "no engine")
+
+
+def test_failing_close_does_not_swallow_a_cancellation() -> None:
+    async def cancel() -> None:
+        playing = asyncio.ensure_future(play_episode(source, TASKS[0], NoopAgent(), LIMITS, 0))
+        await asyncio.sleep(0.01)
+        playing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await playing
+
+    source = RecordingFactory(lambda task, seed: FakeEnvironment(1.0, duration=10**9, hook=fail_to_close))
+    asyncio.run(cancel())
+    assert len(source.made) == 1, "the episode is not played again"
+
+
 def test_malformed_calls_are_counted_and_do_not_end_the_episode() -> None:
     environment = DOMAIN.environment(TASKS[0])
     assert isinstance(environment, ToolEnvironment)
@@ -511,6 +546,8 @@ def test_reward_variance_ignores_episodes_without_score() -> None:
 
     assert group(0.0, None, 1.0).has_reward_variance
     assert not group(0.0, None, 0.0).has_reward_variance
+    assert not group(0.1 + 0.2, 0.3, 0.3).has_reward_variance, "the advantages of float32 are 0"
+    assert group(0.3, 0.3001).has_reward_variance
     assert not group(None, None).has_reward_variance
     assert not group().has_reward_variance
 
@@ -527,3 +564,24 @@ def test_error_in_one_group_cancels_all_and_closes_environments(caplog: pytest.L
         run_groups(source, count=4)
     assert [game.closed for *_, game in source.made] == [1] * 8
     assert not caplog.records, "no error of a group is reported as never retrieved"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_error_in_one_episode_cancels_the_others_of_its_group(processes: int) -> None:
+    def bug(when: str) -> None:
+        if when == "step":
+            raise ConfigError("a wrong setting")
+
+    def make(task: Task, seed: int) -> FakeEnvironment:
+        is_first = not source.made
+        return FakeEnvironment(0.0, hook=bug) if is_first else FakeEnvironment(0.0, duration=10**9)
+
+    async def play() -> None:
+        options = {"group_size": 4, "num_groups": 1, "max_resampled_groups": 0, "seed": 7}
+        with pytest.raises(ConfigError):
+            await play_groups(source, iter(TASKS), NoopAgent(), LIMITS, **options, process_group=process_group)
+        assert [game.closed for *_, game in source.made] == [1] * (4 // processes), "before the error is raised"
+
+    source = RecordingFactory(make)
+    process_group = ThreadProcessGroup(0, [None] * processes, threading.Barrier(processes))
+    asyncio.run(play())

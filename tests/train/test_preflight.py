@@ -20,12 +20,14 @@ import pytest
 pytest.importorskip("torch")
 
 from support.program import Call, call
+from understudy.algorithms.presets import algorithm_presets
 from understudy.cli import doctor, launch
 from understudy.core.errors import ConfigError
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.machine import detect_machine
 from understudy.engines.models import find_model, smollm2
 from understudy.runs.config import TrainConfig, parse_config
+from understudy.runs.presets import preset_names, preset_text
 from understudy.runs.trackers import validate_trackers
 from understudy.train.planning import bench, forecast, memory
 from understudy.train.planning.bench import BenchResult, BenchSize, SamplingSpeed, TrainingSpeed
@@ -224,6 +226,34 @@ def test_config_warnings_concern_rl_settings_only() -> None:
     assert narrow.startswith("sampling.top_p = 0.5, sampling.top_k = 9")
 
 
+@pytest.mark.parametrize(
+    ("setting", "needed"),
+    [
+        ("engine.lora.rank=8", ["engine.finetune=lora"]),
+        ("engine.train_embeddings=true", ["engine.finetune=full"]),
+        ("algorithm.critic.gamma=0.9", ["algorithm.advantage_estimator=gae"]),
+        ("algorithm.kl_estimator=k3", ["algorithm.kl_coef=0.1"]),
+        ("algorithm.overlong.penalty=0.5", ["algorithm.overlong.buffer_fraction=0.2"]),
+        ("algorithm.critic.warmup_steps=12", ["algorithm.advantage_estimator=gae", "steps=13"]),
+    ],
+)
+def test_settings_without_effect_give_a_warning(setting: str, needed: list[str]) -> None:
+    others = ["engine.finetune=lora"] if "embeddings" in setting else []
+    if "warmup" in setting:
+        others = ["algorithm.advantage_estimator=gae", "steps=12"]
+    (line,) = config_warnings(config(setting, *others))
+    assert line.startswith(f"{setting.partition('=')[0]} = ")
+    assert config_warnings(config(setting, *needed)) == []
+    assert config_warnings(config(*needed)) == [], "defaults give none"
+
+
+def test_presets_and_algorithms_give_no_warning_about_settings_without_effect() -> None:
+    configs = [parse_config(preset_text(name)) for name in preset_names()]
+    configs += [config(f"algorithm.preset={name}") for name in algorithm_presets()]
+    found = [line for each in configs for line in config_warnings(each)]
+    assert not [line for line in found if "no effect" in line or "critic" in line]
+
+
 def test_judge_endpoint_is_optional_without_rl_steps() -> None:
     assert asyncio.run(prepare_run(config(*TOY, "algorithm.shaping.judge_weight=0.2", "steps=0"))).users.is_scripted
 
@@ -357,6 +387,27 @@ def test_bench_results_are_saved_and_loaded(empty_home: Path, call: Call) -> Non
     for file in (empty_home / "cache" / "bench").iterdir():
         file.write_text("{")
     assert bench.load_result("tiny", local) is None
+
+
+def test_bench_result_belongs_to_the_settings_and_the_model_that_were_measured(empty_home: Path) -> None:
+    local = LocalEngineConfig()
+    bench.save_result(SPEEDS, local)
+    assert bench.load_result(SPEEDS.model, local.replace(collective_timeout=1.0)) == SPEEDS
+    for other in (
+        local.replace(trainable_layers=1),
+        local.replace(train_embeddings=True),
+        local.replace(max_draft_rows=0),
+        local.replace(lora=local.lora.replace(rank=1)),
+    ):
+        assert bench.load_result(SPEEDS.model, other) is None
+    folder = empty_home / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"num_hidden_layers": 2}')
+    speeds = SPEEDS.replace(model=str(folder))
+    bench.save_result(speeds, local)
+    assert bench.load_result("./model", local) == bench.load_result(str(folder), local) == speeds
+    (folder / "config.json").write_text('{"num_hidden_layers": 3}')
+    assert bench.load_result("./model", local) is None
 
 
 def test_unwritable_bench_cache_raises(empty_home: Path) -> None:

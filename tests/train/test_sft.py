@@ -2,10 +2,11 @@
 
 import itertools
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
-from understudy.train.phases.sft import shuffled_epochs
+from understudy.train.phases.sft import DrawnOrder, shuffled_epochs
 
 STRATA = ["cancel"] * 8 + ["return"] * 4 + ["price"] * 12
 
@@ -34,3 +35,18 @@ def test_batches_have_about_the_same_share_of_each_stratum(seed: int) -> None:
 def test_one_stratum_is_shuffled() -> None:
     orders = {tuple(epochs(["all"] * 4, seed, 1)[0]) for seed in range(200)}
     assert len(orders) == 24
+
+
+def test_batches_follow_one_order_that_is_drawn_once_and_resumes() -> None:
+    taken = list[int]()
+
+    def draw() -> Iterator[int]:
+        for index in shuffled_epochs(STRATA, 0):
+            taken.append(index)
+            yield index
+
+    expected = list(itertools.islice(shuffled_epochs(STRATA, 0), 12 * 5))
+    order = DrawnOrder(draw(), 5)
+    assert [index for step in range(1, 13) for index in order.take_batch(step)] == expected == taken
+    resumed = DrawnOrder(shuffled_epochs(STRATA, 0), 5)
+    assert [resumed.take_batch(8), resumed.take_batch(9)] == [expected[35:40], expected[40:45]]

@@ -145,6 +145,19 @@ def test_kl_within_rounding_and_no_other_advantage_is_no_training_signal(tiny: P
     assert has_only_rounding(mixed, settings, tolerance) == (estimator == "zero")
 
 
+def test_small_kl_to_a_teacher_is_a_training_signal(tiny: Path) -> None:
+    settings = tiny_config(
+        tiny,
+        "algorithm.advantage_estimator=zero",
+        "algorithm.kl_coef=1",
+        "algorithm.reference.kind=model",
+        f"algorithm.reference.model={tiny}",
+    )
+    batch = collate(make_episodes(0.5, 0.5), [0, 0])
+    near = batch.replace(ref_logprobs=batch.logprobs - 0.05)
+    assert not has_only_rounding(near, settings, LogprobTolerance(max_diff=1.0, mean_diff=0.1))
+
+
 def test_step_of_equal_rewards_near_its_reference_keeps_the_weights(tiny: Path, tmp_path: Path) -> None:
     """Adam would turn a gradient made of rounding into a full step, in a direction that the micro-batch decides."""
     for microbatch in (32, 4096):

@@ -1,9 +1,11 @@
 """Tests of health checks, full disks, the best checkpoint and evaluation metrics in training runs."""
 
+import asyncio
 import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,10 +28,11 @@ from understudy.cli.launch import open_run
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.trajectory import Trajectory
 from understudy.engines.local.engine import LocalEngine
+from understudy.engines.process_group import SINGLE_PROCESS
 from understudy.evaluation.result import EvalResult, TaskResult
 from understudy.runs.run import Run, read_warnings
 from understudy.runs.storage.checkpoints import list_checkpoints
-from understudy.train.evaluation import eval_metrics
+from understudy.train.evaluation import _unless_interrupted, eval_metrics
 from understudy.train.loop import train
 
 __all__ = ["distinct_character_rewards", "tiny"]
@@ -154,6 +157,27 @@ def test_best_checkpoint_by_validation_is_kept(tiny: Path, tmp_path: Path, monke
     assert success_rates == [0.5, None, 0.25, 0.75, 0.5, 0.25]
     assert [step for step, _ in list_checkpoints(run.folder)] == [3, 5]
     assert Run.resume(run.folder).step == 5
+
+
+def test_cancelled_evaluation_ends_its_episodes() -> None:
+    ended = list[bool]()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    async def cancel() -> None:
+        context: Any = SimpleNamespace(process_group=SINGLE_PROCESS, should_stop=False)
+        running = asyncio.ensure_future(_unless_interrupted(context, work()))
+        await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert ended == [True]
+
+    asyncio.run(cancel())
 
 
 def test_eval_metrics_match_hand_computed_values() -> None:

@@ -1,5 +1,6 @@
 """Group: a task and the episodes of it that a training step compares."""
 
+from array import array
 from dataclasses import dataclass
 
 from understudy.algorithms.config import AdvantageEstimator, is_custom
@@ -21,8 +22,8 @@ class Group:
 
     @property
     def has_reward_variance(self) -> bool:
-        """True if the rewards of the scored episodes differ."""
-        return len({episode.reward for episode in self.scored_episodes}) > 1
+        """True if the rewards of the scored episodes differ in float32, in which advantages are computed."""
+        return len(set(array("f", [episode.reward for episode in self.scored_episodes]))) > 1
 
     def trainable_episodes(self, estimator: AdvantageEstimator) -> list[Trajectory]:
         """Return the episodes from which an advantage estimator gets a training signal.

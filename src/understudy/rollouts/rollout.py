@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count, islice
 from typing import Protocol
@@ -12,7 +12,7 @@ from typing import Protocol
 from pydantic import Field
 
 from understudy.algorithms.config import AdvantageEstimator
-from understudy.core.errors import Fault, RolloutError
+from understudy.core.errors import ConfigError, Fault, RolloutError, TaskError
 from understudy.core.records import Record
 from understudy.core.secrets import mask_secrets
 from understudy.core.tasks import Task
@@ -101,7 +101,20 @@ async def play_group(
         return episode
 
     seeds = [episode_seed(seed, task, first_trial + i) for i in range(group_size)]
-    return Group(task, list(await asyncio.gather(*map(play, seeds))))
+    return Group(task, await _gather_or_cancel(map(play, seeds)))
+
+
+async def _gather_or_cancel(playing: Iterable[Coroutine[None, None, Trajectory]]) -> list[Trajectory]:
+    """Return the episodes that are played concurrently.
+
+    The first error cancels the others. It is raised when they have ended and their environments are closed.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            episodes = [group.create_task(each) for each in playing]
+    except BaseExceptionGroup as e:
+        raise e.exceptions[0] from None
+    return [episode.result() for episode in episodes]
 
 
 async def play_groups(
@@ -217,7 +230,7 @@ async def _play_groups_in_waves(
         )
         num_started += len(share)
         on_progress(num_ended, num_started)
-        episodes = process_group.all_gather_shards(await asyncio.gather(*(play(task, s) for task, s in share)))
+        episodes = process_group.all_gather_shards(await _gather_or_cancel(play(task, s) for task, s in share))
         new = [Group(task, episodes[i * group_size : (i + 1) * group_size]) for i, (task, _) in enumerate(wave)]
         played += new
         num_wasted = sum(not group.trainable_episodes(advantage_estimator) for group in new)
@@ -234,16 +247,27 @@ async def rollout(
     task: Task, environment: Environment, agent: Agent, limits: EpisodeLimits, seed: int = 0
 ) -> Trajectory:
     """Play one episode. An infrastructure fault ends it with `StopReason.FAULT` and without a score."""
-    episode = _new_trajectory(task, seed)
+    episode, has_ended = _new_trajectory(task, seed), False
     try:
         try:
             await _play(task, environment, agent, limits, episode)
+            has_ended = True
         finally:
-            async with _limited("environment", "closing the environment", limits):
-                await environment.close()
+            await _close(environment, limits, raise_error=has_ended)
     except RolloutError as e:
         _record_fault(episode, e)
     return episode
+
+
+async def _close(environment: Environment, limits: EpisodeLimits, raise_error: bool) -> None:
+    """Close an environment. If `raise_error` is False, an error of it is only logged: an earlier one is in flight."""
+    try:
+        async with _limited("environment", "closing the environment", limits):
+            await environment.close()
+    except (ConfigError, RolloutError, TaskError) as e:
+        if raise_error:
+            raise
+        _LOGGER.info("closing the environment after an error failed too: %s", mask_secrets(str(e)))
 
 
 def _new_trajectory(task: Task, seed: int) -> Trajectory:

@@ -127,15 +127,19 @@ def _make_eval_context(context: TrainingContext, eval_set: EvalSet) -> EvalConte
 async def _unless_interrupted(context: TrainingContext, work: Coroutine[None, None, T]) -> T | None:
     """Return the result of `work`. If the run has to stop before it is done, cancel it and return None.
 
-    With several processes the work is never cancelled, because the others would wait for this process's share.
+    With several processes a run that has to stop does not cancel the work, because the others would wait for this
+    process's share.
     """
     if context.process_group.world_size > 1:
         return await work
     task = asyncio.ensure_future(work)
-    while not task.done():
-        await asyncio.wait([task], timeout=POLL_SECONDS)
-        if context.should_stop and not task.done():
+    try:
+        while not task.done():
+            await asyncio.wait([task], timeout=POLL_SECONDS)
+            if context.should_stop and not task.done():
+                return None
+        return task.result()
+    finally:
+        if not task.done():  # the run has to stop, or the caller was cancelled
             task.cancel()
             await asyncio.wait([task])
-            return None
-    return task.result()

@@ -1,10 +1,11 @@
 """Prepare a training run before its model is loaded, and check its config."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from understudy.algorithms.custom import validate_custom_functions
 from understudy.clients.cost import CostTracker, validate_prices
@@ -28,6 +29,21 @@ from understudy.train.selection import make_reward_judge, validate_reference
 
 _NUM_PROBED_TASKS = 8
 """Number of tasks that are probed for progress scores. A mixture needs several, since its domains differ in scoring."""
+
+_WITHOUT_EFFECT: Mapping[str, tuple[Callable[[TrainConfig], bool], str]] = {
+    "engine.lora": (lambda config: config.engine.finetune == "full", "engine.finetune = 'full'"),
+    "engine.train_embeddings": (lambda config: config.engine.uses_lora, "engine.finetune trains adapters only"),
+    "algorithm.critic": (
+        lambda config: not config.algorithm.uses_critic,
+        "only algorithm.advantage_estimator = 'gae' has a critic",
+    ),
+    "algorithm.kl_estimator": (lambda config: not config.algorithm.kl_coef, "algorithm.kl_coef = 0"),
+    "algorithm.overlong.penalty": (
+        lambda config: not config.algorithm.overlong.buffer_fraction,
+        "algorithm.overlong.buffer_fraction = 0",
+    ),
+}
+"""Keys of sections and settings -> when they have no effect, and why."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +100,11 @@ async def prepare_run(
 
 
 def config_warnings(config: TrainConfig) -> list[str]:
-    """Return warnings about settings that are allowed but have side effects, one line each."""
+    """Return warnings about settings that are allowed but have side effects or no effect, one line each."""
+    lines = list(_lines_without_effect(config))
     if not config.steps:
-        return []
-    sampling, lines = config.sampling, []
+        return lines
+    sampling = config.sampling
     if sampling.temperature == 0:
         lines.append(
             "sampling.temperature = 0: episodes of a group differ only by their users, and gradients are computed at "
@@ -105,7 +122,32 @@ def config_warnings(config: TrainConfig) -> list[str]:
             f"algorithm.reference.sync_steps = {reference.sync_steps}, but the run has {config.steps} steps: the "
             "reference is never updated, as with kind=frozen"
         )
+    if config.algorithm.critic_warmup_steps >= config.steps:
+        lines.append(
+            f"algorithm.critic.warmup_steps = {config.algorithm.critic_warmup_steps}, but the run has {config.steps} "
+            "steps: only the critic is trained, and the policy stays as it is"
+        )
     return lines
+
+
+def _lines_without_effect(config: TrainConfig) -> Iterator[str]:
+    """Yield a line about the settings of each section that differ from the defaults but have no effect."""
+    for key, (has_no_effect, reason) in _WITHOUT_EFFECT.items():
+        concerns_run = config.steps or not key.startswith("algorithm.")
+        if concerns_run and has_no_effect(config) and (changed := _changed_settings(config, key)):
+            yield f"{', '.join(changed)}: no effect, since {reason}"
+
+
+def _changed_settings(config: TrainConfig, key: str) -> list[str]:
+    """Return `key = value` of each setting of a section, or of the single one, that differs from its default."""
+    *path, name = key.split(".")
+    section: Any = config
+    for part in path:
+        section = getattr(section, part)
+    changed = section.model_dump(include={name}, exclude_defaults=True).get(name)
+    if isinstance(changed, dict):
+        return [f"{key}.{inner} = {value!r}" for inner, value in changed.items()]
+    return [] if changed is None else [f"{key} = {changed!r}"]
 
 
 def context_warnings(config: TrainConfig, context: int) -> list[str]:

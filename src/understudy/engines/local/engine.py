@@ -16,7 +16,7 @@ from torch import Tensor
 
 from understudy.algorithms import losses
 from understudy.algorithms.batch import Batch, LossOutput, count_distinct_tokens, plan_microbatches, split_across_ranks
-from understudy.algorithms.config import CriticConfig, LossConfig
+from understudy.algorithms.config import CriticConfig, LossConfig, is_custom
 from understudy.core.errors import ConfigError
 from understudy.engines.base import (
     Completion,
@@ -259,7 +259,10 @@ class LocalEngine:
         learning_rate: float,
         on_logprobs: LogprobsCallback | None = None,
     ) -> dict[str, float]:
-        """Take one optimizer step per batch. Rows without trained tokens have zero gradient and are skipped."""
+        """Take one optimizer step per batch. Rows without trained tokens have zero gradient and are skipped.
+
+        A token is trained if its advantage or value weight is not 0; with a loss of the user's own, every sampled one.
+        """
         optimizer = self._optimizer  # raises before anything has changed
         self._validate_lengths(minibatches)
         self._passes = 0
@@ -388,7 +391,7 @@ class LocalEngine:
 
     def _step(self, batch: Batch, loss: LossConfig, learning_rate: float) -> OptimizerStep:
         """Take one optimizer step."""
-        rows = _trained_tokens(batch).any(1).nonzero()[:, 0]
+        rows = _trained_tokens(batch, loss).any(1).nonzero()[:, 0]
         live = batch.select(rows)
         share = _share(live, self._process_group)
         mine, step = live.select(share), OptimizerStep(rows, rows[share])
@@ -558,8 +561,13 @@ def _logprobs(model: LocalModel, states: MicrobatchStates, temperature: float) -
     return found[0][states.state_index], found[1][states.state_index]
 
 
-def _trained_tokens(batch: Batch) -> Tensor:
-    """Return which tokens of a batch are trained, [B, T]."""
+def _trained_tokens(batch: Batch, loss: LossConfig) -> Tensor:
+    """Return which tokens of a batch are trained, [B, T].
+
+    A function of the user's own may have a gradient at tokens without an advantage, such as that of a KL term.
+    """
+    if batch.advantages is not None and is_custom(loss.kind):
+        return batch.mask
     weights = batch.value_weights if batch.returns is not None else None
     found = [x != 0 for x in (batch.advantages, weights) if x is not None]
     if not found:

@@ -107,8 +107,8 @@ class VllmSampler:
                     reply = await self._ask(prompt, sampling, seed, stop_tokens)
                 except VllmUnavailable as e:
                     failure = e
-                    if label == self._weights.version_label:  # otherwise another request has already restarted vLLM
-                        self._weights.mark_unknown()
+                    if label == self._weights.version_label:  # otherwise another request has already reported it
+                        self._count_failure(e)
                     continue
             self._failures = 0
             count = self._end(reply.tokens, sampling)
@@ -152,6 +152,10 @@ class VllmSampler:
         visits = self._gate.get()
         async with visits.slots:
             async with visits.sync_lock:
+                if visits.is_new:
+                    if self._weights.version_label and not await self._vllm.is_healthy():
+                        self._weights.mark_unknown()
+                    visits.is_new = False
                 if not self._weights.is_current:
                     await visits.idle.wait()
                     await self._sync_weights()
@@ -169,8 +173,12 @@ class VllmSampler:
                 await self._start()
                 await self._weights.sync(self._vllm)
             except VllmUnavailable as e:
-                self._weights.mark_unknown()
-                self._failures, self._failure = self._failures + 1, e
+                self._count_failure(e)
+
+    def _count_failure(self, error: VllmUnavailable) -> None:
+        """Record that vLLM has failed, so that it is restarted, after a wait that grows with each failure."""
+        self._weights.mark_unknown()
+        self._failures, self._failure = self._failures + 1, error
 
     def _raise_if_failed(self) -> None:
         """Raise ConfigError if vLLM has never started, or RolloutError if it has failed too often."""
@@ -201,6 +209,8 @@ class _RequestGate:
     slots: asyncio.Semaphore
     sync_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     idle: asyncio.Event = field(default_factory=asyncio.Event)
+    is_new: bool = True
+    """True until the first request, which must check vLLM: one that runs in this process works in one event loop."""
     _inside: int = 0
 
     def __post_init__(self) -> None:

@@ -5,7 +5,6 @@ start of the phase. They determine the weight of each conversation in the update
 """
 
 import dataclasses
-import itertools
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ from understudy.rollouts.supervised import build_supervised_example
 from understudy.runs.config import TrainConfig
 from understudy.runs.run import Run
 from understudy.train.metrics import learning_rate
-from understudy.train.phases.sft import shuffled_epochs
+from understudy.train.phases.sft import DrawnOrder, shuffled_epochs
 from understudy.train.state import UPDATE, Metrics, TrainingContext
 from understudy.train.trained_batch import TrainedBatch
 
@@ -80,6 +79,8 @@ class PreferencePhase:
 
     def __init__(self, context: TrainingContext, units: Sequence[PreferenceUnit]) -> None:
         self._context, self._units = context, units
+        drawn = shuffled_epochs([""] * len(units), context.config.seed)
+        self._order = DrawnOrder(drawn, context.config.preferences.batch_size)
 
     def start(self) -> None:
         """Reset the optimizer, and take the current weights as the reference."""
@@ -91,9 +92,7 @@ class PreferencePhase:
         config, started = self._context.config.preferences, time.perf_counter()
         self._context.report(UPDATE, 0, 1, {})
         number = step - self._context.config.sft.steps
-        drawn = shuffled_epochs([""] * len(self._units), self._context.config.seed)
-        chosen = itertools.islice(drawn, (number - 1) * config.batch_size, number * config.batch_size)
-        units = [self._units[i] for i in chosen]
+        units = [self._units[i] for i in self._order.take_batch(number)]
         batch, found = await _weighted_batch(self._context, units)
         _save_weights(self._context.run, step, [episode for unit in units for episode in unit], batch)
         rate = learning_rate(number, config.steps, config.learning_rate, config.warmup_steps, min_lr_ratio=0.1)

@@ -23,6 +23,7 @@ class SFTPhase:
         self._context, self._progress = context, progress
         self._file_demonstrations = file_demonstrations
         self._demonstrations: list[Trajectory] = []
+        self._order: DrawnOrder | None = None
 
     def start(self) -> None:
         """Do nothing: the engine is new."""
@@ -34,10 +35,10 @@ class SFTPhase:
         if not self._demonstrations:
             self._demonstrations = [*await self._play_gold(), *self._file_demonstrations]
         self._context.report(UPDATE, 0, 1, {})
-        families = [f"{each.domain}/{each.family}" for each in self._demonstrations]
-        drawn = shuffled_epochs(families, self._context.config.seed)
-        chosen = itertools.islice(drawn, (step - 1) * config.batch_size, step * config.batch_size)
-        batch = collate([self._demonstrations[i] for i in chosen])
+        if self._order is None:
+            families = [f"{each.domain}/{each.family}" for each in self._demonstrations]
+            self._order = DrawnOrder(shuffled_epochs(families, self._context.config.seed), config.batch_size)
+        batch = collate([self._demonstrations[i] for i in self._order.take_batch(step)])
         batch = batch.replace(advantages=token_weights(batch.mask, "token_mean"))
         rate = learning_rate(step, config.steps, config.learning_rate, config.warmup_steps, min_lr_ratio=0.1)
         metrics = await self._context.engine.update([batch], LossConfig(kind="nll"), rate)
@@ -55,6 +56,20 @@ class SFTPhase:
         episodes = await play_demonstrations(context.domain, tasks, context.format, config.limits, config.seed)
         self._progress.tasks_used = max(self._progress.tasks_used, count)
         return episodes
+
+
+class DrawnOrder:
+    """The batches of an endless order of indices, for steps that follow each other."""
+
+    def __init__(self, order: Iterator[int], batch_size: int) -> None:
+        self._order, self._batch_size = order, batch_size
+        self._num_drawn = 0
+
+    def take_batch(self, step: int) -> list[int]:
+        """Return the indices of a step, counted from 1, after those of earlier steps. A resumed run skips these."""
+        skipped = (step - 1) * self._batch_size - self._num_drawn
+        self._num_drawn = step * self._batch_size
+        return list(itertools.islice(self._order, skipped, skipped + self._batch_size))
 
 
 def shuffled_epochs(strata: Sequence[str], seed: int) -> Iterator[int]:

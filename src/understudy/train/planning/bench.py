@@ -21,13 +21,27 @@ from understudy.core.errors import ConfigError
 from understudy.core.records import Record
 from understudy.engines.base import SamplingParams
 from understudy.engines.local.config import Finetune, LocalEngineConfig
-from understudy.engines.models.folder import cache_folder
+from understudy.engines.models import MODELS, cache_folder
 
 if TYPE_CHECKING:
     from understudy.engines.local.engine import LocalEngine
 
 PLAIN_TOKEN_IDS = range(20, 260)
 """Token ids that stand for text in every tokenizer."""
+
+_SPEED_SETTINGS = {
+    "device",
+    "dtype",
+    "sampler",
+    "gradient_checkpointing",
+    "trainable_layers",
+    "train_embeddings",
+    "lora",
+    "max_draft_rows",
+    "threads",
+    "vllm",
+}
+"""The engine's settings that change the measured speed."""
 
 
 class BenchSize(Record):
@@ -148,12 +162,18 @@ def _file(model: str, config: LocalEngineConfig) -> Path:
 
     `full` and `lora` share one file; `qlora` has its own.
     """
-    settings = config.model_dump_json(
-        include={"device", "dtype", "sampler", "gradient_checkpointing", "threads", "vllm"}
-    )
-    key = f"{model}\n{settings}\n{os.cpu_count()}\n{os.environ.get('OMP_NUM_THREADS')}"
+    settings = config.model_dump_json(include=_SPEED_SETTINGS)
+    key = f"{_model_key(model)}\n{settings}\n{os.cpu_count()}\n{os.environ.get('OMP_NUM_THREADS')}"
     key += "\nqlora" if config.finetune == "qlora" else ""
     return cache_folder() / "bench" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
+
+
+def _model_key(model: str) -> str:
+    """Return the name of a model. For a folder, return its path and the digest of its config."""
+    file = Path(model).expanduser() / "config.json"
+    if model in MODELS or not file.is_file():
+        return model
+    return f"{file.resolve()}\n{hashlib.sha256(file.read_bytes()).hexdigest()}"
 
 
 async def _sampled(engine: "LocalEngine", name: str, size: BenchSize) -> BenchResult:

@@ -94,25 +94,29 @@ def _filter_scores(
     probs = scores.softmax(-1)
     probs = probs.where(probs >= columns.min_p * probs.amax(-1, keepdim=True), 0.0)
     is_exact = torch.ones_like(columns.greedy[:, 0])
-    cut = [row for row, s in enumerate(samplings) if s.top_k or s.top_p < 1.0]
-    if cut:
+    if cut := [row for row, s in enumerate(samplings) if s.top_k]:
         index, most = to_device(torch.tensor(cut), probs.device), max(min(s.top_k, probs.shape[-1]) for s in samplings)
-        found = _most_likely(probs[index], columns.top_k[index], most, columns.top_p[index], count)
-        probs[index], is_exact[index] = found
+        probs[index] = _keep_top_k(probs[index], columns.top_k[index], most)
+    if cut := [row for row, s in enumerate(samplings) if s.top_p < 1.0]:
+        index = to_device(torch.tensor(cut), probs.device)
+        probs[index], is_exact[index] = _keep_top_p(probs[index], columns.top_p[index], count)
     return probs, is_exact
 
 
-def _most_likely(probs: Tensor, top_k: Tensor, most: int, top_p: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Apply top-k and top-p to rows [S, V] that have either. No top-k exceeds `most`.
+def _keep_top_k(probs: Tensor, top_k: Tensor, most: int) -> Tensor:
+    """Apply top-k, at most `most`, to rows [S, V]."""
+    last = probs.topk(most).values.gather(-1, top_k - 1)
+    return probs.where(probs >= last, 0.0)
+
+
+def _keep_top_p(probs: Tensor, top_p: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Apply top-p to rows [S, V].
 
     Return the rows, and which of them [S] are exact although only `count` tokens were sorted.
     """
-    if most:
-        last = probs.topk(most).values.gather(-1, (top_k - 1).clamp(min=0))
-        probs = probs.where(probs >= last.where(top_k > 0, 0.0), 0.0)
-    wanted = torch.where(top_p < 1.0, top_p * probs.sum(-1, keepdim=True), torch.inf)
+    wanted = top_p * probs.sum(-1, keepdim=True)
     if count == probs.shape[-1]:
-        return _nucleus(probs, wanted, count), torch.ones_like(top_k[:, 0], dtype=torch.bool)
+        return _nucleus(probs, wanted, count), torch.ones_like(top_p[:, 0], dtype=torch.bool)
     values = probs.topk(count).values
     last = values[:, -1:]
     above = values.where(values > last, 0.0).sum(-1, keepdim=True)

@@ -101,11 +101,14 @@ class KVCache:
         slot.busy, slot.last_used = True, self._clock
         return slot
 
-    def evict(self) -> CacheSlot | None:
-        """Return the least recently used idle slot, cleared, or None if all are busy."""
+    @property
+    def num_idle_slots(self) -> int:
+        """Number of slots that no active sequence uses."""
+        return sum(not slot.busy for slot in self.slots)
+
+    def evict(self) -> CacheSlot:
+        """Return the least recently used idle slot, cleared. There must be one."""
         idle = [slot for slot in self.slots if not slot.busy]
-        if not idle:
-            return None
         slot = min(idle, key=lambda slot: (bool(slot.tokens), slot.last_used))
         slot.prefix, slot.tokens = None, []
         return self.acquire(slot)

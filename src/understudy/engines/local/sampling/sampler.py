@@ -240,12 +240,12 @@ class LocalSampler:
         for request in self._queue:
             found = self._cache.find_slot(request.prompt)
             request.slot = self._cache.acquire(found) if found else None
-        fresh = [request for request in self._queue if request.slot is None]
-        self._share([request.prompt for request in fresh])
+        fresh = [request for request in self._queue if request.slot is None][: self._cache.num_idle_slots]
+        if fresh:
+            self._share([request.prompt for request in fresh])
         for request in fresh:
-            if slot := self._cache.evict():
-                self._cache.fill_from_prefixes(slot, request.prompt)
-                request.slot = slot
+            request.slot = self._cache.evict()
+            self._cache.fill_from_prefixes(request.slot, request.prompt)
         admitted = [request for request in self._queue if request.slot]
         self._queue = [request for request in self._queue if not request.slot]
         _find_leaders(admitted)
