@@ -92,6 +92,13 @@ def test_check_without_target_checks_every_domain(call: Call, monkeypatch: pytes
     assert [report["domain"] for report in json.loads(call("check", "--json")[1])] == ["toy", "toy"]
 
 
+def test_check_of_no_tasks_is_a_mistake(call: Call) -> None:
+    code, text, error = call("check", "support.tiny_runs:ONE_LAMP")  # all of its tasks are generated
+    assert code == 2
+    assert "sound" not in text
+    assert re.fullmatch(r"understudy: toy: there are 0 tasks .*slice\.families.*\n", error)
+
+
 def test_check_of_a_slice_without_needed_tools_fails(call: Call) -> None:
     code, text, _ = call("check", "toy:DOMAIN", "slice.tools=find_lamp")
     assert code == 1

@@ -101,6 +101,28 @@ def test_reading_continues_after_a_bad_line(tmp_path: Path) -> None:
         list(items_or_raise(read_rows(path)))
 
 
+@pytest.mark.parametrize("name", ["t.jsonl", "t.json", "t.py"])
+def test_a_byte_order_mark_is_ignored(tmp_path: Path, name: str) -> None:
+    text = {"t.jsonl": '{"a": 1}\n{"a": 2}', "t.json": '[{"a": 1}, {"a": 2}]', "t.py": "TASKS = [Task(a=1), Task(a=2)]"}
+    (tmp_path / name).write_text(text[name], encoding="utf-8-sig")
+    assert values(tmp_path / name) == [{"a": 1}, {"a": 2}]
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b'{"a": 1}\n\n', []),
+        (b'{"a": 1}\r\n\r\n \n', []),
+        (b"\n\n", []),
+        (b"\xef\xbb\xbf", []),
+        (b'\n\n{"a": 1}\n', ["FILE:1: an empty line", "FILE:2: an empty line"]),
+    ],
+)
+def test_only_empty_lines_at_the_end_are_ignored(tmp_path: Path, content: bytes, found: list[str]) -> None:
+    (tmp_path / "t.jsonl").write_bytes(content)
+    assert problems(tmp_path / "t.jsonl") == found
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

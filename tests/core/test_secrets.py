@@ -89,6 +89,10 @@ def test_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mask_secrets("GET https://me:word@host/api?x=1&api_key=abcdefgh&y=2") == (
         "GET https://[login]@host/api?x=1&api_key=[secret]&y=2"
     )
+    monkeypatch.setenv("PWD", "/home/me/project")
+    monkeypatch.setenv("OLDPWD", "/home/me")
+    assert mask_secrets("/home/me/project/ev1 exists") == "/home/me/project/ev1 exists"
+    assert mask_secrets("UID=me;PWD=hunter2") == "UID=me;PWD=[secret]"
     assert mask_secrets("Authorization: Bearer abcdefgh12345") == "Authorization: Bearer [secret]"
     assert mask_secrets(f"Incorrect key {KEY}.") == "Incorrect key [secret]."
     plain = "no such key: order_20240101"

@@ -114,6 +114,8 @@ def test_load_config_reads_files_presets_and_overrides(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("seed = 5")
     assert load_config(path).seed == 5
+    path.write_text("seed = 5", encoding="utf-8-sig")
+    assert load_config(path).seed == 5
     assert load_config(path, ["seed=6"]).seed == 6
     assert load_config() == load_config("retail_quick") == parse_config(preset_text("retail_quick"))
     with pytest.raises(ConfigError, match=r"'retail_esay'.*'retail_easy'"):

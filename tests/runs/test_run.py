@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -180,6 +182,39 @@ def test_resume_without_checkpoint_keeps_the_base_evaluation(tmp_path: Path) -> 
     assert read_metrics(run.folder) == [{"step": 0, "reward": 0.0}]
     assert len(resumed.warnings) == 1
     assert last_checkpoint(run.folder) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("lose", "steps"),
+    [
+        (lambda run: shutil.rmtree(run.folder / "checkpoints" / "step_000005"), 5),  # the link `latest` is left
+        (lambda run: [run.log_metrics(6, {}), shutil.rmtree(run.folder / "checkpoints")], 6),
+        (lambda run: [write_run_evaluation(run, 5, "sft"), shutil.rmtree(run.folder / "checkpoints")], 5),
+        (lambda run: [run.write_file("result.json", "{}"), shutil.rmtree(run.folder / "checkpoints")], 5),
+    ],
+)
+def test_resume_refuses_a_run_whose_checkpoints_are_gone(
+    tmp_path: Path, lose: Callable[[Run], object], steps: int
+) -> None:
+    run = Run.create(tmp_path / "run", CONFIG.replace(save_every=5))
+    for step in range(1, 6):
+        run.log_metrics(step, {"reward": 1.0})
+        run.save_groups(step, make_groups([episode()]))
+    save_checkpoint(run, 5)
+    lose(run)
+    before = sorted(path for path in run.folder.rglob("*"))
+    with pytest.raises(ConfigError, match=rf"records of {steps} steps but no checkpoint; restore .*checkpoints"):
+        Run.resume(run.folder)
+    assert sorted(path for path in run.folder.rglob("*")) == before
+    assert len(read_metrics(run.folder)) == steps
+
+
+def test_resume_restarts_a_run_that_was_killed_before_its_first_checkpoint(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", CONFIG.replace(save_every=5))
+    for step in range(1, 6):  # step 5 is recorded before its checkpoint is written
+        run.log_metrics(step, {"reward": 1.0})
+    assert Run.resume(run.folder).step == 0
+    assert read_metrics(run.folder) == []
 
 
 def test_discard_removes_only_a_new_run(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from understudy.core.errors import ConfigError
 from understudy.core.files import write_text
 from understudy.runs.run import Run, read_metrics
 from understudy.runs.storage.checkpoints import find_damage, list_checkpoints
+from understudy.runs.targets import detect_target
 
 NOBODY = 65534
 
@@ -99,6 +100,24 @@ def test_read_only_run_folder_raises_and_changes_nothing(public_folder: Path, wr
             WRITES[write](run)
         with pytest.raises(ConfigError, match="Permission denied"):
             Run.resume(run.folder)
+    assert read_files(run.folder) == before
+
+
+@pytest.mark.parametrize("unreadable", ["", "checkpoints"])
+def test_folder_without_permission_raises_and_changes_nothing(public_folder: Path, unreadable: str) -> None:
+    run = Run.create(public_folder / "run", CONFIG)
+    save_checkpoint(run, 1)
+    before = read_files(run.folder)
+    (run.folder / unreadable).chmod(0)
+    actions: list[Callable[[], object]] = [lambda: Run.resume(run.folder)]
+    if not unreadable:
+        actions.append(lambda: detect_target(str(run.folder)))
+        actions.append(lambda: detect_target(str(run.folder / "trajectories")))
+    for act in actions:
+        with without_root(), pytest.raises(ConfigError, match=r"\brun\b.*cannot be read \(Permission denied\)") as e:
+            act()
+        assert "\n" not in str(e.value)
+    (run.folder / unreadable).chmod(0o755)
     assert read_files(run.folder) == before
 
 

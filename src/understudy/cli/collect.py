@@ -10,6 +10,7 @@ import typer
 
 from understudy.cli.arguments import TargetArguments, print_file_summaries
 from understudy.cli.data import validate_unused_options
+from understudy.cli.messages import print_message
 from understudy.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -131,14 +132,14 @@ def _play(
 
     weights = target_weights(resolved) if spec.agent == "model" else None
     for warning in weights.warnings if weights else ():
-        typer.secho(warning, fg="yellow", err=True)
+        print_message(warning, "yellow")
     checkpoint = weights.checkpoint if weights else None
     spec = spec.replace(checkpoint=str(checkpoint.resolve()) if checkpoint else "")
     try:
         with folder_lock(partial_folder(out)):
             return play_and_store(spec, out, concurrency, _progress, cost_limit)
     except KeyboardInterrupt as e:
-        typer.secho("stopped; finished episodes are kept: --resume plays the missing ones", fg="yellow", err=True)
+        print_message("stopped; finished episodes are kept: --resume plays the missing ones", "yellow")
         raise typer.Exit(130) from e
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from understudy.cli.arguments import JsonOption, SettingsArgument, TargetArguments, print_file_summaries
+from understudy.cli.messages import print_message
 from understudy.core.errors import ConfigError
 from understudy.core.event_loop import run_async
 from understudy.core.files import RETRY_HINT, os_errors_as_config_errors, write_text
@@ -160,7 +161,7 @@ def make_spec(arguments: list[str], agent: str, model: str, repeats: int, judge_
     resolved = resolve(arguments)
     weights = target_weights(resolved) if agent == "model" and not model else None
     for warning in weights.warnings if weights else ():
-        typer.secho(warning, fg="yellow", err=True)
+        print_message(warning, "yellow")
     config = resolved.config
     validate_endpoint_overrides(agent, config, arguments, judge_failures)
     return EvalSpec(
@@ -259,7 +260,7 @@ def _play(
             return run_async(run_eval(spec, context, folder, view.report))
         except (KeyboardInterrupt, PersonLeft) as e:
             hint = f"; finished episodes are kept, resume with: understudy eval --resume {folder}" if folder else ""
-            typer.secho(f"stopped{hint}", fg="yellow", err=True)
+            print_message(f"stopped{hint}", "yellow")
             raise typer.Exit(130) from e
         except ConfigError as e:
             if folder and has_progress(folder):
@@ -277,7 +278,7 @@ def _report_faults(report: "EvalReport", max_rate: float, folder: Path | None) -
     found = f"{report.fault_count} episodes ({report.fault_rate:.0%}) have no score, because a component failed"
     limit = f", more than max_fault_rate = {max_rate}" if report.fault_rate > max_rate else ""
     hint = f"; play them again with: understudy eval --resume {folder}" if folder else ""
-    typer.secho(f"{found}{limit}{hint}", fg="yellow", err=True)
+    print_message(f"{found}{limit}{hint}", "yellow")
     if too_many:
         raise typer.Exit(1)
 

@@ -5,6 +5,7 @@ printed above it and stay. Where lines cannot be replaced (no terminal, TERM=dum
 """
 
 import math
+import os
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,20 @@ _ACTIVITIES = {"sample": "playing episodes", "update": "updating the weights"}
 _ASCII = str.maketrans("▁▂▃▄▅▆▇█━─", "_.:-=+*##.")
 
 
+class ProgressConsole(Console):
+    """A console that prints nothing any more when the reader of its output has gone, such as `| head`.
+
+    Rich would end the process, and the training with it.
+    """
+
+    def on_broken_pipe(self) -> None:
+        """Drop all further output of the stream, also that of other code."""
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())
+        os.close(nowhere)
+
+
 class LiveView:
     """The view of a run.
 
@@ -42,7 +57,7 @@ class LiveView:
     """
 
     def __init__(self, run: Run, console: Console | None = None, clock: RunClock | None = None) -> None:
-        self._run, self._console = run, console or Console(stderr=True)
+        self._run, self._console = run, console or ProgressConsole(stderr=True)
         before = read_metrics(run.folder, "train")
         self._clock = clock or RunClock(run.config, run.step, before)
         self._step = run.step
@@ -167,7 +182,7 @@ class EvalView:
     """The shortest time between two lines without a terminal."""
 
     def __init__(self, config: TrainConfig, console: Console | None = None, clock: RunClock | None = None) -> None:
-        self._console = console or Console(stderr=True)
+        self._console = console or ProgressConsole(stderr=True)
         self._clock = clock or RunClock(config)
         self._rewards: dict[str, list[float]] = {}
         self._printed = 0.0

@@ -21,6 +21,7 @@ from understudy.cli.arguments import (
 )
 from understudy.cli.chaos import chaos
 from understudy.cli.collect import collect
+from understudy.cli.messages import print_message
 from understudy.cli.view import view
 from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.interruption import handle_sigterm_as_interrupt
@@ -151,7 +152,13 @@ def check(
         if as_json
         else "\n\n".join(map(_format_domain_report, reports))
     )
-    raise typer.Exit(1 if any(report.problems for report in reports) else 0)
+    if any(report.problems for report in reports):
+        raise typer.Exit(1)
+    if empty := [report.domain for report in reports if not _num_tasks(report)]:
+        raise ConfigError(
+            f"{', '.join(empty)}: there are 0 tasks in this slice, so nothing was checked; set another slice.families "
+            "or slice.difficulties, or add tasks"
+        )
 
 
 @app.command(cls=SettingsCommand)
@@ -481,27 +488,25 @@ def main() -> None:
         text, context = e.format_message().rstrip("."), vars(e).get("ctx")
         help_hint = f"; see {context.command_path} --help" if context else ""
         is_help = type(e).__name__ == "NoArgsIsHelpError"  # by name, because typer does not export this class
-        typer.secho(text if is_help else f"understudy: {text}{help_hint}", fg=None if is_help else "red", err=True)
+        print_message(text if is_help else f"understudy: {text}{help_hint}", None if is_help else "red")
         sys.exit(e.exit_code)
     except (ConfigError, TaskError, RolloutError) as e:
-        typer.secho(f"understudy: {mask_secrets(str(e))}", fg="red", err=True)
+        print_message(f"understudy: {mask_secrets(str(e))}", "red")
         sys.exit(1 if isinstance(e, RolloutError) else 2)
     except OSError as e:  # a full disk can end any write, also one of a library
         if e.errno not in _FULL_DISK:
             raise
         where = f"{e.filename}: " if e.filename else ""
-        typer.secho(
-            f"understudy: {where}{e.strerror}; free some space, then run the same command again", fg="red", err=True
-        )
+        print_message(f"understudy: {where}{e.strerror}; free some space, then run the same command again", "red")
         sys.exit(2)
     except MemoryError:
-        typer.secho("understudy: out of memory; close other programs, or use a smaller model", fg="red", err=True)
+        print_message("understudy: out of memory; close other programs, or use a smaller model", "red")
         sys.exit(2)
     except (KeyboardInterrupt, PydanticSerializationError) as e:  # Ctrl-C before a command handles it
         # pydantic replaces KeyboardInterrupt by an error with its name while it serializes.
         if isinstance(e, PydanticSerializationError) and KeyboardInterrupt.__name__ not in str(e):
             raise
-        typer.secho("understudy: stopped", fg="red", err=True)
+        print_message("understudy: stopped", "red")
         sys.exit(TERMINATED_STATUS if is_terminated() else INTERRUPTED_STATUS)
 
 
@@ -544,15 +549,21 @@ def _counted_groups(report: "DomainReport") -> str:
     return "1 group" if count == 1 else f"{count} groups"
 
 
+def _num_tasks(report: "DomainReport") -> int:
+    return sum(split.tasks for split in report.splits)
+
+
 def _verdict(report: "DomainReport") -> str:
     if report.problems:
         found = f"{len(report.problems)} problems in {_counted_groups(report)}; --json lists each task"
         if not report.unsound:
             return found
-        loaded = sum(split.tasks for split in report.splits)
+        loaded = _num_tasks(report)
         reasons = ", ".join(f"{count} {kind}" for kind, count in report.unsound.items())
         num_sound = loaded - sum(report.unsound.values())
         return f"{found}; {num_sound} of {loaded} tasks are sound, not sound are: {reasons}"
+    if not _num_tasks(report):
+        return "no tasks, so nothing was checked"
     sound = "sound: gold earns 1.0 and doing nothing 0.0"
     if not report.probe_episodes:
         return f"{sound}; no unusual calls were tried"

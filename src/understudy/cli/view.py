@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from understudy.cli.messages import print_message
 from understudy.core.errors import ConfigError
 
 DEFAULT_PORT = 7788
@@ -58,7 +59,7 @@ def view(
     if export:
         _validate_unused_options("--export", of_a_server)
         for line in exports.export_page(library, export):
-            typer.secho(line, fg="yellow", err=True)
+            print_message(line, "yellow")
         return print(f"{export} opens in any browser")
     from understudy.viewer.server import serve_viewer
 

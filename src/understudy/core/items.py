@@ -1,5 +1,6 @@
 """Streams of data rows: an `Item` is a value with its location, a `RowError` a problem with its location."""
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
@@ -32,6 +33,7 @@ RowErrorKind = Literal[
     "duplicate",
 ]
 """Why a row is rejected; reports count rows by kind."""
+_SHOWN_KEYS, _SHOWN_CHARACTERS = 8, 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,27 @@ def row_error_from_validation(location: str, error: ValidationError, prefix: str
     first: Any = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in (*filter(None, [prefix]), *first["loc"]))
     return RowError(location, field, first["msg"].removeprefix("Value error, "))
+
+
+def describe_row(value: Any) -> str:
+    """Return the keys of a row and the types of their values, shortened. No value of a row is shown."""
+    if not isinstance(value, dict):
+        return _type_name(value)
+    shown = [f"{_shorten(key)}: {_type_name(each)}" for key, each in list(value.items())[:_SHOWN_KEYS]]
+    further = [f"{len(value) - _SHOWN_KEYS} more"] if len(value) > _SHOWN_KEYS else []
+    return f"{{{', '.join(shown + further)}}}"
+
+
+def _shorten(key: Any) -> str:
+    text = json.dumps(str(key), ensure_ascii=False)[1:-1]
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
+def _type_name(value: Any) -> str:
+    if isinstance(value, list):
+        return f"list of {_type_name(value[0])}" if value and not isinstance(value[0], list) else "list"
+    names = ((bool, "boolean"), (str, "string"), (int | float, "number"), (dict, "object"), (type(None), "null"))
+    return next((name for kind, name in names if isinstance(value, kind)), type(value).__name__)
 
 
 def items_or_raise(items: Iterable[Item[T] | RowError]) -> Iterator[Item[T]]:

@@ -8,16 +8,17 @@
 .py        the literals of a list `TASKS`; never executed. Only this reader loads a whole file (`python_literals`)
 
 Arrow pads objects: each object of a column has the keys of all others, with nulls. So nulls in objects of .parquet and
-.arrow files are left out.
+.arrow files are left out. Texts may begin with a byte order mark, which some editors write.
 """
 
+import codecs
 import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic_core import from_json
 
@@ -77,15 +78,30 @@ def require_module(module: str, purpose: str) -> ModuleType:
         raise ConfigError(f"{purpose} needs {e.name}; {install_hint('data')}") from e
 
 
-def _jsonl(path: Path) -> Iterator[Item[Any] | RowError]:
+@contextlib.contextmanager
+def _open_text(path: Path) -> Iterator[BinaryIO]:
+    """Open a text file to read its bytes after the byte order mark, if it has one."""
     with path.open("rb") as file:
+        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+            file.seek(0)
+        yield file
+
+
+def _jsonl(path: Path) -> Iterator[Item[Any] | RowError]:
+    """Yield the values of the lines. Empty lines at the end are ignored; others are errors."""
+    empty = 0
+    with _open_text(path) as file:
         for number, line in enumerate(file, 1):
-            location = f"{path}:{number}"
+            if not line.strip():
+                empty += 1
+                continue
+            for place in range(number - empty, number):
+                yield RowError(f"{path}:{place}", "", "an empty line", "unreadable")
+            empty = 0
             try:
-                yield Item(location, from_json(line, allow_inf_nan=False))
+                yield Item(f"{path}:{number}", from_json(line, allow_inf_nan=False))
             except ValueError as e:
-                problem = f"not JSON: {e}" if line.strip() else "an empty line"
-                yield RowError(location, "", problem, "unreadable")
+                yield RowError(f"{path}:{number}", "", f"not JSON: {e}", "unreadable")
 
 
 def _json(path: Path) -> Iterator[Item[Any] | RowError]:
@@ -95,7 +111,7 @@ def _json(path: Path) -> Iterator[Item[Any] | RowError]:
     label = items_path.removesuffix("item").rstrip(".")
     number = 0
     try:
-        with path.open("rb") as file:
+        with _open_text(path) as file:
             for value in ijson.items(file, items_path, use_float=True):
                 yield Item(f"{path}: {label}[{number}]", value)
                 number += 1
@@ -117,7 +133,7 @@ def _validate_limits(ijson: ModuleType, path: Path) -> None:
                 raise ConfigError(f"{path}: more than {_MAX_DIGITS} digits in a row; remove or shorten that number")
             before = data[-_MAX_DIGITS:]
     depth = 0
-    with path.open("rb") as file, contextlib.suppress(*_json_errors(ijson)):  # which are reported with their rows
+    with _open_text(path) as file, contextlib.suppress(*_json_errors(ijson)):  # which are reported with their rows
         for event, _ in ijson.basic_parse(file):
             depth += event.startswith("start") - event.startswith("end_")
             if depth > _MAX_DEPTH:
@@ -127,7 +143,7 @@ def _validate_limits(ijson: ModuleType, path: Path) -> None:
 def _find_items_path(ijson: ModuleType, path: Path) -> str:
     """Return ijson's path of the items of the file's list."""
     try:
-        with path.open("rb") as file:
+        with _open_text(path) as file:
             for prefix, event, _ in ijson.parse(file):
                 if event == "start_array" and prefix in JSON_LIST_PATHS:
                     return JSON_LIST_PATHS[prefix]

@@ -16,6 +16,8 @@ MASK = "[secret]"
 _CLEAR = re.compile(r"secret|passw|passphrase|credential|api[-_.]?key|authori[sz]ation", re.IGNORECASE)
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _LAST_WORDS = frozenset({"key", "token", "auth", "pwd", "pass", "cookie", "sig", "signature", "bearer", "jwt", "pat"})
+_FOLDER_VARIABLES = frozenset({"PWD", "OLDPWD"})
+"""Variables in which a shell keeps its working folders. Elsewhere, `PWD` is a password, as in `UID=me;PWD=…`."""
 _PLAIN_BEFORE = {
     "key": frozenset({"public", "primary", "foreign", "sort", "partition", "cache", "hot", "group", "json", "text"}),
     "token": frozenset({"pad", "eos", "bos", "unk", "sep", "cls", "mask", "stop", "per", "image", "max", "min"}),
@@ -77,7 +79,11 @@ def mask_secrets(text: str, *known: str) -> str:
     Authorization headers, and the keys of known services.
     """
     values = dict.fromkeys(known, MASK)
-    values |= {value: f"[{name}]" for name, value in os.environ.items() if is_secret_name(name)}
+    values |= {
+        value: f"[{name}]"
+        for name, value in os.environ.items()
+        if is_secret_name(name) and name not in _FOLDER_VARIABLES
+    }
     for value in sorted(values, key=len, reverse=True):
         if len(value) >= MIN_SECRET_LENGTH:
             for form in dict.fromkeys((value, quote(value, safe=""))):

@@ -88,7 +88,7 @@ def loads_toml(text: str) -> dict[str, Any]:
     which TOML does not have.
     """
     try:
-        values = tomllib.loads(text)
+        values = tomllib.loads(text.removeprefix("\ufeff"))  # a byte order mark, which some editors write
         _check_values(values)
     except RecursionError as e:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep") from e

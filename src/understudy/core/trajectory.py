@@ -70,7 +70,10 @@ class Trajectory:
                 self.exceptions.append(report)
 
     def observe(self, messages: Iterable[Message], tokens: Sequence[int] = ()) -> None:
-        """Append messages that the agent sees, and their tokens if there are any."""
+        """Append messages that the agent sees, and their tokens if there are any. Raise TypeError for other objects."""
+        messages = list(messages)
+        for message in messages:
+            _require_message("observe", message)
         self.messages += messages
         self.tokens += tokens
         self.mask += [False] * len(tokens)
@@ -79,9 +82,10 @@ class Trajectory:
     def act(self, message: Message, tokens: Sequence[int] = (), logprobs: Sequence[float] = ()) -> None:
         """Append a reply of the agent with its tokens exactly as sampled.
 
-        Raise ValueError if the number of `logprobs` differs from that of `tokens`, or if no prompt token comes before
-        them.
+        Raise TypeError if the reply is no Message, and ValueError if the number of `logprobs` differs from that of
+        `tokens`, or if no prompt token comes before them.
         """
+        _require_message("act", message)
         if len(tokens) != len(logprobs) or (tokens and not self.tokens):
             raise ValueError(f"{len(tokens)} sampled tokens, {len(logprobs)} logprobs, after {len(self.tokens)} tokens")
         self.messages.append(message)
@@ -113,6 +117,12 @@ class Trajectory:
             elif not sampled and start is not None:
                 yield start, i
                 start = None
+
+
+def _require_message(method: str, message: object) -> None:
+    if not isinstance(message, Message):
+        example = 'Message(role="assistant", content="Hello.")'
+        raise TypeError(f"{method} of the episode got {message!r:.100}; it takes a Message, such as {example}")
 
 
 _ADAPTER = TypeAdapter(Trajectory)

@@ -5,6 +5,8 @@ Exceptions of the package itself are not caught: they are bugs, and propagate.
 """
 
 import asyncio
+import functools
+import inspect
 import signal
 import sysconfig
 import threading
@@ -15,8 +17,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from understudy.core.errors import ConfigError, ExceptionReport, Fault, RolloutError, TaskError, ToolError
+from understudy.core.json_values import replace_surrogates
 
 MAX_TEXT_LENGTH = 300
 """The largest number of characters of an exception's text in a message."""
@@ -44,45 +48,67 @@ _WAIT_LIMIT: ContextVar[_WaitLimit | None] = ContextVar("_WAIT_LIMIT", default=N
 
 
 @contextmanager
-def user_code(component: Fault, what: str) -> Iterator[None]:
+def user_code(component: Fault, what: str, called: object = None) -> Iterator[None]:
     """Turn an exception of the block into a RolloutError with the fault `component`.
 
-    `what` begins the text, such as "the reward function". ConfigError, TaskError, RolloutError and running out of
-    memory pass unchanged.
+    `what` begins the text, such as "the reward function". `called` is the user's object, whose definition is the
+    location of an exception that its code does not raise, such as one for a wrong signature. ConfigError, TaskError,
+    RolloutError, running out of memory, Ctrl-C, SIGTERM and the cancellation of the block's own asyncio task pass
+    unchanged.
     """
+    task = _current_task()
     try:
         yield
-    except asyncio.CancelledError:
-        _note_wait(component, what)
-        raise
     except (ConfigError, TaskError, RolloutError):
         raise
-    except Exception as e:
-        if is_out_of_memory(e):
+    except BaseException as e:
+        if not _is_of_user(e, task):
+            _note_wait(e, component, what)
             raise
-        report = report_exception(e, component, what)
+        report = report_exception(e, component, what, called)
         raise RolloutError(str(report), component, report=report) from e
 
 
 @contextmanager
-def tool_code(name: str) -> Iterator[None]:
+def tool_code(name: str, called: object = None) -> Iterator[None]:
     """Turn an exception of the tool `name` into a ToolError of kind `tool_exception`, whose text the model reads.
 
     The text has the exception's type and message, and no file names. ToolError and the exceptions that pass
     `user_code` pass unchanged.
     """
+    task = _current_task()
     try:
         yield
-    except asyncio.CancelledError:
-        _note_wait("tool", f"the tool {name}")
-        raise
     except (ConfigError, TaskError, RolloutError, ToolError):
         raise
-    except Exception as e:
-        if is_out_of_memory(e):
+    except BaseException as e:
+        if not _is_of_user(e, task):
+            _note_wait(e, "tool", f"the tool {name}")
             raise
-        report = report_exception(e, "tool", f"the tool {name}")
+        report = report_exception(e, "tool", f"the tool {name}", called)
         raise ToolError(report.exception, "tool_exception", report) from e
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no event loop runs in this thread
+        return None
+
+
+def _is_of_user(error: BaseException, entered_in: asyncio.Task[Any] | None) -> bool:
+    """Return whether user code raised an exception, and nothing outside of it.
+
+    `entered_in` is the asyncio task that entered the block.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = _current_task()
+        return task is None or not task.cancelling()
+    if isinstance(error, GeneratorExit):  # Python raises it too where a coroutine is closed, but not in its own task
+        return entered_in is not None and entered_in is _current_task()
+    if isinstance(error, SystemExit):  # the handler of SIGTERM, which is of this package, raises it in any code
+        return not traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_PACKAGE)
+    return isinstance(error, Exception) and not is_out_of_memory(error)
 
 
 @asynccontextmanager
@@ -108,8 +134,9 @@ async def wait_limit(seconds: float, setting: str) -> AsyncIterator[None]:
         _WAIT_LIMIT.reset(token)
 
 
-def _note_wait(component: Fault, what: str) -> None:
-    if limit := _WAIT_LIMIT.get():
+def _note_wait(error: BaseException, component: Fault, what: str) -> None:
+    limit = _WAIT_LIMIT.get()
+    if limit and isinstance(error, asyncio.CancelledError):
         limit.note(component, what)
 
 
@@ -152,50 +179,73 @@ def tool_time_limit(name: str, seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def task_code(what: str) -> Iterator[None]:
-    """Turn an exception of code that makes tasks into a TaskError. The exceptions that pass `user_code` pass too."""
+def task_code(what: str, called: object = None) -> Iterator[None]:
+    """Turn an exception of code that makes tasks into a TaskError.
+
+    The exceptions that pass `user_code` pass too, and GeneratorExit: the block may yield tasks, and be closed.
+    """
     try:
         yield
     except (ConfigError, TaskError, RolloutError):
         raise
-    except Exception as e:
-        if is_out_of_memory(e):
+    except BaseException as e:
+        if not _is_of_user(e, None):
             raise
-        raise TaskError(str(report_exception(e, "environment", what))) from e
+        raise TaskError(str(report_exception(e, "environment", what, called))) from e
 
 
-def report_exception(error: Exception, component: Fault, what: str) -> ExceptionReport:
-    """Return the report of an exception of user code."""
-    return ExceptionReport(component, what, describe_exception(error), locate_exception(error), format_traceback(error))
+def report_exception(error: BaseException, component: Fault, what: str, called: object = None) -> ExceptionReport:
+    """Return the report of an exception of user code. `called` is the user's object that was called."""
+    location = locate_exception(error, called)
+    return ExceptionReport(component, what, describe_exception(error), location, format_traceback(error))
 
 
-def is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an exception is a MemoryError, or PyTorch's OutOfMemoryError, which this package cannot import."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
 def describe_exception(error: BaseException) -> str:
     """Return the type and the text of an exception in one line, such as `KeyError: 'W9'`."""
-    text = " ".join(str(error).split())
+    try:
+        text = replace_surrogates(" ".join(str(error).split()))
+    except Exception:  # the user's class of exceptions may have a bug of its own
+        text = "its text cannot be shown"
     if len(text) > MAX_TEXT_LENGTH:
         text = f"{text[:MAX_TEXT_LENGTH]}…"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def locate_exception(error: BaseException) -> str:
+def locate_exception(error: BaseException, called: object = None) -> str:
     """Return the file and line of the innermost frame outside of installed packages, such as `sums.py:12`.
 
-    If all frames are in installed packages, the innermost frame counts.
+    If all frames are in installed packages, return where `called` is defined, if it is not in one, or else the
+    innermost frame.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith((*_INSTALLED, "<"))]
-    if not frames:
-        return "no location"
+    definition = None if own else _locate_definition(called)
+    if definition or not frames:
+        return definition or "no location"
     last = (own or frames)[-1]
     return f"{Path(last.filename).name}:{last.lineno}"
 
 
+def _locate_definition(called: object) -> str | None:
+    """Return the file and line of a function, or of a class or that of an object; None in installed packages."""
+    if isinstance(called, functools.partial):
+        return _locate_definition(called.func)
+    if inspect.ismethod(called):
+        return _locate_definition(called.__func__) or _locate_definition(called.__self__)
+    defined: Any = called if inspect.isfunction(called) or isinstance(called, type) else type(called)
+    try:
+        file, (_, line) = inspect.getsourcefile(defined), inspect.getsourcelines(defined)
+    except (OSError, TypeError, SyntaxError):  # it is built in, or its file is gone or has changed
+        return None
+    return None if file is None or file.startswith((*_INSTALLED, "<")) else f"{Path(file).name}:{line}"
+
+
 def format_traceback(error: BaseException) -> str:
     """Return the traceback of an exception and of its causes, cut to `MAX_TRACEBACK_LENGTH` characters at the start."""
-    text = "".join(traceback.format_exception(error)).rstrip()
+    text = replace_surrogates("".join(traceback.format_exception(error)).rstrip())
     return text if len(text) <= MAX_TRACEBACK_LENGTH else f"…{text[-MAX_TRACEBACK_LENGTH:]}"

@@ -64,7 +64,7 @@ def _make_custom_agent(name: str, config: TrainConfig, budget: Budget | None) ->
     agent = found
     if isinstance(found, type) or inspect.isfunction(found):
         model = _open_agent_model(config, budget)
-        with task_code(f"the agent {name}"):
+        with task_code(f"the agent {name}", found):
             agent = found(model)
     if not callable(getattr(agent, "act", None)):
         kind = type(agent).__name__
@@ -81,14 +81,31 @@ class CustomAgent:
     async def act(
         self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> Message | None:
-        """Return the agent's reply. Its `act` may be a coroutine or a function."""
-        with user_code("agent", f"the agent {self._name}"):
+        """Return the agent's reply. Its `act` may be a coroutine or a function.
+
+        Raise RolloutError unless the reply is None, or a message of the assistant that `act` has appended last.
+        """
+        num_messages = len(episode.messages)
+        with user_code("agent", f"the agent {self._name}", self._agent.act):
             reply: object = self._agent.act(task, episode, new, tools)
             if inspect.isawaitable(reply):
                 reply = await reply
-        if reply is None or isinstance(reply, Message):
-            return reply
-        raise RolloutError(f"the agent {self._name} returned {reply!r:.100}; a reply is a Message", "agent")
+        if reply is None:
+            return None
+        if not isinstance(reply, Message):
+            raise RolloutError(f"the agent {self._name} returned {reply!r:.100}; a reply is a Message", "agent")
+        if reply.role != "assistant":
+            raise RolloutError(
+                f"the agent {self._name} returned a message of the role {reply.role!r}; a reply has the role 'assistant'",
+                "agent",
+            )
+        if episode.messages[num_messages:][-1:] != [reply]:
+            raise RolloutError(
+                f"the agent {self._name} returned a reply that it has not appended to the episode; call "
+                "episode.observe(new) and episode.act(reply) before `return reply`",
+                "agent",
+            )
+        return _as_writable(reply, episode, self._name)
 
 
 def _open_agent_model(config: TrainConfig, budget: Budget | None) -> ChatModel:

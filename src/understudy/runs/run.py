@@ -47,6 +47,7 @@ from pydantic_core import from_json
 from understudy.core.dataset_files import digest_file
 from understudy.core.errors import ConfigError, no_such_path
 from understudy.core.files import (
+    RETRY_HINT,
     append_bytes,
     atomic_file,
     atomic_folder,
@@ -60,9 +61,11 @@ from understudy.rollouts.group import Group
 from understudy.runs import metrics
 from understudy.runs.config import TrainConfig, load_config
 from understudy.runs.metrics import RecordKind
+from understudy.runs.phases import has_checkpoint_after
 from understudy.runs.provenance import Provenance, collect_provenance, provenance_changes
 from understudy.runs.resumption import rename_evaluations, validate_resumed_config
 from understudy.runs.storage.checkpoints import (
+    LATEST_LINK,
     last_checkpoint,
     link_latest,
     list_checkpoints,
@@ -148,12 +151,14 @@ class Run:
         """Open a run to resume it from its last complete checkpoint. Remove what was written after that checkpoint.
 
         `config` may differ from the run's config in `resumption.MUTABLE_KEYS`. Raise ConfigError for other
-        differences.
+        differences, and if the checkpoints of a run are gone.
         """
         own = read_run_config(folder)
         _starts(folder)
         run = cls(folder, config or own)
         run._find_checkpoint()
+        if run.last_checkpoint is None:
+            _validate_never_saved(folder, own)
         validate_resumed_config(folder, own, run.config, run.step)
         if _has_changed_config(folder):
             run.warnings.append(f"{folder / CONFIG_FILE} was edited since the last start; its new values are used")
@@ -330,8 +335,11 @@ class Run:
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Return whether the folder holds a run, even one whose config is lost."""
-    return any((folder / name).is_file() for name in (CONFIG_FILE, PROVENANCE_FILE))
+    """Return whether the folder holds a run, even one whose config is lost. Raise ConfigError if it cannot be read."""
+    try:
+        return any((folder / name).is_file() for name in (CONFIG_FILE, PROVENANCE_FILE))
+    except PermissionError as e:
+        raise ConfigError(f"{folder} cannot be read ({e.strerror}); fix that, then {RETRY_HINT}") from e
 
 
 def read_run_config(folder: Path) -> TrainConfig:
@@ -356,6 +364,25 @@ def validate_config_file(folder: Path) -> None:
         raise ConfigError(
             f"{file} is damaged: it has lost {len(lost)} keys, such as {lost[0]!r}; restore it from a copy, "
             "or start a new run with another --out"
+        )
+
+
+def _validate_never_saved(folder: Path, config: TrainConfig) -> None:
+    """Raise ConfigError if a run without checkpoints has records that it can only have after its first checkpoint."""
+    trained = {record["step"]: record for record in read_metrics(folder, "train")}
+    evaluated = {evaluation.step for evaluation in list_run_evaluations(folder)}
+    last = max(trained, default=0)
+    # A step is recorded before its checkpoint, so a killed run may lack that of its last step.
+    was_due = any(
+        has_checkpoint_after(config, step) and not record.get("health/finite")
+        for step, record in trained.items()
+        if step < last
+    )
+    was_finished = config.total_steps > 0 and any((folder / name).exists() for name in ("result.json", MODEL_FOLDER))
+    if was_due or was_finished or any(evaluated) or (folder / "checkpoints" / LATEST_LINK).is_symlink():
+        raise ConfigError(
+            f"{folder} has records of {max([last, *evaluated])} steps but no checkpoint; restore "
+            f"{folder / 'checkpoints'} from a copy, or start a new run with another --out"
         )
 
 

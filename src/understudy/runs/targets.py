@@ -27,6 +27,7 @@ from typing import Literal
 
 from understudy.algorithms.presets import algorithm_presets
 from understudy.core.errors import ConfigError, did_you_mean, no_such_path
+from understudy.core.files import RETRY_HINT
 from understudy.core.readers import SUFFIXES
 from understudy.core.settings import dump_toml, loads_toml, matching_keys, read_text
 from understudy.envs.sources import list_domains, load_source
@@ -206,6 +207,14 @@ def load(what: str, *settings: str) -> TaskSource:
 
 
 def _kind_of_path(path: Path) -> TargetKind | None:
+    """Return what a path is, or None if it is nothing that is accepted. Raise ConfigError if it cannot be read."""
+    try:
+        return _kind_of_readable_path(path)
+    except PermissionError as e:
+        raise ConfigError(f"{path} cannot be read ({e.strerror}); fix that, then {RETRY_HINT}") from e
+
+
+def _kind_of_readable_path(path: Path) -> TargetKind | None:
     if is_run_folder(path):
         return "run"
     if path.parent.name == "checkpoints" and is_run_folder(path.parent.parent):

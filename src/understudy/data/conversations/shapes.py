@@ -5,11 +5,11 @@ Sources: OpenAI's guides "Supervised fine-tuning" and "Direct preference optimiz
 types"; LLaMA-Factory, data/README.md (ShareGPT, Alpaca); verl, "Prepare Data for Post-Training".
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from understudy.core.items import describe_row
 from understudy.data.conversations.row_messages import InvalidRow, Row, WireMessage, text_message
 from understudy.data.conversations.sharegpt import messages_from_sharegpt
 
@@ -39,7 +39,6 @@ class RowShape:
 
 _PAIR = ("chosen", "rejected")
 _CONTINUATIONS = (*_PAIR, "completion", "messages")
-_SHOWN_KEYS, _SHOWN_CHARACTERS = 8, 30
 
 
 def find_shape(value: Any, uses: Sequence[Use] = ("sft", "dpo", "kto")) -> tuple[RowShape, Row]:
@@ -64,29 +63,8 @@ def list_shapes(uses: Sequence[Use]) -> str:
     return f"shapes for {names}: {' | '.join(_keys(shape) for shape in SHAPES if set(shape.uses) & set(uses))}"
 
 
-def describe_row(value: Any) -> str:
-    """Return the keys of a row and the types of their values, shortened. No value of a row is shown."""
-    if not isinstance(value, dict):
-        return _type_name(value)
-    shown = [f"{_shorten(key)}: {_type_name(each)}" for key, each in list(value.items())[:_SHOWN_KEYS]]
-    further = [f"{len(value) - _SHOWN_KEYS} more"] if len(value) > _SHOWN_KEYS else []
-    return f"{{{', '.join(shown + further)}}}"
-
-
 def _keys(shape: RowShape) -> str:
     return f"{{{', '.join(shape.keys)}}}"
-
-
-def _shorten(key: Any) -> str:
-    text = json.dumps(str(key), ensure_ascii=False)[1:-1]
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
-
-
-def _type_name(value: Any) -> str:
-    if isinstance(value, list):
-        return f"list of {_type_name(value[0])}" if value and not isinstance(value[0], list) else "list"
-    names = ((bool, "boolean"), (str, "string"), (int | float, "number"), (dict, "object"), (type(None), "null"))
-    return next((name for kind, name in names if isinstance(value, kind)), type(value).__name__)
 
 
 def _columns(row: Row) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from understudy.core.errors import ConfigError
 from understudy.core.items import Item, RowError
 from understudy.core.tasks import SPLITS, Split, Task, interleave_families
 from understudy.envs.domains.mixture import Mixture, parse_weight
+from understudy.envs.domains.tool_dataset import ToolExample
 from understudy.envs.sources import load_source
 from understudy.envs.task_files.call_matching import CallMatching
 from understudy.envs.task_files.config import NO_DATA, DataConfig
@@ -157,7 +158,7 @@ def read_files(
         item
         if isinstance(item, RowError)
         else Item(item.location, item.value.task.replace(split=label.choose(item.value.split)))
-        for item, label in zip(_without_repeated_ids(matcher.assign(rows)), labels, strict=True)
+        for item, label in zip(_without_repeated_ids(rows, matcher.assign(rows)), labels, strict=True)
     ]
     sources = list(matcher.used.values())
     notes = tuple(note for source in sources if isinstance(source, CallMatching) for note in source.notes())
@@ -177,16 +178,28 @@ class _SplitLabels(NamedTuple):
         return self.given or of_row or self.of_file or "train"
 
 
-def _without_repeated_ids(items: Iterable[Item[TaskRow] | RowError]) -> Iterator[Item[TaskRow] | RowError]:
-    seen: set[str] = set()
-    for item in items:
-        if isinstance(item, Item) and item.value.task.id in seen:
+def _without_repeated_ids(
+    rows: Iterable[ReadRow], items: Iterable[Item[TaskRow] | RowError]
+) -> Iterator[Item[TaskRow] | RowError]:
+    """Yield the items of rows with a RowError in place of each repeated task."""
+    locations: dict[str, str] = {}
+    for row, item in zip(rows, items, strict=True):
+        first = locations.get(item.value.task.id) if isinstance(item, Item) else None
+        if first is None:
+            if isinstance(item, Item):
+                locations[item.value.task.id] = item.location
+            yield item
+        elif _is_question_without_id(row):
+            problem = f"it repeats the question of {first}; remove it, or give each row its own id"
+            yield RowError(item.location, "", problem, "duplicate")
+        else:
             problem = f"{item.value.task.id!r} is also the id of an earlier task"
             yield RowError(item.location, "id", problem, "duplicate")
-            continue
-        if isinstance(item, Item):
-            seen.add(item.value.task.id)
-        yield item
+
+
+def _is_question_without_id(row: ReadRow) -> bool:
+    content = row.item.value.content if isinstance(row.item, Item) else None
+    return isinstance(content, ToolExample) and not content.id
 
 
 def _no_database_note(sources: Iterable[TaskSource]) -> tuple[str, ...]:

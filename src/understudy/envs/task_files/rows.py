@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from understudy.core.items import Item, RowError, row_error_from_validation
+from understudy.core.items import Item, RowError, describe_row, row_error_from_validation
 from understudy.core.tasks import Split, Task, require_stored_fields
 from understudy.envs.task_files.call_matching import CallTask, is_call_matching
 from understudy.envs.task_files.call_rows import ROW_COLUMNS, is_call_row, read_call_row
@@ -67,6 +67,8 @@ class RowKind:
 
     name: str
     """A plural, for counts."""
+    keys: str
+    """Keys of its rows, for errors."""
     matches: Callable[[Mapping[str, Any]], bool]
     read: Reader
     played_by: PlayedBy = "source"
@@ -91,14 +93,18 @@ def read_task_rows(items: Iterator[Item[Any] | RowError], stem: str) -> Iterator
 
 
 def find_kind(value: Any) -> RowKind:
-    """Return the kind of a row. A row without a known kind is read as a task, whose reader says what it lacks."""
-    return match_kind(value) or OWN_TASKS
+    """Return the kind of a row. One with a key of tasks is read as a task, whose reader says what it lacks."""
+    return match_kind(value) or (OWN_TASKS if _columns(value).keys() & _KEYS_OF_TASKS else UNKNOWN)
 
 
 def match_kind(value: Any) -> RowKind | None:
     """Return the kind of a row, or None if it has none."""
-    columns = {name: each for name, each in value.items() if each is not None} if isinstance(value, dict) else {}
+    columns = _columns(value)
     return next((kind for kind in ROW_KINDS if kind.matches(columns)), None)
+
+
+def _columns(value: Any) -> dict[str, Any]:
+    return {name: each for name, each in value.items() if each is not None} if isinstance(value, dict) else {}
 
 
 def is_whole_task(value: Any) -> bool:
@@ -112,9 +118,7 @@ def is_whole_task(value: Any) -> bool:
 
 def _without_null_columns(item: Item[Any]) -> Item[Any]:
     """Return the row without columns that are null, which tables give to rows that lack a value."""
-    if not isinstance(item.value, dict):
-        return item
-    return Item(item.location, {name: value for name, value in item.value.items() if value is not None})
+    return Item(item.location, _columns(item.value)) if isinstance(item.value, dict) else item
 
 
 def _read(kind: RowKind, item: Item[Any], identity: str) -> Iterator[Item[TaskRow] | RowError]:
@@ -127,6 +131,11 @@ def _read(kind: RowKind, item: Item[Any], identity: str) -> Iterator[Item[TaskRo
 def _read_own(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[TaskRow] | RowError]:
     task = require_stored_fields(Task.model_validate(item.value))
     yield Item(item.location, TaskRow(task, task.split))
+
+
+def _read_unknown(item: Item[Any], identity: str) -> Iterator[Item[TaskRow] | RowError]:
+    known = " | ".join(kind.keys for kind in ROW_KINDS)
+    yield RowError(item.location, "", f"unknown shape {describe_row(item.value)}; shapes of tasks: {known}")
 
 
 def _read_skyrl(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[TaskRow] | RowError]:
@@ -199,15 +208,19 @@ def _is_tau_task(row: Mapping[str, Any]) -> bool:
     return "instruction" in row and not row.keys() & ROW_COLUMNS and not recorded
 
 
-OWN_TASKS = RowKind("tasks", lambda row: "scenario" in row and "gold" in row, _read_own)
-SKYRL_ROWS = RowKind("SkyRL rows", is_skyrl_row, _read_skyrl)
-SPECS = RowKind("tasks of specs", is_spec_row, _read_spec, "calls")
-SEQUENCES = RowKind("sequences", is_sequence_row, _read_sequence, "calls")
-TAU_TASKS = RowKind("tau tasks", _is_tau_task, _read_tau, "calls")
-TAU2_TASKS = RowKind("tau2 tasks", lambda row: "evaluation_criteria" in row, _read_tau2, "calls")
-CALL_ROWS = RowKind("call rows", is_call_row, _read_calls, "calls")
-PROMPTS = RowKind("prompts", is_prompt_row, _read_prompt, "reward")
-UNREADABLE = RowKind("unreadable rows", lambda row: False, _read_own)
+_KEYS_OF_TASKS = frozenset({"domain", "scenario", "gold"})
+OWN_TASKS = RowKind("tasks", "{id, domain, scenario, gold}", lambda row: "scenario" in row and "gold" in row, _read_own)
+SKYRL_ROWS = RowKind("SkyRL rows", "{prompt, reward_spec}", is_skyrl_row, _read_skyrl)
+SPECS = RowKind("tasks of specs", "{scenario, tasks}", is_spec_row, _read_spec, "calls")
+SEQUENCES = RowKind("sequences", "{prompt, tool_sequence}", is_sequence_row, _read_sequence, "calls")
+TAU_TASKS = RowKind("tau tasks", "{instruction, actions}", _is_tau_task, _read_tau, "calls")
+TAU2_TASKS = RowKind("tau2 tasks", "{evaluation_criteria}", lambda row: "evaluation_criteria" in row, _read_tau2, "calls")
+CALL_ROWS = RowKind("call rows", "{prompt, actions}", is_call_row, _read_calls, "calls")
+PROMPTS = RowKind(
+    "prompts", "{question, answer} | {prompt, answer} | {prompt, reward_model}", is_prompt_row, _read_prompt, "reward"
+)
+UNKNOWN = RowKind("unknown rows", "", lambda row: False, _read_unknown)
+UNREADABLE = RowKind("unreadable rows", "", lambda row: False, _read_unknown)
 ROW_KINDS: tuple[RowKind, ...] = (
     OWN_TASKS,
     SKYRL_ROWS,

@@ -7,6 +7,7 @@ has the SHA-256 digest in the manifest.
 import contextlib
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from pathlib import Path
 from pydantic_core import from_json
 
 from understudy.core.errors import ConfigError
-from understudy.core.files import atomic_folder, atomic_symlink, atomic_write, fsync
+from understudy.core.files import RETRY_HINT, atomic_folder, atomic_symlink, atomic_write, fsync
 
 MANIFEST_FILE = "manifest.json"
 LATEST_LINK = "latest"
@@ -46,8 +47,19 @@ def link_latest(checkpoint: Path) -> None:
 
 
 def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """Return the steps and folders of a run's checkpoints, also of damaged ones, sorted by step."""
-    found = [(parse_step(path), path) for path in (folder / "checkpoints").glob("step_*")]
+    """Return the steps and folders of a run's checkpoints, also of damaged ones, sorted by step.
+
+    Raise ConfigError if their folder cannot be read.
+    """
+    inside = folder / "checkpoints"
+    try:  # `Path.glob` finds nothing in a folder without permission
+        with os.scandir(inside) as entries:
+            paths = [inside / entry.name for entry in entries if entry.name.startswith("step_")]
+    except FileNotFoundError:
+        return []
+    except OSError as e:
+        raise ConfigError(f"{inside} cannot be read ({e.strerror}); fix that, then {RETRY_HINT}") from e
+    found = [(parse_step(path), path) for path in paths]
     return sorted((step, path) for step, path in found if step is not None)
 
 
