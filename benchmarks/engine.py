@@ -212,7 +212,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--groups", type=int, help="prompts per step")
     parser.add_argument("--group", type=int, default=8, help="replies per prompt (default: %(default)s)")
     parser.add_argument(
-        "--microbatch", type=int, default=8192, help="maximum tokens per micro-batch (default: %(default)s)"
+        "--microbatch", type=int, default=8192, help="maximum tokens per microbatch (default: %(default)s)"
     )
     parser.add_argument("--steps", type=int, default=3, help="measured steps (default: %(default)s)")
     parser.add_argument("--checkpointing", action="store_true", help="use gradient checkpointing")

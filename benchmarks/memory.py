@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto", help="bfloat16, float32 or auto")
     parser.add_argument("--longest", type=int, default=768, help="tokens per episode (default: %(default)s)")
     parser.add_argument(
-        "--microbatch", type=int, default=2048, help="maximum tokens per micro-batch (default: %(default)s)"
+        "--microbatch", type=int, default=2048, help="maximum tokens per microbatch (default: %(default)s)"
     )
     parser.add_argument("--live", type=int, default=8, help="parallel episodes (default: %(default)s)")
     parser.add_argument("--group", type=int, default=8, help="episodes per task (default: %(default)s)")

@@ -1,4 +1,4 @@
-"""Tests of batches: collation, shared prefixes, micro-batch plans, the split across ranks and the packed layout."""
+"""Tests of batches: collation, shared prefixes, microbatch plans, the split across ranks and the packed layout."""
 
 import itertools
 from collections.abc import Sequence
@@ -146,7 +146,7 @@ def computed_tokens(batch: Batch, rows: Sequence[int]) -> int:
 
 
 def min_cost(batch: Batch, rows: Sequence[int], budget: int) -> int:
-    """Return the lowest cost of splitting the rows in this order, with the overhead of each micro-batch."""
+    """Return the lowest cost of splitting the rows in this order, with the overhead of each microbatch."""
     if not rows:
         return 0
     heads = [i for i in range(1, len(rows) + 1) if i == 1 or computed_tokens(batch, rows[:i]) <= budget]

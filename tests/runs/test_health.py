@@ -58,7 +58,7 @@ def failed_checks(
 
 
 def test_update_that_computes_shared_prefixes_again_is_an_issue() -> None:
-    """Eight episodes of 3,110 tokens that share 3,000: one micro-batch computes 3,880, eight compute 24,880."""
+    """Eight episodes of 3,110 tokens that share 3,000: one microbatch computes 3,880, eight compute 24,880."""
     shared = step_metrics(train__computed_tokens=3880.0, train__distinct_tokens=3880.0)
     assert "prefix_sharing" not in failed_checks(shared)
     alone = step_metrics(train__computed_tokens=24880.0, train__distinct_tokens=3880.0)

@@ -62,7 +62,7 @@ def test_microbatches_have_room_for_two_episodes_if_they_fit() -> None:
     assert "max_tokens_per_microbatch = 8192" in fit(1e6, *long).changes
     one = needed("training", *long, "engine.max_tokens_per_microbatch=4096")
     assert fitted_keys(fit(one, *long)) == (4096, False, 1)
-    assert fitted_keys(fit(one - 1, *long))[1], "checkpointing comes before a micro-batch for less than an episode"
+    assert fitted_keys(fit(one - 1, *long))[1], "checkpointing comes before a microbatch for less than an episode"
     assert fitted_keys(fit(1, *long)) == (2048, True, 1)
     assert fitted_keys(fit(1e6, *long, "engine.max_tokens_per_microbatch=2048")) == (2048, False, 1)
 
@@ -108,7 +108,7 @@ def test_misfit_names_only_settings_that_need_less_memory() -> None:
     ]
     named = ("gradient_checkpointing", "max_tokens_per_microbatch", "finetune")
     texts = [fit(1, *settings, "engine.max_num_seqs=1").misfit for settings in needs]
-    # without settings, fitting has turned checkpointing on and made the micro-batch as small as it can
+    # without settings, fitting has turned checkpointing on and made the microbatch as small as it can
     found = [[name for name in named if name in text.partition("lower ")[2]] for text in texts]
     assert found == [["max_tokens_per_microbatch", "finetune"]] * 2 + [[]]
 

@@ -27,6 +27,7 @@ import understudy.train.loop  # noqa: E402
 from support.contexts import make_context  # noqa: E402
 from support.groups import make_group  # noqa: E402
 from support.tiny_runs import (  # noqa: E402
+    SMALL,
     USER_FAULTS,
     InterruptAtStep,
     all_metrics,
@@ -159,7 +160,7 @@ def test_small_kl_to_a_teacher_is_a_training_signal(tiny: Path) -> None:
 
 
 def test_step_of_equal_rewards_near_its_reference_keeps_the_weights(tiny: Path, tmp_path: Path) -> None:
-    """Adam would turn a gradient made of rounding into a full step, in a direction that the micro-batch decides."""
+    """Adam would turn a gradient made of rounding into a full step, in a direction that the microbatch decides."""
     for microbatch in (32, 4096):
         run = train_tiny_run(
             tmp_path / str(microbatch),
@@ -454,7 +455,7 @@ def test_interrupt_ends_an_evaluation_at_once(tiny: Path, tmp_path: Path, monkey
 
     monkeypatch.setattr("understudy.evaluation.runner.play_episodes", interrupt_and_sleep)
     with pytest.raises(KeyboardInterrupt, match=r"\bstep 0\b"):
-        train_tiny_run(tmp_path / "run", tiny)
+        train_tiny_run(tmp_path / "run", tiny, "sft.steps=0")
     assert [path.name for path in (tmp_path / "run" / "evaluations").iterdir()] == ["000000 base"]
     assert not list((Run.resume(tmp_path / "run").folder / "evaluations").iterdir()), "it is repeated"
 
@@ -576,6 +577,14 @@ def test_demonstration_with_reward_below_1_is_rejected(
         train_tiny_run(tmp_path / "short", tiny, "limits.max_turns=4", "limits.max_episode_tokens=100")
     with pytest.raises(TaskError, match=rf"{message}understudy check"):
         train_tiny_run(tmp_path / "whole", tiny, "limits.max_turns=4")
+    assert not list(tmp_path.glob("*/evaluations/*")), "nothing else is played before"
+
+
+def test_limit_too_small_for_demonstrations_leaves_no_folder(tiny: Path, tmp_path: Path) -> None:
+    settings = [f"model={tiny}", *SMALL]
+    with pytest.raises(TaskError, match=r"set limits\.max_episode_tokens="):
+        launch.run_training([*settings, "limits.max_episode_tokens=10"], out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

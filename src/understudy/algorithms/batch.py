@@ -1,4 +1,4 @@
-"""Batches of trajectories as tensors, and their split into micro-batches and across ranks.
+"""Batches of trajectories as tensors, and their split into microbatches and across ranks.
 
 Index convention: `logprobs[b, t]` is the log-probability of `tokens[b, t]` given `tokens[b, :t]`; `mask[:, 0]` is
 False. Rows are padded on the right. Engines drop the padding and compute shared prefixes once (`plan_microbatches`).
@@ -18,7 +18,7 @@ from understudy.core.trajectory import Trajectory
 LossOutput = tuple[Tensor, dict[str, Tensor]]
 """A loss to minimise and its metrics, all scalars."""
 MICROBATCH_OVERHEAD = 64
-"""Fixed cost of a micro-batch in tokens. It makes `plan_microbatches` prefer fewer micro-batches."""
+"""Fixed cost of a microbatch in tokens. It makes `plan_microbatches` prefer fewer microbatches."""
 
 
 @dataclass(frozen=True)
@@ -184,10 +184,10 @@ def common_prefix_lengths(rows: Sequence[Sequence[int]]) -> list[int]:
 
 
 def plan_microbatches(batch: Batch, max_tokens: int) -> list[list[int]]:
-    """Return micro-batches of at most `max_tokens` computed tokens, each a list of row indices in sorted order.
+    """Return microbatches of at most `max_tokens` computed tokens, each a list of row indices in sorted order.
 
-    A micro-batch computes a common prefix of its rows once: the prompt of a group, and replies and tool results that
-    episodes share. The split minimises the total of computed tokens. A row longer than `max_tokens` is a micro-batch of
+    A microbatch computes a common prefix of its rows once: the prompt of a group, and replies and tool results that
+    episodes share. The split minimises the total of computed tokens. A row longer than `max_tokens` is a microbatch of
     its own.
     """
     order, lengths, common = _sort_rows(batch)
@@ -195,7 +195,7 @@ def plan_microbatches(batch: Batch, max_tokens: int) -> list[list[int]]:
 
 
 def count_distinct_tokens(batch: Batch) -> int:
-    """Return the number of tokens that one micro-batch of all rows computes: a common prefix counts once."""
+    """Return the number of tokens that one microbatch of all rows computes: a common prefix counts once."""
     _, lengths, common = _sort_rows(batch)
     return sum(lengths) - sum(common)
 

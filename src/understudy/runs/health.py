@@ -66,7 +66,7 @@ class HealthConfig(Record):
     """Minimum entropy, as a share of that of the first steps. Not checked at a success rate of 0.9 or more."""
     max_recomputation: float = Field(default=1.5, ge=1.0)
     """Maximum number of tokens that an update computes, as a multiple of the fewest possible: a prefix that episodes
-    share is computed once in each micro-batch."""
+    share is computed once in each microbatch."""
     max_zero_variance_groups: float = Field(default=0.9, gt=0.0, le=1.0)
     """Maximum share of zero-variance groups: groups in which every advantage is 0."""
     min_noop_margin: float = Field(default=0.01, ge=0.0)
@@ -238,7 +238,7 @@ def _prefix_sharing(line: StepMetrics, earlier: Sequence[StepMetrics], config: H
     ratio = _share(line, "train/computed_tokens", "train/distinct_tokens")
     if ratio is None or computed is None:
         return None
-    message = f"the update computes {computed:.0f} tokens, {ratio:.1f} times as many as one micro-batch would"
+    message = f"the update computes {computed:.0f} tokens, {ratio:.1f} times as many as one microbatch would"
     return message if ratio > config.max_recomputation else ""
 
 

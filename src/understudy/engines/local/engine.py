@@ -57,7 +57,7 @@ HEAP_RESERVE = 6 << 30  # bytes of address space for activations; physical memor
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchStates:
-    """The M trained tokens of a micro-batch and the U <= M hidden states before them. Rows may share tokens."""
+    """The M trained tokens of a microbatch and the U <= M hidden states before them. Rows may share tokens."""
 
     rows: Tensor  # [M], on the CPU
     positions: Tensor  # [M], on the CPU
@@ -88,7 +88,7 @@ class OptimizerStep:
     """Those that this process computed."""
     metrics: StepMetrics = field(default_factory=StepMetrics)
     logprobs: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
-    """Rows, positions and log-probabilities of the trained tokens of each micro-batch."""
+    """Rows, positions and log-probabilities of the trained tokens of each microbatch."""
 
 
 class LocalEngine:
@@ -433,7 +433,7 @@ class LocalEngine:
     def _resharded(self, batch: Batch, passes: int) -> Iterator[None]:
         """Free the full weights of sharded layers. Each pass in the block then fetches one layer at a time.
 
-        Fetching needs all ranks, so a rank with fewer micro-batches runs empty passes at the end of the block.
+        Fetching needs all ranks, so a rank with fewer microbatches runs empty passes at the end of the block.
         """
         if not self._model.fsdp_shards:
             yield
@@ -448,7 +448,7 @@ class LocalEngine:
                 (0.0 * idle.sum()).backward()  # type: ignore[no-untyped-call]
 
     def _accumulate(self, batch: Batch, chosen: Sequence[int], loss: LossConfig, step: OptimizerStep) -> None:
-        """Add the gradients of one micro-batch, and its metrics and log-probabilities to `step`."""
+        """Add the gradients of one microbatch, and its metrics and log-probabilities to `step`."""
         with torch.set_grad_enabled(batch.advantages is not None):
             states = _states(self._model, batch, chosen)
         outcomes = []
@@ -544,7 +544,7 @@ def _safetensors_errors_as_os_errors() -> Iterator[None]:
 
 
 def _states(model: LocalModel, batch: Batch, chosen: Sequence[int]) -> MicrobatchStates:
-    """Run a forward pass of a model over a micro-batch."""
+    """Run a forward pass of a model over a microbatch."""
     packing = pack_rows(batch, chosen, model.query_heads_per_key, model.device)
     hidden = model.hidden_states(packing.tokens, packing.positions, packing)
     row, column = batch.mask[chosen].nonzero().T

@@ -1,6 +1,6 @@
 """AdamW on float32 master weights for model weights of any dtype.
 
-A gradient is added to its master's float32 sum as soon as it is complete. So micro-batches add up without rounding, and
+A gradient is added to its master's float32 sum as soon as it is complete. So microbatches add up without rounding, and
 no second set of gradients is stored. `load_master_weights` reads only the masters of a checkpoint.
 """
 

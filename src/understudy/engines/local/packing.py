@@ -1,4 +1,4 @@
-"""Memory layout of a micro-batch: one flat sequence of tokens without padding, with every shared prefix stored once.
+"""Memory layout of a microbatch: one flat sequence of tokens without padding, with every shared prefix stored once.
 
 Rows are sorted, so the longest prefix that a row shares with any earlier row is the one it shares with the row before.
 Those tokens reuse the positions of the earlier row, and only the others are appended. Everything in a transformer but
@@ -53,7 +53,7 @@ class PrefixGroup:
 
 
 def pack_rows(batch: Batch, rows: Sequence[int], group: int, device: torch.device) -> "PackedLayout | TreeLayout":
-    """Return the layout of a micro-batch for a device. The arguments are those of `PackedLayout`."""
+    """Return the layout of a microbatch for a device. The arguments are those of `PackedLayout`."""
     return TreeLayout(batch, rows, device) if device.type == "cuda" else PackedLayout(batch, rows, group, device)
 
 
@@ -85,7 +85,7 @@ class FlatRows:
 
 
 class TreeLayout:
-    """Layout of one micro-batch as a tree, for `tree_attention`. The model's attention modules call `attend`.
+    """Layout of one microbatch as a tree, for `tree_attention`. The model's attention modules call `attend`.
 
     The flat sequence is padded to a multiple of 128 tokens. A padding token sees only itself.
     """
@@ -108,7 +108,7 @@ class TreeLayout:
 
 
 class PackedLayout:
-    """Layout of one micro-batch in blocks. The model's attention modules call `attend`."""
+    """Layout of one microbatch in blocks. The model's attention modules call `attend`."""
 
     def __init__(self, batch: Batch, rows: Sequence[int], group: int, device: torch.device) -> None:
         """`rows` are row indices in sorted order, as from `plan_microbatches`. `group` is the number of query heads per

@@ -247,7 +247,7 @@ def has_only_rounding(batch: Batch, config: TrainConfig, tolerance: LogprobToler
     """Return whether the rewards give no advantage, and rounding explains the KL to the reference.
 
     Such a batch says nothing about the weights. An optimizer step on it would still move them by the learning rate,
-    because Adam scales the gradient, in a direction that depends on the micro-batches. The KL to another model is
+    because Adam scales the gradient, in a direction that depends on the microbatches. The KL to another model is
     never only rounding: a teacher that differs this little is still one to learn from.
     """
     algorithm = config.algorithm

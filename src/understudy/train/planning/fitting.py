@@ -25,7 +25,7 @@ from understudy.train.planning.memory import (
 MEMORY_SHARE = 0.75
 """Share of the memory that fitted settings plan to use. Runs have taken up to 30% more than planned."""
 MIN_TOKENS_PER_MICROBATCH = 1024
-"""Gradient checkpointing is preferred to micro-batches of fewer tokens, which share fewer prompts."""
+"""Gradient checkpointing is preferred to microbatches of fewer tokens, which share fewer prompts."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class FittedRun:
 def fit_to_memory(config: TrainConfig, folder: Path, machine: Machine, processes: int = 1) -> FittedRun:
     """Return the config with settings that fit into the machine's memory. `folder` is that of the model.
 
-    Settings that the user gave, in a file or on the command line, are not changed. First the micro-batch is halved,
+    Settings that the user gave, in a file or on the command line, are not changed. First the microbatch is halved,
     then gradient checkpointing is turned on; then fewer sequences are sampled at once.
     """
     if not isinstance(config.engine, LocalEngineConfig):
@@ -90,9 +90,9 @@ def _episode_tokens(config: TrainConfig) -> int:
 def _training_candidates(given: LocalEngineConfig, longest: int) -> Iterator[LocalEngineConfig]:
     """Yield configs from the fastest to the one that needs least memory. `longest` is the tokens of an episode.
 
-    A micro-batch that is not set has room for two episodes if possible, because episodes in micro-batches of their own
+    A microbatch that is not set has room for two episodes if possible, because episodes in microbatches of their own
     share no prompt: eight episodes of 3,110 tokens took 15.4 s at 2,048 tokens, and 3.8 s at 4,096. So gradient
-    checkpointing is tried before a micro-batch with room for less than one.
+    checkpointing is tried before a microbatch with room for less than one.
     """
     sizes = [given.max_tokens_per_microbatch]
     if "max_tokens_per_microbatch" not in given.model_fields_set:

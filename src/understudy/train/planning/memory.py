@@ -272,7 +272,7 @@ def summarize_memory_plan(plan: MemoryPlan) -> str:
 def explain_misfit(plan: MemoryPlan, engine: LocalEngineConfig, episode_tokens: int = 0) -> str:
     """Return a line that says that a plan does not fit and what to change, or nothing if it fits.
 
-    Settings of `engine` that cannot be changed to need less memory are left out: a micro-batch holds at least one
+    Settings of `engine` that cannot be changed to need less memory are left out: a microbatch holds at least one
     episode, which has up to `episode_tokens` tokens.
     """
     if plan.fits:
@@ -459,7 +459,7 @@ def _training_parts(
 ) -> Iterator[MemoryPart]:
     """Yield the parts of an update: tensors stored for the backward pass, and the largest temporary tensor.
 
-    The stored tensors grow with the tokens of a micro-batch. On other devices than a GPU, the backward pass also
+    The stored tensors grow with the tokens of a microbatch. On other devices than a GPU, the backward pass also
     computes, a layer at a time, the attention probabilities of tokens outside shared prompts, and their gradients.
     """
     item, on_gpu = machine.dtype_bytes, machine.device == "cuda"

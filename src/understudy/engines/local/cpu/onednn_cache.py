@@ -1,7 +1,7 @@
 """Limits oneDNN's primitive cache, which by default keeps 1024 compiled kernels, one per bfloat16 shape.
 
 A primitive takes 1 MB or more. Sequence lengths vary all the time, so a full cache holds gigabytes that are rarely used
-again. Forward and backward pass of a micro-batch use less than a hundred.
+again. Forward and backward pass of a microbatch use less than a hundred.
 """
 
 import os
