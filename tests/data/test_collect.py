@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.data_kit import run_data_command
+from support.data_kit import run_data_command, write_lines
 from support.endpoint import Answer, lamp_agent, serve_answers
 from support.groups import make_groups
 from toy import DOMAIN
@@ -85,6 +85,19 @@ def test_labeled_examples_include_solved_and_failed_episodes() -> None:
         ("c", False),
     ]
     assert found.skipped == SKIPPED
+
+
+def test_empty_replies_are_written_only_as_undesirable(tmp_path: Path) -> None:
+    episodes = [make_episode("a"), make_episode(""), make_episode("", False)]
+    examples: list[Any] = [
+        *(example for _, example in build_demonstrations(episodes, tools_of).examples),
+        *(example for _, example in build_labeled_examples(episodes, tools_of).examples),
+        *(example for _, example in build_preference_pairs(episodes, tools_of, max_per_task=4).examples),
+    ]
+    assert build_labeled_examples(episodes, tools_of).skipped == {"with an empty reply": 1}
+    rows = [example.model_dump(mode="json", exclude_defaults=True) for example in examples]
+    assert read_examples(write_lines(tmp_path / "c.jsonl", rows)) == examples
+    assert len(examples) == 4
 
 
 def test_preference_pairs_share_the_task_and_the_prompt() -> None:

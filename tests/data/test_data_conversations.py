@@ -131,6 +131,12 @@ def test_every_labeled_example_format_reads_the_same(tmp_path: Path, label: bool
             "messages.2: .*arguments",
         ),
         ({"messages": PROMPT}, "messages: "),
+        ({"messages": [*PROMPT, {"role": "assistant"}]}, "messages.2: neither content nor tool_calls"),
+        ({"messages": [*PROMPT, DONE | {"content": "", "tool_calls": []}]}, "messages.2: neither content"),
+        ({"messages": [*PROMPT, DONE | {"content": None}, PROMPT[1], DONE]}, "messages.2: neither content"),
+        ({"prompt": "Hi", "completion": ""}, "messages.1: neither content"),
+        ({"messages": [*PROMPT, DONE | {"content": ""}], "label": True}, "messages.2: neither content"),
+        ({"prompt": "Hi", "chosen": "", "rejected": "No."}, "messages.1: neither content"),
         ({"messages": [*PROMPT, DONE], "tools": "{"}, "tools: "),
         ({"messages": [*PROMPT, DONE], "tools": 7}, "tools: "),
         ({"messages": [*PROMPT, DONE], "tools": [{"description": "f"}]}, "tools.0.name: "),
@@ -170,6 +176,14 @@ def test_invalid_row_gives_an_error_with_its_field(tmp_path: Path, row: Any, pro
     (found,) = read_values(tmp_path / "rows.jsonl", row)
     assert isinstance(found, RowError)
     assert re.search(rf"rows\.jsonl:1: .*{problem}", str(found))
+
+
+@pytest.mark.parametrize(
+    "row", [{"prompt": "Hi", "chosen": "Yes.", "rejected": ""}, {"prompt": "Hi", "completion": "", "label": False}]
+)
+def test_an_empty_reply_may_be_rejected_or_undesirable(tmp_path: Path, row: dict[str, Any]) -> None:
+    (found,) = read_values(tmp_path / "rows.jsonl", row)
+    assert not isinstance(found, RowError)
 
 
 def test_results_stand_in_the_order_of_their_calls(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ REFUSED = [
     (make_tau_task(actions=[{"name": "find_user"}]), "actions.0.kwargs: ", "Field required"),
     (make_tau_task(instruction=""), "instruction: ", "at least 1 character"),
     (make_tau_task(kwargs={}), "kwargs: ", "Extra inputs are not permitted"),
-    ("task", "", "Input should be"),
+    ("task", "", "unknown shape string"),
 ]
 
 

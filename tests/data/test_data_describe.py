@@ -221,10 +221,13 @@ def test_validate_names_the_line_and_field_of_every_bad_row(tmp_path: Path) -> N
     ("line", "problem"),
     [
         ("{", ":1: "),
-        ("3", ":1: "),
-        ("{}", ":1: scenario: "),
+        ("3", ":1: unknown shape number; shapes of tasks: {"),
+        ("{}", ":1: unknown shape {}; shapes of tasks: {"),
+        ('{"problem": "x"}', ":1: unknown shape {problem: string}; "),
+        ('{"gold": []}', ":1: scenario: "),
+        ('{"domain": "retail"}', ":1: scenario: "),
         ('{"scenario": {"instructions": "x", "opening": "x"}, "gold": []}', ":1: id: "),
-        ('{"id": 1}', ":1: id: "),
+        ('{"id": 1}', ":1: unknown shape {id: number}; "),
     ],
 )
 def test_validate_rejects_lines_that_are_not_tasks(tmp_path: Path, line: str, problem: str) -> None:
@@ -232,6 +235,15 @@ def test_validate_rejects_lines_that_are_not_tasks(tmp_path: Path, line: str, pr
     code, out, err = run_data_command("validate", tmp_path / "t.jsonl")
     assert (code, out) == (2, "")
     assert err.startswith(f"understudy: {tmp_path / 't.jsonl'}{problem}")
+
+
+@pytest.mark.parametrize("verb", ["stats", "validate"])
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_a_file_without_rows_is_an_error(tmp_path: Path, verb: str, content: str) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(content)
+    problem = f"understudy: {path} has no tasks; name another file, folder or domain\n"
+    assert run_data_command(verb, path) == (2, "", problem)
 
 
 @pytest.mark.parametrize(("verb", "work"), [("stats", "stats.compute_stats"), ("validate", "convert.scan_items")])

@@ -424,6 +424,14 @@ def test_invalid_options_give_one_error_line_and_no_output(
     assert not list(tmp_path.iterdir())
 
 
+def test_an_output_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+    out = tmp_path / "t.jsonl"
+    Path(f"{out}.partial").mkdir()
+    code, _, err = run_data_command("synthesize", "retail", "--count", 2, "--out", out, "--resume")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith(f"understudy: {out} cannot be written ({out}.partial: Is a directory); ")
+
+
 @pytest.mark.parametrize(("other_domains", "available"), [([], 7), (["retail"], 14)])
 def test_exhausted_generator_reports_the_available_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_domains: list[str], available: int

@@ -49,9 +49,9 @@ class CriticConfig(Record):
     """Whether to normalize the advantages of a training step to mean 0 and standard deviation 1."""
     value_clip: float = Field(default=0.2, ge=0.0)
     """Clip range of a value around its old value in the value loss; 0 disables clipping."""
-    learning_rate: float = Field(default=5e-2, gt=0.0)
+    learning_rate: float = Field(default=5e-2, gt=0.0, allow_inf_nan=False)
     """Learning rate of the value head alone. One optimizer step changes a value by about this much."""
-    vf_coef: float = Field(default=0.1, ge=0.0)
+    vf_coef: float = Field(default=0.1, ge=0.0, allow_inf_nan=False)
     """Weight of the value loss in the layers shared with the policy; 0 trains only the value head on it."""
     warmup_steps: int = Field(default=0, ge=0)
     """Number of first training steps that train only the value head and leave the policy unchanged."""
@@ -72,5 +72,5 @@ class OverlongConfig(Record):
     buffer_fraction: float = Field(default=0.0, ge=0.0, le=1.0)
     """Length of the penalty's range at the end of `limits.max_episode_tokens`, as a fraction of it. The penalty rises
     linearly from 0 at the start of the range to its full value at the limit. 0 disables it."""
-    penalty: float = Field(default=1.0, ge=0.0)
+    penalty: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
     """Reward subtracted from an episode of `limits.max_episode_tokens` tokens."""

@@ -19,14 +19,14 @@ class PreferenceConfig(Record):
     """Loss: `dpo` learns from pairs, `kto` from single conversations labelled desirable or undesirable."""
     batch_size: int = Field(default=8, ge=1)
     """Pairs (`dpo`) or conversations (`kto`) per optimizer step."""
-    learning_rate: float = Field(default=1e-5, gt=0.0)
+    learning_rate: float = Field(default=1e-5, gt=0.0, allow_inf_nan=False)
     """Peak learning rate, reached after `warmup_steps`. It then decays linearly to a tenth at the last step."""
     warmup_steps: int = Field(default=4, ge=0)
     """Steps of linear warmup of the learning rate."""
-    beta: float = Field(default=0.1, gt=0.0)
+    beta: float = Field(default=0.1, gt=0.0, allow_inf_nan=False)
     """Strength of the KL constraint to the policy at the start of the phase; a higher value keeps it closer."""
-    undesirable_weight: float = Field(default=1.0, ge=0.0)
+    undesirable_weight: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
     """For `kto`: weight of undesirable conversations relative to desirable ones. Lower it if most are undesirable."""
-    rpo_alpha: float = Field(default=0.0, ge=0.0)
+    rpo_alpha: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     """Weight of an SFT loss on the better conversations, averaged over their tokens (Pang et al. 2024,
     arXiv:2404.19733). It prevents their probability from falling together with that of the worse ones."""

@@ -334,6 +334,8 @@ def stats(
     with progress_display(writes=False) as watch:
         items = watch(source.items(), "reading")
         found = describe.compute_stats(items, domains, measure, describe.measure_evidence(domains), count_tokens)
+    if not found.tasks and not found.num_invalid:
+        raise _no_tasks(source)
     if found.num_invalid and not found.tasks:
         raise TaskError(f"{source.name}: none of the {found.num_invalid} rows is valid; the first: {found.first_error}")
     written = write_plots(found, plots) if plots else []
@@ -367,6 +369,8 @@ def validate(
         items = play_tasks(watch(source.items(), "checking"), domains)
         report = (lambda item: errors.append(str(item))) if as_json else _report
         found = scan_items(items if skip_invalid else items_or_raise(items), report=report)
+    if not found.num_valid and not found.invalid_positions:
+        raise _no_tasks(source)
     values = {"source": source.name, "num_valid": found.num_valid, "errors": errors}
     print(
         json.dumps(values, indent=1)
@@ -461,6 +465,10 @@ def _source(
     found = open_task_input(dataset, [requested] if requested and not found.domain else [], split)
     domains.add(found.sources)
     return found, domains
+
+
+def _no_tasks(source: "TaskInput") -> ConfigError:
+    return ConfigError(f"{source.name} has no tasks; name another file, folder or domain")
 
 
 def _convert_output(

@@ -4,7 +4,6 @@
 .json      a list, or an object with a list `data`, `tasks` or `dependent_dataset`; parsed incrementally (ijson)
 .parquet   one row at a time, by row groups (pyarrow)
 .arrow     one row at a time, by record batches (pyarrow); `datasets` saves such streams
-.csv       one object a row, with the names of the first line as keys; all values are texts
 .py        the literals of a list `TASKS`; never executed. Only this reader loads a whole file (`python_literals`)
 
 Arrow pads objects: each object of a column has the keys of all others, with nulls. So nulls in objects of .parquet and

@@ -235,6 +235,13 @@ class _Section:
             raise ConfigError(f"{self.source}: {path}.kind: unknown value {allowed}")
         return _Section(by_kind[kind], self.root, self.source, f"{path}.", f"{path}.kind = {kind!r}")
 
+    def check_value(self, key: str, value: Any) -> None:
+        """Raise ConfigError for a boolean in place of a number, which pydantic would read as 0 or 1."""
+        allowed = _members(self.record.model_fields[key].annotation)
+        is_number = any(kind in allowed for kind in (int, float, Decimal)) and bool not in allowed
+        if is_number and isinstance(value, bool):
+            raise ConfigError(f"{self.source}: {self.path}{key} should be a number, not {_toml(value)}")
+
     def enter_table(self, key: str, name: str) -> "_Section | None":
         """Return the section of one name of a table of records, or None if the key holds no such table."""
         record = table_record(self.record, key)
@@ -243,10 +250,14 @@ class _Section:
 
 def field_records(record: type[Record], key: str) -> tuple[type[Record], ...]:
     """Return the record types that a field may hold: several if they differ in `kind`, none if it holds a value."""
-    annotation = record.model_fields[key].annotation
-    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    members = _members(record.model_fields[key].annotation)
     types = [get_args(member)[0] if get_origin(member) is Annotated else member for member in members]
     return tuple(each for each in types if isinstance(each, type) and issubclass(each, Record))
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """Return the types of a union, or the annotation alone."""
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
 def table_record(record: type[Record], key: str) -> type[Record] | None:
@@ -264,6 +275,7 @@ def record_kind(record: type[Record]) -> str:
 def _check_keys(section: _Section, values: Mapping[str, Any]) -> None:
     for key, value in values.items():
         section.check_key(key)
+        section.check_value(key, value)
         is_table = isinstance(value, dict)
         if field_records(section.record, key) and not is_table:
             raise ConfigError(f"{section.source}: {section.path}{key} is a section, not a value")
@@ -337,6 +349,7 @@ def _override(section: _Section, values: dict[str, Any], override: str) -> None:
         hint = f"; did you mean {path}.preset={text.strip()}?" if "preset" in records[0].model_fields else ""
         raise ConfigError(f"override {_shown(override)}: {path} is a section, not a value{hint}")
     values[key] = _value(section.record.model_fields[key].annotation, text.strip())
+    section.check_value(key, values[key])
 
 
 def _shown(override: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -50,6 +50,9 @@ from understudy.runs.other_names import OTHER_NAMES
 from understudy.runs.presets import DEFAULT_PRESET, preset_names, preset_text
 from understudy.runs.trackers import TrackerName, TrackingConfig
 
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""A seed of random numbers: torch and vLLM take 64 bits, and so does TOML."""
+
 
 class SFTConfig(Record):
     """The SFT phase, on gold episodes and demonstrations of a file."""
@@ -58,7 +61,7 @@ class SFTConfig(Record):
     """Optimizer steps, each on one batch. 0 skips SFT."""
     batch_size: int = Field(default=8, ge=1)
     """Demonstrations in a batch."""
-    learning_rate: float = Field(default=2e-4, gt=0.0)
+    learning_rate: float = Field(default=2e-4, gt=0.0, allow_inf_nan=False)
     """Peak learning rate. It decays linearly to a tenth at the last step."""
     warmup_steps: int = Field(default=4, ge=0)
     """Steps of linear warmup."""
@@ -97,7 +100,7 @@ class AlgorithmConfig(Record):
     """Maximum number of episodes of a group that the update trains on: half of them those with the highest rewards,
     half those with the lowest (PODS, Xu et al. 2025, arXiv:2504.13818). Sampling is often cheaper than updating. 0
     trains on all."""
-    learning_rate: float = Field(default=1e-5, gt=0.0)
+    learning_rate: float = Field(default=1e-5, gt=0.0, allow_inf_nan=False)
     """Peak learning rate."""
     warmup_steps: int = Field(default=2, ge=0)
     """Steps of linear warmup."""
@@ -108,7 +111,7 @@ class AlgorithmConfig(Record):
     """Minibatches that the episodes of a step are divided into, with one optimizer step on each."""
     update_epochs: int = Field(default=1, ge=1)
     """Passes over the episodes of a step, each with other minibatches."""
-    kl_coef: float = Field(default=0.0, ge=0.0)
+    kl_coef: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     """Weight of the KL penalty against the reference, or of distillation from a teacher. 0 turns it off."""
     kl_estimator: KLEstimator = "k1"
     """Estimator of the KL divergence: `k1` is the log ratio in the reward, `k2` is in the loss with the same
@@ -188,7 +191,7 @@ class EvalConfig(Record):
     """Steps between evaluations. 0 evaluates only before and after training."""
     temperature: Temperature = 0.0
     """Sampling temperature. 0 is greedy decoding."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of generated tasks and of episodes. It is separate from the run's seed, so that runs with different seeds
     are evaluated on the same tasks.
     """
@@ -234,11 +237,11 @@ class TrainConfig(Record):
     reward: PolicyRewardConfig = STRICT_REWARD
     model: str = "smollm2-135m"
     """A bundled model, a local folder, or `owner/model` on the Hugging Face hub."""
-    seed: int = 0
+    seed: Seed = 0
     """The same seed gives the same run."""
     steps: int = Field(default=12, ge=0)
     """RL steps."""
-    epochs: float = Field(default=0.0, ge=0.0)
+    epochs: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     """Passes over the training tasks, in place of `steps`: each step uses `algorithm.groups_per_batch` tasks. Only for
     sources with a fixed number of tasks, such as files. 0 means `steps`."""
     save_every: int = Field(default=5, ge=0)

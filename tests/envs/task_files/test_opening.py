@@ -136,6 +136,29 @@ def test_prompts_of_common_shapes_are_scored_by_a_function(tmp_path: Path) -> No
         load_source(path, DataConfig(reward="toy:DOMAIN"))
 
 
+def test_a_row_of_unknown_shape_names_its_keys_and_the_known_shapes(tmp_path: Path) -> None:
+    path = str(write_lines(tmp_path / "math.jsonl", [{"problem": "2+2?", "solution": "4"}]))
+    with pytest.raises(ConfigError) as error:
+        load_source(path, DataConfig(reward="support.task_rows:reward_answer"))
+    text = str(error.value)
+    assert "math.jsonl:1: unknown shape {problem: string, solution: string}; shapes of tasks: {" in text
+    assert "{question, answer} | {prompt, answer}" in text
+
+
+def test_a_repeated_question_names_the_first_row_and_an_id_its_value(tmp_path: Path) -> None:
+    rows = [{"question": "2+2?", "answer": "4"}, {"question": "3+3?", "answer": "6", "id": "a"}]
+    rows += [{"question": "2+2?", "answer": "5"}, {"question": "4+4?", "answer": "8", "id": "a"}]
+    path = str(write_lines(tmp_path / "sums.jsonl", rows))
+    source = load_source(path, DataConfig(reward="support.task_rows:reward_answer"))
+    (summary,) = list_file_summaries(source)
+    assert [text.removeprefix(f"{path}:") for text in summary.refusals] == [
+        f"3: it repeats the question of {path}:1; remove it, or give each row its own id",
+        "4: id: 'a' is also the id of an earlier task",
+    ]
+    (played,) = list_sources(source)
+    assert [example.answer for example in played.examples] == ["4", "6"]  # type: ignore[attr-defined]
+
+
 def test_tau_tasks_are_played_in_the_users_checkout(tmp_path: Path) -> None:
     checkout = f"tau-bench:{write_checkout(tmp_path / 'tau', TAU_BENCH)}#kiosk"
     sale = {"name": "sell", "kwargs": {"good": "plum", "count": 1}}

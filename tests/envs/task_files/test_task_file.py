@@ -45,7 +45,7 @@ def test_each_row_has_its_own_kind(tmp_path: Path) -> None:
     rows = [own_rows()[0], skyrl_rows()[1], make_tau_task(), make_address_task(1), {"question": "6*7?"}, {"a": 1}, 7]
     source = load_source(str(write_lines(tmp_path / "mixed.jsonl", rows)))
     (summary,) = list_file_summaries(source)
-    assert summary.rows == {"tasks": 3, "SkyRL rows": 1, "tau tasks": 2, "prompts": 1}
+    assert summary.rows == {"tasks": 1, "SkyRL rows": 1, "tau tasks": 2, "prompts": 1, "unknown rows": 2}
     assert summary.played_by == {"retail": 4}
     assert summary.refused == {"no reward": 1, "malformed": 2}
     assert [text.split(": ")[0].rpartition(":")[2] for text in summary.refusals] == ["5", "6", "7"]

@@ -1,7 +1,8 @@
 """Convert episodes to demonstrations, preference pairs or labeled examples, without repetitions.
 
 An episode is successful if it earned the full reward. Episodes with an unparsable call are left out, because their
-conversation does not hold the original text. Episodes that failed because of a fault are left out too.
+conversation does not hold the original text. Episodes that failed because of a fault are left out too, and successful
+ones with an empty reply, which nothing should imitate.
 """
 
 import random
@@ -119,8 +120,14 @@ def _usable_episodes(episodes: Iterable[Trajectory], left: Counter[str]) -> Iter
             left["with calls that could not be read"] += 1
         elif not any(message.role == "assistant" for message in episode.messages):
             left["without a reply"] += 1
+        elif is_success(episode) and any(map(_is_empty_reply, episode.messages)):
+            left["with an empty reply"] += 1
         else:
             yield episode
+
+
+def _is_empty_reply(message: Message) -> bool:
+    return message.role == "assistant" and not message.content and not message.tool_calls
 
 
 def _new(episode: Trajectory, seen: set[Hashable], left: Counter[str]) -> bool:

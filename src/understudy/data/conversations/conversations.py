@@ -97,7 +97,11 @@ def _to_example(item: Item[Any] | RowError, uses: Sequence[Use]) -> Item[Trainin
         parts = shape.split(row)
         if not parts.continuations:
             raise InvalidRow("answer", "a text or a number is needed")
-        conversations = [normalize_messages([*parts.prompt, *end]) for end in parts.continuations]
+        # only a rejected continuation or an undesirable episode may have empty replies
+        conversations = [
+            normalize_messages([*parts.prompt, *end], allow_empty_replies=number > 0 or row.get("label") is False)
+            for number, end in enumerate(parts.continuations)
+        ]
         fields: dict[str, Any] = {"task": _task_id(row), "tools": normalize_tools(row)}
         if kind is PreferencePair:
             fields |= {"chosen": conversations[0], "rejected": conversations[1]}

@@ -37,12 +37,16 @@ def parse_field(text: str, field: str, problem: str) -> Any:
         raise InvalidRow(field, f"{problem}: {e}") from e
 
 
-def normalize_messages(messages: Sequence[Any]) -> list[WireMessage]:
+def normalize_messages(messages: Sequence[Any], *, allow_empty_replies: bool = False) -> list[WireMessage]:
     """Return messages without null columns and weights. Calls without ids get ids, and so do their results.
 
-    Calls and results in the tags of Hermes (`<tool_call>`, `<tool_response>`) become calls and results.
+    Calls and results in the tags of Hermes (`<tool_call>`, `<tool_response>`) become calls and results. Raise
+    InvalidRow for a message of another form, and for an empty reply unless it is allowed.
     """
-    normalized = (_normalize_message(message, f"messages.{i}") for i, message in enumerate(messages))
+    normalized = [_normalize_message(message, f"messages.{i}") for i, message in enumerate(messages)]
+    for number, message in enumerate(normalized):
+        if _is_empty_reply(message) and not allow_empty_replies:
+            raise InvalidRow(f"messages.{number}", "neither content nor tool_calls")
     return _with_call_ids([part for message in normalized for part in _split_results(message)])
 
 
@@ -74,6 +78,11 @@ def _normalize_message(message: Any, field: str) -> WireMessage:
     if not bare.get("tool_calls") and bare.get("role") == "assistant" and isinstance(bare.get("content"), str):
         bare |= _tagged_calls(bare["content"], field)
     return {"content": ""} | bare
+
+
+def _is_empty_reply(message: WireMessage) -> bool:
+    """Return whether a message is the assistant's and says and calls nothing."""
+    return message.get("role") == "assistant" and message.get("content") == "" and not message.get("tool_calls")
 
 
 def _tagged_calls(text: str, field: str) -> WireMessage:

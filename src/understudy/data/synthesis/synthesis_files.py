@@ -149,7 +149,9 @@ async def write_new_tasks(
     results = (
         make_tasks(output.sources, config) if chat is None else propose_tasks(chat, output.sources, config, accepted)
     )
-    with contextlib.closing(JsonlWriter(partial)) as made:
+    with os_errors_as_config_errors(output.path, RETRY_HINT):
+        writer = JsonlWriter(partial)
+    with contextlib.closing(writer) as made:
         progress = iter(track(itertools.count(), "tasks" if chat is None else "proposals"))
         try:
             async for result in results:

@@ -184,22 +184,20 @@ def _without_repeated_ids(
     """Yield the items of rows with a RowError in place of each repeated task."""
     locations: dict[str, str] = {}
     for row, item in zip(rows, items, strict=True):
-        first = locations.get(item.value.task.id) if isinstance(item, Item) else None
-        if first is None:
-            if isinstance(item, Item):
-                locations[item.value.task.id] = item.location
-            yield item
-        elif _is_question_without_id(row):
-            problem = f"it repeats the question of {first}; remove it, or give each row its own id"
-            yield RowError(item.location, "", problem, "duplicate")
-        else:
-            problem = f"{item.value.task.id!r} is also the id of an earlier task"
-            yield RowError(item.location, "id", problem, "duplicate")
+        if isinstance(item, Item) and item.value.task.id in locations:
+            yield _repetition(row, item, locations[item.value.task.id])
+            continue
+        if isinstance(item, Item):
+            locations[item.value.task.id] = item.location
+        yield item
 
 
-def _is_question_without_id(row: ReadRow) -> bool:
+def _repetition(row: ReadRow, item: Item[TaskRow], first: str) -> RowError:
     content = row.item.value.content if isinstance(row.item, Item) else None
-    return isinstance(content, ToolExample) and not content.id
+    if isinstance(content, ToolExample) and not content.id:
+        problem = f"it repeats the question of {first}; remove it, or give each row its own id"
+        return RowError(item.location, "", problem, "duplicate")
+    return RowError(item.location, "id", f"{item.value.task.id!r} is also the id of an earlier task", "duplicate")
 
 
 def _no_database_note(sources: Iterable[TaskSource]) -> tuple[str, ...]:

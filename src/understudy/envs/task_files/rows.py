@@ -214,7 +214,9 @@ SKYRL_ROWS = RowKind("SkyRL rows", "{prompt, reward_spec}", is_skyrl_row, _read_
 SPECS = RowKind("tasks of specs", "{scenario, tasks}", is_spec_row, _read_spec, "calls")
 SEQUENCES = RowKind("sequences", "{prompt, tool_sequence}", is_sequence_row, _read_sequence, "calls")
 TAU_TASKS = RowKind("tau tasks", "{instruction, actions}", _is_tau_task, _read_tau, "calls")
-TAU2_TASKS = RowKind("tau2 tasks", "{evaluation_criteria}", lambda row: "evaluation_criteria" in row, _read_tau2, "calls")
+TAU2_TASKS = RowKind(
+    "tau2 tasks", "{evaluation_criteria}", lambda row: "evaluation_criteria" in row, _read_tau2, "calls"
+)
 CALL_ROWS = RowKind("call rows", "{prompt, actions}", is_call_row, _read_calls, "calls")
 PROMPTS = RowKind(
     "prompts", "{question, answer} | {prompt, answer} | {prompt, reward_model}", is_prompt_row, _read_prompt, "reward"

@@ -127,7 +127,9 @@ class SourceMatcher:
         if not self.data.reward:
             problem = "a question needs a reward function; name one: data.reward=module:attribute"
             return [RowError(item.location, "", problem, "no reward") for item in items]
-        examples = {item.value.content.task_id(self.name): item.value.content for item in items}
+        examples: dict[str, ToolExample] = {}
+        for item in items:  # the first of repeated rows is the one that is played
+            examples.setdefault(item.value.content.task_id(self.name), item.value.content)
         source = ToolDataset(self.name, "", tuple(examples.values()), load_episode_class(self.data.reward))
         self.used[source.name] = source
         return [
