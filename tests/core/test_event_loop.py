@@ -9,7 +9,7 @@ import time
 import pytest
 from pydantic import BaseModel, field_serializer
 
-from understudy.core.event_loop import BackgroundLoop, LoopLocal, run_async
+from understudy.core.event_loop import BackgroundLoop, LoopLocal, gather_or_cancel, run_async
 
 
 async def double(number: int) -> int:
@@ -108,6 +108,26 @@ def test_second_ctrl_c_interrupts_cleanup() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_async(wait())
     assert time.monotonic() - started < 30
+
+
+def test_first_error_cancels_the_others_and_waits_for_their_cleanup() -> None:
+    ended: list[str] = []
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise ZeroDivisionError("first")
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append("cleaned up")
+
+    assert asyncio.run(gather_or_cancel(map(double, (1, 2)))) == [2, 4]
+    with pytest.raises(ZeroDivisionError, match="first"):
+        asyncio.run(gather_or_cancel([wait(), fail(), wait()]))
+    assert ended == ["cleaned up"] * 2
 
 
 def test_loop_local_creates_one_object_per_loop() -> None:

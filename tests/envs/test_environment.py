@@ -102,6 +102,16 @@ def test_text_goes_to_user_and_user_ends_episode() -> None:
     assert scene.user.received == ["One?", "Two."]
 
 
+def test_lone_surrogates_of_users_and_tools_are_replaced() -> None:
+    scene = Scene("caf\udce9")
+    steps = scene.say("Where?"), scene.call(ToolCall(name="read", arguments={"key": "\ud83d"}))
+    assert [step.messages[0].content for step in steps] == ["caf\ufffd", "Error: no note '\\ud83d'"]
+    scene.state.notes["a"] = Note(text="caf\udce9")
+    assert scene.call(ToolCall(name="read", arguments={"key": "a"})).messages[0].content == '{"text":"caf\ufffd"}'
+    assert scene.call(ToolCall(name="\ud83d")).messages[0].content.startswith("Error: unknown tool")
+    assert all("\ud83d" not in message.content for message in scene.environment.transcript)
+
+
 def test_calls_run_in_order_and_are_hidden_from_user() -> None:
     scene = Scene("Yes.")
     scene.say("Shall I proceed?")

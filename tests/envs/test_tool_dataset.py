@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from understudy.envs.sources import load_domain, load_source
 from understudy.envs.task_source import Slice, TaskSource
 from understudy.envs.users import ReplayUser
 from understudy.rollouts.agent import GoldAgent, NoopAgent
-from understudy.rollouts.rollout import EpisodeLimits, rollout
+from understudy.rollouts.rollout import EpisodeLimits, play_episode, rollout
 from understudy.runs.agents import CustomAgent, make_agent
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.targets import resolve
@@ -103,7 +104,14 @@ def test_user_simulator_continues_conversation() -> None:
     assert episode.reward == 1.0
 
 
-@pytest.mark.parametrize("given", [1.5, -0.1, float("nan"), None, "1"])
+class SeveralNumbers(list[float]):
+    """What an array of several numbers is to `float`."""
+
+    def __float__(self) -> float:
+        raise TypeError("only a scalar can be converted to a float")
+
+
+@pytest.mark.parametrize("given", [1.5, -0.1, float("nan"), None, "1", 10**400, SeveralNumbers([1.0, 0.0])])
 def test_reward_outside_0_to_1_is_fault_of_grader(given: object) -> None:
     class Odd(ToolEpisode):
         def reward(self, transcript: Sequence[Message]) -> float:
@@ -112,6 +120,7 @@ def test_reward_outside_0_to_1_is_fault_of_grader(given: object) -> None:
     episode = play_first_task(ToolDataset("odd", "p", ROWS, Odd), "Hello.")
     assert (episode.score, episode.fault) == (None, "grader")
     assert "0 to 1" in episode.error
+    assert f"the reward is {given!r}"[:60] in episode.error
 
 
 def test_failed_judge_is_fault_instead_of_zero_reward() -> None:
@@ -141,6 +150,78 @@ def test_invalid_dataset_definition_raises_task_error() -> None:
     stranger = ROWS[0].replace(id="stranger").to_task("tins", "train")
     with pytest.raises(TaskError, match=r"\bstranger\b.*\btins\b.*\bshelves\b"):
         SHELVES.environment(stranger)
+
+
+@pytest.mark.parametrize(
+    ("examples", "text"),
+    [
+        ([], "the data set half has no examples"),
+        ([ROWS[0], ROWS[1].replace(prompt="\ud83d")], "example 1 of half: its prompt has half a character"),
+        (
+            [ROWS[0].replace(gold_calls=(call("put", thing="\ud83d"),))],
+            "example 0 of half: in its gold_calls, .*half a",
+        ),
+    ],
+    ids=["none", "prompt", "gold call"],
+)
+def test_examples_that_cannot_be_played_are_rejected(examples: list[ToolExample], text: str) -> None:
+    with pytest.raises(TaskError, match=text):
+        ToolDataset("half", "p", examples, Shelf)
+
+
+def test_id_of_a_prompt_with_half_a_character_is_an_error_in_one_line() -> None:
+    with pytest.raises(TaskError, match=r"the prompt '\\ud83d' has half a character"):
+        ToolExample(prompt="\ud83d").task_id("half")
+
+
+def test_examples_may_be_a_generator() -> None:
+    generated = ToolDataset("shelves", "p", (row for row in ROWS), Shelf)  # type: ignore[arg-type]
+    assert [len(generated.tasks(split)) for split in ("train", "validation", "test")] == [1, 1, 1]
+
+
+class Forgetful(ToolEpisode):
+    """An episode whose `__init__` does not call that of ToolEpisode."""
+
+    def __init__(self, example: ToolExample) -> None:
+        self.seen = True
+
+    def reward(self, transcript: Sequence[Message]) -> float:
+        return float(transcript[-1].content == self.example.answer)
+
+
+def test_episode_has_its_example_without_super_init() -> None:
+    assert play_first_task(ToolDataset("forgetful", "p", ROWS, Forgetful), "Done.").reward == 1.0
+
+
+class WithoutExample(Shelf):
+    """An episode whose `__init__` has the wrong arguments, and its reward too."""
+
+    def __init__(self) -> None:
+        super().__init__(ROWS[0])
+
+
+class RewardOfNoArguments(Shelf):
+    def reward(self) -> float:  # type: ignore[override]
+        return 1.0
+
+
+@pytest.mark.parametrize(
+    ("episode_class", "text"),
+    [
+        (WithoutExample, r"the episode class WithoutExample raised TypeError: .*\(test_tool_dataset\.py:"),
+        (RewardOfNoArguments, r"the reward function raised TypeError: .*\(test_tool_dataset\.py:"),
+    ],
+)
+def test_wrong_signature_is_located_in_the_users_file(episode_class: type[ToolEpisode], text: str) -> None:
+    source = ToolDataset("shelves", "p", ROWS, episode_class)
+    limits = EpisodeLimits(max_retries=0)
+    episode = asyncio.run(play_episode(source, source.tasks("train")[0], FixedReplies("Done."), limits, seed=0))
+    assert re.search(text, episode.error), episode.error
+
+
+def test_object_is_no_episode_class() -> None:
+    with pytest.raises(TaskError, match=r"the episode_class of shelves is <.*pass the class itself"):
+        ToolDataset("shelves", "p", ROWS, Shelf(ROWS[0]))  # type: ignore[arg-type]
 
 
 def test_unlisted_task_of_the_data_set_is_an_example() -> None:

@@ -10,7 +10,7 @@ from understudy.core.errors import TaskError, ToolError, ToolErrorKind
 from understudy.core.messages import ToolCall, tool_to_openai
 from understudy.core.records import Record
 from understudy.envs.state import State, Table
-from understudy.envs.tools import Alias, Toolkit
+from understudy.envs.tools import Alias, Toolkit, render_result
 
 
 class Jar(Record):
@@ -95,6 +95,53 @@ def test_results_leave_out_defaults() -> None:
     assert call_tool("fill", jar="a", sweets=0) == '{"title":"mint"}'
     assert call_tool("fill", jar="a", sweets=2, kind="lemon") == '{"title":"lemon","sweets":2}'
     assert call_tool("title", title="a", type=["b"]) == "a ['b']"
+
+
+class Scalar:
+    """A number of NumPy or PyTorch, with as much as is read of it."""
+
+    shape = ()
+
+    def item(self) -> int:
+        return 7
+
+
+class Array:
+    """An array of NumPy or PyTorch, with as much as is read of it."""
+
+    shape = (2,)
+
+    def tolist(self) -> list[int]:
+        return [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (Scalar(), "7"),
+        ({"a": [Scalar()]}, '{"a":[7]}'),
+        (["caf\udce9", "é"], '["caf\ufffd","é"]'),
+        ((n for n in (1, 2)), "[1,2]"),
+    ],
+    ids=["scalar", "nested scalar", "surrogate", "generator"],
+)
+def test_result_is_rendered_as_json(result: object, text: str) -> None:
+    assert render_result("look", result) == text
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (Array(), r"look returned test_tools\.Array, which is not JSON; return test_tools\.Array as its tolist\(\)"),
+        ({"a": Array()}, r"look returned dict, which is not JSON; return test_tools\.Array as its tolist\(\)"),
+        (object(), "look returned object, which is not JSON; return object as a text, a number"),
+        (b"\xff", "look returned bytes, which is not JSON; .*utf-8"),
+    ],
+    ids=["array", "nested array", "object", "bytes"],
+)
+def test_result_that_is_not_json_is_named(result: object, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        render_result("look", result)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,12 @@
 """Test exceptions in code that users write: each is attributed to its component, and none ends a run."""
 
 import asyncio
+import itertools
 import pickle
 import random
+import re
+import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -13,9 +17,10 @@ import pytest
 from support.shelves import FixedReplies, call
 from toy import DOMAIN, Lamp, LampTools
 from understudy.core.errors import ConfigError, RolloutError, TaskError, ToolError
+from understudy.core.interruption import handle_sigterm_as_interrupt
 from understudy.core.messages import Message
 from understudy.core.tasks import Score, Task
-from understudy.core.trajectory import StopReason, Trajectory
+from understudy.core.trajectory import StopReason, Trajectory, trajectory_to_jsonl
 from understudy.core.user_code import MAX_TEXT_LENGTH, MAX_TRACEBACK_LENGTH, task_code, tool_code, user_code
 from understudy.envs.domains.base import Domain
 from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
@@ -81,7 +86,7 @@ def play(prompt: str, *replies: Message | str, retries: int = 0) -> Trajectory:
     [
         (call("find", number="9"), "KeyError: '9'"),
         (call("convert", text="abc"), "ValueError: invalid literal for int() with base 10: 'abc'"),
-        (call("describe"), "PydanticSerializationError"),
+        (call("describe"), "TypeError: describe returned object, which is not JSON; return object as a text, a number"),
     ],
     ids=["sync", "async", "result"],
 )
@@ -93,6 +98,7 @@ def test_exception_of_tool_is_error_for_the_model(wrong: object, text: str) -> N
     assert (episode.reward, episode.event_counts["tool_exception"]) == (1.0, 1)
     (report,) = episode.exceptions
     assert report.component == "tool"
+    assert report.location.startswith("test_user_code.py:")
     assert "Traceback" in report.traceback
 
 
@@ -239,12 +245,49 @@ class BuggyAgent:
         return self.error
 
 
-@pytest.mark.parametrize("error", [ValueError("a bug"), "Hello."], ids=["exception", "text"])
-def test_exception_of_custom_agent_is_fault_of_agent(error: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("support.shelves.HELLO", BuggyAgent(error))
+class AppendingAgent:
+    """An agent that appends `reply`, whatever it is."""
+
+    def __init__(self, reply: object) -> None:
+        self.reply = reply
+
+    def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: object) -> object:
+        episode.observe(new)
+        episode.act(self.reply)  # type: ignore[arg-type]
+        return self.reply
+
+
+class AgentOfOneArgument:
+    """An agent whose `act` has the wrong arguments."""
+
+    def act(self, messages: object) -> None:
+        """Never called."""
+
+
+HELLO_FROM_AGENT = Message(role="assistant", content="Hello.")
+
+
+@pytest.mark.parametrize(
+    ("agent", "text"),
+    [
+        (BuggyAgent(ValueError("a bug")), r"ValueError: a bug \(test_user_code\.py:"),
+        (BuggyAgent("Hello."), "a reply is a Message"),
+        (BuggyAgent(HELLO_FROM_AGENT), r"has not appended to the episode; call episode\.observe\(new\)"),
+        (AppendingAgent("hi"), r"TypeError: act of the episode got 'hi'; it takes a Message, .*test_user_code\.py:"),
+        (AppendingAgent(None), r"TypeError: act of the episode got None; .*test_user_code\.py:"),
+        (AppendingAgent(HELLO_FROM_AGENT.replace(role="user")), "role='user'; a reply has role='assistant'"),
+        (AppendingAgent(HELLO_FROM_AGENT.replace(content="\ud83d")), "cannot be written as JSON"),
+        (AgentOfOneArgument(), r"TypeError: .*takes 2 positional arguments but 5 .*test_user_code\.py:"),
+    ],
+    ids=["exception", "text", "not appended", "appended text", "appended None", "user", "surrogate", "signature"],
+)
+def test_mistake_of_custom_agent_is_fault_of_agent(agent: object, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("support.shelves.HELLO", agent)
     agent = make_agent("support.shelves:HELLO", TrainConfig())
     episode = asyncio.run(play_episode(DOMAIN, TASK, agent, EpisodeLimits(max_retries=0), seed=0))
     assert episode.fault == "agent"
+    assert re.search(text, episode.error), episode.error
+    trajectory_to_jsonl(episode)  # raises ValueError for a lone surrogate
 
 
 class OutOfMemoryError(RuntimeError):
@@ -267,10 +310,133 @@ def test_errors_that_are_no_bugs_of_users_pass(
     assert raised.value is error
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError(), SystemExit(1)])
-def test_interruption_passes(error: BaseException) -> None:
-    with pytest.raises(type(error)), user_code("user", "x"):
-        raise error
+ENTER = {
+    "user": (lambda: user_code("user", "x"), RolloutError),
+    "tool": (lambda: tool_code("x"), ToolError),
+    "task": (lambda: task_code("x"), TaskError),
+}
+
+
+@pytest.mark.parametrize("kind", ENTER)
+def test_interruption_passes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter, _ = ENTER[kind]
+    with pytest.raises(KeyboardInterrupt), enter():
+        raise KeyboardInterrupt
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN)  # as in a background job of a shell
+    monkeypatch.setattr(signal, "signal", lambda number, handler: handlers.append(handler))
+    handlers: list[Callable[..., None]] = []
+    handle_sigterm_as_interrupt()
+    with pytest.raises(SystemExit), enter():
+        handlers[0](signal.SIGTERM, None)
+
+    async def wait() -> None:
+        with enter():
+            await asyncio.sleep(0)
+            await asyncio.Event().wait()
+
+    async def cancel() -> None:
+        waiting = asyncio.ensure_future(wait())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        abandoned.send(None)
+
+    abandoned = wait()
+    asyncio.run(cancel())
+    abandoned.close()  # raises an exception if GeneratorExit does not pass
+
+
+@pytest.mark.parametrize("kind", ENTER)
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), GeneratorExit()], ids=repr)
+def test_exit_of_user_code_is_an_exception_of_its_component(error: BaseException, kind: str) -> None:
+    enter, expected = ENTER[kind]
+
+    async def run() -> None:
+        await asyncio.sleep(0)
+        with enter():
+            raise error
+
+    if kind == "task" and isinstance(error, GeneratorExit):
+        expected = GeneratorExit  # a generator of tasks is closed so
+    with pytest.raises(expected) as raised:
+        asyncio.run(run())
+    if expected in (RolloutError, ToolError):
+        assert raised.value.report.location.startswith("test_user_code.py:")  # type: ignore[attr-defined]
+
+
+def test_generator_of_tasks_can_be_closed() -> None:
+    stream = replace(DOMAIN, generate=lambda *args: itertools.repeat(TASK)).stream("train")
+    assert next(stream) == TASK
+    stream.close()  # type: ignore[attr-defined]
+
+
+class ExitingLampTools(LampTools):
+    """A tool of the toy domain that ends the process."""
+
+    async def switch_lamp(self, lamp_id: str, on: bool) -> Lamp:
+        """Switch a lamp."""
+        sys.exit(3)
+
+
+def test_exit_of_coroutines_in_the_background_is_reported() -> None:
+    async def draw(rng: random.Random) -> Task:
+        sys.exit(3)
+
+    with pytest.raises(ToolError, match="SystemExit: 3"):
+        ExitingLampTools(DOMAIN.initial_state(TASK)).call_sync(call("switch_lamp", lamp_id="L0", on=True))
+    with pytest.raises(TaskError, match=r"family 'one' raised SystemExit: 3 \(test_user_code"):
+        replace(DOMAIN, package="lamps", families=(), generate={"one": draw}).sample("train", 1)
+
+
+def test_exception_without_a_text_is_reported() -> None:
+    class UnprintableError(Exception):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    with pytest.raises(RolloutError, match="UnprintableError: its text cannot be shown"), user_code("user", "x"):
+        raise UnprintableError
+
+
+def reward_of_no_arguments() -> float:
+    return 1.0
+
+
+class UserOfNoArguments:
+    """A user whose `__init__` has the wrong arguments."""
+
+    def __init__(self) -> None:
+        self.reply = None
+
+
+@pytest.mark.parametrize(
+    ("domain", "fault", "text"),
+    [
+        (replace(DOMAIN, grade=reward_of_no_arguments), "grader", r"TypeError: .*\(test_user_code\.py:"),
+        (DOMAIN.with_users(lambda *args: BuggyAgent("")), "user", r"AttributeError: .*\(test_user_code\.py:"),
+    ],
+    ids=["grader", "user without reply"],
+)
+def test_call_that_fails_is_located_at_the_definition(domain: Domain, fault: str, text: str) -> None:
+    episode = play_gold(domain)
+    assert episode.fault == fault
+    assert re.search(text, episode.error), episode.error
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (UserOfNoArguments, r"TypeError: .*\(test_user_code\.py:"),
+        (lambda *args: BuggyAgent(""), "is a BuggyAgent; it needs `async def reply"),
+    ],
+    ids=["signature", "no reply"],
+)
+def test_wrong_user_class_is_fault_of_user(made: object, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("support.shelves.HELLO", made)
+    users = UserSimulatorFactory(UserConfig(kind="support.shelves:HELLO"))
+    with pytest.raises(RolloutError, match=text) as raised:
+        users(TASK.scenario, 7)
+    assert raised.value.fault == "user"
 
 
 def test_report_is_short_and_survives_pickling() -> None:

@@ -284,6 +284,29 @@ def test_timeout_and_cancellation_that_are_not_the_limit_pass() -> None:
     asyncio.run(cancel())
 
 
+def test_episode_without_any_wait_can_be_cancelled() -> None:
+    class ForgetfulAgent(NoopAgent):
+        async def act(self, *_: Any) -> Message:
+            if len(replies) == 100:
+                raise AssertionError("the episode cannot be cancelled")
+            replies.append(Message(role="assistant"))
+            return replies[-1]
+
+    class EndlessEnvironment(FakeEnvironment):
+        async def step(self, reply: Message) -> StepResult:
+            return StepResult()
+
+    async def cancel() -> None:
+        playing = asyncio.ensure_future(rollout(TASKS[0], EndlessEnvironment(1.0), ForgetfulAgent(), LIMITS))
+        await asyncio.sleep(0)
+        playing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await playing
+
+    replies = list[Message]()
+    asyncio.run(cancel())
+
+
 def test_exception_of_the_grader_at_a_limit_is_its_fault() -> None:
     def bug(method: str) -> None:
         if method == "grade":

@@ -93,6 +93,15 @@ def test_key_of_another_section_is_suggested() -> None:
             r"algorithm\.loss_aggregation: .*'tokn'.*seq_mean_token_sum_norm, .*token_mean",
         ),
         ("steps=many", r"\bsteps = 'many'.*\binteger\b"),
+        ("seed=99999999999999999999999", r"\bseed = '9+'.*less than 9223372036854775808"),
+        ("eval.seed=-99999999999999999999999", r"\beval\.seed = '-9+'.*greater than or equal to -9223372036854775808"),
+        ("algorithm.learning_rate=inf", r"algorithm\.learning_rate = inf: .*finite number"),
+        ("sft.learning_rate=Infinity", r"sft\.learning_rate = 'Infinity': .*finite number"),
+        ("algorithm.kl_coef=nan", r"algorithm\.kl_coef = nan: .*"),
+        ("epochs=inf", r"epochs = inf: .*finite number"),
+        ("steps=true", r"override 'steps=true': steps should be a number, not true"),
+        ("algorithm.learning_rate=false", r"algorithm\.learning_rate should be a number, not false"),
+        ("cost_limit=true", r"cost_limit should be a number, not true"),
         ("slice.difficulties=easy,hardest", r"slice\.difficulties\.1: .*'hardest'.*'hard'"),
         ("seed.x=1", r"\bseed\b"),
         ("algorithm=ppo", r"algorithm\.preset=ppo"),
@@ -107,6 +116,7 @@ def test_invalid_value_error_names_key_and_allowed_values(override: str, error: 
 
 def test_invalid_toml_gives_a_one_line_error() -> None:
     assert config_error(text="seed = ").startswith("my.toml: ")
+    assert config_error(text="[eval]\nseed = true").startswith("my.toml: eval.seed should be a number, not true")
     assert re.search(r"my\.toml: .*\balgorithm\b", config_error(text="algorithm = 3"))
 
 

@@ -1,11 +1,14 @@
-"""Event loops: one for each command, and one in the background for synchronous code that has to wait for coroutines."""
+"""Event loops: one for each command, and one in the background for synchronous code that has to wait for coroutines.
+
+`gather_or_cancel` runs coroutines side by side in one of them.
+"""
 
 import asyncio
 import atexit
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
@@ -81,6 +84,19 @@ async def _with_interrupts(main: Coroutine[Any, Any, T]) -> T:
     finally:
         sys.unraisablehook = previous_hook
         signal.signal(signal.SIGINT, previous)
+
+
+async def gather_or_cancel(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results of coroutines that run concurrently.
+
+    The first error cancels the others. It is raised when they have ended and cleaned up.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in works]
+    except BaseExceptionGroup as e:
+        raise e.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 class LoopLocal(Generic[T]):

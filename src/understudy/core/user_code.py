@@ -12,7 +12,7 @@ import sysconfig
 import threading
 import traceback
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,10 +207,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def describe_exception(error: BaseException) -> str:
     """Return the type and the text of an exception in one line, such as `KeyError: 'W9'`."""
-    try:
+    text = "its text cannot be shown"
+    with suppress(Exception):  # the user's class of exceptions may have a bug of its own
         text = replace_surrogates(" ".join(str(error).split()))
-    except Exception:  # the user's class of exceptions may have a bug of its own
-        text = "its text cannot be shown"
     if len(text) > MAX_TEXT_LENGTH:
         text = f"{text[:MAX_TEXT_LENGTH]}…"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -239,10 +238,10 @@ def _locate_definition(called: object) -> str | None:
         return _locate_definition(called.__func__) or _locate_definition(called.__self__)
     defined: Any = called if inspect.isfunction(called) or isinstance(called, type) else type(called)
     try:
-        file, (_, line) = inspect.getsourcefile(defined), inspect.getsourcelines(defined)
+        file, (_, index) = inspect.getsourcefile(defined), inspect.findsource(defined)
     except (OSError, TypeError, SyntaxError):  # it is built in, or its file is gone or has changed
         return None
-    return None if file is None or file.startswith((*_INSTALLED, "<")) else f"{Path(file).name}:{line}"
+    return None if file is None or file.startswith((*_INSTALLED, "<")) else f"{Path(file).name}:{index + 1}"
 
 
 def format_traceback(error: BaseException) -> str:

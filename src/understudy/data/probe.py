@@ -207,7 +207,7 @@ async def _play_probe(
 
         shown = _format_replies(await _shorten(replies, raises, limits.max_replays))
         if report and report.component == "tool":
-            text = f"{report} at {shown}; the model reads this exception, so raise ToolError(text) to refuse the call"
+            text = f"{report} at {shown}; the model reads this exception; to refuse a call, raise ToolError(text)"
             result.tool_exceptions.append(text)
         else:
             why = str(report or " ".join(episode.error.split())[:MAX_TEXT_LENGTH])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from understudy.core.errors import ExceptionReport, RolloutError, ToolError, did_you_mean
+from understudy.core.json_values import replace_surrogates
 from understudy.core.messages import ERROR_PREFIX, Message, ToolCall, ToolSpec
 from understudy.core.tasks import Score, Violation, ViolationKind
 from understudy.core.user_code import user_code
@@ -100,7 +101,7 @@ class ToolEnvironment:
 
     async def grade(self, ended: bool) -> Score:
         """Return the score of the transcript and state so far."""
-        with user_code("grader", "the reward function"):
+        with user_code("grader", "the reward function", self._grade):
             score = self._grade(self.transcript, ended)
             if inspect.isawaitable(score):
                 score = await score
@@ -110,12 +111,12 @@ class ToolEnvironment:
         """Do nothing: there are no resources to release."""
 
     async def _ask_user(self, transcript: Sequence[Message]) -> str | None:
-        with user_code("user", "the user simulator"):
+        with user_code("user", "the user simulator", getattr(self._user, "reply", self._user)):
             reply: object = self._user.reply(transcript)
             if inspect.isawaitable(reply):
                 reply = await reply
         if reply is None or isinstance(reply, str):
-            return reply
+            return reply if reply is None else replace_surrogates(reply)
         raise RolloutError(
             f"the user simulator replied with {reply!r:.100}; a reply is a text, or None to end the episode", "user"
         )
@@ -131,7 +132,7 @@ class ToolEnvironment:
         except ToolError as e:
             errors.append(e)
             content = f"{ERROR_PREFIX}{e}"
-        return Message(role="tool", content=content, tool_call_id=call.id)
+        return Message(role="tool", content=replace_surrogates(content), tool_call_id=call.id)
 
     async def _call(self, call: ToolCall) -> str:
         if call.parse_error:

@@ -412,7 +412,10 @@ def to_score(graded: object) -> Score:
 
 def to_reward(value: object) -> float:
     """Return a reward as a float. Raise RolloutError with fault "grader" if it is not a number from 0 to 1."""
-    reward = float(value) if isinstance(value, SupportsFloat) else math.nan
+    try:
+        reward = float(value) if isinstance(value, SupportsFloat) else math.nan
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # an array or a tensor of several numbers, or 10**400
+        reward = math.nan
     if not 0.0 <= reward <= 1.0:
         raise RolloutError(f"the reward is {value!r:.100}; a reward must be a number from 0 to 1", "grader")
     return reward

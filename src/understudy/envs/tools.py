@@ -7,15 +7,18 @@ counts it.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
+from pydantic_core import PydanticSerializationError
 
 from understudy.core.errors import TaskError, ToolError, did_you_mean
 from understudy.core.event_loop import BACKGROUND_LOOP
+from understudy.core.json_values import replace_surrogates
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.user_code import tool_code, tool_time_limit
 from understudy.envs.state import State
@@ -95,11 +98,11 @@ class ToolkitBase:
         return cls._specs
 
     async def _run_call(self, call: ToolCall) -> str:
-        with tool_code(call.name):
+        with tool_code(call.name, getattr(type(self), call.name, None)):
             arguments = self._validated(call)
             with tool_time_limit(call.name, self.max_call_seconds):
                 result = getattr(self, call.name)(**arguments)
-            return render_result(await result if inspect.isawaitable(result) else result)
+            return render_result(call.name, await result if inspect.isawaitable(result) else result)
 
     def _validated(self, call: ToolCall) -> dict[str, Any]:
         if call.parse_error:
@@ -132,11 +135,13 @@ class Toolkit(ToolkitBase, tools=False):
 
     def call_sync(self, call: ToolCall) -> str:
         """Run `call` synchronously. A coroutine runs in the background event loop."""
-        with self._restored_on_error(), tool_code(call.name):
+        with self._restored_on_error(), tool_code(call.name, getattr(type(self), call.name, None)):
             arguments = self._validated(call)
             with tool_time_limit(call.name, self.max_call_seconds):
                 result = getattr(self, call.name)(**arguments)
-            return render_result(BACKGROUND_LOOP.run(result) if inspect.iscoroutine(result) else result)
+            if inspect.iscoroutine(result):
+                result = BACKGROUND_LOOP.run(_await_in_tool_code(call.name, result))
+            return render_result(call.name, result)
 
     @contextmanager
     def _restored_on_error(self) -> Iterator[None]:
@@ -162,9 +167,48 @@ class AsyncToolkit(ToolkitBase, tools=False):
         return await self._run_call(call)
 
 
-def render_result(result: Any) -> str:
-    """Return a tool result as text for the model: a string unchanged, other values as JSON without default fields."""
-    return result if isinstance(result, str) else _JSON.dump_json(result, exclude_defaults=True).decode()
+async def _await_in_tool_code(name: str, result: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result. SystemExit is reported before it reaches the event loop, which it would end."""
+    with tool_code(name):
+        return await result
+
+
+def render_result(name: str, result: Any) -> str:
+    """Return a result of the tool `name` as text for the model.
+
+    A string is unchanged; other values are JSON without default fields, lone surrogates replaced. Raise TypeError for a
+    value that is not JSON.
+    """
+    if isinstance(result, str):
+        return result
+    if isinstance(result, Iterator):
+        result = list(result)  # it may be read twice
+    try:
+        return _JSON.dump_json(result, exclude_defaults=True, fallback=_to_number).decode()
+    except PydanticSerializationError:
+        return _render_with_surrogates(name, result)
+
+
+def _render_with_surrogates(name: str, result: Any) -> str:
+    """Return a result that pydantic cannot encode as JSON, with lone surrogates replaced."""
+    try:
+        values = _JSON.dump_python(result, mode="json", exclude_defaults=True, fallback=_to_number)
+        return replace_surrogates(json.dumps(values, ensure_ascii=False, separators=(",", ":")))
+    except (TypeError, ValueError, RecursionError) as e:
+        raise TypeError(f"{name} returned {_type_name(result)}, which is not JSON; {e}") from e
+
+
+def _to_number(value: Any) -> Any:
+    """Return a scalar of NumPy or PyTorch as a number of Python. Raise TypeError for any other object."""
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        return value.item()
+    advice = "its tolist()" if hasattr(value, "tolist") else "a text, a number, a list, a dict or a dataclass"
+    raise TypeError(f"return {_type_name(value)} as {advice}")
+
+
+def _type_name(value: object) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 def _explain_error(name: str, model: type[BaseModel], error: ValidationError) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count, islice
 from typing import Protocol
@@ -13,6 +13,8 @@ from pydantic import Field
 
 from understudy.algorithms.config import AdvantageEstimator
 from understudy.core.errors import ConfigError, Fault, RolloutError, TaskError
+from understudy.core.event_loop import gather_or_cancel
+from understudy.core.json_values import replace_surrogates
 from understudy.core.records import Record
 from understudy.core.secrets import mask_secrets
 from understudy.core.tasks import Task
@@ -58,7 +60,7 @@ async def play_episode(
     """
     for attempt in range(limits.max_retries + 1):
         try:
-            with user_code("environment", "the environment"):
+            with user_code("environment", "the environment", environments):
                 environment = environments.environment(task, seed=seed + attempt)
         except RolloutError as e:
             episode = _new_trajectory(task, seed + attempt)
@@ -101,20 +103,7 @@ async def play_group(
         return episode
 
     seeds = [episode_seed(seed, task, first_trial + i) for i in range(group_size)]
-    return Group(task, await _gather_or_cancel(map(play, seeds)))
-
-
-async def _gather_or_cancel(playing: Iterable[Coroutine[None, None, Trajectory]]) -> list[Trajectory]:
-    """Return the episodes that are played concurrently.
-
-    The first error cancels the others. It is raised when they have ended and their environments are closed.
-    """
-    try:
-        async with asyncio.TaskGroup() as group:
-            episodes = [group.create_task(each) for each in playing]
-    except BaseExceptionGroup as e:
-        raise e.exceptions[0] from None
-    return [episode.result() for episode in episodes]
+    return Group(task, await gather_or_cancel(map(play, seeds)))
 
 
 async def play_groups(
@@ -230,7 +219,7 @@ async def _play_groups_in_waves(
         )
         num_started += len(share)
         on_progress(num_ended, num_started)
-        episodes = process_group.all_gather_shards(await _gather_or_cancel(play(task, s) for task, s in share))
+        episodes = process_group.all_gather_shards(await gather_or_cancel(play(task, s) for task, s in share))
         new = [Group(task, episodes[i * group_size : (i + 1) * group_size]) for i, (task, _) in enumerate(wave)]
         played += new
         num_wasted = sum(not group.trainable_episodes(advantage_estimator) for group in new)
@@ -276,7 +265,7 @@ def _new_trajectory(task: Task, seed: int) -> Trajectory:
 
 def _record_fault(episode: Trajectory, error: RolloutError) -> None:
     episode.score, episode.stop_reason = None, StopReason.FAULT
-    episode.fault, episode.error = error.fault, mask_secrets(str(error))
+    episode.fault, episode.error = error.fault, replace_surrogates(mask_secrets(str(error)))
     episode.add_exceptions([error.report] if error.report else [])
 
 
@@ -302,6 +291,7 @@ async def _play(task: Task, environment: Environment, agent: Agent, limits: Epis
                 step = _validate_result("step", await environment.step(reply))
         _count(episode, step.error_kinds)
         episode.add_exceptions(step.exceptions)
+        await asyncio.sleep(0)  # agents and environments that never wait must not keep Ctrl-C from cancelling this
     episode.observe(step.messages)
     episode.score = step.score
     episode.stop_reason = StopReason.DONE

@@ -96,7 +96,7 @@ class CustomAgent:
             raise RolloutError(f"the agent {self._name} returned {reply!r:.100}; a reply is a Message", "agent")
         if reply.role != "assistant":
             raise RolloutError(
-                f"the agent {self._name} returned a message of the role {reply.role!r}; a reply has the role 'assistant'",
+                f"the agent {self._name} returned a message with role={reply.role!r}; a reply has role='assistant'",
                 "agent",
             )
         if episode.messages[num_messages:][-1:] != [reply]:
@@ -105,7 +105,16 @@ class CustomAgent:
                 "episode.observe(new) and episode.act(reply) before `return reply`",
                 "agent",
             )
-        return _as_writable(reply, episode, self._name)
+        try:
+            for message in episode.messages[num_messages:]:
+                message.model_dump_json()
+        except ValueError as e:  # a lone surrogate, or an argument that is no JSON
+            del episode.messages[num_messages:]  # the episode is written with its fault
+            reason = " ".join(str(e).split())
+            raise RolloutError(
+                f"the agent {self._name} appended a message that cannot be written as JSON: {reason:.200}", "agent"
+            ) from e
+        return reply
 
 
 def _open_agent_model(config: TrainConfig, budget: Budget | None) -> ChatModel:

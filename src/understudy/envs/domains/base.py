@@ -33,7 +33,7 @@ from understudy.core.tasks import (
     task_fingerprint,
     write_tasks,
 )
-from understudy.core.user_code import task_code
+from understudy.core.user_code import task_code, user_code
 from understudy.envs.compliance.violations import find_violations
 from understudy.envs.domains.definition import (
     assign_row_splits,
@@ -247,8 +247,11 @@ class Domain:
     async def _grade(
         self, task: Task, state: State, gate: ConsentGate, transcript: Sequence[Message], ended: bool
     ) -> Score:
-        graded = (self.grade or score_episode)(task, state, self.gold_changes(task), gate, transcript, ended)
-        score = to_score(await graded if inspect.isawaitable(graded) else graded)
+        changes = self.gold_changes(task)
+        with user_code("grader", "the reward function", self.grade):
+            graded = (self.grade or score_episode)(task, state, changes, gate, transcript, ended)
+            graded = await graded if inspect.isawaitable(graded) else graded
+        score = to_score(graded)
         found = find_violations(transcript, gate, task.outputs, self._all_specs, self._policies["full"])
         return apply_policy(score, found, self.reward_policy)
 
@@ -362,7 +365,7 @@ class Domain:
         self, split: Split, seed: int, families: Sequence[str], difficulties: Sequence[Difficulty]
     ) -> Iterator[Task]:
         if self._generator:
-            with task_code(f"the task generator of {self.name}"):
+            with task_code(f"the task generator of {self.name}", self._generator):
                 yield from self._generator(split, seed, families, difficulties)
 
     def _recreate(self, task_id: str) -> Task | None:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from understudy.core.errors import TaskError
 from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.tasks import Difficulty, Split, Task
+from understudy.core.user_code import task_code
 
 MAX_REJECTED_DRAWS = 2000
 """Number of tasks in a row that a family may draw for other splits or difficulties. Then its stream ends."""
@@ -98,14 +99,22 @@ class FamilyTasks:
     def _make_task(self, family: str, seed: int, number: int) -> Task | None:
         """Return a task with its id, domain, family and split; None if its rows belong to several splits."""
         identity = f"{self.domain}/{family}/{seed}-{number}"
-        drawn: object = self.functions[family](random.Random(identity))
+        what, function = f"the function of family {family!r}", self.functions[family]
+        with task_code(what, function):
+            drawn: object = function(random.Random(identity))
         if inspect.iscoroutine(drawn):
-            drawn = BACKGROUND_LOOP.run(drawn)
+            drawn = BACKGROUND_LOOP.run(_await_in_task_code(what, drawn))
         if not isinstance(drawn, Task):
             raise TaskError(f"{self.domain}: the function of family {family!r} returned {drawn!r:.100}; return a Task")
         task = drawn.replace(id=identity, domain=self.domain, family=family)
         split = self.find_split(task)
         return task.replace(split=split) if split else None
+
+
+async def _await_in_task_code(what: str, drawn: Coroutine[Any, Any, object]) -> object:
+    """Return the result. SystemExit is reported before it reaches the event loop, which it would end."""
+    with task_code(what):
+        return await drawn
 
 
 def interleave_families(

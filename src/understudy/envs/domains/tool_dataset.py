@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from understudy.core.errors import TaskError
+from understudy.core.json_values import replace_surrogates, validate_json_value
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Scenario, Score, Split, Task, assign_splits, filter_tasks, iterate_epochs
@@ -69,8 +70,15 @@ class ToolExample(Record):
         )
 
     def task_id(self, domain: str) -> str:
-        """Return the id of the example's task in `domain`."""
-        return self.id or f"{domain}/{hashlib.sha256(self.prompt.encode()).hexdigest()[:12]}"
+        """Return the id of the example's task in `domain`. Raise `TaskError` if the prompt is not valid Unicode."""
+        if self.id:
+            return self.id
+        try:
+            prompt = self.prompt.encode()
+        except UnicodeEncodeError as e:
+            text = f"{self.prompt!r:.100}"
+            raise TaskError(f"the prompt {text} has half a character (a lone surrogate); correct the text") from e
+        return f"{domain}/{hashlib.sha256(prompt).hexdigest()[:12]}"
 
     def to_task(self, domain: str, split: Split) -> Task:
         """Return the example as a `Task` of `domain`."""
@@ -138,6 +146,15 @@ class ToolDataset:
     task_slice: Slice = FULL_SLICE
 
     def __post_init__(self) -> None:
+        episode_class: object = self.episode_class
+        if not isinstance(episode_class, type) or not issubclass(episode_class, ToolEpisode):
+            raise TaskError(
+                f"the episode_class of {self.name} is {episode_class!r:.100}; pass the class itself, a subclass of "
+                "ToolEpisode, and not an object"
+            )
+        object.__setattr__(self, "examples", tuple(self.examples))  # a generator can be read only once
+        if not self.examples:
+            raise TaskError(f"the data set {self.name} has no examples; give it at least one ToolExample")
         given: Sequence[object] = self.examples
         for number, example in enumerate(given):
             if not isinstance(example, ToolExample):
@@ -145,6 +162,8 @@ class ToolDataset:
                     f"example {number} of {self.name} is a {type(example).__name__}, not a ToolExample; write "
                     "ToolExample(prompt=…, answer=…), or read rows with understudy.data.tool_examples"
                 )
+            if problem := _find_lone_surrogate(example):
+                raise TaskError(f"example {number} of {self.name}: {problem}, which cannot be stored; correct the text")
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -200,7 +219,10 @@ class ToolDataset:
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
         """Return a new episode of `task`. `user` replaces the user of `user_factory`."""
         example = self.find_example(task)
-        episode = self.episode_class(example)
+        with user_code("environment", f"the episode class {self.episode_class.__name__}", self.episode_class):
+            episode = self.episode_class(example)
+            if not hasattr(episode, "example"):  # its __init__ need not call that of ToolEpisode
+                episode.example = example
         if user is None:
             user = self.user_factory(task.scenario, seed, None) if self.user_factory else _EpisodeUser(episode)
         grade = functools.partial(_score, episode)
@@ -218,6 +240,20 @@ class ToolDataset:
         return found
 
 
+def _find_lone_surrogate(example: ToolExample) -> str | None:
+    """Return which part of an example has a lone surrogate, or None. `info` is not stored, and may have any value."""
+    texts = {name: getattr(example, name) for name in ("prompt", "domain_policy", "answer", "id", "family")}
+    name = next((name for name, text in texts.items() if text != replace_surrogates(text)), None)
+    if name:
+        return f"its {name} has half a character (a lone surrogate)"
+    try:
+        for call in example.gold_calls:
+            validate_json_value([call.name, call.arguments])
+    except ValueError as e:
+        return f"in its gold_calls, {e}"
+    return None
+
+
 class _EpisodeUser:
     """User that sends the prompt, then the answers of `env_response`."""
 
@@ -228,12 +264,13 @@ class _EpisodeUser:
         """Return the prompt, then the episode's `env_response`."""
         if not transcript:
             return self._episode.example.prompt
-        with user_code("environment", "env_response"):
+        with user_code("environment", "env_response", self._episode.env_response):
             response = self._episode.env_response(transcript)
             return await response if inspect.isawaitable(response) else response
 
 
 async def _score(episode: ToolEpisode, transcript: Sequence[Message], ended: bool) -> Score:
-    result = episode.reward(transcript) if ended else 0.0
-    reward = await result if inspect.isawaitable(result) else result
+    with user_code("grader", "the reward function", episode.reward):
+        result = episode.reward(transcript) if ended else 0.0
+        reward = await result if inspect.isawaitable(result) else result
     return product_score({"reward": to_reward(reward), "within_limits": float(ended)})

@@ -11,7 +11,7 @@ from understudy.envs.tools import Toolkit
 
 def validate_domain(domain: Domain) -> None:
     """Raise `TaskError` with everything that is missing or wrong in the definition. Tasks are not played."""
-    with task_code(f"build_world of {domain.name}"):
+    with task_code(f"build_world of {domain.name}", domain.build_world):
         state = domain.build_world()
     if problems := list(_find_problems(domain, state)):
         raise TaskError(f"domain {domain.name!r} cannot be used:" + "".join(f"\n- {text}" for text in problems))
@@ -36,7 +36,7 @@ def _find_tool_problems(domain: Domain, state: State) -> Iterator[str]:
     for field, make in (("toolkit", domain.toolkit), ("user_tools", domain.user_tools)):
         if make is None:
             continue
-        with task_code(f"{field} of {domain.name}"):
+        with task_code(f"{field} of {domain.name}", make):
             tools: object = make(state.fork())
         if not isinstance(tools, Toolkit):
             yield f"{field} makes a {type(tools).__name__}: pass your subclass of Toolkit"

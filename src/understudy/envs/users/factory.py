@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from understudy.clients.chat import DEFAULT_ENDPOINT, Budget, EndpointConfig, ModelUsage, open_chat_model
-from understudy.core.errors import ConfigError
+from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.imports import import_object
 from understudy.core.records import Record
 from understudy.core.tasks import Scenario
+from understudy.core.user_code import user_code
 from understudy.envs.tools import UserTools
 from understudy.envs.users.human import HumanUser
 from understudy.envs.users.llm import LLMUser, ReactUser, ReflectionUser, VerifyUser
@@ -60,7 +61,7 @@ class UserSimulatorFactory:
         If a model plays the users, the kind of user is the scenario's `user_kind`, if it has one.
         """
         if self._custom:
-            return self._custom(scenario, seed, user_tools)
+            return self._make_custom(self._custom, scenario, seed, user_tools)
         kind = scenario.user_kind or self._config.kind
         if self._model and kind in _LANGUAGE:
             return _LANGUAGE[kind](scenario, self._model, seed, self._config.max_attempts, user_tools)
@@ -69,6 +70,14 @@ class UserSimulatorFactory:
             if self._config.kind == "human"
             else ScriptedUser(scenario, seed, user_tools)
         )
+
+    def _make_custom(self, factory: UserFactory, scenario: Scenario, seed: int, user_tools: UserTools | None) -> User:
+        what = f"the user {self._config.kind}"
+        with user_code("user", what, factory):
+            user = factory(scenario, seed, user_tools)
+        if not callable(getattr(user, "reply", None)):
+            raise RolloutError(f"{what} is a {type(user).__name__}; it needs `async def reply(transcript)`", "user")
+        return user
 
     @property
     def is_scripted(self) -> bool:
