@@ -251,7 +251,7 @@ def test_run_is_rejected_when_engine_lacks_critic_or_reference(
 ) -> None:
     monkeypatch.setattr("understudy.train.loop.open_engine", lambda *_: SimpleNamespace(close=lambda: None))
     with pytest.raises(ConfigError, match=key):
-        train_tiny_run(tmp_path / "run", tiny, *settings)
+        train_tiny_run(tmp_path / "run", tiny, *settings, "sft.steps=0")
     assert not list((tmp_path / "run" / "evaluations").iterdir())
 
 

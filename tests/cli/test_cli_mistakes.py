@@ -322,6 +322,23 @@ def test_ctrl_c_while_pydantic_serializes_ends_as_anywhere(
         assert (found, out, err.count("\n")) == (code, "", 1)
 
 
+@pytest.mark.parametrize(
+    ("is_terminal", "no_color", "is_red"), [(True, "", True), (True, "1", False), (False, "", False)]
+)
+def test_error_is_red_only_on_a_terminal_without_no_color(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, no_color: str, is_red: bool
+) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setattr(sys, "argv", ["understudy", "check", "nosuch"])
+    monkeypatch.setenv("NO_COLOR", no_color)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "nosuch" in shown.getvalue()
+    assert ("\x1b[31m" in shown.getvalue()) == is_red
+
+
 def test_other_os_errors_are_not_hidden(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise OSError(errno.EIO, "Input/output error")

@@ -1,13 +1,14 @@
 """Test what training and evaluations show, with and without a terminal. `test_live_terminal.py` has a real one."""
 
 import io
+import os
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from understudy.cli import live
-from understudy.cli.live import EvalView, LiveView
+from understudy.cli.live import EvalView, LiveView, ProgressConsole
 from understudy.cli.run_clock import RunClock, TimeLeft
 from understudy.core.messages import Message
 from understudy.core.tasks import Score
@@ -122,6 +123,15 @@ def test_dumb_terminal_gets_lines(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
         view.report("train", 2, 4, RL_METRICS)
     assert "step 2/4 RL" in read_output(where)
     assert "\x1b" not in read_output(where)
+
+
+def test_training_goes_on_when_the_reader_of_its_lines_has_gone(run: Run) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as file, LiveView(run, ProgressConsole(file=file)) as view:
+        view.report("train", 1, 4, {"train/loss": 5.0})
+        view.note("more")
+        print("other code", file=file, flush=True)
 
 
 def test_first_interrupt_is_announced_with_what_a_second_one_keeps(run: Run) -> None:

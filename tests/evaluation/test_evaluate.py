@@ -95,13 +95,25 @@ def test_engine_fault_is_counted_and_excluded_from_the_rate() -> None:
     assert sum(found.stop_counts.values()) == 22
 
 
-def test_bug_in_an_agent_is_raised() -> None:
-    class Buggy(GoldAgent):
-        async def act(self, *_: object) -> Message:
-            raise ZeroDivisionError
+def test_bug_in_an_agent_is_raised_and_cancels_the_other_episodes() -> None:
+    ended: list[str] = []
 
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(evaluate(DOMAIN, Buggy(), TASKS))
+    class Buggy(GoldAgent):
+        async def act(self, task: Task, *_: object) -> Message:
+            if task == TASKS[2]:
+                raise ZeroDivisionError
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                ended.append(task.id)
+            raise AssertionError
+
+    async def run() -> None:
+        with pytest.raises(ZeroDivisionError):
+            await evaluate(DOMAIN, Buggy(), TASKS[:3])
+        assert sorted(ended) == sorted(task.id for task in TASKS[:2]), "they ended before the error was raised"
+
+    asyncio.run(run())
 
 
 def test_events_and_limit_stops_are_counted() -> None:

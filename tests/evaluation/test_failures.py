@@ -4,6 +4,8 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,7 +23,7 @@ from understudy.envs.sources import list_domains, load_source
 from understudy.evaluation.failures.case import build_case
 from understudy.evaluation.failures.causes import FAILURE_KINDS, EpisodeFailure
 from understudy.evaluation.failures.explain import find_failures
-from understudy.evaluation.failures.judge import parse_verdict
+from understudy.evaluation.failures.judge import judge_failures, parse_verdict
 from understudy.evaluation.failures.rules import explain_failure
 from understudy.rollouts.agent import Agent, GoldAgent, GoldCallsFirstAgent, NoopAgent, RefusingAgent
 from understudy.rollouts.replay import ReplayResult, replay_episode
@@ -274,3 +276,27 @@ def test_changed_episode_replays_with_a_divergence() -> None:
 def test_verdict_with_an_absurd_number_is_unknown(message: str) -> None:
     verdict = f'{{"kind": "wrong_refusal", "message": {message}, "evidence": "it says no"}}'
     assert parse_verdict(verdict, play_episode(RefusingAgent())).kind == "unknown"
+
+
+def test_error_of_the_judge_cancels_its_other_requests() -> None:
+    episode, ended = play_episode(RefusingAgent()), list[str]()
+    failure = find_failure(episode)
+
+    async def generate(messages: Sequence[Message], seed: int) -> Message:
+        if ended:
+            raise ZeroDivisionError
+        ended.append("asked")
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append("cancelled")
+        raise AssertionError
+
+    model: Any = SimpleNamespace(config=SimpleNamespace(max_concurrency=2), generate=generate)
+
+    async def judge() -> None:
+        with pytest.raises(ZeroDivisionError):
+            await judge_failures(model, {ONE.id: ONE}, [episode], [failure] * 2)
+        assert ended == ["asked", "cancelled"], "before the error was raised"
+
+    asyncio.run(judge())

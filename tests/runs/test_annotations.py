@@ -50,6 +50,7 @@ def test_items_of_evaluations_do_not_name_the_stage() -> None:
     assert episode_item("12", 3) == "12/3"
     assert episode_item("000010 rl", 3) == episode_item("000010 step 10", 3) == "000010 eval/3"
     assert episode_item("000010 rl ood", 3) == "000010 ood eval/3"
+    assert episode_item("000010 rl hard", 3) == episode_item("000010 step 10 hard", 3) == "000010 hard eval/3"
     assert episode_item("eval", 3) == "eval/3"
 
 

@@ -202,10 +202,10 @@ def test_resume_refuses_a_run_whose_checkpoints_are_gone(
         run.save_groups(step, make_groups([episode()]))
     save_checkpoint(run, 5)
     lose(run)
-    before = sorted(path for path in run.folder.rglob("*"))
+    before = sorted(run.folder.rglob("*"))
     with pytest.raises(ConfigError, match=rf"records of {steps} steps but no checkpoint; restore .*checkpoints"):
         Run.resume(run.folder)
-    assert sorted(path for path in run.folder.rglob("*")) == before
+    assert sorted(run.folder.rglob("*")) == before
     assert len(read_metrics(run.folder)) == steps
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from support.groups import make_groups
 from support.run_evaluations import write_run_evaluation
+from support.viewer_episodes import request_route
+from understudy.cli.view import view
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Score
@@ -16,6 +18,8 @@ from understudy.evaluation import explain_stored
 from understudy.evaluation.stored_episodes import open_stored_episodes
 from understudy.runs.config import TrainConfig
 from understudy.runs.run import Run
+from understudy.runs.storage.episode_store import REPORT_FILE
+from understudy.viewer.library import RunLibrary
 from understudy.viewer.run_text import format_run, format_transcript, sparkline
 
 CALL = ToolCall(name="switch", arguments={"id": "L1", "on": True})
@@ -147,6 +151,19 @@ def test_transcript_lists_messages_and_calls() -> None:
         "assistant > switch (malformed: not JSON)",
         "assistant | (empty)",
     ]
+
+
+def test_unfinished_evaluation_says_how_to_go_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluation = write_run_evaluation(Run(folder, TrainConfig()), 1, "sft", episodes=[make_episode("bad", 0.0)])
+    alone = evaluation.rename(folder.parent / "alone")
+    (alone / REPORT_FILE).unlink()
+    message = f"not finished, 1 episodes are stored; resume it by: understudy eval --resume {alone}"
+    view([alone], text=True)
+    assert capsys.readouterr().out == f"{alone}: {message}\n"
+    library = RunLibrary([folder.parent])
+    assert (list(library.runs()), list(library.evaluations())) == (["run"], ["alone"])
+    (listed,) = request_route(library, "/api/evaluations")
+    assert message in listed["problem"]
 
 
 def test_sparkline_scales_and_averages_values() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from understudy.cli.messages import print_message
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.event_loop import run_async
 from understudy.core.tasks import SPLITS
@@ -627,12 +628,12 @@ def _ctrl_c_as_one_line(writes: bool) -> Iterator[None]:
         yield
     except KeyboardInterrupt as e:
         hint = "; the partial output is kept, and --resume completes it" if writes else ""
-        typer.secho(f"stopped{hint}", fg="yellow", err=True)
+        print_message(f"stopped{hint}", "yellow")
         raise typer.Exit(130) from e
 
 
 def _report(bad: "RowError") -> None:
-    typer.secho(str(bad), fg="yellow", err=True)
+    print_message(str(bad), "yellow")
 
 
 def _print_written(path: Path, count: int) -> None:

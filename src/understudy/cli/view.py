@@ -87,7 +87,8 @@ def _as_text(folder: Path, step: int | None, episode: int | None) -> str:
     if step is not None or episode is not None:
         return run_text.format_run(folder, step, episode)
     if is_evaluation(folder):
-        return report.read_report(folder).format_table()
+        unfinished = report.format_unfinished(folder)
+        return f"{folder}: {unfinished}" if unfinished else report.read_report(folder).format_table()
     return "\n\n".join(filter(None, [run_text.format_run(folder), why.format_failures(folder)]))
 
 

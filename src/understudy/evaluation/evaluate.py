@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from understudy.core.errors import ConfigError, TaskError
+from understudy.core.event_loop import gather_or_cancel
 from understudy.core.tasks import SPLITS, Split, Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
@@ -66,7 +67,7 @@ async def play_episodes(
 
     An episode's seed depends only on the evaluation's seed, the task and the trial. If an episode raises ConfigError,
     for example at the cost limit, no further episode is started; the error is raised when the running episodes have
-    ended. `on_episode` gets each episode of this process.
+    ended. Any other error, such as a bug in the agent, cancels them. `on_episode` gets each episode of this process.
     """
     gate, done, limits = asyncio.Semaphore(concurrency), itertools.count(1), limits or EpisodeLimits()
     refusals: list[ConfigError] = []
@@ -95,7 +96,7 @@ async def play_episodes(
             return None
 
     shard = process_group.shard([(task, trial) for task in tasks for trial in range(trials)])
-    found = await asyncio.gather(*(attempt(task, trial) for task, trial in shard))
+    found = await gather_or_cancel(attempt(task, trial) for task, trial in shard)
     if refusals:
         raise refusals[0]
     episodes = process_group.all_gather_shards([each for each in found if each is not None])

@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from understudy.core.errors import ConfigError
+from understudy.core.files import read_bytes
 from understudy.core.records import Record
 from understudy.core.tasks import DIFFICULTIES
 from understudy.evaluation.failures.causes import FAILURE_KINDS, EpisodeFailure
@@ -262,6 +263,16 @@ def read_report(path: Path) -> EvalReport:
     return _rename_agent(_read_report_file(last.folder), f"{path} ({last.stage})")
 
 
+def format_unfinished(folder: Path) -> str:
+    """Return how far an unfinished evaluation is, and the command that resumes it; empty if it is finished or none."""
+    if (folder / REPORT_FILE).is_file() or not is_eval_folder(folder):
+        return ""
+    file, run = folder / EPISODES_FILE, find_run(folder)
+    count = read_bytes(file).count(b"\n") if file.is_file() else 0
+    command = f"train --resume {run}" if run else f"eval --resume {folder}"
+    return f"not finished, {count} episodes are stored; resume it by: understudy {command}"
+
+
 def are_same_report(one: Path, other: Path) -> bool:
     """Return whether `read_report` reads the same file for both paths."""
     files = [_report_file(_last_evaluation(path).folder if is_run_folder(path) else path) for path in (one, other)]
@@ -472,8 +483,6 @@ def _missing_reason(path: Path) -> str:
     wanted = "give the folder of an evaluation or of a run, or output of eval --json"
     if not path.exists():
         return f"no such file or folder; {wanted}"
-    if (path / EPISODES_FILE).is_file():
-        run = find_run(path)
-        command = f"train --resume {run}" if run else f"eval --resume {path}"
-        return f"it is not finished; resume it by: understudy {command}"
+    if unfinished := format_unfinished(path):
+        return f"it is {unfinished}"
     return f"it has no {REPORT_FILE}; {wanted}"

@@ -5,11 +5,12 @@ depends only on the config, its number, the weights and the progress, so a resum
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from understudy.clients.cost import COST_FILE, CostTracker
 from understudy.core.event_loop import run_async
 from understudy.core.interruption import interruptible
+from understudy.core.trajectory import Trajectory
 from understudy.engines.base import Engine, require_critic, require_reference
 from understudy.engines.factory import open_engine
 from understudy.engines.local.gpu_usage import GPUUsage
@@ -28,6 +29,7 @@ from understudy.train.checkpointing import load_checkpoint, save_checkpoint, sto
 from understudy.train.data_files import DataFiles
 from understudy.train.evaluation import evaluate_step
 from understudy.train.phases.phases import TrainPhase, make_phases
+from understudy.train.phases.sft import play_gold
 from understudy.train.planning import memory
 from understudy.train.preparation import PreparedRun, config_warnings, context_warnings, prepare_run
 from understudy.train.state import EpisodeListener, ProgressReporter, TrainingContext, TrainingProgress
@@ -65,6 +67,8 @@ async def train_async(
     tracker = CostTracker(file=run.folder / COST_FILE)
     prepared = await prepare_run(config, run.created_at, run.step, tracker)
     prepared.data_files.validate_unchanged(run)
+    # Before anything else is played: limits that are too small for the gold episodes are refused here.
+    gold = await play_gold(config, prepared.domain, prepared.format) if run.step < config.sft.steps else []
     machine = detect_machine(config.engine.local_engine_config)
     planned = memory.plan_run_memory(config, prepared.model_folder, machine, process_group.world_size)
     for line in (
@@ -109,7 +113,7 @@ async def train_async(
                 gpu_usage=gpu_usage,
                 cost_tracker=prepared.cost_tracker,
             )
-            result = await _train(context, prepared.data_files)
+            result = await _train(context, prepared.data_files, gold)
         for plan in planned:
             report(memory.format_measured_peak(plan, peak_memory_bytes(machine.device)), 0, 0, {})
         return result
@@ -123,7 +127,7 @@ def _make_certifier(prepared: PreparedRun, config: TrainConfig, engine: Engine) 
     return RunCertifier(target, config.certify, tools, prepared.model_folder, config.format.enable_thinking)
 
 
-async def _train(context: TrainingContext, data_files: DataFiles) -> RunReport:
+async def _train(context: TrainingContext, data_files: DataFiles, gold: Sequence[Trajectory]) -> RunReport:
     config, run = context.config, context.run
     read_run_report(run.folder)  # a damaged report of an earlier evaluation is named now, not after the last step
     progress = load_checkpoint(run, context.engine)
@@ -131,7 +135,7 @@ async def _train(context: TrainingContext, data_files: DataFiles) -> RunReport:
         stop_run(context, progress, run.step)
     await context.certifier.certify_start(run)
     await _evaluate(context, progress, run.step)
-    phases = make_phases(context, progress, data_files)
+    phases = make_phases(context, progress, data_files, gold)
     for step, span in _steps(config, run.step):
         if step == span.first_step:
             phases[span.name].start()

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from understudy.core.errors import ConfigError
+from understudy.runs.eval_spec import is_eval_folder
 from understudy.runs.run import is_run_folder
 from understudy.runs.storage.episode_store import REPORT_FILE
 
@@ -13,9 +14,9 @@ _GIVE = "pass a run folder, an evaluation (a folder or a JSON file), or a folder
 class RunLibrary:
     """The runs and evaluations under some paths.
 
-    A path is a run folder, an evaluation (a folder with a report, or a JSON file), or a folder that directly contains
-    runs or evaluations. Every call scans the paths again, so new runs appear without a restart. The constructor raises
-    ConfigError for any other path.
+    A path is a run folder, an evaluation (its folder, finished or not, or a JSON file), or a folder that directly
+    contains runs or evaluations. Every call scans the paths again, so new runs appear without a restart. The
+    constructor raises ConfigError for any other path.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -64,8 +65,8 @@ class RunLibrary:
 
 
 def is_evaluation(path: Path) -> bool:
-    """Return whether a path may be an evaluation: a folder with a report, or any JSON file."""
-    return (path / REPORT_FILE).is_file() or (path.is_file() and path.suffix == ".json")
+    """Return whether a path may be an evaluation: a folder with a report, an unfinished one, or any JSON file."""
+    return is_eval_folder(path) or (path / REPORT_FILE).is_file() or (path.is_file() and path.suffix == ".json")
 
 
 def _inside(folder: Path) -> Iterator[Path]:

@@ -11,6 +11,7 @@ from typing import get_args
 
 from understudy.clients.chat import ChatModel
 from understudy.core.errors import ConfigError, RolloutError
+from understudy.core.event_loop import gather_or_cancel
 from understudy.core.messages import Message
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
@@ -57,7 +58,7 @@ async def judge_failures(
                 return failure
         return failure.replace(judge_cause=said)
 
-    found = await asyncio.gather(*map(judged, failures))
+    found = await gather_or_cancel(map(judged, failures))
     if refusals:
         raise refusals[0]
     return found

@@ -4,7 +4,6 @@ Lines are only appended, and the last line of an item counts. So a crash loses n
 the same episodes, keeps all notes.
 """
 
-import re
 import time
 from collections.abc import Mapping
 from functools import lru_cache
@@ -15,12 +14,12 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from understudy.core.files import append_bytes, os_errors_as_config_errors, read_bytes
 from understudy.core.records import Record
+from understudy.runs.run import eval_set_of
 
 NOTES_FILE = "notes.jsonl"
 RUN_ITEM = "run"
 """The item that is the run or the evaluation itself."""
 MAX_NOTE_CHARS, MAX_TAGS, MAX_TAG_CHARS = 10_000, 20, 40
-_EVALUATION = re.compile(r"(\d{6,}) .*?( ood)?")
 Tag = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_TAG_CHARS, pattern=r"^[^,]*$")
 ]
@@ -43,8 +42,9 @@ def episode_item(name: str, number: int) -> str:
 
     The stage of an evaluation is left out, because it changes if the run is resumed with more steps.
     """
-    match = _EVALUATION.fullmatch(name)
-    return f"{match[1]}{match[2] or ''} eval/{number}" if match else f"{name}/{number}"
+    step, _, stage = name.partition(" ")
+    item = " ".join(filter(None, (step, eval_set_of(name), "eval"))) if stage else name
+    return f"{item}/{number}"
 
 
 def read_annotations(folder: Path) -> Mapping[str, Annotation]:

@@ -1,7 +1,9 @@
 """The phases of a run, in order. Each starts from the weights of the previous one."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from understudy.core.trajectory import Trajectory
 from understudy.runs.phases import PREFERENCES_NAME, SFT_NAME
 from understudy.runs.resumption import TRAINED_NAME
 from understudy.train.data_files import DataFiles
@@ -21,10 +23,12 @@ class TrainPhase(Protocol):
         """Train one step of the run and return its metrics."""
 
 
-def make_phases(context: TrainingContext, progress: TrainingProgress, files: DataFiles) -> dict[str, TrainPhase]:
-    """Return all phases by name."""
+def make_phases(
+    context: TrainingContext, progress: TrainingProgress, files: DataFiles, gold: Sequence[Trajectory]
+) -> dict[str, TrainPhase]:
+    """Return all phases by name. `gold` are the gold episodes that SFT trains on."""
     return {
-        SFT_NAME: SFTPhase(context, progress, files.demonstrations),
+        SFT_NAME: SFTPhase(context, progress, [*gold, *files.demonstrations]),
         PREFERENCES_NAME: PreferencePhase(context, files.preferences),
         TRAINED_NAME: RLPhase(context, progress),
     }

@@ -9,7 +9,10 @@ from understudy.algorithms.advantages import token_weights
 from understudy.algorithms.batch import collate
 from understudy.algorithms.config import LossConfig
 from understudy.core.trajectory import Trajectory
+from understudy.envs.task_source import TaskSource
 from understudy.evaluation.evaluate import play_demonstrations
+from understudy.formats import ChatFormat
+from understudy.runs.config import TrainConfig
 from understudy.train.metrics import learning_rate
 from understudy.train.state import UPDATE, Metrics, TrainingContext, TrainingProgress
 
@@ -18,11 +21,10 @@ class SFTPhase:
     """Trains on demonstrations: gold episodes of the first training tasks, and those of `sft.dataset_file`."""
 
     def __init__(
-        self, context: TrainingContext, progress: TrainingProgress, file_demonstrations: Sequence[Trajectory]
+        self, context: TrainingContext, progress: TrainingProgress, demonstrations: Sequence[Trajectory]
     ) -> None:
         self._context, self._progress = context, progress
-        self._file_demonstrations = file_demonstrations
-        self._demonstrations: list[Trajectory] = []
+        self._demonstrations = demonstrations
         self._order: DrawnOrder | None = None
 
     def start(self) -> None:
@@ -32,8 +34,7 @@ class SFTPhase:
         """Train on one batch of demonstrations."""
         config = self._context.config.sft
         started = time.perf_counter()
-        if not self._demonstrations:
-            self._demonstrations = [*await self._play_gold(), *self._file_demonstrations]
+        self._progress.tasks_used = max(self._progress.tasks_used, config.num_gold_episodes)
         self._context.report(UPDATE, 0, 1, {})
         if self._order is None:
             families = [f"{each.domain}/{each.family}" for each in self._demonstrations]
@@ -49,13 +50,11 @@ class SFTPhase:
             "tokens_per_second": metrics["computed_tokens"] / seconds,
         }
 
-    async def _play_gold(self) -> list[Trajectory]:
-        """Return the gold episodes, in the model's tokens."""
-        context, config, count = self._context, self._context.config, self._context.config.sft.num_gold_episodes
-        tasks = itertools.islice(context.train_tasks(), count)
-        episodes = await play_demonstrations(context.domain, tasks, context.format, config.limits, config.seed)
-        self._progress.tasks_used = max(self._progress.tasks_used, count)
-        return episodes
+
+async def play_gold(config: TrainConfig, domain: TaskSource, format: ChatFormat) -> list[Trajectory]:
+    """Return the gold episodes that SFT trains on, in the model's tokens. Raise TaskError if one does not earn 1."""
+    tasks = itertools.islice(domain.stream("train", config.seed), config.sft.num_gold_episodes)
+    return await play_demonstrations(domain, tasks, format, config.limits, config.seed)
 
 
 class DrawnOrder:
