@@ -240,10 +240,11 @@ class LocalSampler:
         for request in self._queue:
             found = self._cache.find_slot(request.prompt)
             request.slot = self._cache.acquire(found) if found else None
-        fresh = [request for request in self._queue if request.slot is None][: self._cache.num_idle_slots]
-        if fresh:
-            self._share([request.prompt for request in fresh])
-        for request in fresh:
+        fresh = [request for request in self._queue if request.slot is None]
+        num_idle = self._cache.num_idle_slots
+        if num_idle:
+            self._share([request.prompt for request in fresh], num_idle)
+        for request in fresh[:num_idle]:
             request.slot = self._cache.evict()
             self._cache.fill_from_prefixes(request.slot, request.prompt)
         admitted = [request for request in self._queue if request.slot]
@@ -254,12 +255,17 @@ class LocalSampler:
                 self._cache.fill_from_slots(request.active_slot, request.prompt)
         return admitted
 
-    def _share(self, prompts: Sequence[Sequence[int]]) -> None:
-        """Compute prefixes that new prompts share and that are not cached yet."""
+    def _share(self, prompts: Sequence[Sequence[int]], num_admitted: int) -> None:
+        """Compute prefixes that the first `num_admitted` prompts share with others and that are not cached yet.
+
+        All waiting prompts decide where prefixes end, as all rows of a batch do in training.
+        """
         self._cache.drop_idle_prefixes()
-        new = [prompt for prompt in prompts if self._cache.find_prefix(prompt) is None]
+        numbers = [i for i, prompt in enumerate(prompts) if self._cache.find_prefix(prompt) is None]
+        new = [prompts[i] for i in numbers]
         for part in partition_by_prefix(new, [len(prompt) - 1 for prompt in new]):
-            if part.prefix_length >= MIN_PREFIX_TOKENS:
+            is_needed = any(numbers[row] < num_admitted for row in part.rows)
+            if is_needed and part.prefix_length >= MIN_PREFIX_TOKENS:
                 prefix = self._cache.add_prefix(new[part.rows[0]][: part.prefix_length])
                 tokens = to_device(torch.tensor(prefix.tokens), self._model.device)[None]
                 positions = torch.arange(part.prefix_length, device=self._model.device)[None]
