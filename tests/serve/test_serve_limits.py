@@ -33,7 +33,7 @@ from understudy.core.errors import ConfigError
 from understudy.engines.base import SamplingParams
 from understudy.runs.weights import resolve_weights
 from understudy.serve.options import ServeConfig
-from understudy.serve.server import open_socket, run_server, serve_model
+from understudy.serve.server import serve_model
 
 pytest.importorskip("torch")
 
@@ -181,19 +181,30 @@ def serve_messages(folder: Path, **options: Any) -> list[str]:
     return said
 
 
+CTRL_C_AT_ONCE = """
+import signal
+from understudy.serve.options import ServeConfig
+from understudy.serve.server import open_socket, run_server
+
+async def app(scope, receive, send):
+    raise AssertionError("nobody sends a request")
+
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
+    print("ready")
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with open_socket(ServeConfig(port=0)) as listener:
+    run_server(app, listener, interrupt)
+print("ended")
+"""
+
+
 def test_ctrl_c_before_the_event_loop_exists_shuts_the_server_down_in_order() -> None:
-    async def app(scope: object, receive: object, send: object) -> None:
-        raise AssertionError("nobody sends a request")
-
-    reached: list[str] = []
-
-    def interrupt() -> None:
-        signal.raise_signal(signal.SIGINT)
-        reached.append("after Ctrl-C")
-
-    with open_socket(ServeConfig(port=0)) as listener:
-        run_server(app, listener, interrupt)
-    assert reached
+    """In a process of its own, because sse-starlette remembers the end of any server for the whole process."""
+    command = [sys.executable, "-c", CTRL_C_AT_ONCE]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, ["ready", "ended"], "")
 
 
 @pytest.mark.usefixtures("interrupted_server")
