@@ -197,6 +197,10 @@ def test_results_stand_in_the_order_of_their_calls(tmp_path: Path) -> None:
     row = {"messages": [*PROMPT, DONE | {"content": tagged}, {"role": "tool", "content": answers}, DONE]}
     (hermes,) = read_values(tmp_path / "rows.jsonl", row)
     assert [(m.content, m.tool_call_id) for m in hermes.messages[-3:-1]] == [("A", "call_0_0"), ("B", "call_0_1")]
+    result = {"role": "tool", "content": "<tool_response>\nA\n</tool_response>", "tool_call_id": "a"}
+    asked = {"role": "assistant", "content": None, "tool_calls": calls[:1]}
+    (own,) = read_values(tmp_path / "rows.jsonl", {"messages": [*PROMPT, asked, result, DONE]})
+    assert own.messages[-2].content == result["content"]
 
 
 def test_function_call_with_text_and_nested_tool_call_tags(tmp_path: Path) -> None:

@@ -101,9 +101,13 @@ def _parse_call(text: str, field: str) -> Any:
 
 
 def _split_results(message: WireMessage) -> list[WireMessage]:
-    """Return one message for each result in the tags of Hermes; the message itself if it has no such tags."""
+    """Return one message for each result in the tags of Hermes; the message itself if it has no such tags.
+
+    A result with the id of its call is never split: its tags are what the tool returned.
+    """
     content = message.get("content")
-    results = _RESULT.findall(content) if message.get("role") == "tool" and isinstance(content, str) else []
+    is_result = message.get("role") == "tool" and not message.get("tool_call_id")
+    results = _RESULT.findall(content) if is_result and isinstance(content, str) else []
     if not results or _RESULT.sub("", str(content)).strip():
         return [message]
     return [{**message, "content": result} for result in results]

@@ -119,10 +119,7 @@ def parse_reply(text: str, tool_format: str = "", tools: Sequence[ToolSpec] = ()
     if tool_format and tool_format not in TOOL_FORMATS:
         raise ConfigError(f"unknown tool format {did_you_mean(tool_format, TOOL_FORMATS)}")
     scan = ReplyScan(f"\n{replace_surrogates(text)}", tool_format, {tool.name: tool for tool in tools})
-    at = 0
-    while not scan.hallucinated_turn and scan.budget.spend(CALL_COST) and (mark := _OPENING.search(scan.text, at)):
-        scan.add_text(at, mark.start())
-        at = max(_READERS[mark.lastgroup or ""](scan, mark), mark.end())
+    at = _read_constructs(scan, _OPENING)
     if scan.budget.left < 0:
         scan.add_failure("", ParseFailure("length", "the reply has too many brackets, tags and calls to be parsed"))
     elif not scan.hallucinated_turn:
@@ -136,13 +133,19 @@ def parse_text(text: str) -> ParsedReply:
     Thoughts, and turns of other roles that begin with their tokens, are removed as by `parse_reply`.
     """
     scan = ReplyScan(f"\n{replace_surrogates(text)}")
-    at = 0
-    while not scan.hallucinated_turn and (mark := _TEXT_OPENING.search(scan.text, at)):
-        scan.add_text(at, mark.start())
-        at = max(_READERS[mark.lastgroup or ""](scan, mark), mark.end())
+    at = _read_constructs(scan, _TEXT_OPENING)
     if not scan.hallucinated_turn:
         scan.add_text(at, len(scan.text))
     return _build_result(scan)
+
+
+def _read_constructs(scan: ReplyScan, opening: re.Pattern[str]) -> int:
+    """Read each construct that `opening` finds, and the text before it. Return where the last one ends."""
+    at = 0
+    while not scan.hallucinated_turn and scan.budget.spend(CALL_COST) and (mark := opening.search(scan.text, at)):
+        scan.add_text(at, mark.start())
+        at = max(_READERS[mark.lastgroup or ""](scan, mark), mark.end())
+    return at
 
 
 def parse_message(text: str, tool_format: str = "", tools: Sequence[ToolSpec] = ()) -> ParsedMessage:
@@ -254,11 +257,16 @@ def _fence(scan: ReplyScan, mark: re.Match[str]) -> int:
     return closed.end() if closed else end
 
 
-_OPENINGS: Sequence[tuple[Sequence[OpeningPattern], ReadFunction]] = (
+_Openings = Sequence[tuple[Sequence[OpeningPattern], ReadFunction]]
+_TEXT_OPENINGS: _Openings = (
     (thoughts.OPENINGS, _thought),
     (thoughts.ENDINGS, _thought_end),
     (_ROLE_TOKENS, _role),
     (_ENDS, _end),
+)
+"""Thoughts and the tokens of turns."""
+_OPENINGS: _Openings = (
+    *_TEXT_OPENINGS,
     (_ROLE_WORDS, _role),
     (_FENCES, _fence),
     (wrappers.OPENINGS, wrappers.read_calls),
@@ -268,5 +276,4 @@ _LISTED = [(opening, read) for openings, read in _OPENINGS for opening in openin
 _READERS = {f"g{i}": read for i, (_, read) in enumerate(_LISTED)}
 _PATTERNS = [f"{first}(?P<g{i}>{rest})" for i, ((first, rest), _) in enumerate(_LISTED)]
 _OPENING = re.compile("|".join(_PATTERNS))
-_TEXT_OPENING = re.compile("|".join(_PATTERNS[: sum(len(openings) for openings, _ in _OPENINGS[:4])]))
-"""Thoughts and the tokens of turns."""
+_TEXT_OPENING = re.compile("|".join(_PATTERNS[: sum(len(openings) for openings, _ in _TEXT_OPENINGS)]))
