@@ -346,6 +346,16 @@ def test_bug_of_an_agent_propagates_and_closes_the_environment() -> None:
     assert game.closed == 1
 
 
+def test_agent_that_records_a_user_message_as_its_reply_is_told_so() -> None:
+    class ConfusedAgent(NoopAgent):
+        async def act(self, task: Task, episode: Trajectory, new: Any, tools: Any) -> Message:
+            episode.act(reply := Message(role="user", content="Hello."))
+            return reply
+
+    with pytest.raises(ValueError, match=r'"user".*"assistant"'):
+        asyncio.run(rollout(TASKS[0], FakeEnvironment(1.0, duration=10**9), ConfusedAgent(), LIMITS))
+
+
 def fail_to_close(method: str) -> None:
     if method == "close":
         raise ConnectionError("the server is gone")

@@ -82,10 +82,12 @@ class Trajectory:
     def act(self, message: Message, tokens: Sequence[int] = (), logprobs: Sequence[float] = ()) -> None:
         """Append a reply of the agent with its tokens exactly as sampled.
 
-        Raise TypeError if the reply is no Message, and ValueError if the number of `logprobs` differs from that of
-        `tokens`, or if no prompt token comes before them.
+        Raise TypeError if the reply is no Message, and ValueError if its role is not "assistant", if the number of
+        `logprobs` differs from that of `tokens`, or if no prompt token comes before them.
         """
         _require_message("act", message)
+        if message.role != "assistant":
+            raise ValueError(f'act(message) got a message of role "{message.role}"; a reply has the role "assistant"')
         if len(tokens) != len(logprobs) or (tokens and not self.tokens):
             raise ValueError(f"{len(tokens)} sampled tokens, {len(logprobs)} logprobs, after {len(self.tokens)} tokens")
         self.messages.append(message)

@@ -308,6 +308,23 @@ def test_caller_consents_only_to_matching_proposal() -> None:
         assert not any(gives_consent(m.content) for m in messages if m.role == "user")
 
 
+@pytest.mark.parametrize(("family", "named"), [("cancel", r"Dr\. (\w+)"), ("refill", r"(\w+) \d+ mg")])
+def test_described_record_must_be_named_in_the_proposal(family: str, named: str) -> None:
+    """A caller who says "the allergy medicine" knows its name, and does not confirm another one."""
+    tried = 0
+    for task in (make_task("train", 1, family, "medium", n) for n in range(60)):
+        proposal = next((m for m in task.gold if "Do you confirm?" in m.content), None)
+        name = re.search(named, proposal.content) if proposal else None
+        request = task.scenario.goals[0].text
+        if not proposal or not name or name[1] in request:
+            continue
+        wrong = gold_text(f"You said: {request} {proposal.content.replace(name[1], 'Wrong')}")
+        _, messages = play(task, Script(*task.gold[: task.gold.index(proposal)], wrong))
+        assert not any(gives_consent(m.content) for m in messages if m.role == "user"), wrong.content
+        tried += 1
+    assert tried > 5
+
+
 def test_one_consent_allows_one_change() -> None:
     task = two_change_task()
     first, second = (m for m in task.gold if m.tool_calls and m.tool_calls[0].name in WRITES)

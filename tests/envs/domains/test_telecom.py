@@ -277,6 +277,30 @@ def test_one_consent_allows_one_change() -> None:
     assert any("has not confirmed" in m.content for m in messages if m.role == "tool")
 
 
+@pytest.mark.parametrize(
+    ("family", "change", "wordings"),
+    [
+        ("resume", "resume_line", ("restore line {n}", "lift the suspension of line {n}", "switch line {n} back on")),
+        (
+            "suspend",
+            "suspend_line",
+            ("freeze line {n} {rest}", "put line {n} on hold {rest}", "start pausing line {n} {rest}"),
+        ),
+    ],
+)
+def test_user_consents_to_a_change_in_other_words(family: str, change: str, wordings: tuple[str, ...]) -> None:
+    task = next(t for t in tasks(family) if has_call(t, change))
+    index = (
+        next(i for i, turn in enumerate(task.gold_turns) if any(call.name == change for call in turn.tool_calls)) - 1
+    )
+    number = next(call.arguments["number"] for call in task.gold_calls if call.name == change)
+    rest = task.gold_turns[index].content.partition(number)[2].removesuffix(" Do you confirm?").rstrip(".")
+    for wording in wordings:
+        proposal = gold_text(f"I will {wording.format(n=number, rest=rest)}. Do you confirm?")
+        score, _ = play(task, Script(*task.gold_turns[:index], proposal, *task.gold_turns[index + 1 :]))
+        assert score.reward == 1, proposal.content
+
+
 def test_user_consents_only_to_matching_proposal() -> None:
     task = find_task("suspend", granted=True)
     proposal = next(m for m in task.gold_turns if "Do you confirm?" in m.content)

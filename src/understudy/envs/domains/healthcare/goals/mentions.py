@@ -52,7 +52,6 @@ def appointment_mention(
     names, asks, said = (row.doctor,), "", known
     if knowledge == "described" and all(builder.world.doctors[a.doctor].specialty != specialty for a in others):
         said = known = builder.fill_template(phrases.VISIT_DESCRIBED, **words)
-        names = (f"{row.doctor}|{specialty}",)
     elif knowledge == "vague" and row.status == "booked":
         booked = [f"Dr. {a.doctor}" for a in builder.appointments() if a.status == "booked"]
         said, asks = f"{builder.possessive} appointment", _which("appointment", booked)
@@ -77,7 +76,6 @@ def prescription_mention(
     names, asks = (row.drug,), ""
     if knowledge == "described":
         said = known = builder.fill_template(phrases.DRUG_DESCRIBED, owner=builder.possessive, use=row.use)
-        names = (f"{row.drug}|{row.use}",)
     elif knowledge == "vague":
         said = builder.fill_template(phrases.DRUG_VAGUE, owner=builder.possessive)
         asks = _which("medicine", [other.drug for other in builder.patient_rows("prescriptions")])

@@ -24,7 +24,10 @@ from understudy.envs.domains.telecom.state import TODAY, SuspendReason, Topic
 from understudy.envs.domains.telecom.task_builder import TelecomTaskBuilder
 from understudy.envs.domains.telecom.world import PLANS
 
-RESUME_TERMS = "resume|resumed|resuming|reactivate|reactivated|unsuspend|unblock|activate"
+RESUME_TERMS = (
+    "resume|resumed|resuming|restore|restored|restoring|reinstate|reactivate|reactivated|reactivating|activate|activated"
+    "|unsuspend|unblock|unblocked|unfreeze|lift|lifted|back on|turn on|switch on"
+)
 PAYMENT_TERMS = "request|pay|payment"
 SIM_TERMS, REPLACEMENT_TERMS = "sim|sim card", "new|replace|replacement|another"
 AMOUNT_CUES = ("how many", "how much", "gb do you", "amount of data")

@@ -33,7 +33,9 @@ from understudy.envs.domains.telecom.task_builder import LineMention, TelecomTas
 from understudy.envs.domains.telecom.tools import MAX_ADDED_GB, MAX_SUSPENSION_DAYS
 from understudy.envs.domains.telecom.world import COUNTRIES, PLANS
 
-SUSPEND_TERMS = "suspend|suspended|suspending|suspension|block|blocked|pause"
+SUSPEND_TERMS = (
+    "suspend|suspended|suspending|suspension|block|blocked|blocking|pause|paused|pausing|on hold|freeze|frozen|freezing"
+)
 REASON_TERMS: Mapping[SuspendReason, str] = {
     "lost phone": "lost|loss|losing|misplaced",
     "stolen phone": "stolen|theft",
