@@ -63,7 +63,7 @@ INVALID_PARAMETERS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"tool_choice": "always", "tools": TOOLS}, "tool_choice", "tool_choice"),
     ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", "tool_choice"),
     ({"tools": [TOOLS[0], TOOLS[0]]}, "tools", "tools"),
-    ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "strict", None),
+    ({"tools": [{"type": "function", "function": {"name": "f", "strict": 3}}]}, "strict", None),
     (
         {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"enum": []}}}}}]},
         r"tools\[0\]\.function\.parameters\.properties\.a\.enum: ",

@@ -101,7 +101,8 @@ class _Function(_Wire):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
     description: str = ""
     parameters: Annotated[_Parameters, WrapValidator(_as_sent)] | None = None
-    strict: Literal[False] = False
+    strict: bool = False
+    """Accepted, because agent SDKs set it, and not enforced: free replies are not constrained."""
 
 
 class _Tool(_Wire):
