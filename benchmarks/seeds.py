@@ -21,8 +21,11 @@ STAGES = ("base", "sft", "rl")
 
 
 def stages(folder: Path) -> dict[str, EvalResult]:
-    """Return the last evaluation of each stage of a run."""
-    return read_run_report(folder).held_out.results
+    """Return the last evaluation of each stage of a run. Exit if one is missing."""
+    results = read_run_report(folder).held_out.results
+    if missing := [stage for stage in STAGES if stage not in results]:
+        raise SystemExit(f"{folder} has no evaluation of {' and '.join(missing)}; wait until the run has finished")
+    return results
 
 
 def successes(found: Sequence[dict[str, EvalResult]], names: Sequence[str]) -> TableCells:

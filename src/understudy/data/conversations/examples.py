@@ -43,14 +43,15 @@ def _spec(value: Any) -> Any:
 def _validate_conversation(messages: tuple["MessageField", ...]) -> tuple["MessageField", ...]:
     """Return the messages with results in the order of their calls.
 
-    Raise ValueError unless there is a reply of the agent, and something before each reply.
+    Raise ValueError unless there is a reply of the agent, something before each reply, and calls before each result.
     """
-    roles = [message.role for message in messages]
-    if "assistant" not in roles:
+    if all(message.role != "assistant" for message in messages):
         raise ValueError("there is no message of the assistant to train on")
-    for number, (before, role) in enumerate(zip([None, *roles], roles, strict=False)):
-        if role == "assistant" and before in (None, "assistant"):
+    for number, (before, message) in enumerate(zip([None, *messages], messages, strict=False)):
+        if message.role == "assistant" and (before is None or before.role == "assistant"):
             raise ValueError(f"message {number} is the assistant's, but there is no message before it to reply to")
+        if message.role == "tool" and not (before and (before.tool_calls or before.role == "tool")):
+            raise ValueError(f"message {number} is the result of a tool, but there is no call before it")
     return tuple(order_tool_results(messages))
 
 
