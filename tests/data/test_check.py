@@ -14,12 +14,15 @@ import pytest
 import toy
 from understudy.core.errors import TaskError
 from understudy.core.messages import Message, ToolCall
-from understudy.core.tasks import Split, Task, UserAction
+from understudy.core.records import Record
+from understudy.core.tasks import Scenario, Score, Split, Task, UserAction
 from understudy.data.check import DomainReport, check
 from understudy.envs.domains.base import Domain
+from understudy.envs.domains.grading import GradeEpisode
 from understudy.envs.domains.retail import DOMAIN
 from understudy.envs.domains.retail.task_generator import make_task
 from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
+from understudy.envs.state import State, Table
 from understudy.envs.task_source import Slice
 from understudy.envs.tools import Toolkit
 
@@ -82,7 +85,7 @@ def test_gold_call_refused_by_a_tool_is_reported() -> None:
 def test_gold_without_user_confirmation_is_reported() -> None:
     proposal = TASK.gold[TASK.gold.index(CALL) - 1]
     (problem,) = check_tasks(remove_gold(TASK, proposal)).problems
-    assert re.match(rf"task {TASK.id}: .*\b0\b.*\b1\.0\b.*: state_match, turn_efficiency, policy_compliance$", problem)
+    assert re.match(rf"task {TASK.id}: .*\b0\b.*\b1\.0\b.*: state_match, policy_compliance$", problem)
 
 
 def test_gold_that_omits_a_required_output_is_reported() -> None:
@@ -162,6 +165,70 @@ def test_unknown_tool_in_gold_is_reported() -> None:
 def test_check_does_not_import_torch() -> None:
     code = "import sys, understudy.data.check, understudy.envs.domains.retail; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class Loan(Record):
+    books: list[str] = []
+
+
+class Library(State):
+    loans: Table[Loan]
+
+
+class SharedRowTools(Toolkit):
+    """Tools that change a list in a row, which all episodes share."""
+
+    _state: Library
+
+    def lend(self, member: str, book: str) -> str:
+        """Lend a book."""
+        self._state.loans[member].books.append(book)
+        return "lent"
+
+
+class NewRowTools(Toolkit):
+    _state: Library
+
+    def lend(self, member: str, book: str) -> str:
+        """Lend a book."""
+        self._state.loans[member] = Loan(books=[*self._state.loans[member].books, book])
+        return "lent"
+
+
+def make_library(tools: type[Toolkit], grade: GradeEpisode | None = None) -> Domain:
+    gold = Message(role="assistant", tool_calls=(ToolCall(name="lend", arguments={"member": "Ada", "book": "Emma"}),))
+    scenario = Scenario(instructions="Lend Emma to Ada.", opening="Lend Emma to Ada.")
+    task = Task(id="lend", domain="library", split="train", family="lend", scenario=scenario, gold=(gold,))
+    return Domain(
+        "library",
+        lambda: Library(loans={"Ada": Loan()}),
+        tools,
+        task_list=[task],
+        policy="p",
+        confirm_writes=False,
+        grade=grade,
+    )
+
+
+def test_tool_that_changes_a_shared_row_in_place_is_reported() -> None:
+    groups = {group.kind: group.example for group in check(make_library(SharedRowTools)).problem_groups}
+    assert "loans.Ada" in groups["shared_rows"]
+    assert check(make_library(NewRowTools)).problems == ()
+
+
+def test_part_of_an_own_score_below_1_is_no_problem() -> None:
+    def grade(task: Task, state: State, *_: object) -> Score:
+        return Score(reward=float(bool(state.changes())), parts={"brevity": 0.5})
+
+    assert check(make_library(NewRowTools, grade)).problems == ()
+
+
+def test_gold_with_half_a_reward_is_reported_without_parts() -> None:
+    def grade(task: Task, state: State, *_: object) -> Score:
+        return Score(reward=0.5 * bool(state.changes()), parts={"state": 1.0})
+
+    (problem,) = check(make_library(NewRowTools, grade)).problems
+    assert problem.endswith("its gold turns earn 0.5 instead of 1.0")
 
 
 def test_missing_split_of_frozen_tasks_raises_task_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

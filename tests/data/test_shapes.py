@@ -21,6 +21,7 @@ from understudy.data.conversations.conversations import read_conversations, read
 from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair
 from understudy.data.conversations.shapes import SHAPES, find_shape
 from understudy.data.tool_examples import load_tool_examples
+from understudy.envs.task_files.prompt_rows import to_tool_example
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 TABLE = [
@@ -246,3 +247,28 @@ def test_question_with_several_user_messages_is_no_tool_example(tmp_path: Path) 
     assert (example.domain_policy, example.prompt, example.answer, example.id) == ("Be brief.", "Hi.", "4", "7")
     with pytest.raises(TaskError, match=r"rows\.jsonl:2: prompt: "):
         load_tool_examples(write_lines(tmp_path / "rows.jsonl", rows))
+
+
+def test_fields_of_a_row_are_those_of_its_example(tmp_path: Path) -> None:
+    calls = [{"name": "multiply", "arguments": {"a": 2, "b": 3}}]
+    rows = [
+        {
+            "question": "2 * 3?",
+            "answer": 6,
+            "split": "Dev",
+            "family": "products",
+            "gold_calls": calls,
+            "system": "Use tools.",
+        },
+        {"prompt": ASKED, "reward_model": {"ground_truth": "4"}, "extra_info": {"split": "test"}, "difficulty": "hard"},
+    ]
+    path = write_lines(tmp_path / "rows.jsonl", rows)
+    asked = [to_tool_example(Item(f"rows.jsonl:{n}", row)) for n, row in enumerate(rows)]
+    for first, second in (load_tool_examples(path), [each.value for each in asked if isinstance(each, Item)]):
+        assert (first.split, first.family, first.domain_policy) == ("validation", "products", "Use tools.")
+        assert [call.arguments for call in first.gold_calls] == [{"a": 2, "b": 3}]
+        assert (second.split, second.difficulty, second.answer) == ("test", "hard", "4")
+    with pytest.raises(TaskError, match=r"bad\.jsonl:1: gold_calls: 0\.name"):
+        load_tool_examples(
+            write_lines(tmp_path / "bad.jsonl", [{"question": "?", "answer": "", "gold_calls": [{"tool": "f"}]}])
+        )

@@ -148,3 +148,22 @@ def test_missing_row_raises_key_error() -> None:
 )
 def test_merge_patch(target: Any, patch: Any, merged: Any) -> None:
     assert merge_patch(target, patch) == merged
+
+
+class Basket(State):
+    rows: Table[Row]
+    things: list[str] = []
+
+
+def test_mutable_values_belong_to_one_state() -> None:
+    first, second = Basket(rows={}), Basket(rows={})
+    before = first.snapshot()
+    first.things.append("cup")
+    assert (second.things, first.changes()) == ([], {"things": ["cup"]})
+    fork = first.fork()
+    fork.things.append("jar")
+    assert first.things == ["cup"]
+    first.restore(before)
+    first.things.append("pan")
+    first.restore(before)
+    assert first.things == []

@@ -13,6 +13,7 @@ from support.shelves import GOLD, ROWS, SHELVES, FixedReplies, Shelf, call
 from understudy.cli import launch
 from understudy.core.errors import ConfigError, RolloutError, TaskError, ToolError
 from understudy.core.messages import Message, ToolCall
+from understudy.core.tasks import Scenario
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.data.check import check
 from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
@@ -217,6 +218,42 @@ def test_wrong_signature_is_located_in_the_users_file(episode_class: type[ToolEp
     limits = EpisodeLimits(max_retries=0)
     episode = asyncio.run(play_episode(source, source.tasks("train")[0], FixedReplies("Done."), limits, seed=0))
     assert re.search(text, episode.error), episode.error
+
+
+class UserOfOneArgument:
+    """A user whose `__init__` has the wrong arguments."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+
+
+def test_wrong_user_factory_is_a_fault_of_the_user_in_its_file() -> None:
+    source = SHELVES.with_users(UserOfOneArgument)  # type: ignore[arg-type]
+    limits = EpisodeLimits(max_retries=0)
+    episode = asyncio.run(play_episode(source, source.tasks("train")[0], FixedReplies("Done."), limits, seed=0))
+    assert episode.fault == "user"
+    assert "test_tool_dataset.py:" in episode.error
+
+
+class Stock(ToolEpisode):
+    def take(self) -> Sequence[int]:
+        """Take one thing."""
+        stock: list[int] = self.example.info["stock"]
+        stock.pop()
+        return stock
+
+    def reward(self, transcript: Sequence[Message]) -> float:
+        return float(transcript[-2].content == "[1]")
+
+
+def test_each_episode_has_its_own_copy_of_info() -> None:
+    shared = object()
+    example = ToolExample(
+        prompt="Take one.", gold_calls=(call("take"),), answer="Done.", info={"stock": [1, 2], "a": shared}
+    )
+    source = ToolDataset("stock", "p", [example], Stock)
+    assert [play_first_task(source, call_message(call("take")), "Done.").reward for _ in range(3)] == [1.0] * 3
+    assert source.examples[0].info == {"stock": [1, 2], "a": shared}
 
 
 def test_object_is_no_episode_class() -> None:

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import Field
 
 from understudy.core.errors import TaskError, ToolError, ToolErrorKind
 from understudy.core.messages import ToolCall, tool_to_openai
@@ -201,6 +203,77 @@ def test_invalid_tool_methods_raise_and_overrides_are_not_tools() -> None:
 
     assert [spec.name for spec in Watched.specs()] == ["fill", "title", "broken"]
     assert Watched(Shelf()).call_sync(ToolCall(name="title", arguments={"title": "a", "type": []})) == "watched: a []"
+
+
+class Weights:
+    """A mixin, which is no toolkit."""
+
+    def weigh(self, grams: float) -> str:
+        """Echo."""
+        return f"{grams}"
+
+
+class WeighingTools(Weights, ShelfTools):
+    def edit(self, jar: dict[str, Any]) -> str:
+        """Change the argument."""
+        jar["sweets"].clear()
+        return "done"
+
+
+def test_methods_of_a_mixin_are_tools() -> None:
+    assert [spec.name for spec in WeighingTools.specs()] == ["fill", "title", "broken", "weigh", "edit"]
+
+
+def test_a_tool_cannot_change_the_arguments_of_its_call() -> None:
+    made = ToolCall(name="edit", arguments={"jar": {"sweets": [1, 2]}})
+    WeighingTools(Shelf()).call_sync(made)
+    assert made.arguments == {"jar": {"sweets": [1, 2]}}
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-Infinity", "1e400"])
+def test_arguments_are_finite_numbers(number: str) -> None:
+    with pytest.raises(ToolError, match="finite") as caught:
+        WeighingTools(Shelf()).call_sync(ToolCall(name="weigh", arguments={"grams": number}))
+    assert caught.value.kind == "invalid_arguments"
+
+
+def test_names_that_break_a_tool_are_errors() -> None:
+    with pytest.raises(TaskError, match="find cannot take `_limit`"):
+
+        class Hidden(Toolkit):
+            def find(self, _limit: int) -> None:
+                """Find."""
+
+    with pytest.raises(TaskError, match="find cannot take `model_dump`"):
+
+        class Reserved(Toolkit):
+            def find(self, model_dump: str) -> None:
+                """Find."""
+
+    with pytest.raises(TaskError, match=r"Phone\.call has a name"):
+
+        class Phone(Toolkit):
+            def call(self, number: str) -> None:  # type: ignore[override]
+                """Dial."""
+
+    with pytest.raises(TaskError, match=r"Cached\.look is a _lru_cache_wrapper"):
+
+        class Cached(Toolkit):
+            @cache  # noqa: B019
+            def look(self) -> str:
+                """Look."""
+                return "sweets"
+
+
+def test_schema_keeps_the_content_of_defaults_and_examples() -> None:
+    class Pages(Toolkit):
+        def write(
+            self, page: Annotated[dict[str, Any], Field(examples=[{"title": "A", "additionalProperties": False}])]
+        ) -> None:
+            """Write."""
+
+    (spec,) = Pages.specs()
+    assert spec.parameters["properties"]["page"]["examples"] == [{"title": "A", "additionalProperties": False}]
 
 
 def test_an_annotation_that_pydantic_cannot_use_is_an_error_that_names_the_tool() -> None:

@@ -196,7 +196,7 @@ class BuggyUser:
     ("domain", "fault"),
     [
         (replace(DOMAIN, grade=raise_error), "grader"),
-        (DOMAIN.with_users(raise_error), "environment"),
+        (DOMAIN.with_users(raise_error), "user"),
         (DOMAIN.with_users(lambda *args: BuggyUser(RuntimeError("a bug"))), "user"),
         (DOMAIN.with_users(lambda *args: BuggyUser("Hello.", 3)), "user"),
     ],
@@ -257,6 +257,14 @@ class AppendingAgent:
         return self.reply
 
 
+class ForgetfulAgent:
+    """An agent that does not append its reply."""
+
+    def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: object) -> object:
+        episode.observe(new)
+        return HELLO_FROM_AGENT
+
+
 class AgentOfOneArgument:
     """An agent whose `act` has the wrong arguments."""
 
@@ -272,14 +280,28 @@ HELLO_FROM_AGENT = Message(role="assistant", content="Hello.")
     [
         (BuggyAgent(ValueError("a bug")), r"ValueError: a bug \(test_user_code\.py:"),
         (BuggyAgent("Hello."), "a reply is a Message"),
-        (BuggyAgent(HELLO_FROM_AGENT), r"has not appended to the episode; call episode\.observe\(new\)"),
+        (
+            BuggyAgent(HELLO_FROM_AGENT),
+            r"has not appended the new messages to the episode; call episode\.observe\(new\)",
+        ),
+        (ForgetfulAgent(), r"has not appended its reply to the episode; call episode\.observe\(new\)"),
         (AppendingAgent("hi"), r"TypeError: act of the episode got 'hi'; it takes a Message, .*test_user_code\.py:"),
         (AppendingAgent(None), r"TypeError: act of the episode got None; .*test_user_code\.py:"),
-        (AppendingAgent(HELLO_FROM_AGENT.replace(role="user")), "role='user'; a reply has role='assistant'"),
+        (AppendingAgent(HELLO_FROM_AGENT.replace(role="user")), r'ValueError: .* role "user".*test_user_code\.py:'),
         (AppendingAgent(HELLO_FROM_AGENT.replace(content="\ud83d")), "cannot be written as JSON"),
         (AgentOfOneArgument(), r"TypeError: .*takes 2 positional arguments but 5 .*test_user_code\.py:"),
     ],
-    ids=["exception", "text", "not appended", "appended text", "appended None", "user", "surrogate", "signature"],
+    ids=[
+        "exception",
+        "text",
+        "nothing appended",
+        "only observed",
+        "appended text",
+        "appended None",
+        "user",
+        "surrogate",
+        "signature",
+    ],
 )
 def test_mistake_of_custom_agent_is_fault_of_agent(agent: object, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("support.shelves.HELLO", agent)

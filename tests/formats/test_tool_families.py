@@ -151,6 +151,16 @@ def test_parse_inverts_render_of_the_formats(tool_format: str, arguments: dict[s
     assert (reading.calls, reading.text, reading.repairs) == (calls, "Hello.", {})
 
 
+def test_quoted_text_of_gemma_stays_text_where_text_is_allowed() -> None:
+    properties = {"code": {"anyOf": [{"type": "integer"}, {"type": "string"}]}, "note": {}, "days": {"type": "integer"}}
+    tools = [ToolSpec(name="f", description="", parameters={"type": "object", "properties": properties})]
+    calls = (ToolCall(name="f", arguments={"code": "5", "note": "None"}),)
+    assert parse_reply(render_reply("", calls, "gemma"), "gemma", tools).calls == calls
+    typed = ToolCall(name="f", arguments={"days": "3"})
+    (read,) = parse_reply(render_reply("", (typed,), "gemma"), "gemma", tools).calls
+    assert read.arguments == {"days": 3}
+
+
 def test_parse_inverts_render_of_minimax() -> None:
     arguments = {"city": "a\n b", "days": 3, "tags": ["x", "1"], "more": {"x": {"y": [1, None]}, "z": True}}
     calls = (

@@ -19,7 +19,8 @@ from understudy.core.trajectory import Trajectory
 from understudy.data.adversarial.knowledge import Strategy
 from understudy.data.adversarial.suite import STRATEGIES, AdversarialReport, StrategyResult, play_strategies
 from understudy.data.probe import ProbeResult, exception_places, probe
-from understudy.envs.domains.grading import POLICY_REWARDS
+from understudy.envs.domains.base import Domain
+from understudy.envs.domains.grading import UNREWARDED_PARTS
 from understudy.envs.task_files.near_duplicates import NearDuplicateIndex
 from understudy.envs.task_files.summary import FileSummary
 from understudy.envs.task_source import ExternalSource, TaskSource, find_source, list_file_summaries, list_sources
@@ -31,6 +32,7 @@ TasksBySplit = Mapping[Split, Sequence[Task]]
 ProgressTracker = Callable[[Iterable[Any], str], Iterable[Any]]
 """Passes items through and shows progress. The text names the step."""
 ProblemKind = Literal[
+    "shared_rows",
     "lost_episode",
     "noop_rewarded",
     "task_fails",
@@ -43,6 +45,7 @@ ProblemKind = Literal[
     "malformed",
 ]
 PROBLEM_TITLES: Mapping[ProblemKind, str] = {
+    "shared_rows": "an episode changes those after it",
     "lost_episode": "an episode ends without a reward",
     "noop_rewarded": "doing nothing is rewarded",
     "task_fails": "a task cannot be played or graded",
@@ -197,6 +200,7 @@ async def check_async(
     duplicates, alike = _near_duplicates(tasks, within_splits=not files)
     problems = [
         *(problem for each in every for problem in each.problems),
+        *(_Problem("shared_rows", text) for source in list_sources(domain) for text in _shared_rows(source)),
         *(_Problem("lost_episode", text) for each in probes for text in each.lost_episodes),
         *(_Problem("strategy_rewarded", _paid(attack.source, r)) for attack in attacks for r in attack.failures),
         *(_Problem("refused_row", text) for summary in files for text in summary.refusals),
@@ -233,6 +237,17 @@ async def check_async(
         files=files,
         adversarial=tuple(attacks),
     )
+
+
+def _shared_rows(source: TaskSource) -> Iterator[str]:
+    """Yield a problem if the episodes so far have changed rows of the world, which all episodes share."""
+    changed = source.find_changed_rows() if isinstance(source, Domain) else ()
+    if changed:
+        yield (
+            f"{source.name}: its tools changed {len(changed)} rows in place, such as {changed[0]}, so they stay "
+            "changed in all later episodes; write a new row, as in `self._state.TABLE[key] = row.replace(…)`, and use "
+            "tuples in place of lists in rows"
+        )
 
 
 def _paid(source: str, result: StrategyResult) -> str:
@@ -352,10 +367,12 @@ def _failure(task: Task, episode: Trajectory) -> str:
 
 
 def _reward_problems(task: Task, gold: Score, noop: Score) -> Iterator[_Problem]:
-    if min(gold.parts.values(), default=gold.reward) < 1.0:
-        failed = ", ".join(name for name, part in gold.parts.items() if part < 1.0 and name not in POLICY_REWARDS)
-        text = f"task {task.id}: its gold turns earn {gold.reward:g} instead of 1.0; failed: {failed}"
-        yield _Problem("gold_not_rewarded", text, task)
+    if gold.reward < 1.0:
+        low = [name for name, part in gold.parts.items() if part < 1.0 and name not in UNREWARDED_PARTS]
+        text = f"task {task.id}: its gold turns earn {gold.reward:g} instead of 1.0"
+        yield _Problem("gold_not_rewarded", f"{text}; failed: {', '.join(low)}" if low else text, task)
+    elif gold.parts.get("policy_compliance", 1.0) < 1.0:
+        yield _Problem("gold_not_rewarded", f"task {task.id}: its gold turns break a rule of the policy", task)
     if noop.reward > 0.0:
         yield _Problem("noop_rewarded", f"task {task.id}: doing nothing earns {noop.reward:g}", task)
 

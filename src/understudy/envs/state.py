@@ -7,6 +7,7 @@ share the world instead of copying it. Forks and snapshots copy only the written
 
 import inspect
 from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from copy import deepcopy
 from typing import Any, Generic, Self, TypeVar, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
@@ -83,6 +84,8 @@ class State:
     def __init__(self, **tables: Mapping[str, Record]) -> None:
         for name in self._rows:
             setattr(self, name, Table(tables.get(name, {})))
+        for name, default in self._values.items():
+            setattr(self, name, deepcopy(default))
 
     def tables(self) -> dict[str, Table[Any]]:
         """Return the tables by name."""
@@ -95,13 +98,13 @@ class State:
             table = getattr(self, name)
             setattr(other, name, Table(table._world, dict(table._written)))
         for name in self._values:
-            setattr(other, name, getattr(self, name))
+            setattr(other, name, deepcopy(getattr(self, name)))
         return other
 
     def snapshot(self) -> Snapshot:
         """Return a snapshot; `restore` uses it to undo later writes."""
         tables = {name: dict(getattr(self, name)._written) for name in self._rows}
-        return tables, {name: getattr(self, name) for name in self._values}
+        return tables, {name: deepcopy(getattr(self, name)) for name in self._values}
 
     def restore(self, snapshot: Snapshot) -> None:
         """Restore a snapshot of this state."""
@@ -109,7 +112,7 @@ class State:
         for name, written in tables.items():
             getattr(self, name)._written = dict(written)
         for name, value in values.items():
-            setattr(self, name, value)
+            setattr(self, name, deepcopy(value))
 
     def tables_modified_since(self, snapshot: Snapshot) -> bool:
         """Return whether any table was written since the snapshot. Values are not part of the database."""

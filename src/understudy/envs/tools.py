@@ -10,7 +10,9 @@ import inspect
 import json
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import Annotated, Any, ClassVar, Protocol, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
@@ -66,18 +68,27 @@ class ToolkitBase:
     _specs: ClassVar[tuple[ToolSpec, ...]] = ()
     _not_tools: ClassVar[frozenset[str]] = frozenset()
     """Methods of the base classes, which are not tools even if a subclass overrides them."""
+    _reserved_names: ClassVar[frozenset[str]] = frozenset({"specs"})
+    """Names that no tool may have, because the package uses them."""
+    _keeps_defaults: ClassVar[bool] = False
+    """Whether results show the fields of models and records that equal their defaults. Without them they are short."""
 
     def __init_subclass__(cls, tools: bool = True) -> None:
         super().__init_subclass__()
-        methods = {n: f for n, f in vars(cls).items() if not n.startswith("_") and inspect.isfunction(f)}
         if not tools:
-            cls._not_tools = cls._not_tools | methods.keys()
+            cls._not_tools = cls._not_tools | {name for name, member in vars(cls).items() if inspect.isfunction(member)}
             return
-        methods = {name: method for name, method in methods.items() if name not in cls._not_tools}
+        public = _public_members(cls)
+        methods = {n: f for n, f in public.items() if inspect.isfunction(f) and n not in cls._not_tools}
         problems = [
-            f"tool {cls.__name__}.{name} is a {type(method).__name__}; make it a method with `self`"
-            for name, method in vars(cls).items()
-            if not name.startswith("_") and isinstance(method, staticmethod | classmethod)
+            f"tool {cls.__name__}.{name} is a {type(member).__name__}; make it a method with `self`"
+            for name, member in public.items()
+            if _looks_like_tool(member)
+        ]
+        problems += [
+            f"tool {cls.__name__}.{name} has a name that its base class uses; give it another one"
+            for name, member in public.items()
+            if name in cls._reserved_names or (name == "call" and not _runs_calls(member))
         ]
         for name, method in methods.items():
             with _naming_the_tool(f"{cls.__name__}.{name}"):
@@ -102,7 +113,8 @@ class ToolkitBase:
             arguments = self._validated(call)
             with tool_time_limit(call.name, self.max_call_seconds):
                 result = getattr(self, call.name)(**arguments)
-            return render_result(call.name, await result if inspect.isawaitable(result) else result)
+            result = await result if inspect.isawaitable(result) else result
+            return render_result(call.name, result, self._keeps_defaults)
 
     def _validated(self, call: ToolCall) -> dict[str, Any]:
         if call.parse_error:
@@ -111,7 +123,7 @@ class ToolkitBase:
         if model is None:
             raise ToolError(f"unknown tool {did_you_mean(call.name, self._models)}", "unknown_tool")
         try:
-            return vars(model.model_validate(call.arguments))
+            return vars(model.model_validate(deepcopy(call.arguments)))  # a tool may change its arguments
         except ValidationError as e:
             raise ToolError(_explain_error(call.name, model, e), "invalid_arguments") from e
 
@@ -119,7 +131,7 @@ class ToolkitBase:
 class Toolkit(ToolkitBase, tools=False):
     """Base of domain tools. Each public method of a subclass is a tool, and each object serves one episode.
 
-    A tool may be a coroutine.
+    A tool may be a coroutine. Results leave out fields of rows that equal their defaults.
     """
 
     def __init__(self, state: State) -> None:
@@ -141,7 +153,7 @@ class Toolkit(ToolkitBase, tools=False):
                 result = getattr(self, call.name)(**arguments)
             if inspect.iscoroutine(result):
                 result = BACKGROUND_LOOP.run(_await_in_tool_code(call.name, result))
-            return render_result(call.name, result)
+            return render_result(call.name, result, self._keeps_defaults)
 
     @contextmanager
     def _restored_on_error(self) -> Iterator[None]:
@@ -173,26 +185,26 @@ async def _await_in_tool_code(name: str, result: Coroutine[Any, Any, Any]) -> An
         return await result
 
 
-def render_result(name: str, result: Any) -> str:
+def render_result(name: str, result: Any, keeps_defaults: bool = False) -> str:
     """Return a result of the tool `name` as text for the model.
 
-    A string is unchanged; other values are JSON without default fields, lone surrogates replaced. Raise TypeError for a
-    value that is not JSON.
+    A string is unchanged; other values are JSON, lone surrogates replaced. Without `keeps_defaults`, fields of models
+    and records that equal their defaults are left out. Raise TypeError for a value that is not JSON.
     """
     if isinstance(result, str):
         return result
     if isinstance(result, Iterator):
         result = list(result)  # it may be read twice
     try:
-        return _JSON.dump_json(result, exclude_defaults=True, fallback=_to_number).decode()
+        return _JSON.dump_json(result, exclude_defaults=not keeps_defaults, fallback=_to_number).decode()
     except PydanticSerializationError:
-        return _render_with_surrogates(name, result)
+        return _render_with_surrogates(name, result, keeps_defaults)
 
 
-def _render_with_surrogates(name: str, result: Any) -> str:
+def _render_with_surrogates(name: str, result: Any, keeps_defaults: bool) -> str:
     """Return a result that pydantic cannot encode as JSON, with lone surrogates replaced."""
     try:
-        values = _JSON.dump_python(result, mode="json", exclude_defaults=True, fallback=_to_number)
+        values = _JSON.dump_python(result, mode="json", exclude_defaults=not keeps_defaults, fallback=_to_number)
         return replace_surrogates(json.dumps(values, ensure_ascii=False, separators=(",", ":")))
     except (TypeError, ValueError, RecursionError) as e:
         raise TypeError(f"{name} returned {_type_name(result)}, which is not JSON; {e}") from e
@@ -218,6 +230,24 @@ def _explain_error(name: str, model: type[BaseModel], error: ValidationError) ->
     return f"bad arguments for {name}: {where}: {first['msg']}; it takes ({fields})"
 
 
+def _public_members(cls: type) -> dict[str, Any]:
+    """Return what the class and its bases that are no toolkits, such as mixins, define under public names."""
+    owners = [each for each in cls.__mro__ if each is cls or not issubclass(each, ToolkitBase)]
+    names = dict.fromkeys(name for owner in reversed(owners) for name in vars(owner) if not name.startswith("_"))
+    return {name: inspect.getattr_static(cls, name) for name in names}
+
+
+def _runs_calls(member: Any) -> bool:
+    """Return whether a method named `call` overrides that of the base class, and is not meant as a tool."""
+    return inspect.isfunction(member) and [p.name for p in _parameters(member)] == ["call"]
+
+
+def _looks_like_tool(member: Any) -> bool:
+    """Return whether a member can be called but is no method, such as a static method or one in `functools.cache`."""
+    wrapped = isinstance(member, staticmethod | classmethod | partialmethod)
+    return wrapped or (callable(member) and hasattr(member, "__wrapped__") and not inspect.isfunction(member))
+
+
 @contextmanager
 def _naming_the_tool(tool: str) -> Iterator[None]:
     """Raise TaskError that names the tool if pydantic cannot use its annotations."""
@@ -237,13 +267,15 @@ def _arguments(method: Callable[..., Any]) -> type[BaseModel]:
     fields: dict[str, Any] = {
         p.name: (_with_description(hints[p.name]), ... if p.default is p.empty else p.default) for p in parameters
     }
-    return create_model(method.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+    return create_model(method.__name__, __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)
 
 
 def _find_parameter_problems(method: Callable[..., Any]) -> Iterator[str]:
-    """Yield a problem for each parameter that is variadic, positional-only or has no annotation."""
+    """Yield a problem for each parameter that is variadic, positional-only, unannotated or has a reserved name."""
     hints = get_type_hints(method, include_extras=True)
     for p in _parameters(method):
+        if p.name.startswith("_") or (p.name.startswith("model_") and hasattr(BaseModel, p.name)):
+            yield f"tool {method.__name__} cannot take `{p.name}`; pydantic reserves this name, so give it another one"
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) or p.name not in hints:
             rule = "each argument of a tool needs a name and an annotation, such as `name: str`"
             yield f"tool {method.__name__} cannot take `{p}`; {rule}"
@@ -282,8 +314,17 @@ def _simplify_schema(schema: Any) -> Any:
         return [_simplify_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    simplified = {key: _simplify_schema(value) for key, value in schema.items() if not _is_redundant(key, value)}
+    simplified = {key: _simplify_keyword(key, value) for key, value in schema.items() if not _is_redundant(key, value)}
     return {"type": simplified.pop("type"), **simplified} if "type" in simplified else simplified
+
+
+def _simplify_keyword(key: str, value: Any) -> Any:
+    """Return the value of a keyword of JSON Schema: values as they are, and the schemas in it simplified."""
+    if key in ("default", "examples", "example", "const", "enum"):
+        return value
+    if key in ("properties", "$defs"):
+        return {name: _simplify_schema(inner) for name, inner in value.items()}
+    return _simplify_schema(value)
 
 
 def _is_redundant(key: str, value: Any) -> bool:

@@ -83,7 +83,8 @@ class CustomAgent:
     ) -> Message | None:
         """Return the agent's reply. Its `act` may be a coroutine or a function.
 
-        Raise RolloutError unless the reply is None, or a message of the assistant that `act` has appended last.
+        Raise RolloutError unless the reply is None, or a message of the assistant, and `act` has appended the new
+        messages first and the reply last.
         """
         num_messages = len(episode.messages)
         with user_code("agent", f"the agent {self._name}", self._agent.act):
@@ -99,10 +100,12 @@ class CustomAgent:
                 f"the agent {self._name} returned a message with role={reply.role!r}; a reply has role='assistant'",
                 "agent",
             )
-        if episode.messages[num_messages:][-1:] != [reply]:
+        appended = episode.messages[num_messages:]
+        if appended[: len(new)] != list(new) or appended[len(new) :][-1:] != [reply]:
+            missing = "the new messages" if appended[: len(new)] != list(new) else "its reply"
             raise RolloutError(
-                f"the agent {self._name} returned a reply that it has not appended to the episode; call "
-                "episode.observe(new) and episode.act(reply) before `return reply`",
+                f"the agent {self._name} has not appended {missing} to the episode; call episode.observe(new) and "
+                "episode.act(reply) before `return reply`",
                 "agent",
             )
         try:

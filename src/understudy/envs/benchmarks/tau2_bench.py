@@ -37,7 +37,7 @@ from understudy.envs.benchmarks.tau2_episode import (
 from understudy.envs.benchmarks.tau_bench import DEFAULT_ANSWER, StopMarkerUser, difficulty_by_calls
 from understudy.envs.environment import ToolEnvironment
 from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
-from understudy.envs.users import User, UserFactory
+from understudy.envs.users import User, UserFactory, make_user
 
 FAMILIES = ("change", "tell", "nothing", "judged")
 """change: the state must change. tell: only something must be said. nothing: doing nothing earns the full reward.
@@ -181,10 +181,11 @@ class Tau2Bench:
                 f"the user of task {raw.id} of {self.name} needs tools, and {type(user).__name__} has none; "
                 "set the users with with_users"
             )
-        made = user or (
-            self.user_factory and self.user_factory(task.scenario, seed, user_tools if user_tools.tool_specs else None)
-        )
-        return made or GoldUser(task, _acts(raw, user_tools))
+        if user:
+            return user
+        if not self.user_factory:
+            return GoldUser(task, _acts(raw, user_tools))
+        return make_user(self.user_factory, task.scenario, seed, user_tools if user_tools.tool_specs else None)
 
     def _side(self, state: Any, requestor: str, include: Sequence[str] | None = None) -> Tau2Tools:
         specs = self._all_specs if requestor == "assistant" else self._user_specs

@@ -28,7 +28,7 @@ from understudy.envs.benchmarks.gold_user import GoldUser
 from understudy.envs.environment import StepResult, ToolEnvironment
 from understudy.envs.rewards import product_score
 from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
-from understudy.envs.users import User, UserFactory
+from understudy.envs.users import User, UserFactory, make_user
 
 FAMILIES = ("change", "tell", "nothing")
 """change: the database must change. tell: only something must be said. nothing: doing nothing earns the full reward."""
@@ -114,7 +114,7 @@ class TauBench:
         )
 
     def _user(self, task: Task, seed: int) -> User:
-        return self.user_factory(task.scenario, seed, None) if self.user_factory else GoldUser(task)
+        return make_user(self.user_factory, task.scenario, seed, None) if self.user_factory else GoldUser(task)
 
     def gold_changes(self, task: Task) -> RowChanges:
         """Return the changes that the gold calls make (cached). As in tau-bench, a gold call with an error changes

@@ -54,7 +54,7 @@ from understudy.envs.rewards import FactRules, find_fact_rules, is_number, to_sc
 from understudy.envs.state import State
 from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
 from understudy.envs.tools import Toolkit
-from understudy.envs.users import ScriptedUser, User, UserFactory
+from understudy.envs.users import ScriptedUser, User, UserFactory, make_user
 
 FROZEN_TASK_COUNTS: Mapping[Split, int] = {"train": 500, "validation": 100, "test": 100}
 """Number of tasks in each frozen split of a shipped domain."""
@@ -241,7 +241,7 @@ class Domain:
         if task.scenario.user_actions and not user_tools:
             raise TaskError(f"task {task.id}: its user has actions to do, but {self.name} has no user_tools")
         scenario = task.scenario if self.confirm_writes else without_confirmations(task.scenario)
-        user = user or self.user_factory(scenario, seed, user_tools)
+        user = user or make_user(self.user_factory, scenario, seed, user_tools)
         return ToolEnvironment(self.domain_policy, gate, user, grade, self.tool_specs, transcript)
 
     async def _grade(
@@ -254,6 +254,15 @@ class Domain:
         score = to_score(graded)
         found = find_violations(transcript, gate, task.outputs, self._all_specs, self._policies["full"])
         return apply_policy(score, found, self.reward_policy)
+
+    def find_changed_rows(self) -> Sequence[str]:
+        """Return the rows of the world, as `table.id`, that differ from those of a new world.
+
+        Episodes share these rows, so a tool must replace a row and not change an object in it.
+        """
+        new = self.build_world().tables()
+        tables = self._world.tables().items()
+        return [f"{name}.{key}" for name, rows in tables for key, row in rows.items() if new[name].get(key) != row]
 
     def initial_state(self, task: Task) -> State:
         """Return a new state with the task's setup applied. Raise `TaskError` if the setup does not fit the world."""

@@ -11,6 +11,8 @@ from understudy.envs.state import State
 
 POLICY_REWARDS = ("reward_with_policy", "reward_without_policy")
 """The parts of a score that are rewards themselves. See `apply_policy`."""
+UNREWARDED_PARTS = ("turn_efficiency", *POLICY_REWARDS)
+"""Parts of a domain's score that do not affect the reward."""
 
 
 class GradeEpisode(Protocol):

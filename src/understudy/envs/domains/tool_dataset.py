@@ -32,7 +32,7 @@ from understudy.envs.environment import ToolEnvironment
 from understudy.envs.rewards import product_score, to_reward
 from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
 from understudy.envs.tools import ToolkitBase
-from understudy.envs.users import User, UserFactory
+from understudy.envs.users import User, UserFactory, make_user
 
 
 class ToolExample(Record):
@@ -53,7 +53,8 @@ class ToolExample(Record):
     family: str = "question"
     difficulty: Difficulty = "easy"
     info: dict[str, Any] = {}
-    """Further data for the reward function."""
+    """Further data for the tools and the reward function. Each episode has its own copy of its dicts, lists and sets;
+    other objects, such as a model, are shared by all episodes."""
 
     @classmethod
     def from_task(cls, task: Task) -> "ToolExample":
@@ -101,6 +102,9 @@ class ToolEpisode(ToolkitBase, tools=False):
     A tool may be a coroutine, and rejects a call with `raise ToolError(text)`. Each object serves one episode, so its
     attributes are the state of that episode.
     """
+
+    _reserved_names = frozenset({"specs", "example"})
+    _keeps_defaults = True
 
     def __init__(self, example: ToolExample) -> None:
         self.example = example
@@ -219,14 +223,17 @@ class ToolDataset:
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
         """Return a new episode of `task`. `user` replaces the user of `user_factory`."""
         example = self.find_example(task)
+        example = example.replace(info=_copy_containers(example.info))
         with user_code("environment", f"the episode class {self.episode_class.__name__}", self.episode_class):
             episode = self.episode_class(example)
             if not hasattr(episode, "example"):  # its __init__ need not call that of ToolEpisode
                 episode.example = example
         if user is None:
-            user = self.user_factory(task.scenario, seed, None) if self.user_factory else _EpisodeUser(episode)
+            user = (
+                make_user(self.user_factory, task.scenario, seed, None) if self.user_factory else _EpisodeUser(episode)
+            )
         grade = functools.partial(_score, episode)
-        return ToolEnvironment(self.task_policy(task), episode, user, grade, self.tool_specs)
+        return ToolEnvironment(self.task_policy(task), episode, user or _EpisodeUser(episode), grade, self.tool_specs)
 
     @functools.cached_property
     def _by_id(self) -> Mapping[str, tuple[Task, ToolExample]]:
@@ -238,6 +245,15 @@ class ToolDataset:
                 raise TaskError(f"{self.name}: two examples have the id {task.id!r}; give each example a unique id")
             found[task.id] = (task, example)
         return found
+
+
+def _copy_containers(value: Any) -> Any:
+    """Return a value whose dicts, lists and sets are copies. Other objects, such as a model, are shared."""
+    if type(value) is dict:
+        return {key: _copy_containers(inner) for key, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_copy_containers, value))
+    return set(value) if type(value) is set else value
 
 
 def _find_lone_surrogate(example: ToolExample) -> str | None:

@@ -31,7 +31,7 @@ from understudy.envs.rewards import FactRules
 from understudy.envs.task_files.call_sequences import CallSequence
 from understudy.envs.task_files.step_references import resolve_references
 from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
-from understudy.envs.users import OpeningOnlyUser, User, UserFactory
+from understudy.envs.users import OpeningOnlyUser, User, UserFactory, make_user
 
 T = TypeVar("T")
 _SHIPPED = Path(__file__).parent / "servers" / "tasks"
@@ -297,7 +297,9 @@ class MCPTaskSource:
         """Return a new episode of `task`. A task that the environment's file does not list is played by `from_task`."""
         mine = self.resources.find_task(task.id) or self._unlisted(task)
         made = user or (
-            self.user_factory(task.scenario, seed, None) if self.user_factory else OpeningOnlyUser(mine.prompt)
+            make_user(self.user_factory, task.scenario, seed, None)
+            if self.user_factory
+            else OpeningOnlyUser(mine.prompt)
         )
         kit, goal = (
             self.resources.toolkit(mine, self._catalog),

@@ -53,7 +53,7 @@ from understudy.envs.rewards import (
 from understudy.envs.schemas import schema_error
 from understudy.envs.task_files.inferred_tools import hands_over, infer_tools, looks_up, only_reads
 from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
-from understudy.envs.users import InstructionUser, User, UserFactory, answer_text
+from understudy.envs.users import InstructionUser, User, UserFactory, answer_text, make_user
 from understudy.envs.validation_time import find_validation_problem, may_be_slow
 
 ACKNOWLEDGEMENT = '{"ok": true}'
@@ -204,7 +204,7 @@ class CallMatching:
             return InstructionUser(scenario)
         if scenario.opening == scenario.instructions:  # which a model must not read out
             scenario = scenario.replace(opening="")
-        return self.user_factory(scenario, seed, None)
+        return make_user(self.user_factory, scenario, seed, None)
 
     @functools.cached_property
     def _informative(self) -> frozenset[str]:

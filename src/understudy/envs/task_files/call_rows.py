@@ -49,6 +49,7 @@ _SPLITS: Mapping[str, Split] = {
     "val": "validation",
     "valid": "validation",
     "dev": "validation",
+    "eval": "validation",
     "test": "test",
 }
 _DIFFICULTIES: Mapping[str, Difficulty] = {

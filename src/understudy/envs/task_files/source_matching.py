@@ -15,6 +15,7 @@ from understudy.core.imports import import_object
 from understudy.core.items import Item, RowError
 from understudy.core.messages import Message
 from understudy.core.tasks import Task
+from understudy.core.user_code import user_code
 from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 from understudy.envs.sources import list_domains, load_source
 from understudy.envs.task_files.call_matching import CallTask, is_call_matching, match_calls, source_name
@@ -192,7 +193,8 @@ def load_episode_class(reference: str) -> type[ToolEpisode]:
 
     class ScoredEpisode(ToolEpisode):
         def reward(self, transcript: Sequence[Message]) -> float:
-            return reward(transcript, self.example)
+            with user_code("grader", "the reward function", reward):
+                return reward(transcript, self.example)
 
     return ScoredEpisode
 

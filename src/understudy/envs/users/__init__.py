@@ -16,7 +16,7 @@ from understudy.envs.users.scripted import (
     answer_text,
     is_refusal,
 )
-from understudy.envs.users.user import OpeningOnlyUser, User, UserFactory
+from understudy.envs.users.user import OpeningOnlyUser, User, UserFactory, make_user
 
 __all__ = [
     "MAX_PROPOSAL_ITEMS",
@@ -40,5 +40,6 @@ __all__ = [
     "declines",
     "gives_consent",
     "is_refusal",
+    "make_user",
     "says_no",
 ]

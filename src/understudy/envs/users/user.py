@@ -6,6 +6,7 @@ from typing import Protocol
 from understudy.core.errors import ToolError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Scenario
+from understudy.core.user_code import user_code
 from understudy.envs.tools import UserTools
 
 
@@ -24,6 +25,12 @@ class UserFactory(Protocol):
 
     def __call__(self, scenario: Scenario, seed: int, user_tools: UserTools | None) -> User:
         """Return the user of a scenario. `user_tools` are the user's own tools, or None if the domain has none."""
+
+
+def make_user(factory: UserFactory, scenario: Scenario, seed: int, user_tools: UserTools | None) -> User:
+    """Return the user of one episode. An exception of the factory is a RolloutError with the fault "user"."""
+    with user_code("user", "the user simulator", factory):
+        return factory(scenario, seed, user_tools)
 
 
 class OpeningOnlyUser:

@@ -14,6 +14,7 @@ from understudy.core.json_values import MAX_DEPTH, parse_float, parse_int
 from understudy.core.messages import ToolCall
 from understudy.formats.parsing.repair import ParseBudget, ParseFailure
 from understudy.formats.parsing.scan import ReplyScan
+from understudy.formats.parsing.schema import schema_types
 from understudy.formats.tool_parsers.plain import join_lines
 from understudy.formats.tool_parsers.qwen3_coder import set_argument, typed_value
 
@@ -52,7 +53,7 @@ def read_calls(scan: ReplyScan, mark: re.Match[str]) -> int:
     values: dict[str, Any] = {}
     try:
         for key, value, is_quoted in reader.read_members():
-            text = typed_value(scan, named[1], key, value) if is_quoted and _has_types(scan, named[1], key) else value
+            text = typed_value(scan, named[1], key, value) if is_quoted and _needs_type(scan, named[1], key) else value
             if failure := set_argument(values, key, text):
                 return _fail(scan, named[1], failure, named.end())
     except _Unreadable as error:
@@ -63,9 +64,11 @@ def read_calls(scan: ReplyScan, mark: re.Match[str]) -> int:
     return end.end() if end else reader.at
 
 
-def _has_types(scan: ReplyScan, name: str, key: str) -> bool:
-    properties = scan.tools[name].parameters.get("properties", {}) if name in scan.tools else {}
-    return key in properties
+def _needs_type(scan: ReplyScan, name: str, key: str) -> bool:
+    """Return whether a parameter takes no text, so that a text in quotes must be read as its type."""
+    schema = scan.tools[name].parameters if name in scan.tools else {}
+    wanted = schema_types(schema.get("properties", {}).get(key), schema.get("$defs"))
+    return bool(wanted) and "string" not in wanted
 
 
 def _fail(scan: ReplyScan, name: str, failure: ParseFailure, at: int) -> int:

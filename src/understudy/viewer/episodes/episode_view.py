@@ -15,15 +15,13 @@ from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import Trajectory
+from understudy.envs.domains.grading import UNREWARDED_PARTS
 from understudy.envs.state_diff import StateEdit, diff_states
 from understudy.envs.task_source import StatefulSource, TaskSource, find_missing_facts, find_source
 from understudy.evaluation.failures.case import build_case
 from understudy.evaluation.failures.causes import FAILURE_KINDS
 from understudy.evaluation.failures.rules import explain_failure
 from understudy.rollouts.replay import ReplayedTurn, ReplayResult, replay_episode
-
-UNREWARDED_PARTS = ("turn_efficiency", "reward_with_policy", "reward_without_policy")
-"""Parts of a domain's score that do not affect the reward."""
 
 
 class CallView(Record):
