@@ -113,9 +113,9 @@ class EvalReport(Record):
 
     @property
     def hardest_tasks(self) -> list[tuple[str, int, int]]:
-        """Tasks with the highest share of failures: id, failures, episodes."""
+        """The tasks of the last agent with the highest share of failures: id, failures, episodes."""
         tried = defaultdict[str, list[bool]](list)
-        for row in self.agent_rows:
+        for row in self.agent_rows[-1:]:
             for result in row.result.task_results:
                 tried[result.task] += [success for success in result.successes if success is not None]
         failed = [(task, each.count(False), len(each)) for task, each in tried.items() if not all(each)]
@@ -204,7 +204,7 @@ class EvalReport(Record):
         if self.failures:
             tables["Why episodes failed"] = _cause_cells(self.failures)
         if hardest := [[task, str(failures), str(episodes)] for task, failures, episodes in self.hardest_tasks]:
-            tables["Hardest tasks"] = [["", "failures", "episodes"], *hardest]
+            tables[f"Hardest tasks of {self.agent_rows[-1].name}"] = [["", "failures", "episodes"], *hardest]
         return tables
 
     def _pass_k_cells(self, trials: int) -> TableCells:
