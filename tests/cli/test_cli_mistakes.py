@@ -302,6 +302,17 @@ def test_full_disk_and_memory_end_any_command_in_one_line(
     assert (code, out, err.count("\n")) == (2, "", 1)
 
 
+def test_characters_that_the_output_cannot_encode_are_replaced() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from understudy.cli.main import main; main()", "parse"],
+        input="Tōkyō".encode(),
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        check=True,
+    )
+    assert b"T?ky?" in done.stdout
+
+
 @pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt, 130), (TypeError, None)])
 def test_ctrl_c_while_pydantic_serializes_ends_as_anywhere(
     call: Call, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException], code: int | None

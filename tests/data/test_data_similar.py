@@ -1,6 +1,7 @@
 """Test near-duplicate detection and `data split`: detection is exact, and near-duplicates share a split."""
 
 import itertools
+import math
 import random
 from collections import Counter
 from fractions import Fraction
@@ -171,7 +172,7 @@ def test_copies_share_a_split() -> None:
         assert parts[:40] == parts[40:]
 
 
-@pytest.mark.parametrize("ratios", [(1.0,), (0.5, 0.4), (1.2, -0.2), (1.0, 0.0)])
+@pytest.mark.parametrize("ratios", [(1.0,), (0.5, 0.4), (1.2, -0.2), (1.0, 0.0), (math.nan, 1.0)])
 def test_invalid_ratios_raise_config_error(ratios: tuple[float, ...]) -> None:
     with pytest.raises(ConfigError, match=r"\b1\b"):
         split_tasks(retail_tasks(3), ratios)

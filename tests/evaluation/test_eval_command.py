@@ -556,9 +556,20 @@ def test_judge_requests_at_the_cost_limit_are_paid_once(call: Any) -> None:
         assert (code, "--resume j" in err) == (2, True)
         assert 2 <= len(endpoint.requests) < 8
         assert len(Path("j/cost.jsonl").read_text().splitlines()) == len(endpoint.requests)
-        assert call("eval", "--resume", "j")[0] == 0
-        assert len(endpoint.requests) == 8
+        for _ in range(2):  # a finished evaluation pays no verdict again
+            assert call("eval", "--resume", "j")[0] == 0
+            assert len(endpoint.requests) == 8
     assert report.read_report(Path("j")).agent_rows[0].result.usage["judge"].cost == 8
+
+
+def test_report_of_a_complete_evaluation_needs_no_model(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve_answers(answer_by_seed) as endpoint:
+        call(*eval_command(endpoint, "--out", "mine"))
+    whole = read_report_json(Path("mine"))
+    Path("mine/report.json").unlink()
+    monkeypatch.delattr("understudy.evaluation.runner.make_agent")
+    assert call("eval", "--resume", "mine")[0] == 0
+    assert read_report_json(Path("mine")) == whole
 
 
 @pytest.mark.parametrize(

@@ -139,3 +139,10 @@ def test_log_with_a_faulty_episode_is_valid_json(tmp_path: Path) -> None:
     write_report(folder, whole.replace(rows=(*whole.rows[:2], lost)))
     metrics = json.loads(json.dumps(inspect_log(folder), allow_nan=False))["results"]["scores"][0]["metrics"]
     assert list(metrics) == ["accuracy", "low", "high", "pass^1"]
+
+
+def test_log_without_a_scored_episode_is_an_error(tmp_path: Path) -> None:
+    folder = write_evaluation(tmp_path / "evaluation", 1)
+    assert inspect_log(folder)["status"] == "success"
+    (folder / "episodes.jsonl").write_text("")
+    assert inspect_log(folder)["status"] == "error"

@@ -5,6 +5,7 @@ import errno
 import gc
 import json
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -480,6 +481,9 @@ def main() -> None:
     Ctrl-C exits with 130. SIGTERM stops a command as Ctrl-C does, and exits with 143.
     """
     atexit.register(gc.freeze)  # without it, Python's last garbage collection takes seconds after torch was imported
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # texts of models may have characters that the terminal does not
     is_terminated = handle_sigterm_as_interrupt()
     try:
         status = app(prog_name="understudy", standalone_mode=False) or 0  # None at the end of a command

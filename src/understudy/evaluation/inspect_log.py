@@ -59,7 +59,7 @@ def inspect_log(folder: Path) -> dict[str, Any]:
     usage = {who: _usage(paid) for who, paid in CostTracker(file=folder / COST_FILE).usage_by_role.items()}
     return {
         "version": LOG_VERSION,
-        "status": "success",
+        "status": "success" if any(episode.score for episode in episodes) else "error",
         "eval": _spec(spec, folder, began, list(tasks)),
         "plan": {"name": "plan", "steps": [{"solver": spec.agent, "params": {}}], "config": {}},
         "results": _results(report.agent_rows, episodes),

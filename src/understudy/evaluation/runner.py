@@ -51,16 +51,19 @@ from understudy.evaluation.failures.judge import judge_failures
 from understudy.evaluation.noise import estimate_noise
 from understudy.evaluation.report import EvalReport
 from understudy.evaluation.result import EvalResult, ResultRow, summarize_episodes
-from understudy.rollouts.agent import Agent
+from understudy.rollouts.agent import Agent, NoopAgent
+from understudy.rollouts.rollout import episode_seed
 from understudy.runs.agents import make_agent
 from understudy.runs.config import TrainConfig
 from understudy.runs.endpoints import FAILURE_JUDGE_KEY, endpoint_configs, eval_endpoint_names
 from understudy.runs.eval_spec import EvalSpec, is_eval_folder
 from understudy.runs.storage.episode_store import (
+    EPISODES_FILE,
     REPLY_CACHE_FOLDER,
     REPORT_FILE,
     SPEC_FILE,
     EpisodeStore,
+    read_episodes,
     validate_same_spec,
     with_reply_cache,
 )
@@ -120,7 +123,10 @@ def prepare_eval(
             config.endpoints, config.eval.failure_judge_endpoint, FAILURE_JUDGE_KEY, "grader", budget
         )
     checkpoint = Path(spec.checkpoint) if spec.checkpoint else None
-    agent = human_agent or make_agent(spec.agent, config, checkpoint, cost_tracker.budget_for("agent"))
+    if folder and is_eval_folder(folder) and _is_complete(folder, spec, tasks):
+        agent: Agent = NoopAgent()  # it is never asked, so the evaluated model need not exist any more
+    else:
+        agent = human_agent or make_agent(spec.agent, config, checkpoint, cost_tracker.budget_for("agent"))
     alone = human_agent is not None or config.user.kind == "human"
     return EvalContext(cost_tracker, agent, users, source, tasks, judge, concurrency=1 if alone else concurrency)
 
@@ -133,7 +139,8 @@ async def run_eval(
     played = await play_eval(spec, context, folder, on_progress)
     report = await report_eval(spec, context, played)
     if folder:
-        write_report(folder, report, keep_replies=report.fault_count > 0)
+        # Verdicts of a judge are stored only as replies, and resuming must not pay for them again.
+        write_report(folder, report, keep_replies=report.fault_count > 0 or spec.judge_failures)
     return report
 
 
@@ -202,6 +209,19 @@ def load_eval_tasks(config: TrainConfig) -> tuple[TaskSource, list[Task]]:
     """Return the domain of a config, and the tasks of an evaluation there."""
     source = config.open_source()
     return source, eval_tasks(source, config.eval)
+
+
+def _is_complete(folder: Path, spec: EvalSpec, tasks: Sequence[Task]) -> bool:
+    """Return whether the folder has an episode for each trial of each task in each repeat."""
+    stored = {(episode.task_id, episode.seed) for episode in read_episodes(folder / EPISODES_FILE)}
+    config, attempts = spec.config.eval, range(spec.config.limits.max_retries + 1)
+    firsts = (
+        (task.id, episode_seed(config.seed + number, task, trial))
+        for number in range(spec.repeats)
+        for task in tasks
+        for trial in range(config.trials)
+    )
+    return all(any((name, first + attempt) in stored for attempt in attempts) for name, first in firsts)
 
 
 async def _play_repeat(

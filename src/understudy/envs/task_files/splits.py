@@ -80,7 +80,7 @@ class NearDuplicateGroups:
 
 def assign_splits(groups: TaskGroups, ratios: Sequence[float], seed: int) -> bytes:
     """Return the split of each task as an index into `ratios`, which sum to 1."""
-    if len(ratios) < 2 or min(ratios) <= 0 or abs(sum(ratios) - 1) > 1e-6:
+    if len(ratios) < 2 or not (all(ratio > 0 for ratio in ratios) and abs(sum(ratios) - 1) <= 1e-6):  # nan is neither
         raise ConfigError(f"ratios {', '.join(f'{r:g}' for r in ratios)}: positive numbers that sum to 1 are needed")
     group_ids = groups.group_ids()
     sizes = _sizes(group_ids)
