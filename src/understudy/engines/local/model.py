@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AttentionInterface, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from understudy.core.errors import ConfigError
+from understudy.engines.local.architecture import ProbeLayout, probe_architecture, unsupported_model, validate_config
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.cpu import kernel_library
 from understudy.engines.local.cpu.fuse import fuse_modules
@@ -42,15 +43,6 @@ TOKENIZER_FILES = (
 )
 """Files of a model folder that training does not change and that exports include."""
 
-_PLAIN = {
-    "final_logit_softcapping": 0.0,
-    "attn_logit_softcapping": 0.0,
-    "logits_scaling": 1.0,
-    "logit_scale": 1.0,
-    "lm_head_multiplier": 1.0,
-}
-"""Config keys that scale or cap scores or logits, and the neutral value of each."""
-
 
 class AttentionLayout(Protocol):
     """Position and attention pattern of the tokens of a flat sequence."""
@@ -68,9 +60,11 @@ def _attention(
     scaling: float,
     *,
     layout: AttentionLayout,
-    **_: Any,
+    **arguments: Any,
 ) -> tuple[Tensor, None]:
     """Implement transformers' attention interface: inputs [1, heads, N, d], result [1, N, heads, d]."""
+    if isinstance(layout, ProbeLayout):
+        layout.inspect(attention_mask, arguments)
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     return layout.attend(int(module.layer_idx), q, k, v, scaling)[None], None  # type: ignore[arg-type]
 
@@ -88,11 +82,12 @@ class LocalModel:
         self.dtype = choose_dtype(config.dtype, self.device)
         transformers_logging.disable_progress_bar()
         self.network: PreTrainedModel = _load_network(folder, self.dtype)
+        self.config: PretrainedConfig = self.network.config.get_text_config()
+        validate_config(self.config, self.network.get_output_embeddings(), folder)
         if config.finetune == "qlora":
             quantize_nf4(self.network, self.network.get_output_embeddings(), self.device)
         self.network.to(self.device)
-        self.config: PretrainedConfig = self.network.config.get_text_config()
-        _validate_architecture(self.config, self.network.get_output_embeddings(), folder)
+        probe_architecture(self.network, folder)
         if self.device.type == "cpu" and kernel_library.kernels_available(self.dtype):
             fuse_modules(self.network, recompute=not config.gradient_checkpointing)
         layers = decoder_layers(self.network)
@@ -232,26 +227,17 @@ def _shard(body: nn.Module, process_group: ProcessGroup, device: torch.device) -
     return FSDPShards(body, process_group, device)
 
 
-def _validate_architecture(config: PretrainedConfig, head: nn.Module, folder: Path) -> None:
-    """Raise ConfigError for models with attention or logits that this engine does not implement."""
-    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-    if kinds:
-        raise ConfigError(
-            f"{folder}: the local engine does not support layers of kind {min(kinds)!r}, only full attention"
-        )
-    for name, plain in _PLAIN.items():
-        if getattr(config, name, None) not in (None, plain):
-            raise ConfigError(f"{folder}: the local engine does not support {name}")
-    if getattr(head, "bias", None) is not None:
-        raise ConfigError(f"{folder}: the local engine does not support an output head with a bias")
-
-
 def _load_network(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     """Return a folder's model. Raise ConfigError if its config and its weights do not make one."""
     try:
         return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=ATTENTION_NAME)
     except torch.OutOfMemoryError:
         raise
+    except KeyError as error:
+        if error.args != (ATTENTION_NAME,):
+            raise
+        config = AutoConfig.from_pretrained(folder)
+        raise unsupported_model(folder, config, "they do not use transformers' attention interface") from error
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigError(
