@@ -257,8 +257,19 @@ def choose_device(device: str) -> torch.device:
 
 
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """Return the dtype for a value of `engine.dtype` on a device."""
-    if dtype != "auto":
-        return {"bfloat16": torch.bfloat16, "float32": torch.float32}[dtype]
-    fast = device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return torch.bfloat16 if fast else torch.float32
+    """Return the dtype for a value of `engine.dtype` on a device.
+
+    Raise ConfigError for bfloat16 on a GPU that has no instructions for it. Emulated, it is slower than float32.
+    """
+    if dtype == "float32":
+        return torch.float32
+    gpu_lacks_it = device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
+    if dtype == "bfloat16":
+        if gpu_lacks_it:
+            raise ConfigError(
+                f"engine.dtype = 'bfloat16': {torch.cuda.get_device_name()} does not support it (GPUs from Ampere on "
+                "do, such as A10, A100 and RTX 30xx); set engine.dtype=float32"
+            )
+        return torch.bfloat16
+    cpu_lacks_it = device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.float32 if gpu_lacks_it or cpu_lacks_it else torch.bfloat16
