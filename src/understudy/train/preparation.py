@@ -81,7 +81,7 @@ async def prepare_run(
     eval_sets = make_eval_sets(config, domain)
     if config.user.kind == "human":
         raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")
-    validate_reference(config.algorithm, folder)
+    validate_reference(config, folder)
     validate_custom_functions(config.algorithm.advantage_estimator, config.algorithm.loss)
     validate_prices(config.cost_limit, endpoint_configs(config, training_endpoint_names(config)))
     _validate_files_used(config)

@@ -264,7 +264,7 @@ class LocalEngine:
         A token is trained if its advantage or value weight is not 0; with a loss of the user's own, every sampled one.
         """
         optimizer = self._optimizer  # raises before anything has changed
-        self._validate_lengths(minibatches)
+        _validate_lengths(minibatches, self._model)
         self._passes = 0
         self._sampler.set_weights_version(self.weights_version + 1)  # frees the cache's memory for activations
         with self._process_group.detect_lost_ranks():
@@ -354,16 +354,6 @@ class LocalEngine:
         batch = Batch.from_rows([[*prompt, *completion.tokens]], [mask], temperature=temperature)
         found = self._compute_logprobs(self._model, batch, SINGLE_PROCESS)  # each process samples on its own
         return replace(completion, logprobs=found[0, len(prompt) :].tolist())
-
-    def _validate_lengths(self, steps: Sequence[Batch]) -> None:
-        """Raise ConfigError if a row is longer than the model's context, where attention would differ from the model's
-        own."""
-        longest = max((int(batch.lengths.max()) for batch in steps if len(batch)), default=0)
-        if longest > self._model.context_length:
-            raise ConfigError(
-                f"a row of {longest} tokens is longer than the model's context of {self._model.context_length}; "
-                "lower limits.max_episode_tokens"
-            )
 
     def _known_reference(self) -> ReferenceModel:
         if self._reference is None:
@@ -492,6 +482,7 @@ class LocalEngine:
         """Apply `of` to the hidden states of the trained tokens, without gradient. Return its values as [B, T]; other
         entries are 0.
         """
+        _validate_lengths([batch], model)
         process_group = process_group or self._process_group
         found, share = torch.zeros(batch.tokens.shape), _share(batch, process_group)
         mine, places, values = batch.select(share), [], []
@@ -517,6 +508,16 @@ class LocalEngine:
             if isinstance(e, RuntimeError) and not _OUT_OF_MEMORY.search(str(e)):
                 raise
             raise ConfigError(f"out of memory; lower {knob} (now {value}) or use a smaller model: {e}") from e
+
+
+def _validate_lengths(batches: Sequence[Batch], model: LocalModel) -> None:
+    """Raise ConfigError if a row is longer than the context, where attention would differ from the model's own."""
+    longest = max((int(batch.lengths.max()) for batch in batches if len(batch)), default=0)
+    if longest > model.context_length:
+        raise ConfigError(
+            f"a row of {longest} tokens is longer than the model's context of {model.context_length} "
+            f"({model.folder}); lower limits.max_episode_tokens"
+        )
 
 
 def _share(batch: Batch, process_group: ProcessGroup) -> Tensor:

@@ -76,7 +76,7 @@ class LocalModel:
     """A model's weights and forward pass from tokens to hidden states. `token_logprobs` computes log-probabilities."""
 
     def __init__(self, folder: Path, config: LocalEngineConfig, process_group: ProcessGroup = SINGLE_PROCESS) -> None:
-        self._folder = folder
+        self.folder = folder
         self.device = choose_device(config.device)
         validate_devices(process_group, self.device)
         self.dtype = choose_dtype(config.dtype, self.device)
@@ -114,7 +114,7 @@ class LocalModel:
     @cached_property
     def vocabulary(self) -> FormatTokenizer:
         """The model's tokenizer."""
-        return FormatTokenizer.load(self._folder / "tokenizer.json")
+        return FormatTokenizer.load(self.folder / "tokenizer.json")
 
     def hidden_states(self, tokens: Tensor, positions: Tensor, layout: AttentionLayout) -> Tensor:
         """Return final hidden states [N, D] of a flat sequence. `tokens` and `positions` are [1, N]."""
@@ -145,16 +145,8 @@ class LocalModel:
 
     @property
     def context_length(self) -> int:
-        """Longest sequence for which our attention equals the model's own, in tokens.
-
-        It is at most the sliding window, within which attention is full, and at most the original length of LongRoPE.
-        Beyond that, the angles of all positions depend on the longest row of a batch.
-        """
-        config = self.config
-        window = None if getattr(config, "layer_types", None) else getattr(config, "sliding_window", None)
-        rope = getattr(config, "rope_parameters", None) or {}
-        long = rope.get("rope_type") == "longrope" and rope.get("original_max_position_embeddings")
-        return min(int(limit) for limit in (config.max_position_embeddings, window, long) if limit)
+        """Longest sequence for which our attention equals the model's own, in tokens."""
+        return context_length(self.config)
 
     @property
     def weight_bytes(self) -> int:
@@ -190,7 +182,7 @@ class LocalModel:
         else:
             self.save(folder)
         for pattern in TOKENIZER_FILES:
-            for path in self._folder.glob(pattern):
+            for path in self.folder.glob(pattern):
                 shutil.copy(path, folder)
 
     def load_adapters(self, folder: Path) -> None:
@@ -243,6 +235,23 @@ def _load_network(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
         raise ConfigError(
             f"transformers cannot load the model in {folder}: {reason}; its config.json must be that of its weights"
         ) from error
+
+
+def read_context_length(folder: Path) -> int:
+    """Return the `LocalModel.context_length` of the model in a folder, without its weights."""
+    return context_length(AutoConfig.from_pretrained(folder).get_text_config())
+
+
+def context_length(config: PretrainedConfig) -> int:
+    """Return the longest sequence for which our attention equals that of a model with this config, in tokens.
+
+    It is at most the sliding window, within which attention is full, and at most the original length of LongRoPE.
+    Beyond that, the angles of all positions depend on the longest row of a batch.
+    """
+    window = None if getattr(config, "layer_types", None) else getattr(config, "sliding_window", None)
+    rope = getattr(config, "rope_parameters", None) or {}
+    long = rope.get("rope_type") == "longrope" and rope.get("original_max_position_embeddings")
+    return min(int(limit) for limit in (config.max_position_embeddings, window, long) if limit)
 
 
 def choose_device(device: str) -> torch.device:
