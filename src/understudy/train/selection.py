@@ -30,6 +30,13 @@ def trainable_groups(groups: Sequence[Group], algorithm: AlgorithmConfig) -> lis
     return [Group(group.task, highest_and_lowest(group.episodes, most)) for group in found if group.episodes]
 
 
+def count_trainable(groups: Sequence[Group], algorithm: AlgorithmConfig) -> int:
+    """Return how many episodes `trainable_groups` keeps if no group is left out: the scored ones, at most
+    `algorithm.max_trained_episodes` of each group.
+    """
+    return sum(min(len(group.scored_episodes), algorithm.most_trained_episodes) for group in groups)
+
+
 def highest_and_lowest(episodes: Sequence[Trajectory], count: int) -> list[Trajectory]:
     """Return `count` episodes in their order: half of them, rounded up, have the highest rewards, half the lowest."""
     ranked = sorted(range(len(episodes)), key=lambda index: episodes[index].reward, reverse=True)
