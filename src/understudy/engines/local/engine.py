@@ -380,8 +380,13 @@ class LocalEngine:
         )
 
     def _step(self, batch: Batch, loss: LossConfig, learning_rate: float) -> OptimizerStep:
-        """Take one optimizer step."""
+        """Take one optimizer step.
+
+        Without a trained token, weights and moments stay: Adam would move the weights in its last direction.
+        """
         rows = _trained_tokens(batch, loss).any(1).nonzero()[:, 0]
+        if not len(rows):  # on every rank, since all have the same batch
+            return _idle_step(batch, self._model.device)
         live = batch.select(rows)
         share = _share(live, self._process_group)
         mine, step = live.select(share), OptimizerStep(rows, rows[share])
@@ -508,6 +513,17 @@ class LocalEngine:
             if isinstance(e, RuntimeError) and not _OUT_OF_MEMORY.search(str(e)):
                 raise
             raise ConfigError(f"out of memory; lower {knob} (now {value}) or use a smaller model: {e}") from e
+
+
+def _idle_step(batch: Batch, device: torch.device) -> OptimizerStep:
+    """Return what an optimizer step without a trained token computes. Its metrics have the names of other steps."""
+    none = torch.zeros(0, dtype=torch.int64)
+    step = OptimizerStep(none, none)
+    step.metrics.counts.update(distinct_tokens=0.0, computed_tokens=0.0, trained_tokens=0.0)
+    names = ["grad_norm", "relative_weight_change"] if batch.advantages is not None else []
+    names += ["value_grad_norm"] if batch.returns is not None else []
+    step.metrics.norms.update({name: torch.zeros((), device=device) for name in names})
+    return step
 
 
 def _validate_lengths(batches: Sequence[Batch], model: LocalModel) -> None:
