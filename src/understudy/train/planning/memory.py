@@ -490,7 +490,7 @@ def _training_parts(
     yield MemoryPart(name="fused weights", phase="training", num_bytes=_joined(shape, config, machine))
     backward = max(2 * attention, computed * (4 * shape.intermediate + 4 * shape.hidden) * item)
     logits = LOGIT_CHUNK * shape.vocabulary * (item if machine.fused_kernels else item + 12)
-    head = 2 * shape.vocabulary * shape.hidden * item if config.train_embeddings and not config.uses_lora else 0
+    head = (4 + item) * shape.vocabulary * shape.hidden if config.train_embeddings and not config.uses_lora else 0
     beside = ("logits of a chunk", logits + head) if logits + head > backward else ("a layer's gradients", backward)
     yield MemoryPart(name=beside[0], phase="training", num_bytes=beside[1])
     # A measured share, see benchmarks/memory.py: buffers of many sizes leave gaps in a heap that is kept.
