@@ -86,6 +86,14 @@ def test_anchor_state_ids_are_per_reply_and_distinct_between_groups() -> None:
     assert rows == [[-1, -1, 0, 0, -1, 1, 1, -1], [-1, -1, 0, 0, -1, 2, 2, -1], [-1, -1, 3, 3, -1]]
 
 
+def test_greeting_of_the_environment_has_no_anchor_state() -> None:
+    greeting = Message(role="assistant", content="Hello!")
+    greeted = Trajectory("t")
+    greeted.observe([OPENING[0], greeting, USER_MESSAGE], [1, 1, 1])
+    greeted.act(FIND_USER[0], [2, 2], [-0.1, -0.2])
+    assert index_anchor_states([make_group([greeted])]) == [[-1, -1, -1, 0, 0]]
+
+
 def group() -> list[Trajectory]:
     """Return four episodes with the same opening. Two find the customer; one of these reads the order and earns 1."""
     return [

@@ -557,6 +557,28 @@ def test_rows_with_zero_advantage_are_skipped(tiny: Path) -> None:
         run(engine.update([dataclasses.replace(batch, advantages=None)], LossConfig(), 0.0))
 
 
+@pytest.mark.parametrize("position", ["alone", "first", "last"])
+def test_minibatch_without_trained_tokens_keeps_the_weights(tiny: Path, position: str) -> None:
+    """After a step, Adam's momentum would move the weights without a gradient."""
+    without, with_idle = (LocalEngine(tiny, make_config(optimizer=OptimizerConfig(weight_decay=0.1))) for _ in range(2))
+    batch, _ = sample_episodes(without)
+    idle = batch.replace(advantages=torch.zeros_like(batch.logprobs))
+    minibatches = {"alone": [idle], "first": [idle, batch], "last": [batch, idle]}[position]
+    for engine in (without, with_idle):
+        first = run(engine.update([batch], LossConfig(), 1e-3))
+    if position != "alone":
+        run(without.update([batch], LossConfig(), 1e-3))
+    seen: dict[int, Tensor] = {}
+    metrics = run(with_idle.update(minibatches, LossConfig(), 1e-3, seen.__setitem__))
+    assert same_tensors(without._optimizer.state_dict(), with_idle._optimizer.state_dict())
+    assert [bool(seen[i].isnan().all()) for i in range(len(minibatches))] == [part is idle for part in minibatches]
+    if position == "alone":
+        assert (metrics["grad_norm"], metrics["relative_weight_change"], metrics["trained_tokens"]) == (0.0, 0.0, 0.0)
+    else:
+        assert metrics.keys() >= first.keys() - {"first_minibatch_ratio", "first_minibatch_ratio_mse"}
+        assert metrics["trained_tokens"] == first["trained_tokens"] > 0
+
+
 def test_update_matches_adamw_on_clipped_gradients(tiny: Path) -> None:
     """Compare two steps with torch's AdamW on a plain model."""
     optimizer = OptimizerConfig(weight_decay=0.1, max_grad_norm=0.01)

@@ -1,6 +1,8 @@
 """Tests of the samples of a GPU, with a CUDA runtime that answers in its place."""
 
+import sys
 import threading
+from types import ModuleType
 
 import pytest
 
@@ -33,21 +35,33 @@ def test_mean_utilization_and_maximum_memory_of_the_samples(monkeypatch: pytest.
     assert usage.pop_metrics() == {}, "each sample counts once"
 
 
-def test_missing_counter_of_utilization_leaves_only_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+class NVMLError(Exception):
+    """The error of pynvml, which is no RuntimeError."""
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError("pynvml"), NVMLError("Not Supported"), RuntimeError("driver")])
+def test_missing_counter_of_utilization_leaves_only_memory(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice of a GPU (MIG) has no counter; the samples of its memory go on after the error."""
+    samples = iter([3 * GIB, 4 * GIB, 5 * GIB])
     sampled = threading.Event()
 
     def memory() -> tuple[int, int]:
-        sampled.set()
-        return GIB, 3 * GIB
+        total = next(samples, None)
+        if total is None:
+            sampled.set()
+        return GIB, total or 3 * GIB
 
     def utilization() -> int:
-        raise ModuleNotFoundError("pynvml")
+        raise error
 
+    fake = ModuleType("pynvml")
+    fake.NVMLError = NVMLError  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pynvml", None if isinstance(error, ModuleNotFoundError) else fake)
     monkeypatch.setattr(torch.cuda, "mem_get_info", memory)
     monkeypatch.setattr(torch.cuda, "utilization", utilization)
     with GPUUsage("cuda", interval=0.001) as usage:
         assert sampled.wait(60)
-    assert usage.pop_metrics() == {"time/gpu_memory_gib": 2.0}
+    assert usage.pop_metrics() == {"time/gpu_memory_gib": 4.0}
 
 
 def test_cpu_has_no_samples() -> None:

@@ -1,6 +1,8 @@
 """Tests of the reference models: base model, stored adapters, EMA and teacher, and their checkpoints."""
 
 import asyncio
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch import Tensor  # noqa: E402
 
 from understudy.algorithms.batch import Batch, collate  # noqa: E402
 from understudy.algorithms.config import LossConfig  # noqa: E402
+from understudy.core.errors import ConfigError  # noqa: E402
 from understudy.core.messages import Message  # noqa: E402
 from understudy.core.tasks import Score  # noqa: E402
 from understudy.core.trajectory import Trajectory  # noqa: E402
@@ -163,6 +166,19 @@ def test_teacher_reference_is_constant_and_resumes(tiny: Path, other_model: Path
     assert isinstance(resumed._reference, TeacherReference)
     assert resumed._reference._model is None, "it is read when it is first asked"
     assert torch.equal(reference_logprobs(resumed), reference_logprobs(engine))
+
+
+def test_teacher_refuses_rows_beyond_its_context(tiny: Path, other_model: Path, tmp_path: Path) -> None:
+    short = shutil.copytree(other_model, tmp_path / "short")
+    config = json.loads((short / "config.json").read_text())
+    (short / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 9}))
+    engine = open_engine(tiny)
+    engine.set_reference(ReferenceConfig(kind="model", model=str(short)))
+    assert reference_logprobs(engine).any()  # rows of 9 tokens
+    longer = Batch.from_rows([[*range(5, 15)]], [[False, *[True] * 9]])
+    with pytest.raises(ConfigError, match=r"10 tokens.*context of 9.*short.*limits\.max_episode_tokens"):
+        asyncio.run(engine.compute_ref_logprobs(longer))
+    assert asyncio.run(engine.compute_logprobs(longer)).logprobs.any()
 
 
 def test_dropped_reference_is_not_saved(tiny: Path, tmp_path: Path) -> None:

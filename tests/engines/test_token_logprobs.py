@@ -62,6 +62,20 @@ def test_logprobs_entropies_and_gradients_match_the_formula(
         assert (one - other).abs().max() < 1e-4 * other.abs().max()
 
 
+def test_gradient_of_a_bfloat16_head_does_not_depend_on_the_number_of_chunks() -> None:
+    """It has one rounding for each chunk and one of the sum. A sum in bfloat16 is farther off."""
+    hidden, head, _ = random_inputs(48 * LOGIT_CHUNK, torch.bfloat16)
+    targets = torch.zeros(len(hidden), dtype=torch.int64)  # so that most terms of the first row have one sign
+    hidden = hidden.detach() + 2
+    exact = head.detach().double().requires_grad_()
+    (hidden.double() @ exact.T).log_softmax(-1)[:, 0].sum().backward()
+    token_logprobs(hidden, head, targets, 1.0)[0].sum().backward()
+    assert exact.grad is not None
+    assert head.grad is not None
+    assert head.grad.dtype is torch.bfloat16
+    assert (head.grad - exact.grad).abs().max() < 2**-8 * exact.grad.abs().max()
+
+
 @pytest.mark.parametrize("chunks", [1, 4, 16])
 def test_logits_are_made_for_one_chunk_at_a_time(chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the kernels, as on a GPU: float32 logits of a chunk are the largest tensor, forward and backward."""

@@ -21,6 +21,7 @@ INDIRECT_REQUIREMENTS = {
     "h11": "uvicorn",
     "numpy": "torch",
     "pydantic_core": "pydantic",
+    "pynvml": "nvidia-ml-py, which is optional",
     "typing_extensions": "pydantic",
     **dict.fromkeys(("skyrl", "skyrl_gym", "ray", "loguru", "aiohttp", "vllm"), "an environment of its own"),
 }

@@ -5,6 +5,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from toy import DOMAIN
 from understudy.core.errors import ConfigError, Fault, RolloutError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Score, Task
-from understudy.core.trajectory import StopReason, Trajectory
+from understudy.core.trajectory import StopReason, Trajectory, read_trajectories, write_trajectories
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 from understudy.envs.environment import StepResult, ToolEnvironment
@@ -59,6 +60,29 @@ class FakeEnvironment:
     async def close(self) -> None:
         self.hook("close")
         self.closed += 1
+
+
+class GreetingEnvironment(FakeEnvironment):
+    """An environment that greets the user in the agent's place, and never ends."""
+
+    async def start(self) -> StepResult:
+        greeting = Message(role="assistant", content="Hello, how can I help?")
+        return StepResult((greeting, *(await super().start()).messages))
+
+    async def step(self, reply: Message) -> StepResult:
+        return StepResult((Message(role="user", content="Go on."),))
+
+
+def test_greeting_of_the_environment_is_no_turn_of_the_agent(tmp_path: Path) -> None:
+    episode = asyncio.run(rollout(TASKS[0], GreetingEnvironment(1.0), GoldAgent(), EpisodeLimits(max_turns=2)))
+    assert episode.stop_reason is StopReason.MAX_TURNS
+    assert [message.role for message in episode.messages] == ["assistant", *2 * ("user", "assistant"), "user"]
+    assert episode.messages[2].content == TASKS[0].gold_turns[0].content
+    (tmp_path / "old.jsonl").write_text('{"task_id": "t", "messages": [{"role": "assistant", "content": "Yes."}]}')
+    write_trajectories(tmp_path / "new.jsonl", [episode])
+    ((new,), _), ((old,), _) = (read_trajectories(tmp_path / f"{name}.jsonl") for name in ("new", "old"))
+    assert (new.num_turns, new.reply_indices) == (2, [2, 4])
+    assert (old.num_turns, old.reply_indices) == (1, [0])
 
 
 class RecordingFactory:

@@ -317,6 +317,7 @@ def pretended_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedCuda]:
         "empty_cache": None,
         "manual_seed_all": None,
         "get_device_capability": (9, 0),
+        "is_bf16_supported": True,
         "get_device_name": "a pretended GPU",
         "_is_in_bad_fork": False,
         "get_rng_state": torch.empty(0, dtype=torch.uint8),

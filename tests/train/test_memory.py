@@ -248,6 +248,19 @@ def test_workload_is_the_maximum_that_the_config_allows() -> None:
         assert max_pass_sizes(parse_config("", settings)).samples_locally == here
 
 
+def test_plan_counts_the_weights_of_a_teacher(folder: Path) -> None:
+    settings = ["engine.sampler=torch", "engine.device=cpu", "algorithm.kl_coef=1"]
+    teacher = ["algorithm.reference.kind=model", f"algorithm.reference.model={folder}"]
+    frozen, taught = (
+        part_sizes(plan_run_memory(parse_config("", [*settings, *more]), folder, MACHINE)[0]) for more in ([], teacher)
+    )
+    assert taught["teacher"] == frozen["weights"] == taught["weights"]
+    assert "reference" in frozen
+    assert "reference" not in taught
+    both = parse_config("", [*settings, *teacher, "preferences.steps=1"])
+    assert part_sizes(plan_run_memory(both, folder, MACHINE)[0])["reference"] == frozen["reference"]
+
+
 def test_workload_is_divided_among_processes() -> None:
     """Of 48 episodes of 6 tasks, 2 processes have 24 each, 4 per task; 5 have at most 10 each, 2 per task."""
     alone = parse_config("", ["algorithm.groups_per_batch=6", "algorithm.group_size=8"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -40,6 +41,7 @@ from understudy.runs.storage.trained_episodes import read_trained_episodes  # no
 from understudy.train.loop import train  # noqa: E402
 from understudy.train.phases import preferences  # noqa: E402
 from understudy.train.phases.rl import compute_advantages  # noqa: E402
+from understudy.train.selection import validate_reference  # noqa: E402
 from understudy.viewer.library import RunLibrary  # noqa: E402
 
 LEARNING = (
@@ -330,6 +332,26 @@ def test_teacher_with_another_vocabulary_is_rejected(tiny: Path, tmp_path: Path)
     with pytest.raises(ConfigError, match=r"\b\d+\b.*'<\|im_end\|>'.*'<\|over\|>'") as caught:
         train_tiny_run(tmp_path / "run", tiny, *settings)
     assert "\n" not in str(caught.value)
+
+
+def test_teacher_with_a_shorter_context_than_the_episodes_is_rejected(tiny: Path, tmp_path: Path) -> None:
+    teacher = make_tiny_model(tmp_path / "teacher")
+    config = json.loads((teacher / "config.json").read_text(encoding="utf-8"))
+    (teacher / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2048}), encoding="utf-8")
+    settings = (
+        "algorithm.kl_coef=1",
+        "algorithm.reference.kind=model",
+        f"algorithm.reference.model={teacher}",
+        "sampling.max_response_tokens=48",
+    )
+    for limit in (2000, 2001):
+        found = parse_config("", [f"model={tiny}", *settings, f"limits.max_episode_tokens={limit}"])
+        if limit == 2000:
+            validate_reference(found, tiny)
+        else:
+            with pytest.raises(ConfigError, match=r"= 2001\b.*\b2049 tokens.*\b2048\b.*teacher.*at most 2000"):
+                validate_reference(found, tiny)
+    validate_reference(parse_config("", [*settings, "limits.max_episode_tokens=9999"]), teacher)
 
 
 def test_invalid_preference_rows_are_named_in_the_error(tiny: Path, tmp_path: Path) -> None:

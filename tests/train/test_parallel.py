@@ -264,6 +264,58 @@ def test_process_that_does_not_answer_is_an_error_of_the_others(capfd: pytest.Ca
     assert re.match(r"engine: .*\b1 of 2\b.*\b1\.5 s\b.*engine\.collective_timeout", capfd.readouterr().err)
 
 
+CERTIFIED = """
+import asyncio, sys
+from pathlib import Path
+from understudy.engines.base import SamplingParams
+from understudy.engines.local.config import LocalEngineConfig
+from understudy.engines.local.distributed.distributed import TorchProcessGroup
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.process_group import init_rank
+from understudy.formats import FormatTokenizer, load_chat_format
+from understudy.train.certify.engine_checks import CertificationTarget, check_sampler
+from understudy.train.processes import exit_with_parent
+
+exit_with_parent()
+group = TorchProcessGroup(init_rank())
+folder = Path(sys.argv[1])
+engine = LocalEngine(folder, LocalEngineConfig(device="cpu", dtype="float32", threads=1), 0, group)
+first, sample = [group.rank == 1], engine.sample
+wrong = float(sys.argv[2])
+
+async def sample_otherwise(prompt, sampling, seed, *more):
+    changed = bool(first and first.pop())
+    completion = await sample(prompt, sampling, seed + changed, *more)
+    if changed:
+        assert completion.tokens != (await sample(prompt, sampling, seed, *more)).tokens
+        completion.logprobs[0] += wrong
+    return completion
+
+engine.sample = sample_otherwise
+tokenizer = FormatTokenizer.load(folder / "tokenizer.json")
+target = CertificationTarget(engine, load_chat_format(folder), tokenizer, SamplingParams())
+checks = asyncio.run(check_sampler(target, "sampled", group))
+for check in checks if group.rank == 0 else ():
+    print(check.passed, check.name, check.measurements, sep="|")
+group.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [0.0, 0.5])
+def test_certification_checks_the_sampler_of_each_process(
+    tiny: Path, wrong: float, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One reply of process 2 has other tokens than that of process 1; its first log-probability is off by `wrong`."""
+    assert run_processes([sys.executable, "-c", CERTIFIED, str(tiny), str(wrong)], 2) == 0
+    lines = [line.split("|") for line in capfd.readouterr().out.splitlines()]
+    assert [line[0] for line in lines] == ["True", "True", str(wrong == 0.0)]
+    assert lines[0][2].startswith("12 episodes")
+    found = re.search(r"largest (\S+),", lines[2][2])
+    assert found
+    assert float(found[1]) == pytest.approx(wrong, abs=0.01)
+
+
 @pytest.mark.slow
 def test_killed_process_ends_all_processes_with_one_error_line(tiny: Path, tmp_path: Path) -> None:
     before = psutil.Process().children(recursive=True)

@@ -67,9 +67,15 @@ from understudy.runs.run import Run, find_run, list_run_evaluations  # noqa: E40
 from understudy.runs.weights import export_model, resolve_weights  # noqa: E402
 from understudy.train.loop import train  # noqa: E402
 from understudy.train.metrics import advantage_metrics, learning_rate, rollout_metrics  # noqa: E402
-from understudy.train.phases.rl import RLPhase, compute_advantages, has_only_rounding, make_minibatches  # noqa: E402
+from understudy.train.phases.rl import (  # noqa: E402
+    RLPhase,
+    collate_groups,
+    compute_advantages,
+    has_only_rounding,
+    make_minibatches,
+)
 from understudy.train.preparation import context_warnings  # noqa: E402
-from understudy.train.selection import trainable_groups  # noqa: E402
+from understudy.train.selection import count_trainable, trainable_groups  # noqa: E402
 from understudy.train.state import TrainingProgress  # noqa: E402
 
 __all__ = ["distinct_character_rewards", "tiny"]
@@ -199,6 +205,23 @@ def test_advantages_and_minibatches_match_hand_computed_values(tiny: Path) -> No
         pytest.approx([0.5 / 48, -0.5 / 48]),
     ]
     assert len(make_minibatches(whole, 9, settings)) == 4
+
+
+@pytest.mark.parametrize("num_minibatches", [1, 2])
+@pytest.mark.parametrize("num_varied", [1, 3])
+def test_constant_token_weight_does_not_depend_on_groups_without_variance(
+    tiny: Path, num_varied: int, num_minibatches: int
+) -> None:
+    """Dr. GRPO: 3 groups of 4 episodes, of at most 2 turns of 12 tokens each, and one more episode without a score."""
+    settings = tiny_config(tiny, "algorithm.loss_aggregation=seq_mean_token_sum_norm", "algorithm.group_size=5")
+    rewards = [*[(0.0, 1.0, 0.0, 1.0)] * num_varied, *[(0.0, 0.0, 0.0, 0.0)] * (3 - num_varied)]
+    groups = [make_group(make_episodes(*each, *more)) for each, more in zip(rewards, [(None,), (), ()], strict=True)]
+    assert count_trainable(groups, settings.algorithm) == 12
+    batch = compute_advantages(collate_groups(trainable_groups(groups, settings.algorithm), settings), settings)
+    for part in make_minibatches(batch, num_minibatches, settings, num_episodes=12):
+        assert part.advantages is not None
+        weights = part.advantages.abs()[part.mask]
+        assert weights.tolist() == pytest.approx([0.5 * num_minibatches / (12 * 2 * 12)] * len(weights))
 
 
 def test_groups_of_equal_rewards_are_selected_only_with_kl_or_batch_std(tiny: Path) -> None:

@@ -122,18 +122,21 @@ def anchor_state_values(rewards: Tensor, anchor_states: Tensor) -> Tensor:
     return torch.where(anchor_states >= 0, means[anchor_states.clamp(min=0)], 0.0)
 
 
-def token_weights(mask: Tensor, aggregation: LossAggregation, constant: float = 1.0) -> Tensor:
+def token_weights(
+    mask: Tensor, aggregation: LossAggregation, constant: float = 1.0, num_episodes: float | None = None
+) -> Tensor:
     """Return the weight of each sampled token in the loss [B, T]; 0 where `mask` [B, T] is False.
 
     `token_mean` gives all tokens of the batch equal weight; the weights sum to 1. `sequence_mean` gives all episodes
-    equal weight. `seq_mean_token_sum_norm` gives every token the weight 1 / (B * constant), independent of lengths.
+    equal weight. `seq_mean_token_sum_norm` gives every token the weight 1 / (num_episodes * constant), independent of
+    lengths. `num_episodes` is B by default. It is larger if episodes without an advantage were left out of `mask`.
     """
     weights = mask.float()
     if aggregation == "token_mean":
         return weights / weights.sum().clamp(min=1)
     if aggregation == "sequence_mean":
         return weights / weights.sum(1, keepdim=True).clamp(min=1) / len(weights)
-    return weights / (len(weights) * constant)
+    return weights / ((len(weights) if num_episodes is None else num_episodes) * constant)
 
 
 def apply_kl_penalty(

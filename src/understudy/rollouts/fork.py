@@ -4,7 +4,6 @@ The replay uses the episode's seed and replies, so it restores the state, the us
 A fork raises TaskError if the replay differs from the record before the turn.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,7 +31,7 @@ class Fork:
     @property
     def messages_before_turn(self) -> Sequence[Message]:
         """The messages before the agent's reply number `turn`, including the messages that this reply answers."""
-        replies = [index for index, message in enumerate(self.episode.messages) if message.role == "assistant"]
+        replies = self.episode.reply_indices
         if self.turn > len(replies):
             return self.episode.messages[:]
         return self.episode.messages[: replies[self.turn - 1]]
@@ -40,8 +39,8 @@ class Fork:
     @property
     def messages_up_to_last_reply(self) -> Sequence[Message]:
         """The messages up to and including the agent's last reply before the turn."""
-        after = itertools.dropwhile(lambda message: message.role != "assistant", reversed(self.messages_before_turn))
-        return list(after)[::-1]
+        replies = self.episode.reply_indices[: self.turn - 1]
+        return self.episode.messages[: replies[-1] + 1] if replies else []
 
     def make_user_factory(self, user_after: UserFactory | None = None) -> UserFactory:
         """Return a factory of users that repeat the record before the turn, then act as `user_after` or the

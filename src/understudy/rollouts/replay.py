@@ -75,7 +75,7 @@ async def replay_episode(
 async def _replay_turns(environment: Environment, state: State | None, episode: Trajectory) -> ReplayResult:
     step = await environment.start()
     seen, turns = list(step.messages), list[ReplayedTurn]()
-    for reply in (message for message in episode.messages if message.role == "assistant"):
+    for reply in (episode.messages[index] for index in episode.reply_indices):
         if step.score is not None:
             return ReplayResult(tuple(turns), None, f"the replay ends before message {len(seen) + 1}")
         place = len(seen)

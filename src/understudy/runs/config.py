@@ -91,7 +91,8 @@ class AlgorithmConfig(Record):
     `module:attribute`: a function of your own (docs/extending.md)."""
     loss_aggregation: LossAggregation = "token_mean"
     """`token_mean`: all tokens of a batch have equal weight. `sequence_mean`: all sequences have equal weight.
-    `seq_mean_token_sum_norm`: a token's weight does not depend on the batch (Dr. GRPO)."""
+    `seq_mean_token_sum_norm`: a token's weight depends neither on the lengths in the batch nor on the number of groups
+    without reward variance (Dr. GRPO)."""
     group_size: int = Field(default=8, ge=1)
     """Episodes of each task. At least 2, but 1 is enough for `gae`, `success_indicator` and `zero`."""
     groups_per_batch: int = Field(default=6, ge=1)

@@ -101,7 +101,7 @@ async def train_async(
                 format=prepared.format,
                 users=prepared.users,
                 eval_sets=prepared.eval_sets,
-                certifier=_make_certifier(prepared, config, engine),
+                certifier=_make_certifier(prepared, config, engine, process_group),
                 trackers=trackers,
                 report=report,
                 on_episode=on_episode,
@@ -121,10 +121,13 @@ async def train_async(
         engine.close()
 
 
-def _make_certifier(prepared: PreparedRun, config: TrainConfig, engine: Engine) -> RunCertifier:
+def _make_certifier(
+    prepared: PreparedRun, config: TrainConfig, engine: Engine, process_group: ProcessGroup
+) -> RunCertifier:
     target = make_certification_target(config, prepared.model_folder, engine, prepared.format)
     tools = functools.partial(find_tool_specs, prepared.domain)
-    return RunCertifier(target, config.certify, tools, prepared.model_folder, config.format.enable_thinking)
+    thinking = config.format.enable_thinking
+    return RunCertifier(target, config.certify, tools, prepared.model_folder, thinking, process_group)
 
 
 async def _train(context: TrainingContext, data_files: DataFiles, gold: Sequence[Trajectory]) -> RunReport:

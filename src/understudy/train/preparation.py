@@ -37,10 +37,34 @@ _WITHOUT_EFFECT: Mapping[str, tuple[Callable[[TrainConfig], bool], str]] = {
         lambda config: not config.algorithm.uses_critic,
         "only algorithm.advantage_estimator = 'gae' has a critic",
     ),
+    "algorithm.turn": (
+        lambda config: config.algorithm.advantage_estimator != "turn",
+        "only algorithm.advantage_estimator = 'turn' has advantages of turns",
+    ),
+    "algorithm.loss.clip_low": (
+        lambda config: config.algorithm.loss.kind == "nll",
+        "algorithm.loss.kind = 'nll' clips nothing",
+    ),
+    "algorithm.loss.clip_high": (
+        lambda config: config.algorithm.loss.kind == "nll",
+        "algorithm.loss.kind = 'nll' clips nothing",
+    ),
+    "algorithm.max_resampled_groups": (
+        lambda config: (
+            config.algorithm.advantage_estimator in ("gae", "zero") and config.algorithm.max_resampled_groups > 0
+        ),
+        "algorithm.advantage_estimator = 'gae' and 'zero' train on groups of equal rewards too",
+    ),
     "algorithm.kl_estimator": (lambda config: not config.algorithm.kl_coef, "algorithm.kl_coef = 0"),
     "algorithm.overlong.penalty": (
         lambda config: not config.algorithm.overlong.buffer_fraction,
         "algorithm.overlong.buffer_fraction = 0",
+    ),
+    "engine.vllm": (lambda config: config.engine.local_engine_config.sampler == "torch", "engine.sampler = 'torch'"),
+    "preferences": (lambda config: not config.preferences.steps, "preferences.steps = 0"),
+    "preferences.undesirable_weight": (
+        lambda config: config.preferences.steps > 0 and config.preferences.kind != "kto",
+        "only preferences.kind = 'kto' weighs conversations by their label",
     ),
 }
 """Keys of sections and settings -> when they have no effect, and why."""
@@ -81,7 +105,7 @@ async def prepare_run(
     eval_sets = make_eval_sets(config, domain)
     if config.user.kind == "human":
         raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")
-    validate_reference(config.algorithm, folder)
+    validate_reference(config, folder)
     validate_custom_functions(config.algorithm.advantage_estimator, config.algorithm.loss)
     validate_prices(config.cost_limit, endpoint_configs(config, training_endpoint_names(config)))
     _validate_files_used(config)

@@ -30,6 +30,13 @@ def trainable_groups(groups: Sequence[Group], algorithm: AlgorithmConfig) -> lis
     return [Group(group.task, highest_and_lowest(group.episodes, most)) for group in found if group.episodes]
 
 
+def count_trainable(groups: Sequence[Group], algorithm: AlgorithmConfig) -> int:
+    """Return how many episodes `trainable_groups` keeps if no group is left out: the scored ones, at most
+    `algorithm.max_trained_episodes` of each group.
+    """
+    return sum(min(len(group.scored_episodes), algorithm.most_trained_episodes) for group in groups)
+
+
 def highest_and_lowest(episodes: Sequence[Trajectory], count: int) -> list[Trajectory]:
     """Return `count` episodes in their order: half of them, rounded up, have the highest rewards, half the lowest."""
     ranked = sorted(range(len(episodes)), key=lambda index: episodes[index].reward, reverse=True)
@@ -46,12 +53,13 @@ def make_reward_judge(config: TrainConfig, budget: Budget | None = None) -> Rewa
     return RewardJudge(open_chat_model(config.endpoints, name, REWARD_JUDGE_KEY, "grader", budget)) if name else None
 
 
-def validate_reference(algorithm: AlgorithmConfig, folder: Path) -> None:
-    """Raise ConfigError for a reference without effect, and for a teacher with another vocabulary than the model.
+def validate_reference(config: TrainConfig, folder: Path) -> None:
+    """Raise ConfigError for a reference without effect, and for a teacher with another vocabulary than the model, or
+    with a shorter context than the episodes.
 
     `folder` is the folder of the model.
     """
-    reference = algorithm.reference
+    algorithm, reference = config.algorithm, config.algorithm.reference
     if not algorithm.kl_coef and reference != FROZEN_REFERENCE:
         raise ConfigError(
             f"algorithm.reference.kind = {reference.kind!r}: a reference has no effect with algorithm.kl_coef = 0; set "
@@ -69,3 +77,19 @@ def validate_reference(algorithm: AlgorithmConfig, folder: Path) -> None:
                 f"algorithm.reference.model = {reference.model!r} has another vocabulary: {difference}; "
                 "choose a teacher of the model's own family"
             )
+        if config.engine.kind == "local":
+            _validate_teacher_context(config, folder, teacher)
+
+
+def _validate_teacher_context(config: TrainConfig, folder: Path, teacher: Path) -> None:
+    """Raise ConfigError if an episode can be longer than the context of the teacher, in which it is compared."""
+    from understudy.engines.local.model import read_context_length
+
+    context, reply = read_context_length(teacher), config.sampling.max_response_tokens
+    longest = min(read_context_length(folder), config.limits.max_episode_tokens + reply)
+    if longest > context:
+        raise ConfigError(
+            f"limits.max_episode_tokens = {config.limits.max_episode_tokens}: with a last reply of {reply} tokens an "
+            f"episode can have {longest} tokens, more than the context of {context} of algorithm.reference.model = "
+            f"{config.algorithm.reference.model!r}; set limits.max_episode_tokens to at most {max(1, context - reply)}"
+        )

@@ -264,7 +264,7 @@ class LocalEngine:
         A token is trained if its advantage or value weight is not 0; with a loss of the user's own, every sampled one.
         """
         optimizer = self._optimizer  # raises before anything has changed
-        self._validate_lengths(minibatches)
+        _validate_lengths(minibatches, self._model)
         self._passes = 0
         self._sampler.set_weights_version(self.weights_version + 1)  # frees the cache's memory for activations
         with self._process_group.detect_lost_ranks():
@@ -355,16 +355,6 @@ class LocalEngine:
         found = self._compute_logprobs(self._model, batch, SINGLE_PROCESS)  # each process samples on its own
         return replace(completion, logprobs=found[0, len(prompt) :].tolist())
 
-    def _validate_lengths(self, steps: Sequence[Batch]) -> None:
-        """Raise ConfigError if a row is longer than the model's context, where attention would differ from the model's
-        own."""
-        longest = max((int(batch.lengths.max()) for batch in steps if len(batch)), default=0)
-        if longest > self._model.context_length:
-            raise ConfigError(
-                f"a row of {longest} tokens is longer than the model's context of {self._model.context_length}; "
-                "lower limits.max_episode_tokens"
-            )
-
     def _known_reference(self) -> ReferenceModel:
         if self._reference is None:
             raise ValueError("there is no reference; call set_reference first")
@@ -390,8 +380,13 @@ class LocalEngine:
         )
 
     def _step(self, batch: Batch, loss: LossConfig, learning_rate: float) -> OptimizerStep:
-        """Take one optimizer step."""
+        """Take one optimizer step.
+
+        Without a trained token, weights and moments stay: Adam would move the weights in its last direction.
+        """
         rows = _trained_tokens(batch, loss).any(1).nonzero()[:, 0]
+        if not len(rows):  # on every rank, since all have the same batch
+            return _idle_step(batch, self._model.device)
         live = batch.select(rows)
         share = _share(live, self._process_group)
         mine, step = live.select(share), OptimizerStep(rows, rows[share])
@@ -492,6 +487,7 @@ class LocalEngine:
         """Apply `of` to the hidden states of the trained tokens, without gradient. Return its values as [B, T]; other
         entries are 0.
         """
+        _validate_lengths([batch], model)
         process_group = process_group or self._process_group
         found, share = torch.zeros(batch.tokens.shape), _share(batch, process_group)
         mine, places, values = batch.select(share), [], []
@@ -517,6 +513,27 @@ class LocalEngine:
             if isinstance(e, RuntimeError) and not _OUT_OF_MEMORY.search(str(e)):
                 raise
             raise ConfigError(f"out of memory; lower {knob} (now {value}) or use a smaller model: {e}") from e
+
+
+def _idle_step(batch: Batch, device: torch.device) -> OptimizerStep:
+    """Return what an optimizer step without a trained token computes. Its metrics have the names of other steps."""
+    none = torch.zeros(0, dtype=torch.int64)
+    step = OptimizerStep(none, none)
+    step.metrics.counts.update(distinct_tokens=0.0, computed_tokens=0.0, trained_tokens=0.0)
+    names = ["grad_norm", "relative_weight_change"] if batch.advantages is not None else []
+    names += ["value_grad_norm"] if batch.returns is not None else []
+    step.metrics.norms.update({name: torch.zeros((), device=device) for name in names})
+    return step
+
+
+def _validate_lengths(batches: Sequence[Batch], model: LocalModel) -> None:
+    """Raise ConfigError if a row is longer than the context, where attention would differ from the model's own."""
+    longest = max((int(batch.lengths.max()) for batch in batches if len(batch)), default=0)
+    if longest > model.context_length:
+        raise ConfigError(
+            f"a row of {longest} tokens is longer than the model's context of {model.context_length} "
+            f"({model.folder}); lower limits.max_episode_tokens"
+        )
 
 
 def _share(batch: Batch, process_group: ProcessGroup) -> Tensor:

@@ -12,7 +12,7 @@ class GPUUsage:
     """Context manager that samples the current CUDA device in a thread. It does nothing on other devices.
 
     Memory is that of all processes on the device, vLLM's included. Utilization is the share of time in which a kernel
-    ran; it needs the package `nvidia-ml-py` and is left out without it.
+    ran; it needs the package `nvidia-ml-py` and a driver with this counter, and is left out without them.
     """
 
     def __init__(self, device: str, interval: float = 1.0) -> None:
@@ -44,15 +44,27 @@ class GPUUsage:
     def _sample(self) -> None:
         import torch
 
-        reports_utilization = True
+        reports_utilization, errors = True, _utilization_errors()
         while not self._stop.wait(self._interval):
             free, total = torch.cuda.mem_get_info()
             percent = None
             if reports_utilization:
                 try:
                     percent = torch.cuda.utilization()
-                except (ModuleNotFoundError, RuntimeError):  # no nvidia-ml-py, or a driver without this counter
+                except errors:
                     reports_utilization = False
             with self._lock:
                 self._memory.append((total - free) / GIB)
                 self._utilization += [] if percent is None else [percent / 100]
+
+
+def _utilization_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of `torch.cuda.utilization` without nvidia-ml-py, and on GPUs without this counter.
+
+    The slices of a GPU (MIG) and virtual GPUs have none. The error of nvidia-ml-py for them is no RuntimeError.
+    """
+    try:
+        from pynvml import NVMLError
+    except ModuleNotFoundError:
+        return ModuleNotFoundError, RuntimeError
+    return NVMLError, RuntimeError

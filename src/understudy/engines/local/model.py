@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AttentionInterface, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from understudy.core.errors import ConfigError
+from understudy.engines.local.architecture import ProbeLayout, probe_architecture, unsupported_model, validate_config
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.cpu import kernel_library
 from understudy.engines.local.cpu.fuse import fuse_modules
@@ -42,15 +43,6 @@ TOKENIZER_FILES = (
 )
 """Files of a model folder that training does not change and that exports include."""
 
-_PLAIN = {
-    "final_logit_softcapping": 0.0,
-    "attn_logit_softcapping": 0.0,
-    "logits_scaling": 1.0,
-    "logit_scale": 1.0,
-    "lm_head_multiplier": 1.0,
-}
-"""Config keys that scale or cap scores or logits, and the neutral value of each."""
-
 
 class AttentionLayout(Protocol):
     """Position and attention pattern of the tokens of a flat sequence."""
@@ -68,9 +60,11 @@ def _attention(
     scaling: float,
     *,
     layout: AttentionLayout,
-    **_: Any,
+    **arguments: Any,
 ) -> tuple[Tensor, None]:
     """Implement transformers' attention interface: inputs [1, heads, N, d], result [1, N, heads, d]."""
+    if isinstance(layout, ProbeLayout):
+        layout.inspect(attention_mask, arguments)
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     return layout.attend(int(module.layer_idx), q, k, v, scaling)[None], None  # type: ignore[arg-type]
 
@@ -82,17 +76,18 @@ class LocalModel:
     """A model's weights and forward pass from tokens to hidden states. `token_logprobs` computes log-probabilities."""
 
     def __init__(self, folder: Path, config: LocalEngineConfig, process_group: ProcessGroup = SINGLE_PROCESS) -> None:
-        self._folder = folder
+        self.folder = folder
         self.device = choose_device(config.device)
         validate_devices(process_group, self.device)
         self.dtype = choose_dtype(config.dtype, self.device)
         transformers_logging.disable_progress_bar()
         self.network: PreTrainedModel = _load_network(folder, self.dtype)
+        self.config: PretrainedConfig = self.network.config.get_text_config()
+        validate_config(self.config, self.network.get_output_embeddings(), folder)
         if config.finetune == "qlora":
             quantize_nf4(self.network, self.network.get_output_embeddings(), self.device)
         self.network.to(self.device)
-        self.config: PretrainedConfig = self.network.config.get_text_config()
-        _validate_architecture(self.config, self.network.get_output_embeddings(), folder)
+        probe_architecture(self.network, folder)
         if self.device.type == "cpu" and kernel_library.kernels_available(self.dtype):
             fuse_modules(self.network, recompute=not config.gradient_checkpointing)
         layers = decoder_layers(self.network)
@@ -119,7 +114,7 @@ class LocalModel:
     @cached_property
     def vocabulary(self) -> FormatTokenizer:
         """The model's tokenizer."""
-        return FormatTokenizer.load(self._folder / "tokenizer.json")
+        return FormatTokenizer.load(self.folder / "tokenizer.json")
 
     def hidden_states(self, tokens: Tensor, positions: Tensor, layout: AttentionLayout) -> Tensor:
         """Return final hidden states [N, D] of a flat sequence. `tokens` and `positions` are [1, N]."""
@@ -150,16 +145,8 @@ class LocalModel:
 
     @property
     def context_length(self) -> int:
-        """Longest sequence for which our attention equals the model's own, in tokens.
-
-        It is at most the sliding window, within which attention is full, and at most the original length of LongRoPE.
-        Beyond that, the angles of all positions depend on the longest row of a batch.
-        """
-        config = self.config
-        window = None if getattr(config, "layer_types", None) else getattr(config, "sliding_window", None)
-        rope = getattr(config, "rope_parameters", None) or {}
-        long = rope.get("rope_type") == "longrope" and rope.get("original_max_position_embeddings")
-        return min(int(limit) for limit in (config.max_position_embeddings, window, long) if limit)
+        """Longest sequence for which our attention equals the model's own, in tokens."""
+        return context_length(self.config)
 
     @property
     def weight_bytes(self) -> int:
@@ -195,7 +182,7 @@ class LocalModel:
         else:
             self.save(folder)
         for pattern in TOKENIZER_FILES:
-            for path in self._folder.glob(pattern):
+            for path in self.folder.glob(pattern):
                 shutil.copy(path, folder)
 
     def load_adapters(self, folder: Path) -> None:
@@ -232,31 +219,39 @@ def _shard(body: nn.Module, process_group: ProcessGroup, device: torch.device) -
     return FSDPShards(body, process_group, device)
 
 
-def _validate_architecture(config: PretrainedConfig, head: nn.Module, folder: Path) -> None:
-    """Raise ConfigError for models with attention or logits that this engine does not implement."""
-    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-    if kinds:
-        raise ConfigError(
-            f"{folder}: the local engine does not support layers of kind {min(kinds)!r}, only full attention"
-        )
-    for name, plain in _PLAIN.items():
-        if getattr(config, name, None) not in (None, plain):
-            raise ConfigError(f"{folder}: the local engine does not support {name}")
-    if getattr(head, "bias", None) is not None:
-        raise ConfigError(f"{folder}: the local engine does not support an output head with a bias")
-
-
 def _load_network(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     """Return a folder's model. Raise ConfigError if its config and its weights do not make one."""
     try:
         return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=ATTENTION_NAME)
     except torch.OutOfMemoryError:
         raise
+    except KeyError as error:
+        if error.args != (ATTENTION_NAME,):
+            raise
+        config = AutoConfig.from_pretrained(folder)
+        raise unsupported_model(folder, config, "they do not use transformers' attention interface") from error
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigError(
             f"transformers cannot load the model in {folder}: {reason}; its config.json must be that of its weights"
         ) from error
+
+
+def read_context_length(folder: Path) -> int:
+    """Return the `LocalModel.context_length` of the model in a folder, without its weights."""
+    return context_length(AutoConfig.from_pretrained(folder).get_text_config())
+
+
+def context_length(config: PretrainedConfig) -> int:
+    """Return the longest sequence for which our attention equals that of a model with this config, in tokens.
+
+    It is at most the sliding window, within which attention is full, and at most the original length of LongRoPE.
+    Beyond that, the angles of all positions depend on the longest row of a batch.
+    """
+    window = None if getattr(config, "layer_types", None) else getattr(config, "sliding_window", None)
+    rope = getattr(config, "rope_parameters", None) or {}
+    long = rope.get("rope_type") == "longrope" and rope.get("original_max_position_embeddings")
+    return min(int(limit) for limit in (config.max_position_embeddings, window, long) if limit)
 
 
 def choose_device(device: str) -> torch.device:
@@ -271,8 +266,19 @@ def choose_device(device: str) -> torch.device:
 
 
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """Return the dtype for a value of `engine.dtype` on a device."""
-    if dtype != "auto":
-        return {"bfloat16": torch.bfloat16, "float32": torch.float32}[dtype]
-    fast = device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return torch.bfloat16 if fast else torch.float32
+    """Return the dtype for a value of `engine.dtype` on a device.
+
+    Raise ConfigError for bfloat16 on a GPU that has no instructions for it. Emulated, it is slower than float32.
+    """
+    if dtype == "float32":
+        return torch.float32
+    gpu_lacks_it = device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
+    if dtype == "bfloat16":
+        if gpu_lacks_it:
+            raise ConfigError(
+                f"engine.dtype = 'bfloat16': {torch.cuda.get_device_name()} does not support it (GPUs from Ampere on "
+                "do, such as A10, A100 and RTX 30xx); set engine.dtype=float32"
+            )
+        return torch.bfloat16
+    cpu_lacks_it = device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.float32 if gpu_lacks_it or cpu_lacks_it else torch.bfloat16

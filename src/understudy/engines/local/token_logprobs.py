@@ -41,7 +41,7 @@ class TokenLogprobsFunction(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
         hidden, head, targets, logprobs = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
-        grad_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
+        grad_head = torch.zeros_like(head, dtype=torch.float32) if ctx.needs_input_grad[1] else None
         for start in range(0, len(hidden), LOGIT_CHUNK):
             part = slice(start, start + LOGIT_CHUNK)
             logits = F.linear(hidden[part], head)
@@ -49,4 +49,5 @@ class TokenLogprobsFunction(torch.autograd.Function):
             grad_hidden[part] = logits @ head
             if grad_head is not None:
                 grad_head += logits.T @ hidden[part]
-        return grad_hidden, grad_head, None, None
+        # The sum over chunks is in float32: in bfloat16, each addition would round it.
+        return grad_hidden, None if grad_head is None else grad_head.to(head.dtype), None, None

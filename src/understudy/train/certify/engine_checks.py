@@ -16,6 +16,7 @@ from understudy.core.errors import RolloutError
 from understudy.core.messages import ToolSpec
 from understudy.core.trajectory import Trajectory
 from understudy.engines.base import Engine, SamplingParams
+from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.rollouts.agent import EngineAgent
 from understudy.rollouts.rollout import rollout
@@ -111,7 +112,8 @@ async def check_episodes(
 ) -> tuple[list[CertificateCheck], LogprobDiff]:
     """Return the checks of episodes, and the differences between the sampler's and the trainer's log-probabilities.
 
-    The engine must still have the weights that sampled the episodes. `name` is the subject of the checks.
+    The engine must still have the weights that sampled the episodes. `name` is the subject of the checks. With several
+    processes, all must pass the same episodes, because each computes a share of their log-probabilities.
     """
     batch = collate(episodes, temperature=target.temperature)
     forwarded = await target.engine.compute_logprobs(batch)
@@ -177,9 +179,16 @@ def _conversation_tools(domain: str) -> Sequence[ToolSpec]:
     return TOOLS
 
 
-async def check_sampler(target: CertificationTarget, name: str) -> list[CertificateCheck]:
-    """Return the checks that do not change the engine's weights."""
-    return (await check_episodes(target, await sample_scripted_conversations(target), _conversation_tools, name))[0]
+async def check_sampler(
+    target: CertificationTarget, name: str, process_group: ProcessGroup = SINGLE_PROCESS
+) -> list[CertificateCheck]:
+    """Return the checks that do not change the engine's weights.
+
+    Each process samples its own episodes, and all processes get the checks of all episodes.
+    """
+    sampled = process_group.all_gather(await sample_scripted_conversations(target))
+    episodes = [episode for part in sampled for episode in part]
+    return (await check_episodes(target, episodes, _conversation_tools, name))[0]
 
 
 async def check_engine(target: CertificationTarget, name: str) -> list[CertificateCheck]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from understudy.core.errors import RolloutError
 from understudy.core.trajectory import Trajectory
+from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.rollouts.group import Group
 from understudy.runs.config import CertifyConfig
 from understudy.runs.run import Run
@@ -34,6 +35,8 @@ class RunCertifier:
     """The folder of the model."""
     thinking: bool = False
     """True if the model may think (`format.enable_thinking`)."""
+    process_group: ProcessGroup = SINGLE_PROCESS
+    """The processes of the run. The engine of each is checked."""
 
     async def certify_start(self, run: Run) -> None:
         """Check the format on scripted replies, and the engine on sampled ones. Do nothing if `certify.every` is 0.
@@ -42,7 +45,7 @@ class RunCertifier:
         """
         if self.config.every:
             checks, _ = await check_format(self.model_folder, self.target.format, self.thinking, run.created_at)
-            checks += await check_sampler(self.target, "sampled conversations")
+            checks += await check_sampler(self.target, "sampled conversations", self.process_group)
             self.target.engine.reset_prefix_cache()  # so that the run's results equal those without certification
             self._settle(run, "at the start", checks)
 

@@ -40,7 +40,7 @@ from understudy.train.metrics import (
     rollout_metrics,
     user_usage_metrics,
 )
-from understudy.train.selection import trainable_groups
+from understudy.train.selection import count_trainable, trainable_groups
 from understudy.train.state import SAMPLE, UPDATE, Metrics, TrainingContext, TrainingProgress
 from understudy.train.step_records import report_exceptions
 from understudy.train.trained_batch import TrainedBatch
@@ -85,7 +85,7 @@ class RLPhase:
         moving = max(0, number - algorithm.critic_warmup_steps)
         moves = config.steps - algorithm.critic_warmup_steps
         rate = learning_rate(moving, moves, algorithm.learning_rate, algorithm.warmup_steps, algorithm.min_lr_ratio)
-        metrics, trained = await _learn(context, trainable_groups(groups, algorithm), number, rate)
+        metrics, trained = await _learn(context, groups, number, rate)
         if algorithm.kl_coef and number % algorithm.reference.sync_steps == 0:
             require_reference(context.engine).update_reference()
         updated = time.perf_counter()
@@ -148,13 +148,17 @@ def _make_environments(context: TrainingContext) -> EnvironmentFactory:
 
 
 async def _learn(
-    context: TrainingContext, groups: Sequence[Group], number: int, rate: float
+    context: TrainingContext, played: Sequence[Group], number: int, rate: float
 ) -> tuple[Metrics, TrainedBatch | None]:
-    """Update the weights. Return the metrics, and the batch that trained the policy, or None if none did."""
-    if not groups:
-        return {}, None
+    """Update the weights with the groups that were played.
+
+    Return the metrics, and the batch that trained the policy, or None if none did.
+    """
     config, engine = context.config, context.engine
     algorithm = config.algorithm
+    groups = trainable_groups(played, algorithm)
+    if not groups:
+        return {}, None
     batch = collate_groups(groups, config)
     if algorithm.kl_coef:
         batch = await require_reference(engine).compute_ref_logprobs(batch)
@@ -170,7 +174,8 @@ async def _learn(
         batch, corrected = await _correct_importance(engine, batch, algorithm.tis_cap)
     if number <= algorithm.critic_warmup_steps:
         batch, trained = dataclasses.replace(batch, advantages=None), None
-    steps = make_minibatches(batch, algorithm.num_minibatches, config, step_seed(config.seed, number))
+    seed, num_episodes = step_seed(config.seed, number), count_trainable(played, algorithm)
+    steps = make_minibatches(batch, algorithm.num_minibatches, config, seed, num_episodes)
     metrics = await engine.update(steps, algorithm.loss, rate, trained.add_logprobs if trained else None)
     if trained and algorithm.tis_cap:
         trained.replace_logprobs(batch.logprobs)
@@ -258,15 +263,19 @@ def has_only_rounding(batch: Batch, config: TrainConfig, tolerance: LogprobToler
     return float((batch.logprobs - batch.ref_logprobs)[batch.mask].abs().mean()) <= tolerance.mean_diff
 
 
-def make_minibatches(batch: Batch, num_minibatches: int, config: TrainConfig, seed: int = 0) -> list[Batch]:
+def make_minibatches(
+    batch: Batch, num_minibatches: int, config: TrainConfig, seed: int = 0, num_episodes: int | None = None
+) -> list[Batch]:
     """Return `num_minibatches` minibatches for each epoch, with advantages multiplied by the loss weights.
 
-    Rows are not split, and the rows of a group are spread over the minibatches.
+    Rows are not split, and the rows of a group are spread over the minibatches. `num_episodes` counts the rows and the
+    episodes of the step that were left out because they have no advantage.
     """
+    share = (len(batch) if num_episodes is None else num_episodes) / num_minibatches
     num_minibatches = min(num_minibatches, len(batch))
     orders = _orders(batch.group_ids.tolist(), config.algorithm.update_epochs, seed)
     return [
-        _weighted_minibatch(batch.select(order[i::num_minibatches]), config)
+        _weighted_minibatch(batch.select(order[i::num_minibatches]), config, share)
         for order in orders
         for i in range(num_minibatches)
     ]
@@ -288,16 +297,20 @@ def _orders(group: Sequence[int], epochs: int, seed: int) -> Iterator[list[int]]
         yield [row for rows in groups for row in draw.sample(rows, len(rows))]
 
 
-def _weighted_minibatch(part: Batch, config: TrainConfig) -> Batch:
-    """Return the batch of one optimizer step, with loss weights of tokens and, with a critic, of values."""
-    algorithm = config.algorithm
+def _weighted_minibatch(part: Batch, config: TrainConfig, num_episodes: float) -> Batch:
+    """Return the batch of one optimizer step, with loss weights of tokens and, with a critic, of values.
+
+    `num_episodes` is the step's number of episodes for each minibatch.
+    """
+    aggregation = config.algorithm.loss_aggregation
     limit = config.limits.max_turns * config.sampling.max_response_tokens
     if part.advantages is not None:
-        part = part.replace(advantages=part.advantages * token_weights(part.mask, algorithm.loss_aggregation, limit))
+        weights = token_weights(part.mask, aggregation, limit, num_episodes)
+        part = part.replace(advantages=part.advantages * weights)
     if part.returns is None:
         return part
-    steps = action_starts(part.mask, algorithm.critic.action_level == "turn")
-    return part.replace(value_weights=token_weights(steps, algorithm.loss_aggregation, limit))
+    steps = action_starts(part.mask, config.algorithm.critic.action_level == "turn")
+    return part.replace(value_weights=token_weights(steps, aggregation, limit, num_episodes))
 
 
 def step_seed(seed: int, step: int) -> int:

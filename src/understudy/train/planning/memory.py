@@ -18,6 +18,8 @@ from understudy.core.records import Record
 from understudy.engines.local.config import ALL_LINEAR, LocalEngineConfig
 from understudy.engines.local.cpu.onednn_cache import MAX_CACHED_PRIMITIVES, PRIMITIVE_BYTES
 from understudy.engines.local.machine import Machine
+from understudy.engines.models import find_model_config
+from understudy.engines.reference_config import ReferenceConfig
 from understudy.engines.vllm.server import vllm_installed
 from understudy.runs.config import TrainConfig
 
@@ -83,6 +85,8 @@ class MaxPassSizes(Record):
     """True if a copy of the weights is stored as the reference."""
     has_ema_reference: bool = False
     """True if the reference is a moving average, which is stored in float32."""
+    teacher_parameters: int = 0
+    """Parameters of the reference if it is another model. Each process has all of them."""
     samples_locally: bool = True
     """True if PyTorch samples replies in this process. vLLM uses the memory that `engine.vllm` sets."""
 
@@ -174,10 +178,20 @@ def max_pass_sizes(config: TrainConfig, processes: int = 1) -> MaxPassSizes:
         concurrent_episodes=min(
             config.engine.max_num_seqs, -(-algorithm.group_size * algorithm.groups_per_batch // processes)
         ),
-        has_reference=algorithm.kl_coef > 0 or config.preferences.steps > 0,
+        has_reference=config.preferences.steps > 0 or (algorithm.kl_coef > 0 and algorithm.reference.kind != "model"),
         has_ema_reference=algorithm.kl_coef > 0 and algorithm.reference.kind == "ema",
+        teacher_parameters=_teacher_parameters(algorithm.reference) if algorithm.kl_coef > 0 else 0,
         samples_locally=_samples_here(config.engine.local_engine_config),
     )
+
+
+def _teacher_parameters(reference: ReferenceConfig) -> int:
+    """Return the number of parameters of another model that is the reference. Its weights need not be there yet."""
+    if not reference.model:
+        return 0
+    folder = find_model_config(reference.model)
+    has_weights = any(folder.glob("*.safetensors"))
+    return (read_model_shape(folder) if has_weights else model_shape_of_config(folder)).parameters
 
 
 def _samples_here(config: LocalEngineConfig) -> bool:
@@ -404,6 +418,7 @@ def _resident_parts(
             "reference",
             own * (copied + item) if load.has_reference else 0,
         ),  # and a copy of the current weights while the reference computes
+        ("teacher", load.teacher_parameters * item),
     ):
         yield MemoryPart(name=name, phase="always", num_bytes=size)
 
@@ -475,7 +490,7 @@ def _training_parts(
     yield MemoryPart(name="fused weights", phase="training", num_bytes=_joined(shape, config, machine))
     backward = max(2 * attention, computed * (4 * shape.intermediate + 4 * shape.hidden) * item)
     logits = LOGIT_CHUNK * shape.vocabulary * (item if machine.fused_kernels else item + 12)
-    head = 2 * shape.vocabulary * shape.hidden * item if config.train_embeddings and not config.uses_lora else 0
+    head = (4 + item) * shape.vocabulary * shape.hidden if config.train_embeddings and not config.uses_lora else 0
     beside = ("logits of a chunk", logits + head) if logits + head > backward else ("a layer's gradients", backward)
     yield MemoryPart(name=beside[0], phase="training", num_bytes=beside[1])
     # A measured share, see benchmarks/memory.py: buffers of many sizes leave gaps in a heap that is kept.

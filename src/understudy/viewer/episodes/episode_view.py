@@ -180,9 +180,8 @@ def _message_views(context: EpisodeContext, played: ReplayResult | None) -> Iter
     """Yield the messages, with the results of tool calls in their calls."""
     messages, changed = context.episode.messages, _changed(context, played)
     kinds = {turn.message_index: list(_kinds(turn)) for turn in played.turns} if played else {}
-    number, shown = 0, 0
+    turns, shown = {place: turn for turn, place in enumerate(context.episode.reply_indices, 1)}, 0
     for place, message in enumerate(messages):
-        number += message.role == "assistant"
         if place < shown:
             continue
         results = _results(messages, place)
@@ -192,7 +191,7 @@ def _message_views(context: EpisodeContext, played: ReplayResult | None) -> Iter
             index=place,
             role=message.role,
             content=message.content,
-            turn=number if message.role == "assistant" else None,
+            turn=turns.get(place),
             calls=tuple(_call(call, result, kind) for call, result, kind in calls),
             edits=changed.get(place, ()),
         )

@@ -80,8 +80,7 @@ def _replies(episode: Trajectory, trained: EpisodeTrainingData | None) -> Iterat
 
 def split_turns(episode: Trajectory) -> list[tuple[int, list[Message]]]:
     """Return the agent's replies: the message index, and the reply with the messages that follow it."""
-    places = [place for place, message in enumerate(episode.messages) if message.role == "assistant"]
-    bounds = itertools.pairwise([*places, len(episode.messages)])
+    bounds = itertools.pairwise([*episode.reply_indices, len(episode.messages)])
     return [(start, episode.messages[start:end]) for start, end in bounds]
 
 

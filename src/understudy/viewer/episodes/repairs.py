@@ -66,7 +66,7 @@ def explain_parse(
 
 def explain_parses(episode: Trajectory, tools: Sequence[ToolSpec], decoder: TokenDecoder) -> dict[int, ReplyParse]:
     """Return how each reply of an episode was parsed, by message index; {} if not every reply has tokens."""
-    replies = [(place, message) for place, message in enumerate(episode.messages) if message.role == "assistant"]
+    replies = [(place, episode.messages[place]) for place in episode.reply_indices]
     spans = list(episode.reply_spans())
     if len(spans) != len(replies):
         return {}

@@ -1,0 +1,123 @@
+"""Tests of the probe that refuses models which the local engine would run wrongly."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
+
+from understudy.algorithms.batch import Batch  # noqa: E402
+from understudy.core.errors import ConfigError  # noqa: E402
+from understudy.engines.local.architecture import probe_architecture  # noqa: E402
+from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
+from understudy.engines.local.engine import LocalEngine  # noqa: E402
+from understudy.engines.local.model import ATTENTION_NAME, LocalModel  # noqa: E402
+from understudy.engines.models import make_tiny_model  # noqa: E402
+
+CONFIG = LocalEngineConfig(device="cpu", dtype="float32", sampler="torch")
+SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "vocab_size": 64,
+    "max_position_embeddings": 128,
+}
+MLA = {
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def save_random_model(folder: Path, kind: str, **settings: Any) -> Path:
+    """Write a random model of an architecture of transformers."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES | settings))
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "problem"),
+    [
+        ("nemotron", {}, "nemotron.*TypeError"),
+        ("stablelm", {}, "stablelm.*TypeError"),
+        ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}, "falcon.*attention interface"),
+        ("bloom", {"n_layer": 2, "n_head": 4}, "bloom.*attention interface"),
+        ("youtu", MLA, "youtu.*16 numbers per head and its values 8"),
+        ("rwkv", {"attention_hidden_size": 32, "context_length": 128}, "rwkv.*attention interface"),
+        ("mixtral", {"num_local_experts": 4}, "mixtures of experts.*experts is 4"),
+        ("qwen3_moe", {"num_experts": 4, "moe_intermediate_size": 16}, "mixtures of experts.*num_experts is 4"),
+        ("gpt_neox", {"num_key_value_heads": 2}, "gpt_neox.*4 key heads.*num_key_value_heads is 2"),
+    ],
+)
+def test_unsupported_architecture_is_refused_by_name(
+    tmp_path: Path, kind: str, settings: dict[str, Any], problem: str
+) -> None:
+    folder = save_random_model(tmp_path, kind, **settings)
+    with pytest.raises(ConfigError, match=problem) as error:
+        LocalModel(folder, CONFIG)
+    assert str(folder) in str(error.value)
+    assert "choose a dense model" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "kind", ["llama", "qwen2", "qwen3", "mistral", "phi3", "smollm3", "granite", "gemma", "glm4", "olmo2", "starcoder2"]
+)
+def test_supported_architecture_gives_the_logprobs_of_transformers(tmp_path: Path, kind: str) -> None:
+    folder = save_random_model(tmp_path, kind, pad_token_id=0, num_key_value_heads=2)
+    rows = [[5, 6, 7, 8, 9, 10], [5, 6, 7, 11, 12]]
+    batch = Batch.from_rows(rows, [[False] + [True] * (len(row) - 1) for row in rows])
+    engine = LocalEngine(folder, CONFIG, trainable=False)
+    found = engine._compute_logprobs(engine._model, batch)
+    network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    for row, values in zip(rows, found, strict=True):
+        with torch.no_grad():
+            scores = network(input_ids=torch.tensor([row])).logits[0, :-1].log_softmax(-1)
+        expected = scores.gather(-1, torch.tensor(row[1:])[:, None])[:, 0]
+        torch.testing.assert_close(values[1 : len(row)], expected, rtol=0, atol=1e-4)
+
+
+def load_tiny_network(folder: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(make_tiny_model(folder), attn_implementation=ATTENTION_NAME)
+
+
+@pytest.mark.parametrize("part", ["mixer", "positions", "logits"])
+def test_probe_finds_what_the_config_does_not_tell(tmp_path: Path, part: str) -> None:
+    network = load_tiny_network(tmp_path)
+    probe_architecture(network, tmp_path)
+    if part == "mixer":  # a layer that adds the tokens before, as in RWKV
+        network.model.layers[0].mlp.register_forward_hook(lambda module, inputs, out: out.cumsum(1))
+        match = "other rows"
+    elif part == "positions":  # positions count from the start of the flat sequence
+        network.model.register_forward_pre_hook(
+            lambda module, args, named: (args, named | {"position_ids": torch.arange(8)[None] ** 2}), with_kwargs=True
+        )
+        match = "other rows"
+    else:
+        network.register_forward_hook(lambda module, inputs, out: type(out)(logits=out.logits / 2))
+        match = "logits"
+    with pytest.raises(ConfigError, match=match):
+        probe_architecture(network, tmp_path)
+
+
+def test_probe_is_cheap_and_skips_models_without_weights(tmp_path: Path) -> None:
+    network = load_tiny_network(tmp_path)
+    started = time.perf_counter()
+    probe_architecture(network, tmp_path)
+    assert time.perf_counter() - started < 1.0
+    probe_architecture(network.to("meta"), tmp_path)
