@@ -400,6 +400,26 @@ def test_usage_and_cost_are_summed() -> None:
         assert re.match(r"3\b.*\b0\b.*\b0\b.*\b1,003\b.*\b57\b.*\b0\.0002$", str(chat.usage))
 
 
+@pytest.mark.parametrize(
+    ("reported", "counted"),
+    [
+        ({"completion_tokens": 9, "total_tokens": 324}, 292),
+        ({"total_tokens": 324}, 292),
+        ({"completion_tokens": 9, "total_tokens": 41}, 9),
+        ({"completion_tokens": 9, "total_tokens": 0}, 9),
+        ({"completion_tokens": 9, "total_tokens": "many"}, 9),
+    ],
+)
+def test_thoughts_outside_completion_tokens_are_counted(reported: dict[str, Any], counted: int) -> None:
+    body = {"choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_tokens": 32, **reported}}
+    unusable = {**body, "choices": [{"message": {"content": 7}}]}
+    with serve_answers([Answer(body), Answer(unusable), Answer(body)]) as endpoint:
+        chat = make_chat_model(endpoint.url)
+        assert send(chat).completion_tokens == counted
+        send(chat)
+    assert (chat.usage.requests, chat.usage.completion_tokens) == (3, 3 * counted)
+
+
 @pytest.mark.parametrize(("price", "cap"), [(1, 1), (1, 0), (0, 1)])
 def test_cost_limit_requires_usage_in_replies(price: int, cap: int) -> None:
     tracker = CostTracker(Decimal(cap))

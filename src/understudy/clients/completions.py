@@ -72,7 +72,7 @@ def parse_completion(content: bytes) -> ChatCompletion:
             finish_reason=choice.get("finish_reason") or "",
             refusal=message.get("refusal") or "",
             prompt_tokens=usage.get("prompt_tokens") or 0,
-            completion_tokens=usage.get("completion_tokens") or 0,
+            completion_tokens=_completion_tokens(usage) or 0,
             failure=_failure(choice, message),
         )
         reply.model_dump_json()  # raises ValueError for a lone surrogate, which could not be written to disk
@@ -96,12 +96,24 @@ def _text(content: Any) -> Any:
     return "".join(part["text"] for part in content if part.get("type") == "text")
 
 
+def _completion_tokens(usage: Mapping[str, Any]) -> Any:
+    """Return the number of completion tokens that a response reports, with the model's thoughts.
+
+    Some endpoints, such as xAI's and Google's, leave thoughts out of `completion_tokens` and bill them. They are in
+    `total_tokens`. The value is not validated: it may have any type, and is None if the response reports none.
+    """
+    reported, prompt, total = (usage.get(f"{kind}_tokens") for kind in ("completion", "prompt", "total"))
+    if isinstance(total, int) and isinstance(prompt, int) and isinstance(reported, int | None):
+        return max(reported or 0, total - prompt)
+    return reported
+
+
 def _billed_tokens(wire: Any) -> ChatCompletion | None:
     """Return an empty reply with the tokens that a response reports; None if it reports none."""
     usage = wire.get("usage") if isinstance(wire, dict) else None
     if not isinstance(usage, dict):
         return None
-    tokens = {key: usage.get(key) for key in ("prompt_tokens", "completion_tokens")}
+    tokens = {"prompt_tokens": usage.get("prompt_tokens"), "completion_tokens": _completion_tokens(usage)}
     try:
         return ChatCompletion.model_validate({"message": {"role": "assistant"}, **tokens})
     except ValidationError:
