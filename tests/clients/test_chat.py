@@ -400,6 +400,16 @@ def test_usage_and_cost_are_summed() -> None:
         assert re.match(r"3\b.*\b0\b.*\b0\b.*\b1,003\b.*\b57\b.*\b0\.0002$", str(chat.usage))
 
 
+def test_cost_limit_is_checked_before_each_attempt() -> None:
+    tracker = CostTracker(Decimal(2))
+    prices = {"prompt_price": 10_000, "max_retries": 5, "backoff": 0.01}
+    with serve_answers(lambda _: make_completion("", "content_filter")) as endpoint:
+        config = EndpointConfig(model="m", base_url=endpoint.url, **prices)
+        with pytest.raises(ConfigError):
+            send(ChatModel(config, "user", tracker.budget_for("users")))
+    assert (len(endpoint.requests), tracker.total_cost) == (2, 2)
+
+
 @pytest.mark.parametrize(
     ("reported", "counted"),
     [

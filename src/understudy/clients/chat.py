@@ -277,8 +277,6 @@ class ChatModel:
             return cached
         connections = self._connections.get()
         async with connections.gate:
-            if self._budget:
-                self._budget.check_cap()
             reply = await self._send_with_retries(await connections.next_client(), body, seed)
         if cache_entry:
             write_cache_entry(cache_entry, reply)
@@ -320,11 +318,13 @@ class ChatModel:
     async def _send_with_retries(self, http: httpx2.AsyncClient, body: Mapping[str, Any], seed: int) -> ChatCompletion:
         """Send a request until it succeeds or no attempt is left.
 
-        The waits grow, and are at least what the endpoint asks for. Trials of one task have different seeds, so they do
-        not all wait equally long.
+        An attempt that fails may be paid, so the cost cap is checked before each attempt. The waits grow, and are at
+        least what the endpoint asks for. Trials of one task have different seeds, so they do not all wait equally long.
         """
         jitter = random.Random(json.dumps([seed, body["messages"]]))
         for attempt in range(self.config.max_retries + 1):
+            if self._budget:
+                self._budget.check_cap()
             try:
                 return await self._attempt(http, body)
             except _TransientError as e:
