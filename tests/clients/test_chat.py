@@ -22,7 +22,7 @@ from understudy.clients import endpoint as endpoint_module
 from understudy.clients.chat import POOL_SIZE, ChatModel, EndpointConfig, ModelUsage
 from understudy.clients.completions import ChatCompletion, read_cache_entry, write_cache_entry
 from understudy.clients.cost import CostTracker
-from understudy.core.errors import ConfigError, Fault, RolloutError
+from understudy.core.errors import ConfigError, Fault, LimitReachedError, RolloutError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.settings import dump_toml
 from understudy.runs.config import TrainConfig, parse_config
@@ -405,7 +405,7 @@ def test_cost_limit_is_checked_before_each_attempt() -> None:
     prices = {"prompt_price": 10_000, "max_retries": 5, "backoff": 0.01}
     with serve_answers(lambda _: make_completion("", "content_filter")) as endpoint:
         config = EndpointConfig(model="m", base_url=endpoint.url, **prices)
-        with pytest.raises(ConfigError):
+        with pytest.raises(LimitReachedError):
             send(ChatModel(config, "user", tracker.budget_for("users")))
     assert (len(endpoint.requests), tracker.total_cost) == (2, 2)
 

@@ -280,9 +280,9 @@ def test_resume_repeats_no_paid_request_and_cost_limit_stops(tmp_path: Path) -> 
             out,
         )
         code, _, err = run_data_command(*words, "cost_limit=5")
-        assert (code, len(err.splitlines())) == (2, 1)
+        assert (code, len(err.splitlines())) == (1, 1)
         assert re.search(r"\b5\b.*\b5\.0000\b.*agent 5\.0000.*--resume", err)
-        assert run_data_command(*words, "cost_limit=5", "--resume")[0] == 2
+        assert run_data_command(*words, "cost_limit=5", "--resume")[0] == 1
         assert len(endpoint.requests) == 5
         code, text, _ = run_data_command(*words, "cost_limit=50", "--resume")
         assert (code, len(endpoint.requests)) == (0, 12)

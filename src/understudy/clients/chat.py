@@ -197,7 +197,7 @@ class Budget(Protocol):
         """Whether the cost is limited."""
 
     def check_cap(self) -> None:
-        """Raise ConfigError if the limit is reached."""
+        """Raise LimitReachedError if the limit is reached."""
 
     def record(self, usage: ModelUsage) -> None:
         """Add the usage of one request, or a cached or unusable reply."""
@@ -246,7 +246,7 @@ class ChatModel:
 
         For agents, calls and thoughts that the endpoint leaves in the text are parsed. Raise RolloutError if the
         request fails, with `context_full` if the conversation exceeds the model's context, and ConfigError if the setup
-        is wrong.
+        is wrong. At the cost limit it is a LimitReachedError.
         """
         if self.config.tool_format == "native":
             return await self._generate_native(messages, tools, seed)

@@ -5,6 +5,7 @@
                    RunStoppedError is one: a run ended itself at a limit or a health check
     TaskError      a task or a domain is invalid; the command line prints one line and exits with 2
     ConfigError    a setting, name or file is wrong or missing; the command line prints one line and exits with 2
+                   LimitReachedError is one: the cost limit stopped a command, which exits with 1
 
 An error text says what is wrong, the value, what is allowed and what to do. The tools, rewards, users and agents of a
 user may raise any exception: `core.user_code` turns it into a ToolError or a RolloutError where they are called. Any
@@ -91,6 +92,10 @@ class TaskError(Exception):
 
 class ConfigError(Exception):
     """A name, key or value does not exist or is out of range."""
+
+
+class LimitReachedError(ConfigError):
+    """The cost limit is reached, so no further request may be sent. A higher limit continues the work."""
 
 
 def install_hint(extra: str) -> str:
